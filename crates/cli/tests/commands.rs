@@ -536,3 +536,31 @@ fn output_that_nobody_takes_is_no_panic() {
     let status = cairn().args(["image", "ls", "/nowhere"]).stderr(full()).status().unwrap();
     assert_ne!(status.code(), Some(101));
 }
+
+#[test]
+fn connections_over_tcp_that_ask_for_nothing_take_the_server_from_nobody() {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start_with(dir.path(), "d", &["--mirror", "off", "--http", "127.0.0.1:0"]);
+    let status = server.json(&["status"]);
+    let address = status["http"][1].as_str().unwrap();
+    // As many files as it may have open on some machines, and fewer than there are such clients.
+    let process = Pid::from_raw(status["pid"].as_i64().unwrap() as i32);
+    prlimit(process, Resource::Nofile, Rlimit { current: Some(256), maximum: Some(256) }).unwrap();
+    let mut silent = Vec::new();
+    for _ in 0..300 {
+        silent.push(std::net::TcpStream::connect(address).unwrap());
+    }
+    assert!(
+        server.is_done_in_time(&["volume", "create", "vol0", "--size", "64M"]),
+        "it has files for itself"
+    );
+    // Those of them that it took in are let go of, and others come in again.
+    running::wait_until("it answers over TCP", || {
+        let mut asks = std::net::TcpStream::connect(address).unwrap();
+        let mut answer = String::new();
+        let asked = asks.write_all(b"GET /v1/status HTTP/1.0\r\n\r\n");
+        asked.and_then(|()| asks.read_to_string(&mut answer)).is_ok() && answer.contains(" 401 ")
+    });
+    drop(silent);
+}
