@@ -884,3 +884,6 @@ impl<S: Write> Write for Heedful<'_, S> {
         self.stream.flush()
     }
 }
+
+#[cfg(test)]
+mod tests;
