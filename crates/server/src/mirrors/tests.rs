@@ -1,5 +1,6 @@
 //! Mirrors of a server without a network: what is left where a bug ends something, or what is known of one is given up.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use cairn_base::{ByteSize, ManualClock, VolumeId};
@@ -70,4 +71,14 @@ fn what_still_runs_of_a_mirror_whose_source_was_given_up_writes_nothing_down() {
     mirrors.note(&before, &Ok(()));
     assert_eq!(written(&mirrors).address, "", "the next start would follow what was given up");
     assert!(mirrors.get("vol0").unwrap().refuse_without_source().is_err());
+}
+
+#[test]
+fn volume_with_which_something_was_done_that_panicked_is_updated_as_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mirrors, open) = mirrors(folder.path(), clock(), Role::Destination);
+    let relation = known(&mirrors, &open, &of("source:1", None));
+    let bug = || -> Result<(), ServerError> { panic!("a bug that this test has put in") };
+    assert!(catch_unwind(AssertUnwindSafe(|| mirrors.alone("vol0", bug))).is_err());
+    relation.claim(&*mirrors.clock).expect("nothing runs");
 }
