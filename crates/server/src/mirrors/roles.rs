@@ -21,7 +21,7 @@ use cairn_stream::{DumpLabel, PartReader};
 use cairn_volume::{Divergence, Role, Snapshot};
 use serde::{Deserialize, Serialize};
 
-use super::{ASK_EVERY, Claim, Document, Manner, Mirrors, Relation, TELL_EVERY, now_ms};
+use super::{ASK_EVERY, Asking, Claim, Document, Manner, Mirrors, Relation, TELL_EVERY, now_ms};
 use crate::api;
 use crate::destination::{SourceAddress, SourceStream, connect, hang_up};
 use crate::error::ServerError;
@@ -144,12 +144,13 @@ impl Mirrors {
             live.asking = true;
             live.asked = Some(now);
         }
+        let asking = Asking::of(relation);
         if changed.told && self.is_heard_of(relation) {
-            relation.live.lock().asking = false;
             return;
         }
         let (mirrors, mine) = (self.clone(), relation.clone());
         let tell = move || {
+            let _asking = asking;
             if let Err(error) = mirrors.let_follow(&mine) {
                 tracing::debug!(mirror = mine.name, %error, "the other side may not come and follow yet");
             }
@@ -168,11 +169,9 @@ impl Mirrors {
             let mut live = mine.live.lock();
             // Who has heard of it need not answer.
             live.unanswered = told.err().filter(|_| !changed.told).map(|error| error.body());
-            live.asking = false;
         };
-        if std::thread::Builder::new().name("tell".to_owned()).spawn(tell).is_err() {
-            relation.live.lock().asking = false;
-        }
+        // Without a thread it is told another time.
+        let _ = std::thread::Builder::new().name("tell".to_owned()).spawn(tell);
     }
 
     /// Whether the other side has come as a mirror a moment ago.
@@ -212,17 +211,17 @@ impl Mirrors {
             live.asking = true;
             live.asked = Some(now);
         }
+        let asking = Asking::of(relation);
         let (mirrors, mine) = (self.clone(), relation.clone());
         let ask = move || {
+            let _asking = asking;
             let said = mirrors.talk(&mine, |client| mine.destination.standing(client, None));
             let mut live = mine.live.lock();
             live.taken_over = said.as_ref().is_ok_and(|said| said.role == Role::Normal);
             live.unanswered = said.err().map(|error| error.body());
-            live.asking = false;
         };
-        if std::thread::Builder::new().name("heir".to_owned()).spawn(ask).is_err() {
-            relation.live.lock().asking = false;
-        }
+        // Without a thread it is asked another time.
+        let _ = std::thread::Builder::new().name("heir".to_owned()).spawn(ask);
     }
 
     /// The name by which the other side of a mirror knows this server as a mirror of it.

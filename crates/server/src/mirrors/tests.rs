@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::time::Instant;
 
 use cairn_base::{ByteSize, ManualClock, VolumeId};
 use cairn_volume::Role;
@@ -9,6 +10,9 @@ use cairn_volume::Role;
 use super::roles::Change;
 use super::*;
 use crate::volumes::NewVolume;
+
+/// When who ends has long ended.
+const LATE: Duration = Duration::from_secs(60);
 
 pub(super) fn clock() -> Arc<ManualClock> {
     Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)))
@@ -81,4 +85,32 @@ fn volume_with_which_something_was_done_that_panicked_is_updated_as_before() {
     let bug = || -> Result<(), ServerError> { panic!("a bug that this test has put in") };
     assert!(catch_unwind(AssertUnwindSafe(|| mirrors.alone("vol0", bug))).is_err());
     relation.claim(&*mirrors.clock).expect("nothing runs");
+}
+
+/// A clock that nobody can read who tells the other side of a failover.
+struct Broken(Arc<ManualClock>);
+
+impl Clock for Broken {
+    fn now(&self) -> Timestamp {
+        assert_ne!(std::thread::current().name(), Some("tell"), "a bug that this test has put in");
+        self.0.now()
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.0.monotonic()
+    }
+}
+
+#[test]
+fn other_side_is_asked_again_after_a_panic_of_who_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mirrors, open) = mirrors(folder.path(), Arc::new(Broken(clock())), Role::Normal);
+    let relation = known(&mirrors, &open, &of("source:1", Some(Change::Failover)));
+    mirrors.tell_of_failover(&relation);
+    let begun = Instant::now();
+    while relation.live.lock().asking {
+        assert!(begun.elapsed() < LATE, "the other side would never be told");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(relation.live.lock().asked.is_some(), "it was begun");
 }
