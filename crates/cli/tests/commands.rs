@@ -75,6 +75,45 @@ fn snapshots_are_read_only_disks_and_a_rollback_can_be_undone() {
 }
 
 #[test]
+fn client_that_comes_back_during_a_rollback_is_cut_off_once_it_is_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    volume_with_lun(&server);
+    server.good(&["snapshot", "create", "vol0@one"]);
+    for round in 1..20 {
+        let mut disk = server.disk("vol0/db");
+        disk.write(0, &[round; 4096]).unwrap();
+        disk.flush().unwrap();
+        // A rollback takes several batches, and each of them so long.
+        let slow = format!("{}ms", 100 * u32::from(round));
+        server.good(&["volume", "rehearse", "vol0", "--delay", &slow, "--yes"]);
+        let (mut back, seen) = std::thread::scope(|scope| {
+            let server = &server;
+            let returning = scope.spawn(move || {
+                while disk.read(0, 4096).is_ok() {
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                }
+                // As initiators and `nbd-client -persist` do.
+                let mut back = server.disk("vol0/db");
+                let seen = back.read(0, 1).unwrap()[0];
+                (back, seen)
+            });
+            server.good(&["snapshot", "rollback", "vol0@one", "--yes"]);
+            returning.join().unwrap()
+        });
+        server.good(&["volume", "rehearse", "vol0", "--off"]);
+        if seen == round {
+            assert!(back.read(0, 4096).is_err(), "what it has in memory is of another time");
+            assert_eq!(server.disk("vol0/db").read(0, 4096).unwrap(), [0; 4096]);
+            return;
+        }
+        // It came when the rollback was over.
+        assert_eq!(seen, 0);
+    }
+    panic!("no client comes back in time");
+}
+
+#[test]
 fn clients_of_the_default_export_are_sessions_of_the_disk_that_it_is() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), "d");
@@ -496,4 +535,32 @@ fn output_that_nobody_takes_is_no_panic() {
     assert_eq!(status.code(), Some(0), "the reader has enough of it");
     let status = cairn().args(["image", "ls", "/nowhere"]).stderr(full()).status().unwrap();
     assert_ne!(status.code(), Some(101));
+}
+
+#[test]
+fn connections_over_tcp_that_ask_for_nothing_take_the_server_from_nobody() {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start_with(dir.path(), "d", &["--mirror", "off", "--http", "127.0.0.1:0"]);
+    let status = server.json(&["status"]);
+    let address = status["http"][1].as_str().unwrap();
+    // As many files as it may have open on some machines, and fewer than there are such clients.
+    let process = Pid::from_raw(status["pid"].as_i64().unwrap() as i32);
+    prlimit(process, Resource::Nofile, Rlimit { current: Some(256), maximum: Some(256) }).unwrap();
+    let mut silent = Vec::new();
+    for _ in 0..300 {
+        silent.push(std::net::TcpStream::connect(address).unwrap());
+    }
+    assert!(
+        server.is_done_in_time(&["volume", "create", "vol0", "--size", "64M"]),
+        "it has files for itself"
+    );
+    // Those of them that it took in are let go of, and others come in again.
+    running::wait_until("it answers over TCP", || {
+        let mut asks = std::net::TcpStream::connect(address).unwrap();
+        let mut answer = String::new();
+        let asked = asks.write_all(b"GET /v1/status HTTP/1.0\r\n\r\n");
+        asked.and_then(|()| asks.read_to_string(&mut answer)).is_ok() && answer.contains(" 401 ")
+    });
+    drop(silent);
 }

@@ -514,7 +514,7 @@ fn what_a_cut_deletion_has_left_and_cannot_be_removed_keeps_no_server_from_start
     let mut server = Running::start(dir.path(), "d");
     server.good(&["volume", "create", "kept", "--size", "64M"]);
     server.kill();
-    let held = server.data.join("volumes/.gone.old/held");
+    let held = server.data.join("volumes/.gone.deleted/held");
     std::fs::create_dir_all(&held).unwrap();
     let Some(_busy) = running::SmallDisk::mount(&held, 1 << 20) else { return };
     server.restart();
@@ -530,7 +530,7 @@ fn volume_is_deleted_where_what_is_left_of_an_earlier_one_of_its_name_cannot_be_
     std::fs::File::create(&device).unwrap().set_len(96 << 20).unwrap();
     let create = ["volume", "create", "gone", "--device", &device];
     server.good(&create);
-    let held = server.data.join("volumes/.gone.old/held");
+    let held = server.data.join("volumes/.gone.deleted/held");
     std::fs::create_dir_all(&held).unwrap();
     let Some(_busy) = running::SmallDisk::mount(&held, 1 << 20) else { return };
     for _ in 0..2 {

@@ -123,6 +123,31 @@ fn drill_goes_on_while_the_mirror_is_updated_and_a_kill_leaves_no_clone() {
 }
 
 #[test]
+fn clone_that_a_probe_leaves_mounted_is_unmounted_before_it_goes() {
+    if !running::can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (_source, mut mirror) = mirrored(dir.path(), &["--mirror", "off"]);
+    let at = dir.path().join("at");
+    std::fs::create_dir(&at).unwrap();
+    let program = env!("CARGO_BIN_EXE_cairn");
+    let probe =
+        format!("{program} mount $CAIRN_DRILL_VOLUME {0} && echo seen > {0}/seen && exit 7", at.display());
+    for _ in 0..2 {
+        let failed = mirror.bad(1, "failed", &["mirror", "drill", "v", "--probe", &probe]);
+        assert!(failed.contains("ended with 7"), "it can be mounted there each time: {failed}");
+        wait_for("its end", || mirror.json(&["mount", "list"]) == serde_json::json!([]));
+        assert_eq!(std::fs::read_dir(&at).unwrap().count(), 0, "the directory is an empty one again");
+        assert_eq!(volumes(&mirror), ["v"]);
+    }
+    mirror.good(&["mirror", "drill", "v", "--probe", "true"]);
+    assert_eq!(mirror.terminate(), 0);
+    mirror.restart();
+    assert_eq!(mirror.json(&["status"])["problems"], serde_json::json!([]));
+}
+
+#[test]
 fn drills_of_a_mirror_that_was_deleted_are_none_of_another_one_that_gets_its_name() {
     let dir = tempfile::tempdir().unwrap();
     let (source, mirror) = mirrored(dir.path(), &["--mirror", "off"]);

@@ -190,6 +190,33 @@ fn rules_that_are_set_while_a_group_makes_a_snapshot_hold_for_what_it_deletes() 
 }
 
 #[test]
+fn schedule_of_a_group_whose_run_cannot_be_noted_makes_no_snapshot_each_second() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut source = source(dir.path());
+    source.good(&["group", "set", "bank", "--every", "1h", "--keep-last", "3"]);
+    assert_eq!(source.terminate(), 0);
+    // It was set two hours ago, and what is to be written beside the file has no place, as on a full disk.
+    let path = source.data.join("groups.json");
+    let mut document: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    document["groups"][0]["from_ms"] =
+        (document["groups"][0]["from_ms"].as_u64().unwrap() - 2 * 3_600_000).into();
+    std::fs::write(&path, document.to_string()).unwrap();
+    std::fs::create_dir(source.data.join("groups.new")).unwrap();
+    source.restart();
+    let made = || source.json(&["group", "show", "bank"])["snapshots"].as_array().unwrap().len();
+    poll("it is due", || made() > 0);
+    // The same thread looks for what is due, once a second.
+    source.good(&["snapshot", "schedule", "set", "data", "often", "--every", "1s"]);
+    poll("it has looked some times", || {
+        source.good(&["snapshot", "list", "data"]).matches("@often.").count() >= 5
+    });
+    assert_eq!(made(), 1, "those of the hours before would go for snapshots of the last seconds");
+    std::fs::remove_dir(source.data.join("groups.new")).unwrap();
+    source.good(&["snapshot", "create", "--group", "bank"]);
+    assert_eq!(made(), 2);
+}
+
+#[test]
 fn group_that_follows_again_is_failed_over_to_a_newer_instant() {
     let dir = tempfile::tempdir().unwrap();
     let source = source(dir.path());

@@ -128,6 +128,30 @@ fn damage_that_was_met_just_before_the_server_ends_is_known_when_it_starts() {
 }
 
 #[test]
+fn damage_that_could_not_be_written_down_is_once_there_is_room_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "vol0", "--size", "128M"]);
+    server.good(&["lun", "create", "vol0/db", "--size", "32M"]);
+    server.disk("vol0/db").write(20480, &marked(1)).unwrap();
+    assert_eq!(server.terminate(), 0);
+    rot(&server, &marked(1));
+    server.restart();
+    // What is to be written beside the file has no place, as on a full disk.
+    let beside = server.data.join("volumes/vol0/scrub.new");
+    std::fs::create_dir(&beside).unwrap();
+    assert!(server.disk("vol0/db").read(20480, 4096).is_err(), "it is damaged");
+    // A pass begins, and the thread that makes it writes down first what is known to be damaged.
+    server.run(&["volume", "scrub", "vol0"]);
+    scrub_until(&server, "it is over", |scrub| !scrub["last"].is_null());
+    std::fs::remove_dir(&beside).unwrap();
+    assert_eq!(server.terminate(), 0);
+    server.restart();
+    let problems = server.json(&["status"])["problems"].clone();
+    assert!(problems[0]["message"].as_str().unwrap_or_default().contains("block 5 of vol0/db"), "{problems}");
+}
+
+#[test]
 fn scrub_by_the_clock_goes_on_after_that_was_years_ahead() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = Running::start(dir.path(), "d");

@@ -629,18 +629,18 @@ impl Answer {
             HELLO => return parse_hello(&frame.body).map(|version| Answer::Hello { version }),
             PROVISION => Answer::Provision {
                 id: VolumeId(parser.array()?),
-                blocks: parser.u64()?,
-                used: parser.u64()?,
+                blocks: parser.blocks()?,
+                used: parser.blocks()?,
                 snapshots: parser.u64()?,
             },
             UP_TO_DATE => Answer::UpToDate(parse_status(&mut parser)?),
             TRANSFER => Answer::Transfer {
                 target: SnapshotId(parser.u64()?),
                 name: parser.text()?,
-                full_blocks: parser.u64()?,
-                left_out: parser.u64()?,
-                sent_before: parser.u64()?,
-                in_memory: parser.u64()?,
+                full_blocks: parser.blocks()?,
+                left_out: parser.blocks()?,
+                sent_before: parser.blocks()?,
+                in_memory: parser.blocks()?,
                 status: parse_status(&mut parser)?,
             },
             AWAIT => Answer::Awaited { due: parser.flag()?, status: parse_status(&mut parser)? },
@@ -680,12 +680,12 @@ fn put_status(body: Body, status: &SourceStatus) -> Body {
 fn parse_status(parser: &mut Parser<'_>) -> Result<SourceStatus, MirrorError> {
     Ok(SourceStatus {
         now: Timestamp(parser.u64()?),
-        blocks: parser.u64()?,
-        used: parser.u64()?,
+        blocks: parser.blocks()?,
+        used: parser.blocks()?,
         base: SnapshotId(parser.u64()?),
         base_taken: parser.option()?.map(Timestamp),
         first_change: parser.option()?.map(Timestamp),
-        blocks_behind: parser.u64()?,
+        blocks_behind: parser.blocks()?,
     })
 }
 
@@ -711,7 +711,7 @@ fn parse_standing(parser: &mut Parser<'_>) -> Result<Standing, MirrorError> {
         handed_over: parser.flag()?,
         generation: Generation(parser.u64()?),
         changed: Timestamp(parser.u64()?),
-        used: parser.u64()?,
+        used: parser.blocks()?,
         snapshots: Vec::new(),
     };
     let count = parser.u32()?;
@@ -749,9 +749,9 @@ fn parse_refusal(parser: &mut Parser<'_>) -> Result<Refusal, MirrorError> {
         1 => Refusal::NoSuchVolume,
         2 => Refusal::NotASource,
         3 => Refusal::WrongVolume { expected: VolumeId(parser.array()?), found: VolumeId(parser.array()?) },
-        4 => Refusal::NoCommonBase { blocks: parser.u64()? },
+        4 => Refusal::NoCommonBase { blocks: parser.blocks()? },
         5 => Refusal::Diverged(SnapshotId(parser.u64()?)),
-        6 => Refusal::DestinationTooSmall { need: parser.u64()?, have: parser.u64()? },
+        6 => Refusal::DestinationTooSmall { need: parser.blocks()?, have: parser.blocks()? },
         7 => Refusal::SourceFull,
         8 => Refusal::SourceFailed,
         9 => Refusal::Superseded,

@@ -85,13 +85,13 @@ impl Destination {
         if let Some(head) = self.volume.own_head() {
             return Ok(head);
         }
-        let mut inner = self.inner.lock();
         let mut name = format!("before-resync-{}", self.volume.open_generation().0);
         while self.volume.snapshot_named(&name).is_some() {
             name.push('_');
         }
+        // Not under the lock: a disk may take as long as it likes, and who asks how far behind this side is would wait with it.
         let head = self.volume.demote(&name, false)?;
-        inner.state = DestinationState::OwnHead;
+        self.inner.lock().state = DestinationState::OwnHead;
         Ok(head)
     }
 

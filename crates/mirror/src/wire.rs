@@ -107,6 +107,9 @@ impl Body {
 /// Takes a body apart.
 pub(crate) struct Parser<'a>(pub(crate) &'a [u8]);
 
+/// No side has so many blocks of anything: more would not go into 64 bits as bytes.
+const BLOCKS_END: u64 = 1 << 48;
+
 /// Longest text in a message, in bytes.
 const TEXT_MAX: usize = 1024;
 
@@ -128,6 +131,13 @@ impl<'a> Parser<'a> {
 
     pub(crate) fn u64(&mut self) -> Result<u64, MirrorError> {
         self.take().map(u64::from_le_bytes)
+    }
+
+    /// How many blocks of something.
+    pub(crate) fn blocks(&mut self) -> Result<u64, MirrorError> {
+        let blocks = self.u64()?;
+        let is_possible = blocks < BLOCKS_END;
+        is_possible.then_some(blocks).ok_or(MirrorError::Protocol("a message has an impossible value"))
     }
 
     pub(crate) fn option(&mut self) -> Result<Option<u64>, MirrorError> {

@@ -405,8 +405,11 @@ impl Server {
         open.refuse_without_room()?;
         self.forget_dumps_past(&open, &snapshot)?;
         // The disks change under their clients, who must not go on with what they have cached.
-        let closed = self.close_sessions(|export| export.volume == volume && export.snapshot.is_none());
+        let mine = |export: &ExportName<'_>| export.volume == volume && export.snapshot.is_none();
+        let closed = self.close_sessions(mine);
         let undo = open.volume.rollback(snapshot.id).map_err(named(volume, &format!("{volume}@{name}")))?;
+        // Those that came back meanwhile.
+        let closed = closed + self.close_sessions(mine);
         tracing::info!(volume, snapshot = name, closed, undo = undo.name, "rolled back");
         Ok(show_snapshot(volume, &undo))
     }

@@ -355,6 +355,11 @@ impl Server {
         Tried { outcome: result.outcome, exit_code: result.exit_code, said: result.said } = tried;
         progress.phase("removing the clone");
         self.close_sessions(|export| export.volume == name);
+        // What a probe that failed has not unmounted would be in the way of the next one.
+        let unmounted = self.mounts.close_all(&name);
+        if unmounted > 0 {
+            tracing::warn!(mirror = open.name, unmounted, "a probe has left the clone of a drill mounted");
+        }
         drop(clone);
         if let Err(error) = self.volumes.delete(&name).and_then(|()| self.access.forget_volume(&name)) {
             tracing::warn!(clone = name, %error, "the clone of a drill stays until the next start");

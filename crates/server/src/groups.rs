@@ -262,6 +262,18 @@ impl Groups {
         })
     }
 
+    /// Notes a run of a group's schedule, and what was wrong with it. Where that can't be written down it is known all the same, or the group would be due again at once, and its rules would keep the
+    /// snapshots of the last seconds. The next start runs it once more than it should.
+    fn note_run(&self, name: &str, at_ms: u64, problem: Option<String>) {
+        let mut groups = self.groups.lock();
+        // It may have been ended meanwhile.
+        let Some(group) = groups.iter_mut().find(|group| group.name == name) else { return };
+        (group.last_ms, group.problem) = (Some(at_ms), problem);
+        if let Err(error) = self.check_known().and_then(|()| self.save(&groups)) {
+            tracing::warn!(group = name, %error, "the last run of a group was not written down");
+        }
+    }
+
     /// Changes one, and writes all down.
     fn change(&self, name: &str, change: impl FnOnce(&mut Group)) -> Result<Group, ServerError> {
         self.try_change(name, |group, _| {
@@ -681,13 +693,7 @@ impl Server {
         if let Err(error) = &outcome {
             tracing::warn!(group = group.name, %error, "a scheduled snapshot of a group failed");
         }
-        let noted = self.groups.change(&group.name, |group| {
-            group.last_ms = Some(now_ms);
-            group.problem = outcome.err().map(|error| error.to_string());
-        });
-        if let Err(error) = noted {
-            tracing::warn!(group = group.name, %error, "the last run of a group was not written down");
-        }
+        self.groups.note_run(&group.name, now_ms, outcome.err().map(|error| error.to_string()));
     }
 
     /// Of each server of mirrors the newest snapshot of a group that all of its mirrors of these volumes have: what they show there, and what they would be failed over to.

@@ -1,12 +1,13 @@
 //! Commands that an owner has run around each snapshot of a volume, to quiesce a database for instance: one before it, one after it.
 //!
-//! Around means around: the command after it runs once the snapshot is made or has failed, and also when the command before it failed or took too long, so that nobody stays
+//! Around means around: the command after it runs once the snapshot is made or has failed, also by a bug, and also when the command before it failed or took too long, so that nobody stays
 //! quiesced. Without success before it there is no snapshot. A command that takes longer than its time is killed with all that it has started, and so is one that runs when the server ends,
 //! but that the one after a snapshot gets some seconds: nobody stays quiesced. Snapshots of one volume with hooks are made one at a time; those that updates of mirrors, schedules, dumps and owners make have them, and those that are taken in a change of roles have not.
 
 use std::fs;
 use std::io::{PipeReader, Read};
 use std::os::unix::process::CommandExt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -139,7 +140,8 @@ impl Hooks {
             None => Ok(()),
             Some(command) => self.run(volume, which, &name, command, document.timeout()),
         };
-        let made = run("before", &document.before).map(|()| make());
+        // A bug in it is one of its caller, who is told once nobody is quiesced any more.
+        let made = run("before", &document.before).map(|()| catch_unwind(AssertUnwindSafe(make)));
         underway.releasing = true;
         // Where that can't be written the command after it is cut off by a start, and runs again.
         let _ = if releases { self.note(&underway) } else { Ok(()) };
@@ -152,7 +154,7 @@ impl Hooks {
             tracing::warn!(volume, wrong, "a hook around a snapshot failed");
         }
         *self.problem.lock() = wrong;
-        made
+        made.map(|made| made.unwrap_or_else(|panic| resume_unwind(panic)))
     }
 
     /// Where it is noted that they run.
@@ -405,3 +407,6 @@ impl Server {
         Ok(open.hooks.show(volume))
     }
 }
+
+#[cfg(test)]
+mod tests;

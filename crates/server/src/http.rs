@@ -8,6 +8,7 @@ mod devices;
 mod drills;
 mod dumps;
 mod groups;
+mod guests;
 mod images;
 mod mirrors;
 mod mounts;
@@ -130,7 +131,7 @@ pub(crate) async fn serve(
             .layer(axum::middleware::from_fn(mounts::refuse_from_afar))
             .layer(axum::middleware::from_fn(devices::refuse_paths))
             .layer(axum::middleware::from_fn_with_state(auth::Bearer::new(token), auth::demand_token));
-        let remote = axum::serve(listener, guarded).with_graceful_shutdown(wait(stopped));
+        let remote = axum::serve(guests::Door::new(listener), guarded).with_graceful_shutdown(wait(stopped));
         tasks.push(tokio::spawn(remote.into_future()));
     }
     end.await;

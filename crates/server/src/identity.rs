@@ -77,7 +77,10 @@ impl Identity {
     /// The identity in `dir` (`identity.pem`: key, then certificate), made if there is none.
     pub(crate) fn open(dir: &Path) -> Result<Self, ServerError> {
         let path = dir.join("identity.pem");
-        if !path.exists() {
+        // A link to where it is kept is one, also while that is not there.
+        let is_missing =
+            std::fs::symlink_metadata(&path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
+        if is_missing {
             if dir.join("peers.json").exists() {
                 tracing::warn!(
                     path = %path.display(),
@@ -99,5 +102,34 @@ impl Identity {
         let key = PrivateKeyDer::from_pem_slice(&pem).map_err(damaged)?;
         let fingerprint = Fingerprint::of(&certificate);
         Ok(Self { certificate, key, fingerprint })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_that_is_kept_elsewhere_and_not_there_now_is_not_made_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let elsewhere = folder.path().join("secrets");
+        std::fs::create_dir(&elsewhere).unwrap();
+        let dir = folder.path().join("data");
+        std::fs::create_dir(&dir).unwrap();
+        let first = Identity::open(&dir).unwrap().fingerprint;
+        let (path, kept) = (dir.join("identity.pem"), elsewhere.join("identity.pem"));
+        std::fs::rename(&path, &kept).unwrap();
+        std::os::unix::fs::symlink(&kept, &path).unwrap();
+        assert_eq!(Identity::open(&dir).unwrap().fingerprint, first);
+        // As where that file system is mounted later.
+        let away = folder.path().join("away");
+        std::fs::rename(&elsewhere, &away).unwrap();
+        let refused = Identity::open(&dir).map(|made| made.fingerprint);
+        assert!(
+            matches!(refused, Err(ServerError::Path { .. })),
+            "to its peers it would be another: {refused:?}"
+        );
+        std::fs::rename(&away, &elsewhere).unwrap();
+        assert_eq!(Identity::open(&dir).unwrap().fingerprint, first);
     }
 }

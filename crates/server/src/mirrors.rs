@@ -36,7 +36,7 @@ use crate::volumes::{OpenVolume, Volumes};
 pub(crate) use closed::is_mirror;
 pub(crate) use consent::Consent;
 use consent::Consents;
-use relation::{Claim, Live, Relation};
+use relation::{Asking, Claim, Live, Relation};
 use roles::{Change, Changed, Decision};
 use spread::Spread;
 use when::When;
@@ -655,8 +655,10 @@ impl Mirrors {
             live.asking = true;
             live.asked = Some(now);
         }
+        let asking = Asking::of(relation);
         let (mirrors, mine) = (self.clone(), relation.clone());
         let ask = move || {
+            let _asking = asking;
             let document = mine.document.lock().clone();
             let patience = document.stall(mirrors.patience);
             let asked =
@@ -677,13 +679,11 @@ impl Mirrors {
             }
             let mut live = mine.live.lock();
             live.unanswered = asked.err().map(|error| error.body());
-            live.asking = false;
             // One that has to count for long is left alone for as long as any other.
             live.asked = live.asked.map(|_| mirrors.clock.monotonic());
         };
-        if std::thread::Builder::new().name("lag".to_owned()).spawn(ask).is_err() {
-            relation.live.lock().asking = false;
-        }
+        // Without a thread it is asked another time.
+        let _ = std::thread::Builder::new().name("lag".to_owned()).spawn(ask);
     }
 
     /// Notes how an update went.
@@ -884,3 +884,6 @@ impl<S: Write> Write for Heedful<'_, S> {
         self.stream.flush()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -594,10 +594,18 @@ impl Mounts {
 
     /// Takes away the mounts of a volume's live tree, whoever works in them: it becomes a mirror. How many there were.
     pub(crate) fn close_live(&self, volume: &str) -> usize {
+        self.close(|entry| entry.record.volume == volume && entry.is_live())
+    }
+
+    /// The same of all mounts of a volume that goes, of its snapshots too; those that are not there are forgotten.
+    pub(crate) fn close_all(&self, volume: &str) -> usize {
+        self.close(|entry| entry.record.volume == volume)
+    }
+
+    fn close(&self, mine: impl Fn(&Entry) -> bool) -> usize {
         let mut entries = self.entries.lock();
-        let mine = |entry: &Entry| entry.record.volume == volume && entry.is_live();
-        let gone: Vec<PathBuf> =
-            entries.iter().filter(|entry| mine(entry)).map(|entry| entry.record.directory.clone()).collect();
+        let there = entries.iter().filter(|entry| mine(entry) && entry.is_there());
+        let gone: Vec<PathBuf> = there.map(|entry| entry.record.directory.clone()).collect();
         for directory in &gone {
             if let Err(error) = fuse::unmount(directory, true) {
                 tracing::error!(directory = %directory.display(), %error, "a mount stays, and can't write any more");

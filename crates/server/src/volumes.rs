@@ -52,7 +52,7 @@ mod waiting;
 use claims::refuse_relative;
 pub(crate) use claims::{Claims, is_same};
 pub(crate) use clones::CloneOf;
-use deleting::remove_left;
+use deleting::{is_left, remove_left};
 use fence::Fence;
 use history::{Beneath, Given, Under};
 use log::LogFile;
@@ -245,13 +245,14 @@ impl Volumes {
             if restore::unfinished_in(&found.path()).is_some() {
                 continue;
             }
-            if name.starts_with('.') {
+            if is_left(&name) {
                 // A creation or deletion that was cut off.
                 making::take_back_made(&found.path());
                 remove_left(&found.path());
                 continue;
             }
-            if is_no_volume(&found.path()) {
+            // One that its owner has put aside has a dot before its name.
+            if name.starts_with('.') || is_no_volume(&found.path()) {
                 tracing::warn!(path = %found.path().display(), "what is among the volumes and is none is left alone");
                 continue;
             }

@@ -160,6 +160,53 @@ fn text_that_tells_a_terminal_what_to_do_is_no_message() {
 }
 
 #[test]
+fn numbers_of_blocks_that_no_volume_has_are_no_message() {
+    let status = |used: u64, blocks_behind: u64| SourceStatus {
+        now: Timestamp(9),
+        blocks: 8,
+        used,
+        base: SnapshotId(0),
+        base_taken: None,
+        first_change: None,
+        blocks_behind,
+    };
+    let transfer = |full_blocks: u64, left_out: u64, sent_before: u64, in_memory: u64| Answer::Transfer {
+        target: SnapshotId(1),
+        name: "mirror.peer1-5.7".to_owned(),
+        full_blocks,
+        left_out,
+        sent_before,
+        in_memory,
+        status: status(7, 6),
+    };
+    let provision =
+        |blocks: u64, used: u64| Answer::Provision { id: VolumeId([7; 16]), blocks, used, snapshots: 1 };
+    let parsed = |answer: Answer| {
+        let (kind, body) = answer.encode();
+        Answer::parse(&Frame { kind, body })
+    };
+    for good in [transfer(1 << 40, 5, 5, 5), provision(1 << 40, 1 << 40), Answer::Status(status(1 << 40, 9))]
+    {
+        assert_eq!(parsed(good.clone()).expect("it is a message"), good);
+    }
+    // In bytes they would not go into 64 bits.
+    let most = u64::MAX / 4096 + 1;
+    for bad in [
+        transfer(most, 0, 0, 0),
+        transfer(1, most, 0, 0),
+        transfer(1, 0, u64::MAX, 0),
+        transfer(1, 0, 0, most),
+        provision(most, 0),
+        provision(8, most),
+        Answer::Status(status(most, 0)),
+        Answer::UpToDate(status(7, u64::MAX)),
+        Answer::Refused(Refusal::NoCommonBase { blocks: most }),
+    ] {
+        assert!(matches!(parsed(bad.clone()), Err(MirrorError::Protocol(_))), "{bad:?}");
+    }
+}
+
+#[test]
 fn mirror_whose_first_update_is_refused_is_none_of_those_that_follow() {
     let pair = Pair::new(0);
     let refused = |relationship: u64| {

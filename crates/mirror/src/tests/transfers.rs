@@ -648,6 +648,27 @@ impl Device for Hanging {
     }
 }
 
+impl Hanging {
+    fn new(bytes: u64) -> Arc<Self> {
+        Arc::new(Self {
+            device: MemoryDevice::new(bytes),
+            shut: Mutex::new((false, 0)),
+            moved: Condvar::new(),
+        })
+    }
+
+    fn shut(&self, shut: bool) {
+        self.shut.lock().expect("nobody panics").0 = shut;
+        self.moved.notify_all();
+    }
+
+    /// Returns when a flush waits.
+    fn wait_for_flush(&self) {
+        let waits = |(_, waiting): &mut (bool, usize)| *waiting == 0;
+        drop(self.moved.wait_while(self.shut.lock().expect("nobody panics"), waits));
+    }
+}
+
 /// When who does not wait for a disk that hangs has long had its image.
 const LATE: Duration = Duration::from_secs(20);
 
@@ -656,11 +677,7 @@ fn volume_whose_disk_hangs_holds_up_the_mirrors_of_no_other_one() {
     let mut rng = Rng::new(17);
     let bytes = Volume::device_bytes(BLOCKS, Role::Destination);
     let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)));
-    let hanging = Arc::new(Hanging {
-        device: MemoryDevice::new(bytes),
-        shut: Mutex::new((false, 0)),
-        moved: Condvar::new(),
-    });
+    let hanging = Hanging::new(bytes);
     let pair = Pair::on(hanging.clone(), Arc::new(MemoryDevice::new(bytes)), clock, 17);
     // Another volume of the same server.
     let mut other = Pair::new(18);
@@ -682,18 +699,43 @@ fn volume_whose_disk_hangs_holds_up_the_mirrors_of_no_other_one() {
         pair.update().expect("a baseline");
         pair.write(pair.files[0], 50, 40, &mut rng);
     }
-    hanging.shut.lock().expect("nobody panics").0 = true;
+    hanging.shut(true);
     std::thread::scope(|scope| {
         scope.spawn(|| pair.update());
-        let waits = |(_, waiting): &mut (bool, usize)| *waiting == 0;
-        drop(hanging.moved.wait_while(hanging.shut.lock().expect("nobody panics"), waits));
+        hanging.wait_for_flush();
         let (told, answered) = channel();
         let other = &other;
         scope.spawn(move || told.send(other.update()));
         let updated = answered.recv_timeout(LATE);
-        hanging.shut.lock().expect("nobody panics").0 = false;
-        hanging.moved.notify_all();
+        hanging.shut(false);
         updated.expect("it does not wait for the disk").expect("its own disk answers");
     });
     other.assert_mirrored();
+}
+
+#[test]
+fn side_that_gives_way_on_a_disk_that_hangs_says_how_it_is_meanwhile() {
+    let bytes = Volume::device_bytes(BLOCKS, Role::Destination);
+    let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)));
+    let hanging = Hanging::new(bytes);
+    let pair = Pair::on(Arc::new(MemoryDevice::new(bytes)), hanging.clone(), clock, 19);
+    pair.write(pair.files[0], 0, 40, &mut Rng::new(19));
+    pair.update().expect("a baseline");
+    let mirror = pair.mirror();
+    mirror.failover().expect("it takes writes");
+    let standing = pair.converse(|client| mirror.standing(client, None)).expect("the other side answers");
+    hanging.shut(true);
+    std::thread::scope(|scope| {
+        let giving = scope.spawn(|| mirror.give_way(&standing));
+        hanging.wait_for_flush();
+        let (told, answered) = channel();
+        let mirror = &mirror;
+        scope.spawn(move || told.send((mirror.lag(), mirror.state())));
+        let shown = answered.recv_timeout(LATE);
+        hanging.shut(false);
+        let (_, state) = shown.expect("who asks how it is does not wait for the disk");
+        assert!(matches!(state, DestinationState::FailedOver), "not yet: {state:?}");
+        giving.join().expect("it does not panic").expect("it gives way");
+    });
+    assert!(matches!(mirror.state(), DestinationState::OwnHead));
 }

@@ -1198,3 +1198,23 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn stretches_of_more_blocks_than_one_descriptor_has_are_told_without_a_gap() {
+    let long = (1 << 32) + 24;
+    let data = LogicalUnit::lba_status(16, &[(8, true), (long, false), (3 * long, true), (1, false)], 4096);
+    let length = u32::from_be_bytes(data[..4].try_into().expect("four bytes"));
+    assert_eq!(length as usize + 4, data.len());
+    let mut at = 16;
+    let mut told = [0; 2];
+    for descriptor in data[8..].chunks(16) {
+        let (lba, rest) = descriptor.split_at(8);
+        assert_eq!(u64::from_be_bytes(lba.try_into().expect("eight bytes")), at, "behind the one before");
+        let blocks = u64::from(u32::from_be_bytes(rest[..4].try_into().expect("four bytes")));
+        told[usize::from(rest[4])] += blocks;
+        at += blocks;
+    }
+    assert_eq!(told, [3 * long + 8, long + 1]);
+    let short = LogicalUnit::lba_status(16, &[(long, false)], 20);
+    assert_eq!((short.len(), &short[..4]), (20, &36_u32.to_be_bytes()[..]), "as long as there would be");
+}

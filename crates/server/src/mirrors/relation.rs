@@ -2,6 +2,7 @@
 
 use std::net::{Shutdown, TcpStream};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -78,6 +79,22 @@ pub(super) struct Claim<'a>(pub(super) &'a Relation);
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         self.0.release();
+    }
+}
+
+/// The other side is being asked or told something; that is over when this goes, however it ended.
+pub(super) struct Asking(Arc<Relation>);
+
+impl Asking {
+    /// Of one in whose `live` it stands that it is asked, which is not locked when this goes.
+    pub(super) fn of(relation: &Arc<Relation>) -> Self {
+        Self(relation.clone())
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.live.lock().asking = false;
     }
 }
 

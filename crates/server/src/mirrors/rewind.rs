@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::Mirrors;
+use super::{Claim, Mirrors};
 use crate::api::{self, ErrorKind};
 use crate::error::ServerError;
 use crate::server::Server;
@@ -93,9 +93,11 @@ impl Mirrors {
             }
             live.running = true;
         }
+        // Nothing runs any more when this goes, also where a bug has ended it.
+        let _claim = Claim(&relation);
         let outcome = act();
         match self.volumes.get(name) {
-            Ok(open) if Arc::ptr_eq(&open.volume, relation.destination.volume()) => relation.release(),
+            Ok(open) if Arc::ptr_eq(&open.volume, relation.destination.volume()) => {}
             opened => {
                 // Whoever waits for the one before, as to pause it, is told to ask again.
                 relation.retire();

@@ -21,7 +21,7 @@ use cairn_stream::{DumpLabel, PartReader};
 use cairn_volume::{Divergence, Role, Snapshot};
 use serde::{Deserialize, Serialize};
 
-use super::{ASK_EVERY, Claim, Document, Manner, Mirrors, Relation, TELL_EVERY, now_ms};
+use super::{ASK_EVERY, Asking, Claim, Document, Manner, Mirrors, Relation, TELL_EVERY, now_ms};
 use crate::api;
 use crate::destination::{SourceAddress, SourceStream, connect, hang_up};
 use crate::error::ServerError;
@@ -69,6 +69,16 @@ pub(super) struct Changed {
     pub(super) at_ms: u64,
     /// The other side has heard of it.
     pub(super) told: bool,
+}
+
+/// What was known of a volume before it was to follow a side.
+struct Before {
+    /// How the present roles of the two had come about.
+    change: Option<Changed>,
+    /// It was no mirror.
+    is_new: bool,
+    /// What it has to do with yet another side.
+    other: Option<Arc<Relation>>,
 }
 
 /// What was decided about what is shown; of no effect when something else is.
@@ -144,12 +154,13 @@ impl Mirrors {
             live.asking = true;
             live.asked = Some(now);
         }
+        let asking = Asking::of(relation);
         if changed.told && self.is_heard_of(relation) {
-            relation.live.lock().asking = false;
             return;
         }
         let (mirrors, mine) = (self.clone(), relation.clone());
         let tell = move || {
+            let _asking = asking;
             if let Err(error) = mirrors.let_follow(&mine) {
                 tracing::debug!(mirror = mine.name, %error, "the other side may not come and follow yet");
             }
@@ -168,11 +179,9 @@ impl Mirrors {
             let mut live = mine.live.lock();
             // Who has heard of it need not answer.
             live.unanswered = told.err().filter(|_| !changed.told).map(|error| error.body());
-            live.asking = false;
         };
-        if std::thread::Builder::new().name("tell".to_owned()).spawn(tell).is_err() {
-            relation.live.lock().asking = false;
-        }
+        // Without a thread it is told another time.
+        let _ = std::thread::Builder::new().name("tell".to_owned()).spawn(tell);
     }
 
     /// Whether the other side has come as a mirror a moment ago.
@@ -212,17 +221,17 @@ impl Mirrors {
             live.asking = true;
             live.asked = Some(now);
         }
+        let asking = Asking::of(relation);
         let (mirrors, mine) = (self.clone(), relation.clone());
         let ask = move || {
+            let _asking = asking;
             let said = mirrors.talk(&mine, |client| mine.destination.standing(client, None));
             let mut live = mine.live.lock();
             live.taken_over = said.as_ref().is_ok_and(|said| said.role == Role::Normal);
             live.unanswered = said.err().map(|error| error.body());
-            live.asking = false;
         };
-        if std::thread::Builder::new().name("heir".to_owned()).spawn(ask).is_err() {
-            relation.live.lock().asking = false;
-        }
+        // Without a thread it is asked another time.
+        let _ = std::thread::Builder::new().name("heir".to_owned()).spawn(ask);
     }
 
     /// The name by which the other side of a mirror knows this server as a mirror of it.
@@ -389,13 +398,11 @@ impl Mirrors {
         let took_writes = open.volume.status().role == Role::Normal;
         // Clients are not cut off for a file that can't be written.
         let spill = Spill::begin(wish.spill.as_deref(), !took_writes)?;
-        let before = relation.document.lock().change;
-        self.keep(relation, |document| document.change = Some(self.changed(Change::Resync)))?;
-        let is_new = self.relations.lock().insert(relation.name.clone(), relation.clone()).is_none();
+        let before = self.take_place(relation)?;
         // What programs wrote and the kernel still holds belongs to the head; afterwards it would be refused.
         open.collect();
         let gave_way = relation.destination.give_way(standing).map_err(failed);
-        let head = gave_way.inspect_err(|_| self.not_given_way(relation, before, is_new))?;
+        let head = gave_way.inspect_err(|_| self.not_given_way(relation, &before))?;
         let closed = self.close_sessions(&relation.name);
         tracing::warn!(
             mirror = relation.name,
@@ -409,7 +416,7 @@ impl Mirrors {
             if took_writes {
                 relation.destination.failover().map_err(failed)?;
                 open.skip_numbers();
-                self.not_given_way(relation, before, is_new);
+                self.not_given_way(relation, &before);
                 open.volume.delete_snapshots(&[head.id]).map_err(ServerError::volume(&relation.name))?;
             }
             return Err(undecided);
@@ -425,14 +432,48 @@ impl Mirrors {
         self.keep(relation, |document| document.decision = Some(decision))
     }
 
-    /// It takes writes as before, and is no mirror if it was none.
-    fn not_given_way(&self, relation: &Relation, before: Option<Changed>, is_new: bool) {
-        if !is_new || !relation.is_failed_over() || relation.destination.volume().status().latched.is_some() {
-            return self.take_back_change(relation, before);
-        }
-        self.relations.lock().remove(&relation.name);
-        if let Err(error) = state::remove(&relation.path) {
-            tracing::warn!(mirror = relation.name, %error, "that it was to follow the other side is written down still");
+    /// Writes down that a volume follows that side from now on. Where it has to do with another one so far, nothing of that is begun or written down any more.
+    fn take_place(&self, relation: &Arc<Relation>) -> Result<Before, ServerError> {
+        let known = self.relations.lock().get(&relation.name).cloned();
+        let (is_new, other) = (known.is_none(), known.filter(|known| !Arc::ptr_eq(known, relation)));
+        let set_aside = |is_so: bool| {
+            if let Some(other) = &other {
+                let _theirs = other.document.lock();
+                other.replaced.store(is_so, Ordering::Release);
+            }
+        };
+        set_aside(true);
+        let change = relation.document.lock().change;
+        let changed = Some(self.changed(Change::Resync));
+        self.keep(relation, |document| document.change = changed).inspect_err(|_| set_aside(false))?;
+        self.relations.lock().insert(relation.name.clone(), relation.clone());
+        Ok(Before { change, is_new, other })
+    }
+
+    /// It takes writes as before, and is no mirror if it was none, and that of another side if it was that.
+    fn not_given_way(&self, relation: &Relation, before: &Before) {
+        let takes_writes =
+            relation.is_failed_over() && relation.destination.volume().status().latched.is_none();
+        let undone = match &before.other {
+            Some(other) if takes_writes => {
+                relation.retire();
+                self.relations.lock().insert(relation.name.clone(), other.clone());
+                let document = other.document.lock();
+                other.replaced.store(false, Ordering::Release);
+                other.save(&document).map_err(|error| error.to_string())
+            }
+            None if takes_writes && before.is_new => {
+                self.relations.lock().remove(&relation.name);
+                state::remove(&relation.path).map_err(|error| error.to_string())
+            }
+            _ => return self.take_back_change(relation, before.change),
+        };
+        if let Err(error) = undone {
+            tracing::warn!(
+                mirror = relation.name,
+                error,
+                "that it was to follow the other side is written down still"
+            );
         }
     }
 

@@ -38,7 +38,11 @@ impl Mirrors {
     /// What was known of a mirror is not any more.
     pub(crate) fn forget_source(&self, name: &str) {
         self.unread.lock().remove(name);
-        self.relations.lock().remove(name);
+        let known = self.relations.lock().remove(name);
+        if let Some(relation) = known {
+            // What still runs for it would write down again what was given up.
+            relation.retire();
+        }
     }
 
     /// The document of an earlier time, as a mirror goes on with it: it gets no updates before its owner has looked at it.

@@ -9,8 +9,13 @@ use cairn_device::FileDevice;
 
 use super::{Entry, Volumes, not_found};
 use crate::error::ServerError;
+use crate::names;
 use crate::state;
 
+/// What follows the name of a volume in that of a folder in which something is made of it, which a start clears away: a volume, a clone, a restore without notes.
+const NURSERIES: [&str; 3] = [".new", ".clone", ".restore"];
+/// The same of one that is deleted; of several with a number behind it.
+const DELETED: &str = ".deleted";
 /// Between two looks whether somebody has a deleted volume still.
 const CLOSE_PAUSE: Duration = Duration::from_millis(100);
 
@@ -64,11 +69,12 @@ impl Volumes {
 
     /// Where a volume goes that is deleted. What is left of another one that had its name, and can't be removed, has its own place.
     fn grave(&self, name: &str) -> PathBuf {
-        let numbered = (1..).map(|number: u64| format!(".{name}.old.{number}"));
-        let names = std::iter::once(format!(".{name}.old")).chain(numbered);
+        let first = format!(".{name}{DELETED}");
+        let numbered = (1..).map(|number: u64| format!("{first}.{number}"));
+        let names = std::iter::once(first.clone()).chain(numbered);
         let mut free =
             names.map(|name| self.dir.join(name)).filter(|grave| fs::symlink_metadata(grave).is_err());
-        free.next().unwrap_or_else(|| self.dir.join(format!(".{name}.old")))
+        free.next().unwrap_or_else(|| self.dir.join(&first))
     }
 }
 
@@ -85,6 +91,18 @@ fn close_apart(volume: &str, files: Vec<Arc<FileDevice>>) {
     if let Err(error) = std::thread::Builder::new().name(format!("close-{volume}")).spawn(close) {
         tracing::warn!(volume, %error, "no thread closes the files of a deleted volume");
     }
+}
+
+/// Whether a folder of that name is what a making or a deletion that was cut off has left. Any other one is its owner's, who has put a volume aside by a dot before its name, or that of a tool of his.
+pub(super) fn is_left(name: &str) -> bool {
+    let Some(name) = name.strip_prefix('.') else { return false };
+    let unnumbered = match name.rsplit_once('.') {
+        Some((rest, number)) if number.parse::<u64>().is_ok() => rest,
+        _ => name,
+    };
+    let volume = unnumbered.strip_suffix(DELETED);
+    let volume = volume.or_else(|| NURSERIES.iter().find_map(|end| name.strip_suffix(end)));
+    volume.is_some_and(|volume| names::check("volume", volume).is_ok())
 }
 
 pub(super) fn remove_left(folder: &Path) {

@@ -125,6 +125,8 @@ struct Inner {
     looked: Option<Duration>,
     /// What the volume had repaired when that was last counted.
     counted: u64,
+    /// What stands in the file is older, as it could not be written.
+    unwritten: bool,
 }
 
 /// The scrub of one volume.
@@ -143,8 +145,8 @@ impl Scrub {
         let (document, unread) = state::known::<Document>(&path);
         let document = document.unwrap_or_default();
         volume.remember_damaged(document.damaged.iter().map(DamagedBlock::from));
-        let inner =
-            Inner { document, next: Duration::ZERO, written: Duration::ZERO, looked: None, counted: 0 };
+        let (next, written, looked) = (Duration::ZERO, Duration::ZERO, None);
+        let inner = Inner { document, next, written, looked, counted: 0, unwritten: false };
         Self { path, unread, inner: Mutex::new(inner), wake: Condvar::new() }
     }
 
@@ -153,8 +155,10 @@ impl Scrub {
         if self.unread.is_some() {
             return;
         }
-        if let Err(error) = state::save(&self.path, &inner.document) {
-            tracing::warn!(%error, "how far a scrub is was not written down");
+        let saved = state::save(&self.path, &inner.document);
+        inner.unwritten = saved.is_err();
+        if let Err(error) = saved {
+            tracing::warn!(%error, "how far a scrub is, and what is damaged, was not written down");
         }
     }
 }
@@ -290,20 +294,23 @@ impl OpenVolume {
         self.keep_damage(clock);
     }
 
-    /// Writes down which blocks are damaged, for the next start, if that has changed.
+    /// Writes down which blocks are damaged, for the next start, if that has changed; or what could not be written before, after a while and at the end.
     pub(super) fn keep_damage(&self, clock: &dyn Clock) {
         let (known, repaired) = (self.volume.damaged(), self.volume.repaired_blocks());
         let mut inner = self.scrub.inner.lock();
         let damaged: Vec<Damaged> = known.iter().map(Into::into).collect();
         let mended = repaired - inner.counted;
-        if mended > 0 || damaged != inner.document.damaged {
+        let now = clock.monotonic();
+        let ends = self.ending.load(std::sync::atomic::Ordering::Acquire);
+        let again = inner.unwritten && (ends || now.saturating_sub(inner.written) >= WRITE_EVERY);
+        if again || mended > 0 || damaged != inner.document.damaged {
             inner.counted = repaired;
             inner.document.repaired += mended;
             if mended > 0 {
                 inner.document.repaired_ms = Some(clock.now().0 / 1_000_000);
             }
             inner.document.damaged = damaged;
-            self.scrub.write(&mut inner, clock.monotonic());
+            self.scrub.write(&mut inner, now);
         }
     }
 

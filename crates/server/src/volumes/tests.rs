@@ -343,3 +343,29 @@ fn device_is_named_by_an_absolute_path_as_a_start_looks_for_it_elsewhere() {
     );
     volumes.end();
 }
+
+#[test]
+fn folder_that_its_owner_has_put_aside_under_a_name_with_a_dot_is_not_removed_by_a_start() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let before = volumes(folder.path());
+    drop(before.create(&plain()).expect("a volume"));
+    before.end();
+    let (place, dir) = (before.folder("vol0"), before.dir.clone());
+    drop(before);
+    // Renamed, to have it out of service, or kept beside another one; and what tools of file systems put there.
+    for name in [".vol0", ".vol0.old", ".vol0.bak", ".snapshots", "..new", ".vol0.old.1x"] {
+        let aside = dir.join(name);
+        fs::rename(&place, &aside).expect("it is put aside");
+        let after = volumes(folder.path());
+        assert!(aside.join("volume.img").exists(), "{name} is its owner's");
+        assert!(after.list().is_empty(), "{name} is no volume");
+        fs::rename(&aside, &place).expect("it is put back");
+    }
+    for name in [".vol0.new", ".vol0.clone", ".vol0.restore", ".a.b.deleted", ".vol0.deleted.12"] {
+        fs::create_dir(dir.join(name)).expect("a folder");
+    }
+    let after = volumes(folder.path());
+    assert_eq!(fs::read_dir(&dir).expect("a folder").count(), 1, "what was cut off is removed");
+    after.get("vol0").expect("it is open");
+    after.end();
+}

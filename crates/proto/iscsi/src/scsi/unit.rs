@@ -668,15 +668,22 @@ impl LogicalUnit {
 
     /// The answer to GET LBA STATUS: stretches from `lba` on, each so many blocks, mapped or not (SBC-3, section 5.4).
     pub fn lba_status(lba: u64, stretches: &[(u64, bool)], allocation: u32) -> Vec<u8> {
-        let mut data = ((stretches.len() * 16 + 4) as u32).to_be_bytes().to_vec();
-        data.extend_from_slice(&[0; 4]);
+        let mut data = vec![0; 8];
         let mut at = lba;
         for (blocks, mapped) in stretches {
-            data.extend_from_slice(&at.to_be_bytes());
-            data.extend_from_slice(&u32::try_from(*blocks).unwrap_or(u32::MAX).to_be_bytes());
-            data.extend_from_slice(&[u8::from(!mapped), 0, 0, 0]);
-            at += blocks;
+            let mut left = *blocks;
+            // A descriptor has 32 bits for a length, and each begins where the one before it ends.
+            while left > 0 {
+                let count = u32::try_from(left).unwrap_or(u32::MAX);
+                data.extend_from_slice(&at.to_be_bytes());
+                data.extend_from_slice(&count.to_be_bytes());
+                data.extend_from_slice(&[u8::from(!mapped), 0, 0, 0]);
+                at += u64::from(count);
+                left -= u64::from(count);
+            }
         }
+        let length = (data.len() - 4) as u32;
+        data[..4].copy_from_slice(&length.to_be_bytes());
         data.truncate(allocation as usize);
         data
     }

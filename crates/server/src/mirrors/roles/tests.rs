@@ -1,5 +1,8 @@
 //! The file for what is given up; and how long ago something was.
 
+use cairn_base::{Generation, Timestamp};
+
+use super::super::tests::{clock, known, mirrors, of, written};
 use super::*;
 
 #[test]
@@ -36,4 +39,36 @@ fn what_a_clock_noted_that_was_ahead_is_not_of_a_moment_ago_until_that_time_has_
         !is_recent(at_ms + day, at_ms, minute),
         "it was a day ahead: the other side may be silent since then"
     );
+}
+
+#[test]
+fn resync_with_one_mirror_that_is_refused_forgets_nothing_of_another_one() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let (mirrors, open) = mirrors(folder.path(), clock(), Role::Normal);
+    // It took over from another side, which follows it since; a further mirror of it was failed over.
+    let before = known(&mirrors, &open, &of("old:1", Some(Change::Reverse)));
+    let path = mirrors.volumes.folder("vol0").join("mirror.json");
+    let document = Document::of("further:2", Fingerprint::default(), "vol0", 2);
+    let further = Arc::new(Relation::new(&open, path, document, 0));
+    // That one takes no writes by now.
+    let standing = Standing {
+        id: open.volume.id(),
+        role: Role::Destination,
+        own_head: SnapshotId(0),
+        handed_over: false,
+        generation: Generation(9),
+        changed: Timestamp(9),
+        used: 9,
+        snapshots: Vec::new(),
+    };
+    let wish = api::ResyncRequest { discard: true, ..api::ResyncRequest::default() };
+    let progress = Progress::new(mirrors.clock.clone());
+    let refused = mirrors.give_way(&further, &open, &progress, &standing, &wish);
+    assert!(matches!(refused, Err(ServerError::Mirror { .. })), "{refused:?}");
+    let known = mirrors.get("vol0").expect("it is known");
+    assert!(Arc::ptr_eq(&known, &before), "whom it took over from");
+    assert!(known.refuse_replaced().is_ok() && known.is_failed_over());
+    let document = written(&mirrors);
+    assert_eq!((document.address.as_str(), document.relationship), ("old:1", 1), "also after the next start");
+    assert_eq!(document.change.map(|change| change.kind), Some(Change::Reverse));
 }
