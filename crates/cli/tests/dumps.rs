@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use running::{Running, SmallDisk, cairn, can_mount, wait_until};
+use running::{Loop, Running, SmallDisk, cairn, can_mount, wait_until};
 
 /// A server with a volume that is mounted; unmounted again at the end, whatever comes.
 struct Mounted {
@@ -515,31 +515,6 @@ fn what_could_not_be_read_for_a_dump_is_in_the_next_level_once_it_can_be() {
     assert!(fs::metadata(&three).unwrap().len() < 60_000, "nothing but what changed");
 }
 
-/// A file as a disk; it is none any more when this is dropped.
-struct Loop(String);
-
-impl Loop {
-    /// `None`, said aloud, where there are none.
-    fn over(file: &Path) -> Option<Self> {
-        let made = Command::new("/sbin/losetup").args(["--find", "--show"]).arg(file).output();
-        match made {
-            Ok(made) if made.status.success() => {
-                Some(Self(String::from_utf8(made.stdout).unwrap().trim().to_owned()))
-            }
-            _ => {
-                eprintln!("skipped: it needs losetup and a free loop device");
-                None
-            }
-        }
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("/sbin/losetup").arg("--detach").arg(&self.0).status();
-    }
-}
-
 /// What a disk is told to keep the kernel has in memory first, and whether the disk has taken it only a flush says.
 #[test]
 fn dump_on_a_disk_counts_once_the_disk_has_taken_it() {
@@ -690,6 +665,50 @@ fn dump_after_a_rollback_does_not_go_by_the_date_of_what_was_given_up() {
     fs::write(mounted.path("more"), "even more").unwrap();
     source.good(&["dump", "-1", "-f", &path("source1"), "vol0"]);
     is_complete(["source0 again", "source1"]);
+}
+
+/// By the date of such a dump nothing of what came back has changed since.
+#[test]
+fn dump_that_ends_after_its_volume_was_brought_back_leaves_no_date() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mounted = Mounted::new(scratch.path(), &["--mirror", "off"]);
+    let (server, point) = (&mounted.server, mounted.point.to_str().unwrap());
+    let path = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
+    fs::write(mounted.path("file"), "one").unwrap();
+    server.good(&["unmount", point]);
+    server.good(&["history", "enable", "vol0", "--history", &path("store"), "--yes"]);
+    server.good(&["history", "mark", "vol0", "one"]);
+    wait_for_the_next_second();
+    server.good(&["mount", "vol0", point]);
+    fs::write(mounted.path("file"), vec![7; 80_000]).unwrap();
+    server.good(&["unmount", point]);
+    // The server has written all, and its client waits for somebody to take it.
+    let mut pipe = make_pipe(&scratch.path().join("pipe"));
+    let mut dump = cairn();
+    dump.args(["dump", "-0", "-B", "1000", "-f", &path("pipe"), "vol0"]).arg("--data").arg(&server.data);
+    let mut dump = dump.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    wait_until("the server does not come to an end", || server.jobs().contains("to be on its medium"));
+    server.good(&["history", "revert", "vol0", "--mark", "one", "--yes"]);
+    drain(&mut dump, &mut pipe);
+    assert_eq!(server.json(&["dump", "--dates", "vol0"]), serde_json::json!([]));
+    server.bad(10, "not-found", &["dump", "-1", "-f", &path("level1"), "vol0"]);
+
+    // What is dumped from here on counts.
+    wait_for_the_next_second();
+    server.good(&["dump", "-0", "-f", &path("level0"), "vol0"]);
+    server.good(&["mount", "vol0", point]);
+    assert_eq!(fs::read_to_string(mounted.path("file")).unwrap(), "one");
+    wait_for_the_next_second();
+    fs::write(mounted.path("more"), "more").unwrap();
+    server.good(&["dump", "-1", "-f", &path("level1"), "vol0"]);
+    let restored = scratch.path().join("restored");
+    fs::create_dir(&restored).unwrap();
+    restore_ours(&scratch.path().join("level0"), &restored);
+    restore_ours(&scratch.path().join("level1"), &restored);
+    assert_eq!(files(&restored), files(&mounted.point));
 }
 
 /// A level goes forward in time: nobody could restore one that goes back on top of what it stands on.

@@ -458,13 +458,15 @@ impl Server {
         let (_held, then) = self.check_bring_back(&open, at)?;
         // Refused before any session ends for nothing.
         open.write_out_over_history()?;
-        self.forget_dumps_since(&open, then.created)?;
         // What clients have in memory is of another time, also of snapshots: those that are younger will not be there.
         let mine = |export: &ExportName<'_>| export.volume == name;
-        let ended = self.close_sessions(mine);
-        // What was answered since, and is in memory alone, must not go with a revert that is refused.
-        open.write_out_over_history()?;
-        let (opened, reverted) = self.volumes.revert(name, at)?;
+        let mut ended = 0;
+        let (opened, reverted) = self.forget_dumps_since(&open, then.created, || {
+            ended = self.close_sessions(mine);
+            // What was answered since, and is in memory alone, must not go with a revert that is refused.
+            open.write_out_over_history()?;
+            self.volumes.revert(name, at)
+        })?;
         // Those that came back meanwhile.
         let ended = ended + self.close_sessions(mine);
         let (generation, findings) = (opened.volume.status().generation.0, reverted.findings.len());

@@ -276,7 +276,7 @@ impl Server {
             let outcome = making.write(&frozen, &mut handed, progress);
             let noted = outcome.and_then(|(result, noted)| {
                 if !keeps_nothing && !server.note_date(&making, &frozen, &result, noted)? {
-                    let what = "the volume was rolled back while it was dumped: no dump of a higher level can be made on top of this one";
+                    let what = "the volume was rolled back, or brought back to an instant, while it was dumped: no dump of a higher level can be made on top of this one";
                     progress.note(what.to_owned());
                 }
                 Ok(result)
@@ -296,8 +296,9 @@ impl Server {
     ) -> Result<bool, ServerError> {
         let snapshot = &frozen.snapshot;
         let _turn = making.open.dates.lock();
-        // A rollback meanwhile has forgotten the dates of what is younger.
-        if frozen.own.is_some() && past::is_past(&making.open, snapshot) {
+        // Who has rolled the volume back meanwhile, or brought it back, has forgotten the dates of what is younger.
+        let is_given_up = u64::from(seconds(snapshot)) >= making.open.brought_back_to.load(Ordering::Acquire);
+        if is_given_up || frozen.own.is_some() && past::is_past(&making.open, snapshot) {
             return Ok(false);
         }
         let record = Record {

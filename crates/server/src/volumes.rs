@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io::{Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -110,6 +110,8 @@ pub(crate) struct OpenVolume {
     mounts: Mutex<Vec<Weak<Mount>>>,
     /// Held while the dates of its BSD dumps change. The snapshots that dumps at work have made for themselves.
     pub(crate) dates: Mutex<HashSet<String>>,
+    /// The second of the instant that it was brought back to after this opening, with the dates locked; past all seconds where it was not.
+    pub(crate) brought_back_to: AtomicU64,
     /// What an unfinished image dump needs.
     pub(crate) dump_keep: Mutex<Keep>,
     pub(crate) governor: Arc<Governor>,
@@ -407,6 +409,7 @@ impl Volumes {
             tree: Mutex::default(),
             mounts: Mutex::default(),
             dates: Mutex::default(),
+            brought_back_to: AtomicU64::new(u64::MAX),
             dump_keep,
             governor: Arc::new(Governor::open(self.folder(name).join("governor.json"), self.clock.clone())),
             ending: AtomicBool::new(false),

@@ -237,6 +237,16 @@ impl Running {
         refused(&self.run(&[arguments, &["--json"]].concat()), code, kind, arguments)
     }
 
+    /// Its jobs, as its API tells them.
+    pub fn jobs(&self) -> String {
+        use std::io::{Read, Write};
+        let mut stream = std::os::unix::net::UnixStream::connect(self.data.join("control.sock")).unwrap();
+        stream.write_all(b"GET /v1/jobs HTTP/1.1\r\nhost: cairn\r\nconnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
     /// A token for a server that wants to mirror this one.
     pub fn invite(&self) -> String {
         self.json(&["peer", "invite"])["token"].as_str().unwrap().to_owned()
@@ -366,5 +376,30 @@ impl<'a> SmallDisk<'a> {
 impl Drop for SmallDisk<'_> {
     fn drop(&mut self) {
         let _ = unmount(self.0, UnmountFlags::DETACH);
+    }
+}
+
+/// A file as a disk; it is none any more when this is dropped.
+pub struct Loop(pub String);
+
+impl Loop {
+    /// `None`, said aloud, where there are none.
+    pub fn over(file: &Path) -> Option<Self> {
+        let made = Command::new("/sbin/losetup").args(["--find", "--show"]).arg(file).output();
+        match made {
+            Ok(made) if made.status.success() => {
+                Some(Self(String::from_utf8(made.stdout).unwrap().trim().to_owned()))
+            }
+            _ => {
+                eprintln!("skipped: it needs losetup and a free loop device");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("/sbin/losetup").arg("--detach").arg(&self.0).status();
     }
 }

@@ -3,6 +3,7 @@
 //! A rollback forgets the dates that it makes untrue. A mirror learns of one by the snapshots that it gets: those of the state that was given up are no ancestors of the new images.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
 
 use cairn_base::{SnapshotId, Timestamp};
 use cairn_format::SnapshotEntry;
@@ -76,16 +77,28 @@ impl Server {
         open: &OpenVolume,
         snapshot: &Snapshot,
     ) -> Result<(), ServerError> {
+        let _turn = open.dates.lock();
         self.retain_dumps(open, |record| !record.is_past(snapshot))
     }
 
-    /// The volume is brought back to an earlier instant next: dumps that were made since then have no date any more.
-    pub(crate) fn forget_dumps_since(&self, open: &OpenVolume, then: Timestamp) -> Result<(), ServerError> {
-        self.retain_dumps(open, |record| u64::from(record.date) < then.0 / 1_000_000_000)
+    /// Does what brings the volume back to an earlier instant: dumps that were made since then have no date any more, and one that is at work gets none.
+    pub(crate) fn forget_dumps_since<T>(
+        &self,
+        open: &OpenVolume,
+        then: Timestamp,
+        bring_back: impl FnOnce() -> Result<T, ServerError>,
+    ) -> Result<T, ServerError> {
+        let second = then.0 / 1_000_000_000;
+        // To the end: what comes to its own meanwhile would note its date behind this.
+        let _turn = open.dates.lock();
+        self.retain_dumps(open, |record| u64::from(record.date) < second)?;
+        let brought_back = bring_back()?;
+        open.brought_back_to.store(second, Ordering::Release);
+        Ok(brought_back)
     }
 
+    /// The dates are locked.
     fn retain_dumps(&self, open: &OpenVolume, stays: impl Fn(&Record) -> bool) -> Result<(), ServerError> {
-        let _turn = open.dates.lock();
         let path = self.dates_path(&open.name);
         let Some(mut document) = state::load::<Document>(&path)? else { return Ok(()) };
         let before = document.dates.len();
