@@ -315,6 +315,12 @@ impl Header {
     }
 }
 
+/// Whether bytes may be the beginning of a header: as much as tells it is there.
+pub(crate) fn may_begin(bytes: &[u8]) -> bool {
+    let at = std::mem::offset_of!(RawDumpHeader, magic);
+    bytes.get(at..at + size_of::<u32>()) == Some(&MAGIC.to_le_bytes()[..])
+}
+
 /// What a record that is no header of ours may be.
 pub(crate) fn foreign(bytes: &[u8; RECORD]) -> Option<&'static str> {
     let magic = RawDumpHeader::ref_from_bytes(bytes).ok()?.magic.get();

@@ -56,6 +56,11 @@ impl VolumeLabel {
         let (is_label, is_end) = (header.what == What::Label, header.what == What::End);
         Some(Self { volume: header.volume, date, since, is_label, is_end })
     }
+
+    /// Whether a file that begins so may be what there is of a volume that was cut, perhaps before a whole record was there.
+    pub fn may_begin(bytes: &[u8]) -> bool {
+        crate::header::may_begin(bytes)
+    }
 }
 
 /// What was found to be wrong with a dump.

@@ -105,6 +105,11 @@ impl DumpHeader {
     /// Bytes.
     pub const SIZE: usize = 256;
 
+    /// Whether a file that begins so may be what there is of a part that was cut, perhaps before a whole head was there.
+    pub fn may_begin(bytes: &[u8]) -> bool {
+        bytes.iter().zip(MAGIC.to_le_bytes()).all(|(found, expected)| *found == expected)
+    }
+
     /// The head as bytes. A name that is too long is cut.
     pub fn to_bytes(&self) -> [u8; Self::SIZE] {
         let mut end = self.name.len().min(MAX_VOLUME_NAME);

@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use cairn_bsddump::{RECORD, VolumeLabel};
 use cairn_format::dump::DumpHeader;
 use cairn_server::HANDOVER_FILES_MAX;
 use cairn_server::api::ErrorKind;
@@ -86,6 +87,13 @@ impl Target {
         let names = Some(Names { temporary: temporary.clone(), path: path.to_owned(), passing });
         let target = Self { file, names, called };
         claim(&target.file, &temporary)?;
+        if !passing && !is_left_by_a_dump(&target.file).map_err(failed)? {
+            return Err(Failure::new(
+                ErrorKind::Taken,
+                format!("{} is there, and is nothing that a dump has left", temporary.display()),
+                "move it away, or name another file",
+            ));
+        }
         if !passing && !overwrite && !anew && dump_in(&target.file).is_some() {
             return Err(Failure::new(
                 ErrorKind::Taken,
@@ -241,6 +249,21 @@ pub fn dump_in(file: &File) -> Option<String> {
     Some(DumpHeader::parse(&head).ok()?.dump.to_string())
 }
 
+/// Whether a file under a temporary name is what a dump may have left, which a new one is written over: anything else is somebody's. A power cut leaves zeroes of what was not on the disk yet.
+fn is_left_by_a_dump(file: &File) -> std::io::Result<bool> {
+    let mut head = [0; RECORD];
+    let mut have = 0;
+    while let Some(rest) = head.get_mut(have..).filter(|rest| !rest.is_empty()) {
+        match file.read_at(rest, have as u64)? {
+            0 => break,
+            count => have += count,
+        }
+    }
+    let head = &head[..have];
+    let is_nothing = head.iter().all(|byte| *byte == 0);
+    Ok(is_nothing || DumpHeader::may_begin(head) || VolumeLabel::may_begin(head))
+}
+
 fn exists(called: &str) -> Failure {
     let next = "name another file, or replace it with --overwrite";
     Failure::new(ErrorKind::Taken, format!("{called} exists"), next)
@@ -302,14 +325,14 @@ pub fn opening(path: &Path, error: &std::io::Error) -> Failure {
     let kind = match error.kind() {
         std::io::ErrorKind::NotFound => ErrorKind::NotFound,
         std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => ErrorKind::ReadOnly,
-        std::io::ErrorKind::StorageFull => ErrorKind::NoSpace,
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
         _ => ErrorKind::Failed,
     };
-    Failure::new(
-        kind,
-        format!("{}: {error}", path.display()),
-        "check the path and its rights, and run it again",
-    )
+    let next = match kind {
+        ErrorKind::NoSpace => "make room there, or name another place, and run it again",
+        _ => "check the path and its rights, and run it again",
+    };
+    Failure::new(kind, format!("{}: {error}", path.display()), next)
 }
 
 /// Files that the server has. Dropping this ends what it does with them.

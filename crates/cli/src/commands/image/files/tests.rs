@@ -24,3 +24,28 @@ fn parts_are_where_they_are_wanted_also_where_a_name_is_no_text() {
     assert_eq!(found, names);
     assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 1, "nothing was made elsewhere");
 }
+
+#[test]
+fn file_of_another_program_under_the_temporary_name_is_not_emptied() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("dump");
+    let partial = temporary(&path);
+    let theirs = b"half of what another program is fetching".repeat(100);
+    fs::write(&partial, &theirs).unwrap();
+    for overwrite in [false, true] {
+        let refused = Target::open(&path, overwrite).map(drop).unwrap_err();
+        assert!(refused.body.message.contains("dump.partial"), "{}", refused.body.message);
+        assert_eq!(refused.body.error, ErrorKind::Taken);
+        let all = Target::open_all(std::slice::from_ref(&path), overwrite, true);
+        assert_eq!(all.map(drop).unwrap_err().body.error, ErrorKind::Taken);
+        assert!(fs::read(&partial).unwrap() == theirs, "nobody has given it up");
+    }
+    // What a dump has left that was cut at its very beginning is written over.
+    let tape = [&1u32.to_le_bytes()[..], &[0; 20], &60012u32.to_le_bytes(), &[0; 996]].concat();
+    for left in [&b""[..], b"CAIRND", b"CAIRNDMP and what is torn", &[0; 4096], &tape, &tape[..600]] {
+        fs::write(&partial, left).unwrap();
+        Target::open(&path, false).unwrap().keep().unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), 0);
+        fs::remove_file(&path).unwrap();
+    }
+}
