@@ -7,7 +7,7 @@ mod drill;
 mod dump;
 mod export;
 mod group;
-mod image;
+pub mod image;
 mod lun;
 mod mirror;
 mod mount;

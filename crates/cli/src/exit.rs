@@ -101,7 +101,7 @@ impl From<ServerError> for Failure {
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         let kind = match error.kind() {
-            std::io::ErrorKind::StorageFull => ErrorKind::NoSpace,
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
             _ => ErrorKind::Failed,
         };
         Failure::new(kind, error, "put it right and run the command again")

@@ -95,7 +95,11 @@ impl Copy<'_> {
                         self.bytes += bytes;
                         self.bar.set_position(self.bytes);
                     }
-                    Err(error) if error.kind() == ErrorKind::StorageFull => return Err(error.into()),
+                    Err(error)
+                        if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) =>
+                    {
+                        return Err(error.into());
+                    }
                     Err(_) => {}
                 }
             }

@@ -37,6 +37,17 @@ fn no_two_kinds_of_bad_input_share_an_exit_code() {
 }
 
 #[test]
+fn quota_that_is_used_up_is_told_as_a_full_disk_is() {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    for kind in [StorageFull, QuotaExceeded] {
+        assert_eq!(Failure::from(std::io::Error::from(kind)).code, NO_SPACE, "{kind}");
+        let opened = crate::commands::image::files::opening("dump".as_ref(), &kind.into());
+        assert_eq!(opened.code, NO_SPACE, "{kind}");
+        assert!(opened.body.next.contains("room"), "{}", opened.body.next);
+    }
+}
+
+#[test]
 fn exit_codes_are_those_of_the_document() {
     let text = include_str!("../../../../docs/operations.md");
     let rows = text.lines().skip_while(|line| !line.starts_with("| exit code |"));
