@@ -5,7 +5,7 @@ mod running;
 use std::path::Path;
 use std::process::Stdio;
 
-use running::{Running, cairn, content, fill, path, server_with_disk, wait_until};
+use running::{Loop, Running, cairn, content, fill, path, server_with_disk, wait_until};
 use serde_json::Value;
 
 /// Bytes sent to the mirror since it was made.
@@ -92,6 +92,35 @@ fn history_comes_under_a_volume_with_clients_and_goes_again() {
     assert_eq!(first_byte(&server, "v/db"), 8);
     assert_eq!(content(server.disk("v@old/db")), before);
     assert!(server.good(&["volume", "check", "v", "--deep"]).contains("sound"));
+}
+
+/// It has no room for what a mirror needs besides, and never will: a history takes nothing from it.
+#[test]
+fn volume_that_fills_a_disk_gets_a_history_and_can_go_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("disk.img");
+    std::fs::File::create(&image).unwrap().set_len(128 << 20).unwrap();
+    let Some(disk) = Loop::over(&image) else { return };
+    let mut server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "v", "--device", &disk.0]);
+    server.good(&["lun", "create", "v/db", "--size", "24M"]);
+    written(&server, 7);
+    let mut connected = server.disk("v/db");
+    let store = path(dir.path(), "vol0.history");
+    server.good(&["history", "enable", "v", "--history", &store, "-n"]);
+    connected.read(0, 512).expect("its session goes on");
+    enabled(&server, dir.path(), "checkpointing");
+    server.good(&["history", "mark", "v", "seven"]);
+    written(&server, 8);
+    server.kill();
+    server.restart();
+    assert_eq!(first_byte(&server, "v/db"), 8);
+    server.good(&["history", "revert", "v", "--mark", "seven", "--yes"]);
+    assert_eq!(first_byte(&server, "v/db"), 7);
+    server.good(&["history", "disable", "v", "--yes"]);
+    assert_eq!(first_byte(&server, "v/db"), 7);
+    assert!(server.good(&["volume", "check", "v", "--deep"]).contains("sound"));
+    assert_eq!(server.terminate(), 0);
 }
 
 #[test]

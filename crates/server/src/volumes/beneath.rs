@@ -76,8 +76,11 @@ impl Volumes {
     ) -> Result<Arc<OpenVolume>, ServerError> {
         let _turn = self.turns.take(&[name], BEING_ENABLED)?;
         let open = self.check_enable(name, wish)?;
-        // A history keeps its device as long as it is: with room for what the volume needs as a mirror.
-        open.make_room_as_destination()?;
+        // A history keeps its device as long as it is: with room for what the volume needs as a mirror. A disk is as long as it is, with a history or without.
+        match open.make_room_as_destination() {
+            Err(ServerError::DeviceTooSmall { .. }) => {}
+            outcome => outcome?,
+        }
         let (before, plan) = self.begin_enable(name, wish)?;
         let closed = self.take_away(&open, BEING_ENABLED);
         let mut made = Vec::new();
