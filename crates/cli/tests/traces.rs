@@ -137,6 +137,26 @@ fn full_disk_under_a_trace_that_is_made_is_told_as_that() {
 }
 
 #[test]
+fn full_disk_under_a_replay_is_told_as_that() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = dir.path().join("disk");
+    std::fs::create_dir(&disk).unwrap();
+    let generate = ["trace", "generate", "iometer", "--size", "64M", "--rate", "500", "--time", "10s"];
+    good(dir.path(), &[&generate[..], &["--to", "made.ctr"]].concat());
+    // Not even the history begins, and what begins does not go on.
+    for bytes in [1 << 20, 8 << 20] {
+        let Some(_small) = running::SmallDisk::mount(&disk, bytes) else { return };
+        let replay = ["trace", "replay", "made.ctr", "--placement", "checkpointing", "--on", "disk"];
+        let output = run(dir.path(), &replay);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(24), "{said}");
+        assert!(said.contains("error: disk: ") && said.contains("make room"), "{said}");
+    }
+    let gone = refused(dir.path(), 10, &["trace", "replay", "made.ctr", "--on", "nowhere"]);
+    assert!(gone.contains("nowhere"), "{gone}");
+}
+
+#[test]
 fn workload_of_a_paper_is_made_replayed_and_planned_from() {
     let dir = tempfile::tempdir().unwrap();
     let spc = ["trace", "generate", "spc1", "--bsu", "2", "--size", "64M", "--time", "20s", "--to", "s.ctr"];

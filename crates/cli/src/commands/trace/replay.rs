@@ -1,13 +1,16 @@
 //! `cairn trace replay`: a trace on a real history, and what each placement costs beside what the papers' model says.
 
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
-use cairn_device::{Device, FileDevice, MemoryDevice};
-use cairn_history::{Counters, IoCount, Placement};
+use cairn_device::{Device, DeviceError, FileDevice, MemoryDevice};
+use cairn_history::{Counters, HistoryError, IoCount, Placement};
 use cairn_server::api::ErrorKind;
-use cairn_trace::{Model, ReplayOptions, Replayed, Survey, dirty_blocks, replay};
+use cairn_trace::{Model, ReplayOptions, Replayed, Survey, TraceError, dirty_blocks, replay};
 
 use crate::arguments::{PlacementName, ReplayTrace};
+use crate::commands::image::files::opening;
 use crate::exit::Failure;
 use crate::output::{Output, size, table};
 
@@ -83,7 +86,11 @@ pub fn run(asked: &ReplayTrace, output: Output) -> Result<(), Failure> {
                 bar.set_position(requests)
             });
             bar.finish_and_clear();
-            rows.push(row(*placement, granularity.to_string(), &survey.model, done.map_err(failed)?));
+            let done = done.map_err(|error| match asked.on.as_deref().filter(|_| is_for_room(&error)) {
+                Some(folder) => unmade(folder, ErrorKind::NoSpace, &error),
+                None => failed(error),
+            });
+            rows.push(row(*placement, granularity.to_string(), &survey.model, done?));
         }
     }
     output.show(&rows, |rows| {
@@ -115,13 +122,34 @@ fn devices(asked: &ReplayTrace, survey: &Survey) -> Result<[Arc<dyn Device>; 2],
         ]);
     };
     let device = |bytes: u64| -> Result<Arc<dyn Device>, Failure> {
-        let file = tempfile::NamedTempFile::new_in(folder)?;
-        file.as_file().set_len(bytes)?;
+        let opened = |error: io::Error| opening(folder, &error);
+        let file = tempfile::NamedTempFile::new_in(folder).map_err(opened)?;
+        file.as_file().set_len(bytes).map_err(|error| {
+            let what = format!("a file of {} can't be made: {error}", size(bytes));
+            unmade(folder, opening(folder, &error).body.error, what)
+        })?;
         let device = FileDevice::open(file.path(), Default::default())
             .map_err(|error| Failure::new(ErrorKind::Failed, error, "give another directory with --on"))?;
         Ok(Arc::new(device))
     };
     Ok([device(survey.origin_bytes)?, device(survey.store_bytes)?])
+}
+
+/// The devices of a replay find no place in a directory.
+fn unmade(folder: &Path, kind: ErrorKind, why: impl std::fmt::Display) -> Failure {
+    let next =
+        "make room there, or name another directory with --on; without it what is written is kept in memory";
+    Failure::new(kind, format!("{}: {why}", folder.display()), next)
+}
+
+/// It failed for want of room below its devices.
+fn is_for_room(error: &TraceError) -> bool {
+    match error {
+        TraceError::Device { source, .. } => matches!(source, DeviceError::NoSpace { .. }),
+        TraceError::History(HistoryError::Device(source)) => matches!(source, DeviceError::NoSpace { .. }),
+        TraceError::History(error) => matches!(error, HistoryError::NoRoomBelow { .. }),
+        _ => false,
+    }
 }
 
 fn row(placement: PlacementName, granularity: String, model: &Model, done: Replayed) -> Row {
