@@ -66,6 +66,26 @@ fn flip(file: &str, at: u64) {
 }
 
 #[test]
+fn dump_against_an_older_snapshot_of_another_one_lacks_nothing_beside_that() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = served(dir.path());
+    fill(&server, 0, 500, 1);
+    server.good(&["snapshot", "create", "v@monday"]);
+    fill(&server, 100, 20, 2);
+    let (full, since) = (path(dir.path(), "full"), path(dir.path(), "since"));
+    server.good(&["image", "dump", "v", "-0", "--to", &full]);
+    fill(&server, 200, 20, 3);
+    server.good(&["image", "dump", "v", "--base", "monday", "--to", &since]);
+    let listed = server.json(&["image", "ls", &full, &since]);
+    assert_eq!(listed["note"], serde_json::Value::Null, "{listed:#}");
+    assert_eq!(listed["snapshots"].as_array().unwrap().len(), 3, "{listed:#}");
+    let alone = server.json(&["image", "ls", &since]);
+    assert!(alone["note"].as_str().unwrap().contains("monday"), "{alone:#}");
+    server.good(&["image", "restore", "back", &since, &full]);
+    assert!(content(server.disk("back/db")) == content(server.disk("v/db")));
+}
+
+#[test]
 fn levels_are_dumped_in_parts_restored_in_any_order_and_mounted_without_a_server() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = served(dir.path());

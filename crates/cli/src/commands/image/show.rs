@@ -119,7 +119,12 @@ struct Contents {
 fn contents(parts: Vec<PartIndex>) -> Contents {
     let against = |part: &&PartIndex| {
         let begins = part.head().stream.base;
-        let is_there = |other: &PartIndex| other.head().stream.target == begins;
+        // What a dump stands on is in its own table as well.
+        let brings = |other: &PartIndex| {
+            let is_before = other.head().stream.base < begins;
+            is_before && other.table().is_some_and(|table| table.iter().any(|entry| entry.id == begins))
+        };
+        let is_there = |other: &PartIndex| other.head().stream.target == begins || brings(other);
         part.head().stream.kind == StreamKind::Incremental && !parts.iter().any(is_there)
     };
     let base = parts.iter().find(against).and_then(|part| show_part(part).ok()?.base);
