@@ -17,7 +17,7 @@ use indicatif::ProgressBar;
 use crate::arguments::Demo;
 use crate::exit::Failure;
 use crate::output::{Output, size};
-use child::Child;
+use child::{Child, Servers};
 use model::Model;
 use report::{Image, Report};
 
@@ -43,9 +43,24 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub fn run(demo: &Demo, output: Output) -> Result<(), Failure> {
     let started = Instant::now();
     let dir = tempfile::Builder::new().prefix("cairn-demo-").tempdir()?;
-    clean_up_on_interrupt(dir.path().to_owned(), demo.keep)?;
-    let mut story = Story { output, dir: dir.path().to_owned(), keep: demo.keep, report: Report::default() };
-    let (source, destination) = story.tell(demo)?;
+    let servers = Servers::default();
+    end_on_signals(dir.path().to_owned(), demo.keep, servers.clone())?;
+    let (folder, keep, report) = (dir.path().to_owned(), demo.keep, Report::default());
+    let mut story = Story { output, dir: folder, keep, servers, report };
+    let (source, destination) = match story.tell(demo) {
+        Ok(servers) => servers,
+        Err(mut failure) if demo.keep => {
+            // Its servers have ended.
+            let kept = dir.keep();
+            failure.body.next = format!(
+                "{}; what there is, with the logs of both servers, stays in {}",
+                failure.body.next,
+                kept.display()
+            );
+            return Err(failure);
+        }
+        Err(failure) => return Err(failure),
+    };
     story.report.total_ms = started.elapsed().as_millis() as u64;
     let good = story.report.proved;
     output.show(&story.report, Report::table);
@@ -71,6 +86,7 @@ struct Story {
     output: Output,
     dir: PathBuf,
     keep: bool,
+    servers: Servers,
     report: Report,
 }
 
@@ -92,8 +108,8 @@ impl Story {
 
     fn tell(&mut self, demo: &Demo) -> Result<(Child, Child), Failure> {
         let step = self.step("start two servers, each a process of its own", 0);
-        let mut source = Child::start(&self.dir, "source", self.keep)?;
-        let destination = Child::start(&self.dir, "destination", self.keep)?;
+        let mut source = Child::start(&self.dir, "source", self.keep, &self.servers)?;
+        let destination = Child::start(&self.dir, "destination", self.keep, &self.servers)?;
         self.done(step, "two servers", format!("pids {} and {}", source.pid(), destination.pid()));
 
         let step = self.step("make a disk image of real files of this machine", demo.budget.0);
@@ -326,16 +342,31 @@ fn kill_in_the_middle(
     }
 }
 
-/// Ctrl-C: the servers get it as well and end by themselves; what is left is the folder.
-fn clean_up_on_interrupt(dir: PathBuf, keep: bool) -> Result<(), Failure> {
+/// Ctrl-C, or another signal that ends it: its servers, which need not have got that, end first, and what is left is the folder.
+fn end_on_signals(dir: PathBuf, keep: bool, servers: Servers) -> Result<(), Failure> {
+    use tokio::signal::unix::{SignalKind, signal};
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    std::thread::Builder::new().name("interrupt".to_owned()).spawn(move || {
-        if runtime.block_on(tokio::signal::ctrl_c()).is_ok() {
-            if !keep && let Err(error) = std::fs::remove_dir_all(&dir) {
-                eprintln!("note: {} stays: {error}", dir.display());
-            }
-            std::process::exit(130);
+    let mut signals = {
+        let _inside = runtime.enter();
+        [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()]
+            .map(signal)
+            .into_iter()
+            .collect::<Result<Vec<_>, _>>()?
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        let any = std::future::poll_fn(|context| {
+            let came = signals.iter_mut().any(|signal| signal.poll_recv(context).is_ready());
+            if came { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+        });
+        runtime.block_on(any);
+        // None comes any more.
+        let _ended = servers.end();
+        if keep {
+            eprintln!("note: what there is stays in {}", dir.display());
+        } else if let Err(error) = std::fs::remove_dir_all(&dir) {
+            eprintln!("note: {} stays: {error}", dir.display());
         }
+        std::process::exit(130);
     })?;
     Ok(())
 }

@@ -4,9 +4,12 @@ use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cairn_base::{Mutex, MutexGuard};
 use cairn_server::api::{self, ErrorKind};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::client::{Client, Place};
 use crate::exit::Failure;
@@ -14,11 +17,28 @@ use crate::exit::Failure;
 /// Longest wait for a server to start.
 const START: Duration = Duration::from_secs(20);
 
+/// The servers of a demo that run, for who ends it at any moment.
+#[derive(Clone, Default)]
+pub struct Servers(Arc<Mutex<Vec<u32>>>);
+
+impl Servers {
+    /// Ends them all. No other one starts as long as what this gives is held.
+    pub fn end(&self) -> MutexGuard<'_, Vec<u32>> {
+        let servers = self.0.lock();
+        for process in servers.iter().filter_map(|process| Pid::from_raw(*process as i32)) {
+            // One that has just ended by itself is nobody's problem.
+            let _ = kill_process(process, Signal::KILL);
+        }
+        servers
+    }
+}
+
 /// A running server; dropping it ends it, unless it was left.
 pub struct Child {
     process: Option<std::process::Child>,
     data: PathBuf,
     keep: bool,
+    servers: Servers,
     /// Its API.
     pub client: Client,
 }
@@ -26,7 +46,7 @@ pub struct Child {
 impl Child {
     /// Starts `cairn serve` on `DIR/NAME`, its log in `DIR/NAME.log`. One that will be kept does not hear the Ctrl-C of
     /// this terminal.
-    pub fn start(dir: &Path, name: &str, keep: bool) -> Result<Self, Failure> {
+    pub fn start(dir: &Path, name: &str, keep: bool, servers: &Servers) -> Result<Self, Failure> {
         let data = dir.join(name);
         let log = File::create(dir.join(format!("{name}.log")))?;
         let mut command = Command::new(std::env::current_exe()?);
@@ -45,7 +65,13 @@ impl Child {
             command.process_group(0);
         }
         let client = Client::new(Place::Data(data.clone()))?;
-        let mut child = Self { process: Some(command.spawn()?), data, keep, client };
+        let process = {
+            let mut servers = servers.0.lock();
+            let process = command.spawn()?;
+            servers.push(process.id());
+            process
+        };
+        let mut child = Self { process: Some(process), data, keep, servers: servers.clone(), client };
         child.wait_until_it_serves()?;
         Ok(child)
     }
@@ -81,6 +107,9 @@ impl Child {
     /// SIGKILL.
     pub fn kill(&mut self) -> Result<(), Failure> {
         if let Some(mut process) = self.process.take() {
+            // Its number may be another's once it was waited for.
+            let mut servers = self.servers.0.lock();
+            servers.retain(|server| *server != process.id());
             process.kill()?;
             process.wait()?;
         }
@@ -91,7 +120,7 @@ impl Child {
     pub fn restart(&self) -> Result<Self, Failure> {
         let dir = self.data.parent().unwrap_or(&self.data);
         let name = self.data.file_name().unwrap_or_default().to_string_lossy();
-        Self::start(dir, &name, self.keep)
+        Self::start(dir, &name, self.keep, &self.servers)
     }
 
     /// Lets it run on.
