@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::header::AUTHORIZATION;
+use axum::http::HeaderValue;
+use axum::http::header::{AUTHORIZATION, CONNECTION};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use subtle::ConstantTimeEq;
 
 use super::Refusal;
@@ -21,20 +22,22 @@ impl Bearer {
     }
 }
 
-/// Lets a request through when it carries the token; the comparison takes the same time wherever it differs.
+/// Lets a request through when it carries the token; the comparison takes the same time wherever it differs. Without it the connection ends, as there is room for few.
 pub(crate) async fn demand_token(
     State(Bearer(token)): State<Bearer>,
     request: Request,
     next: Next,
-) -> Result<Response, Refusal> {
+) -> Response {
     let given = request
         .headers()
         .get(AUTHORIZATION)
         .and_then(|value| value.as_bytes().strip_prefix(b"Bearer "))
         .unwrap_or_default();
     if given.ct_eq(token.as_bytes()).into() {
-        Ok(next.run(request).await)
+        next.run(request).await
     } else {
-        Err(ServerError::Unauthorized.into())
+        let mut refused = Refusal::from(ServerError::Unauthorized).into_response();
+        refused.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        refused
     }
 }
