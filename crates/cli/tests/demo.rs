@@ -50,7 +50,7 @@ fn demo_that_is_ended_by_a_signal_ends_its_servers() {
         let dir = tempfile::tempdir().unwrap();
         let mut demo = running::cairn();
         demo.args(["demo", "--budget", "40M"]).args(keep.then_some("--keep")).env("TMPDIR", dir.path());
-        let mut demo = demo.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let demo = demo.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let folder = || -> Option<PathBuf> {
             fs::read_dir(dir.path()).unwrap().next().map(|found| found.unwrap().path())
         };
