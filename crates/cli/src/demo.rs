@@ -38,6 +38,8 @@ const LAST_CHANGE: u64 = 192 << 20;
 const KILL_AT: u64 = 30;
 /// Longest wait for anything that the demo waits for.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long its folder may take to be removed.
+const REMOVING: Duration = Duration::from_secs(5);
 
 /// Runs the demo.
 pub fn run(demo: &Demo, output: Output) -> Result<(), Failure> {
@@ -363,12 +365,24 @@ fn end_on_signals(dir: PathBuf, keep: bool, servers: Servers) -> Result<(), Fail
         let _ended = servers.end();
         if keep {
             eprintln!("note: what there is stays in {}", dir.display());
-        } else if let Err(error) = std::fs::remove_dir_all(&dir) {
+        } else if let Err(error) = remove(&dir) {
             eprintln!("note: {} stays: {error}", dir.display());
         }
         std::process::exit(130);
     })?;
     Ok(())
+}
+
+/// Removes a folder in which others may still make something: servers that are being ended, and what was going on.
+fn remove(dir: &Path) -> std::io::Result<()> {
+    let began = Instant::now();
+    loop {
+        match std::fs::remove_dir_all(dir) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(_) if began.elapsed() < REMOVING => std::thread::sleep(Duration::from_millis(20)),
+            outcome => return outcome,
+        }
+    }
 }
 
 fn next_steps(program: &Path, dir: &Path) -> String {
