@@ -614,6 +614,13 @@ sys.exit(len(wrong) > 0)
     assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
 }
 
+/// Whether a mount whose server was killed has come to its end. What comes just before the kernel lets go is broken off.
+fn has_ended(directory: &Path) -> bool {
+    let gone = fs::metadata(directory).unwrap_err().raw_os_error().unwrap();
+    assert!(matches!(gone, ENOTCONN | ECONNABORTED | ECANCELED), "{gone}");
+    gone == ENOTCONN
+}
+
 #[test]
 fn killed_server_leaves_errors_and_comes_back_with_what_was_synced() {
     if !can_mount() {
@@ -634,11 +641,7 @@ fn killed_server_leaves_errors_and_comes_back_with_what_was_synced() {
         File::open(&directory).unwrap().sync_all().unwrap();
         let open = File::open(directory.join("5")).unwrap();
         mounted.server.kill();
-        // What comes just before the kernel lets go is broken off.
-        let gone = || fs::metadata(&directory).unwrap_err().raw_os_error().unwrap();
-        let first = gone();
-        assert!(matches!(first, ENOTCONN | ECONNABORTED | ECANCELED), "{first}");
-        wait_until("the mount has not ended", || gone() == ENOTCONN);
+        wait_until("the mount has not ended", || has_ended(&directory));
         let mut byte = [0];
         assert!(open.read_at(&mut byte, 0).is_err() || byte[0] != 0, "an open file fails or has its content");
         mounted.server.restart();
@@ -701,8 +704,7 @@ fn server_that_is_killed_while_it_collects_what_programs_wrote_ends_with_its_mou
             }
             assert!(ended, "the killed server does not end, round {round}");
         });
-        let gone = fs::read_dir(&mounted.point).unwrap_err();
-        assert_eq!(gone.raw_os_error(), Some(ENOTCONN), "{gone}");
+        wait_until("the mount has not ended", || has_ended(&mounted.point));
         mounted.server.restart();
         assert_eq!(mounted.read("kept"), format!("{round}"));
     }
