@@ -190,8 +190,8 @@ impl Making<'_> {
         Ok((self.open.snapshot_with(make)?.map_err(failed)?, true))
     }
 
-    /// Lets go of snapshots that dumps made for themselves and that are of no more use: those of no record. An unfinished dump needs all that are older than its own. One that somebody has made a clone of stays as it is,
-    /// held, until that is gone: later dumps look at it again.
+    /// Lets go of snapshots that dumps made for themselves and that are of no more use: those of no record. An unfinished dump needs all that are older than its own. One that can't go stays as it is, held: later dumps look at
+    /// it again.
     fn let_go(&self, document: &Document) -> Result<(), ServerError> {
         if self.open.is_destination() {
             return Ok(());
@@ -201,8 +201,7 @@ impl Making<'_> {
         let needed = document.unfinished.as_ref().map_or(0, |unfinished| unfinished.target.snapshot);
         for snapshot in self.open.volume.snapshots() {
             let own = snapshot.held && is_of_a_dump(&snapshot.name);
-            let is_wanted = kept.contains(&snapshot.id.0) || self.open.volume.is_cloned(snapshot.id);
-            if own && !is_wanted && snapshot.id.0 > needed {
+            if own && !kept.contains(&snapshot.id.0) && snapshot.id.0 > needed {
                 // With its hold, or it would be nobody's from then on where it can't go.
                 self.open.volume.let_go_of_snapshots(&[snapshot.id]).map_err(&failed)?;
             }

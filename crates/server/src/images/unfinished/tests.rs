@@ -105,7 +105,7 @@ fn what_is_durable_of_a_part_is_written_down_as_time_goes_by_and_the_part_goes_o
 }
 
 #[test]
-fn dump_counts_though_a_clone_needs_the_snapshot_that_it_lets_go() {
+fn dump_counts_though_the_snapshot_of_the_one_before_cannot_go() {
     let folder = tempfile::tempdir().expect("a folder");
     let clock = Arc::new(ManualClock::new(Timestamp(1)));
     let own = folder.path().join("volumes");
@@ -131,6 +131,7 @@ fn dump_counts_though_a_clone_needs_the_snapshot_that_it_lets_go() {
         snapshot
     };
     let before = made("image.0.00000001");
+    // One way in which it can't; no command makes a clone of such a snapshot.
     let clone = open.volume.keep_snapshot(before).expect("a clone of it");
     let now = made("image.0.00000002");
     let target = Known::of(&open, now).expect("a snapshot");
