@@ -18,6 +18,13 @@ impl Checksum {
     pub fn of(bytes: &[u8]) -> Self {
         Self(XxHash3_128::oneshot(bytes).to_le_bytes())
     }
+
+    /// The checksum of bytes that are in pieces: that of all of them in one.
+    pub fn of_pieces<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Self {
+        let mut hasher = XxHash3_128::new();
+        pieces.for_each(|piece| hasher.write(piece));
+        Self(hasher.finish_128().to_le_bytes())
+    }
 }
 
 impl std::fmt::Debug for Checksum {

@@ -22,13 +22,19 @@ fn length(file: &Path) -> u64 {
     std::fs::metadata(file).map_or(0, |found| found.len())
 }
 
+/// Up to where a file has something; it is longer than that while it is written.
+fn filled(file: &Path) -> u64 {
+    let bytes = std::fs::read(file).unwrap_or_default();
+    bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1)
+}
+
 /// A dump that takes its time, as its volume is slow, and has written so many bytes of that file.
 fn begun(server: &Running, arguments: &[&str], file: &str, bytes: u64) -> Child {
     server.good(&["volume", "rehearse", "v", "--delay", "250ms", "--yes"]);
     let mut command = cairn();
     command.args(["image", "dump", "v", "--json"]).args(arguments).arg("--data").arg(&server.data);
     let dump = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    wait_until("it is not under way", || length(&partial(file)) >= bytes);
+    wait_until("it is not under way", || filled(&partial(file)) >= bytes);
     dump
 }
 
@@ -67,12 +73,12 @@ fn dump_of_a_server_that_was_killed_goes_on_where_it_was_and_is_restored() {
     let zero = path(dir.path(), "zero");
     let files = [format!("{zero}.1"), format!("{zero}.2")];
     let dump = begun(&server, &["--to", &zero, "--streams", "2"], &files[0], 5 * MIB);
-    wait_until("they are not both under way", || length(&partial(&files[1])) >= MIB);
+    wait_until("they are not both under way", || filled(&partial(&files[1])) >= MIB);
     server.kill();
     let cut = dump.wait_with_output().unwrap();
     assert!(!cut.status.success());
     assert!(String::from_utf8_lossy(&cut.stdout).contains("--resume"), "{cut:?}");
-    let there: Vec<u64> = files.iter().map(|file| length(&partial(file))).collect();
+    let there: Vec<u64> = files.iter().map(|file| filled(&partial(file))).collect();
     assert!(there.iter().all(|bytes| *bytes >= MIB), "{there:?}");
 
     // Until it goes on, what it needs stays, nothing else takes its place, and nobody writes over its files.
@@ -85,7 +91,7 @@ fn dump_of_a_server_that_was_killed_goes_on_where_it_was_and_is_restored() {
         assert!(said.contains("unfinished"), "{said}");
     }
     server.bad(11, "busy", &["image", "dump", "v", "--to", &zero, "--streams", "2", "--overwrite"]);
-    let left: Vec<u64> = files.iter().map(|file| length(&partial(file))).collect();
+    let left: Vec<u64> = files.iter().map(|file| filled(&partial(file))).collect();
     assert_eq!(left, there);
     // What its owner does meanwhile is not in it.
     server.good(&["snapshot", "rename", "v@monday", "mon"]);
@@ -138,7 +144,7 @@ fn dump_against_another_keeps_its_base_over_kills_and_goes_on_more_than_once() {
             server.good(&["image", "levels", "v", "--forget", "0", "--yes"]);
         }
         assert_eq!(own_snapshots(&server), 2, "both are kept");
-        let there = length(&partial(&one));
+        let there = filled(&partial(&one));
         dump = begun(&server, &["--resume"], &one, there + MIB);
     }
     quick_again(&server);
@@ -273,7 +279,7 @@ fn parts_that_were_moved_changed_or_mixed_up_are_told_apart() {
     let all = path(dir.path(), "all");
     let files = [format!("{all}.1"), format!("{all}.2")];
     let mut dump = begun(&server, &["--to", &all, "--streams", "2"], &files[0], 4 * MIB);
-    wait_until("they are not both under way", || length(&partial(&files[1])) >= 4 * MIB);
+    wait_until("they are not both under way", || filled(&partial(&files[1])) >= 4 * MIB);
     server.kill();
     dump.wait().unwrap();
     server.restart();
@@ -294,7 +300,8 @@ fn parts_that_were_moved_changed_or_mixed_up_are_told_apart() {
     }
     server.bad(2, "usage", &resume(&[&moved[1], &moved[0]]));
     // Something else in its place stays as it is.
-    let kept = std::fs::read(partial(&moved[1])).unwrap();
+    let mut kept = std::fs::read(partial(&moved[1])).unwrap();
+    kept.truncate(filled(&partial(&moved[1])) as usize);
     std::fs::write(partial(&moved[1]), vec![b'x'; 9000]).unwrap();
     let said = server.bad(2, "usage", &resume(&[&moved[0], &moved[1]]));
     assert!(said.contains("part 2"), "{said}");
@@ -324,7 +331,7 @@ fn full_disk_cuts_a_dump_and_with_room_it_goes_on() {
         let arguments: &[&str] = if more == 12 { &["--to", &file] } else { &["--resume"] };
         let said = server.bad(24, "no-space", &[&["image", "dump", "v"], arguments].concat());
         assert!(said.contains("stays"), "{said}");
-        assert!(length(&partial(&file)) > 6 * MIB);
+        assert!(filled(&partial(&file)) > 6 * MIB);
         small.grow(more << 20);
     }
     small.grow(64 << 20);

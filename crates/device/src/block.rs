@@ -9,7 +9,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use cairn_base::BLOCK_SIZE;
 
-use crate::pool::{Bytes, Header, RUN_BLOCKS_MIN, give_back, take, take_run};
+use crate::pool::{Bytes, Header, RUN_BLOCKS_MIN, follows, give_back, take, take_run};
 
 /// 4 KiB that nobody else holds: to be filled, then frozen.
 pub struct BlockMut(&'static Header);
@@ -107,6 +107,24 @@ impl Block {
         // A block is zero if its first eight bytes are and every byte equals the one eight before it.
         head == [0; 8] && words == tail
     }
+}
+
+/// The bytes of `blocks` in order, those that stand next to each other in memory in one piece.
+pub fn pieces(blocks: &[Block]) -> impl Iterator<Item = &[u8]> {
+    blocks.chunk_by(|one, next| follows(one.0, next.0)).map(|run| {
+        // SAFETY: the blocks of a run follow each other in one slab, which is never freed; each is held, so none is written.
+        unsafe { std::slice::from_raw_parts(run[0].0.bytes.as_ptr().cast::<u8>(), run.len() * BLOCK_SIZE) }
+    })
+}
+
+/// As [`pieces`], to be filled.
+pub fn pieces_mut(blocks: &mut [BlockMut]) -> impl Iterator<Item = &mut [u8]> {
+    blocks.chunk_by_mut(|one, next| follows(one.0, next.0)).map(|run| {
+        // SAFETY: the blocks of a run follow each other in one slab, which is never freed; their only holders are borrowed mutably.
+        unsafe {
+            std::slice::from_raw_parts_mut(run[0].0.bytes.as_ptr().cast::<u8>(), run.len() * BLOCK_SIZE)
+        }
+    })
 }
 
 impl Clone for Block {

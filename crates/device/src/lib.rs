@@ -28,7 +28,7 @@ pub mod suite;
 mod tests;
 
 pub use begun::Begun;
-pub use block::{Block, BlockMut};
+pub use block::{Block, BlockMut, pieces, pieces_mut};
 pub use clock::SystemClock;
 pub use concat::ConcatDevice;
 pub use error::{Action, DeviceError};

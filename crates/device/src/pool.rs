@@ -252,6 +252,11 @@ impl Drop for Local {
     }
 }
 
+/// Whether `next` stands behind `one` in memory, in the same slab.
+pub(crate) fn follows(one: &Header, next: &Header) -> bool {
+    next.number == one.number + 1 && !(next.number as usize).is_multiple_of(SLAB_BLOCKS)
+}
+
 /// A block that nobody holds.
 pub(crate) fn take() -> &'static Header {
     // Without its own blocks the thread is ending.

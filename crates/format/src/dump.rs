@@ -9,8 +9,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{FormatError, MAX_SNAPSHOT_NAME, Structure, layout};
 
-/// The version that this program writes, and the newest that it reads.
-pub const DUMP_VERSION: u32 = 1;
+/// The version that this program writes, and the newest that it reads. Since 2 blocks that are not packed stand at multiples of 4 KiB of their part
+/// ([`Encoding::Aligned`](crate::stream::Encoding::Aligned)).
+pub const DUMP_VERSION: u32 = 2;
 /// Most parts of a dump.
 pub const PARTS_MAX: u32 = 256;
 /// Longest name of a volume, in bytes of UTF-8.
@@ -79,6 +80,8 @@ const _: () = assert!(size_of::<RawDumpHeader>() == DumpHeader::SIZE);
 /// The head of a part of an image dump.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DumpHeader {
+    /// Of the format, from 1 to [`DUMP_VERSION`].
+    pub version: u32,
     /// Which dump.
     pub dump: DumpId,
     /// Which part of it, from 0.
@@ -124,7 +127,7 @@ impl DumpHeader {
         };
         let raw = RawDumpHeader {
             magic: MAGIC.into(),
-            version: DUMP_VERSION.into(),
+            version: self.version.into(),
             level: level.into(),
             dump: self.dump.0,
             part: self.part.into(),
@@ -185,6 +188,7 @@ impl DumpHeader {
             return Err(field("name"));
         }
         Ok(Self {
+            version,
             dump: DumpId(raw.dump),
             part,
             parts,

@@ -18,7 +18,7 @@ pub const RECORD_BLOCKS_MAX: usize = 256;
 /// Snapshots in one record of entries or ids.
 pub const RECORD_SNAPSHOTS_MAX: usize = 1024;
 /// Longest payload of a record, in bytes.
-pub const PAYLOAD_MAX: usize = RECORD_BLOCKS_MAX * (BLOCK_SIZE + StreamRun::SIZE);
+pub const PAYLOAD_MAX: usize = RECORD_BLOCKS_MAX * (BLOCK_SIZE + StreamRun::SIZE) + BLOCK_SIZE;
 
 const _: () = assert!(RECORD_SNAPSHOTS_MAX * SnapshotEntry::SIZE <= PAYLOAD_MAX);
 
@@ -173,6 +173,8 @@ pub enum Encoding {
     Plain,
     /// One zstd frame.
     Zstd,
+    /// As they are, behind less than 4 KiB of zeroes: at a multiple of 4 KiB of a dump's part, so that they go from disk to disk without being copied.
+    Aligned,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -226,6 +228,7 @@ impl RecordHeader {
         let encoding: u32 = match self.encoding {
             Encoding::Plain => 0,
             Encoding::Zstd => 1,
+            Encoding::Aligned => 2,
         };
         let raw = RawRecordHeader {
             kind: kind.into(),
@@ -279,6 +282,7 @@ impl RecordHeader {
         let encoding = match raw.encoding.get() {
             0 => Encoding::Plain,
             1 if kind == RecordKind::Extents => Encoding::Zstd,
+            2 if kind == RecordKind::Extents => Encoding::Aligned,
             _ => return Err(field("encoding")),
         };
         let header = Self {
@@ -296,6 +300,14 @@ impl RecordHeader {
         Ok(header)
     }
 
+    /// Where in the payload of extents the data of their blocks begins.
+    pub fn data_at(&self) -> usize {
+        match self.encoding {
+            Encoding::Plain | Encoding::Zstd => self.items as usize * StreamRun::SIZE,
+            Encoding::Aligned => (self.payload as usize).saturating_sub(self.blocks as usize * BLOCK_SIZE),
+        }
+    }
+
     fn is_sane(&self) -> bool {
         let (items, blocks, payload) = (self.items as usize, self.blocks as usize, self.payload as usize);
         if payload > PAYLOAD_MAX {
@@ -310,6 +322,7 @@ impl RecordHeader {
                     && match self.encoding {
                         Encoding::Plain => payload == runs + data,
                         Encoding::Zstd => payload > runs && payload < runs + data,
+                        Encoding::Aligned => (runs + data..runs + data + BLOCK_SIZE).contains(&payload),
                     }
             }
             RecordKind::Entries => {

@@ -111,10 +111,10 @@ impl<'a> Consumer<'a> {
 
     fn extents(&mut self, header: &RecordHeader) -> Result<Vec<(Vbn, Vec<Block>)>, StreamError> {
         let runs = StreamRun::parse_all(header, &self.payload)?;
-        let stored = &self.payload[runs.len() * StreamRun::SIZE..];
+        let stored = &self.payload[header.data_at()..];
         let length = header.blocks as usize * BLOCK_SIZE;
         let data = match header.encoding {
-            Encoding::Plain => stored,
+            Encoding::Plain | Encoding::Aligned => stored,
             Encoding::Zstd => {
                 self.unpacked.resize(length, 0);
                 let unpacked = zstd::bulk::decompress_to_buffer(stored, &mut self.unpacked[..]);

@@ -21,6 +21,7 @@ mod restore;
 mod resume;
 #[cfg(test)]
 mod tests;
+mod window;
 mod write;
 
 pub use chain::arrange;
@@ -30,4 +31,5 @@ pub use index::{DumpBytes, PartIndex};
 pub use read::{Lost, PartHead, PartReached, PartReader, Runs};
 pub use restore::{RestoreLedger, Restored, Standing, restore, restore_on};
 pub use resume::{Begun, begun_table};
+pub use window::{InBlocks, ReadBlocks};
 pub use write::{Dump, DumpLabel, Onto};

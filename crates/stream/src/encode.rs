@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 
 use cairn_base::{BLOCK_SIZE, Checksum, Clock};
-use cairn_device::Block;
+use cairn_device::{Block, pieces};
 use cairn_format::stream::{Encoding, RecordHeader, RecordKind, StreamRun};
 use cairn_volume::Run;
 
 use crate::error::StreamError;
 use crate::gauge::Gauge;
-use crate::outgoing::{Outgoing, Spare};
+use crate::outgoing::{ALIGNMENT, Outgoing, Spare};
 use crate::plan::Plan;
 use crate::work::Work;
 
@@ -42,6 +42,16 @@ pub enum Compression {
     Auto,
 }
 
+/// How records are made.
+#[derive(Clone, Copy)]
+pub(crate) struct Form<'a> {
+    pub(crate) compression: Compression,
+    /// What is known of the link and of packing.
+    pub(crate) gauge: &'a Gauge,
+    /// Blocks that are not packed stand at multiples of [`ALIGNMENT`] of the stream.
+    pub(crate) aligned: bool,
+}
+
 /// A record ready to go, but for its number: `header` has none, and is not in `record` yet.
 pub(crate) struct Ready {
     pub(crate) header: RecordHeader,
@@ -65,7 +75,7 @@ pub(crate) fn batches_of(plan: &Plan) -> impl Iterator<Item = Batch> + Send + '_
 pub(crate) fn each_record<Batches: Iterator<Item = Batch>>(
     plan: &Plan,
     (batches, position): (impl Fn() -> Batches + Sync, u64),
-    (compression, gauge): (Compression, &Gauge),
+    form: Form<'_>,
     work: &mut Work<'_>,
     sink: &mut dyn FnMut(Ready, &mut Work<'_>) -> Result<(), StreamError>,
 ) -> Result<(), StreamError> {
@@ -73,10 +83,10 @@ pub(crate) fn each_record<Batches: Iterator<Item = Batch>>(
     let sink = &mut |ready: Ready, work: &mut Work<'_>| -> Result<(), StreamError> {
         let (bytes, began) = (u64::from(ready.header.payload), clock.monotonic());
         sink(ready, work)?;
-        gauge.sent(bytes, clock.monotonic().saturating_sub(began));
+        form.gauge.sent(bytes, clock.monotonic().saturating_sub(began));
         Ok(())
     };
-    let mut encoder = Encoder { compression, gauge, clock, spare: Arc::default(), position };
+    let mut encoder = Encoder { form, clock, spare: Arc::default(), position };
     let Some(threads) = work.threads else {
         for batch in batches() {
             let blocks = read(plan, &batch)?;
@@ -221,8 +231,7 @@ fn read(plan: &Plan, batch: &Batch) -> Result<Vec<Block>, StreamError> {
 }
 
 struct Encoder<'a> {
-    compression: Compression,
-    gauge: &'a Gauge,
+    form: Form<'a>,
     clock: &'a dyn Clock,
     spare: Arc<Spare>,
     /// Where the next record begins in the stream.
@@ -237,46 +246,66 @@ impl Encoder<'_> {
             .map(|runs| {
                 let count: u64 = runs.iter().map(|(_, count)| *count).sum();
                 let own: Vec<Block> = blocks.by_ref().take(count as usize).collect();
-                self.record(runs, &own)
+                self.record(runs, own)
             })
             .collect()
     }
 
-    fn record(&mut self, runs: &[Run], blocks: &[Block]) -> Result<Ready, StreamError> {
-        let (table, plain) = (runs.len() * StreamRun::SIZE, blocks.len() * BLOCK_SIZE);
-        let mut record = Outgoing::new(&self.spare, self.position, table + plain);
+    /// The blocks packed, where that is wanted and makes them smaller.
+    fn pack(&self, blocks: &[Block]) -> Result<Option<Vec<u8>>, StreamError> {
+        let Form { compression, gauge, .. } = self.form;
+        let wanted = match compression {
+            Compression::None => false,
+            Compression::Zstd => true,
+            Compression::Auto => gauge.pays(),
+        };
+        if !wanted {
+            return Ok(None);
+        }
+        let plain = pieces(blocks).collect::<Vec<_>>().concat();
+        let began = self.clock.monotonic();
+        let packed = zstd::bulk::compress(&plain, ZSTD_LEVEL)?;
+        let took = self.clock.monotonic().saturating_sub(began);
+        gauge.packed(plain.len() as u64, packed.len() as u64, took);
+        Ok((packed.len() < plain.len()).then_some(packed))
+    }
+
+    fn record(&mut self, runs: &[Run], blocks: Vec<Block>) -> Result<Ready, StreamError> {
+        let packed = self.pack(&blocks)?;
+        let (count, table) = (blocks.len(), runs.len() * StreamRun::SIZE);
+        let copied = match &packed {
+            Some(packed) => packed.len(),
+            None if self.form.aligned => ALIGNMENT,
+            None => count * BLOCK_SIZE,
+        };
+        let mut record = Outgoing::new(&self.spare, self.position, table + copied);
         for (first, count) in runs {
             record.push(StreamRun::new(*first, *count as u32).bytes());
         }
-        for block in blocks {
-            record.push(&block[..]);
-        }
-        let mut encoding = Encoding::Plain;
-        let pack = match self.compression {
-            Compression::None => false,
-            Compression::Zstd => true,
-            Compression::Auto => self.gauge.pays(),
-        };
-        if pack {
-            let began = self.clock.monotonic();
-            let packed = zstd::bulk::compress(&record.payload()[table..], ZSTD_LEVEL)?;
-            let took = self.clock.monotonic().saturating_sub(began);
-            self.gauge.packed(plain as u64, packed.len() as u64, took);
-            if packed.len() < plain {
-                record.replace_from(table, &packed);
-                encoding = Encoding::Zstd;
+        let encoding = match packed {
+            Some(packed) => {
+                record.push(&packed);
+                Encoding::Zstd
             }
-        }
+            None if self.form.aligned => {
+                record.end_with(blocks);
+                Encoding::Aligned
+            }
+            None => {
+                blocks.iter().for_each(|block| record.push(&block[..]));
+                Encoding::Plain
+            }
+        };
         let header = RecordHeader {
             kind: RecordKind::Extents,
             encoding,
             sequence: 0,
             items: runs.len() as u32,
-            blocks: blocks.len() as u32,
-            payload: record.payload().len() as u32,
-            checksum: Checksum::of(record.payload()),
+            blocks: count as u32,
+            payload: (record.length() - RecordHeader::SIZE) as u32,
+            checksum: Checksum::of_pieces(record.payload()),
         };
-        self.position += record.bytes().len() as u64;
+        self.position += record.length() as u64;
         Ok(Ready { header, record })
     }
 }

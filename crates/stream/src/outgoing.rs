@@ -1,16 +1,19 @@
-//! A record on its way out, head and payload in one piece of memory.
+//! A record on its way out: its head and table in a piece of memory, and its blocks, copied behind them or as they were read.
 //!
-//! Its memory stands to [`ALIGNMENT`] as the record stands in its stream: a file that has the stream from its beginning takes it past the page cache from where it was made. What a copy of each
-//! byte costs more, out of memory that no cache has any more, was half of the processor of a dump into a file.
+//! Its memory stands to [`ALIGNMENT`] as the record stands in its stream, and blocks that are not copied come at a multiple of it: a file that has the stream from its beginning takes it past the page cache
+//! from where it was made. What a copy of each byte costs more, out of memory that no cache has any more, was half of the processor of a dump into a file.
 
-use std::io::{self, Write};
+use std::io::{self, IoSlice, Write};
 use std::sync::Arc;
 
-use cairn_base::Mutex;
+use cairn_base::{BLOCK_SIZE, Mutex};
+use cairn_device::{Block, pieces};
 use cairn_format::stream::RecordHeader;
 
 /// What places, lengths and memory of direct requests are multiples of.
 pub const ALIGNMENT: usize = 4096;
+
+const _: () = assert!(ALIGNMENT == BLOCK_SIZE);
 
 /// Memory of records that have gone out: as much of it is costly to get anew each time.
 #[derive(Default)]
@@ -21,12 +24,14 @@ pub struct Outgoing {
     memory: Vec<u8>,
     /// Where the record begins in that.
     begin: usize,
+    /// What comes behind the memory.
+    blocks: Vec<Block>,
     /// Where its memory goes when it is gone.
     spare: Arc<Spare>,
 }
 
 impl Outgoing {
-    /// A record at `position` of its stream, with room for its head and no payload yet, of which up to `payload_max` bytes will come.
+    /// A record at `position` of its stream, with room for its head and no payload yet, of which up to `payload_max` bytes will be copied.
     pub(crate) fn new(spare: &Arc<Spare>, position: u64, payload_max: usize) -> Self {
         let mut memory = spare.0.lock().pop().unwrap_or_default();
         memory.clear();
@@ -34,7 +39,7 @@ impl Outgoing {
         let first_block = memory.as_ptr().addr().wrapping_neg() % ALIGNMENT;
         let begin = first_block + (position % ALIGNMENT as u64) as usize;
         memory.resize(begin + RecordHeader::SIZE, 0);
-        Self { memory, begin, spare: Arc::clone(spare) }
+        Self { memory, begin, blocks: Vec::new(), spare: Arc::clone(spare) }
     }
 
     /// A record that is there already, with its head, for `position` of its stream.
@@ -49,23 +54,30 @@ impl Outgoing {
         self.memory.extend_from_slice(bytes);
     }
 
-    pub(crate) fn payload(&self) -> &[u8] {
-        &self.memory[self.begin + RecordHeader::SIZE..]
+    /// Ends the payload with `blocks`, at the next multiple of [`ALIGNMENT`] of the stream, without copying them.
+    pub fn end_with(&mut self, blocks: Vec<Block>) {
+        let end = self.memory.as_ptr().addr() + self.memory.len();
+        self.memory.resize(self.memory.len() + end.wrapping_neg() % ALIGNMENT, 0);
+        self.blocks = blocks;
     }
 
-    /// Has `bytes` in place of what the payload has from `at` on.
-    pub(crate) fn replace_from(&mut self, at: usize, bytes: &[u8]) {
-        self.memory.truncate(self.begin + RecordHeader::SIZE + at);
-        self.push(bytes);
+    /// What follows the head.
+    pub(crate) fn payload(&self) -> impl Iterator<Item = &[u8]> {
+        self.pieces_from(self.begin + RecordHeader::SIZE)
     }
 
     pub(crate) fn set_head(&mut self, head: &[u8; RecordHeader::SIZE]) {
         self.memory[self.begin..self.begin + RecordHeader::SIZE].copy_from_slice(head);
     }
 
-    /// The record.
-    pub fn bytes(&self) -> &[u8] {
-        &self.memory[self.begin..]
+    /// Bytes of the record.
+    pub fn length(&self) -> usize {
+        self.memory.len() - self.begin + self.blocks.len() * BLOCK_SIZE
+    }
+
+    /// The record, in as few pieces of memory as it is in.
+    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        self.pieces_from(self.begin)
     }
 
     /// Bytes between the last multiple of [`ALIGNMENT`] in memory and the record: as many as there are in its stream.
@@ -79,9 +91,13 @@ impl Outgoing {
         &mut self.memory[self.begin - place..self.begin]
     }
 
-    /// Those bytes and the record.
-    pub fn from_alignment(&self) -> &[u8] {
-        &self.memory[self.begin - self.place()..]
+    /// Those bytes and the record. The first piece begins, and each but the last ends, at a multiple of [`ALIGNMENT`].
+    pub fn pieces_from_alignment(&self) -> impl Iterator<Item = &[u8]> {
+        self.pieces_from(self.begin - self.place())
+    }
+
+    fn pieces_from(&self, at: usize) -> impl Iterator<Item = &[u8]> {
+        std::iter::once(&self.memory[at..]).chain(pieces(&self.blocks))
     }
 }
 
@@ -98,7 +114,17 @@ pub trait Out: Write {
     /// # Errors
     /// As [`Write::write_all`].
     fn record(&mut self, record: Outgoing) -> io::Result<()> {
-        self.write_all(record.bytes())
+        let mut slices: Vec<IoSlice<'_>> = record.pieces().map(IoSlice::new).collect();
+        let mut left = &mut slices[..];
+        while !left.is_empty() {
+            match self.write_vectored(left) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => IoSlice::advance_slices(&mut left, written),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 }
 
@@ -114,6 +140,10 @@ impl Write for Plain<'_> {
         self.0.write(bytes)
     }
 
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.0.write_vectored(slices)
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         self.0.flush()
     }
@@ -123,28 +153,76 @@ impl Write for Plain<'_> {
 mod tests {
     use super::*;
 
+    fn noise(seed: u8, blocks: usize) -> Vec<Block> {
+        (0..blocks).map(|number| Block::copy_of(&[seed.wrapping_add(number as u8); BLOCK_SIZE])).collect()
+    }
+
     #[test]
     fn record_stands_in_memory_as_in_its_stream_whatever_had_the_memory_before() {
         let spare = Arc::default();
         for position in [0, 1, 4095, 4096, 5000, (1 << 40) + 77] {
-            for payload in [0, 1, 4096, 100_000, 1 << 20] {
-                let mut record = Outgoing::new(&spare, position, payload);
+            for (payload, blocks) in
+                [(0, 0), (1, 0), (100_000, 0), (1 << 20, 0), (12, 1), (3000, 256), (4048, 3)]
+            {
+                let mut record = Outgoing::new(&spare, position, payload + ALIGNMENT);
                 record.push(&vec![7; payload]);
+                let content = noise(11, blocks);
+                if blocks > 0 {
+                    record.end_with(content.clone());
+                }
                 record.set_head(&[3; RecordHeader::SIZE]);
                 let place = record.place();
                 assert_eq!(place as u64, position % ALIGNMENT as u64);
                 record.before().fill(9);
-                let all = record.from_alignment();
-                assert_eq!(all.as_ptr().addr() % ALIGNMENT, 0);
-                assert_eq!(all.len(), place + RecordHeader::SIZE + payload);
-                assert!(all[..place].iter().all(|byte| *byte == 9) && all[place..] == *record.bytes());
-                assert!(record.bytes()[..RecordHeader::SIZE].iter().all(|byte| *byte == 3));
-                assert!(record.payload().len() == payload && record.payload().iter().all(|byte| *byte == 7));
-                record.replace_from(payload / 2, b"end");
-                assert_eq!(record.payload().len(), payload / 2 + 3);
-                assert!(record.payload().ends_with(b"end"));
+                let pieces: Vec<&[u8]> = record.pieces_from_alignment().collect();
+                assert_eq!(pieces[0].as_ptr().addr() % ALIGNMENT, 0);
+                for pair in pieces.windows(2) {
+                    assert_eq!((pair[0].len() % ALIGNMENT, pair[1].as_ptr().addr() % ALIGNMENT), (0, 0));
+                }
+                let (all, bytes) = (pieces.concat(), record.pieces().collect::<Vec<_>>().concat());
+                assert_eq!(bytes.len(), record.length());
+                assert!(all[..place].iter().all(|byte| *byte == 9) && all[place..] == bytes);
+                assert!(bytes[..RecordHeader::SIZE].iter().all(|byte| *byte == 3));
+                let found = record.payload().collect::<Vec<_>>().concat();
+                assert!(
+                    found == bytes[RecordHeader::SIZE..] && found[..payload].iter().all(|byte| *byte == 7)
+                );
+                let stored: Vec<u8> = content.iter().flat_map(|block| block.iter().copied()).collect();
+                let before = found.len() - stored.len();
+                assert!(found[before..] == stored && found[payload..before].iter().all(|byte| *byte == 0));
+                assert!(before - payload < ALIGNMENT);
+                let mut out = Vec::new();
+                out.record(record).expect("memory takes it");
+                assert!(out == bytes);
             }
         }
         assert_eq!(spare.0.lock().len(), 1, "one memory was enough");
+    }
+
+    /// Takes so many bytes at a time.
+    struct Narrow(Vec<u8>, usize);
+
+    impl Write for Narrow {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let count = bytes.len().min(self.1);
+            self.0.extend_from_slice(&bytes[..count]);
+            Ok(count)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn writer_that_takes_little_at_a_time_gets_the_whole_record() {
+        for most in [1, 4095, 5000, 1 << 20] {
+            let mut record = Outgoing::new(&Arc::default(), 77, ALIGNMENT);
+            record.end_with(noise(1, 9));
+            let expected = record.pieces().collect::<Vec<_>>().concat();
+            let mut out = Narrow(Vec::new(), most);
+            Plain(&mut out).record(record).expect("it takes all");
+            assert!(out.0 == expected, "{most} bytes at a time");
+        }
     }
 }

@@ -9,7 +9,7 @@ use cairn_format::stream::{
     Encoding, RECORD_SNAPSHOTS_MAX, RecordHeader, RecordKind, StreamTrailer, chain_digest,
 };
 
-use crate::encode::{Compression, Ready, batches_of, each_record};
+use crate::encode::{Compression, Form, Ready, batches_of, each_record};
 use crate::error::{AbortReason, StreamError};
 use crate::gauge::Gauge;
 use crate::outgoing::{Out, Plain};
@@ -64,9 +64,8 @@ pub fn produce_gauged(
     let mut sender = Sender::new(out, None, Reached::default());
     sender.raw(&plan.header.to_bytes())?;
     let batches = (|| batches_of(plan), sender.at.bytes);
-    each_record(plan, batches, (compression, gauge), work, &mut |ready, work| {
-        sender.tell_and_send(ready, total, work)
-    })?;
+    let form = Form { compression, gauge, aligned: false };
+    each_record(plan, batches, form, work, &mut |ready, work| sender.tell_and_send(ready, total, work))?;
     if sender.at.blocks != total {
         return Err(StreamError::Inconsistent("blocks were left out"));
     }

@@ -26,11 +26,12 @@ fn record(kind: RecordKind, encoding: Encoding, items: u32, blocks: u32, payload
 }
 
 /// One of each kind, and extents in both encodings.
-fn records() -> [RecordHeader; 6] {
+fn records() -> [RecordHeader; 7] {
     let entries = 2 * SnapshotEntry::SIZE as u32;
     [
         record(RecordKind::Extents, Encoding::Plain, 2, 3, 2 * StreamRun::SIZE as u32 + 3 * 4096),
         record(RecordKind::Extents, Encoding::Zstd, 2, 3, 2 * StreamRun::SIZE as u32 + 100),
+        record(RecordKind::Extents, Encoding::Aligned, 2, 3, 2 * StreamRun::SIZE as u32 + 3 * 4096),
         record(RecordKind::Entries, Encoding::Plain, 2, 0, entries),
         record(RecordKind::Gone, Encoding::Plain, 3, 0, 24),
         record(RecordKind::Trailer, Encoding::Plain, 0, 0, StreamTrailer::SIZE as u32),
@@ -44,6 +45,7 @@ fn trailer() -> StreamTrailer {
 
 fn dump_head() -> DumpHeader {
     DumpHeader {
+        version: DUMP_VERSION,
         dump: DumpId([9; 16]),
         part: 1,
         parts: 4,
@@ -96,13 +98,19 @@ fn record_of_a_dump_is_none_of_another_dump_nor_of_a_bare_stream() {
 }
 
 #[test]
-fn bytes_of_the_head_of_a_dump_are_those_of_version_1() {
-    let record = records()[0].to_bytes_in(DumpId([9; 16]));
-    let hash = format!("{:?}", Checksum::of(&[&dump_head().to_bytes()[..], &record].concat()));
-    assert_eq!(
-        hash, "5789430373a4927b55ab57ca80a9f53f",
-        "the head of a dump changed: read \"Changing the format\" in docs/format.md"
-    );
+fn bytes_of_the_head_of_a_dump_are_those_of_their_version() {
+    let [plain, _, aligned, ..] = records();
+    let versions =
+        [(1, plain, "5789430373a4927b55ab57ca80a9f53f"), (2, aligned, "819810a35a9da33b4e12049b0c69d8be")];
+    for (version, record, expected) in versions {
+        let head = DumpHeader { version, ..dump_head() }.to_bytes();
+        let record = record.to_bytes_in(DumpId([9; 16]));
+        assert_eq!(
+            format!("{:?}", Checksum::of(&[&head[..], &record].concat())),
+            expected,
+            "the head of a dump changed: read \"Changing the format\" in docs/format.md"
+        );
+    }
 }
 
 fn seal_header(bytes: &mut [u8; StreamHeader::SIZE]) {
@@ -179,6 +187,9 @@ fn record_with_impossible_counts_is_refused_before_its_payload_is_read() {
         record(RecordKind::Extents, plain, 2, 1, 2 * runs + 4096),
         record(RecordKind::Extents, plain, 1, 257, runs + 257 * 4096),
         record(RecordKind::Extents, plain, 1, 1, runs + 4095),
+        record(RecordKind::Extents, Encoding::Aligned, 1, 1, runs + 4095),
+        record(RecordKind::Extents, Encoding::Aligned, 1, 1, runs + 4096 + 4096),
+        record(RecordKind::Entries, Encoding::Aligned, 1, 0, SnapshotEntry::SIZE as u32),
         record(RecordKind::Extents, Encoding::Zstd, 1, 1, runs),
         record(RecordKind::Extents, Encoding::Zstd, 1, 1, runs + 4096),
         record(RecordKind::Extents, plain, u32::MAX, u32::MAX, u32::MAX),
@@ -280,7 +291,7 @@ fn numbers_of_a_record_are_bounded() {
         (record.items, record.blocks, record.payload) = (items, blocks, payload);
     }
     let length = Some("length");
-    let [plain, packed, entries, gone, trailer, abort] = records();
+    let [plain, packed, aligned, entries, gone, trailer, abort] = records();
     let changes: &[Change<RecordHeader>] = &[
         (|it| set(it, 256, 256, 256 * (RUN + 4096)), None),
         (|it| set(it, 1, 1, RUN + 4096), None),
@@ -296,6 +307,13 @@ fn numbers_of_a_record_are_bounded() {
         (|it| it.payload = 2 * RUN + 3 * 4096, length),
     ];
     check(&packed, reread, changes);
+    let changes: &[Change<RecordHeader>] = &[
+        (|it| set(it, 256, 256, 256 * (RUN + 4096) + 4095), None),
+        (|it| it.payload = 2 * RUN + 3 * 4096 - 1, length),
+        (|it| it.payload = 2 * RUN + 4 * 4096 - 1, None),
+        (|it| it.payload = 2 * RUN + 4 * 4096, length),
+    ];
+    check(&aligned, reread, changes);
     let changes: &[Change<RecordHeader>] = &[
         (|it| set(it, 1024, 0, 1024 * ENTRY), None),
         (|it| set(it, 1025, 0, 1025 * ENTRY), length),
@@ -351,9 +369,10 @@ fn digests_are_of_all_that_they_are_named_for() {
 #[test]
 fn bytes_of_stream_structs_are_those_of_version_1() {
     let extents = StreamRun::new(Vbn(7), 3);
+    let records = records().into_iter().filter(|record| record.encoding != Encoding::Aligned);
     let parts: Vec<Vec<u8>> = [header().to_bytes().to_vec()]
         .into_iter()
-        .chain(records().map(|record| record.to_bytes().to_vec()))
+        .chain(records.map(|record| record.to_bytes().to_vec()))
         .chain([trailer().to_bytes().to_vec(), extents.bytes().to_vec()])
         .collect();
     let hash = format!("{:?}", Checksum::of(&parts.concat()));

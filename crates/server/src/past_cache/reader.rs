@@ -1,14 +1,16 @@
 //! Reading: a file in order, so many pieces ahead of who reads it; and anywhere, piece by piece.
 
+use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, IoSliceMut, Read};
-use std::os::unix::fs::FileExt;
+use std::io::{self, IoSliceMut};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use cairn_stream::DumpBytes;
-use rustix::io::{ReadWriteFlags, preadv2};
+use cairn_base::BLOCK_SIZE;
+use cairn_device::{Block, BlockMut, pieces_mut};
+use cairn_stream::{DumpBytes, InBlocks};
+use rustix::io::{ReadWriteFlags, preadv, preadv2};
 
 use super::{ALIGNMENT, Buffer, Direct, PIECE};
 use crate::token::random_bytes;
@@ -60,20 +62,30 @@ impl Drop for Inner {
 }
 
 impl Inner {
-    /// Reads what there is at `at`, which is aligned; how many bytes: fewer than a piece only at the end.
-    fn piece(&self, at: u64, buffer: &mut Buffer) -> io::Result<usize> {
-        let mut filled = 0;
-        while filled < PIECE {
-            let rest = &mut buffer[filled..];
-            let mut request = || FileExt::read_at(&self.file, rest, at + filled as u64);
-            let read = self.direct.request(&self.file, &mut request)?;
+    /// Reads what there is at `at`, which is aligned, into as many bytes as make a piece; how many: fewer only at the end.
+    fn fill<'a>(&self, at: u64, memory: impl Iterator<Item = &'a mut [u8]>) -> io::Result<usize> {
+        let mut slices: Vec<IoSliceMut<'_>> = memory.map(IoSliceMut::new).collect();
+        let (mut left, mut filled) = (&mut slices[..], 0);
+        while !left.is_empty() {
+            let request = &mut || Ok(preadv(&self.file, left, at + filled as u64)?);
+            let read = self.direct.request(&self.file, request)?;
             filled += read;
             // A file ends anywhere, and what ends before that does so where a request may go on.
             if read == 0 || !filled.is_multiple_of(ALIGNMENT) {
                 break;
             }
+            IoSliceMut::advance_slices(&mut left, read);
         }
         Ok(filled)
+    }
+
+    /// The blocks that there are at `at`, which is aligned, of a piece, and how many bytes they have.
+    fn blocks(&self, at: u64) -> io::Result<(Vec<Block>, usize)> {
+        let mut blocks = Vec::new();
+        BlockMut::append_run(&mut blocks, PIECE / BLOCK_SIZE);
+        let have = self.fill(at, pieces_mut(&mut blocks))?;
+        blocks.truncate(have.div_ceil(BLOCK_SIZE));
+        Ok((blocks.into_iter().map(BlockMut::freeze).collect(), have))
     }
 }
 
@@ -87,7 +99,7 @@ impl DumpBytes for Source {
         while done < buffer.len() {
             let at = offset + done as u64;
             let skip = (at - aligned(at)) as usize;
-            let have = self.0.piece(aligned(at), &mut piece)?;
+            let have = self.0.fill(aligned(at), std::iter::once(&mut piece[..]))?;
             let found = piece.get(skip..have).unwrap_or_default();
             let count = found.len().min(buffer.len() - done);
             buffer[done..done + count].copy_from_slice(&found[..count]);
@@ -103,54 +115,34 @@ impl DumpBytes for Source {
         Ok(self.0.file.metadata()?.len())
     }
 
-    fn in_order(&self, at: u64) -> Option<Box<dyn Read + Send>> {
-        Some(Box::new(Ahead::start(self, at).ok()?))
+    fn in_order(&self, offset: u64) -> Option<Box<dyn InBlocks>> {
+        Some(Box::new(Ahead::start(self, aligned(offset)).ok()?))
     }
 }
 
 /// A piece that was read, and how many bytes it has.
-type Found = io::Result<(Buffer, usize)>;
+type Found = io::Result<(Vec<Block>, usize)>;
 
 /// Reads a file in order.
 struct Ahead {
-    /// Of each thread, in whose turn the pieces are.
-    found: Vec<(Receiver<Found>, Sender<Buffer>)>,
+    /// What each thread has read, in whose turn the pieces are.
+    found: VecDeque<Receiver<Found>>,
     threads: Vec<JoinHandle<()>>,
-    turn: usize,
-    piece: Option<(Buffer, usize)>,
-    /// Bytes of the piece that were taken.
-    taken: usize,
     ended: bool,
 }
 
 impl Ahead {
+    /// From `at` on, which is aligned.
     fn start(source: &Source, at: u64) -> io::Result<Self> {
-        let taken = (at - aligned(at)) as usize;
-        let (found, threads) = (Vec::new(), Vec::new());
-        let mut ahead = Self { found, threads, turn: 0, piece: None, taken, ended: false };
+        let mut ahead = Self { found: VecDeque::new(), threads: Vec::new(), ended: false };
         for number in 0..READERS {
             let (give, pieces) = sync_channel(WAITING);
-            let (give_back, spare) = channel();
-            let (inner, from) = (source.0.clone(), aligned(at) + (number * PIECE) as u64);
-            let read = move || read_pieces(&inner, from, &give, &spare);
+            let (inner, from) = (source.0.clone(), at + (number * PIECE) as u64);
+            let read = move || read_pieces(&inner, from, &give);
             ahead.threads.push(std::thread::Builder::new().name("dump-reader".to_owned()).spawn(read)?);
-            ahead.found.push((pieces, give_back));
+            ahead.found.push_back(pieces);
         }
         Ok(ahead)
-    }
-
-    /// The next piece, in place of the one before; false at the end.
-    fn next(&mut self) -> io::Result<bool> {
-        let (pieces, give_back) = &self.found[self.turn];
-        let (buffer, have) =
-            pieces.recv().map_err(|_| io::Error::other("a thread that reads a file has ended"))??;
-        if let Some((before, _)) = self.piece.replace((buffer, have)) {
-            // To the next thread that reads: as good as any.
-            let _ = give_back.send(before);
-            self.taken = 0;
-        }
-        self.turn = (self.turn + 1) % READERS;
-        Ok(have > 0)
     }
 }
 
@@ -164,33 +156,24 @@ impl Drop for Ahead {
     }
 }
 
-impl Read for Ahead {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        loop {
-            if let Some((piece, have)) = &self.piece
-                && let Some(left) = piece.get(self.taken..*have).filter(|left| !left.is_empty())
-            {
-                let count = left.len().min(buffer.len());
-                buffer[..count].copy_from_slice(&left[..count]);
-                self.taken += count;
-                return Ok(count);
-            }
-            self.ended |= self.piece.as_ref().is_some_and(|(_, have)| *have < PIECE);
-            if self.ended || !self.next()? {
-                self.ended = true;
-                return Ok(0);
-            }
-        }
+impl InBlocks for Ahead {
+    fn next(&mut self, into: &mut VecDeque<Block>) -> io::Result<usize> {
+        let Some(pieces) = self.found.front().filter(|_| !self.ended) else { return Ok(0) };
+        let (blocks, have) =
+            pieces.recv().map_err(|_| io::Error::other("a thread that reads a file has ended"))??;
+        self.found.rotate_left(1);
+        self.ended = have < PIECE;
+        into.extend(blocks);
+        Ok(have)
     }
 }
 
 /// Reads every [`READERS`]th piece from `at` on, until the file ends, a read fails or nobody takes them.
-fn read_pieces(source: &Inner, mut at: u64, give: &SyncSender<Found>, spare: &Receiver<Buffer>) {
+fn read_pieces(source: &Inner, mut at: u64, give: &SyncSender<Found>) {
     loop {
-        let mut buffer = spare.try_recv().unwrap_or_else(|_| Buffer::new());
-        let read = source.piece(at, &mut buffer);
-        let goes_on = matches!(read, Ok(have) if have == PIECE);
-        if give.send(read.map(|have| (buffer, have))).is_err() || !goes_on {
+        let read = source.blocks(at);
+        let goes_on = matches!(read, Ok((_, PIECE)));
+        if give.send(read).is_err() || !goes_on {
             return;
         }
         at += (READERS * PIECE) as u64;

@@ -1,10 +1,12 @@
-use std::io::{Read, Write};
+use std::collections::VecDeque;
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cairn_base::Rng;
-use cairn_stream::{DumpBytes, Out, Outgoing};
+use cairn_base::{BLOCK_SIZE, Rng};
+use cairn_device::{Block, BlockMut};
+use cairn_stream::{DumpBytes, InBlocks, Out, Outgoing};
 
 use super::writer::Writer;
 use super::*;
@@ -28,6 +30,37 @@ fn file(folder: &Path) -> (PathBuf, File) {
     let path = folder.join("f");
     let file = File::options().create(true).truncate(true).read(true).write(true).open(&path);
     (path, file.expect("a file"))
+}
+
+/// Some blocks, and their bytes.
+fn blocks(rng: &mut Rng) -> (Vec<Block>, Vec<u8>) {
+    let count = 1 + rng.below(256) as usize;
+    let content = noise(rng.below(1000), count * BLOCK_SIZE);
+    let mut blocks = Vec::new();
+    // In one piece of memory, or in as many as there are.
+    match rng.one_in(2) {
+        true => BlockMut::append_run(&mut blocks, count),
+        false => blocks.extend((0..count).map(|_| BlockMut::dirty())),
+    }
+    let filled = blocks.into_iter().zip(content.chunks(BLOCK_SIZE)).map(|(mut block, bytes)| {
+        block.copy_from_slice(bytes);
+        block.freeze()
+    });
+    (filled.collect(), content)
+}
+
+fn all_of(reader: &mut dyn InBlocks) -> Vec<u8> {
+    let (mut blocks, mut length) = (VecDeque::new(), 0);
+    loop {
+        match reader.next(&mut blocks).expect("read") {
+            0 => break,
+            read => length += read,
+        }
+        assert_eq!(blocks.len(), length.div_ceil(BLOCK_SIZE), "they are full");
+    }
+    let mut bytes: Vec<u8> = blocks.iter().flat_map(|block| block.iter().copied()).collect();
+    bytes.truncate(length);
+    bytes
 }
 
 fn is_direct(file: &File) -> bool {
@@ -104,6 +137,86 @@ fn records_and_what_is_between_them_are_in_the_file_one_behind_the_other() {
             }
         }
     }
+}
+
+#[test]
+fn blocks_of_records_are_in_the_file_at_whole_blocks_behind_their_head() {
+    for folder in folders() {
+        for at in [0, 1, 4096, MIB + 4096, 3 * MIB + 77] {
+            for seed in 0..8 {
+                let (path, file) = file(folder.path());
+                let before = noise(1, at);
+                file.write_all_at(&before, 0).expect("written");
+                let (mut rng, mut content) = (Rng::new(seed), Vec::new());
+                let (written, last) = write(&file, at as u64, |out, line| {
+                    for _ in 0..60 {
+                        let place = (at + content.len()) as u64;
+                        let head = noise(rng.below(1000), 1 + rng.below(5000) as usize);
+                        match rng.below(8) {
+                            0 => {
+                                out.write_all(&head)?;
+                                content.extend(head);
+                            }
+                            // A wrong place of it makes a gap of another length, and no other harm.
+                            way => {
+                                let mut record = Outgoing::copy_of(&head, place + u64::from(way == 1));
+                                let (blocks, stored) = blocks(&mut rng);
+                                record.end_with(blocks);
+                                let gap = record.length() - head.len() - stored.len();
+                                content.extend(head);
+                                content.resize(content.len() + gap, 0);
+                                content.extend(stored);
+                                out.record(record)?;
+                            }
+                        }
+                        let upto = line.upto();
+                        assert!(at as u64 <= upto && upto <= (at + content.len()) as u64);
+                    }
+                    io::Result::Ok(())
+                });
+                written.and(last).expect("written");
+                let found = std::fs::read(&path).expect("the file");
+                assert!(found[..at] == before && found[at..] == content, "from {at} on, seed {seed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn file_is_as_long_as_what_is_written_whatever_room_was_taken() {
+    for folder in folders() {
+        for (at, bytes) in [(0, 5 * MIB), (0, 40 * MIB + 7), (MIB + 4096, 9 * MIB)] {
+            let (path, file) = file(folder.path());
+            file.set_len(at as u64).expect("made longer");
+            let content = noise(9, bytes);
+            let (written, last) = write(&file, at as u64, |out, _| out.write_all(&content));
+            written.and(last).expect("written");
+            let found = std::fs::read(&path).expect("the file");
+            assert!(found.len() == at + bytes && found[at..] == content);
+            // Whoever gives up leaves what is written, and no more.
+            let end = found.len() as u64;
+            let (given_up, last) = write(&file, end, |out, line| {
+                out.write_all(&content)?;
+                out.write_all(&content[..4 * MIB])?;
+                io::Result::<u64>::Ok(line.upto())
+            });
+            let upto = given_up.and_then(|upto| last.map(|()| upto)).expect("written");
+            assert!(upto <= file.metadata().expect("its length").len());
+            assert_eq!(file.metadata().expect("its length").len(), end + (bytes + 4 * MIB) as u64);
+        }
+    }
+}
+
+#[test]
+fn requests_count_once_all_before_them_are_done() {
+    let mut begun = writer::Begun::default();
+    let numbers: Vec<u64> = [10, 20, 30, 40].into_iter().map(|end| begun.begin(end)).collect();
+    assert_eq!(begun.done(numbers[1]), None, "the first is on its way");
+    assert_eq!(begun.done(numbers[3]), None);
+    assert_eq!(begun.done(numbers[0]), Some(20));
+    let last = begun.begin(50);
+    assert_eq!(begun.done(numbers[2]), Some(40));
+    assert_eq!(begun.done(last), Some(50));
 }
 
 #[test]
@@ -195,9 +308,9 @@ fn file_is_read_from_any_place_on_in_order_and_anywhere() {
             let source = Source::new(file.try_clone().expect("the same open file"));
             for at in [0, 1, 4095, 4096, MIB - 1, MIB, 5 * MIB + 3, 20 * MIB] {
                 let expected = content.get(at..).unwrap_or_default();
-                let mut found = Vec::new();
-                let mut reader = source.in_order(at as u64).expect("threads");
-                reader.read_to_end(&mut found).expect("read");
+                let before = at % ALIGNMENT;
+                let in_order = all_of(&mut *source.in_order(at as u64).expect("threads"));
+                let found = in_order.get(before..).unwrap_or_default();
                 assert!(found == expected, "{} bytes from {at} on of {length}", found.len());
                 for bytes in [1, 5000, 2 * MIB] {
                     let mut found = vec![0; bytes];
@@ -221,7 +334,7 @@ fn reader_that_is_left_early_leaves_the_file_as_it_was() {
     std::fs::write(&path, noise(7, 12 * MIB)).expect("written");
     let source = Arc::new(Source::new(file.try_clone().expect("the same open file")));
     let mut reader = source.in_order(5).expect("threads");
-    reader.read_exact(&mut [0; 100]).expect("read");
+    assert_eq!(reader.next(&mut VecDeque::new()).expect("read"), PIECE);
     drop((reader, source));
     assert!(!is_direct(&file), "its threads have ended");
 }

@@ -3,27 +3,34 @@
 //! A piece is a record of a stream, from where it was made, or a buffer into which smaller things were copied. Pieces are written in whole blocks: what is left at the end of one, less than a block, goes
 //! in front of the next.
 //!
-//! One thread writes them, one after the other, while the next ones are filled: a file system that makes a file longer does that for one request at a time (ext4: by itself, with nobody else at the file). With two and four threads
-//! ext4 wrote less, down to half of it, at up to ten times the processor, and room that was taken ahead of the writes (`fallocate`) changed nothing. So a file has no holes, and is as long as what is written of it.
+//! A file system that makes a file longer does that for one request at a time (ext4: by itself, with nobody else at the file; more threads only cost more). So the file is made longer ahead of what is written, without
+//! content (`fallocate`), by as much as it has at most, and [`LANES`] threads write into that room. While it is written a file is longer than what it has: what is behind [`Line::upto`] may be there or be zeroes, and the end cuts it
+//! off. Where there is no room to be had (a file system that has no such thing, a full one, a file that takes bytes at its end alone) one request follows the other.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, ErrorKind, IoSlice, Write};
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 use cairn_stream::{Out, Outgoing};
 use parking_lot::Mutex;
+use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl};
 use rustix::io::pwritev;
 
 use super::{ALIGNMENT, Buffer, Direct, PIECE};
 
-/// Buffers that smaller things are copied into: one on its way, one that waits, and one that is filled.
-const BUFFERS: usize = 3;
+/// Buffers that smaller things are copied into: those on their way, one that waits, and one that is filled.
+const BUFFERS: usize = LANES + 2;
 /// Pieces that wait to be written, at most. As much is lost with the process.
 const WAITING: usize = 2;
-/// Pieces of one request, at most: records are half as long as [`PIECE`].
-const AT_ONCE: usize = 2;
+/// Pieces that are on their way at a time.
+const LANES: usize = 3;
+/// Bytes by which a file is made longer at a time: each waits for what is on its way.
+const ROOM_MIN: u64 = 8 << 20;
+const ROOM_MAX: u64 = 256 << 20;
 /// What is shorter is copied.
 const RECORD_MIN: usize = 16 * ALIGNMENT;
 
@@ -33,9 +40,43 @@ pub(crate) struct Line<'a> {
     direct: Direct,
     /// All of the file before this is written.
     upto: AtomicU64,
+    begun: Mutex<Begun>,
+    /// Up to where the file was made longer; none where that can't be done.
+    room: Mutex<Option<u64>>,
+    /// It was tried.
+    lengthened: AtomicBool,
     failed: AtomicBool,
     /// Why, until somebody is told.
     failure: Mutex<Option<io::Error>>,
+}
+
+/// Pieces that were begun, from the first one on that is not done.
+#[derive(Default)]
+pub(super) struct Begun {
+    /// The number of that one.
+    first: u64,
+    /// Where each ends, and whether it is done.
+    pieces: VecDeque<(u64, bool)>,
+}
+
+impl Begun {
+    /// The number of a piece that is begun now.
+    pub(super) fn begin(&mut self, end: u64) -> u64 {
+        self.pieces.push_back((end, false));
+        self.first + self.pieces.len() as u64 - 1
+    }
+
+    /// A piece is done: up to where all are, if that is further than before.
+    pub(super) fn done(&mut self, number: u64) -> Option<u64> {
+        self.pieces[(number - self.first) as usize].1 = true;
+        let mut upto = None;
+        while let Some((end, true)) = self.pieces.front() {
+            upto = Some(*end);
+            self.pieces.pop_front();
+            self.first += 1;
+        }
+        upto
+    }
 }
 
 /// Bytes of a file that are being gathered: `filled` of them, from `start` on, and room for `room`.
@@ -60,12 +101,22 @@ enum Content {
 }
 
 impl Piece {
-    fn bytes(&self) -> &[u8] {
-        let bytes = match &self.content {
-            Content::Copied(buffer) => buffer,
-            Content::Record(record) => record.from_alignment(),
+    /// The bytes, as they are in memory.
+    fn slices(&self) -> Vec<IoSlice<'_>> {
+        let mut left = self.length;
+        let mut own = |bytes: &'_ [u8]| {
+            let count = bytes.len().min(left);
+            left -= count;
+            count
         };
-        &bytes[..self.length]
+        match &self.content {
+            Content::Copied(buffer) => vec![IoSlice::new(&buffer[..self.length])],
+            Content::Record(record) => record
+                .pieces_from_alignment()
+                .map(|piece| IoSlice::new(&piece[..own(piece)]))
+                .filter(|slice| !slice.is_empty())
+                .collect(),
+        }
     }
 }
 
@@ -81,9 +132,15 @@ pub(crate) fn write<T>(
     let line = Line::new(file, at);
     let (give, full) = sync_channel(WAITING);
     let (give_back, spare) = channel();
+    let full = Arc::new(Mutex::new(full));
     let (outcome, last) = std::thread::scope(|scope| {
-        let own = &line;
-        scope.spawn(move || own.write_pieces(&full, &give_back));
+        // The queue goes with the last of its threads, so that nobody gives to none.
+        let lanes: Vec<_> = (0..LANES).map(|_| (full.clone(), give_back.clone())).collect();
+        drop((full, give_back));
+        for (full, give_back) in lanes {
+            let own = &line;
+            scope.spawn(move || own.write_pieces(&full, &give_back));
+        }
         let mut writer =
             Writer { line: &line, full: give, spare, buffers: 0, gathered: None, at, entered: false };
         let outcome = work(&mut writer, &line);
@@ -98,6 +155,9 @@ impl<'a> Line<'a> {
             file,
             direct: Direct::new(),
             upto: AtomicU64::new(at),
+            begun: Mutex::default(),
+            room: Mutex::new(room_begins(file, at)),
+            lengthened: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
         }
@@ -108,41 +168,76 @@ impl<'a> Line<'a> {
         self.upto.load(Ordering::Acquire)
     }
 
-    /// Writes pieces until no more come, those that wait at once.
-    fn write_pieces(&self, full: &Receiver<Piece>, give_back: &Sender<Buffer>) {
-        while let Ok(first) = full.recv() {
-            let pieces: Vec<Piece> =
-                std::iter::once(first).chain(full.try_iter().take(AT_ONCE - 1)).collect();
+    /// Writes pieces until no more come.
+    fn write_pieces(&self, full: &Mutex<Receiver<Piece>>, give_back: &Sender<Buffer>) {
+        loop {
+            let turn = full.lock();
+            let Ok(piece) = turn.recv() else { return };
+            let end = piece.start + piece.length as u64;
+            let number = self.begun.lock().begin(end);
+            // Without room for it nobody else has a turn before it is written.
+            let alone = (!self.has_room(end)).then_some(turn);
             // Nothing behind a piece that is missing is of use.
-            if !self.failed.load(Ordering::Acquire)
-                && let Err(error) = self.put_all(&pieces)
-            {
-                self.fail(error);
-            }
-            for piece in pieces {
-                if let Content::Copied(buffer) = piece.content {
-                    // Nobody fills it any more at the end.
-                    let _ = give_back.send(buffer);
+            if !self.failed.load(Ordering::Acquire) {
+                match self.put_piece(&piece) {
+                    Ok(()) => self.done(number),
+                    Err(error) => self.fail(error),
                 }
+            }
+            drop(alone);
+            if let Content::Copied(buffer) = piece.content {
+                // Nobody fills it any more at the end.
+                let _ = give_back.send(buffer);
             }
         }
     }
 
-    /// Writes pieces, each behind the one before it.
-    fn put_all(&self, pieces: &[Piece]) -> io::Result<()> {
-        let Some(first) = pieces.first() else { return Ok(()) };
-        let slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece.bytes())).collect();
-        let request = &mut || Ok(pwritev(self.file, &slices, first.start)?);
-        let upto = first.start + self.direct.request(self.file, request)? as u64;
-        self.upto.store(upto, Ordering::Release);
-        // What a request leaves is written piece by piece.
-        pieces.iter().try_for_each(|piece| {
-            let there = (upto.saturating_sub(piece.start) as usize).min(piece.length);
-            self.put(piece.start + there as u64, &piece.bytes()[there..])
-        })
+    fn done(&self, number: u64) {
+        let mut begun = self.begun.lock();
+        if let Some(upto) = begun.done(number) {
+            self.upto.store(upto, Ordering::Release);
+        }
     }
 
-    /// Writes behind what is written.
+    /// Whether the file is made longer up to `end`.
+    fn has_room(&self, end: u64) -> bool {
+        let mut room = self.room.lock();
+        let Some(from) = *room else { return false };
+        if end <= from {
+            return true;
+        }
+        // Requests that go through the page cache wait for nothing.
+        if !self.direct.0.load(Ordering::Acquire) {
+            return false;
+        }
+        let more = (end - from).max(from.clamp(ROOM_MIN, ROOM_MAX));
+        self.lengthened.store(true, Ordering::Release);
+        *room = fallocate(self.file, FallocateFlags::empty(), from, more).ok().map(|()| from + more);
+        room.is_some()
+    }
+
+    fn put_piece(&self, piece: &Piece) -> io::Result<()> {
+        let mut slices = piece.slices();
+        let request = &mut || Ok(pwritev(self.file, &slices, piece.start)?);
+        let written = self.direct.request(self.file, request)?;
+        let mut upto = piece.start + written as u64;
+        // What a request leaves is written slice by slice.
+        let mut left = &mut slices[..];
+        IoSlice::advance_slices(&mut left, written);
+        for slice in left {
+            self.put(upto, slice)?;
+            upto += slice.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Writes behind what is written, with nothing else on its way.
+    fn put_last(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.put(at, bytes)?;
+        self.upto.store(at + bytes.len() as u64, Ordering::Release);
+        Ok(())
+    }
+
     fn put(&self, mut at: u64, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             if !at.is_multiple_of(ALIGNMENT as u64) {
@@ -153,7 +248,6 @@ impl<'a> Line<'a> {
                 return Err(ErrorKind::WriteZero.into());
             }
             (at, bytes) = (at + written as u64, &bytes[written..]);
-            self.upto.store(at, Ordering::Release);
         }
         Ok(())
     }
@@ -172,20 +266,37 @@ impl<'a> Line<'a> {
         Err(error.unwrap_or_else(|| io::Error::other("a file could not be written")))
     }
 
-    /// No piece is on its way any more: writes what is left, which need not be aligned.
+    /// No piece is on its way any more: writes what is left, which need not be aligned, and cuts off what there is behind it.
     fn end(&self, last: Option<Gathered>) -> io::Result<()> {
         let left = self.direct.leave(self.file);
-        self.told()?;
-        left?;
-        let Some(last) = last else { return Ok(()) };
-        self.put(last.start, &last.buffer[..last.filled])
+        let put = self.told().and(left).and_then(|()| match last {
+            Some(last) => self.put_last(last.start, &last.buffer[..last.filled]),
+            None => Ok(()),
+        });
+        put.and(self.cut())
     }
+
+    /// Takes back the room that was not used.
+    fn cut(&self) -> io::Result<()> {
+        match self.lengthened.swap(false, Ordering::AcqRel) {
+            true => self.file.set_len(self.upto()),
+            false => Ok(()),
+        }
+    }
+}
+
+/// From where on the file can be made longer: its end, if that is where it is written.
+fn room_begins(file: &File, at: u64) -> Option<u64> {
+    let in_place = fcntl_getfl(file).is_ok_and(|flags| !flags.contains(OFlags::APPEND));
+    let ends = file.metadata().is_ok_and(|found| found.is_file() && found.len() <= at);
+    (in_place && ends).then_some(at)
 }
 
 impl Drop for Line<'_> {
     fn drop(&mut self) {
         // Where the work has panicked.
         let _ = self.direct.leave(self.file);
+        let _ = self.cut();
     }
 }
 
@@ -253,11 +364,11 @@ impl Writer<'_> {
 impl Out for Writer<'_> {
     fn record(&mut self, mut record: Outgoing) -> io::Result<()> {
         self.line.told()?;
-        let (place, length) = ((self.at % ALIGNMENT as u64) as usize, record.bytes().len());
+        let (place, length) = ((self.at % ALIGNMENT as u64) as usize, record.length());
         // Where the file begins within a block, what is before that is not gathered.
         let is_apart = place > 0 && self.gathered.is_none();
         if record.place() != place || is_apart || length < RECORD_MIN {
-            return self.write_all(record.bytes());
+            return record.pieces().try_for_each(|piece| self.write_all(piece));
         }
         let start = self.at - place as u64;
         let mut rest = self.hand_over_gathered(place)?;
@@ -265,14 +376,14 @@ impl Out for Writer<'_> {
             record.before().copy_from_slice(&rest[..place]);
         }
         self.at += length as u64;
-        let all = record.from_alignment();
-        let left = all.len() % ALIGNMENT;
-        let whole = all.len() - left;
+        // Only the last piece may end within a block.
+        let last = record.pieces_from_alignment().last().unwrap_or_default();
+        let (left, whole) = (last.len() % ALIGNMENT, (place + length) / ALIGNMENT * ALIGNMENT);
         if rest.is_none() && left > 0 {
             rest = Some(self.buffer()?);
         }
         if let Some(mut buffer) = rest {
-            buffer[..left].copy_from_slice(&all[whole..]);
+            buffer[..left].copy_from_slice(&last[last.len() - left..]);
             self.gathered = Some(Gathered { start: start + whole as u64, buffer, filled: left, room: PIECE });
         }
         self.hand_over(Piece { start, content: Content::Record(record), length: whole })
@@ -286,7 +397,7 @@ impl Write for Writer<'_> {
         if self.gathered.is_none() && misplaced > 0 {
             // No piece is on its way yet: later ones begin where one before them ends.
             let count = bytes.len().min(ALIGNMENT - misplaced);
-            self.line.put(self.at, &bytes[..count])?;
+            self.line.put_last(self.at, &bytes[..count])?;
             self.at += count as u64;
             return Ok(count);
         }

@@ -12,7 +12,7 @@ use cairn_base::{BLOCK_SIZE, Clock, Vbn};
 use cairn_device::{
     Action, Block, BlockMut, Device, DeviceError, Geometry, MemoryDevice, Operation, Request, Segments,
 };
-use cairn_format::stream::{Encoding, RecordHeader, RecordKind};
+use cairn_format::stream::Encoding;
 use cairn_volume::{FormatOptions, OpenOptions, ReceivedImage, Role, Volume};
 use parking_lot::Mutex;
 
@@ -21,7 +21,6 @@ use super::error::DumpError;
 use super::index::{Entry, PartIndex};
 use super::read::unpack;
 use crate::apply::check_table;
-use cairn_base::Checksum;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Unpacked records that are kept: 16 MiB. Reading a LUN in order asks for each several times.
@@ -176,9 +175,9 @@ impl DumpDevice {
         let part = &self.parts[place.0];
         let entry = &part.entries[place.1];
         match entry.encoding {
-            Encoding::Plain => {
+            Encoding::Plain | Encoding::Aligned => {
                 let mut bytes = vec![0; count * BLOCK_SIZE];
-                let at = entry.payload_at + (entry.table_bytes() + from * BLOCK_SIZE) as u64;
+                let at = entry.payload_at + (entry.data_at() + from * BLOCK_SIZE) as u64;
                 // What the file does not have any more stays zero.
                 part.bytes.read_at(at, &mut bytes).map_err(|source| io_error(entry, source))?;
                 Ok(bytes.chunks_exact(BLOCK_SIZE).map(copy_of).collect())
@@ -280,16 +279,7 @@ fn unpack_entry(part: &PartIndex, entry: &Entry) -> Result<Vec<Block>, DeviceErr
     let mut payload = vec![0; entry.payload as usize];
     let have =
         part.bytes.read_at(entry.payload_at, &mut payload).map_err(|source| io_error(entry, source))?;
-    let header = RecordHeader {
-        kind: RecordKind::Extents,
-        encoding: entry.encoding,
-        sequence: 0,
-        items: entry.items.into(),
-        blocks: entry.blocks.into(),
-        payload: entry.payload,
-        checksum: Checksum::default(),
-    };
-    match unpack(&header, &payload) {
+    match unpack(&entry.header(), &payload) {
         Ok(runs) if have == payload.len() => Ok(runs.into_iter().flat_map(|(_, blocks)| blocks).collect()),
         _ => {
             tracing::warn!(file = part.file(), at = entry.payload_at, "a packed record is damaged");

@@ -7,12 +7,13 @@ use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use cairn_base::Vbn;
+use cairn_base::{BLOCK_SIZE, Vbn};
 use cairn_format::stream::{Encoding, RecordHeader, RecordKind, StreamRun};
 use cairn_format::{FormatError, SnapshotEntry, Structure};
 
 use super::error::DumpError;
 use super::read::{HEAD_BYTES, PartHead, PartReader, Table, acceptable, check_order, find, read_error};
+use super::window::{InBlocks, ReadBlocks};
 use cairn_base::Checksum;
 
 /// Bytes that a search for the next record reads at once.
@@ -27,7 +28,8 @@ pub trait DumpBytes: Send + Sync {
     fn length(&self) -> std::io::Result<u64>;
 
     /// All from `offset` on, in order, where there is a better way to it than [`read_at`](Self::read_at), as threads that read ahead are.
-    fn in_order(&self, _offset: u64) -> Option<Box<dyn Read + Send>> {
+    /// They begin at the last multiple of 4 KiB before `offset`.
+    fn in_order(&self, _offset: u64) -> Option<Box<dyn InBlocks>> {
         None
     }
 }
@@ -73,9 +75,12 @@ impl DumpBytes for Vec<u8> {
     }
 }
 
-/// Reads a part in order, from `at` on.
-pub(super) fn in_order(bytes: &Arc<dyn DumpBytes>, at: u64) -> Box<dyn Read + Send> {
-    bytes.in_order(at).unwrap_or_else(|| Box::new(InOrder { bytes: bytes.clone(), at }))
+/// Reads a part in order, from the last multiple of 4 KiB before `offset` on.
+pub(super) fn in_order(bytes: &Arc<dyn DumpBytes>, offset: u64) -> Box<dyn InBlocks> {
+    bytes.in_order(offset).unwrap_or_else(|| {
+        let at = offset - offset % BLOCK_SIZE as u64;
+        Box::new(ReadBlocks::new(InOrder { bytes: bytes.clone(), at }))
+    })
 }
 
 /// A part that can be read anywhere is read in order.
@@ -96,7 +101,7 @@ impl PartReader {
     /// [`PartReader::open`] of a part that can be read anywhere: when the head at its beginning is damaged, the copy at its end serves.
     pub fn open_file(file: &str, bytes: &Arc<dyn DumpBytes>) -> Result<Self, DumpError> {
         let input = || in_order(bytes, 0);
-        let mut reader = match Self::open(file, input()) {
+        let mut reader = match Self::open_blocks(file, input()) {
             Err(DumpError::Head { source, .. }) => {
                 let head = head_at_end(bytes).map_err(|error| read_error(file, error))?;
                 let head = head.ok_or(DumpError::Head { file: file.to_owned(), source })?;
@@ -138,6 +143,24 @@ impl Entry {
     /// Bytes of the payload before the blocks.
     pub(crate) fn table_bytes(&self) -> usize {
         usize::from(self.items) * StreamRun::SIZE
+    }
+
+    /// Where in the payload the blocks begin, or what they are packed as.
+    pub(crate) fn data_at(&self) -> usize {
+        self.header().data_at()
+    }
+
+    /// The head of the record, but for its number.
+    pub(crate) fn header(&self) -> RecordHeader {
+        RecordHeader {
+            kind: RecordKind::Extents,
+            encoding: self.encoding,
+            sequence: 0,
+            items: self.items.into(),
+            blocks: self.blocks.into(),
+            payload: self.payload,
+            checksum: self.checksum,
+        }
     }
 
     /// Whether it has every block from its first to its last.
@@ -327,16 +350,7 @@ impl PartIndex {
     pub(crate) fn runs(&self, entry: &Entry) -> std::io::Result<Vec<(Vbn, u32)>> {
         let mut bytes = vec![0; entry.table_bytes()];
         self.bytes.read_at(entry.payload_at, &mut bytes)?;
-        let header = RecordHeader {
-            kind: RecordKind::Extents,
-            encoding: entry.encoding,
-            sequence: 0,
-            items: entry.items.into(),
-            blocks: entry.blocks.into(),
-            payload: entry.payload,
-            checksum: Checksum::default(),
-        };
-        StreamRun::parse_all(&header, &bytes).map_err(std::io::Error::other)
+        StreamRun::parse_all(&entry.header(), &bytes).map_err(std::io::Error::other)
     }
 
     /// Where the next record begins past `at`.

@@ -18,10 +18,11 @@ use cairn_format::{FormatError, SnapshotEntry, Structure};
 
 use super::error::DumpError;
 use super::index::{DumpBytes, in_order};
+use super::window::{InBlocks, ReadBlocks, Window};
 use crate::error::AbortReason;
 
-/// Bytes that one read of the input asks for.
-const READ_BYTES: usize = 4 << 20;
+/// Bytes that are searched at once for the next record.
+const SEARCH_BYTES: usize = 4 << 20;
 /// Bytes of a head: which dump, and how the stream begins.
 pub(crate) const HEAD_BYTES: usize = DumpHeader::SIZE + StreamHeader::SIZE;
 
@@ -164,22 +165,23 @@ impl PartReader {
     /// # Errors
     /// [`DumpError::Head`] for anything that is no part of a dump.
     pub fn open(file: &str, input: Box<dyn Read + Send>) -> Result<Self, DumpError> {
+        Self::open_blocks(file, Box::new(ReadBlocks::new(input)))
+    }
+
+    /// As [`PartReader::open`].
+    pub(crate) fn open_blocks(file: &str, input: Box<dyn InBlocks>) -> Result<Self, DumpError> {
         let mut window = Window::new(input);
-        let reading = |source| read_error(file, source);
-        let have = window.ensure(HEAD_BYTES).map_err(reading)?;
-        let source = FormatError::Magic(Structure::DumpHeader);
-        let bytes = window.bytes().first_chunk::<HEAD_BYTES>().filter(|_| have >= HEAD_BYTES);
-        let parsed = bytes.ok_or(source).and_then(PartHead::parse);
+        window.ensure(HEAD_BYTES).map_err(|source| read_error(file, source))?;
+        let parsed = match window.first::<HEAD_BYTES>() {
+            Some(bytes) => PartHead::parse(&bytes),
+            None => Err(FormatError::Magic(Structure::DumpHeader)),
+        };
         let head = parsed.map_err(|source| DumpError::Head { file: file.to_owned(), source })?;
         Self::open_as(file, window, head)
     }
 
-    /// As [`PartReader::open`] with a head that was found elsewhere: at the end of the file, when the one at its beginning is damaged.
-    pub(crate) fn open_with(
-        file: &str,
-        input: Box<dyn Read + Send>,
-        head: PartHead,
-    ) -> Result<Self, DumpError> {
+    /// As [`PartReader::open_blocks`] with a head that was found elsewhere: at the end of the file, when the one at its beginning is damaged.
+    pub(crate) fn open_with(file: &str, input: Box<dyn InBlocks>, head: PartHead) -> Result<Self, DumpError> {
         let mut window = Window::new(input);
         window.ensure(HEAD_BYTES).map_err(|source| read_error(file, source))?;
         let mut reader = Self::open_as(file, window, head)?;
@@ -234,7 +236,7 @@ impl PartReader {
 
     /// Bytes read so far.
     pub fn bytes(&self) -> u64 {
-        self.window.offset
+        self.window.offset()
     }
 
     /// Blocks read so far.
@@ -270,7 +272,7 @@ impl PartReader {
     /// Up to where it is read; none as long as it passes over what is restored already.
     pub(crate) fn reached(&self) -> Option<PartReached> {
         self.passing.is_none().then(|| PartReached {
-            offset: self.window.offset,
+            offset: self.window.offset(),
             sequence: self.sequence,
             digest: self.digest,
             digest_lost: self.digest_lost,
@@ -281,20 +283,24 @@ impl PartReader {
     }
 
     /// Goes on where it was. A file is read from there; of a pipe what comes before is read and verified once more, and passed over.
-    pub(crate) fn go_on(&mut self, at: PartReached) {
+    ///
+    /// # Errors
+    /// [`DumpError::Read`].
+    pub(crate) fn go_on(&mut self, at: PartReached) -> Result<(), DumpError> {
         match &self.anywhere {
             Some(bytes) => {
-                self.window = Window::new(in_order(bytes, at.offset));
-                self.window.offset = at.offset;
+                let window = Window::at(at.offset, in_order(bytes, at.offset));
+                self.window = window.map_err(|source| read_error(&self.file, source))?;
                 self.stand(at);
             }
             None => self.passing = Some(at),
         }
+        Ok(())
     }
 
     /// Ends the passing over, where the reading goes on.
     fn arrive(&mut self) -> Result<(), DumpError> {
-        let offset = self.window.offset;
+        let offset = self.window.offset();
         if self.passing.as_ref().is_none_or(|at| offset < at.offset && !self.ended) {
             return Ok(());
         }
@@ -317,7 +323,7 @@ impl PartReader {
         if self.ended || self.fill(RecordHeader::SIZE)? < RecordHeader::SIZE {
             return Ok(false);
         }
-        let header = self.header_at(0);
+        let header = self.header();
         Ok(header.is_some_and(|header| header.kind == RecordKind::Entries))
     }
 
@@ -326,18 +332,17 @@ impl PartReader {
         self.window.ensure(bytes).map_err(|source| read_error(file, source))
     }
 
-    fn header_at(&self, at: usize) -> Option<RecordHeader> {
-        let bytes = self.window.bytes().get(at..)?.first_chunk::<{ RecordHeader::SIZE }>()?;
-        acceptable(bytes, self.head.dump.dump, self.sequence)
+    fn header(&self) -> Option<RecordHeader> {
+        acceptable(&self.window.first()?, self.head.dump.dump, self.sequence)
     }
 
     /// Takes one record; its blocks if it has some.
     fn record(&mut self) -> Result<Option<Runs>, DumpError> {
-        let start = self.window.offset;
+        let start = self.window.offset();
         if self.fill(RecordHeader::SIZE)? < RecordHeader::SIZE {
             return Err(self.cut());
         }
-        let Some(header) = self.header_at(0) else { return self.find_next().map(|()| None) };
+        let Some(header) = self.header() else { return self.find_next().map(|()| None) };
         if header.kind == RecordKind::Abort {
             let reason = AbortReason::from_code(header.items);
             return Err(DumpError::GivenUp { file: self.file.clone(), reason });
@@ -353,10 +358,8 @@ impl PartReader {
             return Err(self.cut());
         }
         let before = self.digest;
-        let bytes = &self.window.bytes()[..length];
-        let (head, payload) = bytes.split_at(RecordHeader::SIZE);
-        self.digest = chain_digest(before, head);
-        let verified = Checksum::of(payload) == header.checksum;
+        self.digest = chain_digest(before, &self.window.copy(0, RecordHeader::SIZE));
+        let verified = self.window.checksum(RecordHeader::SIZE, header.payload as usize) == header.checksum;
         let outcome = match verified {
             true => self.take(&header, before),
             false => Err(FormatError::Checksum(Structure::StreamRecord)),
@@ -379,11 +382,11 @@ impl PartReader {
     }
 
     fn take(&mut self, header: &RecordHeader, before: Checksum) -> Result<Option<Runs>, FormatError> {
-        let payload = &self.window.bytes()[RecordHeader::SIZE..RecordHeader::SIZE + header.payload as usize];
+        let payload = || self.window.copy(RecordHeader::SIZE, header.payload as usize);
         let unexpected = FormatError::Field { structure: Structure::StreamRecord, field: "kind" };
         match header.kind {
             RecordKind::Extents => {
-                let runs = unpack(header, payload)?;
+                let runs = self.unpack(header)?;
                 let first = runs.first().map_or(Vbn(0), |(first, _)| *first);
                 let last =
                     runs.last().map_or(first, |(first, blocks)| Vbn(first.0 + blocks.len() as u64 - 1));
@@ -397,13 +400,28 @@ impl PartReader {
                 self.blocks += u64::from(header.blocks);
                 Ok(Some(runs))
             }
-            RecordKind::Entries => self.table.take(payload).map(|()| None),
+            RecordKind::Entries => {
+                let payload = payload();
+                self.table.take(&payload).map(|()| None)
+            }
             RecordKind::Trailer => {
-                let trailer = StreamTrailer::parse(payload)?;
+                let trailer = StreamTrailer::parse(&payload())?;
                 self.check_trailer(&trailer, header, before).map(|()| None)
             }
             RecordKind::Gone | RecordKind::Abort => Err(unexpected),
         }
+    }
+
+    /// The blocks of the verified record that comes next.
+    fn unpack(&self, header: &RecordHeader) -> Result<Runs, FormatError> {
+        if header.encoding == Encoding::Zstd {
+            return unpack(header, &self.window.copy(RecordHeader::SIZE, header.payload as usize));
+        }
+        let table = self.window.copy(RecordHeader::SIZE, header.data_at());
+        let runs = StreamRun::parse_all(header, &table)?;
+        check_order(&runs)?;
+        let blocks = self.window.blocks(RecordHeader::SIZE + header.data_at(), header.blocks as usize);
+        Ok(by_run(runs, blocks.into_iter()))
     }
 
     /// The trailer against what was read. What was lost is known already; here it is that nothing else is missing.
@@ -423,31 +441,32 @@ impl PartReader {
 
     /// The head of the next record is damaged, or is not there: finds one behind it.
     fn find_next(&mut self) -> Result<(), DumpError> {
-        let start = self.window.offset;
+        let start = self.window.offset();
         self.digest_lost = true;
         loop {
-            let have = self.fill(READ_BYTES)?;
-            if let Some(at) = find(&self.window.bytes()[..have], self.head.dump.dump, self.sequence) {
+            let have = self.fill(SEARCH_BYTES)?;
+            let bytes = self.window.copy(0, have);
+            if let Some(at) = find(&bytes, self.head.dump.dump, self.sequence) {
                 self.window.skip(at);
-                if let Some(next) = self.header_at(0) {
+                if let Some(next) = self.header() {
                     let spare = self.nothing_lost_before(&next);
-                    self.note(start, self.window.offset - start, None, spare);
+                    self.note(start, self.window.offset() - start, None, spare);
                     self.sequence = next.sequence;
                 }
                 return Ok(());
             }
-            if have == READ_BYTES {
+            if have == SEARCH_BYTES {
                 self.window.skip(have - HEAD_BYTES);
                 continue;
             }
             // No record any more. With the copy of the head at the end it is the trailer that is damaged, and nothing was cut off.
-            if !self.window.bytes().ends_with(&self.head.to_bytes()) {
+            if !bytes.ends_with(&self.head.to_bytes()) {
                 self.window.skip(have);
                 return Err(self.cut_at(start));
             }
             self.window.skip(have - HEAD_BYTES);
             let spare = self.blocks == self.head.stream.changed_blocks;
-            self.note(start, self.window.offset - start, None, spare);
+            self.note(start, self.window.offset() - start, None, spare);
             self.ended = true;
             return Ok(());
         }
@@ -462,9 +481,9 @@ impl PartReader {
 
     /// Reads what follows the trailer: the copy of the head, and nothing else. A damaged one costs nothing of the image.
     fn finish(&mut self) -> Result<(), DumpError> {
-        let start = self.window.offset;
+        let start = self.window.offset();
         let have = self.fill(HEAD_BYTES + 1)?;
-        if self.window.bytes()[..have] != self.head.to_bytes()[..] {
+        if self.window.copy(0, have) != self.head.to_bytes() {
             self.note(start, have as u64, None, true);
         }
         self.window.skip(have);
@@ -480,14 +499,14 @@ impl PartReader {
     }
 
     fn cut(&mut self) -> DumpError {
-        let start = self.window.offset;
+        let start = self.window.offset();
         self.cut_at(start)
     }
 
     fn cut_at(&mut self, start: u64) -> DumpError {
-        let length = self.window.bytes().len() as u64;
+        let length = self.window.have() as u64;
         let spare = self.blocks == self.head.stream.changed_blocks;
-        self.note(start, length.max(self.window.offset - start), None, spare);
+        self.note(start, length.max(self.window.offset() - start), None, spare);
         self.ended = true;
         DumpError::Cut { file: self.file.clone() }
     }
@@ -497,12 +516,12 @@ impl PartReader {
 pub(crate) fn unpack(header: &RecordHeader, payload: &[u8]) -> Result<Runs, FormatError> {
     let runs = StreamRun::parse_all(header, payload)?;
     check_order(&runs)?;
-    let stored = payload.get(runs.len() * StreamRun::SIZE..).unwrap_or_default();
+    let stored = payload.get(header.data_at()..).unwrap_or_default();
     let length = header.blocks as usize * BLOCK_SIZE;
     let field = |field| FormatError::Field { structure: Structure::StreamRecord, field };
     let unpacked;
     let data = match header.encoding {
-        Encoding::Plain => stored,
+        Encoding::Plain | Encoding::Aligned => stored,
         Encoding::Zstd => {
             unpacked = zstd::bulk::decompress(stored, length).map_err(|_| field("compression"))?;
             &unpacked[..]
@@ -514,14 +533,16 @@ pub(crate) fn unpack(header: &RecordHeader, payload: &[u8]) -> Result<Runs, Form
     // Next to each other in memory, as they go to neighbouring places.
     let mut blocks = Vec::new();
     BlockMut::append_run(&mut blocks, data.len() / BLOCK_SIZE);
-    let mut pieces = blocks.into_iter().zip(data.chunks_exact(BLOCK_SIZE)).map(|(mut block, bytes)| {
+    let copies = blocks.into_iter().zip(data.chunks_exact(BLOCK_SIZE)).map(|(mut block, bytes)| {
         block.copy_from_slice(bytes);
         block.freeze()
     });
-    Ok(runs
-        .into_iter()
-        .map(|(first, count)| (first, pieces.by_ref().take(count as usize).collect()))
-        .collect())
+    Ok(by_run(runs, copies))
+}
+
+fn by_run(runs: Vec<(Vbn, u32)>, mut blocks: impl Iterator<Item = Block>) -> Runs {
+    let own = |(first, count): (Vbn, u32)| (first, blocks.by_ref().take(count as usize).collect());
+    runs.into_iter().map(own).collect()
 }
 
 /// Runs of a dump's record follow each other.
@@ -554,57 +575,4 @@ pub(crate) fn find(bytes: &[u8], dump: DumpId, sequence: u64) -> Option<usize> {
 
 pub(crate) fn read_error(file: &str, source: std::io::Error) -> DumpError {
     DumpError::Read { file: file.to_owned(), source: std::sync::Arc::new(source) }
-}
-
-/// Bytes of the input that were read and not yet taken.
-struct Window {
-    input: Box<dyn Read + Send>,
-    buffer: Vec<u8>,
-    /// The first that was not taken.
-    at: usize,
-    /// How many are in the buffer.
-    end: usize,
-    /// Where in the input `at` is.
-    offset: u64,
-    at_end: bool,
-}
-
-impl Window {
-    fn new(input: Box<dyn Read + Send>) -> Self {
-        Self { input, buffer: vec![0; 2 * READ_BYTES], at: 0, end: 0, offset: 0, at_end: false }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        &self.buffer[self.at..self.end]
-    }
-
-    /// Reads until `count` bytes are there or the input ends; how many of them are there.
-    fn ensure(&mut self, count: usize) -> std::io::Result<usize> {
-        if self.end - self.at >= count || self.at_end {
-            return Ok((self.end - self.at).min(count));
-        }
-        if self.buffer.len() - self.at < count {
-            self.buffer.copy_within(self.at..self.end, 0);
-            self.end -= self.at;
-            self.at = 0;
-        }
-        while self.end - self.at < count {
-            match self.input.read(&mut self.buffer[self.end..]) {
-                Ok(0) => {
-                    self.at_end = true;
-                    break;
-                }
-                Ok(read) => self.end += read,
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok((self.end - self.at).min(count))
-    }
-
-    fn skip(&mut self, count: usize) {
-        let count = count.min(self.end - self.at);
-        self.at += count;
-        self.offset += count as u64;
-    }
 }

@@ -136,7 +136,7 @@ pub fn restore_on(
     };
     let mut table = None;
     for (number, mut parts) in dumps.into_iter().enumerate().skip(writer.standing.dump) {
-        writer.begin(number, &mut parts);
+        writer.begin(number, &mut parts)?;
         writer.dump(&mut parts, accept_damage, work)?;
         let lost = |part: &PartReader| {
             let of = |lost: &Lost| (part.file().to_owned(), lost.clone());
@@ -178,7 +178,7 @@ struct Taken {
 
 impl Writer<'_> {
     /// Goes on with a dump where it was, or begins it.
-    fn begin(&mut self, number: usize, parts: &mut [PartReader]) {
+    fn begin(&mut self, number: usize, parts: &mut [PartReader]) -> Result<(), DumpError> {
         if number != self.standing.dump {
             self.standing.dump = number;
             self.standing.parts.clear();
@@ -186,9 +186,10 @@ impl Writer<'_> {
         self.standing.parts.resize(parts.len(), None);
         for (part, reached) in parts.iter_mut().zip(&self.standing.parts) {
             if let Some(reached) = reached {
-                part.go_on(reached.clone());
+                part.go_on(reached.clone())?;
             }
         }
+        Ok(())
     }
 
     fn dump(

@@ -55,7 +55,7 @@ pub fn begun_table(
     bytes: &Arc<dyn DumpBytes>,
     id: DumpId,
 ) -> Result<Option<Vec<SnapshotEntry>>, DumpError> {
-    match PartReader::open(file, in_order(bytes, 0)) {
+    match PartReader::open_blocks(file, in_order(bytes, 0)) {
         Ok(reader) => Ok(reader.table().filter(|_| reader.head().dump.dump == id)),
         Err(error @ DumpError::Read { .. }) => Err(error),
         Err(_) => Ok(None),

@@ -2,7 +2,7 @@
 //!
 //! `vN/` holds what version N wrote: a volume in the middle of its life (flushed writes wait in its intent log), a destination in the
 //! middle of its (blocks in the redirect area), a baseline and an update, and in `shown.txt` all that they show. `v1-superblock-v2/` holds a
-//! volume with its intent log on a device of its own, and that device; `dump-v1/` an image dump in two parts and one against it. They are never made anew. A format change adds the next folder: raise the versions, set `NEWEST` to it, and run
+//! volume with its intent log on a device of its own, and that device; `dump-vN/` an image dump of version N in two parts and one against it. They are never made anew. A format change adds the next folder: raise the versions, set `NEWEST` to it, and run
 //! `cargo test -p cairn-stream --test golden -- --ignored golden_images_are_written`. `docs/format.md` has the whole recipe.
 
 mod dumps;

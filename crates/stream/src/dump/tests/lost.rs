@@ -367,9 +367,10 @@ impl DumpBytes for Trickling {
         DumpBytes::length(&self.bytes)
     }
 
-    fn in_order(&self, offset: u64) -> Option<Box<dyn Read + Send>> {
-        let rng = Rng::new(offset);
-        Some(Box::new(Trickle { bytes: self.bytes.clone(), at: offset as usize, rng, most: self.most }))
+    fn in_order(&self, offset: u64) -> Option<Box<dyn InBlocks>> {
+        let (rng, at) = (Rng::new(offset), (offset - offset % 4096) as usize);
+        let trickle = Trickle { bytes: self.bytes.clone(), at, rng, most: self.most };
+        Some(Box::new(ReadBlocks::new(trickle)))
     }
 }
 
