@@ -82,6 +82,24 @@ fn used_map_allocates_every_free_block_once() {
     }
 }
 
+/// Of a space of which little is written, a sparse file say, or as a forged image dump has it.
+#[test]
+fn used_map_takes_memory_for_what_is_used_in_parts_alone() {
+    const BLOCKS: u64 = 1 << 36;
+    let mut map = UsedMap::new(BLOCKS);
+    assert_eq!(map.free(), BLOCKS - 1);
+    let mut taken = Vec::new();
+    assert!(map.allocate(3 * BITS_PER_MAP_BLOCK as usize, &mut taken));
+    assert!(taken.iter().map(|vbn| vbn.0).eq(1..=3 * BITS_PER_MAP_BLOCK));
+    assert_eq!(map.regions_in_parts(), 1, "that into which the last block went");
+    map.clear(Vbn(BITS_PER_MAP_BLOCK + 7));
+    assert_eq!(map.regions_in_parts(), 2);
+    assert!(map.set(Vbn(BITS_PER_MAP_BLOCK + 7)));
+    (2 * BITS_PER_MAP_BLOCK..=3 * BITS_PER_MAP_BLOCK).for_each(|vbn| map.clear(Vbn(vbn)));
+    assert_eq!(map.regions_in_parts(), 0, "each is in use or free");
+    assert!(map.get(Vbn(2 * BITS_PER_MAP_BLOCK - 1)) && !map.get(Vbn(2 * BITS_PER_MAP_BLOCK)));
+}
+
 #[test]
 fn block_that_is_marked_again_is_counted_once() {
     let mut map = UsedMap::new(1001);
