@@ -566,3 +566,48 @@ fn connections_over_tcp_that_ask_for_nothing_take_the_server_from_nobody() {
     });
     drop(silent);
 }
+
+#[test]
+fn who_never_shows_the_token_takes_no_place_of_the_api_for_long_whatever_he_says() {
+    use std::net::TcpStream;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start_with(dir.path(), "d", &["--mirror", "off", "--http", "127.0.0.1:0"]);
+    let address = server.json(&["status"])["http"][1].as_str().unwrap().to_owned();
+    let token = std::fs::read_to_string(server.data.join("http-token")).unwrap();
+    let token = token.trim();
+    // On one connection, whose end is not that of the answer.
+    let answers = |stream: &mut TcpStream| {
+        let asked = format!("GET /v1/jobs HTTP/1.1\r\nhost: cairn\r\nauthorization: Bearer {token}\r\n\r\n");
+        stream.set_read_timeout(Some(running::PATIENCE / 3)).unwrap();
+        let mut answer = [0; 12];
+        let asked = stream.write_all(asked.as_bytes()).and_then(|()| stream.read_exact(&mut answer));
+        asked.is_ok() && answer == *b"HTTP/1.1 200"
+    };
+    let connect = || TcpStream::connect(&address).unwrap();
+    let mut known = connect();
+    assert!(answers(&mut known), "who has the token is answered");
+    let slow: Vec<TcpStream> = (0..80).map(|_| connect()).collect();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            slow.iter().for_each(|mut stream| drop(stream.write_all(b"GET /v1/status HTTP/1.1\r\nx: ")));
+            while !is_over.load(Ordering::Relaxed) {
+                slow.iter().for_each(|mut stream| drop(stream.write_all(b"y")));
+                std::thread::sleep(std::time::Duration::from_millis(200));
+            }
+        });
+        let until = std::time::Instant::now() + running::PATIENCE;
+        let mut comes_in = false;
+        while !comes_in && std::time::Instant::now() < until {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            comes_in = answers(&mut connect());
+        }
+        is_over.store(true, Ordering::Relaxed);
+        assert!(comes_in, "those who send one byte after the other have all places");
+    });
+    // What is left of its first answer is read before that of the second.
+    let mut rest = [0; 4096];
+    let _ = known.read(&mut rest).unwrap();
+    assert!(answers(&mut known), "who has shown the token is not let go of");
+}

@@ -131,6 +131,7 @@ pub(crate) async fn serve(
             .layer(axum::middleware::from_fn(mounts::refuse_from_afar))
             .layer(axum::middleware::from_fn(devices::refuse_paths))
             .layer(axum::middleware::from_fn_with_state(auth::Bearer::new(token), auth::demand_token));
+        let guarded = guarded.into_make_service_with_connect_info::<guests::Known>();
         let remote = axum::serve(guests::Door::new(listener), guarded).with_graceful_shutdown(wait(stopped));
         tasks.push(tokio::spawn(remote.into_future()));
     }

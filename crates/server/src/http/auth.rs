@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::HeaderValue;
 use axum::http::header::{AUTHORIZATION, CONNECTION};
 use axum::middleware::Next;
@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use subtle::ConstantTimeEq;
 
 use super::Refusal;
+use super::guests::Known;
 use crate::error::ServerError;
 
 /// What a request must carry.
@@ -22,9 +23,11 @@ impl Bearer {
     }
 }
 
-/// Lets a request through when it carries the token; the comparison takes the same time wherever it differs. Without it the connection ends, as there is room for few.
-pub(crate) async fn demand_token(
+/// Lets a request through when it carries the token; the comparison takes the same time wherever it differs. Without it the connection ends, as there is room for few; with it the connection stays for as long as its
+/// client likes.
+pub(super) async fn demand_token(
     State(Bearer(token)): State<Bearer>,
+    ConnectInfo(known): ConnectInfo<Known>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -34,6 +37,7 @@ pub(crate) async fn demand_token(
         .and_then(|value| value.as_bytes().strip_prefix(b"Bearer "))
         .unwrap_or_default();
     if given.ct_eq(token.as_bytes()).into() {
+        known.note();
         next.run(request).await
     } else {
         let mut refused = Refusal::from(ServerError::Unauthorized).into_response();

@@ -1,13 +1,15 @@
-//! Who comes over TCP: only so many at a time, and none who says nothing. Nobody has shown a token before he has asked for something, and each connection takes a descriptor of those that the server needs for all else.
+//! Who comes over TCP: only so many at a time, and for long only who has shown the token. Each connection takes a descriptor of those that the server needs for all else, and a place of those that others wait for.
 
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::serve::Listener;
+use axum::extract::connect_info::Connected;
+use axum::serve::{IncomingStream, Listener};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -15,8 +17,29 @@ use tokio::time::{Sleep, sleep};
 
 /// Connections at once; the next is closed at once.
 const GUESTS_MAX: usize = 64;
-/// How long one may say nothing at all.
-const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// How long one may go without the token, whatever he says meanwhile.
+const UNKNOWN_MAX: Duration = Duration::from_secs(10);
+
+/// Whether the token has come on a connection.
+#[derive(Clone, Default)]
+pub(super) struct Known(Arc<AtomicBool>);
+
+impl Known {
+    /// It has.
+    pub(super) fn note(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    fn is_so(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+impl Connected<IncomingStream<'_, Door>> for Known {
+    fn connect_info(stream: IncomingStream<'_, Door>) -> Self {
+        stream.io().known.clone()
+    }
+}
 
 /// A listener that lets no more in than there is room for.
 pub(super) struct Door {
@@ -39,8 +62,8 @@ impl Listener for Door {
             let (stream, address) = Listener::accept(&mut self.listener).await;
             match self.room.clone().try_acquire_owned() {
                 Ok(place) => {
-                    let silence = Some(Box::pin(sleep(SILENCE_MAX)));
-                    return (Guest { stream, silence, _place: place }, address);
+                    let patience = Some(Box::pin(sleep(UNKNOWN_MAX)));
+                    return (Guest { stream, known: Known::default(), patience, _place: place }, address);
                 }
                 Err(_) => {
                     tracing::warn!(peer = %address, "too many connections to the API; this one is closed");
@@ -57,8 +80,9 @@ impl Listener for Door {
 /// A connection.
 pub(super) struct Guest {
     stream: TcpStream,
-    /// Until he has said something.
-    silence: Option<Pin<Box<Sleep>>>,
+    known: Known,
+    /// Until then.
+    patience: Option<Pin<Box<Sleep>>>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -68,13 +92,14 @@ impl AsyncRead for Guest {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if buffer.filled().len() > before {
-            self.silence = None;
+        if self.known.is_so() {
+            self.patience = None;
         }
-        let is_over = self.silence.as_mut().is_some_and(|silence| silence.as_mut().poll(context).is_ready());
-        if read.is_pending() && is_over { Poll::Ready(Err(io::ErrorKind::TimedOut.into())) } else { read }
+        // Also where there is something to read: it may come one byte at a time.
+        if self.patience.as_mut().is_some_and(|patience| patience.as_mut().poll(context).is_ready()) {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
 
