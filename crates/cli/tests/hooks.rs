@@ -2,6 +2,7 @@
 
 mod running;
 
+use std::io::{Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -60,6 +61,62 @@ fn files_of_the_machine_are_not_adopted_from_afar() {
     assert!(lun.status.success(), "a LUN is no file of the machine: {lun:?}");
     server.good(&["device", "release", "mine", "--yes"]);
     server.good(&["device", "adopt", "mine", "--origin", secret]);
+}
+
+#[test]
+fn no_file_of_the_machine_is_written_or_taken_by_who_has_the_token_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start_with(dir.path(), "d", &["--http", "127.0.0.1:0", "--mirror", "127.0.0.1:0"]);
+    server.good(&["volume", "create", "vol0", "--size", "256M"]);
+    server.good(&["lun", "create", "vol0/db", "--size", "1M"]);
+    let status = server.json(&["status"]);
+    let address = status["http"][1].as_str().unwrap().to_owned();
+    let invitation = server.invite();
+    let (file, empty) = (dir.path().join("file"), dir.path().join("disk"));
+    let (path, disk) = (file.to_str().unwrap(), empty.to_str().unwrap());
+    std::fs::File::create(&empty).unwrap().set_len(128 << 20).unwrap();
+    let token = server.data.join("http-token");
+    let far = |arguments: &[&str]| {
+        let mut command = cairn();
+        command.args(arguments).args(["--json", "--server", &address, "--token-file"]);
+        command.arg(&token).output().unwrap()
+    };
+    for arguments in [
+        &["volume", "create", "mine", "--device", disk][..],
+        &["volume", "create", "mine", "--size", "64M", "--log-device", disk],
+        &["volume", "create", "mine", "--size", "64M", "--history", path],
+        &["volume", "log", "vol0", "--device", disk],
+        &["mirror", "create", "vol0", &invitation, "--as", "mine", "--device", disk],
+        &["mirror", "create", "vol0", &invitation, "--as", "mine", "--log-device", disk],
+        &["mirror", "resync", "vol0", "--spill", path],
+        &["mirror", "failback", "vol0", "--spill", path],
+        &["trace", "record", "vol0/db", "--to", path],
+    ] {
+        let said = refused(&far(arguments), 12, "unauthorized", arguments);
+        assert!(said.contains("control socket"), "{said}");
+        assert!(!file.exists(), "{arguments:?}");
+    }
+    // An object may be written as a list of its fields as well.
+    let secret = std::fs::read_to_string(&token).unwrap();
+    let posted = |body: &str| {
+        let mut stream = std::net::TcpStream::connect(&address).unwrap();
+        let head = format!(
+            "POST /v1/volumes HTTP/1.1\r\nhost: cairn\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\nauthorization: Bearer {}\r\n\r\n",
+            body.len(),
+            secret.trim()
+        );
+        stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes())).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let of_a_history = format!(r#"["mine", 67108864, [], null, ["{path}", null, null, null, {{}}]]"#);
+    let said = posted(&of_a_history);
+    assert!(said.contains("control socket") && !file.exists(), "{said}");
+    let said = posted(r#"["yours", 67108864, [], null, null]"#);
+    assert!(said.contains(" 200 "), "a volume in the data directory: {said}");
+    assert!(far(&["volume", "create", "ours", "--size", "64M"]).status.success());
+    server.good(&["volume", "create", "mine", "--device", disk]);
 }
 
 #[test]

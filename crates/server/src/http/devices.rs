@@ -7,6 +7,7 @@ use axum::extract::{Path, Query, Request, State};
 use axum::http::Method;
 use axum::middleware::Next;
 use axum::response::Response;
+use serde::de::DeserializeOwned;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -185,31 +186,45 @@ async fn set_device_access(
     blocking(server, move |server| server.set_access(&device, &request)).await
 }
 
-/// Refuses to adopt a path, or to put a history there: whoever has the token may do what he likes with volumes, and would get, or write over, any file of the machine that the server can open.
+/// Refuses what names a file or a disk of the server's machine: whoever has the token may do what he likes with volumes, and would get, or write over, any file that the server can open, or have it
+/// write one with what he has put into a volume.
 pub(super) async fn refuse_paths(request: Request, next: Next) -> Result<Response, Refusal> {
-    let path = request.uri().path().to_owned();
-    let makes = ["/v1/devices", "/v1/volumes", "/v1/mirrors"].contains(&path.as_str())
-        || (path.starts_with("/v1/volumes/") && path.trim_end_matches('/').ends_with("/history"));
-    if request.method() != Method::POST || !makes {
+    if request.method() != Method::POST {
         return Ok(next.run(request).await);
     }
     let (head, body) = request.into_parts();
     let too_long = |_| ServerError::Invalid { what: "the request", rule: "it has at most 1 MiB" };
     let body = to_bytes(body, MAX_BODY).await.map_err(too_long)?;
-    // What is no such request is refused where it is read.
-    let names_a_path = match path.as_str() {
-        "/v1/devices" => serde_json::from_slice::<api::AdoptDevice>(&body).is_ok_and(|asked| {
-            let places = [Some(&asked.origin), asked.history.as_ref()];
-            places.into_iter().flatten().any(|at| !at.starts_with("lun:"))
-        }),
-        _ => serde_json::from_slice::<serde_json::Value>(&body)
-            .is_ok_and(|asked| asked.get("history").is_some_and(|history| !history.is_null())),
-    };
-    if names_a_path {
-        return Err(ServerError::LocalOnly {
-            what: "an origin or a store that is not a LUN is a file of the server's machine",
-        }
-        .into());
+    if names_a_path(head.uri.path(), &body) {
+        let what = "a path names a file or a disk of the server's machine";
+        return Err(ServerError::LocalOnly { what }.into());
     }
     Ok(next.run(Request::from_parts(head, Bytes::from(body))).await)
+}
+
+/// Whether a request names a path. It is read as by who answers it, as one form can be written in several ways; what is no such request is refused there.
+fn names_a_path(path: &str, body: &[u8]) -> bool {
+    fn asks<T: DeserializeOwned>(body: &[u8], is_so: impl FnOnce(T) -> bool) -> bool {
+        serde_json::from_slice(body).is_ok_and(is_so)
+    }
+    let is_path = |place: &String| !place.starts_with("lun:");
+    match path.split('/').collect::<Vec<_>>()[..] {
+        ["", "v1", "devices"] => asks(body, |asked: api::AdoptDevice| {
+            is_path(&asked.origin) || asked.history.as_ref().is_some_and(is_path)
+        }),
+        ["", "v1", "volumes"] => asks(body, |asked: api::CreateVolume| {
+            !asked.devices.is_empty() || asked.log_device.is_some() || asked.history.is_some()
+        }),
+        ["", "v1", "mirrors"] => asks(body, |asked: api::CreateMirror| {
+            !asked.devices.is_empty() || asked.log_device.is_some() || asked.history.is_some()
+        }),
+        ["", "v1", "volumes", _, "history"] => asks(body, |_: api::EnableHistory| true),
+        ["", "v1", "volumes", _, "log"] => asks(body, |asked: api::MoveLog| asked.device.is_some()),
+        ["", "v1", "mirrors", _, "resync" | "failback"] => {
+            asks(body, |asked: api::ResyncRequest| asked.spill.is_some())
+        }
+        ["", "v1", "recordings"] => asks(body, |_: api::RecordExport| true),
+        ["", "v1", "images", "restore"] => asks(body, |asked: api::RestoreRequest| !asked.devices.is_empty()),
+        _ => false,
+    }
 }

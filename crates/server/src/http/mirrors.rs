@@ -60,7 +60,7 @@ async fn list_mirrors(State(server): State<Arc<Server>>) -> Answer<Vec<api::Mirr
     blocking(server, |server| Ok(server.list_mirrors())).await
 }
 
-/// Provisions a mirror, begins its baseline and installs its schedule.
+/// Provisions a mirror, begins its baseline and installs its schedule. Devices, a log device and a history are named on the control socket only.
 #[utoipa::path(post, path = "/v1/mirrors", tag = "mirrors", request_body = api::CreateMirror,
     responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
 async fn create_mirror(
@@ -188,7 +188,7 @@ async fn divergence(
     blocking(server, move |server| server.divergence(&mirror, &request)).await
 }
 
-/// Makes the volume follow the other side again, after both were written to. Only what diverged is sent.
+/// Makes the volume follow the other side again, after both were written to. Only what diverged is sent. A file for what is spilled is named on the control socket only.
 #[utoipa::path(post, path = "/v1/mirrors/{mirror}/resync", tag = "mirrors",
     params(("mirror" = String, Path,)), request_body = api::ResyncRequest,
     responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]

@@ -41,7 +41,7 @@ async fn list_volumes(State(server): State<Arc<Server>>) -> Answer<Vec<api::Volu
     blocking(server, |server| Ok(server.volumes.list())).await
 }
 
-/// Makes a volume.
+/// Makes a volume. Devices, a log device and a history are named on the control socket only.
 #[utoipa::path(post, path = "/v1/volumes", tag = "volumes", request_body = api::CreateVolume,
     responses((status = 200, body = api::Volume), (status = "default", body = ErrorBody)))]
 async fn create_volume(
@@ -77,7 +77,7 @@ async fn grow_volume(
     blocking(server, move |server| server.grow_volume(&volume, &request)).await
 }
 
-/// Moves the intent log of a volume while it is in use: one consistency point.
+/// Moves the intent log of a volume while it is in use: one consistency point. A device is named on the control socket only.
 #[utoipa::path(post, path = "/v1/volumes/{volume}/log", tag = "volumes", params(("volume" = String, Path,)),
     request_body = api::MoveLog,
     responses((status = 200, body = api::Volume), (status = "default", body = ErrorBody)))]
