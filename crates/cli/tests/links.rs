@@ -402,3 +402,34 @@ fn governor_holds_transfers_back_while_clients_of_the_source_wait_too_long() {
     destination.good(&["mirror", "update", "vol0"]);
     assert_eq!(content(&destination), content(&source));
 }
+
+#[test]
+fn connections_on_which_nobody_says_who_he_is_keep_no_mirror_out_for_long() {
+    use std::io::Write;
+    use std::net::TcpStream;
+    let dir = tempfile::tempdir().unwrap();
+    let source = source(dir.path());
+    let destination = Running::start_with(dir.path(), "destination", &["--mirror", "off"]);
+    let address = source.json(&["status"])["mirror"].as_str().unwrap().to_owned();
+    let token = source.invite();
+    // As many as there are places. The beginning of TLS, and of a record that is long in coming.
+    let slow: Vec<TcpStream> = (0..256).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            slow.iter().for_each(|mut stream| drop(stream.write_all(&[22, 3, 1, 0x3f, 0xff])));
+            while !is_over.load(Ordering::Relaxed) {
+                slow.iter().for_each(|mut stream| drop(stream.write_all(&[0; 40])));
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        });
+        let until = Instant::now() + 3 * PATIENCE;
+        let mut comes_in = false;
+        while !comes_in && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(500));
+            comes_in = destination.run(&["mirror", "create", "vol0", &token]).status.success();
+        }
+        is_over.store(true, Ordering::Relaxed);
+        assert!(comes_in, "they have all places");
+    });
+}

@@ -27,6 +27,8 @@ use crate::wire::{self, Hello, LANES_MAX, Lane, PEER_VERSION, Welcome};
 
 /// A peer that says nothing for so long before it is admitted is cut off; nobody ties up a thread for nothing.
 const HELLO_PATIENCE: Duration = Duration::from_secs(10);
+/// And who is not admitted by then, whatever he says: there are places for so many.
+const HELLO_LONGEST: Duration = Duration::from_secs(20);
 /// Connections at once; the next is closed at once.
 const MAX_CONNECTIONS: usize = 256;
 
@@ -198,6 +200,7 @@ fn converse(stream: TcpStream, shared: &Shared, own: &mut Vec<u64>) -> Result<()
     stream.set_nodelay(true).map_err(cut)?;
     let mut stream = Watched::new(stream, shared.clock.clone(), hello_patience);
     set_patience(&mut stream, hello_patience).map_err(cut)?;
+    stream.set_end(Some(HELLO_LONGEST));
     let mut stream = StreamOwned::new(ServerConnection::new(shared.tls.clone())?, stream);
     let hello: Hello = wire::receive(&mut stream).map_err(cut)?;
     if hello.version != PEER_VERSION {
@@ -211,6 +214,7 @@ fn converse(stream: TcpStream, shared: &Shared, own: &mut Vec<u64>) -> Result<()
             return Err(error);
         }
     };
+    stream.sock.set_end(None);
     let lanes = match &hello.lane {
         None => {
             wire::send(&mut stream, &Welcome::Accepted).map_err(cut)?;

@@ -40,12 +40,14 @@ pub(crate) struct Watched<S> {
     patience: Duration,
     reading: Window,
     writing: Window,
+    /// By the clock; none for as long as it takes.
+    end: Option<Duration>,
 }
 
 impl<S> Watched<S> {
     /// The stream, which waits by itself for no longer than `patience` for a byte.
     pub(crate) fn new(inner: S, clock: Arc<dyn Clock>, patience: Duration) -> Self {
-        Self { inner, clock, patience, reading: Window::default(), writing: Window::default() }
+        Self { inner, clock, patience, reading: Window::default(), writing: Window::default(), end: None }
     }
 
     /// The stream itself.
@@ -58,14 +60,24 @@ impl<S> Watched<S> {
         self.patience = patience;
         (self.reading, self.writing) = (Window::default(), Window::default());
     }
+
+    /// What goes on for longer than that from now on is given up as well, however much comes; none for as long as it takes.
+    pub(crate) fn set_end(&mut self, within: Option<Duration>) {
+        self.end = within.map(|within| self.clock.monotonic() + within);
+    }
+
+    fn is_over(&self, now: Duration) -> bool {
+        self.end.is_some_and(|end| now >= end)
+    }
 }
 
 impl<S: Read> Read for Watched<S> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let before = self.clock.monotonic();
         let count = self.inner.read(buffer)?;
-        let waited = self.clock.monotonic().saturating_sub(before);
-        if count == 0 || self.reading.count(waited, count, self.patience) {
+        let now = self.clock.monotonic();
+        let moves = self.reading.count(now.saturating_sub(before), count, self.patience);
+        if count == 0 || moves && !self.is_over(now) {
             return Ok(count);
         }
         Err(io::ErrorKind::TimedOut.into())
@@ -76,10 +88,10 @@ impl<S: Write> Write for Watched<S> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let before = self.clock.monotonic();
         let count = self.inner.write(bytes)?;
-        let waited = self.clock.monotonic().saturating_sub(before);
+        let now = self.clock.monotonic();
         // What is answered to this is waited for anew.
         self.reading = Window::default();
-        if self.writing.count(waited, count, self.patience) {
+        if self.writing.count(now.saturating_sub(before), count, self.patience) && !self.is_over(now) {
             return Ok(count);
         }
         Err(io::ErrorKind::TimedOut.into())

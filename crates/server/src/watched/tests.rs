@@ -56,6 +56,21 @@ fn peer_that_trickles_a_byte_a_second_counts_as_stalled() {
 }
 
 #[test]
+fn peer_that_has_to_be_through_in_some_time_is_given_up_then_however_much_it_gives() {
+    let (_, mut stream) = watched(100, Duration::from_secs(1));
+    let mut buffer = [0; 100];
+    stream.set_end(Some(Duration::from_secs(20)));
+    let read = (0..1000).find_map(|n| stream.read(&mut buffer).err().map(|error| (n, error.kind())));
+    assert_eq!(read, Some((19, io::ErrorKind::TimedOut)));
+    assert_eq!(stream.write(&buffer).map_err(|error| error.kind()), Err(io::ErrorKind::TimedOut));
+    stream.set_end(None);
+    for _ in 0..100 {
+        assert!(stream.read(&mut buffer).unwrap() > 0);
+        assert!(stream.write(&buffer).unwrap() > 0);
+    }
+}
+
+#[test]
 fn slow_link_a_busy_reader_and_short_answers_are_no_stall() {
     let mut buffer = [0; 4096];
     let (_, mut slow) = watched(300, Duration::from_secs(10));
