@@ -2,7 +2,10 @@
 //!
 //! One connection a request: commands make few, and a server that was restarted in between is no special case.
 
+use std::future::poll_fn;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use cairn_server::VERSION_HEADER;
@@ -31,6 +34,9 @@ pub enum Place {
     /// HOST:PORT, with the token.
     Tcp(String, String),
 }
+
+/// The status, the version of the program that answered, and the body.
+type Answer = (hyper::StatusCode, Option<String>, Bytes);
 
 /// A client.
 pub struct Client {
@@ -80,6 +86,59 @@ impl Client {
         self.request(Method::GET, path, None::<&()>)
     }
 
+    /// GET, unless a signal comes meanwhile or somebody wants to leave, which is asked once in `every`: then there is no answer.
+    pub fn get_unless<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        signals: &mut [tokio::signal::unix::Signal],
+        every: Duration,
+        leaves: &dyn Fn() -> bool,
+    ) -> Result<Option<T>, Failure> {
+        self.ask_unless(Method::GET, path, signals, every, leaves)
+    }
+
+    /// DELETE, unless a signal comes meanwhile.
+    pub fn delete_unless<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        signal: &mut tokio::signal::unix::Signal,
+    ) -> Result<Option<T>, Failure> {
+        self.ask_unless(Method::DELETE, path, std::slice::from_mut(signal), PATIENCE, &|| false)
+    }
+
+    fn ask_unless<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        signals: &mut [tokio::signal::unix::Signal],
+        every: Duration,
+        leaves: &dyn Fn() -> bool,
+    ) -> Result<Option<T>, Failure> {
+        let request = self.prepare(method, path, None::<&()>)?;
+        let left = async {
+            loop {
+                let signal = poll_fn(|context| {
+                    match signals.iter_mut().any(|signal| signal.poll_recv(context).is_ready()) {
+                        true => Poll::Ready(()),
+                        false => Poll::Pending,
+                    }
+                });
+                if tokio::time::timeout(every, signal).await.is_ok() || leaves() {
+                    return;
+                }
+            }
+        };
+        let answer = self.runtime.block_on(async {
+            let (mut answer, mut left) = (pin!(self.answer(request)), pin!(left));
+            poll_fn(|context| match answer.as_mut().poll(context) {
+                Poll::Ready(answer) => Poll::Ready(Some(answer)),
+                Poll::Pending => left.as_mut().poll(context).map(|()| None),
+            })
+            .await
+        });
+        answer.map(|answer| self.understand(answer?)).transpose()
+    }
+
     /// POST.
     pub fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
         self.request(Method::POST, path, Some(body))
@@ -106,13 +165,16 @@ impl Client {
         path: &str,
         body: Option<&impl Serialize>,
     ) -> Result<T, Failure> {
-        let broken = |what: &dyn std::fmt::Display| {
-            Failure::new(
-                ErrorKind::Failed,
-                format!("the server's answer cannot be used: {what}"),
-                "check that `cairn serve` and this program have the same version",
-            )
-        };
+        let request = self.prepare(method, path, body)?;
+        self.understand(self.runtime.block_on(self.answer(request))?)
+    }
+
+    fn prepare(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<Request<Full<Bytes>>, Failure> {
         let bytes = match body {
             Some(body) => serde_json::to_vec(body).map_err(|error| broken(&error))?,
             None => Vec::new(),
@@ -125,17 +187,21 @@ impl Client {
         if let Place::Tcp(_, token) = &self.place {
             request = request.header("authorization", format!("Bearer {token}"));
         }
-        let request = request.body(Full::new(Bytes::from(bytes))).map_err(|error| broken(&error))?;
-        let answer = self.runtime.block_on(async {
-            let patience = self.patience.get();
-            tokio::time::timeout(patience, self.exchange(request)).await.unwrap_or_else(|_| {
-                Err(Failure::new(
-                    ErrorKind::Failed,
-                    format!("the server did not answer within {} s", patience.as_secs()),
-                    "see its log; `cairn status` shows what it is at",
-                ))
-            })
-        })?;
+        request.body(Full::new(Bytes::from(bytes))).map_err(|error| broken(&error))
+    }
+
+    async fn answer(&self, request: Request<Full<Bytes>>) -> Result<Answer, Failure> {
+        let patience = self.patience.get();
+        tokio::time::timeout(patience, self.exchange(request)).await.unwrap_or_else(|_| {
+            Err(Failure::new(
+                ErrorKind::Failed,
+                format!("the server did not answer within {} s", patience.as_secs()),
+                "see its log; `cairn status` shows what it is at",
+            ))
+        })
+    }
+
+    fn understand<T: DeserializeOwned>(&self, answer: Answer) -> Result<T, Failure> {
         let (status, version, bytes) = answer;
         self.compare_version(version.as_deref());
         if status.is_success() {
@@ -147,10 +213,7 @@ impl Client {
         }
     }
 
-    async fn exchange(
-        &self,
-        request: Request<Full<Bytes>>,
-    ) -> Result<(hyper::StatusCode, Option<String>, Bytes), Failure> {
+    async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<Answer, Failure> {
         match &self.place {
             Place::Data(dir) => {
                 let path = dir.join("control.sock");
@@ -188,7 +251,7 @@ impl Client {
 async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: S,
     request: Request<Full<Bytes>>,
-) -> Result<(hyper::StatusCode, Option<String>, Bytes), Failure> {
+) -> Result<Answer, Failure> {
     let cut = |error: hyper::Error| {
         Failure::new(
             ErrorKind::Failed,
@@ -206,6 +269,14 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let bytes = response.into_body().collect().await.map_err(cut)?.to_bytes();
     driver.abort();
     Ok((status, version, bytes))
+}
+
+fn broken(what: &dyn std::fmt::Display) -> Failure {
+    Failure::new(
+        ErrorKind::Failed,
+        format!("the server's answer cannot be used: {what}"),
+        "check that `cairn serve` and this program have the same version",
+    )
 }
 
 fn no_server(place: &dyn std::fmt::Display, dir: Option<&Path>, error: &std::io::Error) -> Failure {

@@ -114,12 +114,16 @@ fn follow(mut job: api::Job, client: &Client, output: Output) -> Result<Option<a
         if output.json && told.replace(second) != Some(second) {
             print_line(&status_line(&job));
         }
-        if client.wait(ask_in(&job), &mut interrupt) {
+        let now = match client.wait(ask_in(&job), &mut interrupt) {
+            true => None,
+            false => look(&job, client, &mut interrupt)?,
+        };
+        let Some(now) = now else {
             bar.finish_and_clear();
             // A dump that was whole in that very moment counts on the server: its files must stay then.
             return interrupted(&job, client, &mut interrupt);
-        }
-        job = client.get(&format!("/v1/jobs/{}", job.id))?;
+        };
+        job = now;
     }
     tell_notes(&job);
     bar.finish_and_clear();
@@ -130,6 +134,16 @@ fn follow(mut job: api::Job, client: &Client, output: Output) -> Result<Option<a
         Some(error) => Err(error.into()),
         None => Ok(job.outcome),
     }
+}
+
+/// How a job is now; none where Ctrl-C comes before a server has answered that may never do.
+fn look(
+    job: &api::Job,
+    client: &Client,
+    interrupt: &mut tokio::signal::unix::Signal,
+) -> Result<Option<api::Job>, Failure> {
+    let path = format!("/v1/jobs/{}", job.id);
+    client.get_unless(&path, std::slice::from_mut(interrupt), ASK_EVERY, &|| false)
 }
 
 /// Whether the server says that a job has failed. One that it can't be asked about may have come to its end.
@@ -164,10 +178,18 @@ fn interrupted(
         let what = format!("{kind} of {subject} goes on, on the server");
         return Err(Failure::new(ErrorKind::Interrupted, what, next));
     }
-    let path = format!("/v1/jobs/{}", job.id);
-    let mut now: api::Job = client.delete(&path)?;
+    let asked: Option<api::Job> = client.delete_unless(&format!("/v1/jobs/{}", job.id), interrupt)?;
+    let Some(mut now) = asked else {
+        let what = format!("{kind} of {subject} was to be ended, and the server does not answer");
+        return Err(Failure::new(
+            ErrorKind::Interrupted,
+            what,
+            "see how it is with `cairn status` once it does",
+        ));
+    };
     while now.state == api::JobState::Running && !client.wait(ASK_EVERY, interrupt) {
-        now = client.get(&path)?;
+        let Some(later) = look(&now, client, interrupt)? else { break };
+        now = later;
     }
     if now.state == api::JobState::Done {
         return Ok(now.outcome);

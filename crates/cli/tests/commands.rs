@@ -611,3 +611,58 @@ fn who_never_shows_the_token_takes_no_place_of_the_api_for_long_whatever_he_says
     let _ = known.read(&mut rest).unwrap();
     assert!(answers(&mut known), "who has shown the token is not let go of");
 }
+
+#[test]
+fn command_that_waits_for_a_server_which_does_not_answer_any_more_ends_by_ctrl_c() {
+    use std::os::unix::net::UnixListener;
+    use std::time::Instant;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("server.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let mut command = cairn();
+    command.args(["volume", "check", "vol0", "--json", "--server"]).arg(format!("unix:{}", path.display()));
+    let mut process = command.stdout(std::process::Stdio::null()).spawn().unwrap();
+    let until = Instant::now() + running::PATIENCE;
+    let accept = || {
+        while Instant::now() < until {
+            match listener.accept() {
+                Ok((stream, _)) => return Some(stream),
+                Err(_) => std::thread::sleep(std::time::Duration::from_millis(10)),
+            }
+        }
+        None
+    };
+    let mut asks = accept().expect("it asks for the check");
+    asks.set_nonblocking(false).unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        asks.read_exact(&mut byte).unwrap();
+        head.extend(byte);
+    }
+    let job = serde_json::json!({
+        "id": "j", "kind": "volume check", "subject": "vol0", "state": "running", "phase": "checking",
+        "done_bytes": 0, "total_bytes": 0, "rate": 0, "elapsed_ms": 1,
+    });
+    let job = job.to_string();
+    let answer = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{job}",
+        job.len()
+    );
+    asks.write_all(answer.as_bytes()).unwrap();
+    // How it is, and then that it is to end: neither is answered.
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        held.extend(accept());
+        let sent = Command::new("kill").args(["-INT", &process.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    }
+    while process.try_wait().unwrap().is_none() && Instant::now() < until {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let ended = process.try_wait().unwrap();
+    let _ = process.kill();
+    process.wait().unwrap();
+    assert_eq!((held.len(), ended.and_then(|ended| ended.code())), (2, Some(130)));
+}

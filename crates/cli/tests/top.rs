@@ -4,9 +4,13 @@ mod running;
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use running::{PATIENCE, Running, cairn, wait_until};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -43,9 +47,13 @@ impl Terminal {
     }
 
     fn start(&self, server: &Running) -> std::process::Child {
+        self.start_with(&["--data", server.data.to_str().unwrap()])
+    }
+
+    fn start_with(&self, arguments: &[&str]) -> std::process::Child {
         let end = || self.slave.try_clone().unwrap();
         let mut command = cairn();
-        command.args(["top", "--data"]).arg(&server.data);
+        command.arg("top").args(arguments);
         command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap()
     }
 
@@ -117,6 +125,58 @@ fn terminal_shows_what_goes_on_and_is_given_back_however_it_ends() {
         } else {
             assert_eq!(code, Some(0), "{key:?}: {}", terminal.text);
         }
+    }
+}
+
+/// Hands a connection on to the server, until either side is through with it.
+fn hand_on(mut asks: UnixStream, server: &Path) {
+    let mut answers = UnixStream::connect(server).unwrap();
+    let (mut asked, mut there) = (asks.try_clone().unwrap(), answers.try_clone().unwrap());
+    let upward = thread::spawn(move || {
+        let _ = std::io::copy(&mut asked, &mut there);
+        let _ = there.shutdown(Shutdown::Write);
+    });
+    let _ = std::io::copy(&mut answers, &mut asks);
+    upward.join().unwrap();
+}
+
+#[test]
+fn keys_and_signals_end_it_also_while_the_server_does_not_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server(&dir);
+    for (number, key) in ["q", "\x03", "TERM"].into_iter().enumerate() {
+        let mut terminal = Terminal::open();
+        let between = dir.path().join(format!("between{number}"));
+        let listener = UnixListener::bind(&between).unwrap();
+        let real = server.data.join("control.sock");
+        let (tell, hangs) = mpsc::channel();
+        thread::spawn(move || {
+            // The first look is one of two questions; the next one is not answered.
+            for _ in 0..2 {
+                hand_on(listener.accept().unwrap().0, &real);
+            }
+            tell.send(listener.accept().unwrap().0)
+        });
+        let mut top = terminal.start_with(&["--server", &format!("unix:{}", between.display())]);
+        let _held = hangs.recv_timeout(PATIENCE).expect("it asks again");
+        terminal.wait_for(ENTER, 1);
+        let said = match key {
+            "TERM" => {
+                let sent = std::process::Command::new("kill").arg(top.id().to_string()).status();
+                sent.is_ok_and(|sent| sent.success())
+            }
+            key => terminal.keys.write_all(key.as_bytes()).is_ok(),
+        };
+        let until = Instant::now() + PATIENCE;
+        while top.try_wait().unwrap().is_none() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(20));
+        }
+        let ended = top.try_wait().unwrap();
+        let _ = top.kill();
+        top.wait().unwrap();
+        assert_eq!((said, ended.and_then(|ended| ended.code())), (true, Some(0)), "{key:?} ends it");
+        terminal.wait_for(LEAVE, 1);
+        assert!(terminal.is_plain(), "{key:?}");
     }
 }
 

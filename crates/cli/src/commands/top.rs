@@ -47,7 +47,15 @@ pub fn run(once: bool, client: &Client, output: Output) -> Result<(), Failure> {
                 return Ok(());
             }
         }
-        let now = see(client)?;
+        // A server that does not answer keeps nobody here.
+        let leaves = || screen.wants_to_leave();
+        let Some(status) = client.get_unless("/v1/status", &mut signals, KEYS_EVERY, &leaves)? else {
+            return Ok(());
+        };
+        let Some(jobs) = client.get_unless("/v1/jobs", &mut signals, KEYS_EVERY, &leaves)? else {
+            return Ok(());
+        };
+        let now = Seen { at: Instant::now(), status, jobs };
         let (width, height) = screen.size();
         screen.draw(&Look::between(&before, &now).render(width, height))?;
         before = now;
