@@ -7,6 +7,7 @@
 //! A probe is a command, run by the server with the server's rights; so it is taken on the control socket alone, never over TCP.
 
 use std::collections::{BTreeMap, HashSet};
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -219,12 +220,19 @@ impl Drills {
     pub(crate) fn forget(&self, name: &str) -> Result<(), ServerError> {
         state::refuse_unread(self.unread.lock().get(name))?;
         let mut documents = self.documents.lock();
-        if documents.remove(name).is_none() {
+        if !documents.contains_key(name) {
             let (what, name) = ("drill of the mirror", name.to_owned());
             return Err(ServerError::NotFound { what, name, list: "cairn status" });
         }
         let path = path(&self.volumes, name);
-        state::remove(&path).map_err(ServerError::path("remove", &path))
+        match state::remove(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(ServerError::path("remove", &path)(error));
+            }
+            // Before it is gone the next start would have it again.
+            _ => drop(documents.remove(name)),
+        }
+        Ok(())
     }
 
     /// The volume is gone, and its file with it: another one that gets its name has none.

@@ -70,3 +70,26 @@ fn drill_that_the_end_of_its_server_cuts_off_each_time_is_stale_and_not_put_off(
     let anew = drills.note_request("m", &asked).unwrap();
     assert!(!anew.is_stale(drills.now_ms()), "its owner has said again how often");
 }
+
+#[test]
+fn drills_whose_file_cannot_be_removed_are_there_to_be_forgotten_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)));
+    let volumes = Volumes::open(folder.path().to_owned(), ByteSize(1 << 20), clock.clone()).unwrap();
+    let own = volumes.folder("m");
+    std::fs::create_dir(&own).unwrap();
+    let drills = Drills::open(Arc::new(volumes), clock).unwrap();
+    let asked = api::DrillRequest { probe: Some("true".to_owned()), ..api::DrillRequest::default() };
+    drills.note_request("m", &asked).unwrap();
+    // What a kill may have left of writing it goes first, and this can't go.
+    std::fs::create_dir(own.join("drill.new")).unwrap();
+    for attempt in 0..2 {
+        let refused = drills.forget("m").unwrap_err();
+        assert!(!matches!(refused, ServerError::NotFound { .. }), "{attempt}: {refused}");
+        assert_eq!(drills.documents.lock().len(), 1, "as the next start has it");
+    }
+    std::fs::remove_dir(own.join("drill.new")).unwrap();
+    drills.forget("m").unwrap();
+    assert!(drills.documents.lock().is_empty() && !own.join("drill.json").exists());
+    assert!(matches!(drills.forget("m"), Err(ServerError::NotFound { .. })));
+}
