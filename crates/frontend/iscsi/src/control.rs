@@ -1,8 +1,11 @@
 //! What is no SCSI command: NOPs, task management, text requests, logout.
 
+use std::net::SocketAddr;
+
 use cairn_proto_iscsi::pdu::Header;
 use cairn_proto_iscsi::{Event, Management, ManagementResponse, text};
 
+use crate::listener::canonical;
 use crate::round::Round;
 use crate::session::{Gathered, Incoming, Session};
 
@@ -115,7 +118,8 @@ impl Session<'_> {
     fn send_targets(&self, which: &str, answer: &mut Vec<u8>) {
         let portal = match (&self.shared.options.advertise, self.socket.local()) {
             (Some(advertise), _) => advertise.clone(),
-            (None, Some(local)) => local.to_string(),
+            // An initiator that has IPv4 alone reaches no address of the other kind.
+            (None, Some(local)) => SocketAddr::new(canonical(local.ip()), local.port()).to_string(),
             (None, None) => return,
         };
         let targets = match (&self.place, which) {

@@ -14,7 +14,7 @@ use cairn_frontend_iscsi::{
 };
 use cairn_proto_iscsi::pdu::{self, Header, opcode};
 use harness::initiator::{Initiator, transfer};
-use harness::{PREFIX, SIZE, TestServer, eventually};
+use harness::{PREFIX, SIZE, TestServer, TestTargets, eventually};
 use parking_lot::Mutex;
 
 const READS: u8 = 0x40;
@@ -901,6 +901,30 @@ fn targets_are_named_to_those_who_may_use_them_in_pieces_that_they_take() {
     let mut normal = login(&server, 2);
     assert_eq!(named(&ask_text(&mut normal, "SendTargets=\0").0), ["v.plain"]);
     assert_eq!(ask_text(&mut normal, &format!("SendTargets={PREFIX}v.large\0")).0, "");
+}
+
+#[test]
+fn portal_for_all_addresses_tells_an_initiator_that_came_over_ipv4_an_address_of_that() {
+    let Ok(listener) = Listener::bind("[::]:0") else {
+        eprintln!("skipped: there is no IPv6 here");
+        return;
+    };
+    let server =
+        IscsiServer::start(vec![listener], Arc::new(TestTargets::new()), ServerOptions::default()).unwrap();
+    let port = server.addresses()[0].rsplit(':').next().unwrap().to_owned();
+    for host in ["127.0.0.1", "[::1]"] {
+        let portal = format!("{host}:{port}");
+        if std::net::TcpStream::connect(&portal).is_err() {
+            eprintln!("skipped: {host} does not lead to it");
+            continue;
+        }
+        let mut discovery = Initiator::login_with(&portal, "", 1, "SessionType=Discovery\0").unwrap();
+        let (answer, ..) = ask_text(&mut discovery, "SendTargets=All\0");
+        let addresses: Vec<&str> =
+            answer.split_terminator('\0').filter_map(|pair| pair.strip_prefix("TargetAddress=")).collect();
+        let told = format!("{portal},1");
+        assert!(!addresses.is_empty() && addresses.iter().all(|address| *address == told), "{answer}");
+    }
 }
 
 #[test]
