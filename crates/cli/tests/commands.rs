@@ -449,6 +449,24 @@ fn whatever_is_wrong_with_a_request_is_told_as_every_other_error() {
 }
 
 #[test]
+fn disk_that_is_too_short_for_a_volume_to_grow_is_told_by_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("disk.img");
+    std::fs::File::create(&image).unwrap().set_len(128 << 20).unwrap();
+    let Some(disk) = running::Loop::over(&image) else { return };
+    let server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "v", "--device", &disk.0]);
+    let grow = ["volume", "grow", "v", "--size", "1G", "--json"];
+    let output = server.run(&grow);
+    refused(&output, 22, "too-small", &grow);
+    let said = String::from_utf8(output.stdout).unwrap();
+    let told: serde_json::Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
+    let next = told["next"].as_str().unwrap();
+    assert!(next.contains(&disk.0), "{next}");
+    assert!(!next.contains("--device"), "there is no such option: {next}");
+}
+
+#[test]
 fn manager_is_told_when_the_server_is_ready_and_when_it_ends() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("notify");

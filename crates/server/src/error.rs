@@ -262,6 +262,8 @@ pub enum ServerError {
         need: u64,
         /// Bytes.
         have: u64,
+        /// The last of them, of a volume that is there.
+        last: Option<PathBuf>,
     },
     /// The server's own key can't be read.
     #[error("{}, the key of this server by which its peers know it, is damaged: there is no key and certificate in it", path.display())]

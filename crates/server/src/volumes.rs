@@ -638,7 +638,8 @@ impl Volumes {
         let blocks = new.blocks.unwrap_or_else(|| Volume::blocks_for(have, role));
         let need = Volume::device_bytes(blocks, role);
         if blocks == 0 || need > have {
-            return Err(ServerError::DeviceTooSmall { size: blocks.saturating_mul(BLOCK), need, have });
+            let size = blocks.saturating_mul(BLOCK);
+            return Err(ServerError::DeviceTooSmall { size, need, have, last: None });
         }
         let options = FormatOptions { id: new.id, blocks, role: new.role };
         let log = new.log_device.map(|path| LogFile::take(Path::new(path))).transpose()?;
@@ -833,6 +834,7 @@ impl OpenVolume {
                 size: self.volume.status().blocks * BLOCK,
                 need,
                 have: before + last.geometry().length,
+                last: self.paths.last().cloned(),
             },
             error => error.into(),
         })
@@ -865,6 +867,7 @@ impl OpenVolume {
                 size: blocks * BLOCK,
                 need,
                 have: before + last.geometry().length,
+                last: Some(path.clone()),
             },
             error => error.into(),
         })?;

@@ -220,6 +220,9 @@ impl ServerError {
                  `truncate -s 0 {0}` and then `truncate -s SIZE {0}`; else name another device",
                 path.display()
             ),
+            E::DeviceTooSmall { last: Some(last), .. } => {
+                format!("enlarge {}, the last device of the volume, and run the command again", last.display())
+            }
             E::DeviceTooSmall { .. } => "give a smaller --size, or more --device".into(),
             E::DamagedIdentity { path } => format!(
                 "put a copy of it back in its place, and start the server again. Without a copy: `mv {0} {0}.damaged`, and the server makes a new key when it starts; to its peers it is another server then: each mirror here wants a new token of its source (`cairn peer invite` there, \

@@ -123,6 +123,7 @@ impl Volumes {
                 size: blocks.saturating_mul(super::BLOCK),
                 need,
                 have,
+                last: None,
             });
         }
         Ok(unfinished)
