@@ -216,6 +216,12 @@ impl Making<'_> {
             tracing::warn!(volume, %error, "snapshots that no image dump needs any more stay until the next one");
         }
     }
+
+    /// Deletes the snapshot that was made for a dump that is not there. Where it can't go now it stays held, by which the next dump knows that it is nobody's.
+    fn take_back(&self, target: SnapshotId) -> Result<(), ServerError> {
+        let gone = self.open.volume.let_go_of_snapshots(&[target]);
+        gone.map(drop).map_err(ServerError::volume(&self.open.name))
+    }
 }
 
 /// True of `image.LEVEL.ID`: an owner may have called one `image.something` and hold it.
@@ -301,8 +307,7 @@ impl Server {
             })
         })();
         if own {
-            open.volume.hold_snapshot(target.id, false).map_err(&failed)?;
-            open.volume.delete_snapshots(&[target.id]).map_err(&failed)?;
+            making.take_back(target.id)?;
         }
         counted
     }
@@ -448,8 +453,7 @@ impl Task<'_> {
         }
         if own && (outcome.is_err() || self.handed.keep_nothing()) {
             // What was made for a dump that is not there is of no use.
-            let _ = open.volume.hold_snapshot(target.id, false);
-            let _ = open.volume.delete_snapshots(&[target.id]);
+            let _ = making.take_back(target.id);
         }
         outcome
     }

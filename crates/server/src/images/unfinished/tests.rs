@@ -158,5 +158,13 @@ fn dump_counts_though_the_snapshot_of_the_one_before_cannot_go() {
     drop(clone);
     making.let_go(&making.document().expect("a document")).expect("nobody needs it");
     assert!(open.volume.snapshot(before).is_none() && open.volume.snapshot(now).is_some());
+    // One that was made for a dump that is not there is no other's either where it can't go.
+    let failed = made("image.0.00000003");
+    let clone = open.volume.keep_snapshot(failed).expect("a clone of it");
+    making.take_back(failed).expect_err("it can't go");
+    assert!(open.volume.snapshot(failed).is_some_and(|found| found.held), "it is known as a dump's still");
+    drop(clone);
+    making.let_go(&making.document().expect("a document")).expect("nobody needs it");
+    assert!(open.volume.snapshot(failed).is_none());
     volumes.end();
 }
