@@ -449,6 +449,32 @@ fn whatever_is_wrong_with_a_request_is_told_as_every_other_error() {
 }
 
 #[test]
+fn settings_of_a_past_are_refused_as_those_of_the_present_hold_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    volume_with_lun(&server);
+    server.good(&["snapshot", "create", "vol0@then"]);
+    let here = |name: &str| running::path(dir.path(), name);
+    let (origin, store) = (here("disk"), here("store"));
+    server.good(&["device", "adopt", "disk0", "--origin", &origin, "--size", "8M", "--history", &store]);
+    server.good(&["history", "mark", "disk0", "then"]);
+    server.good(&["history", "view", "disk0", "--mark", "then", "--as", "then"]);
+    let set = r#"{"initiators":["iqn.2000-01.example:friend"]}"#;
+    for path in ["/v1/devices/disk0@then/access", "/v1/volumes/vol0@then/luns/db/access"] {
+        let mut stream = UnixStream::connect(server.data.join("control.sock")).unwrap();
+        let head = format!(
+            "PATCH {path} HTTP/1.1\r\nhost: cairn\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{set}",
+            set.len()
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{path}: whoever is to be kept out gets in: {answer}");
+    }
+    assert!(!server.data.join("exports.json").exists(), "nothing is set");
+}
+
+#[test]
 fn disk_that_is_too_short_for_a_volume_to_grow_is_told_by_its_name() {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("disk.img");

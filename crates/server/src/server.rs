@@ -517,6 +517,12 @@ impl Server {
         let bytes = match ExportName::parse(name) {
             Some(parsed) => {
                 let open = self.volumes.get(parsed.volume)?;
+        if name.contains('@') {
+            return Err(ServerError::Invalid {
+                what: "the name",
+                rule: "settings are of a LUN or of an adopted device: they hold for its snapshots, views and clones as well",
+            });
+        }
                 open.luns.find(parsed.lun).map_err(ServerError::files(name))?.bytes
             }
             None => {
