@@ -541,6 +541,28 @@ fn log_in(server: &Running, target: &str, isid: u8) -> Result<Initiator, u16> {
     Initiator::login(&portal, &format!("iqn.2026-11.io.cairn:{target}"), isid, false)
 }
 
+#[test]
+fn target_that_two_disks_have_by_their_names_leads_to_neither() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    let dump = running::path(dir.path(), "dump");
+    for (volume, lun) in [("a.b", "a.b/c"), ("x", "x/b.c")] {
+        server.good(&["volume", "create", volume, "--size", "64M"]);
+        server.good(&["lun", "create", lun, "--size", "1M"]);
+    }
+    server.good(&["image", "dump", "x", "-0", "--to", &dump]);
+    assert!(log_in(&server, "a.b.c", 1).is_ok());
+    // No dump says beforehand which LUNs it brings.
+    server.good(&["image", "restore", "a", &dump]);
+    assert_eq!(log_in(&server, "a.b.c", 2).err(), Some(0x0203), "it would be another disk than before");
+    let problems = server.json(&["status"])["problems"].to_string();
+    assert!(problems.contains("a.b/c, a/b.c have the same iSCSI target"), "{problems}");
+    assert!(log_in(&server, "x.b.c", 3).is_ok(), "all others are as they were");
+    server.good(&["volume", "delete", "a", "--yes"]);
+    assert!(log_in(&server, "a.b.c", 4).is_ok(), "it has it alone");
+    assert_eq!(server.json(&["status"])["problems"], serde_json::json!([]));
+}
+
 /// PERSISTENT RESERVE OUT with APTPL; its status.
 fn reserve_out(initiator: &mut Initiator, action: u8, kind: u8, keys: (u64, u64)) -> u8 {
     let mut cdb = [0; 16];

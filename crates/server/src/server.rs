@@ -1,5 +1,6 @@
 //! The server: its parts, how they start and end, and what it looks like at a glance.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -341,6 +342,8 @@ impl Server {
         problems.extend(self.schedule_problems());
         problems.extend(self.state_problems());
         problems.extend(self.access_problems());
+        let exports = self.exports();
+        problems.extend(self.target_problems(&exports));
         problems.extend(followers.iter().filter(|follower| follower.over_rpo).map(|follower| api::Problem {
             subject: follower.volume.clone(),
             message: "a mirror of it is further behind than its owner wants".to_owned(),
@@ -367,7 +370,7 @@ impl Server {
             iscsi: self.iscsi.addresses().to_vec(),
             volumes: self.volumes.list(),
             devices: self.list_devices(),
-            exports: self.exports(),
+            exports,
             mirrors: self.list_mirrors(),
             drills: self.drills.list(),
             governors: self.governors(),
@@ -514,15 +517,15 @@ impl Server {
         name: &str,
         request: &api::SetAccess,
     ) -> Result<api::Export, ServerError> {
-        let bytes = match ExportName::parse(name) {
-            Some(parsed) => {
-                let open = self.volumes.get(parsed.volume)?;
         if name.contains('@') {
             return Err(ServerError::Invalid {
                 what: "the name",
                 rule: "settings are of a LUN or of an adopted device: they hold for its snapshots, views and clones as well",
             });
         }
+        let bytes = match ExportName::parse(name) {
+            Some(parsed) => {
+                let open = self.volumes.get(parsed.volume)?;
                 open.luns.find(parsed.lun).map_err(ServerError::files(name))?.bytes
             }
             None => {
@@ -576,6 +579,25 @@ impl Server {
             subject: export,
         };
         self.access.without_secret().into_iter().map(problem).collect()
+    }
+
+    /// Disks that nobody can log in to, as another one's target has the same name.
+    fn target_problems(&self, exports: &[api::Export]) -> Vec<api::Problem> {
+        let mut disks: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+        for export in exports.iter().filter(|export| !export.name.contains('@')) {
+            disks.entry(&export.target.name).or_default().insert(self.devices.disk_of(&export.name));
+        }
+        let problem = |(target, disks): (&str, BTreeSet<String>)| {
+            let first = disks.first().filter(|_| disks.len() > 1 && !self.iscsi_portals.is_empty())?.clone();
+            let all = disks.into_iter().collect::<Vec<_>>().join(", ");
+            Some(api::Problem {
+                subject: first,
+                message: format!("{all} have the same iSCSI target {target}: nobody can log in to any of them"),
+                next: "delete one of them, or bring its volume here under another name; over NBD each has its own"
+                    .to_owned(),
+            })
+        };
+        disks.into_iter().filter_map(problem).collect()
     }
 
     pub(crate) fn sessions_of(&self, concerned: impl Fn(&ExportName<'_>) -> bool) -> Vec<String> {

@@ -2,8 +2,9 @@
 //! `iqn.2026-11.io.cairn:VOLUME.SNAPSHOT.LUN`, as `VOLUME@VIEW/LUN` is; an adopted device is `iqn.2026-11.io.cairn:DEVICE`, and `DEVICE@VIEW` is `DEVICE.VIEW`.
 //! A LUN that was adopted is two targets, and one unit behind them: the same disk by two ports.
 //!
-//! Names may have dots themselves. What a target name stands for is found by trying: present LUNs come first, then devices, then LUNs of snapshots, then
-//! views, and the shorter name of a volume or a device before the longer. What it finds is then the same for as long as these are.
+//! Names may have dots themselves. What a target name stands for is found by trying: LUNs of the present and devices come first, then LUNs of snapshots, then
+//! views, and the shorter name of a volume or a device before the longer. What it finds is then the same for as long as these are. Where two disks of the present have the same, it leads to
+//! neither: nobody makes such a one here, but a restore, a mirror or a rollback may bring it, and who logs in again would write to another disk.
 
 use cairn_device::DeviceError;
 use cairn_frontend_iscsi::{
@@ -52,22 +53,6 @@ pub(crate) struct TargetTable {
     pub(crate) fingerprint: String,
 }
 
-/// A LUN that a target name stands for.
-struct Found {
-    volume: String,
-    snapshot: Option<String>,
-    lun: String,
-}
-
-impl Found {
-    fn export(&self) -> String {
-        match &self.snapshot {
-            Some(snapshot) => format!("{}@{snapshot}/{}", self.volume, self.lun),
-            None => format!("{}/{}", self.volume, self.lun),
-        }
-    }
-}
-
 /// Every way to cut a name in two at a dot.
 fn cuts(name: &str) -> impl Iterator<Item = (&str, &str)> {
     name.match_indices('.').map(|(at, _)| (&name[..at], &name[at + 1..]))
@@ -78,35 +63,50 @@ impl TargetTable {
         &self.exports.volumes
     }
 
-    /// The export that a target name stands for.
+    /// The export that a target name stands for; none where that is not one.
     fn find(&self, target: &str) -> Option<String> {
         let name = target.strip_prefix(PREFIX)?;
-        let device = || self.exports.devices.export(name).map(|_| name.to_owned());
+        match &self.find_present(name)[..] {
+            [] => {}
+            [one] => return Some(one.clone()),
+            several => {
+                tracing::warn!(
+                    target,
+                    disks = several.join(", "),
+                    "several disks have this target: it leads to none"
+                );
+                return None;
+            }
+        }
         let view = || {
             let mut names = cuts(name).map(|(device, view)| format!("{device}@{view}"));
             names.find(|name| self.exports.devices.export(name).is_some())
         };
-        let lun = self.find_present(name).map(|found| found.export());
-        lun.or_else(device).or_else(|| Some(self.find_past(name)?.export())).or_else(view)
+        self.find_past(name).or_else(view)
     }
 
-    fn find_present(&self, name: &str) -> Option<Found> {
+    /// The disks of the present that have that name. A LUN and the device on it are one.
+    fn find_present(&self, name: &str) -> Vec<String> {
         let exists = |(volume, lun): &(&str, &str)| {
             self.volumes().get(volume).is_ok_and(|open| self.exports.find_lun(&open, lun).is_some())
         };
-        let (volume, lun) = cuts(name).find(exists)?;
-        Some(Found { volume: volume.to_owned(), snapshot: None, lun: lun.to_owned() })
+        let luns = cuts(name).filter(exists).map(|(volume, lun)| format!("{volume}/{lun}"));
+        let mut found: Vec<String> = luns.collect();
+        let devices = &self.exports.devices;
+        if devices.export(name).is_some() && !found.contains(&devices.disk_of(name)) {
+            found.push(name.to_owned());
+        }
+        found
     }
 
-    fn find_past(&self, name: &str) -> Option<Found> {
+    fn find_past(&self, name: &str) -> Option<String> {
         for (volume, rest) in cuts(name) {
             let Ok(open) = self.volumes().get(volume) else { continue };
             for (snapshot, lun) in cuts(rest) {
                 let Ok(Some(image)) = open.past(snapshot) else { continue };
                 let luns = open.luns.readable_in(&image).unwrap_or_default();
                 if luns.iter().any(|known| known.name == lun) {
-                    let (volume, lun) = (volume.to_owned(), lun.to_owned());
-                    return Some(Found { volume, snapshot: Some(snapshot.to_owned()), lun });
+                    return Some(format!("{volume}@{snapshot}/{lun}"));
                 }
             }
         }
