@@ -174,6 +174,39 @@ fn device_whose_settings_are_damaged_is_not_exported_nor_is_the_lun_that_it_is_o
     takes_writes(&server, "v/other");
 }
 
+#[test]
+fn disk_of_a_device_whose_settings_are_put_back_is_nobodys_until_the_device_has_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Running::start(dir.path(), "d");
+    volume(&server, "v");
+    let history = path(dir.path(), "history");
+    server.good(&["device", "adopt", "disk0", "--origin", "lun:v/db", "--history", &history]);
+    takes_writes(&server, "disk0");
+    server.terminate();
+    let document = server.data.join("devices/disk0.json");
+    let whole = std::fs::read(&document).unwrap();
+    std::fs::write(&document, DAMAGE).unwrap();
+    server.restart();
+    assert!(!server.has_export("v/db"), "it is kept for the device");
+    std::fs::write(&document, whole).unwrap();
+    // Whoever has the store open lets it go in some seconds, for which an opening waits.
+    let store = std::fs::File::open(&history).unwrap();
+    store.try_lock().unwrap();
+    let restore = ["state", "restore", "devices/disk0.json"];
+    std::thread::scope(|scope| {
+        let restored = scope.spawn(|| server.run(&restore));
+        let got_past = (0..30).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            server.has_export("v/db")
+        });
+        drop(store);
+        restored.join().unwrap();
+        assert!(!got_past, "what is written to it is missing in the history of the device");
+    });
+    wait_until("the device is open", || server.has_export("disk0"));
+    takes_writes(&server, "disk0");
+}
+
 /// A source of `data` and `logs`, and their mirrors, which belong together on both sides.
 fn mirrored(dir: &Path) -> (Running, Running) {
     let mut source = Running::start(dir, "source");

@@ -238,20 +238,20 @@ impl Devices {
     }
 
     /// Opens what the document of a device says. One whose document can't be read is not exported; where it is, which never changes, is taken from the copy beside it, so that nobody else gets to that.
-    /// One that is on something `silent` stays closed until that answers.
-    fn open_one(&self, name: &str, silent: &BTreeSet<PathBuf>) -> Result<(), ServerError> {
+    /// One that is on something `silent` stays closed until that answers. False where there is none, or none any more.
+    fn open_one(&self, name: &str, silent: &BTreeSet<PathBuf>) -> Result<bool, ServerError> {
         let path = self.path(name);
         let (document, unread) = state::known::<Document>(&path);
         if let Some(unread) = unread {
             let copy = state::load::<Document>(&state::previous(&path)).ok().flatten();
             let closed = Entry::Unavailable(copy.unwrap_or_else(Document::unknown), Arc::new(unread.error()));
             self.entries.write().insert(name.to_owned(), closed);
-            return Ok(());
+            return Ok(true);
         }
-        let Some(document) = document else { return Ok(()) };
+        let Some(document) = document else { return Ok(false) };
         if document.adopting {
             tracing::warn!(device = name, "its adoption had not come to its end; run the same command again");
-            return self.take_back(name, &document);
+            return self.take_back(name, &document).map(|()| false);
         }
         match state::load::<Document>(&state::previous(&path)) {
             Ok(Some(before)) if before.adopting || !before.loose.is_empty() => state::renew_copy(&path),
@@ -275,22 +275,27 @@ impl Devices {
                 }
                 entry
             }
-            Err(error) if self.was_released(&document, &error) => return self.drop_released(name),
+            Err(error) if self.was_released(&document, &error) => {
+                return self.drop_released(name).map(|()| false);
+            }
             Err(error) => {
                 tracing::error!(device = name, %error, "an adopted device cannot be opened; the others are served");
                 Entry::Unavailable(document, Arc::new(error))
             }
         };
         self.entries.write().insert(name.to_owned(), entry);
-        Ok(())
+        Ok(true)
     }
 
     /// Takes in a device whose document could not be read: what the document says by now, or that there is none.
     pub(crate) fn read(&self, name: &str) -> Result<(), ServerError> {
         let _turn = self.turns.take(&[name], "its document is being read")?;
         self.check_unread(name)?;
-        self.entries.write().remove(name);
-        self.open_one(name, &BTreeSet::new())
+        // It stands there until then: who finds its LUN free in between writes past its history.
+        if !self.open_one(name, &BTreeSet::new())? {
+            self.entries.write().remove(name);
+        }
+        Ok(())
     }
 
     /// Refuses a device that is in service, or out of it for another reason than its document.
