@@ -167,11 +167,14 @@ fn device_whose_settings_are_damaged_is_not_exported_nor_is_the_lun_that_it_is_o
     server.restart();
     assert!(server.disk("v/other").write(0, &[1; 4096]).is_err(), "it may be the one");
     takes_writes(&server, "disk1");
+    let mut early = server.disk("v/db");
+    early.read(0, 4096).expect("it may be any disk");
     // Put back, it is taken in without a restart.
     std::fs::write(&document, whole).unwrap();
     server.good(&["state", "restore", "devices/disk0.json"]);
     takes_writes(&server, "disk0");
     takes_writes(&server, "v/other");
+    assert!(early.read(0, 4096).is_err(), "it would go on past the device");
 }
 
 #[test]
