@@ -214,10 +214,13 @@ fn wrong_names_and_sizes_are_refused_with_their_kind() {
     server.bad(20, "wrong-size", &["volume", "create", "v", "--size", "1000"]);
     server.bad(20, "wrong-size", &["volume", "create", "v", "--size", "0"]);
     server.bad(20, "wrong-size", &["volume", "create", "v", "--size", "8K"]);
+    // With what a volume needs besides it is more bytes than there are numbers.
+    server.bad(20, "wrong-size", &["volume", "create", "v", "--size", "18446744073709547520"]);
     server.bad(21, "taken", &["volume", "create", "vol0", "--size", "1G"]);
     server.bad(10, "not-found", &["volume", "show", "nothing"]);
     server.bad(10, "not-found", &["volume", "grow", "nothing", "--size", "1G"]);
     server.bad(20, "wrong-size", &["volume", "grow", "vol0", "--size", "64M"]);
+    server.bad(20, "wrong-size", &["volume", "grow", "vol0", "--size", "16383P"]);
     server.bad(10, "not-found", &["volume", "delete", "nothing", "--yes"]);
     server.bad(10, "not-found", &["volume", "check", "nothing"]);
     server.bad(2, "usage", &["volume", "delete", "vol0"]);

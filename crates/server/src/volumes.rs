@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use cairn_base::{BLOCK_SIZE, ByteSize, Clock, VolumeId};
 use cairn_device::{ConcatDevice, Device, FileDevice, FileOptions, OpenError, Rehearsal, RehearsalDevice};
 use cairn_files::{Luns, Tree};
+use cairn_format::layout::SPACE_BLOCKS_MAX;
 use cairn_frontend_fuse::Mount;
 use cairn_volume::{FormatOptions, Kept, NewLog, Numbers, OpenOptions, Role, Volume, VolumeError};
 use parking_lot::{Mutex, RwLock};
@@ -921,10 +922,13 @@ fn is_empty(device: &FileDevice) -> Result<bool, ServerError> {
 
 /// A size in whole blocks.
 pub(crate) fn blocks_of(bytes: u64) -> Result<u64, ServerError> {
-    if bytes == 0 || !bytes.is_multiple_of(BLOCK) {
-        return Err(ServerError::Invalid { what: "the size", rule: "it is a multiple of 4 KiB above 0" });
+    let blocks = bytes / BLOCK;
+    // Of more nobody can say how many bytes a volume needs.
+    if blocks == 0 || blocks > SPACE_BLOCKS_MAX || !bytes.is_multiple_of(BLOCK) {
+        let rule = "it is a multiple of 4 KiB above 0, and 4 PiB at most";
+        return Err(ServerError::Invalid { what: "the size", rule });
     }
-    Ok(bytes / BLOCK)
+    Ok(blocks)
 }
 
 /// A new id.
