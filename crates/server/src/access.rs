@@ -40,20 +40,19 @@ impl FromStr for Network {
     type Err = ServerError;
 
     fn from_str(text: &str) -> Result<Self, ServerError> {
-        let invalid = ServerError::Invalid {
+        let invalid = || ServerError::Invalid {
             what: "the network",
             rule: "it is an address such as 10.0.0.7, or a network such as 10.0.0.0/24",
         };
         let (address, prefix) = match text.split_once('/') {
-            Some((address, prefix)) => (address, prefix.parse::<u8>().ok()),
-            None => (text, Some(u8::MAX)),
+            Some((address, prefix)) => (address, Some(prefix.parse::<u8>().map_err(|_| invalid())?)),
+            None => (text, None),
         };
-        let Ok(address) = address.parse::<IpAddr>() else { return Err(invalid) };
+        let address = address.parse::<IpAddr>().map_err(|_| invalid())?;
         let whole = if address.is_ipv4() { 32 } else { 128 };
-        match prefix {
-            Some(u8::MAX) => Ok(Self { address, prefix: whole }),
-            Some(prefix) if prefix <= whole => Ok(Self { address, prefix }),
-            _ => Err(invalid),
+        match prefix.unwrap_or(whole) {
+            prefix if prefix <= whole => Ok(Self { address, prefix }),
+            _ => Err(invalid()),
         }
     }
 }

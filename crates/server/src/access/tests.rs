@@ -23,7 +23,9 @@ fn network_holds_its_addresses_and_no_others() {
         let network: Network = network.parse().unwrap();
         assert_eq!(network.holds(address.parse().unwrap()), held, "{network:?} and {address}");
     }
-    for wrong in ["", "10.0.0.0/33", "10.0.0", "fe80::/129", "10.0.0.0/", "/8", "host"] {
+    for wrong in
+        ["", "10.0.0.0/33", "10.0.0.0/255", "::/255", "10.0.0", "fe80::/129", "10.0.0.0/", "/8", "host"]
+    {
         assert!(wrong.parse::<Network>().is_err(), "{wrong}");
     }
 }
