@@ -487,8 +487,10 @@ impl Access {
     pub(crate) fn forget(&self, concerned: impl Fn(&str) -> bool) -> Result<(), ServerError> {
         let mut exports = self.exports.lock();
         if exports.exports.keys().any(|name| concerned(name)) {
-            exports.exports.retain(|name, _| !concerned(name));
-            state::save(&self.exports_path, &*exports)?;
+            let mut left = Exports { exports: exports.exports.clone() };
+            left.exports.retain(|name, _| !concerned(name));
+            state::save(&self.exports_path, &left)?;
+            *exports = left;
         }
         drop(exports);
         self.forget_reservations(concerned)
@@ -497,8 +499,10 @@ impl Access {
     fn forget_reservations(&self, concerned: impl Fn(&str) -> bool) -> Result<(), ServerError> {
         let mut reservations = self.reservations.lock();
         if reservations.exports.keys().any(|name| concerned(name)) {
-            reservations.exports.retain(|name, _| !concerned(name));
-            state::save(&self.reservations_path, &*reservations)?;
+            let mut left = Reservations { exports: reservations.exports.clone() };
+            left.exports.retain(|name, _| !concerned(name));
+            state::save(&self.reservations_path, &left)?;
+            *reservations = left;
         }
         Ok(())
     }

@@ -189,3 +189,29 @@ fn nothing_is_made_of_a_disk_of_which_it_is_not_known_who_may_use_it() {
     let far = initiator("iqn.2000-01.example:a", "127.0.0.1");
     assert_eq!(access.admit("c/a", &far), Err(LoginError::Forbidden));
 }
+
+#[test]
+fn what_cannot_be_written_down_as_forgotten_holds_still() {
+    let dir = tempfile::tempdir().unwrap();
+    let access = Access::open(dir.path()).unwrap();
+    let networks = Some(vec!["10.0.0.0/8".to_owned()]);
+    access.set("v/a", &api::SetAccess { networks, ..api::SetAccess::default() }).unwrap();
+    let registrations = vec![Registration { port: "iqn.a,i,0x00".to_owned(), key: 1 }];
+    let reserved = ReservationState { generation: 0, persists: true, registrations, reserved: None };
+    access.keep("v/a", &reserved).unwrap();
+    let far = initiator("iqn.2000-01.example:a", "127.0.0.1");
+    for name in ["exports.new", "reservations.new"] {
+        let in_the_way = dir.path().join(name);
+        std::fs::create_dir(&in_the_way).unwrap();
+        access.forget(|export| export == "v/a").unwrap_err();
+        let after_a_start = Access::open(dir.path()).unwrap();
+        for access in [&access, &after_a_start] {
+            let is_kept_out = access.admit("v/a", &far) == Err(LoginError::Forbidden);
+            assert_eq!(is_kept_out, name == "exports.new", "{name}");
+            assert_eq!(access.reservations("v/a"), reserved, "{name}");
+        }
+        std::fs::remove_dir(in_the_way).unwrap();
+    }
+    access.forget(|export| export == "v/a").unwrap();
+    assert_eq!(access.reservations("v/a"), ReservationState::default());
+}
