@@ -283,3 +283,29 @@ fn unfinished_restore_is_given_up_or_replaced() {
     // Where there is none, there is none to give up.
     server.good(&["image", "restore", "y", &file, "--anew"]);
 }
+
+#[test]
+fn restore_of_which_what_was_written_down_is_damaged_is_told_with_the_ways_that_it_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server_with_disk(dir.path());
+    let (zero, bad) = (path(dir.path(), "zero"), path(dir.path(), "bad"));
+    server.good(&["image", "dump", "v", "--to", &zero]);
+    std::fs::copy(&zero, &bad).unwrap();
+    flip(&bad, 12 * MIB);
+    assert!(!server.run(&["image", "restore", "w", &bad]).status.success());
+    let again = [&resume(&[&zero])[..], &["--json"]].concat();
+    for file in ["restore.json", "volume.json"] {
+        let file = server.data.join("volumes/.w.restore").join(file);
+        let whole = std::fs::read(&file).unwrap();
+        std::fs::write(&file, b"{").unwrap();
+        let output = server.run(&again);
+        refused(&output, 27, "damaged", &again);
+        let said = String::from_utf8(output.stdout).unwrap();
+        let told: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
+        let next = told["next"].as_str().unwrap();
+        assert!(next.contains("image restore w --give-up") && !next.contains("cairn state"), "{next}");
+        std::fs::write(&file, whole).unwrap();
+    }
+    server.good(&resume(&[&zero]));
+    assert_eq!(content(server.disk("w/db")), content(server.disk("v/db")));
+}

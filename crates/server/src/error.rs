@@ -796,6 +796,14 @@ pub enum ServerError {
         /// Why.
         source: Box<ServerError>,
     },
+    /// What is written down of a restore that was cut can't be read.
+    #[error("the image restore of `{volume}` can't go on: {source}")]
+    RestoreUnread {
+        /// The new volume.
+        volume: String,
+        /// Why.
+        source: Box<ServerError>,
+    },
     /// What was restored is not sound, although no record was damaged: the volume was damaged when it was dumped.
     #[error("what was dumped into `{volume}` was damaged already: {finding}")]
     RestoredDamaged {

@@ -120,7 +120,7 @@ impl ServerError {
             | E::DumpSourceGone { .. }
             | E::DumpGivenUp { .. }
             | E::RestoreDeviceChanged { .. } => ErrorKind::Diverged,
-            E::RestoredDamaged { .. } => ErrorKind::Damaged,
+            E::RestoredDamaged { .. } | E::RestoreUnread { .. } => ErrorKind::Damaged,
             E::Unauthorized | E::LocalOnly { .. } => ErrorKind::Unauthorized,
             E::Ending | E::Cancelled => ErrorKind::Interrupted,
             E::PeerProtocol { .. }
@@ -398,6 +398,9 @@ impl ServerError {
             ),
             E::RestoreDeviceChanged { volume, .. } => format!(
                 "bring the device back as it was left, and go on with `cairn image restore {volume} --resume`; or begin again with --anew"
+            ),
+            E::RestoreUnread { volume, .. } => format!(
+                "put a copy of the file back in its place and run the command again; or give the restore up with `cairn image restore {volume} --give-up`, and begin anew"
             ),
             E::RestoreCut { volume, source } => {
                 let or = format!("or give it up with `cairn image restore {volume} --give-up`");

@@ -31,6 +31,11 @@ pub(crate) struct Unfinished<'a> {
     parts: Option<Parts>,
 }
 
+/// What is said where something of a restore that was cut can't be read.
+fn unread(volume: &str) -> impl Fn(ServerError) -> ServerError {
+    move |source| ServerError::RestoreUnread { volume: volume.to_owned(), source: Box::new(source) }
+}
+
 /// The volume whose restore this folder has, when that can be gone on with.
 pub(super) fn unfinished_in(folder: &Path) -> Option<String> {
     let name = folder.file_name()?.to_str()?.strip_prefix('.')?.strip_suffix(".restore")?;
@@ -53,7 +58,8 @@ impl Volumes {
 
     /// How far an unfinished restore is.
     pub(crate) fn restore_notes(&self, name: &str) -> Result<RestoreNotes, ServerError> {
-        let notes = state::load(&self.nursery(name).join(NOTES))?;
+        // It is none of the state files that the owner of a server has to do with.
+        let notes = state::load(&self.nursery(name).join(NOTES)).map_err(unread(name))?;
         notes.ok_or_else(|| ServerError::NoUnfinishedRestore { volume: name.to_owned() })
     }
 
@@ -216,7 +222,8 @@ impl Unfinished<'_> {
             path: path.clone(),
             source: std::io::ErrorKind::NotFound.into(),
         };
-        Ok(state::load::<Document>(&path)?.ok_or_else(missing)?.devices)
+        let document = state::load::<Document>(&path).and_then(|document| document.ok_or_else(missing));
+        Ok(document.map_err(unread(&self.name))?.devices)
     }
 
     /// Opens the volume for a check, and closes it again.
