@@ -625,3 +625,25 @@ fn source_of_a_mirror_that_is_deleted_is_told_when_it_can_be_reached() {
     source.good(&["mirror", "forget", "vol0", &name, "--yes"]);
     assert_eq!(source.json(&["snapshot", "list", "vol0"]), none);
 }
+
+#[test]
+fn mirror_on_the_server_of_its_source_is_told_as_any_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Running::start(dir.path(), "d");
+    server.stay();
+    server.good(&["volume", "create", "v", "--size", "64M"]);
+    server.good(&["mirror", "create", "v", &server.invite(), "--as", "m"]);
+    server.good(&["snapshot", "create", "v@s"]);
+    server.good(&["mirror", "update", "m"]);
+    for restarted in [false, true] {
+        if restarted {
+            server.terminate();
+            server.restart();
+            server.good(&["mirror", "update", "m"]);
+        }
+        // Its source is asked for the lag, by a mirror whose name is that of the source here.
+        wait_until("it is well", || server.run(&["mirror", "check", "m"]).status.code() == Some(0));
+        let problems = server.json(&["status"])["problems"].clone();
+        assert_eq!(problems, serde_json::json!([]), "who does what it says ends the mirror");
+    }
+}

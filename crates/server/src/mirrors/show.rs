@@ -171,6 +171,10 @@ impl Mirrors {
     /// Whether the other side has come as a mirror of this one since it gave this one an image: it was put back from a copy of before it took over.
     fn is_crossed(&self, relation: &Relation, document: &Document) -> bool {
         let Some(last) = document.last.as_ref().filter(|last| last.complete) else { return false };
+        // Of a source on this very server it is this mirror that comes by that name.
+        if document.fingerprint == self.identity.fingerprint {
+            return false;
+        }
         let changed_ms = document.change.map_or(0, |change| change.at_ms);
         let since_ms = changed_ms.max(last.started_ms.saturating_add(last.duration_ms));
         let (name, volume) = (relation.follower(), relation.destination.volume().id());
