@@ -158,6 +158,10 @@ impl History {
             if let Some(to) = to
                 && let Price::Pays { owed } = self.price(writer, to)?
             {
+                if !self.claim(to) {
+                    // The next step finds out how far it can go.
+                    return Ok(true);
+                }
                 self.begin_trim(writer, to, to, owed)?;
                 return Ok(true);
             }
@@ -187,6 +191,16 @@ impl History {
             to = to.min(*view);
         }
         state.timeline.kept_before(to)
+    }
+
+    /// Gives no write a stamp up to `to` from here on, whatever the clock does: what is up to there will not count. False where a write that waits has one, as the clock was put back since it was looked at.
+    fn claim(&self, to: u64) -> bool {
+        let mut state = self.state.lock();
+        if state.cache.oldest_time().is_some_and(|oldest| oldest <= to) {
+            return false;
+        }
+        state.last = state.last.max(to);
+        true
     }
 
     /// Leaves a batch of blocks, which takes `more` segments than a small one, what is owed, and what makes room enough of the log.
@@ -252,6 +266,9 @@ impl History {
             match to.map_or(Ok(Price::Pays { owed: 0 }), |to| self.price(writer, to))? {
                 Price::Pays { owed } => {
                     if let Some(to) = to {
+                        if !self.claim(to) {
+                            continue;
+                        }
                         self.give_up(writer, to, to, owed)?;
                     }
                     (done, part, is_gainless) = (done + part, 2 * part, false);

@@ -450,6 +450,46 @@ impl Device for Interrupted {
     }
 }
 
+/// The clock is put back, and a client writes, after it was decided up to where history goes, and before it goes.
+#[test]
+fn write_of_a_clock_that_is_put_back_while_the_window_begins_to_move_is_no_part_of_what_goes() {
+    let origin = Arc::new(Interrupted {
+        inner: Arc::new(MemoryDevice::new(16 * B as u64)),
+        in_reads: false,
+        armed: std::sync::Mutex::default(),
+    });
+    let store = Arc::new(MemoryDevice::new(8 * MIB));
+    let clock = clock();
+    let mut options = options(Placement::SplitStream, Granularity::EveryWrite, 4096);
+    options.window.time = Some(Duration::from_secs(60));
+    let open = open_options(&clock, 64 << 10);
+    let history = History::create(origin.clone(), store.clone(), &options, open).expect("a history");
+    for block in 0..10u8 {
+        clock.advance(Duration::from_millis(10));
+        history.write(u64::from(block) * B as u64, Segments::copy_of(&[1; B])).expect("a write");
+    }
+    // To the log, and to the origin by and by.
+    assert!(history.step().expect("a step"));
+    clock.advance(Duration::from_secs(3600));
+    let (writer, late) = (history.clone(), clock.clone());
+    let write = move || {
+        late.set(Timestamp((1_700_000_000 + 1800) * SECOND));
+        writer.write(0, Segments::copy_of(&[2; B])).expect("a write");
+    };
+    *origin.armed.lock().expect("nobody panicked") = Some(Box::new(write));
+    while history.step().expect("a step") {}
+    assert!(origin.armed.lock().expect("nobody panicked").is_none(), "it wrote meanwhile");
+    let status = history.status();
+    assert!(status.last > status.start, "{status:?}");
+    history.flush().expect("a flush");
+    drop(history);
+    let history = History::open(origin, store, open_options(&clock, 64 << 10)).expect("it opens");
+    assert_eq!(bytes(&*history, 0, B).expect("a read"), [2; B]);
+    assert_eq!(bytes(&*history, B as u64, B).expect("a read"), [1; B]);
+    let view = history.view(status.start).expect("the oldest instant");
+    assert_eq!(bytes(&view, 0, B).expect("a read"), [1; B]);
+}
+
 #[test]
 fn view_that_is_opened_while_retention_begins_a_round_shows_one_instant() {
     for placement in Placement::ALL {
