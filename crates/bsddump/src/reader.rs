@@ -115,6 +115,8 @@ pub struct Reader<R> {
     /// Files behind which records were skipped, and what came next: these were the next file, or extended attributes.
     suspects: Vec<(u32, u32)>,
     ended: bool,
+    /// Cairn wrote it.
+    is_of_cairn: bool,
 }
 
 impl<R: Read> Reader<R> {
@@ -161,6 +163,7 @@ impl<R: Read> Reader<R> {
             hurt: BTreeSet::new(),
             suspects: Vec::new(),
             ended: false,
+            is_of_cairn: label.attribute_blocks.is_some(),
         };
         reader.used = reader.map(What::Used)?;
         reader.dumped = reader.map(What::Dumped)?;
@@ -238,6 +241,17 @@ impl<R: Read> Reader<R> {
         }
         self.end(true);
         Ok(None)
+    }
+
+    /// Whether the dump has nothing but the attributes of the file that [`Reader::next_inode`] gave last: its content is what it was in the dump that this one stands on. So Linux `dump -m` writes
+    /// files that changed and were not modified.
+    pub fn has_attributes_alone(&self) -> bool {
+        self.current.as_ref().is_some_and(|header| header.attributes_alone)
+    }
+
+    /// Whether there may be such files in it: Cairn writes none.
+    pub fn may_have_attributes_alone(&self) -> bool {
+        !self.is_of_cairn
     }
 
     /// What of the next file is known without going there: true when it is a directory, so that one can stop before the first other.

@@ -328,15 +328,15 @@ fn level_is_not_restored_on_top_of_one_that_a_rollback_has_given_up() {
     assert_eq!(code(&refused), Some(2), "{refused:?}");
 }
 
-/// Where in a dump the header of a directory stands.
-fn record_of(bytes: &[u8], directory: u32) -> usize {
+/// Where in a dump the header of a file stands.
+fn record_of(bytes: &[u8], number: u32) -> usize {
     let mut reader = Reader::open(bytes).unwrap();
     loop {
         let at = reader.bytes() as usize / RECORD - 1;
-        if reader.next_inode().unwrap().expect("it is in the dump").number == directory {
+        if reader.next_inode().unwrap().expect("it is in the dump").number == number {
             return at;
         }
-        reader.entries().unwrap();
+        reader.content(&mut |_, _| Ok(())).unwrap();
     }
 }
 
@@ -1171,4 +1171,91 @@ fn list_of_rights_that_is_not_taken_here_gives_nobody_more_than_it_did() {
     unmount(&to);
     assert_eq!(code(&told), Some(3), "{told:?}");
     assert_eq!(modes, [Some(0o604), Some(0o674), Some(0o604)], "{told:?}");
+}
+
+/// Makes the sum of a header right again.
+fn sum(record: &mut [u8]) {
+    record[28..32].fill(0);
+    let words = record.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
+    let sum = words.fold(84_446, u32::wrapping_sub);
+    record[28..32].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// A dump as Linux `dump -m` would have written it: of these files, which have changed and were not modified, it has the attributes alone.
+fn with_attributes_alone(mut bytes: Vec<u8>, numbers: &[u32]) -> Vec<u8> {
+    for number in numbers {
+        let at = record_of(&bytes, *number) * RECORD;
+        let header = &mut bytes[at..][..RECORD];
+        let pieces = header[164..676].iter().filter(|piece| **piece != 0).count();
+        header[160..676].fill(0);
+        header[40..48].fill(0);
+        header[889] |= 1;
+        header[960..].fill(0);
+        sum(header);
+        bytes.drain(at + RECORD..at + (1 + pieces) * RECORD);
+    }
+    bytes[960..RECORD].fill(0);
+    sum(&mut bytes[..RECORD]);
+    bytes
+}
+
+/// Linux `dump -m` writes no content of what changed and was not modified: it is what the dumps before had, whatever the file is called now.
+#[test]
+fn file_of_which_a_dump_has_the_attributes_alone_keeps_its_content() {
+    let (scratch, from, to) = scene();
+    let mut folder = Folder::new(&from);
+    let [zero, one] = ["0", "1"].map(|name| scratch.path().join(name));
+    std::fs::write(&zero, folder.dump(0, 0, 1000)).unwrap();
+    let set_mode = |path: &str, mode: u32| {
+        std::fs::set_permissions(from.join(path), std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let rename = |path: &str, to: &str| std::fs::rename(from.join(path), from.join(to)).unwrap();
+    set_mode("a/b/file", 0o604);
+    rename("a/second name", "a/b/c/third name");
+    rename("top", "a/top");
+    rename("a/link", "link");
+    rename("a/b/name 5", "x");
+    rename("a/b/name 6", "a/b/name 5");
+    rename("x", "a/b/name 6");
+    std::fs::write(from.join("a/b/name 7"), b"modified").unwrap();
+    let bytes = folder.dump(1, 1000, 2000);
+    let alone = ["a/b/file", "a/top", "link", "a/b/name 5", "a/b/name 6"];
+    let number = |path: &str| folder.number(&std::fs::symlink_metadata(from.join(path)).unwrap());
+    std::fs::write(&one, with_attributes_alone(bytes, &alone.map(number))).unwrap();
+
+    good(&restore("-rf", &zero, &to, &[]));
+    good(&restore("-rf", &one, &to, &[]));
+    assert!(look(&to) == look(&from));
+    // Alone it has nothing to make a file of, and what is there is not its own.
+    let other = scratch.path().join("other");
+    std::fs::create_dir_all(other.join("a")).unwrap();
+    std::fs::write(other.join("a/top"), b"another one").unwrap();
+    let told = restore("-xf", &one, &other, &["a/b/file", "a/top", "a/b/name 7"]);
+    let said = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert_eq!(code(&told), Some(3), "{said}");
+    assert!(said.contains("a/b/file") && said.contains("a/top") && said.contains("lower level"), "{said}");
+    assert!(!other.join("a/b/file").exists(), "{said}");
+    assert_eq!(std::fs::read(other.join("a/top")).unwrap(), b"another one");
+    assert_eq!(std::fs::read(other.join("a/b/name 7")).unwrap(), b"modified");
+}
+
+/// A number that is given again may come with times of long ago: then nothing has the content of the file.
+#[test]
+fn content_of_another_file_is_not_taken_for_that_of_one_with_attributes_alone() {
+    let (scratch, from, to) = scene();
+    let mut folder = Folder::new(&from);
+    let [zero, one] = ["0", "1"].map(|name| scratch.path().join(name));
+    std::fs::write(&zero, folder.dump(0, 0, 1000)).unwrap();
+    std::fs::rename(from.join("a/b/name 5"), from.join("another")).unwrap();
+    std::fs::write(from.join("another"), b"longer than it was").unwrap();
+    let long_ago = std::time::UNIX_EPOCH - std::time::Duration::from_secs(100);
+    std::fs::File::options().write(true).open(from.join("another")).unwrap().set_modified(long_ago).unwrap();
+    let bytes = folder.dump(1, 1000, 2000);
+    let number = folder.number(&std::fs::symlink_metadata(from.join("another")).unwrap());
+    std::fs::write(&one, with_attributes_alone(bytes, &[number])).unwrap();
+    good(&restore("-rf", &zero, &to, &[]));
+    let told = restore("-rf", &one, &to, &[]);
+    let said = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert_eq!(code(&told), Some(3), "{said}");
+    assert!(said.contains("./another") && !to.join("another").exists(), "{said}");
 }

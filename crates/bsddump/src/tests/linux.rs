@@ -318,6 +318,37 @@ fn what_linux_dump_writes_in_volumes_is_read() {
     }
 }
 
+/// With `-m` it writes no content of what has changed and was not modified.
+#[test]
+fn what_linux_dump_has_the_attributes_alone_of_is_told() {
+    let scratch = tempfile::tempdir().unwrap();
+    let content = scratch.path().join("content");
+    let Some((dump, device)) = dumpable(&content, &scratch.path().join("image")) else { return };
+    // All of it has changed since, and some was last modified long ago.
+    let since = "Mon Jan 01 00:00:00 2018 +0000";
+    let mut command = Command::new(dump);
+    let written = command.args(["-1", "-m", "-T", since, "-f", "-", &device.name]).output().unwrap();
+    assert!(written.status.success(), "{}", String::from_utf8_lossy(&written.stderr));
+    let mut reader = Reader::open(&written.stdout[..]).unwrap();
+    assert!(reader.may_have_attributes_alone());
+    let mut alone = Vec::new();
+    while let Some(inode) = reader.next_inode().unwrap() {
+        let has_attributes_alone = reader.has_attributes_alone();
+        let mut bytes = 0;
+        let content = reader.content(&mut |_, piece| {
+            bytes += piece.len() as u64;
+            Ok(())
+        });
+        assert!(content.unwrap().whole);
+        if has_attributes_alone {
+            assert_eq!((inode.kind, bytes), (Kind::Regular, 0));
+            alone.push(inode.modified.seconds);
+        }
+    }
+    assert_eq!(reader.damage(), []);
+    assert_eq!(alone, [OLD_SECONDS]);
+}
+
 /// Linux `dump`, and a device of ext4 for it that has what `content` is filled with.
 fn dumpable(content: &Path, image: &Path) -> Option<(PathBuf, Loop)> {
     let (dump, mkfs, losetup) = (program("dump")?, program("mkfs.ext4")?, program("losetup")?);
@@ -340,7 +371,14 @@ fn fill(content: &Path) {
     for n in 0..200 {
         std::fs::write(content.join(format!("a/b/name {n}")), format!("{n}")).unwrap();
     }
+    let old = std::fs::File::create(content.join("a/old")).unwrap();
+    std::os::unix::fs::FileExt::write_at(&old, b"modified long ago", 0).unwrap();
+    let then = std::time::Duration::from_secs(OLD_SECONDS as u64);
+    old.set_modified(std::time::UNIX_EPOCH + then).unwrap();
 }
+
+/// When one of the files was modified last: in 2001.
+const OLD_SECONDS: i64 = 1_000_000_000;
 
 /// A block device that is ext4 with some content; it goes when this does.
 struct Loop {
@@ -388,5 +426,5 @@ fn is_what_was_filled<R: std::io::Read>(reader: &mut Reader<R>, content: &Path) 
     assert_eq!(file.inode.modified.seconds, meta.mtime());
     let mut paths = 0;
     names.walk(ROOT, &mut |_, _| paths += 1);
-    assert_eq!(paths, 207, "lost+found, a, a/b and what is in them");
+    assert_eq!(paths, 208, "lost+found, a, a/b and what is in them");
 }

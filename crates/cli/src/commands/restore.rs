@@ -25,6 +25,9 @@ const LOST: &str = "lost+found";
 /// The number of that directory, which no inode has.
 const LOST_NUMBER: u32 = 0;
 
+/// Gives what there is of a file its attributes and its names, as the dump has nothing else of it.
+type Alone<'a> = &'a mut dyn FnMut(&Inode, &[Attribute]) -> io::Result<()>;
+
 /// Paths that were chosen, with the numbers that they stand for; a directory before what is in it.
 type Chosen = Vec<(Vec<u8>, u32)>;
 
@@ -259,7 +262,12 @@ impl Open {
                 Err(error) => self.troubles.push(trouble(path, &error)),
             }
         }
-        self.make_files(target, Manner::InPlace, &mut |number| paths.remove(&number))?;
+        // What there is under its names may be anything.
+        let alone: Alone<'_> = &mut |_, _| {
+            let why = "the dump has its attributes alone, as they are all that changed: its content is in a dump of a lower level";
+            Err(io::Error::other(why))
+        };
+        self.make_files(target, Manner::InPlace, &mut |number| paths.remove(&number), alone)?;
         // From below: a directory's time changes with what is made in it. What has the name of one and is none is not the dump's.
         for (path, number) in made.into_iter().rev() {
             if let Some((inode, attributes)) = self.directories.get(&number) {
@@ -290,6 +298,7 @@ impl Open {
         target: &Target,
         manner: Manner<'_>,
         names: &mut dyn FnMut(u32) -> Option<Vec<Vec<u8>>>,
+        alone: Alone<'_>,
     ) -> Result<(), Failure> {
         let (first, reader, changed) = (self.first.take(), &mut self.reader, &mut self.changed);
         let is_increment = self.is_increment;
@@ -304,7 +313,12 @@ impl Open {
                 let is_new = inode.kind != Kind::Directory && !given.contains(&inode.number);
                 if let Some(names) = is_new.then(|| names(inode.number)).flatten() {
                     given.insert(inode.number);
-                    makers.take(reader, &inode, names)?;
+                    if reader.has_attributes_alone() {
+                        let content = reader.content(&mut |_, _| Ok(()))?;
+                        makers.note(&names, alone(&inode, &content.attributes));
+                    } else {
+                        makers.take(reader, &inode, names)?;
+                    }
                 }
                 next = reader.next_inode()?;
             }

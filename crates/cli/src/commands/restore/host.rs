@@ -221,6 +221,8 @@ const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
 /// Extended attributes that are somebody's, and not the system's: those are taken away where a dump has them no more.
 const GIVEN: [&[u8]; 4] = [b"user.", b"trusted.", b"system.posix_acl_", b"security.capability"];
+/// Seconds by which a file system may change a time that it keeps: FAT does so.
+const TIME_KEPT: u64 = 2;
 /// Bytes of all names of extended attributes of a file at most (`XATTR_LIST_MAX`).
 const NAMES_MAX: usize = 65_536;
 /// A step down: a directory, and not by way of a link.
@@ -291,6 +293,13 @@ impl Place {
         };
         let device = fs::makedev(inode.device.0, inode.device.1);
         Ok(fs::mknodat(&self.directory, self.name.as_slice(), kind, OWNER, device)?)
+    }
+
+    /// Whether what is here can be the file of an inode of which a dump has the attributes alone: what was last modified at another time is another file.
+    pub fn is_like(&self, inode: &Inode) -> io::Result<bool> {
+        let found = fs::statat(&self.directory, self.name.as_slice(), AtFlags::SYMLINK_NOFOLLOW)?;
+        let is_as_old = found.st_mtime.abs_diff(inode.modified.seconds) <= TIME_KEPT;
+        Ok(Kind::of_mode(found.st_mode) == Some(inode.kind) && is_as_old)
     }
 
     /// Gives the file here another name as well.

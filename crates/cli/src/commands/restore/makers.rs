@@ -174,6 +174,14 @@ impl Makers<'_> {
         self.own.shared.check()
     }
 
+    /// Notes how a file came out that was read last and is not to be made.
+    pub(super) fn note(&mut self, names: &[Vec<u8>], outcome: io::Result<()>) {
+        self.taken += 1;
+        if let (Err(error), Some(name)) = (outcome, names.first()) {
+            self.own.shared.note(self.taken, name, &error);
+        }
+    }
+
     fn stream(
         &mut self,
         reader: &mut Reader<Box<dyn Read>>,

@@ -8,14 +8,15 @@
 //! 1. Directories that are elsewhere now, and one name of each file that has none of its names any more, go to the work directory.
 //! 2. Names that are gone or mean something else are removed, then directories that are gone, the deepest first.
 //! 3. Directories come to their places, from the root down; files that stayed as they were get their names.
-//! 4. Files of the dump are made: where nothing has their names at once, otherwise in the work directory and then put over what has them. What a damaged dump lacks is not lost here.
+//! 4. Files of the dump are made: where nothing has their names at once, otherwise in the work directory and then put over what has them. What a damaged dump lacks is not lost here. Those of which it has the
+//!    attributes alone stay what they are, and get their names.
 //! 5. Directories get their owners, modes and times.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io;
 
-use cairn_bsddump::{Entry, Kind, Names, ROOT};
+use cairn_bsddump::{Attribute, Entry, Inode, Kind, Names, ROOT};
 use cairn_server::api::ErrorKind;
 use serde::{Deserialize, Serialize};
 
@@ -161,7 +162,19 @@ pub(super) fn run(open: &mut Open, target: &Target) -> Result<(), Failure> {
         let names = new.files.get(&number)?;
         Some(names.iter().map(|name| new.path_of(name, &nowhere)).collect())
     };
-    open.make_files(target, Manner::Aside(WORK), &mut names_of)?;
+    let mut alone = |inode: &Inode, attributes: &[Attribute]| {
+        let Some(from) = content_of(&old, &new, &staged, inode.number) else { return Err(missing()) };
+        let from = target.place(&from)?;
+        // Numbers are given again: what has this one now may have come with a time of long ago.
+        if !from.is_like(inode)? {
+            return Err(missing());
+        }
+        for name in fresh_names(&old, &new, inode.number) {
+            from.link_to(&target.place(&new.path_of(name, &nowhere))?)?;
+        }
+        target.dress(&from, inode, attributes).and(from.take_others(attributes))
+    };
+    open.make_files(target, Manner::Aside(WORK), &mut names_of, &mut alone)?;
     for number in new.order.iter().rev() {
         if let Some((inode, attributes)) = open.directories.get(number) {
             let path = new.path(*number, &HashSet::new());
@@ -177,6 +190,26 @@ pub(super) fn run(open: &mut Open, target: &Target) -> Result<(), Failure> {
     staged.iter().try_for_each(|number| target.place(format!("{WORK}/{number}").as_bytes())?.clear())?;
     save(open, target, &new, dumps, next)?;
     Ok(target.place(WORK.as_bytes())?.remove_directory()?)
+}
+
+/// Where the content of a file is that the dump does not have, once names are changed.
+fn content_of(old: &Tree, new: &Tree, staged: &[u32], number: u32) -> Option<Vec<u8>> {
+    let names = |tree: &Tree| tree.files.get(&number).map_or(Vec::new(), Vec::clone);
+    let before = names(old);
+    let stayed = names(new).into_iter().find(|name| before.contains(name));
+    let stayed = stayed.map(|name| new.path_of(&name, &HashSet::new()));
+    stayed.or_else(|| staged.contains(&number).then(|| format!("{WORK}/{number}").into_bytes()))
+}
+
+/// The names of a file that it did not have before.
+fn fresh_names<'a>(old: &Tree, new: &'a Tree, number: u32) -> Vec<&'a Name> {
+    let before = old.files.get(&number).map_or(&[][..], Vec::as_slice);
+    let names = new.files.get(&number).map_or(&[][..], Vec::as_slice);
+    names.iter().filter(|name| !before.contains(name)).collect()
+}
+
+fn missing() -> io::Error {
+    io::Error::other("neither this dump nor those before it have it")
 }
 
 /// Numbers that the dump has, and that its directories call something else than a directory.
@@ -294,7 +327,8 @@ fn change_names(old: &Tree, new: &Tree, open: &mut Open, target: &Target) -> Res
     }
     let mut staged_files = Vec::new();
     for (number, names) in &old.files {
-        let Some(later) = new.files.get(number).filter(|_| !dumped.contains(*number)) else { continue };
+        let is_kept = !dumped.contains(*number) || open.reader.may_have_attributes_alone();
+        let Some(later) = new.files.get(number).filter(|_| is_kept) else { continue };
         if !names.iter().any(|name| later.contains(name)) {
             let path = old.path_of(&names[0], &staged);
             let outcome = target.place(&path).and_then(|place| place.move_to(&work(*number)?));
@@ -347,18 +381,11 @@ fn change_names(old: &Tree, new: &Tree, open: &mut Open, target: &Target) -> Res
         }
     }
     for (number, names) in new.files.iter().filter(|(number, _)| !dumped.contains(**number)) {
-        let before = old.files.get(number).map_or(&[][..], Vec::as_slice);
-        let at = names.iter().find(|name| before.contains(name)).map(|name| new.path_of(name, &nowhere));
-        let from = match at {
-            Some(path) => path,
-            None if staged_files.contains(number) => format!("{WORK}/{number}").into_bytes(),
-            None => {
-                let missing = io::Error::other("neither this dump nor those before it have it");
-                open.note(&new.path_of(&names[0], &nowhere), Err(missing));
-                continue;
-            }
+        let Some(from) = content_of(old, new, &staged_files, *number) else {
+            open.note(&new.path_of(&names[0], &nowhere), Err(missing()));
+            continue;
         };
-        for name in names.iter().filter(|name| !before.contains(name)) {
+        for name in fresh_names(old, new, *number) {
             let path = new.path_of(name, &nowhere);
             let outcome = target.place(&from).and_then(|from| from.link_to(&target.place(&path)?));
             is_done(open, &path, outcome)?;
