@@ -1259,3 +1259,31 @@ fn content_of_another_file_is_not_taken_for_that_of_one_with_attributes_alone() 
     assert_eq!(code(&told), Some(3), "{said}");
     assert!(said.contains("./another") && !to.join("another").exists(), "{said}");
 }
+
+/// A directory in a dump of a higher level names files that are not in it: who asks for one hears that.
+#[test]
+fn what_did_not_change_is_not_in_a_higher_level_and_who_wishes_for_it_is_told() {
+    let (scratch, from, to) = scene();
+    let mut folder = Folder::new(&from);
+    folder.dump(0, 0, 1000);
+    std::fs::write(from.join("a/b/name 7"), b"changed").unwrap();
+    let dump = scratch.path().join("dump");
+    std::fs::write(&dump, folder.dump(1, 1000, 2000)).unwrap();
+    for (flags, path) in [("-xf", "a/b/name 8"), ("-xf", "a/b/c"), ("-tf", "a/b/name 8")] {
+        let told = restore(flags, &dump, &to, &[path]);
+        let said = String::from_utf8_lossy(&told.stderr).into_owned();
+        assert_eq!(code(&told), Some(10), "{flags} {path}: {said}");
+        assert!(said.contains(path) && said.contains("did not change"), "{flags} {path}: {said}");
+    }
+    assert_eq!(std::fs::read_dir(&to).unwrap().count(), 0, "nothing is made");
+    good(&restore("-xf", &dump, &to, &["a/b"]));
+    assert_eq!(std::fs::read_dir(to.join("a/b")).unwrap().count(), 1, "what changed below comes out");
+
+    let by_hand = scratch.path().join("by hand");
+    std::fs::create_dir(&by_hand).unwrap();
+    let arguments = ["restore", "-if", dump.to_str().unwrap(), "--to", by_hand.to_str().unwrap()];
+    let said = good(&cairn(&arguments.map(OsStr::new), b"ls a/b\nadd a/b/name 8\nadd a/b/name 7\nextract\n"));
+    assert!(said.contains("did not change") && !said.contains("name 9"), "{said}");
+    assert_eq!(std::fs::read(by_hand.join("a/b/name 7")).unwrap(), b"changed");
+    assert!(!by_hand.join("a/b/name 8").exists());
+}

@@ -24,6 +24,9 @@ use makers::Manner;
 const LOST: &str = "lost+found";
 /// The number of that directory, which no inode has.
 const LOST_NUMBER: u32 = 0;
+/// What to do about a file that a dump of a higher level has not.
+const LOWER: &str =
+    "take it out of the dump of the next lower level that has it: `cairn restore -t` lists what is in one";
 
 /// Gives what there is of a file its attributes and its names, as the dump has nothing else of it.
 type Alone<'a> = &'a mut dyn FnMut(&Inode, &[Attribute]) -> io::Result<()>;
@@ -214,6 +217,9 @@ impl Open {
                 let next = "`cairn restore -t -f DUMP` lists what there is";
                 return Err(Failure::new(ErrorKind::NotFound, message, next));
             };
+            if !path.is_empty() && !self.has(number) {
+                return Err(Failure::new(ErrorKind::NotFound, self.lacks(&path), LOWER));
+            }
             if !path.is_empty() {
                 chosen.push((path.clone(), number));
             }
@@ -223,6 +229,20 @@ impl Open {
             });
         }
         Ok(chosen)
+    }
+
+    /// Whether the dump has a file, and not its name alone.
+    fn has(&self, number: u32) -> bool {
+        self.reader.dumped().contains(number) || self.names.is_directory(number)
+    }
+
+    /// What is said of a file of which it has the name alone.
+    fn lacks(&self, path: &[u8]) -> String {
+        let path = name(path);
+        if !self.is_increment {
+            return format!("{path} has a name in the dump, and is not in it");
+        }
+        format!("{path} is not in this dump, as it did not change since the one on which this one was made")
     }
 
     fn list(&self, chosen: &[(Vec<u8>, u32)], output: Output) {

@@ -63,7 +63,8 @@ pub(super) fn run(
                 writeln!(output, "/{}: this is no directory in the dump", name(&full))?;
             }
             (b"cd", Some(_)) => here = steps,
-            (b"ls", Some(number)) => list(names, &full, number, &marked, output)?,
+            (b"ls", Some(number)) => list(open, &full, number, &marked, output)?,
+            (b"add", Some(number)) if !open.has(number) => writeln!(output, "/{}", open.lacks(&full))?,
             (b"add" | b"delete", Some(number)) => {
                 let paths = with_all_below(names, &full, number);
                 if command == b"add" {
@@ -107,7 +108,7 @@ fn with_all_below(names: &Names, path: &[u8], number: u32) -> Vec<Vec<u8>> {
 }
 
 fn list(
-    names: &Names,
+    open: &Open,
     path: &[u8],
     number: u32,
     marked: &BTreeSet<Vec<u8>>,
@@ -115,14 +116,14 @@ fn list(
 ) -> Result<(), Failure> {
     let mut show = |path: &[u8], called: &[u8], number: u32| {
         let mark = if marked.contains(path) { '*' } else { ' ' };
-        let end = if names.is_directory(number) { "/" } else { "" };
+        let end = if open.names.is_directory(number) { "/" } else { "" };
         writeln!(output, "{mark}{number:>10} {}{end}", crate::output::name(called))
     };
-    let Some(entries) = names.entries(number) else {
+    let Some(entries) = open.names.entries(number) else {
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
         return Ok(show(path, name, number)?);
     };
-    for entry in entries {
+    for entry in entries.iter().filter(|entry| open.has(entry.number)) {
         let below = if path.is_empty() { entry.name.clone() } else { [path, b"/", &entry.name].concat() };
         show(&below, &entry.name, entry.number)?;
     }
