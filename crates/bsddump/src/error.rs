@@ -26,6 +26,9 @@ pub enum ReadError {
     /// Where it is read from.
     #[error("the dump can't be read: {0}")]
     Input(#[from] std::io::Error),
+    /// What takes a file's content.
+    #[error("what was read can't be written: {0}")]
+    Output(#[source] std::io::Error),
     /// No label where one must be.
     #[error("this is no BSD dump: its first 1,024 bytes are no label of one")]
     NotADump,

@@ -359,7 +359,7 @@ impl<R: Read> Reader<R> {
                 rest = behind;
                 let bytes = &there[..there.len().min(wanted as usize)];
                 if !bytes.is_empty() {
-                    sink(at, bytes)?;
+                    sink(at, bytes).map_err(ReadError::Output)?;
                 }
                 if there.len() < length {
                     at += bytes.len() as u64;

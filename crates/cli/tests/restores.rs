@@ -1287,3 +1287,28 @@ fn what_did_not_change_is_not_in_a_higher_level_and_who_wishes_for_it_is_told() 
     assert_eq!(std::fs::read(by_hand.join("a/b/name 7")).unwrap(), b"changed");
     assert!(!by_hand.join("a/b/name 8").exists());
 }
+
+/// A file system, or a user, may have a limit for the size of files: one that is larger costs no other.
+#[test]
+fn file_that_is_too_large_here_costs_itself_and_is_no_fault_of_the_dump() {
+    let (scratch, from, to) = scene();
+    std::fs::write(from.join("a/large"), vec![7; 900_000]).unwrap();
+    let dump = scratch.path().join("dump");
+    std::fs::write(&dump, Folder::new(&from).dump(0, 0, 1000)).unwrap();
+    for flags in ["-xf", "-rf"] {
+        let to = to.join(flags);
+        std::fs::create_dir(&to).unwrap();
+        let mut limited = Command::new("sh");
+        let limit = "trap '' XFSZ; ulimit -f 100; exec \"$@\"";
+        limited.args(["-c", limit, "sh", env!("CARGO_BIN_EXE_cairn"), "restore", flags]);
+        let told = limited.arg(&dump).arg("--to").arg(&to).output().unwrap();
+        let said = String::from_utf8_lossy(&told.stderr).into_owned();
+        assert_eq!(code(&told), Some(3), "{flags}: {said}");
+        let names = ["./a/large: ", "./a/b/file: ", "./a/second name: "];
+        assert!(names.iter().all(|name| said.contains(name)), "{flags}: {said}");
+        assert!(!said.contains("can't be read"), "{flags}: {said}");
+        let (made, mut wanted) = (look(&to), look(&from));
+        wanted.retain(|path, _| !names.contains(&&*format!("./{}: ", path.display())));
+        assert!(wanted.iter().all(|(path, file)| made.get(path) == Some(file)), "{flags}: {said}");
+    }
+}

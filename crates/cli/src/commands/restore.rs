@@ -104,19 +104,17 @@ fn target(path: &Path) -> Result<Target, Failure> {
 
 impl From<ReadError> for Failure {
     fn from(error: ReadError) -> Self {
-        // Nothing that is read has no room.
         let is_full = |error: &io::Error| {
             matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
         };
-        if let ReadError::Input(error) = &error
-            && is_full(error)
-        {
-            let next = "make room there, and begin again: with -r in an empty directory";
-            return Failure::new(
-                ErrorKind::NoSpace,
-                format!("what is restored can't be written: {error}"),
-                next,
-            );
+        if let ReadError::Output(error) = &error {
+            let (kind, next) = match is_full(error) {
+                true => {
+                    (ErrorKind::NoSpace, "make room there, and begin again: with -r in an empty directory")
+                }
+                false => (ErrorKind::Failed, "put it right, and begin again: with -r in an empty directory"),
+            };
+            return Failure::new(kind, format!("what is restored can't be written: {error}"), next);
         }
         let (kind, next) = match error {
             ReadError::NoMaps => (ErrorKind::Damaged, "use another copy of the dump"),

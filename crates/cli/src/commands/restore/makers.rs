@@ -7,7 +7,7 @@
 //! 1. Each file has its names for itself, and no directory changes its name or its owner meanwhile: so the order in which files are made is free.
 //! 2. Memory is bounded by [`BATCH_BYTES`] for each batch, of which there are [`WAITING`], and one for each thread.
 //! 3. Troubles are told in the order of the dump, whichever thread met them.
-//! 4. After a write that failed (the disk is full) no other file is begun.
+//! 4. After a write that failed (the disk is full) no other file is begun, unless that one is too large here by itself.
 //! 5. An owner or an attribute that is not taken here is told, and costs neither the file nor another name of it.
 
 use std::borrow::Cow;
@@ -91,7 +91,7 @@ struct Maker<'a> {
     aside: Stand,
 }
 
-/// The extended attributes of a file that was filled. Content that can't be written ends the restore; the error inside is the file's own.
+/// The extended attributes of a file that was filled. Content that can't be written ends the restore; the error inside is the file's own, as that it is too large for the file system.
 type Filled<'a> = Result<io::Result<Cow<'a, [Attribute]>>, ReadError>;
 
 /// Why a file that has its content has not got its owner, its attributes, its mode or its times.
@@ -192,11 +192,24 @@ impl Makers<'_> {
         let mode = OWNER;
         let mut fill = |file: Option<&File>| {
             let Some(file) = file else { return Ok(Ok(Cow::default())) };
-            let mut end = 0;
+            let (mut end, mut too_large) = (0, None);
             let content = reader.content(&mut |offset, bytes| {
+                // What is left of it is read all the same: the next file comes behind it.
+                if too_large.is_some() {
+                    return Ok(());
+                }
                 end = offset + bytes.len() as u64;
-                file.write_all_at(bytes, offset)
+                match file.write_all_at(bytes, offset) {
+                    Err(error) if is_too_large(&error) => {
+                        too_large = Some(error);
+                        Ok(())
+                    }
+                    written => written,
+                }
             })?;
+            if let Some(error) = too_large {
+                return Ok(Err(error));
+            }
             Ok(stretch(file, end, inode).map(|()| Cow::Owned(content.attributes)))
         };
         let making = Making { inode, link: &[], mode, fill: &mut fill, comes_once: true, is_spent: false };
@@ -265,7 +278,10 @@ impl Maker<'_> {
         let mut fill = |file: Option<&File>| {
             let attributes = Cow::Borrowed(&held.attributes[..]);
             let Some(file) = file else { return Ok(Ok(attributes)) };
-            let end = held.write_to(file)?;
+            let end = match held.write_to(file) {
+                Err(error) if is_too_large(&error) => return Ok(Err(error)),
+                written => written.map_err(ReadError::Output)?,
+            };
             Ok(stretch(file, end, &held.inode).map(|()| attributes))
         };
         let (inode, link) = (&held.inode, &held.bytes[..]);
@@ -362,6 +378,11 @@ impl Maker<'_> {
         };
         Ok(Ok(dressed.err()))
     }
+}
+
+/// It is no file for this file system, or for this user.
+fn is_too_large(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::FileTooLarge
 }
 
 /// Takes away what was made and is not as it should be.
