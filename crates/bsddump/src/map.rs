@@ -61,7 +61,8 @@ impl InodeMap {
     /// Those in it, in order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.bytes.iter().enumerate().filter(|(_, byte)| **byte != 0).flat_map(|(index, byte)| {
-            (0..8).filter(move |bit| byte >> bit & 1 == 1).map(move |bit| (index * 8) as u32 + bit + 1)
+            let number = move |bit: u32| u32::try_from(index as u64 * 8 + u64::from(bit) + 1).ok();
+            (0..8).filter(move |bit| byte >> bit & 1 == 1).filter_map(number)
         })
     }
 

@@ -14,6 +14,9 @@ use crate::inode::{Inode, Kind};
 use crate::map::InodeMap;
 use crate::record::{Input, NextVolume, RECORD};
 
+/// Records of a map of all numbers that there can be.
+const MAP_RECORDS_MAX: u64 = (1 << u32::BITS) / 8 / RECORD as u64;
+
 /// What the head of a dump says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Label {
@@ -219,7 +222,10 @@ impl<R: Read> Reader<R> {
             match (header.what, &header.file) {
                 (What::File, Some(inode)) if header.extended.is_none() => {
                     let inode = inode.clone();
-                    self.seen.insert(inode.number);
+                    // What a header says is not what there is: a number that the dump does not have takes no room here.
+                    if self.dumped.contains(inode.number) {
+                        self.seen.insert(inode.number);
+                    }
                     self.current = Some(header);
                     return Ok(Some(inode));
                 }
@@ -397,6 +403,9 @@ impl<R: Read> Reader<R> {
     fn map(&mut self, what: What) -> Result<InodeMap, ReadError> {
         let record = self.input.take_next()?.ok_or(ReadError::NoMaps)?;
         let header = Header::parse(&record).filter(|header| header.what == what).ok_or(ReadError::NoMaps)?;
+        if u64::from(header.map_records) > MAP_RECORDS_MAX {
+            return Err(ReadError::NoMaps);
+        }
         let mut bytes = Vec::new();
         for _ in 0..header.map_records {
             bytes.extend_from_slice(&self.input.take_next()?.ok_or(ReadError::NoMaps)?);

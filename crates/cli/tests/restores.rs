@@ -1288,6 +1288,35 @@ fn what_did_not_change_is_not_in_a_higher_level_and_who_wishes_for_it_is_told() 
     assert!(!by_hand.join("a/b/name 8").exists());
 }
 
+/// A number in a header says nothing of how much there is.
+#[test]
+fn forged_number_of_a_directory_takes_no_memory() {
+    let (scratch, from, to) = scene();
+    let mut bytes = Folder::new(&from).dump(0, 0, 1000);
+    let at = record_of(&bytes, ROOT) * RECORD;
+    // One more directory before the root, which the dump's map does not have.
+    let mut forged = bytes[at..][..RECORD].to_vec();
+    let pieces = forged[164..676].iter().filter(|piece| **piece != 0).count();
+    forged[20..24].copy_from_slice(&u32::MAX.to_le_bytes());
+    forged[960..].fill(0);
+    sum(&mut forged);
+    let content = bytes[at + RECORD..][..pieces * RECORD].to_vec();
+    bytes.splice(at..at, forged.into_iter().chain(content));
+    let dump = scratch.path().join("dump");
+    std::fs::write(&dump, &bytes).unwrap();
+    let mut limited = Command::new("sh");
+    limited.args([
+        "-c",
+        "ulimit -v 400000; exec \"$@\"",
+        "sh",
+        env!("CARGO_BIN_EXE_cairn"),
+        "restore",
+        "-tf",
+    ]);
+    let listed = good(&limited.arg(&dump).arg("--to").arg(&to).output().unwrap());
+    assert!(listed.contains("\t./a/b/name 19\n"), "{listed}");
+}
+
 /// A file system, or a user, may have a limit for the size of files: one that is larger costs no other.
 #[test]
 fn file_that_is_too_large_here_costs_itself_and_is_no_fault_of_the_dump() {

@@ -89,3 +89,34 @@ fn what_is_no_dump_is_refused() {
     swapped[24..28].reverse();
     assert!(matches!(refused(&swapped), ReadError::Foreign("a machine of the other byte order")));
 }
+
+/// Gives records, and fails where it was read further than anybody who looks at what they say would.
+struct Records {
+    first: Vec<u8>,
+    at: usize,
+}
+
+impl std::io::Read for Records {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        let Some(left) = self.first.get(self.at..).filter(|left| !left.is_empty()) else {
+            return Err(std::io::Error::other("it is read on and on"));
+        };
+        let count = left.len().min(bytes.len());
+        bytes[..count].copy_from_slice(&left[..count]);
+        self.at += count;
+        Ok(count)
+    }
+}
+
+#[test]
+fn map_of_more_numbers_than_there_can_be_is_none() {
+    let (mut bytes, _) = tree().dump(Tree::options());
+    let at = RECORD;
+    bytes[at + 160..][..4].copy_from_slice(&(u32::MAX / 8 / RECORD as u32 + 2).to_le_bytes());
+    bytes[at + 28..][..4].fill(0);
+    let words = bytes[at..][..RECORD].as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
+    let sum = words.fold(84_446, u32::wrapping_sub);
+    bytes[at + 28..][..4].copy_from_slice(&sum.to_le_bytes());
+    let refused = Reader::open(Records { first: bytes, at: 0 }).err();
+    assert!(matches!(refused, Some(ReadError::NoMaps)), "{refused:?}");
+}
