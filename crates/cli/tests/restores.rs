@@ -1288,6 +1288,43 @@ fn what_did_not_change_is_not_in_a_higher_level_and_who_wishes_for_it_is_told() 
     assert!(!by_hand.join("a/b/name 8").exists());
 }
 
+/// A program that runs with the rights of its owner must not run with those of who restores it.
+#[test]
+fn others_than_root_restore_no_file_that_runs_with_their_own_rights() {
+    use std::os::unix::process::CommandExt;
+    const NOBODY: u32 = 65_534;
+    let program = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cairn"));
+        command.uid(NOBODY).gid(NOBODY).stdin(Stdio::null());
+        command
+    };
+    let runs = || program().arg("--version").output().is_ok_and(|done| done.status.success());
+    if !rustix::process::geteuid().is_root() || !runs() {
+        eprintln!("skipped: it needs root, and a program that other users may run");
+        return;
+    }
+    let (scratch, from, to) = scene();
+    let make = |name: &str, length: usize, owner: (u32, u32), mode: u32| {
+        let path = from.join(name);
+        std::fs::write(&path, vec![1; length]).unwrap();
+        std::os::unix::fs::chown(&path, Some(owner.0), Some(owner.1)).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    make("of root", 10, (0, 0), 0o6755);
+    make("large of root", 1 << 20, (0, 0), 0o6755);
+    make("of its group", 10, (0, NOBODY), 0o6755);
+    make("own", 10, (NOBODY, NOBODY), 0o6755);
+    std::fs::set_permissions(from.join("a"), std::fs::Permissions::from_mode(0o3777)).unwrap();
+    let dump = scratch.path().join("dump");
+    std::fs::write(&dump, Folder::new(&from).dump(0, 0, 1000)).unwrap();
+    std::fs::set_permissions(scratch.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::os::unix::fs::chown(&to, Some(NOBODY), Some(NOBODY)).unwrap();
+    good(&program().args(["restore", "-xf"]).arg(&dump).arg("--to").arg(&to).output().unwrap());
+    let mode = |name: &str| std::fs::metadata(to.join(name)).unwrap().mode() & 0o7777;
+    let modes = ["of root", "large of root", "of its group", "own", "a"].map(mode);
+    assert_eq!(modes.map(|mode| format!("{mode:o}")), ["755", "755", "2755", "6755", "3777"]);
+}
+
 /// A number in a header says nothing of how much there is.
 #[test]
 fn forged_number_of_a_directory_takes_no_memory() {

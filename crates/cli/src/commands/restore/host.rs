@@ -138,7 +138,8 @@ impl Target {
             fs::fsetxattr(file, name, &attribute.value, XattrFlags::empty())
         };
         let set = self.set_attributes(attributes, set);
-        let mode = set.mode(inode);
+        let owner = if is_given { (inode.uid, inode.gid) } else { (now.st_uid, now.st_gid) };
+        let mode = set.mode(inode).difference(rights_of_others(inode, owner));
         // Another owner takes bits away, and a list of rights has its own.
         if is_given || !attributes.is_empty() || Mode::from_raw_mode(now.st_mode) != mode {
             fs::fchmod(file, mode)?;
@@ -185,7 +186,9 @@ impl Target {
         };
         let set = self.set_attributes(attributes, set);
         if inode.kind != Kind::Symlink {
-            place.set_mode(set.mode(inode))?;
+            let found = fs::statat(&place.directory, name, nofollow)?;
+            let others = rights_of_others(inode, (found.st_uid, found.st_gid));
+            place.set_mode(set.mode(inode).difference(others))?;
         }
         fs::utimensat(&place.directory, name, &times(inode), nofollow)?;
         set.told()
@@ -389,6 +392,17 @@ impl Place {
 fn proc_path(open: &OwnedFd) -> Vec<u8> {
     use std::os::fd::AsRawFd;
     format!("/proc/self/fd/{}", open.as_raw_fd()).into_bytes()
+}
+
+/// What lets a program run with the rights of its owner or its group, where these are not those that it had: with theirs it was not meant to run.
+fn rights_of_others(inode: &Inode, owner: (u32, u32)) -> Mode {
+    // Of a directory it says whose is what is made in it.
+    if inode.kind != Kind::Regular {
+        return Mode::empty();
+    }
+    let user = if inode.uid == owner.0 { Mode::empty() } else { Mode::SUID };
+    let group = if inode.gid == owner.1 { Mode::empty() } else { Mode::SGID };
+    user | group
 }
 
 fn times(inode: &Inode) -> Timestamps {
