@@ -9,6 +9,7 @@ use cairn_device::{Device, DeviceError, FaultDevice, MemoryDevice, Segments, sui
 use crate::*;
 
 mod below;
+mod cuts;
 mod damage;
 mod group;
 mod hostile;

@@ -20,12 +20,17 @@ fn filled(placement: Placement) -> (Stack, Vec<(Timestamp, Vec<u8>)>) {
 
 /// Every instant is as it was, or reads of damaged blocks fail.
 fn check(stack: &Stack, known: &[(Timestamp, Vec<u8>)]) -> usize {
+    check_blocks(stack, known, 16)
+}
+
+/// The same of the first blocks.
+fn check_blocks(stack: &Stack, known: &[(Timestamp, Vec<u8>)], blocks: usize) -> usize {
     let mut failed = 0;
     for (at, image) in known {
         let Ok(view) = stack.history.view(*at) else { continue };
-        for block in 0..16 {
+        for block in 0..blocks {
             match bytes(&view, (block * B) as u64, B) {
-                Ok(found) => assert_eq!(found, image[block * B..][..B], "block {block} at {at:?}"),
+                Ok(found) => assert!(found == image[block * B..][..B], "block {block} at {at:?}"),
                 Err(DeviceError::Corrupt { .. }) => failed += 1,
                 Err(error) => panic!("{error}"),
             }
@@ -49,6 +54,58 @@ fn damaged_summary_or_segment_ends_cost_nothing() {
             assert_eq!(check(&stack, &known), 0, "{placement:?}");
             stack.store = Arc::new(whole);
         }
+    }
+}
+
+/// A log that has gone round holds remains of what was in its segments before, and flushes that tell of each other from one segment to the next.
+#[test]
+fn damage_anywhere_in_a_log_that_has_gone_round_is_told_or_costs_its_own_blocks() {
+    let placements = [Placement::Logging, Placement::SplitDownStream];
+    for (first, (rounds, placement)) in
+        (97u8..101).flat_map(|rounds| placements.map(|p| (rounds, p))).enumerate()
+    {
+        let mut stack =
+            Stack::new(&options(placement, Granularity::EveryWrite, 4096), 16 * B as u64, 4 * MIB);
+        let mut known = Vec::new();
+        for round in 0..rounds {
+            let block = u64::from(round % 3);
+            stack.fill(block * B as u64, 13 * B, round + 1);
+            known.push((stack.now(), bytes(&*stack.history, 0, 16 * B).expect("the present")));
+            if round % 7 == 3 {
+                stack.history.flush().expect("a flush");
+            }
+            if round + 2 == rounds && first % 4 < 2 {
+                // The superblock knows the segment in which the log goes on.
+                stack.history.flush().expect("a flush");
+                while stack.history.step().expect("a step") {}
+            }
+        }
+        stack.history.flush().expect("a flush");
+        // Of the last flush nothing that comes later says that it was durable: damage of its block may pass for the end of the log.
+        stack.fill(15 * B as u64, B, 200);
+        stack.history.flush().expect("a flush");
+        let last = known.last().expect("there are some").1.clone();
+        let whole = stack.store.fork();
+        let mut opened = 0;
+        // Some, and the first block of each segment.
+        let end = 4 * MIB / B as u64;
+        for block in (first as u64 % 3..end).step_by(3).chain((32..end).step_by(64)) {
+            stack.store = Arc::new(whole.fork());
+            stack.store.corrupt(block * B as u64, B as u64, &mut Rng::new(block));
+            if stack.reopen().is_err() {
+                continue;
+            }
+            opened += 1;
+            check_blocks(&stack, &known, 15);
+            for (at, wanted) in last.chunks(B).take(15).enumerate() {
+                match bytes(&*stack.history, (at * B) as u64, B) {
+                    Ok(found) => assert!(found == wanted, "{placement:?}: {block} damaged, block {at}"),
+                    Err(DeviceError::Corrupt { .. }) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+        assert!(opened > 200, "{placement:?}: {opened}");
     }
 }
 

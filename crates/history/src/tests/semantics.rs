@@ -90,6 +90,56 @@ fn undone_revert_is_not_seen_by_who_reads_while_its_copy_goes_on() {
     }
 }
 
+/// What a revert brought back of a block is copied before a write takes its place, or no instant between the two had it.
+#[test]
+fn block_that_is_written_before_a_revert_has_copied_it_shows_until_then_what_came_back() {
+    for placement in Placement::ALL {
+        let stack = Stack::new(&options(placement, Granularity::EveryWrite, 4096), 64 * B as u64, 4 * MIB);
+        stack.fill(0, 64 * B, 1);
+        stack.history.mark("good", true).expect("a mark");
+        stack.fill(0, 64 * B, 2);
+        let good = stack.history.marked("good").expect("the mark");
+        stack.history.revert(good).expect("a revert");
+        let between = stack.now();
+        stack.fill(40 * B as u64, 2 * B, 3);
+        stack.history.flush().expect("a flush");
+        let shown = |at: &str| {
+            let view = stack.history.view(between).expect("a view");
+            assert!(bytes(&view, 0, 64 * B).expect("a read") == [1; 64 * B], "{placement:?}, {at}");
+        };
+        shown("at once");
+        while stack.history.step().expect("a step") {}
+        shown("once all is copied");
+        assert_eq!(bytes(&*stack.history, 40 * B as u64, B).expect("a read"), [3; B], "{placement:?}");
+    }
+}
+
+/// The copy begins anew after a cut: what it has copied already is not what was there before the revert.
+#[test]
+fn revert_whose_copy_is_cut_in_the_middle_can_be_undone() {
+    for placement in Placement::ALL {
+        let mut stack = Stack::new(&options(placement, Granularity::Marks, 4096), 64 * B as u64, 4 * MIB);
+        stack.fill(0, 64 * B, 1);
+        stack.history.mark("good", true).expect("a mark");
+        stack.fill(0, 64 * B, 2);
+        let good = stack.history.marked("good").expect("the mark");
+        let undo = stack.history.revert(good).expect("a revert").undo;
+        for _ in 0..2 {
+            assert!(stack.history.step().expect("a step"), "{placement:?}");
+            assert!(!stack.history.status().reverts.is_empty(), "{placement:?}: the copy is under way");
+            stack.reopen().expect("it opens");
+        }
+        while stack.history.step().expect("a step") {}
+        assert!(bytes(&*stack.history, 0, 64 * B).expect("a read") == [1; 64 * B], "{placement:?}");
+        let before = stack.history.marked(&undo).expect("the mark of the revert");
+        let view = stack.history.view(before).expect("a view");
+        assert!(bytes(&view, 0, 64 * B).expect("a read") == [2; 64 * B], "{placement:?}");
+        drop(view);
+        stack.history.revert(before).expect("a revert");
+        assert!(bytes(&*stack.history, 0, 64 * B).expect("a read") == [2; 64 * B], "{placement:?}");
+    }
+}
+
 #[test]
 fn instant_behind_a_revert_is_kept_when_the_copy_is_over_and_over_openings() {
     for placement in Placement::ALL {
@@ -198,6 +248,35 @@ fn window_of_time_moves_on_and_its_space_is_free_again() {
         assert_eq!(bytes(&*stack.history, 0, 64 * B).expect("a read"), vec![39; 64 * B]);
         let view = stack.history.view(status.last).expect("a view");
         assert_eq!(bytes(&view, 0, 64 * B).expect("a read"), vec![39; 64 * B], "{placement:?}");
+    }
+}
+
+/// What is about to be dropped is no base of a block that the move has passed already.
+#[test]
+fn block_that_is_written_while_the_window_moves_is_kept_as_it_was_before() {
+    for placement in Placement::ALL {
+        let mut options = options(placement, Granularity::EveryWrite, 4096);
+        options.window.time = Some(Duration::from_secs(60));
+        let stack = Stack::new(&options, 256 * B as u64, 32 * MIB);
+        stack.fill(0, 256 * B, 1);
+        stack.history.flush().expect("a flush");
+        stack.clock.advance(Duration::from_secs(100));
+        // Many blocks that the move has work with, behind one with which it has none.
+        stack.fill(B as u64, 255 * B, 2);
+        stack.history.flush().expect("a flush");
+        let before = stack.now();
+        stack.clock.advance(Duration::from_secs(10));
+        let start = stack.history.status().start;
+        for _ in 0..2 {
+            assert!(stack.history.step().expect("a step"), "{placement:?}");
+        }
+        assert!(stack.history.status().start > start, "{placement:?}: it moves");
+        stack.fill(0, B, 3);
+        stack.history.flush().expect("a flush");
+        while stack.history.step().expect("a step") {}
+        let view = stack.history.view(before).expect("a view");
+        assert_eq!(bytes(&view, 0, B).expect("a read"), [1; B], "{placement:?}");
+        assert_eq!(bytes(&*stack.history, 0, B).expect("a read"), [3; B], "{placement:?}");
     }
 }
 

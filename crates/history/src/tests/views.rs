@@ -61,6 +61,41 @@ fn instant_that_is_shown_takes_no_write_of_a_later_opening_whatever_the_clock_is
     }
 }
 
+/// Neither the window nor the steps of retention move past what somebody looks at.
+#[test]
+fn instant_that_is_shown_stays_when_its_time_is_over() {
+    for placement in Placement::ALL {
+        for is_thinned in [false, true] {
+            let how = format!("{placement:?}, thinned: {is_thinned}");
+            let mut options = options(placement, Granularity::EveryWrite, 4096);
+            match is_thinned {
+                true => {
+                    let (after, every) = (Duration::from_secs(10), Duration::from_secs(1));
+                    options.window.thin[0] = Some(Thin { after, every });
+                }
+                false => options.window.time = Some(Duration::from_secs(10)),
+            }
+            let stack = Stack::new(&options, 8 * B as u64, 4 * MIB);
+            stack.fill(0, 8 * B, 1);
+            stack.fill(0, 2 * B, 2);
+            let view = stack.history.view(stack.now()).expect("a view");
+            let shown = [[2; 2 * B].as_slice(), &[1; 6 * B]].concat();
+            for later in 0..3 {
+                stack.fill(0, 4 * B, 3);
+                stack.history.flush().expect("a flush");
+                stack.clock.advance(Duration::from_secs(3600));
+                while stack.history.step().expect("a step") {}
+                assert!(bytes(&view, 0, 8 * B).expect("a read") == shown, "{how}, {later}");
+            }
+            let instant = view.instant();
+            assert!(stack.history.view_again(instant).is_ok(), "{how}");
+            drop(view);
+            while stack.history.step().expect("a step") {}
+            assert!(stack.history.view_again(instant).is_err(), "{how}: it is over");
+        }
+    }
+}
+
 #[test]
 fn instant_that_is_shown_can_be_shown_again_while_the_clock_is_behind_it() {
     let mut stack =

@@ -1,0 +1,128 @@
+//! What power cuts leave that fall where few do: of an opening, and of what only the log has. Whole lives with cuts are the simulator's.
+
+use super::*;
+use cairn_base::BLOCK_SIZE;
+use cairn_device::Fate;
+use cairn_format::history::{SLOT_A, SLOT_B};
+
+const B: usize = BLOCK_SIZE;
+
+/// The next superblock is written over one slot first: where the other is damaged, a cut must not leave none.
+#[test]
+fn opening_with_one_slot_that_is_cut_anywhere_leaves_a_history() {
+    let stack = Stack::new(
+        &options(Placement::SplitDownStream, Granularity::EveryWrite, 4096),
+        16 * B as u64,
+        4 * MIB,
+    );
+    stack.fill(0, 16 * B, 1);
+    stack.history.flush().expect("a flush");
+    let at = stack.now();
+    stack.fill(0, 8 * B, 2);
+    stack.history.flush().expect("a flush");
+    for slot in [SLOT_A, SLOT_B] {
+        let mut cuts = 0;
+        for operation in 0.. {
+            let store = stack.store.power_cycle_as(Fate::Kept, &mut Rng::new(1));
+            store.corrupt(slot * B as u64, B as u64, &mut Rng::new(2));
+            store.cut_after(operation);
+            let store = Arc::new(store);
+            let open = open_options(&stack.clock, 64 << 10);
+            let opened = History::open(stack.origin.clone(), store.clone(), open);
+            if !store.is_off() {
+                opened.expect("nothing has cut it");
+                break;
+            }
+            cuts += 1;
+            drop(opened);
+            for seed in 0..20 {
+                let how = format!("slot {slot}, cut after {operation}, seed {seed}");
+                let store = Arc::new(store.power_cycle(&mut Rng::new(seed)));
+                let open = open_options(&stack.clock, 64 << 10);
+                let history = History::open(stack.origin.clone(), store, open).expect(&how);
+                assert!(bytes(&*history, 0, 8 * B).expect("a read") == [2; 8 * B], "{how}");
+                let view = history.view(at).expect("a view");
+                assert!(bytes(&view, 0, 8 * B).expect("a read") == [1; 8 * B], "{how}");
+            }
+        }
+        assert!(cuts > 4, "an opening writes");
+    }
+}
+
+/// The log was durable and the origin was not: what it has lost is written there again.
+#[test]
+fn what_the_log_has_and_the_origin_has_lost_is_there_when_the_history_is_left_behind() {
+    for placement in Placement::ALL {
+        for (blocks, rounds) in [(256, 1u8), (256, 3), (256, 9), (2048, 2)] {
+            let how = format!("{placement:?}, {rounds} rounds of {blocks} blocks");
+            let origin = Arc::new(FaultDevice::new((blocks * B) as u64));
+            let store = Arc::new(FaultDevice::new(32 * MIB));
+            let options = options(placement, Granularity::EveryWrite, 4096);
+            let open = open_options(&clock(), 64 << 10);
+            let history =
+                History::create(origin.clone(), store.clone(), &options, open.clone()).expect("a history");
+            for round in 1..=rounds {
+                for block in 0..blocks as u64 {
+                    let data = Segments::copy_of(&[round; B]);
+                    history.write(block * B as u64, data).expect("a write");
+                }
+            }
+            // All that was written so far, and not flushed, is in the log alone.
+            let cut = |device: &FaultDevice, fate| Arc::new(device.power_cycle_as(fate, &mut Rng::new(1)));
+            let (origin, store) = (cut(&origin, Fate::Lost), cut(&store, Fate::Kept));
+            let history = History::open(origin.clone(), store, open).expect("it opens");
+            let present = bytes(&*history, 0, blocks * B).expect("a read");
+            if matches!(placement, Placement::Logging | Placement::SplitStream | Placement::SplitDownStream) {
+                let newest = present.iter().filter(|byte| **byte == rounds).count();
+                assert!(newest > (blocks - 50) * B, "{how}: the log has most of it");
+            }
+            history.release(&|_, _| {}).expect("a release");
+            drop(history);
+            assert!(bytes(&*origin, 0, blocks * B).expect("a read") == present, "{how}");
+        }
+    }
+}
+
+/// What was not flushed may be there in any parts: none of it is damage, and what was flushed is there.
+#[test]
+fn end_of_a_log_that_was_not_flushed_is_no_damage_whatever_a_cut_leaves_of_it() {
+    const FLUSHED: u8 = 2;
+    for placement in Placement::ALL {
+        let origin = Arc::new(FaultDevice::new(64 * B as u64));
+        let store = Arc::new(FaultDevice::new(4 * MIB));
+        let options = options(placement, Granularity::EveryWrite, 4096);
+        let open = open_options(&clock(), 64 << 10);
+        let history =
+            History::create(origin.clone(), store.clone(), &options, open.clone()).expect("a history");
+        let mut flushed = None;
+        for round in 1..=9u8 {
+            for block in 0..64u64 {
+                history.write(block * B as u64, Segments::copy_of(&[round; B])).expect("a write");
+            }
+            if round == FLUSHED {
+                history.flush().expect("a flush");
+                flushed = Some(history.status().last);
+                // The superblock knows the segment in which the log goes on.
+                while history.step().expect("a step") {}
+            }
+        }
+        let flushed = flushed.expect("one of them is");
+        for seed in 0..100 {
+            let how = format!("{placement:?}, seed {seed}");
+            let mut rng = Rng::new(seed);
+            let mut cut = |device: &FaultDevice| Arc::new(device.power_cycle(&mut rng));
+            let (origin, store) = (cut(&origin), cut(&store));
+            let history = History::open(origin.clone(), store, open.clone()).expect(&how);
+            let present = bytes(&*history, 0, 64 * B).expect(&how);
+            let is_whole = |part: &[u8]| part[0] >= FLUSHED && part.iter().all(|byte| *byte == part[0]);
+            assert!(present.chunks(512).all(is_whole), "{how}");
+            match history.view(flushed) {
+                Ok(view) => assert!(bytes(&view, 0, 64 * B).expect(&how) == [FLUSHED; 64 * B], "{how}"),
+                Err(HistoryError::BeforeWindow) => {}
+                Err(error) => panic!("{how}: {error}"),
+            }
+            history.release(&|_, _| {}).expect("a release");
+            assert!(bytes(&*origin, 0, 64 * B).expect(&how) == present, "{how}");
+        }
+    }
+}
