@@ -277,6 +277,21 @@ fn inodes_that_do_not_parse_are_one_finding_and_what_they_led_to_is_none() {
     assert_eq!(found(&volume, CheckDepth::Structures), expected);
 }
 
+/// What can be read of it may be as wrong as what can't: a file is not there and lost at the same time.
+#[test]
+fn block_of_inodes_of_which_one_makes_no_sense_is_lost_as_a_whole() {
+    let (device, volume, lun, _) = small();
+    let image = volume.image(None).expect("it is there");
+    let readable = image.readable_inodes_from(FileId(0)).expect("they are read");
+    assert!(readable.inodes.iter().any(|inode| inode.id == lun) && readable.lost.is_empty());
+    drop(image);
+    forge(&device, &volume, INODE_FILE, 0, |block| block[31 * 4096 / 32..][..4].fill(0xee));
+    let image = volume.image(None).expect("it is there");
+    assert_eq!(Inode::place(lun).0, 0, "its block");
+    let readable = image.readable_inodes_from(FileId(0)).expect("the rest is read");
+    assert_eq!((readable.inodes, readable.lost), (vec![], vec![(FileId(0), FileId(32))]));
+}
+
 #[test]
 fn snapshot_without_its_parent_is_one_finding() {
     let (_device, volume, _, snapshot) = small();
