@@ -308,7 +308,9 @@ impl<R: Read> Reader<R> {
             }
             self.advance()?;
         }
-        if first.attribute_blocks.is_some_and(|written| written != blocks) {
+        // Of what Cairn has not written what comes behind it tells that this was all.
+        let is_cut_off = first.attribute_blocks.is_none() && self.ahead.is_none();
+        if is_cut_off || first.attribute_blocks.is_some_and(|written| written != blocks) {
             self.hurt(number);
         }
         let is_untold = first.attribute_blocks.is_none() && !self.hurt.contains(&number);

@@ -1,6 +1,7 @@
 //! A damaged record costs the file that it is in, and the reader says which.
 
 use super::model::Tree;
+use crate::header::{Header, What};
 use crate::record::RECORD;
 use crate::{Attribute, Damage, Kind, ROOT, ReadError, Reader};
 
@@ -55,6 +56,130 @@ fn damaged_record_costs_its_file_and_the_reader_names_it() {
         assert!(different.len() <= 1, "record {record} cost {different:?}");
         assert_eq!(told, different, "record {record}");
         assert!(read.0.keys().all(|number| whole.0.contains_key(number)), "record {record}");
+    }
+}
+
+/// Makes the sum of a header right.
+fn sum(header: &mut [u8]) {
+    header[28..32].fill(0);
+    let words = header.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
+    let sum = words.fold(84_446, u32::wrapping_sub);
+    header[28..32].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// Where the headers of a dump stand.
+fn headers(bytes: &[u8]) -> Vec<(usize, Header)> {
+    let (mut headers, mut at) = (Vec::new(), 0);
+    while let Some(record) = bytes.get(at..).and_then(|rest| rest.first_chunk()) {
+        let header = Header::parse(record).expect("the one before says where it is");
+        let pieces = header.pieces.iter().filter(|is_there| **is_there).count();
+        let behind = 1 + pieces + header.map_records as usize;
+        headers.push((at, header));
+        at += behind * RECORD;
+    }
+    headers
+}
+
+/// A dump as Linux writes it: without what Cairn knows of content and attributes.
+fn as_linux(mut bytes: Vec<u8>) -> Vec<u8> {
+    for (at, _) in headers(&bytes) {
+        bytes[at + 960..at + RECORD].fill(0);
+        sum(&mut bytes[at..][..RECORD]);
+    }
+    bytes
+}
+
+fn numbers(damage: &[Damage]) -> Vec<u32> {
+    let number = |damage: &Damage| match damage {
+        Damage::Hurt { number } | Damage::Missing { number } => Some(*number),
+        Damage::Skipped { .. } | Damage::Truncated => None,
+    };
+    damage.iter().filter_map(number).collect()
+}
+
+#[test]
+fn damaged_header_of_a_dump_without_checksums_costs_its_file_and_the_reader_names_it() {
+    let mut tree = tree();
+    let long: Vec<u8> = (0..1_300_000u32).map(|at| (at / 1024) as u8).collect();
+    let long = tree.add_with(ROOT, "long", &long);
+    tree.get(long).attributes.push(Attribute { name: b"user.long".to_vec(), value: vec![1; 40] });
+    tree.add_with(ROOT, "very last", b"the very last one");
+    let bytes = as_linux(tree.dump(Tree::options()).0);
+    let whole = Tree::read(&mut Reader::open(&bytes[..]).unwrap()).plain();
+    let all = headers(&bytes);
+    for (at, header) in &all[3..] {
+        let how = format!("header {}", at / RECORD);
+        let mut damaged = bytes.clone();
+        damaged[at + 300] ^= 0x40;
+        let mut reader = Reader::open(&damaged[..]).unwrap();
+        let read = Tree::read(&mut reader).plain();
+        let is_other = |number: &&u32| whole.0.get(number) != read.0.get(number);
+        let different: Vec<u32> = whole.0.keys().filter(is_other).copied().collect();
+        assert!(different.len() <= 1, "{how}");
+        // Before the end there may have been attributes of the last file.
+        match header.what {
+            What::End => assert!(different.is_empty() && numbers(reader.damage()).len() <= 1, "{how}"),
+            _ => assert_eq!(numbers(reader.damage()), different, "{how}"),
+        }
+        for (number, file) in &read.0 {
+            let known = &whole.0[number].data;
+            let is_right = |(offset, bytes): &(u64, Vec<u8>)| {
+                let within =
+                    known.iter().find(|(start, all)| *start <= *offset && offset - start < all.len() as u64);
+                within.is_some_and(|(start, all)| all[(offset - start) as usize..].starts_with(bytes))
+            };
+            assert!(file.data.iter().all(is_right), "{how}: what there is of file {number} is elsewhere");
+        }
+    }
+}
+
+#[test]
+fn dump_without_checksums_that_is_cut_off_may_lack_what_no_header_has_told_of() {
+    let mut tree = tree();
+    let bytes = as_linux(tree.dump(Tree::options()).0);
+    let whole = Tree::read(&mut Reader::open(&bytes[..]).unwrap()).plain();
+    let all = headers(&bytes);
+    let end = all.iter().find(|(_, header)| header.what == What::End).unwrap().0;
+    for length in (all[4].0..=end).step_by(RECORD / 2) {
+        let mut reader = Reader::open(&bytes[..length]).unwrap();
+        let read = Tree::read(&mut reader).plain();
+        assert!(reader.damage().contains(&Damage::Truncated), "{length}");
+        let told = numbers(reader.damage());
+        for (number, file) in &whole.0 {
+            assert!(read.0.get(number) == Some(file) || told.contains(number), "{length} {number}");
+        }
+    }
+}
+
+#[test]
+fn what_makes_no_sense_in_a_directory_or_in_attributes_hurts_those_that_it_is_of() {
+    let mut tree = tree();
+    let bytes = as_linux(tree.dump(Tree::options()).0);
+    let sub = tree.0[&ROOT].entries[0].number;
+    let of = |number: u32, is_extended: bool| {
+        let found = |(_, header): &&(usize, Header)| {
+            header.number == number && header.extended.is_some() == is_extended && header.file.is_some()
+        };
+        let all = headers(&bytes);
+        all.iter().find(found).expect("it is there").0
+    };
+    let file = tree.0[&sub].entries[0].number;
+    for (number, at, change) in [
+        // The length of an entry.
+        (sub, of(sub, false) + RECORD + 4, 3),
+        // How attributes are written, and the beginning of the block that they are in.
+        (file, of(file, true) + 900, 9),
+        (file, of(file, true) + RECORD, 9),
+    ] {
+        let mut damaged = bytes.clone();
+        damaged[at] = change;
+        if at % RECORD == 900 {
+            sum(&mut damaged[at - 900..][..RECORD]);
+        }
+        let mut reader = Reader::open(&damaged[..]).unwrap();
+        let read = Tree::read(&mut reader);
+        assert_eq!(reader.damage(), [Damage::Hurt { number }], "{at}");
+        assert!(read.0[&number].broken, "{at}");
     }
 }
 
@@ -113,10 +238,7 @@ fn map_of_more_numbers_than_there_can_be_is_none() {
     let (mut bytes, _) = tree().dump(Tree::options());
     let at = RECORD;
     bytes[at + 160..][..4].copy_from_slice(&(u32::MAX / 8 / RECORD as u32 + 2).to_le_bytes());
-    bytes[at + 28..][..4].fill(0);
-    let words = bytes[at..][..RECORD].as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
-    let sum = words.fold(84_446, u32::wrapping_sub);
-    bytes[at + 28..][..4].copy_from_slice(&sum.to_le_bytes());
+    sum(&mut bytes[at..][..RECORD]);
     let refused = Reader::open(Records { first: bytes, at: 0 }).err();
     assert!(matches!(refused, Some(ReadError::NoMaps)), "{refused:?}");
 }

@@ -140,12 +140,15 @@ fn file_that_cannot_be_read_costs_itself() {
     assert_eq!(read.plain(), tree.plain());
 }
 
-/// A tree with a file of which one byte can't be read, or its extended attributes.
+/// A tree with a file of which one byte can't be read, or where its holes are, or its extended attributes.
 struct Rotten {
     tree: Tree,
     number: u32,
     byte: Option<u64>,
 }
+
+/// Stands for where the holes are.
+const HOLES: u64 = u64::MAX;
 
 impl Source for Rotten {
     fn each_inode(&mut self, each: &mut dyn FnMut(&Inode)) -> std::io::Result<()> {
@@ -161,7 +164,8 @@ impl Source for Rotten {
     }
 
     fn extents(&mut self, number: u32) -> std::io::Result<Vec<(u64, u64)>> {
-        self.tree.extents(number)
+        let is_rotten = number == self.number && self.byte == Some(HOLES);
+        if is_rotten { Err(std::io::Error::other("rotten")) } else { self.tree.extents(number) }
     }
 
     fn read(&mut self, number: u32, offset: u64, bytes: &mut [u8]) -> std::io::Result<()> {
@@ -190,6 +194,38 @@ fn content_that_cannot_be_read_costs_its_block_and_is_known_to_be_missing_by_who
     assert_eq!(damage, [Damage::Hurt { number }]);
     let wanted = [vec![1; 8192], vec![0; 4096], vec![1; 100_000 - 12_288]].concat();
     assert!(read.plain().0[&number].data == [(0, wanted)]);
+}
+
+/// A file of which it is not known where it has something is no hole for who reads the dump.
+#[test]
+fn file_of_which_nobody_knows_where_its_holes_are_is_known_to_be_missing_by_who_reads_the_dump() {
+    let mut tree = mixed();
+    let number = tree.add_with(ROOT, "rotten", &[1; 100_000]);
+    let mut source = Rotten { tree, number, byte: Some(HOLES) };
+    let dump = Dump::plan(&mut source, Tree::options(), None, &mut |_| true).unwrap();
+    let mut bytes = Vec::new();
+    let written = dump.write(&mut source, &mut bytes, &mut |_| true).unwrap();
+    assert_eq!(written.failed.iter().map(|failed| failed.number).collect::<Vec<_>>(), [number]);
+    let (read, damage) = read_back(&bytes);
+    assert_eq!(damage, [Damage::Hurt { number }]);
+    assert!(read.0[&number].data.is_empty());
+}
+
+/// What is behind the end of a file in its last record is nobody else's.
+#[test]
+fn record_that_a_file_does_not_fill_has_nothing_of_another_one() {
+    let mut tree = Tree::new();
+    tree.add_with(ROOT, "long", &[b'x'; 700_000]);
+    for length in [1, 700, 1030] {
+        tree.add_with(ROOT, &format!("{length}"), &vec![b'y'; length]);
+    }
+    let (bytes, _) = tree.dump(Tree::options());
+    for record in bytes.as_chunks::<{ crate::RECORD }>().0.iter().filter(|record| record.contains(&b'y')) {
+        let end = record.iter().rposition(|byte| *byte == b'y').unwrap_or(0);
+        if record.starts_with(b"y") {
+            assert!(record[end + 1..].iter().all(|byte| *byte == 0), "{end}");
+        }
+    }
 }
 
 /// What comes into the part that is dumped is as old as it is, and in no dump before.
