@@ -53,7 +53,7 @@ pub struct Receiver {
     /// Taken out when the image is committed.
     pub(crate) arrivals: Option<Arrivals>,
     /// Slots of the redirect area in use.
-    taken: HashSet<u64>,
+    pub(crate) taken: HashSet<u64>,
     /// Blocks that an earlier transfer brought.
     kept: u64,
     blocks: u64,
@@ -342,7 +342,10 @@ impl Receiver {
         let mut slots = Vec::with_capacity(redirected.len());
         for (vbn, block) in redirected {
             let slot = arrivals.slot(vbn, &mut self.taken, area);
-            slots.push((slot.ok_or(VolumeError::Refused(REDIRECT_FULL))?, block));
+            let slot = slot.ok_or(VolumeError::Refused(REDIRECT_FULL))?;
+            // From here on its place is that slot, which has not got it yet, also if another one finds none.
+            arrivals.forget(vbn);
+            slots.push((slot, block));
         }
         blocks.iter().for_each(|(vbn, _)| arrivals.forget(*vbn));
         let mut operations = store.write_home(pairs(&home));

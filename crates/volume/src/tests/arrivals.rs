@@ -559,6 +559,31 @@ fn each_block_that_is_not_at_home_has_a_slot_of_its_own_until_there_are_none() {
     }
 }
 
+/// What has no room elsewhere is not taken, and what was known to be here stays where it is.
+#[test]
+fn block_that_finds_no_slot_leaves_what_counts_as_arrived_in_its_place() {
+    let (_source, _image, there) = shows_an_image();
+    let volume = there.volume.clone();
+    let mut receiver = volume.receive().expect("nothing else is received");
+    receiver.claim_shown(&mut |_| true).expect("its nodes can be read");
+    // All slots but one are of images that are still read.
+    receiver.taken.extend(1..volume.store.space().blocks(SegmentKind::Redirect));
+    let shown = |number: &u64| volume.state.lock().used.get(Vbn(*number));
+    let numbers: Vec<u64> = there.numbers().into_iter().filter(shown).take(2).collect();
+    let runs = numbers.iter().map(|number| (Vbn(*number), vec![block(5000 + number)])).collect();
+    let refused = receiver.write_runs(runs);
+    assert!(matches!(refused, Err(VolumeError::Refused(_))), "{refused:?}");
+    let list = listed(&mut receiver);
+    let arrivals = receiver.arrivals.take().expect("it goes on");
+    let redirects = receiver.redirects(&arrivals, None);
+    receiver.arrivals = Some(arrivals);
+    let vbns: Vec<Vbn> = list.iter().map(|(vbn, _)| *vbn).collect();
+    assert!(vbns.len() > 20);
+    for ((vbn, checksum), block) in list.iter().zip(volume.store.read_numbers(&vbns, &redirects)) {
+        assert_eq!(Checksum::of(&block.expect("it is there")[..]), *checksum, "{vbn}");
+    }
+}
+
 #[test]
 fn one_transfer_runs_at_a_time_and_takes_blocks_of_the_space_alone() {
     let (_source, _image, there) = shows_an_image();
