@@ -1378,3 +1378,33 @@ fn file_that_is_too_large_here_costs_itself_and_is_no_fault_of_the_dump() {
         assert!(wanted.iter().all(|(path, file)| made.get(path) == Some(file)), "{flags}: {said}");
     }
 }
+
+/// A dump that this user may not read is there all the same: a script that goes by the code does not look for it elsewhere.
+#[test]
+fn dump_that_may_not_be_read_is_not_told_as_one_that_is_not_there() {
+    use std::os::unix::process::CommandExt;
+    const NOBODY: u32 = 65_534;
+    let program = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cairn"));
+        command.uid(NOBODY).gid(NOBODY).stdin(Stdio::null());
+        command
+    };
+    let runs = || program().arg("--version").output().is_ok_and(|done| done.status.success());
+    if !rustix::process::geteuid().is_root() || !runs() {
+        eprintln!("skipped: it needs root, and a program that other users may run");
+        return;
+    }
+    let (scratch, from, _to) = scene();
+    let dump = scratch.path().join("dump");
+    std::fs::write(&dump, Folder::new(&from).dump(0, 0, 1000)).unwrap();
+    std::fs::set_permissions(scratch.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let list = |path: &Path| program().args(["restore", "-tf"]).arg(path).output().unwrap();
+    good(&list(&dump));
+    std::fs::set_permissions(&dump, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let told = list(&dump);
+    let said = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert!(said.contains("Permission denied") && said.contains("rights"), "{said}");
+    assert_eq!(code(&told), Some(25), "{said}");
+    let told = list(&scratch.path().join("none"));
+    assert_eq!(code(&told), Some(10), "{told:?}");
+}

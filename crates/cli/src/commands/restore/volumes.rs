@@ -55,9 +55,12 @@ fn missing(path: &Path) -> Failure {
 }
 
 fn open_file(path: &Path) -> Result<File, Failure> {
-    File::open(path).map_err(|error| {
-        let message = format!("{}: {error}", path.display());
-        Failure::new(ErrorKind::NotFound, message, "name the dump with -f")
+    File::open(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            let message = format!("{}: {error}", path.display());
+            Failure::new(ErrorKind::NotFound, message, "name the dump with -f")
+        }
+        _ => opening(path, &error),
     })
 }
 
