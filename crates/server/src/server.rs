@@ -177,17 +177,6 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     let mut http_addresses = vec![format!("unix:{}", control_path.display())];
     http_addresses.extend(http.as_ref().map(|(listener, _)| local(listener)));
     let mirror_address = mirror.as_ref().map(local);
-    let source = mirror.map(|listener| {
-        let (peers, volumes, followers) = (peers.clone(), volumes.clone(), followers.clone());
-        let (clock, sessions, mirrors) = (clock.clone(), sessions.clone(), mirrors.clone());
-        let patience = config.mirror_patience;
-        Source::start(listener, &identity, peers, volumes, clock, sessions, patience, followers, mirrors)
-    });
-    let source = source.transpose()?;
-    if let Some(source) = source.as_ref().filter(|_| config.mirror_learns) {
-        mirrors.open_with(Box::new(source.opener()));
-    }
-
     let drills = Arc::new(Drills::open(volumes.clone(), clock.clone())?);
     let mounts = Mounts::open(data.path(), volumes.clone(), groups.clone())?;
     let server = Arc::new(Server {
@@ -229,6 +218,19 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     };
     let close_disk = move |export: &str| of_disks.upgrade().map_or(0, |server| server.close_disk(export));
     server.mirrors.close_with(Box::new(close_volume), Box::new(close_disk));
+    // Before that a peer could take a volume over whose sessions nobody ends.
+    let source = mirror.map(|listener| {
+        let (peers, volumes, followers) =
+            (server.peers.clone(), server.volumes.clone(), server.followers.clone());
+        let (clock, sessions, mirrors) =
+            (server.clock.clone(), server.source.clone(), server.mirrors.clone());
+        let (identity, patience) = (&server.identity, config.mirror_patience);
+        Source::start(listener, identity, peers, volumes, clock, sessions, patience, followers, mirrors)
+    });
+    let source = source.transpose()?;
+    if let Some(source) = source.as_ref().filter(|_| config.mirror_learns) {
+        server.mirrors.open_with(Box::new(source.opener()));
+    }
     server.clear_left_dumps();
     let schedule = server.mirrors.start_schedule()?;
     let snapshots = Runner::start(server.clone())?;

@@ -257,7 +257,7 @@ fn converse(stream: TcpStream, shared: &Shared, own: &mut Vec<u64>) -> Result<()
         peers: &shared.peers,
         mirrors: &shared.mirrors,
         certificate,
-        host: stream.lanes()[0].sock.get_ref().peer_addr().ok().map(|peer| peer.ip()),
+        host: stream.lanes()[0].sock.get_ref().peer_addr().ok().map(|peer| peer.ip().to_canonical()),
         ending: &shared.ending,
         last_refusal: hello.last_refusal,
     };
