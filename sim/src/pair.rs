@@ -458,8 +458,11 @@ fn shown_by(world: &mut World, old: &Shown, offers: &Offers) -> Result<(Shown, b
         shown = Shown { target, active: offered.content.clone(), snapshots: BTreeMap::new() };
         for snapshot in volume.snapshots() {
             let offered = offers.get(&snapshot.id);
-            let offered =
-                offered.filter(|offered| snapshot.id <= target && offered.names.contains(&snapshot.name));
+            // A garbled question may be one whose base is kept for a spill, under a name of its own.
+            let is_kept = snapshot.name.starts_with("split-");
+            let offered = offered.filter(|offered| {
+                snapshot.id <= target && (is_kept || offered.names.contains(&snapshot.name))
+            });
             let offered =
                 offered.with_context(|| format!("the destination has {snapshot:?}, which nobody offered"))?;
             let model =
