@@ -227,6 +227,9 @@ impl Pair {
                 }
                 floor.after_turn(forks.as_deref_mut())?;
                 offer(&mut offers, &floor.world.lock(), false);
+                if matches!(mishap, Some((_, Mishap::Garbled))) {
+                    offer_kept(&mut offers, &floor.world.lock());
+                }
                 if let Some(forks) = forks.as_deref_mut() {
                     try_destination(forks, &self.destination, &old, &offers, &mut floor.timeline.lock())?;
                 }
@@ -445,6 +448,16 @@ fn offer(offers: &mut Offers, source: &World, first: bool) {
     }
 }
 
+/// A garbled question may be one whose base the source keeps for a spill, under a name that nobody has given it here.
+fn offer_kept(offers: &mut Offers, source: &World) {
+    for snapshot in source.volume.iter().flat_map(|volume| volume.snapshots()) {
+        let is_kept = snapshot.name == format!("split-{}", snapshot.generation.0);
+        if let Some(offered) = offers.get_mut(&snapshot.id).filter(|_| is_kept) {
+            offered.names.insert(snapshot.name);
+        }
+    }
+}
+
 /// What a destination shows: what it showed before, or an image that the source has offered. All of it is compared, and checked.
 fn shown_by(world: &mut World, old: &Shown, offers: &Offers) -> Result<(Shown, bool)> {
     let volume = world.volume();
@@ -458,11 +471,8 @@ fn shown_by(world: &mut World, old: &Shown, offers: &Offers) -> Result<(Shown, b
         shown = Shown { target, active: offered.content.clone(), snapshots: BTreeMap::new() };
         for snapshot in volume.snapshots() {
             let offered = offers.get(&snapshot.id);
-            // A garbled question may be one whose base is kept for a spill, under a name of its own.
-            let is_kept = snapshot.name.starts_with("split-");
-            let offered = offered.filter(|offered| {
-                snapshot.id <= target && (is_kept || offered.names.contains(&snapshot.name))
-            });
+            let offered =
+                offered.filter(|offered| snapshot.id <= target && offered.names.contains(&snapshot.name));
             let offered =
                 offered.with_context(|| format!("the destination has {snapshot:?}, which nobody offered"))?;
             let model =
