@@ -8,6 +8,7 @@ use cairn_base::{ManualClock, Rng, SnapshotId, Timestamp, VolumeId};
 use cairn_device::{BlockMut, Device, Fate, FaultDevice, MemoryDevice, Operation, Segments};
 use cairn_files::Luns;
 use cairn_format::dump::{DumpId, DumpLevel};
+use cairn_format::stream::StreamTrailer;
 use cairn_volume::{CheckDepth, FormatOptions, OpenOptions, Role, Volume};
 
 use super::*;
@@ -355,28 +356,37 @@ fn mounted_dump_serves_what_is_whole_and_refuses_what_is_not() {
 
 #[test]
 fn part_that_was_cut_anywhere_is_never_taken_for_a_whole_one() {
-    let (_, file) = small();
-    for length in 0..file.len() {
-        let cut = file[..length].to_vec();
+    let (shown_before, file) = small();
+    for (length, room) in (0..file.len()).flat_map(|length| [(length, 0), (length, 9000)]) {
+        // A killed writer leaves the room that it had taken for what comes next.
+        let cut = [&file[..length], &vec![0; room]].concat();
+        // Behind the trailer is the second copy of the head alone; of a trailer that goes on with zeroes the head is enough to know that all is there.
+        let trailer = if room > 0 { StreamTrailer::SIZE } else { 0 };
+        let ends = length + trailer + 384 >= file.len();
         let index = PartIndex::open("f", bytes_of(&cut));
-        assert!(index.is_err() || index.is_ok_and(|index| index.is_cut()) || length + 384 >= file.len());
-        if length % 11 != 0 && length + 400 < file.len() {
+        assert!(index.is_err() || index.is_ok_and(|index| index.is_cut()) || ends);
+        if length % 11 != 0 && length + 460 < file.len() {
             continue;
         }
         match restored(std::slice::from_ref(&cut), false, false) {
             Err(DumpError::Cut { .. } | DumpError::Head { .. }) => {}
-            // Only the second copy of the head is missing: the trailer was there.
-            Ok((_, restored)) => {
-                assert!(length + 384 >= file.len() && !restored.lost.is_empty(), "cut at {length}");
+            // The record in which it was cut goes on with zeroes.
+            Err(DumpError::Damaged { .. }) if room > 0 => {}
+            Ok((volume, restored)) => {
+                assert!(ends && !restored.lost.is_empty(), "cut at {length}");
+                assert!(shown(&volume) == shown_before, "cut at {length}");
             }
             Err(other) => panic!("cut at {length}: {other}"),
         }
         match opened(&[cut], false, false) {
             Err(DumpError::Cut { .. } | DumpError::Head { .. }) => {}
-            Ok(_) => assert!(length + 384 >= file.len(), "cut at {length}"),
+            Ok(_) => assert!(ends, "cut at {length}"),
             Err(other) => panic!("cut at {length}: {other}"),
         }
     }
+    // All of it is there, and the room was not cut off yet.
+    let (volume, restored) = restored(&[[&file[..], &[0; 9000]].concat()], false, false).expect("restored");
+    assert!(shown(&volume) == shown_before && restored.lost.iter().all(|(_, lost)| lost.spare));
 }
 
 #[test]
