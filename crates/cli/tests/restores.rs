@@ -448,18 +448,7 @@ fn what_others_did_in_a_restored_tree_costs_no_more_than_it_concerns() {
 /// Who is not root may write only into what lets him, also for as long as it takes to restore what is in it.
 #[test]
 fn directories_that_take_no_writes_are_restored_level_after_level_by_others_than_root() {
-    use std::os::unix::process::CommandExt;
-    const NOBODY: u32 = 65_534;
-    let program = || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_cairn"));
-        command.uid(NOBODY).gid(NOBODY).stdin(Stdio::null());
-        command
-    };
-    let runs = || program().arg("--version").output().is_ok_and(|done| done.status.success());
-    if !rustix::process::geteuid().is_root() || !runs() {
-        eprintln!("skipped: it needs root, and a program that other users may run");
-        return;
-    }
+    let Some(program) = program_of_nobody() else { return };
     let (scratch, from, to) = scene();
     std::fs::remove_file(from.join("top")).unwrap();
     let fixed = from.join("fixed");
@@ -888,6 +877,24 @@ fn many_files_are_made_at_once_and_troubles_are_told_in_the_order_of_the_dump() 
     assert_eq!(said.lines().filter(|line| line.contains("Is a directory")).collect::<Vec<_>>(), named);
 }
 
+const NOBODY: u32 = 65_534;
+
+/// The program as a user who is not root runs it; none where it can't be run so.
+fn program_of_nobody() -> Option<impl Fn() -> Command> {
+    use std::os::unix::process::CommandExt;
+    let program = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cairn"));
+        command.uid(NOBODY).gid(NOBODY).stdin(Stdio::null());
+        command
+    };
+    let runs = || program().arg("--version").output().is_ok_and(|done| done.status.success());
+    if !rustix::process::geteuid().is_root() || !runs() {
+        eprintln!("skipped: it needs root, and a program that other users may run");
+        return None;
+    }
+    Some(program)
+}
+
 /// A program that another test has just begun may still have what was open here when it was.
 fn unmount(point: &Path) {
     rustix::mount::unmount(point, rustix::mount::UnmountFlags::DETACH).unwrap();
@@ -1291,18 +1298,7 @@ fn what_did_not_change_is_not_in_a_higher_level_and_who_wishes_for_it_is_told() 
 /// A program that runs with the rights of its owner must not run with those of who restores it.
 #[test]
 fn others_than_root_restore_no_file_that_runs_with_their_own_rights() {
-    use std::os::unix::process::CommandExt;
-    const NOBODY: u32 = 65_534;
-    let program = || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_cairn"));
-        command.uid(NOBODY).gid(NOBODY).stdin(Stdio::null());
-        command
-    };
-    let runs = || program().arg("--version").output().is_ok_and(|done| done.status.success());
-    if !rustix::process::geteuid().is_root() || !runs() {
-        eprintln!("skipped: it needs root, and a program that other users may run");
-        return;
-    }
+    let Some(program) = program_of_nobody() else { return };
     let (scratch, from, to) = scene();
     let make = |name: &str, length: usize, owner: (u32, u32), mode: u32| {
         let path = from.join(name);
@@ -1382,18 +1378,7 @@ fn file_that_is_too_large_here_costs_itself_and_is_no_fault_of_the_dump() {
 /// A dump that this user may not read is there all the same: a script that goes by the code does not look for it elsewhere.
 #[test]
 fn dump_that_may_not_be_read_is_not_told_as_one_that_is_not_there() {
-    use std::os::unix::process::CommandExt;
-    const NOBODY: u32 = 65_534;
-    let program = || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_cairn"));
-        command.uid(NOBODY).gid(NOBODY).stdin(Stdio::null());
-        command
-    };
-    let runs = || program().arg("--version").output().is_ok_and(|done| done.status.success());
-    if !rustix::process::geteuid().is_root() || !runs() {
-        eprintln!("skipped: it needs root, and a program that other users may run");
-        return;
-    }
+    let Some(program) = program_of_nobody() else { return };
     let (scratch, from, _to) = scene();
     let dump = scratch.path().join("dump");
     std::fs::write(&dump, Folder::new(&from).dump(0, 0, 1000)).unwrap();

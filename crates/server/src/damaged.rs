@@ -403,7 +403,9 @@ impl Server {
             (Place::Device, _) => {
                 self.devices.read(name)?;
                 // Who has it open since it was not known whose it is would go on past the device.
-                self.devices.lun_of(name).map(|lun| self.close_named(&lun));
+                if let Some(lun) = self.devices.lun_of(name) {
+                    self.close_named(&lun);
+                }
                 self.access.join(&self.devices.on_luns())?;
             }
             (_, "peers.json") => self.peers.read(),
