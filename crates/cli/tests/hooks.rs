@@ -98,10 +98,10 @@ fn no_file_of_the_machine_is_written_or_taken_by_who_has_the_token_alone() {
     }
     // An object may be written as a list of its fields as well.
     let secret = std::fs::read_to_string(&token).unwrap();
-    let posted = |body: &str| {
+    let posted = |to: &str, body: &str| {
         let mut stream = std::net::TcpStream::connect(&address).unwrap();
         let head = format!(
-            "POST /v1/volumes HTTP/1.1\r\nhost: cairn\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\nauthorization: Bearer {}\r\n\r\n",
+            "POST {to} HTTP/1.1\r\nhost: cairn\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\nauthorization: Bearer {}\r\n\r\n",
             body.len(),
             secret.trim()
         );
@@ -111,9 +111,14 @@ fn no_file_of_the_machine_is_written_or_taken_by_who_has_the_token_alone() {
         answer
     };
     let of_a_history = format!(r#"["mine", 67108864, [], null, ["{path}", null, null, null, {{}}]]"#);
-    let said = posted(&of_a_history);
+    let said = posted("/v1/volumes", &of_a_history);
     assert!(said.contains("control socket") && !file.exists(), "{said}");
-    let said = posted(r#"["yours", 67108864, [], null, null]"#);
+    let of_a_dump = format!(
+        r#"{{"name": "mine", "size_bytes": null, "devices": ["{disk}"], "ticket": "", "files": []}}"#
+    );
+    let said = posted("/v1/images/restore", &of_a_dump);
+    assert!(said.contains("control socket"), "{said}");
+    let said = posted("/v1/volumes", r#"["yours", 67108864, [], null, null]"#);
     assert!(said.contains(" 200 "), "a volume in the data directory: {said}");
     assert!(far(&["volume", "create", "ours", "--size", "64M"]).status.success());
     server.good(&["volume", "create", "mine", "--device", disk]);
