@@ -208,6 +208,19 @@ fn file_is_as_long_as_what_is_written_whatever_room_was_taken() {
 }
 
 #[test]
+fn room_that_is_taken_ahead_leaves_most_of_a_disk_to_others() {
+    use super::writer::room_behind;
+    const MUCH: u64 = 1 << 40;
+    let mib = |count: u64| count << 20;
+    assert_eq!(room_behind(0, 4096, MUCH), Some(mib(8)), "a file that has nothing");
+    assert_eq!(room_behind(mib(100), mib(101), MUCH), Some(mib(200)), "as much as it has");
+    assert_eq!(room_behind(mib(1000), mib(1001), MUCH), Some(mib(1256)), "and no more than so much");
+    assert_eq!(room_behind(mib(1000), mib(1001), mib(320)), Some(mib(1020)), "a part of what is left");
+    assert_eq!(room_behind(mib(1000), mib(1002), mib(16)), None, "there is as good as nothing left");
+    assert_eq!(room_behind(0, 4096, 0), None);
+}
+
+#[test]
 fn requests_count_once_all_before_them_are_done() {
     let mut begun = writer::Begun::default();
     let numbers: Vec<u64> = [10, 20, 30, 40].into_iter().map(|end| begun.begin(end)).collect();

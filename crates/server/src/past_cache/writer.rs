@@ -17,7 +17,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 use cairn_stream::{Out, Outgoing};
 use parking_lot::Mutex;
-use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl};
+use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl, fstatvfs};
 use rustix::io::pwritev;
 
 use super::{ALIGNMENT, Buffer, Direct, PIECE};
@@ -31,6 +31,8 @@ const LANES: usize = 3;
 /// Bytes by which a file is made longer at a time: each waits for what is on its way.
 const ROOM_MIN: u64 = 8 << 20;
 const ROOM_MAX: u64 = 256 << 20;
+/// Of what the file system has left, no more than so much is taken ahead: others write there too, the volume that is dumped perhaps.
+const ROOM_PART: u64 = 16;
 /// What is shorter is copied.
 const RECORD_MIN: usize = 16 * ALIGNMENT;
 
@@ -210,9 +212,11 @@ impl<'a> Line<'a> {
         if !self.direct.0.load(Ordering::Acquire) {
             return false;
         }
-        let more = (end - from).max(from.clamp(ROOM_MIN, ROOM_MAX));
-        self.lengthened.store(true, Ordering::Release);
-        *room = fallocate(self.file, FallocateFlags::empty(), from, more).ok().map(|()| from + more);
+        let left = fstatvfs(self.file).map_or(0, |system| system.f_bavail.saturating_mul(system.f_frsize));
+        *room = room_behind(from, end, left).filter(|to| {
+            self.lengthened.store(true, Ordering::Release);
+            fallocate(self.file, FallocateFlags::empty(), from, to - from).is_ok()
+        });
         room.is_some()
     }
 
@@ -238,6 +242,7 @@ impl<'a> Line<'a> {
         Ok(())
     }
 
+    /// Writes all of it at its place.
     fn put(&self, mut at: u64, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             if !at.is_multiple_of(ALIGNMENT as u64) {
@@ -290,6 +295,13 @@ fn room_begins(file: &File, at: u64) -> Option<u64> {
     let in_place = fcntl_getfl(file).is_ok_and(|flags| !flags.contains(OFlags::APPEND));
     let ends = file.metadata().is_ok_and(|found| found.is_file() && found.len() <= at);
     (in_place && ends).then_some(at)
+}
+
+/// Up to where a file that has room up to `from` and needs it up to `end` is made longer where `left` bytes are left; none where that is too much.
+pub(super) fn room_behind(from: u64, end: u64, left: u64) -> Option<u64> {
+    let most = left / ROOM_PART;
+    let to = from + from.clamp(ROOM_MIN, ROOM_MAX).min(most);
+    (to >= end).then_some(to)
 }
 
 impl Drop for Line<'_> {
