@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use cairn_base::Rng;
+use cairn_base::{BLOCK_SIZE, Rng};
 
 use super::*;
+use crate::{Block, BlockMut, pieces, pieces_mut};
 
 fn numbers(headers: &[&'static Header]) -> Vec<u32> {
     headers.iter().map(|header| header.number).collect()
@@ -115,4 +116,48 @@ fn runs_of_a_thread_are_of_blocks_that_nobody_has() {
     let distinct: BTreeSet<u32> = numbers(&taken).into_iter().collect();
     assert_eq!(distinct.len(), taken.len());
     taken.into_iter().for_each(give_back);
+}
+
+#[test]
+fn pieces_of_blocks_are_their_bytes_in_order_and_none_leaves_its_slab() {
+    for seed in 0..8 {
+        let mut rng = Rng::new(seed);
+        let mut blocks = Vec::new();
+        // Of several slabs one behind the other; then one by one in between, and with some left out.
+        while blocks.len() < 3 * SLAB_BLOCKS {
+            BlockMut::append_run(&mut blocks, RUN_BLOCKS_MIN + rng.below(200) as usize);
+            if seed % 4 > 1 {
+                blocks.push(BlockMut::dirty());
+            }
+        }
+        if seed % 2 == 1 {
+            blocks.retain(|_| !rng.one_in(20));
+        }
+        let mut number = 0u64;
+        for piece in pieces_mut(&mut blocks) {
+            assert_eq!(
+                piece.as_ptr().addr() / SLAB_BYTES,
+                (piece.as_ptr().addr() + piece.len() - 1) / SLAB_BYTES
+            );
+            for word in piece.chunks_exact_mut(8) {
+                word.copy_from_slice(&number.to_le_bytes());
+                number += 1;
+            }
+        }
+        let blocks: Vec<Block> = blocks.into_iter().map(BlockMut::freeze).collect();
+        assert_eq!(number as usize * 8, blocks.len() * BLOCK_SIZE);
+        let words = blocks.iter().flat_map(|block| block.chunks_exact(8));
+        assert!(words.enumerate().all(|(at, word)| *word == (at as u64).to_le_bytes()));
+        let all: Vec<&[u8]> = pieces(&blocks).collect();
+        assert!(all.len() < blocks.len() / 4, "{} pieces of {} blocks", all.len(), blocks.len());
+        for piece in &all {
+            assert_eq!(
+                piece.as_ptr().addr() / SLAB_BYTES,
+                (piece.as_ptr().addr() + piece.len() - 1) / SLAB_BYTES
+            );
+        }
+        assert!(
+            all.concat().chunks_exact(8).enumerate().all(|(at, word)| *word == (at as u64).to_le_bytes())
+        );
+    }
 }
