@@ -27,7 +27,7 @@ const BUFFERS: usize = LANES + 2;
 /// Pieces that wait to be written, at most. As much is lost with the process.
 const WAITING: usize = 2;
 /// Pieces that are on their way at a time.
-const LANES: usize = 3;
+const LANES: usize = 8;
 /// Bytes by which a file is made longer at a time: each waits for what is on its way.
 const ROOM_MIN: u64 = 8 << 20;
 const ROOM_MAX: u64 = 256 << 20;
