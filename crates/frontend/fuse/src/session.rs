@@ -131,7 +131,8 @@ impl Connection {
                 }
                 // A request that was taken back before it was read, or a signal.
                 Err(rustix::io::Errno::NOENT | rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
-                Err(rustix::io::Errno::NODEV) => return,
+                // The mount is gone; the second also while a request was taken that is nobody's any more.
+                Err(rustix::io::Errno::NODEV | rustix::io::Errno::CONNABORTED) => return,
                 Err(error) => {
                     tracing::error!(%error, "a mount has no more requests");
                     return;
