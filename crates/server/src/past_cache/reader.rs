@@ -16,7 +16,7 @@ use super::{ALIGNMENT, Buffer, Direct, PIECE};
 use crate::token::random_bytes;
 
 /// Threads that read a file in turn, so pieces on their way at a time.
-const READERS: usize = 2;
+const READERS: usize = 4;
 /// Pieces of each that wait to be taken.
 const WAITING: usize = 1;
 /// Places of a file, at random, where it is looked whether the page cache has it.
