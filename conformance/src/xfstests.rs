@@ -1,4 +1,4 @@
-//! xfstests on the files of a volume: its generic tests pass, are not run for what a FUSE file system does not have, or are listed with the reason.
+//! xfstests on the files of a volume: its generic tests (the quick ones; all in more than one round) pass, are not run for what a FUSE file system does not have, or are listed with the reason.
 //!
 //! The suite is built and installed by hand (`make && make install`, which puts it into `/var/lib/xfstests`; `CAIRN_XFSTESTS` names another place) and wants the users `fsgqa`, `fsgqa2` and `123456-fsgqa`. It is at home
 //! with `mount -t`, so a `mount` and a `df` before those of the system in its path translate for it.
@@ -28,7 +28,7 @@ enum Outcome {
     Failed(String),
 }
 
-pub(crate) fn run(world: &World, _rounds: u32) -> Result<Verdict> {
+pub(crate) fn run(world: &World, rounds: u32) -> Result<Verdict> {
     let suite = std::env::var_os("CAIRN_XFSTESTS").map_or(PathBuf::from(SUITE), PathBuf::from);
     if !suite.join("check").is_file() {
         let needs = format!("xfstests are not installed in {}", suite.display());
@@ -40,7 +40,7 @@ pub(crate) fn run(world: &World, _rounds: u32) -> Result<Verdict> {
     }
     let bench = Bench::new(world, &cairn, suite)?;
     let (mut facts, mut strange) = (Facts::default(), Vec::new());
-    for test in bench.tests(world.short)? {
+    for test in bench.tests(world.short, rounds > 1)? {
         match bench.run(&test)? {
             Outcome::Passed => facts.add("tests", 1),
             Outcome::NotRun => facts.add("not run", 1),
@@ -119,17 +119,17 @@ rest=$(tr , '\n' <<< "$options" | grep -xE 'ro|noatime|nodiratime|strictatime|re
         Ok(std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755))?)
     }
 
-    /// The generic tests that take seconds; in short the first of these.
-    fn tests(&self, short: bool) -> Result<Vec<String>> {
+    /// The generic tests that take seconds, or `all`; in short the first of these.
+    fn tests(&self, short: bool, all: bool) -> Result<Vec<String>> {
         let list = self.suite.join("tests/generic/group.list");
         let list = std::fs::read_to_string(&list).with_context(|| list.display().to_string())?;
-        let is_quick = |line: &&str| {
-            let mut words = line.split_whitespace().skip(1);
-            words.clone().any(|group| group == "auto") && words.any(|group| group == "quick")
+        let is_wanted = |line: &&str| {
+            let is_of = |group| line.split_whitespace().skip(1).any(|word| word == group);
+            is_of("auto") && (all || is_of("quick"))
         };
         let name = |line: &str| line.split_whitespace().next().map(|number| format!("generic/{number}"));
         let count = if short { 20 } else { usize::MAX };
-        Ok(list.lines().filter(is_quick).filter_map(name).take(count).collect())
+        Ok(list.lines().filter(is_wanted).filter_map(name).take(count).collect())
     }
 
     fn run(&self, test: &str) -> Result<Outcome> {
