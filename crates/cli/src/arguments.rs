@@ -112,6 +112,7 @@ pub enum Command {
     /// Files of a volume or of a snapshot on a directory of the server's machine
     Mount(Mount),
     /// Take a mount away
+    #[command(visible_alias = "umount")]
     Unmount(Unmount),
     /// What directories of a volume may take, with all below them
     #[command(subcommand)]
@@ -461,7 +462,7 @@ pub enum Snapshot {
         #[arg(required = true)]
         names: Vec<SnapshotName>,
     },
-    /// The files that differ between two snapshots, found from the blocks that these do not share
+    /// The files that differ between two snapshots, or between one and now, found from the blocks that these do not share
     Diff(DiffSnapshots),
     /// Snapshots by the clock, and how long they are kept
     #[command(subcommand)]

@@ -248,6 +248,11 @@ fn files_live_in_a_mount_and_snapshots_show_them_as_they_were() {
         assert!(told.lines().any(|told| told == line), "{line} is missing in {told}");
     }
     assert!(!told.contains("number 17"), "what moved with its directory did not change: {told}");
+    assert_eq!(mounted.server.good(&["snapshot", "diff", "vol0", "s2"]), "", "nothing was written since");
+    let open = File::options().write(true).open(mounted.path("home/new")).unwrap();
+    open.write_all_at(b"what the kernel still holds", 0).unwrap();
+    assert_eq!(mounted.server.good(&["snapshot", "diff", "vol0", "s2"]), "changed   /home/new\n");
+    drop(open);
 
     let past = mounted.other(scratch.path(), "past");
     mounted.server.good(&["mount", "vol0@s1", past.to_str().unwrap()]);

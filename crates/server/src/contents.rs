@@ -271,34 +271,32 @@ impl Server {
         Ok(api::Freed { freed_bytes: freed * BLOCK_SIZE as u64 })
     }
 
-    /// The files that differ between two snapshots.
+    /// The files that differ between two snapshots, or between one and the volume as it is.
     pub(crate) fn diff_snapshots(
         &self,
         volume: &str,
         from: &str,
-        to: &str,
+        to: Option<&str>,
     ) -> Result<Vec<api::FileChange>, ServerError> {
         let open = self.volumes.get(volume)?;
-        let tree = |name: &str| -> Result<Option<Tree>, ServerError> {
-            let id = find_snapshot(&open, name)?.id;
-            let image = open.volume.image(Some(id)).map_err(ServerError::volume(volume))?;
-            match Tree::of_image(image) {
+        let failed = |name: Option<&str>, error| {
+            let called = name.map_or(volume.to_owned(), |name| format!("{volume}@{name}"));
+            ServerError::tree(&called)(error)
+        };
+        let tree = |name: Option<&str>| -> Result<Option<Tree>, ServerError> {
+            match Tree::of_image(open.image_of(name)?) {
                 Err(TreeError::NoTree) => Ok(None),
-                tree => tree.map(Some).map_err(ServerError::tree(&format!("{volume}@{name}"))),
+                tree => tree.map(Some).map_err(|error| failed(name, error)),
             }
         };
-        let (before, after) = (tree(from)?, tree(to)?);
+        let (before, after) = (tree(Some(from))?, tree(to)?);
         let changes = match (&before, &after) {
             (None, None) => Vec::new(),
-            (Some(before), Some(after)) => {
-                after.changes_since(before).map_err(ServerError::tree(&format!("{volume}@{to}")))?
-            }
+            (Some(before), Some(after)) => after.changes_since(before).map_err(|error| failed(to, error))?,
             // Before the first file was stored there is no tree.
-            (None, Some(after)) => {
-                after.all_as(ChangeKind::Created).map_err(ServerError::tree(&format!("{volume}@{to}")))?
-            }
+            (None, Some(after)) => after.all_as(ChangeKind::Created).map_err(|error| failed(to, error))?,
             (Some(before), None) => {
-                before.all_as(ChangeKind::Deleted).map_err(ServerError::tree(&format!("{volume}@{from}")))?
+                before.all_as(ChangeKind::Deleted).map_err(|error| failed(Some(from), error))?
             }
         };
         let text = |path: Vec<u8>| shown_path(&path);

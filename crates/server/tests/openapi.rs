@@ -1,4 +1,8 @@
-//! The description of the API that is in the repository is the one that the server gives.
+//! The description of the API that is in the repository is the one that the server gives, and clients can be made from it.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
 
 #[test]
 fn openapi_in_the_repository_is_up_to_date() {
@@ -16,5 +20,23 @@ fn openapi_in_the_repository_is_up_to_date() {
         ["/v1/status", "/v1/volumes/{volume}/snapshots", "/v1/mirrors/{mirror}/failover", "/v1/peers/invite"]
     {
         assert!(described.contains(&format!("\"{path}\"")), "{path}");
+    }
+}
+
+/// A client that is made from the description puts a parameter of the path into the path.
+#[test]
+fn parameters_of_a_path_are_those_that_the_path_names() {
+    let described: Value = serde_json::from_str(&cairn_server::openapi_json()).unwrap();
+    for (path, operations) in described["paths"].as_object().unwrap() {
+        let named: BTreeSet<&str> = path
+            .split('/')
+            .filter_map(|part| part.strip_prefix('{').and_then(|part| part.strip_suffix('}')))
+            .collect();
+        for (method, operation) in operations.as_object().unwrap() {
+            let all = operation["parameters"].as_array().into_iter().flatten();
+            let in_path: BTreeSet<&str> =
+                all.filter(|one| one["in"] == "path").filter_map(|one| one["name"].as_str()).collect();
+            assert_eq!(in_path, named, "{method} {path}");
+        }
     }
 }

@@ -185,6 +185,6 @@ pub struct DiffSnapshots {
     pub volume: String,
     /// The earlier snapshot, without the volume's name
     pub from: String,
-    /// The later one
-    pub to: String,
+    /// The later one; without it the volume as it is
+    pub to: Option<String>,
 }

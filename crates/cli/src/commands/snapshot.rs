@@ -59,9 +59,10 @@ pub fn run(command: Snapshot, client: &Client, output: Output) -> Result<(), Fai
 }
 
 fn diff(asked: &DiffSnapshots, client: &Client, output: Output) -> Result<(), Failure> {
-    let (volume, from, to) = (segment(&asked.volume)?, segment(&asked.from)?, segment(&asked.to)?);
+    let (volume, from) = (segment(&asked.volume)?, segment(&asked.from)?);
+    let to = asked.to.as_deref().map(segment).transpose()?.map(|to| format!("&to={to}")).unwrap_or_default();
     let changes: Vec<api::FileChange> =
-        client.get(&format!("/v1/volumes/{volume}/files/diff?from={from}&to={to}"))?;
+        client.get(&format!("/v1/volumes/{volume}/files/diff?from={from}{to}"))?;
     if output.json {
         output.show(&changes, |_| String::new());
         return Ok(());

@@ -378,6 +378,7 @@ pub struct Instant {
 /// How a device is released.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub struct ReleaseQuery {
     /// Also where its history can't be opened: what the origin has stays as it is.
     pub without_history: Option<bool>,
@@ -386,6 +387,7 @@ pub struct ReleaseQuery {
 /// Which kind of export of an instant is meant.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub struct ViewQuery {
     /// A clone, or a view, and refused if it is the other; whatever it is when not given.
     pub writable: Option<bool>,

@@ -117,12 +117,13 @@ pub struct FileChange {
     pub directory: bool,
 }
 
-/// Two snapshots of a volume.
+/// Two snapshots of a volume, or one and the volume as it is.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub struct DiffSnapshots {
     /// The earlier one, without the volume.
     pub from: String,
-    /// The later one.
-    pub to: String,
+    /// The later one; none: the volume as it is.
+    pub to: Option<String>,
 }

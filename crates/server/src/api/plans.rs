@@ -7,6 +7,7 @@ use utoipa::{IntoParams, ToSchema};
 /// What a plan is for.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub struct PlanQuery {
     /// What the link to the mirror carries, in bytes a second.
     pub link: u64,

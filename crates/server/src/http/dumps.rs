@@ -53,7 +53,7 @@ async fn dump_dates(
     blocking(server, move |server| server.dump_dates(&volume)).await
 }
 
-/// The files that differ between two snapshots, by path.
+/// The files that differ between two snapshots, or between one and the volume as it is, by path.
 #[utoipa::path(get, path = "/v1/volumes/{volume}/files/diff", tag = "files",
     params(("volume" = String, Path,), api::DiffSnapshots),
     responses((status = 200, body = [api::FileChange]), (status = "default", body = ErrorBody)))]
@@ -62,5 +62,5 @@ async fn diff_snapshots(
     Path(volume): Path<String>,
     Query(api::DiffSnapshots { from, to }): Query<api::DiffSnapshots>,
 ) -> Answer<Vec<api::FileChange>> {
-    blocking(server, move |server| server.diff_snapshots(&volume, &from, &to)).await
+    blocking(server, move |server| server.diff_snapshots(&volume, &from, to.as_deref())).await
 }

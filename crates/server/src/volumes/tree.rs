@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use cairn_files::{Owner, Tree};
 use cairn_frontend_fuse::Mount;
+use cairn_volume::Image;
 use rustix::process::{getegid, geteuid};
 
 use super::OpenVolume;
 use crate::background;
+use crate::contents::find_snapshot;
 use crate::error::ServerError;
 
 /// How often is looked whether a mount has let go of a tree, and how long is waited in between.
@@ -69,6 +71,18 @@ impl OpenVolume {
             std::thread::sleep(LET_GO_ROUND);
         }
         false
+    }
+
+    /// A snapshot, or (`None`) the volume with everything that was written to it before.
+    pub(crate) fn image_of(&self, snapshot: Option<&str>) -> Result<Image, ServerError> {
+        let failed = ServerError::volume(&self.name);
+        let id = snapshot.map(|name| find_snapshot(self, name)).transpose()?.map(|found| found.id);
+        if id.is_none() && !self.is_destination() {
+            self.refuse_without_room()?;
+            self.collect();
+            self.volume.consistency_point().map_err(&failed)?;
+        }
+        self.volume.image(id).map_err(&failed)
     }
 
     /// Asks the kernel for what it still holds of mounted files.
