@@ -9,11 +9,12 @@ mod exit;
 mod instant;
 mod output;
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
 use cairn_server::{Address, DEFAULT_DATA};
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches};
 use tracing_subscriber::EnvFilter;
 
 use arguments::{Arguments, Command, Global};
@@ -23,7 +24,7 @@ use exit::Failure;
 use output::Output;
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let arguments = match parsed(std::env::args_os()) {
         Ok(arguments) => arguments,
         Err(error) if error.use_stderr() && asks_for_check(std::env::args_os().skip(1)) => {
             // Whoever does not take what is said gets the exit code.
@@ -76,6 +77,23 @@ fn main() -> ExitCode {
     }
 }
 
+/// The arguments of the program, which come after its own name.
+fn parsed(given: impl Iterator<Item = OsString>) -> Result<Arguments, clap::Error> {
+    let mut command = with_habits(Arguments::command());
+    let matches = command.try_get_matches_from_mut(given)?;
+    Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+}
+
+/// What other programs call `ls` and `rm` or `destroy` is understood wherever there is a `list` or `delete`. The help names one word for each.
+fn with_habits(command: clap::Command) -> clap::Command {
+    let command = command.mut_subcommands(with_habits);
+    match command.get_name() {
+        "list" => command.alias("ls"),
+        "delete" => command.aliases(["rm", "destroy"]),
+        _ => command,
+    }
+}
+
 /// Says of `cairn image dump --to FILE VOLUME`, whose volume was taken for another file, what is wrong with it.
 fn named_in_time(mut error: clap::Error) -> clap::Error {
     use clap::error::{ContextKind, ContextValue};
@@ -89,8 +107,8 @@ fn named_in_time(mut error: clap::Error) -> clap::Error {
 }
 
 /// Whether arguments that are wrong were meant for `mirror check`, which monitoring runs.
-fn asks_for_check(arguments: impl Iterator<Item = std::ffi::OsString>) -> bool {
-    let words: Vec<std::ffi::OsString> = arguments.collect();
+fn asks_for_check(arguments: impl Iterator<Item = OsString>) -> bool {
+    let words: Vec<OsString> = arguments.collect();
     words.windows(2).any(|pair| pair[0] == "mirror" && pair[1] == "check")
 }
 
@@ -131,4 +149,25 @@ fn connect(global: &Global) -> Result<Client, Failure> {
         Some(Address::Off) => return Err(usage("`off` is no server", "give HOST:PORT or unix:PATH")),
     };
     Client::new(place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed_of(given: &[&str]) -> Result<Arguments, clap::Error> {
+        parsed(std::iter::once("cairn").chain(given.iter().copied()).map(OsString::from))
+    }
+
+    #[test]
+    fn words_of_other_programs_are_understood() {
+        use arguments::{Lun, Snapshot, Volume};
+        let command = |given: &[&str]| parsed_of(given).unwrap().command;
+        assert!(matches!(command(&["volume", "ls"]), Command::Volume(Volume::List)));
+        assert!(matches!(command(&["lun", "rm", "vol0/a"]), Command::Lun(Lun::Delete { .. })));
+        let destroyed = command(&["snapshot", "destroy", "vol0@a"]);
+        assert!(matches!(destroyed, Command::Snapshot(Snapshot::Delete { .. })));
+        assert!(matches!(command(&["umount", "/mnt"]), Command::Unmount(_)));
+        assert!(parsed_of(&["volume", "lst"]).is_err());
+    }
 }
