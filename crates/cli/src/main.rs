@@ -170,4 +170,25 @@ mod tests {
         assert!(matches!(command(&["umount", "/mnt"]), Command::Unmount(_)));
         assert!(parsed_of(&["volume", "lst"]).is_err());
     }
+
+    #[test]
+    fn snapshots_that_are_compared_are_named_with_their_volume_or_behind_it() {
+        let names =
+            |given: &[&str]| match parsed_of(&[&["snapshot", "diff"], given].concat()).unwrap().command {
+                Command::Snapshot(arguments::Snapshot::Diff(asked)) => {
+                    let own =
+                        |(volume, from, to): (&str, &str, Option<&str>)| format!("{volume} {from} {to:?}");
+                    asked.of_one_volume().map(own).unwrap_or_default()
+                }
+                _ => unreachable!(),
+            };
+        let (one, two) = ("v a None", "v a Some(\"b\")");
+        assert_eq!([names(&["v", "a"]), names(&["v@a"])], [one, one]);
+        for given in [&["v", "a", "b"][..], &["v@a", "v@b"], &["v@a", "b"], &["v", "v@a", "v@b"]] {
+            assert_eq!(names(given), two, "{given:?}");
+        }
+        for given in [&["v"][..], &["v@a", "w@b"], &["v@a", "b", "c"], &["v", "w@a"]] {
+            assert_eq!(names(given), "", "{given:?}");
+        }
+    }
 }

@@ -180,11 +180,33 @@ impl FromStr for TreeName {
 
 /// `cairn snapshot diff`.
 #[derive(Debug, Args)]
+#[command(
+    override_usage = "cairn snapshot diff VOLUME@FROM [VOLUME@TO]\n       cairn snapshot diff VOLUME FROM [TO]"
+)]
 pub struct DiffSnapshots {
-    /// The volume
-    pub volume: String,
-    /// The earlier snapshot, without the volume's name
-    pub from: String,
-    /// The later one; without it the volume as it is
-    pub to: Option<String>,
+    /// The earlier snapshot and the later one, of one volume; with one the volume as it is
+    #[arg(required = true, num_args = 1..=3, value_name = "NAMES")]
+    names: Vec<String>,
+}
+
+impl DiffSnapshots {
+    /// The volume, the earlier snapshot, and the later one.
+    pub fn of_one_volume(&self) -> Option<(&str, &str, Option<&str>)> {
+        let (volume, mut snapshots) = match self.names.first()?.split_once('@') {
+            Some((volume, from)) => (volume, vec![from]),
+            None => (self.names.first()?.as_str(), Vec::new()),
+        };
+        for name in &self.names[1..] {
+            match name.split_once('@') {
+                Some((other, _)) if other != volume => return None,
+                Some((_, snapshot)) => snapshots.push(snapshot),
+                None => snapshots.push(name),
+            }
+        }
+        match snapshots[..] {
+            [from] => Some((volume, from, None)),
+            [from, to] => Some((volume, from, Some(to))),
+            _ => None,
+        }
+    }
 }

@@ -59,8 +59,13 @@ pub fn run(command: Snapshot, client: &Client, output: Output) -> Result<(), Fai
 }
 
 fn diff(asked: &DiffSnapshots, client: &Client, output: Output) -> Result<(), Failure> {
-    let (volume, from) = (segment(&asked.volume)?, segment(&asked.from)?);
-    let to = asked.to.as_deref().map(segment).transpose()?.map(|to| format!("&to={to}")).unwrap_or_default();
+    let (volume, from, to) = asked.of_one_volume().ok_or_else(|| {
+        let next =
+            "`cairn snapshot diff VOLUME@FROM VOLUME@TO`, or one of them to compare with the volume as it is";
+        Failure::new(ErrorKind::Usage, "these are not one or two snapshots of one volume", next)
+    })?;
+    let (volume, from) = (segment(volume)?, segment(from)?);
+    let to = to.map(segment).transpose()?.map(|to| format!("&to={to}")).unwrap_or_default();
     let changes: Vec<api::FileChange> =
         client.get(&format!("/v1/volumes/{volume}/files/diff?from={from}{to}"))?;
     if output.json {
