@@ -48,6 +48,24 @@ fn volumes_and_luns_are_made_listed_grown_and_deleted() {
 }
 
 #[test]
+fn disks_that_may_need_more_than_their_volume_has_are_made_and_it_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "vol0", "--size", "256M"]);
+    let said = |arguments: &[&str]| {
+        let output = server.run(arguments);
+        assert!(output.status.success(), "{arguments:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert_eq!(said(&["lun", "create", "vol0/a", "--size", "200M"]), "");
+    let told = said(&["lun", "create", "vol0/b", "--size", "1G"]);
+    assert!(told.contains("1.20 GiB") && told.contains("256 MiB") && told.contains("volume grow"), "{told}");
+    assert_eq!(said(&["lun", "resize", "vol0/b", "--size", "50M", "--shrink", "--yes"]), "");
+    assert!(said(&["lun", "resize", "vol0/b", "--size", "57M"]).contains("257 MiB"));
+    assert_eq!(said(&["lun", "resize", "vol0/b", "--size", "58M", "--quiet"]), "");
+}
+
+#[test]
 fn snapshots_are_read_only_disks_and_a_rollback_can_be_undone() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), "d");

@@ -6,7 +6,7 @@ use super::volume::segment;
 use crate::arguments::{Lun, LunName};
 use crate::client::Client;
 use crate::exit::Failure;
-use crate::output::{Output, ago, size, table};
+use crate::output::{Output, ago, note_line, size, table};
 
 /// Runs a command on LUNs.
 pub fn run(command: Lun, client: &Client, output: Output) -> Result<(), Failure> {
@@ -26,6 +26,7 @@ pub fn run(command: Lun, client: &Client, output: Output) -> Result<(), Failure>
                 }
                 lines.join("\n")
             });
+            warn_of_more_than_there_is(&name.volume, client, output)?;
         }
         Lun::List { volume } => {
             let volumes = match volume {
@@ -56,6 +57,7 @@ pub fn run(command: Lun, client: &Client, output: Output) -> Result<(), Failure>
                     size(lun.size_bytes)
                 )
             });
+            warn_of_more_than_there_is(&name.volume, client, output)?;
         }
         Lun::Delete { name, dry_run } => {
             let luns: Vec<api::Lun> = client.get(&format!("/v1/volumes/{}/luns", segment(&name.volume)?))?;
@@ -73,6 +75,24 @@ pub fn run(command: Lun, client: &Client, output: Output) -> Result<(), Failure>
             let deleted = serde_json::json!({ "deleted": name.to_string() });
             output.tell(&deleted, |_| format!("deleted {name}"));
         }
+    }
+    Ok(())
+}
+
+/// A disk takes what is written to it, so disks may be larger together than their volume: whoever did not mean that learns it before it is full.
+fn warn_of_more_than_there_is(volume: &str, client: &Client, output: Output) -> Result<(), Failure> {
+    if output.json || output.quiet {
+        return Ok(());
+    }
+    let path = format!("/v1/volumes/{}", segment(volume)?);
+    let whole: api::Volume = client.get(&path)?;
+    let luns: Vec<api::Lun> = client.get(&format!("{path}/luns"))?;
+    let promised = luns.iter().fold(0, |sum: u64, lun| sum.saturating_add(lun.size_bytes));
+    if promised > whole.size_bytes {
+        let (promised, has) = (size(promised), size(whole.size_bytes));
+        note_line(&format!(
+            "note: the LUNs of {volume} have {promised} together, and {volume} {has}: writes fail once that is full; `cairn status` shows what is left, `cairn volume grow` adds to it"
+        ));
     }
     Ok(())
 }
