@@ -528,6 +528,50 @@ fn nothing_old_stays_in_the_cache_beside_writes_that_go_past_it() {
 }
 
 /// Mounts that are taken away by other programs while others come and go: each is forgotten, and none comes again by itself.
+/// Containers keep what they change in an overlay: it takes a file system above only if that can leave something under a name that it renames.
+#[test]
+fn overlay_keeps_what_is_changed_in_it_in_a_mount() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mut mounted = Mounted::new(scratch.path());
+    for folder in ["lower/etc", "upper", "work"] {
+        fs::create_dir_all(mounted.path(folder)).unwrap();
+    }
+    for name in ["kept", "renamed", "removed"] {
+        mounted.write(&format!("lower/etc/{name}"), name);
+    }
+    let merged = mounted.other(scratch.path(), "merged");
+    let at = |folder: &str| mounted.path(folder).display().to_string();
+    let layers = format!("lowerdir={},upperdir={},workdir={}", at("lower"), at("upper"), at("work"));
+    let layers = std::ffi::CString::new(layers).unwrap();
+    let overlay = || {
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("overlay", &merged, "overlay", flags, Some(layers.as_c_str()))
+    };
+    match overlay() {
+        Err(rustix::io::Errno::NODEV) => return eprintln!("skipped: this kernel has no overlays"),
+        outcome => outcome.expect("an overlay takes a mount"),
+    }
+    fs::rename(merged.join("etc/renamed"), merged.join("etc/moved")).unwrap();
+    fs::write(merged.join("etc/renamed"), "anew").unwrap();
+    fs::rename(merged.join("etc/renamed"), merged.join("etc/moved")).unwrap();
+    fs::remove_file(merged.join("etc/removed")).unwrap();
+    let is_as_left = || {
+        let names: Vec<_> =
+            fs::read_dir(merged.join("etc")).unwrap().map(|one| one.unwrap().file_name()).collect();
+        let text = |name: &str| fs::read_to_string(merged.join("etc").join(name)).unwrap();
+        assert_eq!((names.len(), &*text("kept"), &*text("moved")), (2, "kept", "anew"), "{names:?}");
+    };
+    is_as_left();
+    rustix::mount::unmount(&merged, rustix::mount::UnmountFlags::empty()).unwrap();
+    assert_eq!(mounted.read("lower/etc/renamed"), "renamed", "what is below stays");
+    overlay().unwrap();
+    is_as_left();
+    rustix::mount::unmount(&merged, rustix::mount::UnmountFlags::empty()).unwrap();
+}
+
 #[test]
 fn mounts_that_come_and_go_leave_each_other_alone() {
     if !can_mount() {

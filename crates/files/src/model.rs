@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cairn_base::{FileId, Rng};
 
-use crate::{Allocate, New, NodeKind, Rename, SetStat, SetXattr, Stat, Tree, TreeError};
+use crate::{Allocate, New, NodeKind, Owner, Rename, SetStat, SetXattr, Stat, Tree, TreeError};
 
 /// A number of the model's, never given twice.
 type Number = u64;
@@ -35,6 +35,24 @@ struct Node {
     names: BTreeMap<Vec<u8>, Number>,
     parent: Number,
     xattrs: Values,
+}
+
+impl Node {
+    /// What a rename of overlayfs leaves.
+    fn whiteout() -> Self {
+        Self {
+            kind: NodeKind::CharacterDevice,
+            mode: 0,
+            uid: 7,
+            gid: 8,
+            device: 0,
+            links: 1,
+            bytes: Vec::new(),
+            names: BTreeMap::new(),
+            parent: ROOT,
+            xattrs: Values::new(),
+        }
+    }
 }
 
 /// A tree as POSIX sees it.
@@ -186,6 +204,7 @@ impl Model {
         }
     }
 
+    /// False where both names are of one file and stay.
     fn rename(
         &mut self,
         from: Number,
@@ -193,7 +212,7 @@ impl Model {
         to: Number,
         new_name: &[u8],
         mode: Rename,
-    ) -> Result<(), i32> {
+    ) -> Result<bool, i32> {
         self.open_directory(from)?;
         let target = self.open_directory(to)?.names.get(new_name).copied();
         let moved = *self.directory(from)?.names.get(name).ok_or(ENOENT)?;
@@ -210,12 +229,12 @@ impl Model {
                     return Err(EINVAL);
                 }
                 if target == moved {
-                    return Ok(());
+                    return Ok(false);
                 }
                 self.put_name(from, name, target)?;
                 self.put_name(to, new_name, moved)?;
             }
-            (_, Some(target)) if target == moved => return Ok(()),
+            (_, Some(target)) if target == moved => return Ok(false),
             (_, target) => {
                 if let Some(target) = target {
                     match (moves_directory, is_directory(target)?) {
@@ -238,7 +257,7 @@ impl Model {
             let links = 2 + below.count() as u32;
             self.node_mut(directory)?.links = links;
         }
-        Ok(())
+        Ok(true)
     }
 
     fn put_name(&mut self, directory: Number, name: &[u8], number: Number) -> Result<(), i32> {
@@ -417,7 +436,8 @@ impl Player {
             4 | 5 => self.make_directory(tree),
             6 => self.link(tree),
             7..=9 => self.remove(tree),
-            10..=13 => self.rename(tree),
+            10..=12 => self.rename(tree),
+            13 => self.rename_leaving_whiteout(tree),
             14..=18 => self.write(tree),
             19 | 20 => self.truncate(tree),
             21 | 22 => self.allocate(tree),
@@ -605,8 +625,36 @@ impl Player {
         self.both(
             what,
             || tree.rename(at, &name, into, &new_name, mode),
-            |model| model.rename(from, &name, to, &new_name, mode),
+            |model| model.rename(from, &name, to, &new_name, mode).map(drop),
         )?;
+        Ok(())
+    }
+
+    /// The same, as overlayfs does it: something stays under the old name.
+    fn rename_leaving_whiteout(&mut self, tree: &Tree) -> Result<(), TreeError> {
+        let (from, to) = (self.directory(), self.directory());
+        let there = self.rng.one_in(2);
+        let (name, new_name) = (self.name(from, true), self.name(to, there));
+        let mode = if self.rng.one_in(4) { Rename::NoReplace } else { Rename::Replace };
+        let (at, into, number) = (self.file(from), self.file(to), self.next);
+        self.next += 1;
+        let what = format!(
+            "rename {mode:?} {from}/{} to {to}/{}, and leave {number}",
+            String::from_utf8_lossy(&name),
+            String::from_utf8_lossy(&new_name)
+        );
+        let owner = Owner { uid: 7, gid: 8 };
+        let left = self.both(
+            what,
+            || tree.rename_leaving_whiteout(at, &name, into, &new_name, mode, owner),
+            |model| match model.rename(from, &name, to, &new_name, mode)? {
+                true => model.make(from, &name, number, Node::whiteout()),
+                false => Ok(()),
+            },
+        )?;
+        if let Some(Some(file)) = left {
+            self.files.insert(number, file);
+        }
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use super::edit::{Edit, block_of};
 use super::error::TreeError;
 use super::stat::{New, NodeKind, Rename, Stat};
 use super::trie::{self, Found};
-use super::{LINKS_MAX, Tree, acl, as_directory};
+use super::{LINKS_MAX, Owner, Tree, acl, as_directory};
 
 /// Longest target of a symbolic link.
 const TARGET_MAX: usize = 4095;
@@ -296,6 +296,38 @@ impl Tree {
         new_name: &[u8],
         mode: Rename,
     ) -> Result<(), TreeError> {
+        self.rename_and_leave(from, name, to, new_name, mode, None).map(drop)
+    }
+
+    /// As [`Tree::rename`], and leaves a whiteout under the old name, in the same step: a character device 0:0 without permissions, by which overlayfs knows that what is below it has no such
+    /// name any more. Gives its file; none where both names are of one file, which stay.
+    ///
+    /// # Errors
+    /// As [`Tree::rename`]; [`TreeError::Invalid`] with [`Rename::Exchange`], which leaves no name.
+    pub fn rename_leaving_whiteout(
+        &self,
+        from: FileId,
+        name: &[u8],
+        to: FileId,
+        new_name: &[u8],
+        mode: Rename,
+        owner: Owner,
+    ) -> Result<Option<FileId>, TreeError> {
+        if mode == Rename::Exchange {
+            return Err(TreeError::Invalid("names that change places leave none"));
+        }
+        self.rename_and_leave(from, name, to, new_name, mode, Some(owner))
+    }
+
+    fn rename_and_leave(
+        &self,
+        from: FileId,
+        name: &[u8],
+        to: FileId,
+        new_name: &[u8],
+        mode: Rename,
+        whiteout: Option<Owner>,
+    ) -> Result<Option<FileId>, TreeError> {
         trie::check_name(name)?;
         trie::check_name(new_name)?;
         let source = self.live()?;
@@ -308,13 +340,14 @@ impl Tree {
         files.extend(target.map(|target| target.file));
         let _files = self.lock_files(&files);
         self.check_descent(&moved, to)?;
+        let mut left = None;
         match (mode, target) {
             (Rename::NoReplace, Some(_)) => return Err(TreeError::Exists),
             (Rename::Exchange, None) => return Err(TreeError::NotFound),
             (Rename::Exchange, Some(target)) => {
                 self.check_descent(&target, from)?;
                 if target.file == moved.file {
-                    return Ok(());
+                    return Ok(None);
                 }
                 self.check_quota_of(&edit, target.file, from)?;
                 self.check_quota_of(&edit, moved.file, to)?;
@@ -323,26 +356,40 @@ impl Tree {
             (_, target) => {
                 // Two names of one file: both stay.
                 if target.is_some_and(|target| target.file == moved.file) {
-                    return Ok(());
+                    return Ok(None);
                 }
                 self.check_quota_of(&edit, moved.file, to)?;
-                self.move_name(&mut edit, from, &moved, to, new_name, target)?;
+                left = whiteout.map(|owner| self.make_whiteout(&mut edit, from, owner)).transpose()?;
+                self.move_name(&mut edit, (from, &moved, left), (to, new_name, target))?;
             }
         }
         edit.touch(moved.file)?;
         edit.touch_content(from)?;
         edit.touch_content(to)?;
-        edit.commit(false)
+        edit.commit(false)?;
+        Ok(left)
     }
 
+    /// A whiteout in a directory that has no name yet.
+    fn make_whiteout(
+        &self,
+        edit: &mut Edit<'_>,
+        directory: FileId,
+        owner: Owner,
+    ) -> Result<FileId, TreeError> {
+        let parent = edit.inode(directory)?;
+        let new = New { uid: owner.uid, gid: owner.gid, ..New::default() };
+        let (file, inherited) = self.put_new(edit, &parent, &new, NodeKind::CharacterDevice, 0)?;
+        self.put_acls(edit, file, &inherited)?;
+        Ok(file)
+    }
+
+    /// Moves what has a name, under which `left` stays, to another one, which may be there.
     fn move_name(
         &self,
         edit: &mut Edit<'_>,
-        from: FileId,
-        moved: &Found,
-        to: FileId,
-        new_name: &[u8],
-        target: Option<Found>,
+        (from, moved, left): (FileId, &Found, Option<FileId>),
+        (to, new_name, target): (FileId, &[u8], Option<Found>),
     ) -> Result<(), TreeError> {
         let is_directory = moved.kind == NodeKind::Directory;
         let key = match target {
@@ -358,7 +405,10 @@ impl Tree {
             }
             None => trie::insert(edit, to, new_name, moved.file, moved.kind)?,
         };
-        trie::remove(edit, from, moved.key)?;
+        match left {
+            Some(left) => trie::replace(edit, from, moved.key, left, NodeKind::CharacterDevice)?,
+            None => trie::remove(edit, from, moved.key)?,
+        }
         if is_directory {
             trie::set_parent(edit, moved.file, to, key)?;
             self.move_links(edit, from, to)?;

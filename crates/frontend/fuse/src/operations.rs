@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use cairn_base::FileId;
 use cairn_device::Segments;
-use cairn_files::{Allocate, New, NodeKind, Rename, SetStat, SetTime, SetXattr, Stat, Tree, TreeError};
+use cairn_files::{
+    Allocate, New, NodeKind, Owner, Rename, SetStat, SetTime, SetXattr, Stat, Tree, TreeError,
+};
 use parking_lot::Mutex;
 use zerocopy::IntoBytes;
 
@@ -42,6 +44,7 @@ pub(crate) const O_DIRECT: u32 =
     if cfg!(any(target_arch = "aarch64", target_arch = "arm")) { 0o200000 } else { 0o40000 };
 const RENAME_NOREPLACE: u32 = 1;
 const RENAME_EXCHANGE: u32 = 2;
+const RENAME_WHITEOUT: u32 = 4;
 const XATTR_CREATE: u32 = 1;
 const XATTR_REPLACE: u32 = 2;
 const FALLOC_KEEP_SIZE: u32 = 1;
@@ -143,7 +146,7 @@ impl FileSystem {
                 slot.tree.remove_directory(directory, name).map(|()| Vec::new()).map_err(errno)
             }
             Operation::Rename { newdir, flags, name, new_name } => {
-                self.rename(node, name, *newdir, new_name, *flags)
+                self.rename(header, name, *newdir, new_name, *flags)
             }
             Operation::Link { oldnodeid, name } => {
                 let file = self.beside(node, *oldnodeid)?;
@@ -351,10 +354,17 @@ impl FileSystem {
         if Arc::ptr_eq(&slot, &other_slot) { Ok(file) } else { Err(errno::EXDEV) }
     }
 
-    fn rename(&self, node: u64, name: &[u8], newdir: u64, new_name: &[u8], flags: u32) -> Answer {
-        let (slot, from) = self.shown.file(node)?;
-        let to = self.beside(node, newdir)?;
-        let mode = match flags {
+    fn rename(
+        &self,
+        header: &fuse_in_header,
+        name: &[u8],
+        newdir: u64,
+        new_name: &[u8],
+        flags: u32,
+    ) -> Answer {
+        let (slot, from) = self.shown.file(header.nodeid)?;
+        let to = self.beside(header.nodeid, newdir)?;
+        let mode = match flags & !RENAME_WHITEOUT {
             0 => Rename::Replace,
             RENAME_NOREPLACE => Rename::NoReplace,
             RENAME_EXCHANGE => Rename::Exchange,
@@ -364,7 +374,14 @@ impl FileSystem {
         if of_snapshots && self.shown.snapshots_in(&slot, from).is_some() {
             return Err(errno::EPERM);
         }
-        slot.tree.rename(from, name, to, new_name, mode).map(|()| Vec::new()).map_err(errno)
+        let renamed = match flags & RENAME_WHITEOUT {
+            0 => slot.tree.rename(from, name, to, new_name, mode),
+            _ => {
+                let owner = Owner { uid: header.uid, gid: header.gid };
+                slot.tree.rename_leaving_whiteout(from, name, to, new_name, mode, owner).map(drop)
+            }
+        };
+        renamed.map(|()| Vec::new()).map_err(errno)
     }
 
     fn open(&self, node: u64, flags: u32) -> Result<fuse_open_out, i32> {

@@ -423,6 +423,33 @@ fn nothing_is_linked_or_moved_between_a_snapshot_and_the_live_tree() {
     rename(FUSE_ROOT_ID, b"linked", number_of(directory), b"moved", 0).unwrap();
 }
 
+#[test]
+fn rename_leaves_what_overlayfs_takes_for_a_name_that_is_gone() {
+    const WHITEOUT: u32 = 4;
+    let tree = live_tree();
+    let mount = Asked(Unmounted::new(View::Live(tree.clone())).unwrap());
+    let root = tree.root();
+    let new = New { mode: 0o100_644, ..New::default() };
+    let file = tree.make(root, b"lower", &new).unwrap().file;
+    let other = tree.make(root, b"other", &new).unwrap().file;
+    let rename = |name: &[u8], new_name: &[u8], flags: u32| {
+        let asked = fuse_rename2_in { newdir: FUSE_ROOT_ID, flags, padding: 0 };
+        let names = [name, b"\0", new_name, b"\0"].concat();
+        mount.ask((FUSE_ROOT_ID, 0), opcode::RENAME2, &[asked.as_bytes(), &names]).map(drop)
+    };
+    assert_eq!(rename(b"lower", b"other", WHITEOUT | 1), Err(errno::EEXIST));
+    assert_eq!(rename(b"lower", b"other", WHITEOUT | 2), Err(errno::EINVAL), "an exchange leaves no name");
+    assert_eq!(rename(b"lower", b"other", WHITEOUT), Ok(()));
+    assert_eq!(tree.lookup(root, b"other").unwrap().file, file);
+    assert!(tree.stat(other).is_err(), "it was replaced");
+    let left = tree.lookup(root, b"lower").unwrap();
+    assert_eq!((left.mode, left.device, left.links), (0o020_000, 0, 1));
+    assert_eq!(rename(b"lower", b"elsewhere", WHITEOUT | 1), Ok(()), "a whiteout is a file as any other");
+    assert_ne!(tree.lookup(root, b"lower").unwrap().file, left.file);
+    tree.unlink(root, b"lower").unwrap();
+    assert!(tree.lookup(root, b"lower").is_err());
+}
+
 /// Entries of a listing with what lookups would say, by name.
 fn listed(answer: &[u8]) -> std::collections::BTreeMap<Vec<u8>, fuse_entry_out> {
     let mut rest = answer;
