@@ -168,7 +168,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "xfstests",
-        shows: "the quick generic tests of xfstests on the files of volumes find nothing but what conformance/xfstests.txt lists",
+        shows: "the generic tests of xfstests (the quick ones; in two rounds all) on the files of volumes find nothing but what conformance/xfstests.txt lists",
         rounds: 1,
         run: crate::xfstests::run,
     },

@@ -18,8 +18,8 @@ const EXCEPTIONS: &str = include_str!("../xfstests.txt");
 const SUITE: &str = "/var/lib/xfstests";
 /// Volumes of the two file systems that the suite wants, and their bytes.
 const VOLUMES: [(&str, u64); 2] = [("xtest", 20 << 30), ("xscratch", 20 << 30)];
-/// Seconds after which a test is taken for one that hangs.
-const PATIENCE_SECONDS: u32 = 300;
+/// Seconds after which a test is taken for one that hangs: of the quick ones, and of others.
+const PATIENCE_SECONDS: [u32; 2] = [300, 1800];
 
 /// What became of a test.
 enum Outcome {
@@ -38,9 +38,10 @@ pub(crate) fn run(world: &World, rounds: u32) -> Result<Verdict> {
     for (name, bytes) in VOLUMES {
         cairn.cli(&["volume", "create", name, "--size", &bytes.to_string()])?;
     }
-    let bench = Bench::new(world, &cairn, suite)?;
+    let all = rounds > 1;
+    let bench = Bench::new(world, &cairn, suite, PATIENCE_SECONDS[usize::from(all)])?;
     let (mut facts, mut strange) = (Facts::default(), Vec::new());
-    for test in bench.tests(world.short, rounds > 1)? {
+    for test in bench.tests(world.short, all)? {
         match bench.run(&test)? {
             Outcome::Passed => facts.add("tests", 1),
             Outcome::NotRun => facts.add("not run", 1),
@@ -66,11 +67,12 @@ fn is_listed(test: &str) -> bool {
 struct Bench {
     suite: PathBuf,
     folder: PathBuf,
+    patience: u32,
 }
 
 impl Bench {
-    fn new(world: &World, cairn: &Cairn, suite: PathBuf) -> Result<Self> {
-        let bench = Self { suite, folder: world.folder.clone() };
+    fn new(world: &World, cairn: &Cairn, suite: PathBuf, patience: u32) -> Result<Self> {
+        let bench = Self { suite, folder: world.folder.clone(), patience };
         // Users of the suite look into it.
         std::fs::set_permissions(&bench.folder, PermissionsExt::from_mode(0o755))?;
         for folder in ["bin", "test", "scratch", "results"] {
@@ -135,7 +137,7 @@ rest=$(tr , '\n' <<< "$options" | grep -xE 'ro|noatime|nodiratime|strictatime|re
     fn run(&self, test: &str) -> Result<Outcome> {
         let path = std::env::var("PATH").unwrap_or_default();
         let mut check = Command::new("timeout");
-        check.args(["--kill-after=10", &PATIENCE_SECONDS.to_string(), "./check", "-fuse", test]);
+        check.args(["--kill-after=10", &self.patience.to_string(), "./check", "-fuse", test]);
         check.current_dir(&self.suite).env("HOST_OPTIONS", self.folder.join("local.config"));
         check.env("PATH", format!("{}:{path}", self.folder.join("bin").display())).stdin(Stdio::null());
         let output = check.output().context("timeout does not start")?;
