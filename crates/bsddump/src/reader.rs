@@ -1,7 +1,7 @@
 //! Reading a dump: its label and maps, then directories and files one after the other.
 //!
 //! A header that does not verify is looked for further on, record by record. A record is taken for a header only when its checksum, its date and, as long
-//! as the dump counts its records right, its number fit: a file may hold a dump itself.
+//! as the dump counts its records right, its number fit: a file may hold a dump itself. A number that is higher tells how many records are missing before it; one of a dump inside of a file is lower.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -14,6 +14,8 @@ use crate::inode::{Inode, Kind};
 use crate::map::InodeMap;
 use crate::record::{Input, NextVolume, RECORD};
 
+/// Records that may be missing in one place: numbers of records have 32 bits, so what seems to be more is a lower number.
+const MISSING_MAX: u32 = u32::MAX / 2;
 /// Records of a map of all numbers that there can be.
 const MAP_RECORDS_MAX: u64 = (1 << u32::BITS) / 8 / RECORD as u64;
 
@@ -69,7 +71,7 @@ impl VolumeLabel {
 /// What was found to be wrong with a dump.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Damage {
-    /// Records that are no headers stand where one must be.
+    /// Records are missing, or are no headers where one must be.
     Skipped {
         /// The first of them, counted from 0.
         record: u64,
@@ -110,6 +112,8 @@ pub struct Reader<R> {
     dumped: InodeMap,
     /// The header that was read ahead.
     ahead: Option<Header>,
+    /// Records are missing somewhere between the header before and that one.
+    lacks_records: bool,
     /// The file that [`Reader::next_inode`] gave, until its content is read.
     current: Option<Header>,
     seen: InodeMap,
@@ -160,6 +164,7 @@ impl<R: Read> Reader<R> {
             used: InodeMap::new(),
             dumped: InodeMap::new(),
             ahead: None,
+            lacks_records: false,
             current: None,
             seen: InodeMap::new(),
             damage: Vec::new(),
@@ -275,7 +280,7 @@ impl<R: Read> Reader<R> {
         let (number, size) = (first.number, first.size);
         let records_before = self.damage.len();
         let mut at = self.pieces(&first, 0, size, sink)?;
-        self.advance()?;
+        self.advance_behind(&first)?;
         while let Some(header) =
             self.ahead.take_if(|header| header.what == What::More && header.number == number)
         {
@@ -285,7 +290,7 @@ impl<R: Read> Reader<R> {
             } else {
                 at = self.pieces(&header, at, size, sink)?;
             }
-            self.advance()?;
+            self.advance_behind(&header)?;
         }
         if at < size && (self.damage.len() > records_before || self.ahead.is_none()) {
             self.hurt(number);
@@ -306,7 +311,7 @@ impl<R: Read> Reader<R> {
             if !good || !header.is_known_extended() {
                 self.hurt(number);
             }
-            self.advance()?;
+            self.advance_behind(&header)?;
         }
         // Of what Cairn has not written what comes behind it tells that this was all.
         let is_cut_off = first.attribute_blocks.is_none() && self.ahead.is_none();
@@ -405,6 +410,7 @@ impl<R: Read> Reader<R> {
     fn map(&mut self, what: What) -> Result<InodeMap, ReadError> {
         let record = self.input.take_next()?.ok_or(ReadError::NoMaps)?;
         let header = Header::parse(&record).filter(|header| header.what == what).ok_or(ReadError::NoMaps)?;
+        self.input.counted &= header.record == (self.input.records - 1) as u32;
         if u64::from(header.map_records) > MAP_RECORDS_MAX {
             return Err(ReadError::NoMaps);
         }
@@ -419,19 +425,33 @@ impl<R: Read> Reader<R> {
         Ok(InodeMap::from_bytes(bytes))
     }
 
+    /// Reads the next header ahead, behind the pieces of another one: where records are missing in between, which of these are its own only their sum says.
+    fn advance_behind(&mut self, header: &Header) -> Result<(), ReadError> {
+        self.advance()?;
+        if self.lacks_records && header.content_crc.is_none() && header.pieces.contains(&true) {
+            self.hurt(header.number);
+        }
+        Ok(())
+    }
+
     /// Reads the next header ahead, wherever it is.
     fn advance(&mut self) -> Result<(), ReadError> {
-        self.ahead = None;
+        (self.ahead, self.lacks_records) = (None, false);
         // The first of the records that are no header, and how many there are; labels of volumes that come in between are none of them.
         let mut passed: Option<(u64, u64)> = None;
-        while let Some((record, goes_on)) = self.input.take_any()? {
+        while let Some(record) = self.input.take_any()? {
             self.note_lost();
             let position = self.input.records - 1;
-            let is_expected = goes_on && passed.is_none();
-            let header = Header::parse(&record).filter(|header| self.is_ours(header, position, is_expected));
-            if let Some(header) = header {
+            let header = Header::parse(&record);
+            let found = header.and_then(|header| Some((self.missing_before(&header, position)?, header)));
+            if let Some((missing, header)) = found {
+                self.lacks_records = missing > 0;
+                self.input.records += missing;
+                if missing > 0 {
+                    let (start, count) = passed.unwrap_or((position, 0));
+                    passed = Some((start, count + missing));
+                }
                 self.note_passed(passed);
-                self.input.counted &= header.record == position as u32;
                 self.ahead = Some(header);
                 return Ok(());
             }
@@ -447,11 +467,21 @@ impl<R: Read> Reader<R> {
         self.damage.extend(passed.map(|(record, records)| Damage::Skipped { record, records }));
     }
 
-    fn is_ours(&self, header: &Header, position: u64, is_expected: bool) -> bool {
-        // Where one is expected, and where it is looked for.
-        let in_place = is_expected || !self.input.counted || header.record == position as u32;
+    /// How many records are missing before a header of this dump, by its number; none for what is no header of it.
+    fn missing_before(&self, header: &Header, position: u64) -> Option<u64> {
         let is_kind = matches!(header.what, What::File | What::More | What::End);
-        is_kind && header.common.date == self.common.date && in_place
+        if !is_kind || header.common.date != self.common.date {
+            return None;
+        }
+        if !self.input.counted {
+            return Some(0);
+        }
+        let is_known = header.what == What::End || self.dumped.contains(header.number);
+        match header.record.wrapping_sub(position as u32) {
+            0 => Some(0),
+            missing @ 1..=MISSING_MAX if is_known => Some(missing.into()),
+            _ => None,
+        }
     }
 
     fn end(&mut self, early: bool) {

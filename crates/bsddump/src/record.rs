@@ -122,7 +122,7 @@ pub(crate) struct Input<R> {
     pub(crate) volume: u32,
     /// Records taken so far, and those that are known to be lost.
     pub(crate) records: u64,
-    /// Headers so far had their own numbers.
+    /// The headers at the beginning have their own numbers, and so have all.
     pub(crate) counted: bool,
     /// A record that was taken and is to be taken again.
     again: Option<[u8; RECORD]>,
@@ -143,11 +143,11 @@ impl<R: Read> Input<R> {
         self.dump = Some((common.date, common.base_date));
     }
 
-    /// The next record, of this volume or the next one, and whether it goes on from the one before; `None` at the end of the last.
-    pub(crate) fn take_any(&mut self) -> Result<Option<([u8; RECORD], bool)>, ReadError> {
+    /// The next record, of this volume or the next one, whether it goes on from the one before or not; `None` at the end of the last.
+    pub(crate) fn take_any(&mut self) -> Result<Option<[u8; RECORD]>, ReadError> {
         let taken = self.take()?;
-        let goes_on = !std::mem::take(&mut self.torn);
-        Ok(taken.map(|record| (record, goes_on)))
+        self.torn = false;
+        Ok(taken)
     }
 
     fn take(&mut self) -> Result<Option<[u8; RECORD]>, ReadError> {

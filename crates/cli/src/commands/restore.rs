@@ -378,9 +378,7 @@ impl Open {
         for damage in self.reader.damage() {
             lines.push(match damage {
                 Damage::Skipped { record, records } => {
-                    format!(
-                        "{records} damaged record(s) from record {record} of the dump on were passed over"
-                    )
+                    format!("{records} record(s) from record {record} of the dump on are damaged or missing")
                 }
                 Damage::Hurt { number } => format!("{}: damaged in the dump", name(*number)),
                 Damage::Missing { number } => format!("{}: not found in the dump", name(*number)),
