@@ -328,17 +328,18 @@ impl<R: Read> Reader<R> {
 
     /// The entries of the directory that [`Reader::next_inode`] gave last, without `.` and `..`, and how its content came out.
     pub fn entries(&mut self) -> Result<(Vec<Entry>, Content), ReadError> {
-        let number = self.current.as_ref().map(|header| header.number);
+        let told = self.current.as_ref().map(|header| (header.number, header.size));
         let mut bytes = Vec::new();
         let mut content = self.content(&mut |offset, piece| {
-            // Directories have no holes; one that is said to have some is read as far as it goes.
+            // Directories have no holes; one that is said to have some is read as far as it goes, and what comes behind is missing.
             if offset == bytes.len() as u64 {
                 bytes.extend(piece);
             }
             Ok(())
         })?;
         let parsed = directory::parse(&bytes);
-        if let Some(number) = number.filter(|_| parsed.mangled) {
+        let lacks = |(_, size): &(u32, u64)| parsed.mangled || bytes.len() as u64 != *size;
+        if let Some((number, _)) = told.filter(lacks) {
             self.hurt(number);
             content.whole = false;
         }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::model::{File, Tree};
-use crate::header::{Header, What};
+use crate::header::{Header, What, content_checksum};
 use crate::record::RECORD;
 use crate::{Attribute, Damage, Kind, ROOT, ReadError, Reader};
 
@@ -337,4 +337,40 @@ fn dump_that_does_not_count_its_records_is_read() {
     let mut reader = Reader::open(&uncounted[..]).unwrap();
     assert_eq!(Tree::read(&mut reader), whole);
     assert_eq!(reader.damage(), []);
+}
+
+/// A name that is not read would be one that is gone, to who restores one level after the other.
+#[test]
+fn hole_in_a_directory_hurts_it() {
+    let mut tree = tree();
+    for n in 0..100 {
+        tree.add_with(ROOT, &format!("a name that takes some room, and has the number {n}"), b"x");
+    }
+    for bytes in [tree.dump(Tree::options()).0, as_linux(tree.dump(Tree::options()).0)] {
+        let all = headers(&bytes);
+        let of_root = all.iter().position(|(_, header)| header.file.is_some()).unwrap();
+        let (at, header) = &all[of_root];
+        assert!(header.number == ROOT && header.pieces.len() > 5);
+        for piece in [0, 2, header.pieces.len() - 1] {
+            let mut holed = bytes.clone();
+            holed.drain(at + (1 + piece) * RECORD..at + (2 + piece) * RECORD);
+            holed[at + 164 + piece] = 0;
+            if header.content_crc.is_some() {
+                let there = &holed[at + RECORD..at + header.pieces.len() * RECORD];
+                let crc = content_checksum(there);
+                holed[at + 964..at + 968].copy_from_slice(&crc.to_le_bytes());
+            }
+            sum(&mut holed[*at..][..RECORD]);
+            // Those behind are each one earlier.
+            for (at, header) in &all[of_root + 1..] {
+                let at = at - RECORD;
+                holed[at + 16..at + 20].copy_from_slice(&(header.record - 1).to_le_bytes());
+                sum(&mut holed[at..][..RECORD]);
+            }
+            let mut reader = Reader::open(&holed[..]).unwrap();
+            let read = Tree::read(&mut reader);
+            assert_eq!(reader.damage(), [Damage::Hurt { number: ROOT }], "piece {piece}");
+            assert!(read.0[&ROOT].broken, "piece {piece}");
+        }
+    }
 }
