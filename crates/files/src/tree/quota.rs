@@ -125,7 +125,11 @@ impl Quotas {
         let mut records = Records::new();
         for number in numbers {
             let record = match own.get(&number) {
-                Some(Some(record)) => Some(*record),
+                // What was written since the operation looked at it counts.
+                Some(Some(record)) => {
+                    let now = known.get(&number).unwrap_or(record);
+                    Some(QuotaRecord { used_blocks: now.used_blocks, used_files: now.used_files, ..*record })
+                }
                 // Files that were in it may be open without a name, and count on: nothing else gets its number before.
                 Some(None) => known.get(&number).map(|record| self.without_top(record)),
                 None => known.get(&number).copied(),

@@ -206,3 +206,25 @@ fn files_that_are_open_beyond_the_end_of_their_quota_tree_count_in_no_other() {
         assert_whole(&tree);
     }
 }
+
+/// Limits are raised while programs write, as an owner does whose users have no more room: what came between the look at the record and its change counts.
+#[test]
+fn what_is_written_while_limits_are_changed_counts() {
+    const BLOCKS: u64 = 3000;
+    let (_device, tree) = fresh(65_536);
+    let top = tree.make_directory(tree.root(), b"top", &FOLDER).expect("there is room").file;
+    tree.set_quota(top, limits(1 << 30, 0)).expect("it is empty");
+    let file = tree.make(top, b"file", &FILE).expect("there is room").file;
+    std::thread::scope(|scope| {
+        let write = |block: u64| tree.write(file, block * 4096, &[1; 4096]).map(drop);
+        let writer = scope.spawn(move || (0..BLOCKS).try_for_each(write));
+        let mut more = 0;
+        while !writer.is_finished() {
+            more += 1;
+            tree.set_quota(top, limits((1 << 30) + more * 4096, 0)).expect("it is one");
+        }
+        writer.join().expect("no panic").expect("it may");
+    });
+    assert_eq!(used(&tree, top), ((BLOCKS + 1) * 4096, 2));
+    assert_whole(&tree);
+}
