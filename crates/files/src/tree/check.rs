@@ -164,6 +164,7 @@ struct Known {
 
 struct Checker {
     source: Source,
+    roots: Roots,
     nodes: BTreeMap<FileId, Known>,
     /// Files of extended attributes, and whether somebody has them.
     extended: BTreeMap<FileId, bool>,
@@ -178,6 +179,7 @@ pub fn check_tree(image: &Image) -> Result<Vec<TreeFinding>, TreeError> {
     let Some(roots) = find_roots(&Directory::read_in(image)?)? else { return Ok(Vec::new()) };
     let mut checker = Checker {
         source: Source::Frozen(image.clone()),
+        roots,
         nodes: BTreeMap::new(),
         extended: BTreeMap::new(),
         findings: Vec::new(),
@@ -195,9 +197,9 @@ pub fn check_tree(image: &Image) -> Result<Vec<TreeFinding>, TreeError> {
         checker.content(*file);
     }
     for file in files {
-        checker.links(file, &roots);
+        checker.links(file);
     }
-    checker.quotas(&roots);
+    checker.quotas();
     let lost = checker.extended.iter().filter(|(_, has_owner)| !**has_owner);
     checker.findings.extend(lost.map(|(extended, _)| TreeFinding::LostExtended { extended: *extended }));
     Ok(checker.findings)
@@ -276,16 +278,18 @@ impl Checker {
             }
             self.names(directory, &leaf);
         }
-        if is_split.is_none() {
-            self.findings.push(TreeFinding::BadLeaf { directory, lba: 0 });
+        // One that is there and is no leaf was told.
+        let missing = TreeFinding::BadLeaf { directory, lba: 0 };
+        if is_split.is_none() && !self.findings.contains(&missing) {
+            self.findings.push(missing);
         }
     }
 
     /// A directory must have its name where its block 0 says.
     fn parent(&mut self, inode: &Inode, leaf: &Leaf<'_>) {
         let (directory, says) = (inode.id, leaf.head.parent);
-        let is_root = says == directory && leaf.head.parent_key == 0;
-        if is_root || inode.attributes.links == 0 {
+        let is_root = [self.roots.root, self.roots.orphans].contains(&directory);
+        if is_root && says == directory && leaf.head.parent_key == 0 || inode.attributes.links == 0 {
             return;
         }
         let mut source = &self.source;
@@ -335,7 +339,8 @@ impl Checker {
     }
 
     /// The links of a file, once all names are known.
-    fn links(&mut self, file: FileId, roots: &Roots) {
+    fn links(&mut self, file: FileId) {
+        let roots = self.roots;
         let Some(known) = self.nodes.get(&file) else { return };
         let says = known.inode.attributes.links;
         let is_root = [roots.root, roots.orphans, roots.quotas].contains(&file);
@@ -355,8 +360,10 @@ impl Checker {
             self.findings.push(TreeFinding::Links { file, says, found });
         }
     }
+
     /// What quota trees count is what is in them.
-    fn quotas(&mut self, roots: &Roots) {
+    fn quotas(&mut self) {
+        let roots = self.roots;
         let records = match quota::read_records(&self.source, roots.quotas) {
             Ok(records) => records,
             Err(_) => {

@@ -15,6 +15,7 @@ mod cut;
 mod dates;
 mod difference;
 mod directories;
+mod findings;
 mod forged;
 mod quotas;
 mod rollback;
