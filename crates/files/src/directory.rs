@@ -4,8 +4,11 @@ use std::sync::Arc;
 
 use cairn_base::{BLOCK_SIZE, Lba};
 use cairn_device::{Block, BlockMut, Segments};
-use cairn_format::{DirectoryEntry, ENTRIES_PER_BLOCK, FileKind};
+use cairn_format::{DirectoryEntry, ENTRIES_PER_BLOCK, FileKind, Inode};
 use cairn_volume::{BlockRead, Compound, Image, Place, ROOT_DIRECTORY, Volume, VolumeError};
+
+/// Blocks of the directory at most: a million names. It is read as a whole, and one that says it is longer would take all the memory there is.
+const BLOCKS_MAX: u64 = 1 << 15;
 
 /// Where an entry stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +29,7 @@ impl Directory {
     pub(crate) fn read(volume: &Arc<Volume>) -> Result<Self, VolumeError> {
         match volume.inode(ROOT_DIRECTORY) {
             Ok(inode) => {
-                let mut reads = [BlockRead::new(Lba(0), inode.tree.length)];
+                let mut reads = [BlockRead::new(Lba(0), length_of(&inode)?)];
                 volume.read(ROOT_DIRECTORY, &mut reads, true);
                 Self::from_read(reads)
             }
@@ -39,7 +42,7 @@ impl Directory {
     pub(crate) fn read_in(image: &Image) -> Result<Self, VolumeError> {
         match image.inode(ROOT_DIRECTORY) {
             Ok(inode) => {
-                let mut reads = [BlockRead::new(Lba(0), inode.tree.length)];
+                let mut reads = [BlockRead::new(Lba(0), length_of(&inode)?)];
                 image.read(ROOT_DIRECTORY, &mut reads, true);
                 Self::from_read(reads)
             }
@@ -61,10 +64,7 @@ impl Directory {
         for (number, block) in self.blocks.iter().enumerate() {
             for slot in 0..ENTRIES_PER_BLOCK {
                 let lba = number as u64;
-                let entry = DirectoryEntry::parse(block, slot).map_err(|_| VolumeError::Damaged {
-                    vbn: cairn_base::Vbn(0),
-                    place: Place::Data { file: ROOT_DIRECTORY, lba: Lba(lba) },
-                })?;
+                let entry = DirectoryEntry::parse(block, slot).map_err(|_| damaged(lba))?;
                 entries.extend(entry.map(|entry| (EntryPlace { lba, slot }, entry)));
             }
         }
@@ -90,6 +90,9 @@ impl Directory {
         place: EntryPlace,
         entry: Option<&DirectoryEntry>,
     ) -> Result<(), VolumeError> {
+        if place.lba >= BLOCKS_MAX {
+            return Err(VolumeError::NoSpace);
+        }
         let bytes = (place.lba + 1) * BLOCK_SIZE as u64;
         if !self.exists {
             compound.create(FileKind::Directory, bytes)?;
@@ -102,5 +105,17 @@ impl Directory {
         };
         DirectoryEntry::put(entry, &mut block, place.slot);
         compound.write(ROOT_DIRECTORY, Lba(place.lba), block.freeze())
+    }
+}
+
+/// Blocks of the directory with this inode.
+fn length_of(inode: &Inode) -> Result<u64, VolumeError> {
+    Some(inode.tree.length).filter(|length| *length <= BLOCKS_MAX).ok_or_else(|| damaged(BLOCKS_MAX))
+}
+
+fn damaged(lba: u64) -> VolumeError {
+    VolumeError::Damaged {
+        vbn: cairn_base::Vbn(0),
+        place: Place::Data { file: ROOT_DIRECTORY, lba: Lba(lba) },
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cairn_base::{BLOCK_SIZE, FileId, ManualClock, Rng, Timestamp, VolumeId};
 use cairn_device::{Device, DeviceError, Fate, FaultDevice, MemoryDevice, Operation, Request, Segments};
 use cairn_format::{INODES_PER_BLOCK, Inode};
-use cairn_volume::{FormatOptions, OpenOptions, Role, Volume, VolumeError};
+use cairn_volume::{FormatOptions, OpenOptions, ROOT_DIRECTORY, Role, Volume, VolumeError};
 
 use crate::{FilesError, Luns};
 
@@ -87,6 +87,24 @@ fn names_and_flushed_bytes_survive_a_crash() {
     luns.open("lun5").unwrap().read_into(MIB + 700, &mut bytes).unwrap();
     assert_eq!(&bytes, b"after the old end");
     assert_eq!(findings(&volume), Vec::<String>::new());
+}
+
+/// In an image of somebody who means harm, or from a bug: it is read as a whole, and so would have taken all the memory there is.
+#[test]
+fn directory_of_luns_that_says_it_is_endless_is_damaged_and_not_read() {
+    let volume = open(formatted(4096));
+    let luns = Luns::new(volume.clone());
+    luns.create("disk", MIB).unwrap();
+    volume.compound().resize(ROOT_DIRECTORY, 1 << 30).unwrap();
+    volume.consistency_point().unwrap();
+    let damaged = |outcome: Result<_, FilesError>| {
+        let outcome = outcome.map(|luns: Vec<_>| luns.len());
+        assert!(matches!(outcome, Err(FilesError::Volume(VolumeError::Damaged { .. }))), "{outcome:?}");
+    };
+    damaged(luns.list());
+    damaged(luns.readable());
+    damaged(luns.list_in(&volume.image(None).unwrap()));
+    damaged(luns.find("disk").map(|lun| vec![lun]));
 }
 
 /// A change of any kind and place, and the same done to a copy.
