@@ -1,6 +1,7 @@
 //! Single rules: times, access control lists, sizes, names.
 
 use super::*;
+use crate::tree::edit::Edit;
 
 fn acl(rules: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut bytes = vec![2, 0, 0, 0];
@@ -141,6 +142,52 @@ fn files_reach_sixteen_tebibytes_and_no_further() {
         tree.volume().background(Duration::ZERO).expect("it works");
     }
     assert_whole(&tree);
+}
+
+#[test]
+fn nothing_is_allocated_or_copied_past_the_largest_size() {
+    let (_device, tree) = fresh(4096);
+    let file = tree.make(tree.root(), b"a", &FILE).expect("there is room").file;
+    let other = tree.make(tree.root(), b"b", &FILE).expect("there is room").file;
+    tree.write(file, 0, &[1; 9000]).expect("there is room");
+    tree.write(other, 0, b"other").expect("there is room");
+    let before = tree.stat(other).expect("it is there");
+    let modes = [Allocate::Extend, Allocate::Keep, Allocate::Punch, Allocate::Zero { keep: false }];
+    for (offset, length) in [(FILE_BYTES_MAX, 1), (1, FILE_BYTES_MAX), (u64::MAX, 1), (5, u64::MAX)] {
+        for mode in modes {
+            let outcome = tree.allocate(other, offset, length, mode);
+            assert!(matches!(outcome, Err(TreeError::TooLarge)), "{mode:?}: {outcome:?}");
+        }
+    }
+    for to in [FILE_BYTES_MAX, u64::MAX - 3, u64::MAX] {
+        let outcome = tree.copy_range(file, 0, other, to, 9000);
+        assert!(matches!(outcome, Err(TreeError::TooLarge)), "{to}: {outcome:?}");
+    }
+    assert_eq!(tree.copy_range(file, u64::MAX, other, 0, 9).expect("there is nothing"), 0);
+    assert_eq!(tree.stat(other).expect("it is there"), before);
+    assert_whole(&tree);
+    tree.allocate(other, FILE_BYTES_MAX - 4096, 4096, Allocate::Extend).expect("it is the largest");
+    assert_eq!(tree.stat(other).expect("it is there").bytes, FILE_BYTES_MAX);
+    tree.allocate(other, 0, FILE_BYTES_MAX, Allocate::Punch).expect("all of it");
+    assert_eq!(tree.stat(other).expect("it is there").blocks, 0);
+    assert_whole(&tree);
+}
+
+#[test]
+fn file_has_no_more_names_than_it_may() {
+    let (_device, tree) = fresh(4096);
+    let root = tree.root();
+    let file = tree.make(root, b"first", &FILE).expect("there is room").file;
+    let mut edit = Edit::new(tree.live().expect("it is live"), &tree.quotas);
+    edit.inode_mut(file).expect("it is there").attributes.links = 64_999;
+    edit.commit(false).expect("there is room");
+    assert_eq!(tree.link(file, root, b"last").expect("it may").links, 65_000);
+    let outcome = tree.link(file, root, b"too many").map(drop).map_err(|error| error.errno());
+    assert_eq!(outcome, Err(31));
+    assert!(matches!(tree.lookup(root, b"too many"), Err(TreeError::NotFound)));
+    tree.rename(root, b"last", root, b"renamed", Rename::Replace).expect("it has one as before");
+    tree.unlink(root, b"renamed").expect("it is there");
+    assert_eq!(tree.link(file, root, b"again").expect("it may").links, 65_000);
 }
 
 #[test]
