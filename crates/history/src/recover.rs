@@ -502,7 +502,7 @@ impl History {
         let begin = HistorySegment::parse(&self.block(first)?, store, first);
         let end = HistorySegment::parse(&self.block(last)?, store, last).ok();
         let end = end.filter(|end| end.summary_blocks.is_some());
-        match begin {
+        match begin.and_then(|begin| self.not_older(writer, first, begin, end.as_ref())) {
             Ok(begin) => {
                 // The end of an earlier life of the segment is none.
                 let end = end.filter(|end| end.sequence == begin.sequence);
@@ -525,6 +525,24 @@ impl History {
                 }
                 None => Err(HistoryError::Damaged { offset: first * BLOCK, source }),
             },
+        }
+    }
+
+    /// The first block of a segment. One of an earlier life than its end or its first record, which are written later, is none: the write that was to replace it was lost.
+    fn not_older(
+        &self,
+        writer: &Writer,
+        first: u64,
+        begin: HistorySegment,
+        end: Option<&HistorySegment>,
+    ) -> Result<HistorySegment, FormatError> {
+        let is_older = |sequence: u64| begin.sequence < sequence;
+        let record = self.record_at(writer, (first + 1) * BLOCK, 1).ok().flatten();
+        let later = end.map(|end| end.sequence).max(record.map(|(record, _)| record.segment));
+        if later.is_some_and(is_older) {
+            Err(FormatError::Misplaced(Structure::HistorySegment))
+        } else {
+            Ok(begin)
         }
     }
 

@@ -1,5 +1,7 @@
 //! What is damaged is found, served from elsewhere where that is possible, and never served as it is.
 
+use std::collections::BTreeMap;
+
 use super::*;
 use cairn_base::BLOCK_SIZE;
 use cairn_format::history::{HistoryRecord, SEGMENTS_START};
@@ -360,4 +362,79 @@ fn record_that_a_cut_had_torn_does_not_come_back_with_a_damaged_summary() {
     stack.store.corrupt((start + blocks - 2) * B as u64, B as u64, &mut Rng::new(6));
     stack.reopen().expect("its records serve");
     assert!(bytes(&*stack.history, 0, LENGTH).expect("what was there before") == present);
+}
+
+/// What was at some places of a store before.
+type Before = Vec<(u64, Vec<u8>)>;
+
+/// A log that has gone round. And what began each of its segments, or had ended it, the first time.
+fn gone_round() -> (Stack, Vec<(Timestamp, Vec<u8>)>, Before, Before) {
+    const SEGMENT: u64 = 64;
+    let stack =
+        Stack::new(&options(Placement::Logging, Granularity::EveryWrite, 4096), 16 * B as u64, 4 * MIB);
+    let (mut begins, mut ends) = (BTreeMap::new(), BTreeMap::new());
+    let mut known = Vec::new();
+    for round in 0..1300u64 {
+        stack.fill(round % 16 * B as u64, B, (round % 255) as u8 + 1);
+        known.push((stack.now(), bytes(&*stack.history, 0, 16 * B).expect("the present")));
+        for start in (SEGMENTS_START..4 * MIB / B as u64 - SEGMENT + 1).step_by(SEGMENT as usize) {
+            let read = |block: u64, blocks: usize| {
+                bytes(&*stack.store, block * B as u64, blocks * B).expect("a read")
+            };
+            // The summary goes with the end: they are one write.
+            for (places, found, mark) in
+                [(&mut begins, read(start, 1), 0), (&mut ends, read(start + SEGMENT - 2, 2), B)]
+            {
+                if found[mark..].starts_with(b"CHISSEGM") {
+                    let at = if mark == 0 { start } else { start + SEGMENT - 2 };
+                    places.entry(at * B as u64).or_insert(found);
+                }
+            }
+        }
+    }
+    stack.history.flush().expect("a flush");
+    while stack.history.step().expect("a step") {}
+    let is_other =
+        |(at, before): &(u64, Vec<u8>)| bytes(&*stack.store, *at, before.len()).expect("a read") != *before;
+    let others = |places: BTreeMap<u64, Vec<u8>>| places.into_iter().filter(is_other).collect::<Before>();
+    let (begins, ends) = (others(begins), others(ends));
+    assert!(begins.len() > 5 && ends.len() > 5, "{} segments were used again", begins.len());
+    (stack, known, begins, ends)
+}
+
+/// The write that ended a segment was acknowledged and lost: what stands there is how it had ended when it had something else.
+#[test]
+fn end_of_what_a_segment_had_before_ends_nothing() {
+    let (mut stack, known, _, ends) = gone_round();
+    let present = bytes(&*stack.history, 0, 16 * B).expect("a read");
+    let whole = stack.store.fork();
+    for (at, before) in ends {
+        stack.store = Arc::new(whole.fork());
+        stack.store.write_from(at, &before).expect("a write");
+        stack.reopen().expect("its records serve");
+        assert!(bytes(&*stack.history, 0, 16 * B).expect("a read") == present, "at {at}");
+        assert_eq!(check(&stack, &known), 0, "at {at}");
+    }
+}
+
+/// The same of the write that began it. Where it has ended its summary serves; the one in which the log goes on is reported.
+#[test]
+fn beginning_of_what_a_segment_had_before_hides_nothing() {
+    let (mut stack, known, begins, _) = gone_round();
+    let present = bytes(&*stack.history, 0, 16 * B).expect("a read");
+    let whole = stack.store.fork();
+    let mut reported = 0;
+    for (at, before) in begins {
+        stack.store = Arc::new(whole.fork());
+        stack.store.write_from(at, &before).expect("a write");
+        match stack.reopen() {
+            Ok(()) => {
+                assert!(bytes(&*stack.history, 0, 16 * B).expect("a read") == present, "at {at}");
+                assert_eq!(check(&stack, &known), 0, "at {at}");
+            }
+            Err(HistoryError::Damaged { .. }) => reported += 1,
+            Err(error) => panic!("at {at}: {error}"),
+        }
+    }
+    assert!(reported <= 1, "{reported} of them could not do without it");
 }
