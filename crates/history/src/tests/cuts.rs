@@ -3,7 +3,9 @@
 use super::*;
 use cairn_base::BLOCK_SIZE;
 use cairn_device::Fate;
-use cairn_format::history::{SLOT_A, SLOT_B};
+use cairn_format::history::{PLACE_UNIT, SLOT_A, SLOT_B};
+
+use crate::resolve::NOW;
 
 const B: usize = BLOCK_SIZE;
 
@@ -125,4 +127,80 @@ fn end_of_a_log_that_was_not_flushed_is_no_damage_whatever_a_cut_leaves_of_it() 
             assert!(bytes(&*origin, 0, 64 * B).expect(&how) == present, "{how}");
         }
     }
+}
+
+/// A segment has ended, and nothing was flushed since: its end names what a cut may have taken. What is not there is no damage, and what was there before is the present.
+#[test]
+fn end_that_a_cut_has_kept_proves_nothing_of_what_it_names() {
+    const LARGE: usize = 65536;
+    let options = options(Placement::Logging, Granularity::EveryWrite, LARGE as u32);
+    let mut stack = Stack::new(&options, 8 * LARGE as u64, 32 * MIB);
+    let start = |stack: &Stack| {
+        let writer = stack.history.writer.lock();
+        (writer.start_of(writer.segment), writer.position)
+    };
+    // Three in the first segment, two in the second, where the superblock knows that the log goes on, and names others ahead.
+    for block in 0..5 {
+        stack.fill((block * LARGE) as u64, LARGE, block as u8 + 1);
+        stack.history.flush().expect("a flush");
+    }
+    stack.reopen().expect("it opens");
+    let (segment, position) = start(&stack);
+    assert_eq!(position, 35, "there is room for one more record");
+    // That one, and one that ends the segment. A cut takes the content of the one, and the other.
+    for block in 2..4 {
+        stack.fill((block * LARGE) as u64, LARGE, 9);
+    }
+    drop(stack.history.view(stack.now()).expect("a view"));
+    let (next, _) = start(&stack);
+    let content = (segment + position + 1) * B as u64;
+    assert!(next != segment && bytes(&*stack.store, content, LARGE).expect("a read") == [9; LARGE]);
+    stack.store.write_from(content, &[0; LARGE]).expect("a write");
+    stack.store.write_from(next * B as u64, &[0; 64 * B]).expect("a write");
+    for _ in 0..2 {
+        stack.reopen().expect("it opens");
+        for block in 0..5 {
+            let found = bytes(&*stack.history, (block * LARGE) as u64, LARGE).expect("nothing is damaged");
+            assert!(found == [block as u8 + 1; LARGE], "block {block}");
+        }
+    }
+}
+
+/// A content was damaged that the origin has lost in a cut as well: an opening says so in the log. Until that is durable the next one must look for it again: who leaves the history behind, or moves its window on, would take
+/// what the origin has for the present.
+#[test]
+fn what_an_opening_has_found_to_be_lost_is_lost_after_a_cut_behind_it() {
+    const LOST: u64 = 3;
+    let origin = Arc::new(FaultDevice::new(16 * B as u64));
+    let store = Arc::new(FaultDevice::new(4 * MIB));
+    let options = options(Placement::SplitDownStream, Granularity::EveryWrite, B as u32);
+    let open = open_options(&clock(), 64 << 10);
+    let history = History::create(origin.clone(), store.clone(), &options, open.clone()).expect("a history");
+    let start = history.status().start;
+    // It is in the first segment, which has ended before the superblock that is there; and nothing was flushed.
+    history.write(LOST * B as u64, Segments::copy_of(&[7; B])).expect("a write");
+    for round in 0..400u64 {
+        let block = LOST + 1 + round % (15 - LOST);
+        history.write(block * B as u64, Segments::copy_of(&[round as u8; B])).expect("a write");
+    }
+    assert_eq!(history.status().start, start, "the window has not moved");
+    let version = history.state.lock().index.last_at(LOST, NOW).expect("a version");
+    drop(history);
+    let origin = origin.power_cycle_as(Fate::Lost, &mut Rng::new(1));
+    let store = store.power_cycle_as(Fate::Kept, &mut Rng::new(1));
+    assert!(bytes(&origin, LOST * B as u64, B).expect("a read") == [0; B], "the origin has it no more");
+    store.corrupt(version.place * PLACE_UNIT, B as u64, &mut Rng::new(2));
+    let (mut origin, mut store) = (Arc::new(origin), Arc::new(store));
+    for round in 0..4 {
+        let history = History::open(origin.clone(), store.clone(), open.clone()).expect("it opens");
+        let found = bytes(&*history, LOST * B as u64, B);
+        assert!(matches!(found, Err(DeviceError::Corrupt { .. })), "opening {round}: {found:?}");
+        assert_eq!(history.status().lost_versions, 1, "opening {round}");
+        drop(history);
+        origin = Arc::new(origin.power_cycle_as(Fate::Lost, &mut Rng::new(round)));
+        store = Arc::new(store.power_cycle_as(Fate::Lost, &mut Rng::new(round)));
+    }
+    let history = History::open(origin, store, open).expect("it opens");
+    let released = history.release(&|_, _| {});
+    assert!(matches!(released, Err(HistoryError::LostBlocks { count: 1, .. })), "{released:?}");
 }
