@@ -349,10 +349,10 @@ impl Checker {
             return;
         }
         let found = match (says, NodeKind::of(&known.inode)) {
-            // Its one name is among the orphans.
-            (0, _) => known.names - 1,
-            // In which directories without a name do not count as links.
+            // Among the orphans directories without a name do not count as links.
             _ if file == roots.orphans || file == roots.quotas => says,
+            // Its one name is there.
+            (0, _) if file != roots.root => known.names.saturating_sub(1),
             (_, NodeKind::Directory) => 2 + known.directories + known.names.saturating_sub(1),
             _ => known.names,
         };

@@ -74,6 +74,16 @@ fn count_of_names_or_blocks_that_is_wrong_is_one_finding() {
 }
 
 #[test]
+fn root_that_counts_no_links_is_one_finding_and_what_the_tree_has_for_itself_is_none() {
+    let scene = Scene::new();
+    let root = scene.tree.root();
+    for of in [root, scene.tree.orphans, scene.tree.quotas.file()] {
+        scene.change(|edit| edit.inode_mut(of).expect("it is there").attributes.links = 0);
+    }
+    assert_eq!(scene.findings(), [TreeFinding::Links { file: root, says: 0, found: 4 }]);
+}
+
+#[test]
 fn file_that_no_name_leads_to_is_one_finding() {
     let scene = Scene::new();
     let (folder, root) = (scene.folder, scene.tree.root());

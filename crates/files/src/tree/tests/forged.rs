@@ -62,6 +62,11 @@ fn what_is_among_the_files_without_names_and_has_one_stays_when_a_tree_is_opened
     forge(&tree, tree.orphans, b"itself", tree.orphans, NodeKind::Directory);
     forge(&tree, tree.orphans, b"quotas", tree.quotas.file(), NodeKind::File);
     forge(&tree, tree.orphans, b"nothing", FileId(4711), NodeKind::File);
+    // Of which it is said that nothing has their names.
+    let own = [tree.orphans, tree.quotas.file()];
+    let mut edit = Edit::new(tree.live().expect("it is live"), &tree.quotas);
+    own.iter().for_each(|file| edit.inode_mut(*file).expect("it is there").attributes.links = 0);
+    edit.commit(false).expect("there is room");
     tree.sync_all().expect("it flushes");
     drop(tree);
     let tree = Tree::open(open_volume(&device, Arc::default())).expect("the tree opens");
@@ -70,5 +75,6 @@ fn what_is_among_the_files_without_names_and_has_one_stays_when_a_tree_is_opened
         b"content"
     );
     assert!(matches!(tree.stat(open), Err(TreeError::NotFound)));
+    assert!(own.iter().all(|file| tree.stat(*file).is_ok()), "without these there is no tree");
     assert_whole(&tree);
 }
