@@ -46,12 +46,40 @@ fn directory_with_many_names_finds_each_and_shrinks_to_nothing() {
         tree.unlink(directory, &name(number)).expect("it is there");
         if number == count - 20 {
             assert_eq!(names(&tree, directory, 0).len(), 19);
-            assert!(tree.stat(directory).expect("it is there").blocks < 30);
+            assert!(tree.stat(directory).expect("it is there").blocks < 8, "small leaves become one");
             assert_whole(&tree);
         }
     }
     assert_eq!(tree.stat(directory).expect("it is there").blocks, 1);
     assert_eq!(tree.stat(file).expect("it is there").links, 1);
+    tree.remove_directory(tree.root(), b"many").expect("it is empty");
+    assert_whole(&tree);
+}
+
+/// In that order a leaf is empty before its neighbour is small enough to become one with it, and the last one has none.
+#[test]
+fn directory_that_is_emptied_in_the_order_in_which_it_is_read_is_as_new() {
+    let (_device, tree) = fresh(8192);
+    let directory = tree.make_directory(tree.root(), b"many", &FOLDER).expect("there is room").file;
+    let file = tree.make(tree.root(), b"the file", &FILE).expect("there is room").file;
+    for (count, is_backwards) in [(16, false), (40, false), (200, false), (16, true), (40, true), (200, true)]
+    {
+        let long = |number: u64| [&name(number)[..], &[b'x'; 220]].concat();
+        for number in 0..count {
+            tree.link(file, directory, &long(number)).expect("there is room");
+        }
+        assert!(tree.stat(directory).expect("it is there").blocks > 2, "it was split");
+        let mut all = names(&tree, directory, 0);
+        if is_backwards {
+            all.reverse();
+        }
+        for (_, name) in all {
+            tree.unlink(directory, &name).expect("it is there");
+        }
+        assert_eq!(tree.stat(directory).expect("it is there").blocks, 1, "{count} names");
+        assert_eq!(names(&tree, directory, 0), []);
+        assert_whole(&tree);
+    }
     tree.remove_directory(tree.root(), b"many").expect("it is empty");
     assert_whole(&tree);
 }

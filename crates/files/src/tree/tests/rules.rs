@@ -59,6 +59,98 @@ fn default_access_lists_are_inherited_and_the_umask_is_not_used_then() {
     assert_whole(&tree);
 }
 
+/// Without a mask the group's own rule is what the mode's bits for the group stand for.
+#[test]
+fn default_access_list_without_a_mask_narrows_the_group_itself() {
+    let (_device, tree) = fresh(4096);
+    let folder = tree.make_directory(tree.root(), b"f", &FOLDER).expect("there is room").file;
+    let default = acl(&[(1, 7, NOBODY), (4, 7, NOBODY), (32, 5, NOBODY)]);
+    tree.set_xattr(folder, DEFAULT, &default, SetXattr::Any).expect("it is a list");
+    let file =
+        tree.make(folder, b"file", &New { mode: 0o100_640, umask: 0o777, ..FILE }).expect("there is room");
+    assert_eq!(file.mode, 0o100_640);
+    assert!(
+        matches!(tree.xattr(file.file, ACCESS), Err(TreeError::NoAttribute)),
+        "it is no more than a mode"
+    );
+    let open = tree.make(folder, b"open", &New { mode: 0o100_666, umask: 0, ..FILE }).expect("there is room");
+    assert_eq!(open.mode, 0o100_664);
+    let link = tree.make_link(folder, b"link", b"file", &FILE).expect("there is room");
+    assert_eq!(link.mode, 0o120_777, "a link has no list and all rights");
+    let below = tree.make_directory(folder, b"below", &FOLDER).expect("there is room");
+    assert_eq!((below.mode, tree.xattr(below.file, DEFAULT).expect("it is inherited")), (0o040_755, default));
+    assert_whole(&tree);
+}
+
+#[test]
+fn list_that_the_kernel_would_not_take_is_none() {
+    let (_device, tree) = fresh(4096);
+    let folder = tree.make_directory(tree.root(), b"f", &FOLDER).expect("there is room").file;
+    let (owner, group, other) = ((1, 6, NOBODY), (4, 4, NOBODY), (32, 1, NOBODY));
+    let (mask, named) = ((16, 7, NOBODY), (2, 7, 1000));
+    let good = acl(&[owner, named, group, (8, 5, 7), mask, other]);
+    let lists = [
+        acl(&[owner, named, group, other]),
+        acl(&[owner, group, (8, 5, 7), other]),
+        acl(&[owner, group, mask, mask, other]),
+        acl(&[owner, owner, group, other]),
+        acl(&[owner, group]),
+        acl(&[group, other]),
+        acl(&[owner, other]),
+        acl(&[owner, group, (4, 1, 9), other]),
+        acl(&[group, owner, other]),
+        acl(&[owner, (4, 8, NOBODY), other]),
+        acl(&[owner, group, (64, 1, NOBODY), other]),
+        acl(&[owner, group, (3, 1, NOBODY), other]),
+        good[..good.len() - 1].to_vec(),
+        [&[1, 0, 0, 0], &good[4..]].concat(),
+    ];
+    for name in [ACCESS, DEFAULT] {
+        for list in &lists {
+            let outcome = tree.set_xattr(folder, name, list, SetXattr::Any);
+            assert!(matches!(outcome, Err(TreeError::Invalid(_))), "{list:?}: {outcome:?}");
+        }
+        tree.set_xattr(folder, name, &good, SetXattr::Any).expect("it is a list");
+        assert_eq!(tree.xattr(folder, name).expect("it is there"), good);
+    }
+    assert_eq!(tree.stat(folder).expect("it is there").mode, 0o040_671);
+}
+
+/// Who makes room on a full volume may do so: with what is removed, cut off or punched, and with attributes as well.
+#[test]
+fn what_gives_room_back_works_on_a_full_volume() {
+    let (_device, tree) = fresh(2048);
+    let root = tree.root();
+    let file = tree.make(root, b"file", &FILE).expect("there is room").file;
+    tree.write(file, 0, &[7; 40 * 4096]).expect("there is room");
+    tree.set_xattr(file, b"user.a", &[1; 60_000], SetXattr::Any).expect("there is room");
+    tree.set_xattr(file, b"user.b", &[1; 60_000], SetXattr::Any).expect("there is room");
+    let other = tree.make(root, b"other", &FILE).expect("there is room").file;
+    let fill = || {
+        tree.volume().consistency_point().expect("it commits");
+        let end = tree.stat(other).expect("it is there").bytes;
+        (0..).map(|block| tree.write(other, end + block * 4096, &[1; 4096])).find_map(Result::err)
+    };
+    let full = || {
+        let why = fill().expect("it ends");
+        assert!(matches!(why, TreeError::NoSpace), "{why}");
+        assert!(matches!(tree.make(root, b"more", &FILE), Err(TreeError::NoSpace)));
+    };
+    let cut = |bytes| tree.set(file, &SetStat { bytes: Some(bytes), ..SetStat::default() }).map(drop);
+    full();
+    cut(39 * 4096 + 5).expect("it gives room back");
+    full();
+    tree.allocate(file, 4096 + 9, 3 * 4096, Allocate::Punch).expect("it gives room back");
+    full();
+    tree.allocate(file, 6 * 4096 + 9, 3 * 4096, Allocate::Zero { keep: true }).expect("it gives room back");
+    full();
+    tree.remove_xattr(file, b"user.a").expect("it gives room back");
+    full();
+    tree.unlink(root, b"file").expect("it gives room back");
+    full();
+    assert_whole(&tree);
+}
+
 #[test]
 fn times_are_those_of_what_happened() {
     let clock = Arc::new(ManualClock::new(Timestamp(1_000)));
@@ -123,6 +215,27 @@ fn times_are_those_of_what_happened() {
 }
 
 #[test]
+fn time_of_the_last_read_is_a_day_old_at_most() {
+    const DAY: u64 = 86_400_000_000_000;
+    let clock = Arc::new(ManualClock::new(Timestamp(1_000)));
+    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(4096, Role::Normal)));
+    format(&*device, 4096);
+    let tree = Tree::open(open_volume(&device, clock.clone())).expect("a tree is made");
+    let file = tree.make(tree.root(), b"a", &FILE).expect("there is room").file;
+    tree.write(file, 0, b"x").expect("there is room");
+    let read_after = |ns: u64| {
+        clock.advance(Duration::from_nanos(ns));
+        clock.advance(Duration::ZERO);
+        tree.read(file, 0, 1).expect("it reads");
+        tree.stat(file).expect("it is there").accessed_ns
+    };
+    assert_eq!(read_after(10), 1010, "it was written since");
+    assert_eq!(read_after(DAY), 1010, "it was read a day ago, and not more");
+    assert_eq!(read_after(1), DAY as i64 + 1011);
+    assert_eq!(read_after(1), DAY as i64 + 1011);
+}
+
+#[test]
 fn files_reach_sixteen_tebibytes_and_no_further() {
     let (_device, tree) = fresh(4096);
     let file = tree.make(tree.root(), b"long", &FILE).expect("there is room").file;
@@ -166,6 +279,9 @@ fn nothing_is_allocated_or_copied_past_the_largest_size() {
     assert_eq!(tree.copy_range(file, u64::MAX, other, 0, 9).expect("there is nothing"), 0);
     assert_eq!(tree.stat(other).expect("it is there"), before);
     assert_whole(&tree);
+    tree.allocate(file, 0, 9000, Allocate::Punch)
+        .expect("all of it, with what is behind its end in its last block");
+    assert_eq!(tree.stat(file).expect("it is there").blocks, 0);
     tree.allocate(other, FILE_BYTES_MAX - 4096, 4096, Allocate::Extend).expect("it is the largest");
     assert_eq!(tree.stat(other).expect("it is there").bytes, FILE_BYTES_MAX);
     tree.allocate(other, 0, FILE_BYTES_MAX, Allocate::Punch).expect("all of it");
