@@ -5,13 +5,12 @@ use std::io::Read;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
-use cairn_base::{SnapshotId, Vbn};
-use cairn_device::Block;
+use cairn_base::SnapshotId;
 use cairn_format::SnapshotEntry;
 use cairn_format::stream::{StreamHeader, StreamKind, root_digest, table_digest};
 use cairn_volume::{ReceivedImage, Receiver, Volume, VolumeError, is_snapshot_name};
 
-use crate::consume::{Consumer, Record};
+use crate::consume::{Consumer, Record, Runs};
 use crate::error::StreamError;
 use crate::work::{Progress, Work};
 
@@ -32,8 +31,6 @@ pub struct Applied {
     /// Blocks in it.
     pub blocks: u64,
 }
-
-type Runs = Vec<(Vbn, Vec<Block>)>;
 
 /// The snapshot table as records change it.
 struct Table {

@@ -11,11 +11,14 @@ use cairn_format::{FormatError, SnapshotEntry, Structure};
 
 use crate::error::{AbortReason, StreamError};
 
+/// Blocks of a verified record, by run.
+pub type Runs = Vec<(Vbn, Vec<Block>)>;
+
 /// A verified record.
 #[derive(Debug)]
 pub enum Record {
     /// Runs of blocks.
-    Extents(Vec<(Vbn, Vec<Block>)>),
+    Extents(Runs),
     /// Snapshots that are new or changed.
     Entries(Vec<SnapshotEntry>),
     /// Snapshots that exist no longer.
@@ -33,7 +36,6 @@ pub struct Consumer<'a> {
     blocks: u64,
     bytes: u64,
     payload: Vec<u8>,
-    unpacked: Vec<u8>,
 }
 
 impl<'a> Consumer<'a> {
@@ -50,7 +52,6 @@ impl<'a> Consumer<'a> {
             blocks: 0,
             bytes: bytes.len() as u64,
             payload: Vec::new(),
-            unpacked: Vec::new(),
         })
     }
 
@@ -109,30 +110,10 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    fn extents(&mut self, header: &RecordHeader) -> Result<Vec<(Vbn, Vec<Block>)>, StreamError> {
+    fn extents(&self, header: &RecordHeader) -> Result<Runs, StreamError> {
         let runs = StreamRun::parse_all(header, &self.payload)?;
-        let stored = &self.payload[header.data_at()..];
-        let length = header.blocks as usize * BLOCK_SIZE;
-        let data = match header.encoding {
-            Encoding::Plain | Encoding::Aligned => stored,
-            Encoding::Zstd => {
-                self.unpacked.resize(length, 0);
-                let unpacked = zstd::bulk::decompress_to_buffer(stored, &mut self.unpacked[..]);
-                if !matches!(unpacked, Ok(found) if found == length) {
-                    return Err(StreamError::Inconsistent("a record does not unpack to its blocks"));
-                }
-                &self.unpacked[..]
-            }
-        };
-        let mut pieces = data.chunks_exact(BLOCK_SIZE).map(|bytes| {
-            let mut block = BlockMut::dirty();
-            block.copy_from_slice(bytes);
-            block.freeze()
-        });
-        Ok(runs
-            .into_iter()
-            .map(|(first, count)| (first, pieces.by_ref().take(count as usize).collect()))
-            .collect())
+        unpack(header, runs, &self.payload)
+            .ok_or(StreamError::Inconsistent("a record does not unpack to its blocks"))
     }
 
     fn entries(&self) -> Result<Vec<SnapshotEntry>, StreamError> {
@@ -143,4 +124,35 @@ impl<'a> Consumer<'a> {
             })
             .collect()
     }
+}
+
+/// The blocks of a verified extents record, whose runs these are; none when it does not unpack to them.
+pub(crate) fn unpack(header: &RecordHeader, runs: Vec<(Vbn, u32)>, payload: &[u8]) -> Option<Runs> {
+    let stored = payload.get(header.data_at()..)?;
+    let length = header.blocks as usize * BLOCK_SIZE;
+    let unpacked;
+    let data = match header.encoding {
+        Encoding::Plain | Encoding::Aligned => stored,
+        Encoding::Zstd => {
+            unpacked = zstd::bulk::decompress(stored, length).ok()?;
+            &unpacked[..]
+        }
+    };
+    if data.len() != length {
+        return None;
+    }
+    // Next to each other in memory, as they go to neighbouring places.
+    let mut blocks = Vec::new();
+    BlockMut::append_run(&mut blocks, length / BLOCK_SIZE);
+    let copies = blocks.into_iter().zip(data.chunks_exact(BLOCK_SIZE)).map(|(mut block, bytes)| {
+        block.copy_from_slice(bytes);
+        block.freeze()
+    });
+    Some(by_run(runs, copies))
+}
+
+/// Blocks one behind the other, by run.
+pub(crate) fn by_run(runs: Vec<(Vbn, u32)>, mut blocks: impl Iterator<Item = Block>) -> Runs {
+    let own = |(first, count): (Vbn, u32)| (first, blocks.by_ref().take(count as usize).collect());
+    runs.into_iter().map(own).collect()
 }

@@ -20,11 +20,11 @@ mod tests;
 mod work;
 
 pub use apply::{Applied, Keeps, apply, apply_keeping, apply_to};
-pub use consume::{Consumer, Record};
+pub use consume::{Consumer, Record, Runs};
 pub use dump::{
     Begun, Dump, DumpBytes, DumpDevice, DumpError, DumpLabel, InBlocks, Lost, Onto, OpenDump, PartHead,
-    PartIndex, PartReached, PartReader, ReadBlocks, RestoreLedger, Restored, Runs, Standing, arrange,
-    begun_table, restore, restore_on,
+    PartIndex, PartReached, PartReader, ReadBlocks, RestoreLedger, Restored, Standing, arrange, begun_table,
+    restore, restore_on,
 };
 pub use encode::Compression;
 pub use error::{AbortReason, StreamError};

@@ -7,8 +7,7 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::sync::Arc;
 
-use cairn_base::{BLOCK_SIZE, Checksum, SnapshotId, Vbn};
-use cairn_device::{Block, BlockMut};
+use cairn_base::{Checksum, SnapshotId, Vbn};
 use cairn_format::dump::{DumpHeader, DumpId};
 use cairn_format::stream::{
     Encoding, RECORD_SNAPSHOTS_MAX, RecordHeader, RecordKind, StreamHeader, StreamRun, StreamTrailer,
@@ -19,6 +18,7 @@ use cairn_format::{FormatError, SnapshotEntry, Structure};
 use super::error::DumpError;
 use super::index::{DumpBytes, in_order};
 use super::window::{InBlocks, ReadBlocks, Window};
+use crate::consume::{self, Runs, by_run};
 use crate::error::AbortReason;
 
 /// Bytes that are searched at once for the next record.
@@ -114,9 +114,6 @@ impl Table {
         whole.then(|| self.entries.values().cloned().collect())
     }
 }
-
-/// Blocks of a verified record, by run.
-pub type Runs = Vec<(Vbn, Vec<Block>)>;
 
 /// Up to where a part was read, and as what the reading goes on there: behind a record with blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -516,33 +513,8 @@ impl PartReader {
 pub(crate) fn unpack(header: &RecordHeader, payload: &[u8]) -> Result<Runs, FormatError> {
     let runs = StreamRun::parse_all(header, payload)?;
     check_order(&runs)?;
-    let stored = payload.get(header.data_at()..).unwrap_or_default();
-    let length = header.blocks as usize * BLOCK_SIZE;
-    let field = |field| FormatError::Field { structure: Structure::StreamRecord, field };
-    let unpacked;
-    let data = match header.encoding {
-        Encoding::Plain | Encoding::Aligned => stored,
-        Encoding::Zstd => {
-            unpacked = zstd::bulk::decompress(stored, length).map_err(|_| field("compression"))?;
-            &unpacked[..]
-        }
-    };
-    if data.len() != length {
-        return Err(field("length"));
-    }
-    // Next to each other in memory, as they go to neighbouring places.
-    let mut blocks = Vec::new();
-    BlockMut::append_run(&mut blocks, data.len() / BLOCK_SIZE);
-    let copies = blocks.into_iter().zip(data.chunks_exact(BLOCK_SIZE)).map(|(mut block, bytes)| {
-        block.copy_from_slice(bytes);
-        block.freeze()
-    });
-    Ok(by_run(runs, copies))
-}
-
-fn by_run(runs: Vec<(Vbn, u32)>, mut blocks: impl Iterator<Item = Block>) -> Runs {
-    let own = |(first, count): (Vbn, u32)| (first, blocks.by_ref().take(count as usize).collect());
-    runs.into_iter().map(own).collect()
+    let wrong = FormatError::Field { structure: Structure::StreamRecord, field: "data" };
+    consume::unpack(header, runs, payload).ok_or(wrong)
 }
 
 /// Runs of a dump's record follow each other.

@@ -16,8 +16,9 @@ use cairn_format::SnapshotEntry;
 use cairn_volume::{FormatOptions, ReceivedImage, Role, Volume};
 
 use super::error::DumpError;
-use super::read::{Lost, PartHead, PartReached, PartReader, Runs};
+use super::read::{Lost, PartHead, PartReached, PartReader};
 use crate::apply::check_table;
+use crate::consume::Runs;
 use crate::error::StreamError;
 use crate::work::{Progress, Threads, Work};
 
