@@ -86,3 +86,58 @@ fn attribute_without_a_place_is_told() {
     assert!(blocks.is_empty());
     assert_eq!(left_out, [b"user.x".to_vec(), b"other.x".to_vec()]);
 }
+
+/// Linux `restore` stops at the first attribute whose beginning it does not know: all that it knows come before, in blocks of their own.
+#[test]
+fn attributes_that_linux_does_not_know_come_behind_those_that_it_knows() {
+    let attribute = |name: &str| Attribute { name: name.into(), value: vec![1; 9] };
+    let all = ["security.a", "system.b", "trusted.c", "system.d", "user.e"].map(attribute);
+    let (blocks, left_out) = attributes::encode(&all);
+    assert!(left_out.is_empty());
+    let names = |block: &Vec<u8>| -> Vec<String> {
+        let (some, good) = attributes::parse(block);
+        assert!(good);
+        some.into_iter().map(|one| String::from_utf8_lossy(&one.name).into_owned()).collect()
+    };
+    let names: Vec<Vec<String>> = blocks.iter().map(names).collect();
+    assert_eq!(names, [vec!["security.a", "trusted.c", "user.e"], vec!["system.b", "system.d"]]);
+}
+
+/// A block in which each of many attributes has all of it as its value would come out as some hundred times as much.
+#[test]
+fn values_that_overlap_come_out_as_a_few_times_the_block_at_most() {
+    let mut bytes = vec![0; 65_532];
+    bytes[..4].copy_from_slice(&0xea02_0000_u32.to_le_bytes());
+    for (number, entry) in bytes[32..40_032].chunks_exact_mut(20).enumerate() {
+        // Length of the name, `user.`, where the value is, in which block, and how long.
+        entry[..2].copy_from_slice(&[4, 1]);
+        entry[2..4].copy_from_slice(&32u16.to_le_bytes());
+        entry[8..12].copy_from_slice(&60_000u32.to_le_bytes());
+        entry[16..].copy_from_slice(format!("{number:04}").as_bytes());
+    }
+    let (some, good) = attributes::parse(&bytes);
+    assert!(!good, "some are left out");
+    let taken: usize = some.iter().map(|one| one.value.len()).sum();
+    assert!((1..=4 * 65_532).contains(&taken), "{taken} bytes of {}", bytes.len());
+}
+
+#[test]
+fn entry_of_a_directory_that_is_not_aligned_costs_the_rest_of_its_block() {
+    let named =
+        |number: u32| Entry { number, kind: Some(Kind::Fifo), name: format!("name{number}").into_bytes() };
+    let entries: Vec<Entry> = (3..100).map(named).collect();
+    let bytes = directory::encode(2, 2, entries.iter());
+    let whole = directory::parse(&bytes);
+    assert!(!whole.mangled && whole.entries == entries);
+    // The length of the third entry of the second block.
+    for length in [0u16, 7, 9, 18, 19, 21, 510, 516, u16::MAX] {
+        let mut wrong = bytes.clone();
+        let at = 512 + 2 * 16 + 4;
+        wrong[at..at + 2].copy_from_slice(&length.to_le_bytes());
+        let parsed = directory::parse(&wrong);
+        assert!(parsed.mangled, "{length}");
+        let lost = entries.iter().filter(|entry| !parsed.entries.contains(entry)).count();
+        assert!((1..33).contains(&lost), "{length}: {lost} are lost");
+        assert!(parsed.entries.iter().all(|entry| entries.contains(entry)), "{length}");
+    }
+}
