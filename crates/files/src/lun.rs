@@ -123,8 +123,13 @@ impl Luns {
             return Err(FilesError::WouldShrink { bytes: lun.bytes });
         }
         if bytes < lun.bytes && !bytes.is_multiple_of(BLOCK_SIZE as u64) {
-            // What is cut off of the last block must read as zeroes if the LUN grows again.
             let end = bytes.next_multiple_of(BLOCK_SIZE as u64).min(lun.bytes);
+            if end < lun.bytes {
+                // Whole blocks go first: on a full volume they are the room for what comes next.
+                self.volume.compound().resize(lun.file, end)?;
+                self.volume.consistency_point()?;
+            }
+            // What is cut off of the last block must read as zeroes if the LUN grows again.
             self.device(&lun)
                 .one(cairn_device::Operation::trim(bytes, end - bytes))
                 .map_err(VolumeError::from)?;

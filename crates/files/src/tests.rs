@@ -89,6 +89,30 @@ fn names_and_flushed_bytes_survive_a_crash() {
     assert_eq!(findings(&volume), Vec::<String>::new());
 }
 
+/// Shrinking is a way to make room, wherever the new end is.
+#[test]
+fn lun_on_a_full_volume_is_shrunk_to_any_size() {
+    let luns = Luns::new(open(formatted(2048)));
+    luns.create("disk", 64 * MIB).unwrap();
+    let disk = luns.open("disk").unwrap();
+    let mut bytes = 64 * MIB;
+    for cut in [512, 4096, 3 * 512] {
+        let full = (0..bytes / 4096).find_map(|block| disk.write_from(block * 4096, &[7; 4096]).err());
+        assert!(matches!(full, Some(DeviceError::NoSpace { .. })), "{full:?}");
+        bytes = 4 * MIB - cut;
+        luns.resize("disk", bytes, true).unwrap();
+        luns.resize("disk", 64 * MIB, false).unwrap();
+        let mut found = vec![1; 8192];
+        disk.read_into(4 * MIB - 4096, &mut found).unwrap();
+        let kept = 4096usize.saturating_sub(cut as usize);
+        assert!(
+            found[..kept].iter().all(|byte| *byte == 7) && found[kept..].iter().all(|byte| *byte == 0),
+            "{cut}"
+        );
+        bytes = 64 * MIB;
+    }
+}
+
 /// In an image of somebody who means harm, or from a bug: it is read as a whole, and so would have taken all the memory there is.
 #[test]
 fn directory_of_luns_that_says_it_is_endless_is_damaged_and_not_read() {
