@@ -204,3 +204,56 @@ fn what_an_opening_has_found_to_be_lost_is_lost_after_a_cut_behind_it() {
     let released = history.release(&|_, _| {});
     assert!(matches!(released, Err(HistoryError::LostBlocks { count: 1, .. })), "{released:?}");
 }
+
+/// Segments that the log has been named to go on in were in use before, and begin as they did then. What the log has gone on in is found behind them.
+#[test]
+fn segments_ahead_that_had_something_before_do_not_end_the_log() {
+    const LARGE: usize = 65536;
+    let mut options = options(Placement::Logging, Granularity::EveryWrite, LARGE as u32);
+    options.window.time = Some(Duration::from_secs(1));
+    let mut stack = Stack::new(&options, 8 * LARGE as u64, 32 * MIB);
+    let fill = |stack: &Stack, round: u64| {
+        stack.fill(round % 8 * LARGE as u64, LARGE, round as u8);
+        drop(stack.history.view(stack.now()).expect("a view"));
+        while stack.history.step().expect("a step") {}
+    };
+    // More than once round: three of a segment.
+    (0..800).for_each(|round| fill(&stack, round));
+    for begins_lost in [false, true] {
+        let named = |stack: &Stack| stack.history.writer.lock().ahead.len();
+        // Until the superblock has named more of them.
+        for round in 0.. {
+            if named(&stack) > 8 {
+                break;
+            }
+            fill(&stack, round);
+        }
+        stack.history.flush().expect("a flush");
+        stack.reopen().expect("it opens");
+        let ahead = named(&stack);
+        assert!(ahead > 5, "{ahead} segments are named");
+        let mut began = Vec::new();
+        for round in 0..8u64 {
+            stack.fill(round * LARGE as u64, LARGE, 200 + round as u8);
+            drop(stack.history.view(stack.now()).expect("a view"));
+            let writer = stack.history.writer.lock();
+            began.push(writer.start_of(writer.segment));
+        }
+        stack.history.flush().expect("a flush");
+        let left = named(&stack);
+        assert!((3..ahead).contains(&left), "it has gone on in some of them, without another superblock");
+        if begins_lost {
+            // Their first records say as much.
+            began.dedup();
+            let blocks = &began[1..];
+            blocks
+                .iter()
+                .for_each(|block| stack.store.corrupt(block * B as u64, B as u64, &mut Rng::new(*block)));
+        }
+        stack.reopen().expect("it opens");
+        for block in 0..8u64 {
+            let found = bytes(&*stack.history, block * LARGE as u64, LARGE).expect("a read");
+            assert!(found == [200 + block as u8; LARGE], "block {block}, begins lost: {begins_lost}");
+        }
+    }
+}
