@@ -89,6 +89,38 @@ fn names_and_flushed_bytes_survive_a_crash() {
     assert_eq!(findings(&volume), Vec::<String>::new());
 }
 
+/// A client is not told that it is, before it is; and nothing overtakes it.
+#[test]
+fn what_has_to_be_durable_is_not_done_without_waiting_nor_is_what_comes_behind_it() {
+    let luns = Luns::new(open(formatted(4096)));
+    luns.create("disk", MIB).unwrap();
+    let disk = luns.open("disk").unwrap();
+    disk.write_from(0, &[1; 65_536]).unwrap();
+    let write = |fua| Request::Write { offset: 4096, data: Segments::copy_of(&[2; 4096]), fua };
+    let waiting = [
+        write(true),
+        Request::Trim { offset: 4096, length: 4096, fua: true },
+        Request::WriteZeroes { offset: 4096, length: 4096, may_trim: true, fua: true },
+        // These wait for something else: a part of a block for the rest of it.
+        Request::Write { offset: 4100, data: Segments::copy_of(&[2; 9]), fua: false },
+        Request::WriteZeroes { offset: 4096, length: 4096, may_trim: false, fua: false },
+    ];
+    let behind = || Operation::write(4096, Segments::copy_of(&[3; 4096]));
+    let mut plain = [Operation::new(write(false)), behind()];
+    disk.run_ready(&mut plain);
+    assert!(plain.iter().all(|operation| !operation.is_pending()), "these are done at once");
+    for request in waiting {
+        let mut batch = [Operation::new(request), behind()];
+        disk.run_ready(&mut batch);
+        assert!(batch.iter().all(Operation::is_pending), "{:?}", batch[0].request());
+        disk.run(&mut batch);
+        assert!(batch.iter().all(|operation| !operation.is_pending()));
+        let mut found = [0; 4096];
+        disk.read_into(4096, &mut found).unwrap();
+        assert_eq!(found, [3; 4096], "in their order");
+    }
+}
+
 /// Shrinking is a way to make room, wherever the new end is.
 #[test]
 fn lun_on_a_full_volume_is_shrunk_to_any_size() {
