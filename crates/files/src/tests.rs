@@ -1,6 +1,7 @@
 //! LUNs as devices pass what every device passes; names survive a crash.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cairn_base::{BLOCK_SIZE, FileId, ManualClock, Rng, Timestamp, VolumeId};
 use cairn_device::{Device, DeviceError, Fate, FaultDevice, MemoryDevice, Operation, Request, Segments};
@@ -87,6 +88,42 @@ fn names_and_flushed_bytes_survive_a_crash() {
     luns.open("lun5").unwrap().read_into(MIB + 700, &mut bytes).unwrap();
     assert_eq!(&bytes, b"after the old end");
     assert_eq!(findings(&volume), Vec::<String>::new());
+}
+
+/// Whole blocks, each in another way, beside somebody who writes to the last part of them and reads the rest for that.
+#[test]
+fn whole_block_is_not_what_it_was_again_by_a_write_to_a_part_of_it() {
+    let luns = Luns::new(open(formatted(4096)));
+    luns.create("disk", MIB).unwrap();
+    let disk = luns.open("disk").unwrap();
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                disk.write_from(3584, &[255; 512]).unwrap();
+            }
+        });
+        for round in 0..40_000u32 {
+            let byte = (round % 200) as u8 + 1;
+            let data = Segments::copy_of(&[byte; 4096]);
+            match round % 3 {
+                0 => disk.write_atomic(0, data, false).unwrap(),
+                1 => disk.write(0, data).unwrap(),
+                _ => {
+                    let mut batch = [Operation::write(0, data)];
+                    disk.run_ready(&mut batch);
+                    disk.run(&mut batch);
+                }
+            }
+            let mut found = [0; 3584];
+            disk.read_into(0, &mut found).unwrap();
+            if found != [byte; 3584] {
+                ended.store(true, Ordering::Relaxed);
+                panic!("round {round}: {} in place of {byte}", found[0]);
+            }
+        }
+        ended.store(true, Ordering::Relaxed);
+    });
 }
 
 /// A client is not told that it is, before it is; and nothing overtakes it.
