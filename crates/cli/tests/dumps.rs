@@ -457,6 +457,50 @@ fn whole_dump_that_has_no_name_yet_is_not_emptied_by_the_same_command() {
     assert!(!path("one.partial").exists());
 }
 
+/// A directory comes into the way of the name of a volume once the dump has begun. Its date stands when the last one is durable: later levels leave out what is in it.
+#[test]
+fn dump_of_which_a_volume_does_not_get_its_name_keeps_all_of_them() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mounted = Mounted::new(scratch.path(), &["--mirror", "off"]);
+    fs::write(mounted.path("file"), vec![7; 400_000]).unwrap();
+    let path = |name: &str| scratch.path().join(name);
+    let names = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh"];
+    let mut pipe = make_pipe(&path("second"));
+    let listed = names.map(|name| path(name).to_str().unwrap().to_owned()).join(",");
+    let mut dump = cairn();
+    dump.args(["dump", "-0", "-B", "100", "vol0", "-f", &listed]).arg("--data").arg(&mounted.server.data);
+    let dump = dump.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    // The second one is longer than a pipe holds, so the dump waits in its middle.
+    let mut second = vec![0];
+    pipe.read_exact(&mut second).unwrap();
+    fs::create_dir(path("first")).unwrap();
+    let length = fs::metadata(path("first.partial")).unwrap().len() as usize;
+    second.resize(length, 0);
+    pipe.read_exact(&mut second[1..]).unwrap();
+    let output = dump.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains(".partial"), "{said}");
+    let dates = mounted.server.json(&["dump", "--dates", "vol0"]);
+    assert_eq!(dates.as_array().unwrap().len(), 1, "it counts");
+
+    fs::remove_dir(path("first")).unwrap();
+    let partial = |name: &str| path(&format!("{name}.partial"));
+    for name in names.into_iter().filter(|name| partial(name).exists()) {
+        fs::rename(partial(name), path(name)).unwrap();
+    }
+    fs::remove_file(path("second")).unwrap();
+    fs::write(path("second"), &second).unwrap();
+    let there: Vec<String> = names.iter().map(|name| path(name).to_str().unwrap().to_owned()).collect();
+    let there: Vec<String> = there.into_iter().filter(|name| Path::new(name).exists()).collect();
+    let to = path("to");
+    fs::create_dir(&to).unwrap();
+    restore_ours(Path::new(&there.join(",")), &to);
+    assert_eq!(files(&to), files(&mounted.point));
+}
+
 /// Somebody wants to know how long a dump takes.
 /// What a dump could not have, as it could not be read then, is as old as before when it can be read again.
 #[test]

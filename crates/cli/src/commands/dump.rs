@@ -92,7 +92,7 @@ pub fn run(asked: &Dump, client: &Client, output: Output) -> Result<(), Failure>
                 if is_over { failure } else { stays(failure) }
             });
             let result = is_dump(outcome?);
-            result.map(|result| Ok::<_, Failure>((result, target.keep()?))).transpose()?
+            result.map(|result| Ok::<_, Failure>((result, target.keep().map_err(stays)?))).transpose()?
         }
     };
     let Some((result, name)) = written else { return Ok(()) };
@@ -117,7 +117,7 @@ pub fn run(asked: &Dump, client: &Client, output: Output) -> Result<(), Failure>
     if result.failed.is_empty() { Ok(()) } else { Err(Failure::silent(PARTLY_DONE)) }
 }
 
-/// Where the server can't be asked what became of a dump, its date may stand: later levels leave out what is in it.
+/// Where the server can't be asked what became of a dump, or a file does not get its name, the date may stand: later levels leave out what is in it.
 fn stays(mut failure: Failure) -> Failure {
     let next = format!(
         "{}; what there is stays as FILE.partial: it is whole if `cairn dump --dates` has this dump",

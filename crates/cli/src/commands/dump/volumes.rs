@@ -267,7 +267,10 @@ impl Cutting {
         }
         let outcome = outcome.map_err(|failure| if is_over { failure } else { super::stays(failure) });
         let Some(result) = outcome? else { return Ok(None) };
-        let names = made.into_iter().map(Target::keep).collect::<Result<Vec<_>, _>>()?;
+        // Its date stands: where one of them does not get its name, it stays under the one that it has, and so do those behind it.
+        made.iter_mut().for_each(|target| target.passes(false));
+        let names = made.into_iter().map(Target::keep).collect::<Result<Vec<_>, _>>();
+        let names = names.map_err(super::stays)?;
         let told = match &names[..] {
             [one] => one.clone(),
             [first, .., last] => format!("{} volumes, {first} to {last}", names.len()),
