@@ -57,7 +57,7 @@ pub(crate) const T_POINTS_NS: [u64; 21] = {
         604_800 * S,
     ]
 };
-/// Requests between two looks at the memory.
+/// Requests and blocks that they touch between two looks at the memory.
 const LOOK_EVERY: u64 = 4096;
 /// The share of a cache that can be dirty (2007 paper, section 4.1), in per cent.
 const DIRTY_PER_CENT: u64 = 3;
@@ -122,6 +122,8 @@ pub struct Analysis {
     counts: Counts,
     devices: std::collections::BTreeSet<u32>,
     last_ns: u64,
+    /// How many requests and blocks there were at the last look at the memory.
+    looked_at: u64,
 }
 
 /// Plain counts of requests and blocks.
@@ -181,6 +183,7 @@ impl Analysis {
             counts: Counts::default(),
             devices: Default::default(),
             last_ns: 0,
+            looked_at: 0,
             options,
         })
     }
@@ -227,7 +230,13 @@ impl Analysis {
             TraceOp::Trim | TraceOp::Zeroes => self.trim(record),
             TraceOp::Flush => self.counts.flushes += 1,
         }
-        if self.counts.requests.is_multiple_of(LOOK_EVERY) && self.memory() > self.options.memory_max {
+        // A single request may touch as many blocks as thousands of others.
+        let done = self.counts.requests + self.counts.block_reads + self.counts.block_writes;
+        if done - self.looked_at < LOOK_EVERY {
+            return Ok(());
+        }
+        self.looked_at = done;
+        if self.memory() > self.options.memory_max {
             return Err(TraceError::Memory {
                 limit: self.options.memory_max,
                 pages: self.pages.pages.len() as u64,

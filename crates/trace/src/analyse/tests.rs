@@ -335,3 +335,14 @@ fn window_that_ends_at_the_last_request_is_completed() {
     };
     assert_eq!((completed(9), completed(10)), (None, Some(0.5)));
 }
+
+/// A few lines of text are such a trace: each of its requests touches as many blocks as a long trace has requests.
+#[test]
+fn memory_has_a_limit_however_long_the_requests_are() {
+    let read =
+        |n: u64| TraceRecord { at_ns: n, device: 0, op: TraceOp::Read, offset: n << 30, length: 1 << 30 };
+    let mut analysis = Analysis::new(AnalyseOptions { memory_max: 32 << 20, ..options() }).unwrap();
+    let outcome = (0..8).try_for_each(|n| analysis.add(&read(n)));
+    assert!(matches!(outcome, Err(TraceError::Memory { .. })), "it takes {} bytes", analysis.memory());
+    assert!(analysis.memory() < 64 << 20, "{} bytes", analysis.memory());
+}
