@@ -157,6 +157,16 @@ fn full_disk_under_a_replay_is_told_as_that() {
 }
 
 #[test]
+fn replay_takes_as_much_memory_as_it_is_told_it_may() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("t.csv"), "0,a,R,0,1073741824\n1,a,R,1073741824,1073741824\n").unwrap();
+    let replay = ["trace", "replay", "t.csv", "--placement", "logging", "--granularity", "1m", "--memory"];
+    let said = refused(dir.path(), 24, &[&replay[..], &["16M"]].concat());
+    assert!(said.contains("give more with --memory"), "{said}");
+    good(dir.path(), &[&replay[..], &["1G"]].concat());
+}
+
+#[test]
 fn workload_of_a_paper_is_made_replayed_and_planned_from() {
     let dir = tempfile::tempdir().unwrap();
     let spc = ["trace", "generate", "spc1", "--bsu", "2", "--size", "64M", "--time", "20s", "--to", "s.ctr"];

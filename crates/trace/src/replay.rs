@@ -35,6 +35,8 @@ pub struct ReplayOptions {
     pub dirty_blocks: u64,
     /// Bytes of read cache.
     pub read_bytes: u64,
+    /// Bytes of memory that the survey may take.
+    pub memory_max: u64,
 }
 
 /// What a trace needs to be replayed: found in a first pass, with what the model says.
@@ -103,6 +105,7 @@ impl Survey {
             intervals: Vec::new(),
             write_caches: vec![options.dirty_blocks.max(1)],
             read_caches: Vec::new(),
+            memory_max: options.memory_max,
             ..AnalyseOptions::default()
         };
         let mut analysis = Analysis::new(analysed)?;

@@ -194,6 +194,9 @@ pub struct ReplayTrace {
     /// Read cache
     #[arg(long, value_name = "SIZE", default_value = "0")]
     pub read_cache: ByteSize,
+    /// Give up when finding out what the trace needs takes more memory than this
+    #[arg(long, value_name = "SIZE", default_value = "8G")]
+    pub memory: ByteSize,
     /// Keep origin and store as files in this directory for as long as it runs, instead of in memory
     #[arg(long, value_name = "DIR")]
     pub on: Option<PathBuf>,

@@ -92,8 +92,14 @@ fn every_combination(dirty_blocks: u64, mut check: impl FnMut(Placement, Granula
     let bytes = hot_and_cold();
     for placement in Placement::ALL {
         for granularity in [Granularity::EveryWrite, Granularity::Interval(1_000_000_000)] {
-            let options =
-                ReplayOptions { placement, granularity, block_bytes: 4096, dirty_blocks, read_bytes: 0 };
+            let options = ReplayOptions {
+                placement,
+                granularity,
+                block_bytes: 4096,
+                dirty_blocks,
+                read_bytes: 0,
+                memory_max: 1 << 30,
+            };
             let (done, model) = replayed(&bytes, &options);
             assert_eq!(done.counters.written_blocks, 6000);
             let (found, wanted) = (done.counters.io_per_write(true), model.io(placement));
@@ -130,6 +136,7 @@ fn replay_is_the_same_each_time() {
         block_bytes: 4096,
         dirty_blocks: 100,
         read_bytes: 1 << 20,
+        memory_max: 1 << 30,
     };
     let (first, again) = (replayed(&bytes, &options).0, replayed(&bytes, &options).0);
     assert_eq!((first.counters, first.versions), (again.counters, again.versions));

@@ -75,6 +75,7 @@ pub fn run(asked: &ReplayTrace, output: Output) -> Result<(), Failure> {
             block_bytes,
             dirty_blocks: dirty_blocks(asked.cache.0, asked.block.0.max(1)).max(1),
             read_bytes: asked.read_cache.0,
+            memory_max: asked.memory.0,
         };
         let failed = |error| super::failure(error, &asked.input.file);
         let survey = Survey::of(&mut super::open(&asked.input)?, &options(placements[0])).map_err(failed)?;
