@@ -156,6 +156,23 @@ fn full_disk_under_a_replay_is_told_as_that() {
     assert!(gone.contains("nowhere"), "{gone}");
 }
 
+/// What it was not made to replay is no part of its figures.
+#[test]
+fn replay_of_a_trace_of_which_a_part_is_damaged_says_what_was_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("t.csv"), TEXT).unwrap();
+    let replay = ["trace", "replay", "t.csv", "--placement", "logging", "--granularity", "1m"];
+    let people = good(dir.path(), &replay);
+    assert!(people.contains("line 4: it has too few fields: bad line"), "{people}");
+    assert_eq!(json(dir.path(), &replay)[0]["problems"]["count"], 1);
+    good(dir.path(), &["trace", "import", "t.csv", "--to", "t.ctr"]);
+    assert_eq!(json(dir.path(), &["trace", "replay", "t.ctr"])[0]["problems"]["count"], 0);
+    let whole = std::fs::read(dir.path().join("t.ctr")).unwrap();
+    std::fs::write(dir.path().join("cut.ctr"), &whole[..whole.len() - 4]).unwrap();
+    let people = good(dir.path(), &["trace", "replay", "cut.ctr"]);
+    assert!(people.contains("the trace ends without its end"), "{people}");
+}
+
 #[test]
 fn replay_takes_as_much_memory_as_it_is_told_it_may() {
     let dir = tempfile::tempdir().unwrap();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cairn_device::{Device, DeviceError, FileDevice, MemoryDevice};
 use cairn_history::{Counters, HistoryError, IoCount, Placement};
 use cairn_server::api::ErrorKind;
-use cairn_trace::{Model, ReplayOptions, Replayed, Survey, TraceError, dirty_blocks, replay};
+use cairn_trace::{Model, Problems, ReplayOptions, Replayed, Survey, TraceError, dirty_blocks, replay};
 
 use crate::arguments::{PlacementName, ReplayTrace};
 use crate::commands::image::files::opening;
@@ -38,6 +38,8 @@ struct Row {
     versions: u64,
     index_bytes: u64,
     live_bytes: u64,
+    /// What was wrong with the trace.
+    problems: Problems,
 }
 
 #[derive(serde::Serialize)]
@@ -78,7 +80,9 @@ pub fn run(asked: &ReplayTrace, output: Output) -> Result<(), Failure> {
             memory_max: asked.memory.0,
         };
         let failed = |error| super::failure(error, &asked.input.file);
-        let survey = Survey::of(&mut super::open(&asked.input)?, &options(placements[0])).map_err(failed)?;
+        let mut reader = super::open(&asked.input)?;
+        let survey = Survey::of(&mut reader, &options(placements[0])).map_err(failed)?;
+        let problems = reader.problems().clone();
         for placement in &placements {
             let bar = output.count_bar("requests");
             let [origin, store] = devices(asked, &survey)?;
@@ -91,7 +95,8 @@ pub fn run(asked: &ReplayTrace, output: Output) -> Result<(), Failure> {
                 Some(folder) => unmade(folder, ErrorKind::NoSpace, &error),
                 None => failed(error),
             });
-            rows.push(row(*placement, granularity.to_string(), &survey.model, done?));
+            let granularity = granularity.to_string();
+            rows.push(row(*placement, granularity, &survey.model, done?, problems.clone()));
         }
     }
     output.show(&rows, |rows| {
@@ -109,7 +114,10 @@ pub fn run(asked: &ReplayTrace, output: Output) -> Result<(), Failure> {
             "VERSIONS",
             "HISTORY",
         ];
-        table(head, rows.iter().map(shown))
+        let mut text = table(head, rows.iter().map(shown));
+        // It is one trace.
+        text.push_str(&rows.first().map_or(String::new(), |row| super::problems(&row.problems)));
+        text
     });
     Ok(())
 }
@@ -153,7 +161,13 @@ fn is_for_room(error: &TraceError) -> bool {
     }
 }
 
-fn row(placement: PlacementName, granularity: String, model: &Model, done: Replayed) -> Row {
+fn row(
+    placement: PlacementName,
+    granularity: String,
+    model: &Model,
+    done: Replayed,
+    problems: Problems,
+) -> Row {
     let counters: Counters = done.counters;
     Row {
         placement: placement.name(),
@@ -177,6 +191,7 @@ fn row(placement: PlacementName, granularity: String, model: &Model, done: Repla
         versions: done.versions,
         index_bytes: done.index_bytes,
         live_bytes: done.live_bytes,
+        problems,
     }
 }
 
