@@ -31,6 +31,14 @@ impl Below {
     }
 }
 
+impl Below {
+    /// A command that waits in the kernel for what is on it, where no signal reaches it, for longer than anybody's patience.
+    fn slowly(&self) -> String {
+        self.server.good(&["volume", "rehearse", "files", "--delay", "60s", "--yes"]);
+        format!("exec dd if=/dev/zero of={} bs=4k count=1 conv=fsync", path(&self.point, "there"))
+    }
+}
+
 impl Drop for Below {
     fn drop(&mut self) {
         self.server.signal("CONT");
@@ -185,5 +193,35 @@ fn trace_on_a_disk_that_hangs_holds_up_who_asks_for_it_and_no_session_of_others(
         (hangs, opened, listed)
     });
     assert_eq!(opened, (true, Ok(true), true), "it hangs, another disk is opened, and others are answered");
+    assert_eq!(server.terminate(), 0);
+}
+
+/// The command before a snapshot that has frozen a file system and waits for that itself: only the one after it ends both.
+#[test]
+fn command_that_nothing_ends_keeps_nobody_from_being_released() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let below = Below::new(dir.path());
+    let mut server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "vol0", "--size", "64M"]);
+    let released = path(dir.path(), "released");
+    let (before, after) = (below.slowly(), format!("touch {released}"));
+    let hooks = ["volume", "hooks", "vol0", "--before", &before, "--after", &after, "--timeout", "200ms"];
+    server.good(&hooks);
+    let is_told = std::thread::scope(|scope| {
+        let asks = scope.spawn(|| server.run(&["snapshot", "create", "vol0@one"]));
+        let until = Instant::now() + PATIENCE;
+        while !Path::new(&released).exists() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let is_released = Path::new(&released).exists();
+        let asked = asks.join().unwrap();
+        let said = String::from_utf8_lossy(&asked.stderr).into_owned();
+        assert!(is_released, "it waits for what only it can end");
+        !asked.status.success() && said.contains("did not end within 200 ms")
+    });
+    assert!(is_told);
     assert_eq!(server.terminate(), 0);
 }

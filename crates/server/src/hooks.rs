@@ -29,6 +29,8 @@ use crate::token::random_name;
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest that can be said: writes may be held back all the while.
 const TIMEOUT_MAX: Duration = Duration::from_secs(600);
+/// How long the end of a command that was killed is waited for. One that waits in the kernel, as for a file system that it has frozen itself, may end only when the one after it has run.
+const END_PATIENCE: Duration = Duration::from_secs(1);
 /// What a command after a snapshot still gets when the server ends.
 const AT_THE_END: Duration = Duration::from_secs(10);
 /// Bytes of what a command said that are kept: the end of it.
@@ -276,11 +278,12 @@ impl Hooks {
                 Ok(Some(status)) => return Err(failed(format!("failed: {status}{}", said.last()))),
                 Ok(None) if Instant::now() < until => std::thread::sleep(LOOK_EVERY),
                 Ok(None) => {
-                    end(&mut child);
-                    return Err(failed(format!("{is_late}{}", said.last())));
+                    let waits =
+                        if end(child) { "" } else { ", which does not end it: it waits in the kernel" };
+                    return Err(failed(format!("{is_late}{waits}{}", said.last())));
                 }
                 Err(error) => {
-                    end(&mut child);
+                    end(child);
                     return Err(failed(format!("can't be waited for: {error}")));
                 }
             }
@@ -368,12 +371,22 @@ pub(crate) fn processes_with(variable: &str, is_it: impl Fn(&[u8]) -> bool) -> V
     fs::read_dir("/proc").map(|all| all.flatten().filter_map(of).collect()).unwrap_or_default()
 }
 
-/// Kills a command and all that it has started.
-fn end(child: &mut Child) {
+/// Kills a command and all that it has started. False of one that does not end by that for now: it is waited for aside.
+fn end(mut child: Child) -> bool {
     if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
         let _ = kill_process_group(group, Signal::KILL);
     }
-    let _ = child.wait();
+    let until = Instant::now() + END_PATIENCE;
+    while matches!(child.try_wait(), Ok(None)) {
+        if Instant::now() >= until {
+            // Where there is no thread for it, what is left of it goes with the server.
+            let wait = move || drop(child.wait());
+            drop(std::thread::Builder::new().name("hook".to_owned()).spawn(wait));
+            return false;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    true
 }
 
 impl Server {
