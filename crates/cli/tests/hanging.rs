@@ -225,3 +225,30 @@ fn command_that_nothing_ends_keeps_nobody_from_being_released() {
     assert!(is_told);
     assert_eq!(server.terminate(), 0);
 }
+
+#[test]
+fn probe_that_nothing_ends_keeps_no_drill_from_its_end() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let below = Below::new(dir.path());
+    let source = Running::start(dir.path(), "source");
+    source.good(&["volume", "create", "v", "--size", "64M"]);
+    let mut mirror = Running::start_with(dir.path(), "mirror", &["--mirror", "off"]);
+    mirror.good(&["mirror", "create", "v", &source.invite()]);
+    let probe = below.slowly();
+    let (is_over, said) = std::thread::scope(|scope| {
+        let asks =
+            scope.spawn(|| mirror.run(&["mirror", "drill", "v", "--probe", &probe, "--timeout", "200ms"]));
+        let until = Instant::now() + PATIENCE;
+        while !asks.is_finished() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let is_over = asks.is_finished();
+        (is_over, String::from_utf8_lossy(&asks.join().unwrap().stderr).into_owned())
+    });
+    assert!(is_over, "it waits for a probe that can't be ended: {said}");
+    mirror.good(&["mirror", "drill", "v", "--probe", "true", "--timeout", "10s"]);
+    assert_eq!(mirror.terminate(), 0);
+}

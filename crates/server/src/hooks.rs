@@ -372,7 +372,7 @@ pub(crate) fn processes_with(variable: &str, is_it: impl Fn(&[u8]) -> bool) -> V
 }
 
 /// Kills a command and all that it has started. False of one that does not end by that for now: it is waited for aside.
-fn end(mut child: Child) -> bool {
+pub(crate) fn end(mut child: Child) -> bool {
     if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
         let _ = kill_process_group(group, Signal::KILL);
     }

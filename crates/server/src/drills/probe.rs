@@ -13,7 +13,7 @@ use cairn_base::Clock;
 use rustix::process::{Signal, kill_process};
 
 use crate::api::DrillOutcome;
-use crate::hooks::processes_with;
+use crate::hooks::{self, processes_with};
 
 /// How often the end of the command is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -70,7 +70,7 @@ impl Probe {
             }
         };
         // What it left running would go on with a disk that is gone.
-        end_group(&mut child);
+        hooks::end(child);
         end_left(&self.of.1, Some(&self.of.0));
         Tried { outcome, exit_code, said: tail(&mut log).unwrap_or_default() }
     }
@@ -102,15 +102,6 @@ pub(super) fn end_left(data: &str, mirror: Option<&str>) {
         }
         std::thread::sleep(LOOK_EVERY);
     }
-}
-
-/// SIGKILL to all processes of the group, which the shell can send and the standard library can't.
-fn end_group(child: &mut Child) {
-    let mut kill = Command::new("sh");
-    kill.args(["-c", "kill -KILL -- -\"$0\""]).arg(child.id().to_string());
-    let _ = kill.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
-    let _ = child.kill();
-    let _ = child.wait();
 }
 
 fn tail(log: &mut File) -> std::io::Result<String> {
