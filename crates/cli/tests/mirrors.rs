@@ -78,6 +78,26 @@ fn mirror_moves_from_image_to_image_and_fails_over_to_the_last() {
     assert_eq!(destination.json(&["mirror", "status", "vol0"])["state"], "failed-over");
 }
 
+/// Under another name it would be held for nobody, and the mirror would have nothing in common with its source.
+#[test]
+fn snapshot_that_a_mirror_needs_keeps_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = source(dir.path());
+    let destination = Running::start(dir.path(), "destination");
+    let mut disk = source.disk("vol0/db");
+    disk.write(0, &[1; 65536]).unwrap();
+    destination.good(&["mirror", "create", "vol0", &invite(&source, &[])]);
+    let listed = source.json(&["snapshot", "list", "vol0"]);
+    let mut names = listed.as_array().unwrap().iter().filter_map(|one| one["name"].as_str());
+    let base = names.find(|name| name.starts_with("vol0@mirror.")).unwrap().to_owned();
+    let said = source.bad(11, "busy", &["snapshot", "rename", &base, "mine"]);
+    assert!(said.contains("held for the mirror"), "{said}");
+    disk.write(0, &[2; 65536]).unwrap();
+    let updated = destination.json(&["mirror", "update", "vol0"]);
+    assert!(updated["last"]["complete"].as_bool().unwrap(), "{updated}");
+    assert_eq!(destination.disk("vol0/db").read(0, 65536).unwrap(), [2; 65536]);
+}
+
 #[test]
 fn schedule_brings_changes_by_itself_and_goes_on_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();

@@ -327,6 +327,8 @@ impl Server {
         let open = self.writable(volume)?;
         let snapshot = find_snapshot(&open, name)?;
         open.refuse_name_of_view(new_name)?;
+        // What it is needed for looks for it by its name.
+        self.refuse_if_base(volume, name)?;
         // The next start would look for it under the name by which it was mounted.
         let before = format!("{volume}@{name}");
         self.mounts.refuse_if_mounted(&before, |of, snapshot| of == volume && snapshot == Some(name))?;
