@@ -468,6 +468,12 @@ fn group_whose_failover_was_cut_off_shows_one_instant_until_it_is_over() {
     assert!(problems(&destination).contains("cut off"), "{}", problems(&destination));
     destination.bad(13, "wrong-role", &["snapshot", "create", "--group", "bank"]);
     destination.bad(13, "wrong-role", &["mirror", "failover", "logs", "--yes"]);
+    // Without it there would be nothing any more that they can be brought to.
+    let needed = format!("data@{common}");
+    destination.bad(13, "wrong-role", &["snapshot", "delete", &needed, "--yes"]);
+    destination.bad(13, "wrong-role", &["snapshot", "rename", &needed, "mine"]);
+    // Nor is one of them brought to another instant than the others.
+    destination.bad(13, "wrong-role", &["snapshot", "rollback", &needed, "--yes"]);
     // An image without that instant does not come.
     for volume in VOLUMES {
         source.good(&["snapshot", "delete", &format!("{volume}@{common}"), "--yes"]);

@@ -266,6 +266,7 @@ impl Server {
         self.refuse_if_in_use(&full, |export| export.volume == volume && export.snapshot == Some(name))?;
         self.mounts.refuse_if_mounted(&full, |of, snapshot| of == volume && snapshot == Some(name))?;
         self.refuse_if_held(volume, &snapshot)?;
+        self.groups.refuse_needed(volume, name)?;
         open.refuse_without_room()?;
         let freed = open.volume.delete_snapshots(&[snapshot.id]).map_err(named(volume, &full))?;
         Ok(api::Freed { freed_bytes: freed * BLOCK_SIZE as u64 })
@@ -329,6 +330,7 @@ impl Server {
         open.refuse_name_of_view(new_name)?;
         // What it is needed for looks for it by its name.
         self.refuse_if_base(volume, name)?;
+        self.groups.refuse_needed(volume, name)?;
         // The next start would look for it under the name by which it was mounted.
         let before = format!("{volume}@{name}");
         self.mounts.refuse_if_mounted(&before, |of, snapshot| of == volume && snapshot == Some(name))?;
@@ -389,6 +391,12 @@ impl Server {
             return Ok(());
         }
         Err(ServerError::SnapshotHeld { name: format!("{volume}@{}", snapshot.name) })
+    }
+
+    /// Brings back one volume that is not on its way to an instant with others.
+    pub(crate) fn rollback_alone(&self, volume: &str, name: &str) -> Result<api::Snapshot, ServerError> {
+        self.groups.refuse_if_unfinished(volume)?;
+        self.rollback(volume, name)
     }
 
     pub(crate) fn rollback(&self, volume: &str, name: &str) -> Result<api::Snapshot, ServerError> {

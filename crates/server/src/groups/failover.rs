@@ -76,6 +76,26 @@ impl Groups {
         })
     }
 
+    /// Refuses what would have a volume show something else than the others of its group, of which a failover is not over.
+    pub(crate) fn refuse_if_unfinished(&self, volume: &str) -> Result<(), ServerError> {
+        let groups = self.groups.lock();
+        match self.unfinished(&groups, volume) {
+            Some((group, _)) => Err(ServerError::GroupUnfinished { group: group.name.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses to do away with the snapshot that a failover which is not over brings a volume to.
+    pub(crate) fn refuse_needed(&self, volume: &str, snapshot: &str) -> Result<(), ServerError> {
+        let groups = self.groups.lock();
+        match self.unfinished(&groups, volume) {
+            Some((group, needed)) if needed == snapshot => {
+                Err(ServerError::GroupUnfinished { group: group.name.clone() })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Forgets failovers that are over. One that stays written down would take volumes that take writes later, alone or after a reverse, for a part of it.
     pub(super) fn forget_over(&self, groups: &mut Vec<Group>) {
         let is_over = |group: &Group| group.failover.is_some() && self.failover_of(group).is_none();

@@ -262,7 +262,7 @@ async fn rollback(
     State(server): State<Arc<Server>>,
     Path((volume, snapshot)): Path<(String, String)>,
 ) -> Answer<api::Snapshot> {
-    blocking(server, move |server| server.rollback(&volume, &snapshot)).await
+    blocking(server, move |server| server.rollback_alone(&volume, &snapshot)).await
 }
 
 /// Holds a snapshot, so that it can't be deleted, or lets it go.
