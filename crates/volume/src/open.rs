@@ -312,7 +312,13 @@ impl Volume {
             flushes: AtomicU64::new(0),
             consistency_points: AtomicU64::new(0),
         });
-        volume.find_special_files()?;
+        match volume.find_special_files() {
+            // What shows an image needs none of that until it takes writes, and it is looked for again then. A mirror is mended from its source once it is open, and an image dump read as far as it can be.
+            Err(error) if volume.status_role() == Role::Destination => {
+                tracing::warn!(%error, "inodes of the image that is shown can't be read; it takes no writes before they can");
+            }
+            outcome => outcome?,
+        }
         Ok(volume)
     }
 }
@@ -486,7 +492,7 @@ impl Volume {
         // What the log says of inodes lacks their blocks, which the root has.
         let mut replayed = std::mem::take(&mut state.open.inodes);
         drop(state);
-        image.each_inode(&mut |inode| {
+        let looked = image.each_inode(&mut |inode| {
             levels = levels.max(inode.tree.height);
             since_maps.extend(SinceMap::of(&inode));
             match replayed.get_mut(&inode.id) {
@@ -496,7 +502,7 @@ impl Volume {
                 _ if inode.removed => removed.push(inode.id),
                 _ => {}
             }
-        })?;
+        });
         for inode in replayed.values().flatten() {
             levels = levels.max(TreeRef::height_for(inode.tree.length));
             if inode.removed {
@@ -505,6 +511,7 @@ impl Volume {
         }
         state = self.state.lock();
         state.open.inodes.append(&mut replayed);
+        looked?;
         state.removed = removed;
         state.since_maps = since_maps;
         state.levels = state.levels.max(levels);

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 
 use cairn_base::{Rng, SnapshotId};
 use cairn_device::{Operation, Request};
-use cairn_format::Inode;
+use cairn_format::{INODES_PER_BLOCK, Inode};
 
 use super::log_device::{Phase, Told};
 use super::redirects::{destination_of, send};
 use super::*;
+use crate::compare::INODE_FILE;
 
 /// A source with a snapshot, and a copy of it that shows that.
 fn copies() -> (Arc<Volume>, FileId, Snapshot, Arc<Volume>) {
@@ -509,4 +510,33 @@ fn volume_of_as_many_segments_as_there_can_be_gives_way() {
     volume.failover().expect("it fails over");
     let head = volume.demote("head", false).expect("it needs no more segments");
     assert_eq!(open(&device).own_head(), Some(head));
+}
+
+/// It is mended from its source once it is open; and so an image dump is read that is damaged.
+#[test]
+fn destination_of_which_a_block_of_inodes_has_rotted_shows_the_files_of_the_others() {
+    let (_device, source) = fresh(1024);
+    let files: Vec<FileId> = (0..3 * INODES_PER_BLOCK).map(|_| file(&source, 1)).collect();
+    for file in &files {
+        write(&source, *file, 0, 1, file.0).expect("there is room");
+    }
+    let base = source.create_snapshot("base").expect("it is made");
+    let (there, copy) = destination_of(&source);
+    send(&source, &copy, &base);
+    let (first, lost) = (files[0], *files.last().expect("there are some"));
+    let image = copy.image(None).expect("it shows one");
+    let inodes = copy.tree(image.committed(), INODE_FILE, image.root().inode_file);
+    let rotten = inodes.pointers(&[Lba(lost.0 / INODES_PER_BLOCK)]).remove(0).expect("it is there").vbn;
+    drop(image);
+    drop(copy);
+    let at = (cairn_format::layout::space_start(1024) + rotten.0) * 4096;
+    there.write_from(at, &[9; 100]).expect("it is there");
+
+    let copy = open(&there);
+    let image = copy.image(None).expect("it shows one");
+    assert_eq!(read_image(&image, first, 0, 1), [first.0]);
+    assert!(image.inode(lost).is_err(), "nothing is known of it");
+    // What belongs to the source alone is not known either: it takes no writes.
+    assert!(copy.failover().is_err());
+    assert_eq!(copy.status_role(), Role::Destination);
 }
