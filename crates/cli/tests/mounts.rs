@@ -1036,6 +1036,15 @@ fn files_come_out_of_image_dumps_without_restoring_them() {
     assert_eq!(image(&asked).0, Some(0));
     assert_eq!(fs::read_to_string(up.join("home/ann/notes")).unwrap(), "first");
     assert_eq!(fs::read_dir(scratch.path().join("a")).unwrap().count(), 1);
+    // What leads there is whose it was, as with `cairn restore -x`; what is there already is nobody's wish.
+    let dressed =
+        |path: &Path| fs::metadata(path).map(|meta| (meta.mode(), meta.uid(), meta.mtime())).unwrap();
+    for way in ["home", "home/ann"] {
+        assert_eq!(dressed(&up.join(way)), dressed(&mounted.path(".snapshot/monday").join(way)), "{way}");
+    }
+    fs::set_permissions(up.join("home"), fs::Permissions::from_mode(0o711)).unwrap();
+    assert_eq!(image(&asked).0, Some(0));
+    assert_eq!(dressed(&up.join("home")).0 & 0o777, 0o711);
 }
 
 #[test]

@@ -243,6 +243,7 @@ pub fn extract(asked: &ExtractImage, output: Output) -> Result<(), Failure> {
         is_full: false,
         bar: output.count_bar("files"),
     };
+    extract.lead_to(&found.path);
     extract.take(&found.path, &found.stat);
     extract.finish();
     let Extract { files, bytes, troubles, is_full, bar, .. } = extract;
@@ -279,6 +280,22 @@ struct Extract<'a> {
 }
 
 impl Extract<'_> {
+    /// Makes the directories that lead to a path. Those that are made are the dump's, and get what they had there.
+    fn lead_to(&mut self, path: &[u8]) {
+        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
+        for way in ends.map(|end| &path[..end]) {
+            let made = self.target.place(way).and_then(|place| place.make_directory());
+            let stat = made.and_then(|is_made| match is_made {
+                true => self.tree.resolve(way).map(Some).map_err(io_error),
+                false => Ok(None),
+            });
+            match stat {
+                Ok(stat) => self.directories.extend(stat.map(|stat| (way.to_vec(), stat))),
+                Err(error) => self.trouble(way, &error),
+            }
+        }
+    }
+
     /// One path with all below. What fails is told, and costs itself.
     fn take(&mut self, path: &[u8], stat: &Stat) {
         let mut waiting = vec![(path.to_vec(), *stat)];
