@@ -1047,6 +1047,60 @@ fn files_come_out_of_image_dumps_without_restoring_them() {
     assert_eq!(dressed(&up.join("home")).0 & 0o777, 0o711);
 }
 
+/// Somebody who looks for what is left finds it, though of other files in the same directory nothing can be said.
+#[test]
+fn listing_of_a_damaged_image_dump_has_all_that_can_be_read_and_tells_the_rest() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mounted = Mounted::new(scratch.path());
+    fs::create_dir(mounted.path("many")).unwrap();
+    for n in 0..150 {
+        mounted.write(&format!("many/{n}"), "short");
+    }
+    fs::write(mounted.path("large"), vec![7; 1 << 20]).unwrap();
+    let dump = scratch.path().join("dump");
+    let dump = dump.to_str().unwrap();
+    mounted.server.good(&["image", "dump", "vol0", "--to", dump]);
+    let file = fs::OpenOptions::new().read(true).write(true).open(dump).unwrap();
+    // The code, the files that are listed, and those that are told, with so many bytes damaged.
+    let listed = |at: u64, bytes: u64| {
+        let mut whole = vec![0; bytes as usize];
+        file.read_exact_at(&mut whole, at).unwrap();
+        let damaged: Vec<u8> = whole.iter().map(|byte| byte ^ 4).collect();
+        file.write_all_at(&damaged, at).unwrap();
+        let output = cairn().args(["image", "ls", dump, "/many"]).output().unwrap();
+        file.write_all_at(&whole, at).unwrap();
+        let lines = |told: &[u8], what: &str| {
+            String::from_utf8_lossy(told).lines().filter(|line| line.contains(what)).count()
+        };
+        (output.status.code(), lines(&output.stdout, "-rw"), lines(&output.stderr, "/many/"))
+    };
+    const PIECE: u64 = 64 << 10;
+    let length = file.metadata().unwrap().len();
+    let mut partly = 0;
+    for piece in (4096..length).step_by(PIECE as usize) {
+        let end = length.min(piece + PIECE);
+        if listed(piece, end - piece).0 == Some(0) {
+            continue;
+        }
+        // A block, and then the next one.
+        for at in (piece..end).step_by(4096) {
+            match listed(at, 1) {
+                (Some(0), count, told) => assert_eq!((count, told), (150, 0), "{at}"),
+                (Some(3), count, told) => {
+                    assert!(count > 0 && told > 0 && count + told <= 150, "{at}: {count} and {told}");
+                    partly += 1;
+                }
+                // Of the directory itself, or of what leads there.
+                (code, count, _) => assert_eq!((code, count), (Some(27), 0), "{at}"),
+            }
+        }
+    }
+    assert!(partly > 0, "nothing is listed of a directory in which a file is damaged");
+}
+
 #[test]
 fn mount_of_a_mirror_shows_one_image_at_a_time_and_moves_on() {
     if !can_mount() {

@@ -131,21 +131,29 @@ fn mode_text(stat: &Stat) -> String {
     text
 }
 
-/// Lists a directory of a dump, or one file.
+/// Lists a directory of a dump, or one file. What can't be read costs itself, and is told.
 pub fn ls(files: &[PathBuf], path: &Path, output: Output) -> Result<(), Failure> {
     let found = find(files, path, false)?;
     let mut list: Vec<(Vec<u8>, Stat)> = Vec::new();
+    let mut troubles = Vec::new();
     if found.stat.kind == NodeKind::Directory {
-        let mut failed = None;
-        each_entry(&found.tree, found.stat.file, |name, file| {
+        let mut first = None;
+        let listed = each_entry(&found.tree, found.stat.file, |called, file| {
             match found.tree.stat(file) {
-                Ok(stat) => list.push((name.to_vec(), stat)),
-                Err(error) => failed = failed.take().or(Some(error)),
+                Ok(stat) => list.push((called.to_vec(), stat)),
+                Err(error) => {
+                    let below = if found.path.is_empty() { "" } else { "/" };
+                    troubles.push(format!("/{}{below}{}: {error}", name(&found.path), name(called)));
+                    first = first.take().or(Some(error));
+                }
             }
             Ok(())
-        })
-        .map_err(|error| tree_failure(path, &error))?;
-        if let Some(error) = failed {
+        });
+        if let Err(error) = listed {
+            troubles.push(format!("/{}: {error}; there may be more in it", name(&found.path)));
+            first = first.or(Some(error));
+        }
+        if let Some(error) = first.filter(|_| list.is_empty()) {
             return Err(tree_failure(path, &error));
         }
         list.sort_by(|a, b| a.0.cmp(&b.0));
@@ -182,7 +190,8 @@ pub fn ls(files: &[PathBuf], path: &Path, output: Output) -> Result<(), Failure>
         };
         table(["MODE", "LINKS", "UID", "GID", "SIZE", "CHANGED", "NAME"], list.iter().map(row))
     });
-    Ok(())
+    troubles.iter().for_each(|trouble| note_line(trouble));
+    if troubles.is_empty() { Ok(()) } else { Err(Failure::silent(PARTLY_DONE)) }
 }
 
 fn each_entry(
