@@ -257,14 +257,7 @@ impl Open {
 
     /// Makes what was chosen, as far as the dump has it.
     fn extract(&mut self, chosen: &[(Vec<u8>, u32)], target: &Target) -> Result<(), Failure> {
-        let mut paths: HashMap<u32, Vec<Vec<u8>>> = HashMap::new();
-        for (path, number) in chosen {
-            let paths = paths.entry(*number).or_default();
-            // What is chosen by way of two wishes has one name all the same.
-            if !paths.contains(path) {
-                paths.push(path.clone());
-            }
-        }
+        let mut paths = names_of(chosen);
         let mut made: Chosen = Vec::new();
         // What leads there and is made for it is the dump's as well; what is there is nobody's wish.
         for (path, number) in self.ways(chosen) {
@@ -425,3 +418,18 @@ fn files_of(map: &InodeMap, names: &Names) -> InodeMap {
     names.directories().for_each(|number| files.remove(number));
     files
 }
+
+/// The names of each number that was chosen. What is chosen by way of two wishes has one name all the same.
+fn names_of(chosen: &[(Vec<u8>, u32)]) -> HashMap<u32, Vec<Vec<u8>>> {
+    let mut names: HashMap<u32, Vec<Vec<u8>>> = HashMap::new();
+    let mut seen: HashSet<(u32, &[u8])> = HashSet::with_capacity(chosen.len());
+    for (path, number) in chosen {
+        if seen.insert((*number, path)) {
+            names.entry(*number).or_default().push(path.clone());
+        }
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests;
