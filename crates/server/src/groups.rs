@@ -369,6 +369,22 @@ fn in_order(lists: Vec<Vec<String>>) -> Vec<String> {
     order
 }
 
+/// Each of the names, with the volumes whose lists lack it.
+fn with_missing(
+    names: Vec<String>,
+    volumes: &[String],
+    lists: &BTreeMap<&str, Vec<String>>,
+) -> Vec<(String, Vec<String>)> {
+    let set = |volume: &String| lists.get(volume.as_str()).map(|own| own.iter().collect::<HashSet<_>>());
+    let sets: Vec<_> = volumes.iter().map(|volume| (volume, set(volume).unwrap_or_default())).collect();
+    let with = |name: String| {
+        let lacks = sets.iter().filter(|(_, own)| !own.contains(&name));
+        let missing = lacks.map(|(volume, _)| (*volume).clone()).collect();
+        (name, missing)
+    };
+    names.into_iter().map(with).collect()
+}
+
 impl Member {
     /// Whether a mirror has a snapshot: its image has every one that was made before it.
     fn has_given(&self, follower: &Follower, name: &str) -> bool {
@@ -452,18 +468,17 @@ impl Server {
             own.sort_by_key(|snapshot| snapshot.id);
             own.into_iter().map(|snapshot| snapshot.name.clone()).collect::<Vec<String>>()
         };
-        let found = in_order(members.iter().map(of_group).collect());
-        let has = |volume: &str, name: &str| {
-            let member = members.iter().find(|member| member.open.name == volume);
-            member.is_some_and(|member| member.snapshots.iter().any(|snapshot| snapshot.name == name))
-        };
-        let show = |name: String| api::GroupSnapshot {
-            missing: group.volumes.iter().filter(|volume| !has(volume, &name)).cloned().collect(),
+        let lists: BTreeMap<&str, Vec<String>> =
+            members.iter().map(|member| (member.open.name.as_str(), of_group(member))).collect();
+        let found =
+            in_order(members.iter().filter_map(|m| lists.get(m.open.name.as_str()).cloned()).collect());
+        let show = |(name, missing): (String, Vec<String>)| api::GroupSnapshot {
             created_ms: group.made_ms(&name).unwrap_or_default(),
             name,
+            missing,
             kept_for: Vec::new(),
         };
-        found.into_iter().map(show).collect()
+        with_missing(found, &group.volumes, &lists).into_iter().map(show).collect()
     }
 
     /// The same, with the mirrors for which they stay.

@@ -1,4 +1,4 @@
-//! The order of a group's snapshots.
+//! The order of a group's snapshots, and which volumes lack one.
 
 use super::*;
 
@@ -16,4 +16,17 @@ fn snapshots_of_a_group_are_in_the_order_in_which_they_were_made_whatever_their_
     assert_eq!(in_order(vec![names("b"), names("a b c"), names("a x b y c")]), names("a x b y c"));
     assert_eq!(in_order(vec![Vec::new(), names("b a")]), names("b a"));
     assert!(in_order(Vec::new()).is_empty());
+}
+
+/// Who asks for the status of a server with such a group waits for this, and so does each reader of its metrics.
+#[test]
+fn volumes_that_lack_a_snapshot_are_told_at_once_of_as_many_as_there_can_be() {
+    let names: Vec<String> = (0..10_000).map(|n| format!("group.bank.2026-11-26T00-00-{n:05}Z")).collect();
+    let volumes: Vec<String> = (0..MEMBERS_MAX + 1).map(|n| format!("volume{n}")).collect();
+    let mut lists: BTreeMap<&str, Vec<String>> =
+        volumes[1..].iter().map(|volume| (volume.as_str(), names.clone())).collect();
+    lists.get_mut("volume7").unwrap().remove(3);
+    let found = with_missing(names, &volumes, &lists);
+    assert_eq!(found[3].1, ["volume0", "volume7"]);
+    assert!(found.iter().enumerate().all(|(at, (_, missing))| at == 3 || *missing == ["volume0"]));
 }
