@@ -1188,6 +1188,17 @@ fn sum(record: &mut [u8]) {
     record[28..32].copy_from_slice(&sum.to_le_bytes());
 }
 
+/// Gives the headers of a dump the numbers of the records that they are in.
+fn renumber(bytes: &mut [u8]) {
+    const MAGIC: [u8; 4] = 60_012u32.to_le_bytes();
+    for (position, record) in bytes.chunks_exact_mut(RECORD).enumerate() {
+        if record[24..28] == MAGIC {
+            record[16..20].copy_from_slice(&(position as u32).to_le_bytes());
+            sum(record);
+        }
+    }
+}
+
 /// A dump as Linux `dump -m` would have written it: of these files, which have changed and were not modified, it has the attributes alone.
 fn with_attributes_alone(mut bytes: Vec<u8>, numbers: &[u32]) -> Vec<u8> {
     for number in numbers {
@@ -1200,6 +1211,7 @@ fn with_attributes_alone(mut bytes: Vec<u8>, numbers: &[u32]) -> Vec<u8> {
         header[960..].fill(0);
         sum(header);
         bytes.drain(at + RECORD..at + (1 + pieces) * RECORD);
+        renumber(&mut bytes);
     }
     bytes[960..RECORD].fill(0);
     sum(&mut bytes[..RECORD]);
@@ -1335,6 +1347,7 @@ fn forged_number_of_a_directory_takes_no_memory() {
     sum(&mut forged);
     let content = bytes[at + RECORD..][..pieces * RECORD].to_vec();
     bytes.splice(at..at, forged.into_iter().chain(content));
+    renumber(&mut bytes);
     let dump = scratch.path().join("dump");
     std::fs::write(&dump, &bytes).unwrap();
     let mut limited = Command::new("sh");
