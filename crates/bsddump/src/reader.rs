@@ -205,7 +205,7 @@ impl<R: Read> Reader<R> {
 
     /// Bytes read so far.
     pub fn bytes(&self) -> u64 {
-        self.input.records * RECORD as u64
+        self.input.read * RECORD as u64
     }
 
     /// The volume that is read, from 1.

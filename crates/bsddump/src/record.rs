@@ -122,6 +122,8 @@ pub(crate) struct Input<R> {
     pub(crate) volume: u32,
     /// Records taken so far, and those that are known to be lost.
     pub(crate) records: u64,
+    /// Records that were there.
+    pub(crate) read: u64,
     /// The headers at the beginning have their own numbers, and so have all.
     pub(crate) counted: bool,
     /// A record that was taken and is to be taken again.
@@ -135,7 +137,18 @@ pub(crate) struct Input<R> {
 impl<R: Read> Input<R> {
     pub(crate) fn new(from: R, next: Option<NextVolume<R>>) -> Self {
         let lost = Vec::new();
-        Self { from, next, dump: None, volume: 1, records: 0, counted: true, again: None, torn: false, lost }
+        Self {
+            from,
+            next,
+            dump: None,
+            volume: 1,
+            records: 0,
+            read: 0,
+            counted: true,
+            again: None,
+            torn: false,
+            lost,
+        }
     }
 
     /// From here on volumes must be of this dump.
@@ -227,6 +240,7 @@ impl<R: Read> Input<R> {
                 Err(error) => return Err(error),
             }
         }
+        self.read += 1;
         Ok(Some(record))
     }
 }
