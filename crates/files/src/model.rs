@@ -646,7 +646,7 @@ impl Player {
         let owner = Owner { uid: 7, gid: 8 };
         let left = self.both(
             what,
-            || tree.rename_leaving_whiteout(at, &name, into, &new_name, mode, owner),
+            || tree.rename_and_leave(at, &name, into, &new_name, mode, Some(owner)),
             |model| match model.rename(from, &name, to, &new_name, mode)? {
                 true => model.make(from, &name, number, Node::whiteout()),
                 false => Ok(()),

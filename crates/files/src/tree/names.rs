@@ -299,27 +299,12 @@ impl Tree {
         self.rename_and_leave(from, name, to, new_name, mode, None).map(drop)
     }
 
-    /// As [`Tree::rename`], and leaves a whiteout under the old name, in the same step: a character device 0:0 without permissions, by which overlayfs knows that what is below it has no such
-    /// name any more. Gives its file; none where both names are of one file, which stay.
+    /// As [`Tree::rename`], and leaves a whiteout of that owner under the old name, in the same step: a character device 0:0 without permissions, by which overlayfs knows that what is below it
+    /// has no such name any more. Gives its file; none where nothing is left, or both names are of one file, which stay.
     ///
     /// # Errors
     /// As [`Tree::rename`]; [`TreeError::Invalid`] with [`Rename::Exchange`], which leaves no name.
-    pub fn rename_leaving_whiteout(
-        &self,
-        from: FileId,
-        name: &[u8],
-        to: FileId,
-        new_name: &[u8],
-        mode: Rename,
-        owner: Owner,
-    ) -> Result<Option<FileId>, TreeError> {
-        if mode == Rename::Exchange {
-            return Err(TreeError::Invalid("names that change places leave none"));
-        }
-        self.rename_and_leave(from, name, to, new_name, mode, Some(owner))
-    }
-
-    fn rename_and_leave(
+    pub fn rename_and_leave(
         &self,
         from: FileId,
         name: &[u8],
@@ -328,6 +313,9 @@ impl Tree {
         mode: Rename,
         whiteout: Option<Owner>,
     ) -> Result<Option<FileId>, TreeError> {
+        if whiteout.is_some() && mode == Rename::Exchange {
+            return Err(TreeError::Invalid("names that change places leave none"));
+        }
         trie::check_name(name)?;
         trie::check_name(new_name)?;
         let source = self.live()?;

@@ -374,14 +374,10 @@ impl FileSystem {
         if of_snapshots && self.shown.snapshots_in(&slot, from).is_some() {
             return Err(errno::EPERM);
         }
-        let renamed = match flags & RENAME_WHITEOUT {
-            0 => slot.tree.rename(from, name, to, new_name, mode),
-            _ => {
-                let owner = Owner { uid: header.uid, gid: header.gid };
-                slot.tree.rename_leaving_whiteout(from, name, to, new_name, mode, owner).map(drop)
-            }
-        };
-        renamed.map(|()| Vec::new()).map_err(errno)
+        let owner = Owner { uid: header.uid, gid: header.gid };
+        let whiteout = (flags & RENAME_WHITEOUT != 0).then_some(owner);
+        let renamed = slot.tree.rename_and_leave(from, name, to, new_name, mode, whiteout);
+        renamed.map(|_| Vec::new()).map_err(errno)
     }
 
     fn open(&self, node: u64, flags: u32) -> Result<fuse_open_out, i32> {
