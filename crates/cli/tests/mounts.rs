@@ -1198,7 +1198,7 @@ fn mounts_of_a_group_show_one_instant_and_take_writes_once_all_of_it_is_failed_o
     source.good(&["group", "create", "bank", "data", "logs"]);
     let made =
         || source.json(&["snapshot", "create", "--group", "bank"])["name"].as_str().unwrap().to_owned();
-    made();
+    let first = format!("data@{}", made());
     for (volume, point) in volumes.iter().zip(&ours) {
         let token = source.invite();
         destination.good(&["mirror", "create", volume, &token]);
@@ -1215,7 +1215,10 @@ fn mounts_of_a_group_show_one_instant_and_take_writes_once_all_of_it_is_failed_o
         assert_eq!(read(), ["one", "one"], "one of them has moved on by itself");
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
+    let changed = || destination.good(&["snapshot", "diff", &first]);
+    assert_eq!(changed(), "", "nobody is shown what the other volume has not yet");
     destination.good(&["mirror", "update", "logs"]);
+    assert_eq!(changed(), "changed   /file\n");
     wait_until("the mounts stay behind", || read() == ["two", "two"]);
 
     // Nothing in common: nothing is mounted, and the mounts come when there is something to show.

@@ -280,6 +280,9 @@ impl Server {
         to: Option<&str>,
     ) -> Result<Vec<api::FileChange>, ServerError> {
         let open = self.volumes.get(volume)?;
+        // A mirror shows a snapshot, perhaps not its newest one.
+        let shown = if to.is_none() { self.groups.shown_by(&open)? } else { None };
+        let to = to.or(shown.as_ref().map(|shown| shown.name.as_str()));
         let failed = |name: Option<&str>, error| {
             let called = name.map_or(volume.to_owned(), |name| format!("{volume}@{name}"));
             ServerError::tree(&called)(error)

@@ -73,11 +73,11 @@ impl OpenVolume {
         false
     }
 
-    /// A snapshot, or (`None`) the volume with everything that was written to it before.
+    /// A snapshot, or (`None`) the volume, which takes writes, with everything that was written to it before.
     pub(crate) fn image_of(&self, snapshot: Option<&str>) -> Result<Image, ServerError> {
         let failed = ServerError::volume(&self.name);
         let id = snapshot.map(|name| find_snapshot(self, name)).transpose()?.map(|found| found.id);
-        if id.is_none() && !self.is_destination() {
+        if id.is_none() {
             self.refuse_without_room()?;
             self.collect();
             self.volume.consistency_point().map_err(&failed)?;
