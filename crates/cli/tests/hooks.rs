@@ -242,8 +242,10 @@ fn server_killed_between_the_commands_runs_the_one_after_when_it_is_back() {
     let started = std::fs::read_to_string(&left).unwrap();
     let state = std::fs::read_to_string(format!("/proc/{}/stat", started.trim())).unwrap_or_default();
     assert!(state.is_empty() || state.contains(") Z "), "the command before it goes on: {state}");
-    let problems = server.json(&["status"])["problems"].to_string();
-    assert!(problems.contains("the server ended between"), "{problems}");
+    // It is told when the command is over, which is later than the last of what it does.
+    wait_until("it is told of", || {
+        server.json(&["status"])["problems"].to_string().contains("the server ended between")
+    });
     assert_eq!(server.json(&["snapshot", "list", "vol0"]), serde_json::json!([]));
     // Killed while the one after it runs: that is not cut off, and runs again.
     let slow = format!("touch {}; sleep 1; {after}", frozen.display());
