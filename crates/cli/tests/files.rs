@@ -170,6 +170,73 @@ fn damaged_block_of_a_file_is_told_by_its_path_now_and_in_a_snapshot() {
     assert!(message.contains("/home/ann/notes in vol0@kept"), "{problems}");
 }
 
+/// Spoils every version of the block of inodes that a file's is in, which has no other user's.
+fn rot_inodes_with(server: &Running, ino: u64, owner: u32) {
+    let image = server.data.join("volumes/vol0/volume.img");
+    let image = fs::OpenOptions::new().read(true).write(true).open(image).unwrap();
+    let mut block = vec![0; 4096];
+    let is_it = |number: &u64| {
+        image.read_exact_at(&mut block, number * 4096).unwrap();
+        let with = |bytes: &[u8]| {
+            block.chunks(128).filter(|inode| inode.windows(bytes.len()).any(|found| found == bytes)).count()
+        };
+        with(&owner.to_le_bytes()) == 32 && with(&ino.to_le_bytes()) > 0
+    };
+    let found: Vec<u64> = (0..image.metadata().unwrap().len() / 4096).filter(is_it).collect();
+    assert!(!found.is_empty(), "it is in the volume");
+    found.iter().for_each(|number| image.write_all_at(b"xxxx", number * 4096 + 100).unwrap());
+}
+
+/// The whole volume was out of service before, also for its mirror, which has what is missing.
+#[test]
+fn block_of_inodes_that_rots_costs_its_files_alone_until_they_come_back_from_the_mirror() {
+    const OWNER: u32 = 0x0bad_f00d;
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mut server = Running::start(scratch.path(), "data");
+    server.stay();
+    server.good(&["volume", "create", "vol0", "--size", "256M"]);
+    let point = scratch.path().join("mnt");
+    fs::create_dir(&point).unwrap();
+    let mut mounted = Mounted { server, point };
+    mounted.mount();
+    let name = |number: usize| format!("file{number}");
+    for number in 0..200 {
+        write_and_sync(&mounted.path(&name(number)), name(number).as_bytes()).unwrap();
+        std::os::unix::fs::chown(mounted.path(&name(number)), Some(OWNER), None).unwrap();
+    }
+    let ino = fs::metadata(mounted.path(&name(100))).unwrap().ino();
+    let destination = Running::start(scratch.path(), "destination");
+    destination.good(&["mirror", "create", "vol0", &mounted.server.invite()]);
+    // Something later, so that what rots is not what was written last.
+    write_and_sync(&mounted.path("later"), b"later").unwrap();
+    destination.good(&["mirror", "update", "vol0"]);
+    mounted.unmount();
+    mounted.server.terminate();
+    rot_inodes_with(&mounted.server, ino, OWNER);
+    mounted.server.restart();
+
+    mounted.mount();
+    assert_eq!(fs::read(mounted.path("file0")).unwrap(), b"file0");
+    assert_eq!(fs::read(mounted.path("file100")).unwrap_err().raw_os_error(), Some(EIO));
+    assert_eq!(fs::read_dir(&mounted.point).unwrap().count(), 201, "names are in the directory");
+    write_and_sync(&mounted.path("new"), b"new").unwrap();
+    fs::remove_file(mounted.path("file199")).unwrap();
+    let problems = mounted.server.json(&["status"])["problems"].to_string();
+    assert!(problems.contains("the inodes of files "), "{problems}");
+    // With the next update, or before it.
+    destination.good(&["mirror", "update", "vol0"]);
+    running::wait_until("it is mended", || fs::read(mounted.path("file100")).is_ok());
+    for number in 0..199 {
+        assert_eq!(fs::read(mounted.path(&name(number))).unwrap(), name(number).as_bytes());
+    }
+    assert_eq!(mounted.server.good(&["volume", "check", "vol0", "--deep"]), "volume vol0 is sound\n");
+    destination.good(&["mirror", "update", "vol0"]);
+    assert_eq!(destination.json(&["mirror", "verify", "vol0", "--scrub"])["differences_total"], 0);
+}
+
 #[test]
 fn snapshots_from_before_the_first_file_differ_by_all_files() {
     if !can_mount() {

@@ -77,10 +77,10 @@ pub struct TreeRef {
     pub length: u64,
 }
 
-/// More levels than any tree needs: 126^8 blocks.
-const HEIGHT_MAX: u8 = 8;
-
 impl TreeRef {
+    /// More levels than any tree needs: 126^8 blocks.
+    pub const HEIGHT_MAX: u8 = 8;
+
     /// The tree of a file of `length` blocks that is one hole.
     pub fn empty(length: u64) -> Self {
         Self { pointer: BlockPointer::HOLE, height: Self::height_for(length), length }
@@ -99,7 +99,7 @@ impl TreeRef {
 
     pub(crate) fn parse(raw: RawTreeRef) -> Option<Self> {
         let tree = Self { pointer: raw.pointer.into(), height: raw.height, length: raw.length.get() };
-        let fits = tree.height <= HEIGHT_MAX && tree.height >= Self::height_for(tree.length);
+        let fits = tree.height <= Self::HEIGHT_MAX && tree.height >= Self::height_for(tree.length);
         (fits && tree.pointer.is_canonical() && raw.reserved == [0; 7]).then_some(tree)
     }
 }

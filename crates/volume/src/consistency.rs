@@ -187,7 +187,9 @@ impl Volume {
         // Before anybody's change is let in.
         self.state.lock().heads += 1;
         let mut removed = Vec::new();
-        self.image(None)?.each_inode(&mut |inode| removed.extend(inode.removed.then_some(inode.id)))?;
+        let mut visit = |inode: Inode| removed.extend(inode.removed.then_some(inode.id));
+        // What can't be read is lost until it can be, here as when a volume is opened.
+        self.image(None)?.each_inode_past(&mut visit, &mut |_| Ok(()))?;
         self.state.lock().removed = removed;
         Ok(kept)
     }

@@ -2,7 +2,9 @@
 
 use cairn_base::{FileId, Generation, Lba, LogId, SnapshotId, Vbn, VolumeId};
 use cairn_device::DeviceError;
-use cairn_format::{FormatError, NodeAddress, Role};
+use cairn_format::{FANOUT, FormatError, INODES_PER_BLOCK, NodeAddress, Role};
+
+use crate::compare::{ACTIVE_MAP, INODE_FILE};
 
 /// Where a damaged block belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,10 +24,25 @@ pub enum Place {
 
 impl std::fmt::Display for Place {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
+        let inodes = |f: &mut std::fmt::Formatter<'_>, first: u64, blocks: u64| {
+            let number = |block: u64| block.saturating_mul(INODES_PER_BLOCK);
+            let last = number(first.saturating_add(blocks)).saturating_sub(1);
+            write!(f, "the inodes of files {} to {last}", number(first))
+        };
+        match *self {
+            Place::Data { file: INODE_FILE, lba } => inodes(f, lba.0, 1),
+            Place::Data { file: ACTIVE_MAP, lba } => write!(f, "block {lba} of the map of blocks in use"),
             Place::Data { file, lba } => write!(f, "block {lba} of file {file}"),
-            Place::Node(node) => {
-                write!(f, "node {} at level {} of file {}", node.index, node.level, node.file)
+            Place::Node(NodeAddress { file, level, index }) => {
+                write!(f, "node {index} at level {level} of ")?;
+                match file {
+                    INODE_FILE => {
+                        let blocks = FANOUT.saturating_pow(u32::from(level));
+                        inodes(f, index.saturating_mul(blocks), blocks)
+                    }
+                    ACTIVE_MAP => f.write_str("the map of blocks in use"),
+                    file => write!(f, "file {file}"),
+                }
             }
             Place::Unknown => f.write_str("a block of an unknown file"),
         }
@@ -222,5 +239,23 @@ impl VolumeError {
             VolumeError::WrongRole(_) | VolumeError::Latched(_) => DeviceError::ReadOnly,
             _ => DeviceError::OutOfService,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn place_is_told_by_the_files_that_suffer() {
+        let data = |file, lba| Place::Data { file, lba: Lba(lba) }.to_string();
+        let node = |file, level, index| Place::Node(NodeAddress { file, level, index }).to_string();
+        assert_eq!(data(FileId(7), 3), "block 3 of file 7");
+        assert_eq!(node(FileId(7), 2, 1), "node 1 at level 2 of file 7");
+        assert_eq!(data(INODE_FILE, 3), "the inodes of files 96 to 127");
+        assert_eq!(node(INODE_FILE, 1, 2), "node 2 at level 1 of the inodes of files 8064 to 12095");
+        assert!(node(INODE_FILE, 200, u64::MAX).contains("18446744073709551615"), "no number overflows");
+        assert_eq!(data(ACTIVE_MAP, 3), "block 3 of the map of blocks in use");
+        assert_eq!(node(ACTIVE_MAP, 1, 2), "node 2 at level 1 of the map of blocks in use");
     }
 }

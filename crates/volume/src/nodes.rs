@@ -1,10 +1,11 @@
 //! What the tree of names asks of a volume besides content: which blocks of a file are there, inodes by number, and the one lock around the root directory.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use cairn_base::{FileId, Lba, Timestamp, Vbn};
+use cairn_base::{FileId, Generation, Lba, Timestamp};
 use cairn_device::Block;
-use cairn_format::{INODES_PER_BLOCK, Inode};
+use cairn_format::{BlockPointer, INODES_PER_BLOCK, Inode, Root};
 
 use crate::compare::INODE_FILE;
 use crate::error::{Place, VolumeError};
@@ -12,7 +13,7 @@ use crate::image::Image;
 use crate::locks::MutexGuard;
 use crate::overlay::Seen;
 use crate::store::Wanted;
-use crate::tree::{BATCH, Tree};
+use crate::tree::{BATCH, Tree, Unreadable};
 use crate::volume::Volume;
 
 /// Keeps the root directory to its holder: nobody else adds or takes away a name of it.
@@ -75,7 +76,8 @@ struct InodeBlock {
     /// Which of them it is.
     lba: u64,
     block: Result<Block, VolumeError>,
-    vbn: Vbn,
+    /// A hole where the way to it can't be read.
+    pointer: BlockPointer,
 }
 
 impl InodeBlock {
@@ -87,11 +89,36 @@ impl InodeBlock {
                 Ok(inode) => inode.filter(|inode| inode.id >= from).into_iter().for_each(&mut *visit),
                 Err(_) => {
                     let place = Place::Data { file: INODE_FILE, lba: Lba(self.lba) };
-                    return Err(VolumeError::Damaged { vbn: self.vbn, place });
+                    return Err(VolumeError::Damaged { vbn: self.pointer.vbn, place });
                 }
             }
         }
         Ok(())
+    }
+}
+
+/// A part of the inode file that can't be read.
+pub(crate) struct LostInodes {
+    /// The numbers that belong there; whether there are such files is not known.
+    pub(crate) numbers: Range<FileId>,
+    /// When it was written last: nothing in it is newer.
+    pub(crate) birth: Generation,
+    pub(crate) error: VolumeError,
+}
+
+impl LostInodes {
+    fn new(first: u64, blocks: u64, birth: Generation, error: VolumeError) -> Self {
+        let number = |block: u64| FileId(block.saturating_mul(INODES_PER_BLOCK));
+        Self { numbers: number(first)..number(first.saturating_add(blocks)), birth, error }
+    }
+
+    /// Whether a since map of that root may be in it: every consistency point writes the inode of each ([`crate::since`], invariant 4).
+    pub(crate) fn may_have_since_map(&self, root: &Root) -> bool {
+        self.birth >= root.generation
+    }
+
+    fn below(Unreadable { pointer, first, blocks, error }: Unreadable) -> Self {
+        Self::new(first, blocks, pointer.birth, error)
     }
 }
 
@@ -168,16 +195,16 @@ impl Image {
         let mut found: Vec<InodeBlock> = Vec::with_capacity(lbas.len());
         let mut wanted = Vec::new();
         for (lba, pointer) in lbas.iter().zip(self.inode_tree().pointers(&lbas)) {
-            let (block, vbn) = match pointer {
+            let (block, pointer) = match pointer {
                 Ok(pointer) if pointer.is_hole() => continue,
                 Ok(pointer) => {
                     let place = Place::Data { file: INODE_FILE, lba: *lba };
                     wanted.push((found.len(), Wanted { pointer, place }));
-                    (Ok(Block::zero()), pointer.vbn)
+                    (Ok(Block::zero()), pointer)
                 }
-                Err(error) => (Err(error), Vbn(0)),
+                Err(error) => (Err(error), BlockPointer::HOLE),
             };
-            found.push(InodeBlock { lba: lba.0, block, vbn });
+            found.push(InodeBlock { lba: lba.0, block, pointer });
         }
         let (places, wanted): (Vec<usize>, Vec<Wanted>) = wanted.into_iter().unzip();
         for (place, block) in places.into_iter().zip(self.volume().store.load(&wanted, self.redirects())) {
@@ -191,14 +218,57 @@ impl Image {
     /// # Errors
     /// As [`Image::inodes_from`].
     pub fn each_inode(&self, visit: &mut dyn FnMut(Inode)) -> Result<(), VolumeError> {
-        let mut from = Some(FileId(0));
-        while let Some(at) = from {
-            let Some(first) = self.inode_tree().next_under_leaf(at.0 / INODES_PER_BLOCK)? else { break };
+        self.each_inode_past(visit, &mut |lost| Err(lost.error))
+    }
+
+    /// The same for who goes on past damage: of each part that can't be read `lost` is told, and ends it with an error.
+    pub(crate) fn each_inode_past(
+        &self,
+        visit: &mut dyn FnMut(Inode),
+        lost: &mut dyn FnMut(LostInodes) -> Result<(), VolumeError>,
+    ) -> Result<(), VolumeError> {
+        let mut at = 0;
+        loop {
+            let first = match self.inode_tree().next_under_leaf(at) {
+                Ok(Some(first)) => first,
+                Ok(None) => return Ok(()),
+                Err(unreadable) => {
+                    at = unreadable.first.saturating_add(unreadable.blocks);
+                    lost(LostInodes::below(unreadable))?;
+                    continue;
+                }
+            };
             let (blocks, next) = self.inode_blocks(FileId(first * INODES_PER_BLOCK), BATCH as u64);
-            blocks.into_iter().try_for_each(|block| block.each(at, visit))?;
-            from = next;
+            let mut past = first;
+            for block in blocks {
+                let (lba, pointer) = (block.lba, block.pointer);
+                // What is below the same node was told of.
+                if lba < past {
+                    continue;
+                }
+                past = lba + 1;
+                let mut inodes = Vec::with_capacity(INODES_PER_BLOCK as usize);
+                match block.each(FileId(0), &mut |inode| inodes.push(inode)) {
+                    Ok(()) => inodes.into_iter().for_each(&mut *visit),
+                    Err(_)
+                        if pointer.is_hole()
+                            && let Some(unreadable) = self.inode_tree().unreadable_above(lba) =>
+                    {
+                        past = unreadable.first.saturating_add(unreadable.blocks);
+                        lost(LostInodes::below(unreadable))?;
+                    }
+                    Err(error) => {
+                        // Of one that stands below a node which can be read by now nothing is known.
+                        let birth = if pointer.is_hole() { Generation(u64::MAX) } else { pointer.birth };
+                        lost(LostInodes::new(lba, 1, birth, error))?;
+                    }
+                }
+            }
+            match next {
+                Some(next) => at = past.max(next.0 / INODES_PER_BLOCK),
+                None => return Ok(()),
+            }
         }
-        Ok(())
     }
 
     /// Every file.

@@ -1,16 +1,16 @@
 //! Making a volume and opening one: superblocks, tables, the used map, replay of the intent log.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::locks::{Condvar, Mutex};
-use cairn_base::{BLOCK_SIZE, Checksum, Clock, Generation, SnapshotId, Timestamp, VolumeId};
+use cairn_base::{BLOCK_SIZE, Checksum, Clock, FileId, Generation, SnapshotId, Timestamp, VolumeId};
 use cairn_device::{Block, BlockMut, Device, DeviceError, Segments};
 use cairn_format::layout::{SPACE_BLOCKS_MAX, SPACE_BLOCKS_MIN, SUPERBLOCK_A, SUPERBLOCK_B};
 use cairn_format::{
-    BlockPointer, Cursor, FormatError, LogEntry, LogRecord, LogTail, Role, Root, SegmentKind, Superblock,
-    TableRef, TreeRef,
+    BlockPointer, Cursor, FormatError, Inode, LogEntry, LogRecord, LogTail, Role, Root, SegmentKind,
+    Superblock, TableRef, TreeRef,
 };
 
 use crate::compare::Maps;
@@ -482,7 +482,11 @@ fn data_is_there(store: &Store, record: &LogRecord) -> bool {
 }
 
 impl Volume {
-    /// Finds removed files whose space is still to be freed, since maps, and how tall the trees are.
+    /// Finds removed files whose space is still to be freed, since maps, and how tall the trees are. Where some inodes can't be read and it is sure that no since map is one of them
+    /// ([`crate::since`], invariant 4), their files alone are lost until they can be: what of them is removed is found when the volume is opened again.
+    ///
+    /// # Errors
+    /// Of inodes that can't be read where a since map may be one of them, or one was changed after the last consistency point.
     pub(crate) fn find_special_files(self: &Arc<Self>) -> Result<(), VolumeError> {
         let image = self.image(None)?;
         let mut removed = Vec::new();
@@ -491,8 +495,10 @@ impl Volume {
         let mut state = self.state.lock();
         // What the log says of inodes lacks their blocks, which the root has.
         let mut replayed = std::mem::take(&mut state.open.inodes);
+        let written: Vec<FileId> = state.open.files.keys().copied().collect();
         drop(state);
-        let looked = image.each_inode(&mut |inode| {
+        let changed: BTreeSet<FileId> = replayed.keys().copied().chain(written).collect();
+        let mut visit = |inode: Inode| {
             levels = levels.max(inode.tree.height);
             since_maps.extend(SinceMap::of(&inode));
             match replayed.get_mut(&inode.id) {
@@ -502,7 +508,20 @@ impl Volume {
                 _ if inode.removed => removed.push(inode.id),
                 _ => {}
             }
+        };
+        let mut all_known = true;
+        let looked = image.each_inode_past(&mut visit, &mut |lost| {
+            if lost.may_have_since_map(image.root()) || changed.range(lost.numbers.clone()).next().is_some() {
+                return Err(lost.error);
+            }
+            tracing::error!(from = %lost.numbers.start, to = %lost.numbers.end, error = %lost.error, "inodes can't be read; the files with these numbers are lost until they can be, and no others");
+            all_known = false;
+            Ok(())
         });
+        if !all_known {
+            // How tall their trees are will matter when they can be read.
+            levels = TreeRef::HEIGHT_MAX;
+        }
         for inode in replayed.values().flatten() {
             levels = levels.max(TreeRef::height_for(inode.tree.length));
             if inode.removed {

@@ -10,6 +10,8 @@
 //!    they began at, and the number of a map's file (numbers only grow) which snapshots are older.
 //! 3. A root shares blocks with its parent in the tree of descent or with nobody: a rollback copies the maps of today over those of the
 //!    snapshot. Were they shared with the state before, deleting that one would free them.
+//! 4. Every consistency point that makes a root writes the inode of each since map of it, whether that changes or not. So a block of inodes, or a node above some, that is older than its
+//!    root has none, and need not be readable: whoever goes on without a map that there is makes a mirror miss what changes meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -502,9 +504,10 @@ impl Volume {
                 if rotated {
                     inode.kind = FileKind::SinceInFlight;
                 }
-                inodes.insert(map.file, Some(inode));
                 update.changing.push(Changing { inode, update: changed, records: true });
             }
+            // What is in flight, and stays so, is written along too (invariant 4).
+            inodes.insert(map.file, Some(inode));
             update.maps.extend(SinceMap::of(&inode));
         }
         if rotates {
@@ -632,9 +635,14 @@ impl Volume {
         snapshot: SnapshotId,
     ) -> Result<BTreeMap<FileId, Option<Inode>>, VolumeError> {
         let current = self.state.lock().since_maps.clone();
-        let inodes = self.image(Some(snapshot))?.inodes()?;
-        let maps = inodes.iter().filter_map(SinceMap::of).map(|map| map.file);
-        let stale = maps.filter(|file| current.iter().all(|map| map.file != *file));
+        let image = self.image(Some(snapshot))?;
+        let mut maps = Vec::new();
+        let mut visit = |inode: Inode| maps.extend(SinceMap::of(&inode).map(|map| map.file));
+        image.each_inode_past(&mut visit, &mut |lost| match lost.may_have_since_map(image.root()) {
+            true => Err(lost.error),
+            false => Ok(()),
+        })?;
+        let stale = maps.into_iter().filter(|file| current.iter().all(|map| map.file != *file));
         Ok(stale.map(|file| (file, None)).collect())
     }
 }

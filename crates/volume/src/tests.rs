@@ -14,6 +14,7 @@ mod fresh;
 mod lag;
 mod log;
 mod log_device;
+mod lost_inodes;
 mod maps;
 mod mend;
 mod opened;

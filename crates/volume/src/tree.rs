@@ -34,6 +34,23 @@ impl NodeMemo {
     }
 }
 
+/// A node that can't be read, and with it nothing of what is below.
+#[derive(Debug)]
+pub(crate) struct Unreadable {
+    pub(crate) pointer: BlockPointer,
+    /// The first block of file below it.
+    pub(crate) first: u64,
+    /// Blocks of file that there can be below it.
+    pub(crate) blocks: u64,
+    pub(crate) error: VolumeError,
+}
+
+impl From<Unreadable> for VolumeError {
+    fn from(unreadable: Unreadable) -> Self {
+        unreadable.error
+    }
+}
+
 /// Blocks of file under one pointer of a node at `level`.
 pub(crate) fn span(level: u8) -> u64 {
     FANOUT.saturating_pow(u32::from(level) - 1)
@@ -69,32 +86,42 @@ impl Tree<'_> {
 
     /// The pointer to the node at `level` over block `lba`, or at level 0 to the block itself; a hole where the tree has none.
     pub(crate) fn pointer_at_level(&self, level: u8, lba: u64) -> Result<BlockPointer, VolumeError> {
-        let mut pointer = self.tree.pointer;
         if level > self.tree.height || lba / FANOUT.saturating_pow(u32::from(self.tree.height)) > 0 {
             return Ok(BlockPointer::HOLE);
         }
-        for above in (level + 1..=self.tree.height).rev() {
-            if pointer.is_hole() {
-                break;
-            }
-            let node = self.store.load_node(pointer, self.address(above, lba), self.redirects)?;
-            pointer = pointer_in(&node, (lba / span(above) % FANOUT) as usize);
+        Ok(self.descend(level, lba)?.0)
+    }
+
+    /// Goes down to the pointer at `lowest` over block `lba`, which the tree is tall enough for, or to the hole above it, and says at which level that is.
+    fn descend(&self, lowest: u8, lba: u64) -> Result<(BlockPointer, u8), Unreadable> {
+        let (mut pointer, mut level) = (self.tree.pointer, self.tree.height);
+        while level > lowest && !pointer.is_hole() {
+            let node = self.store.load_node(pointer, self.address(level, lba), self.redirects);
+            let node = node.map_err(|error| {
+                let blocks = span(level).saturating_mul(FANOUT);
+                Unreadable { pointer, first: lba / blocks * blocks, blocks, error }
+            })?;
+            pointer = pointer_in(&node, (lba / span(level) % FANOUT) as usize);
+            level -= 1;
         }
-        Ok(pointer)
+        Ok((pointer, level))
+    }
+
+    /// The topmost node over block `lba` that can't be read; `None` where all can.
+    pub(crate) fn unreadable_above(&self, lba: u64) -> Option<Unreadable> {
+        self.descend(0, lba).err()
     }
 
     /// The first block from `lba` on that a lowest node of the tree is over; `None` behind the last. What lies before it are holes, and however many these are, they are passed by
     /// the pointers above them.
-    pub(crate) fn next_under_leaf(&self, mut lba: u64) -> Result<Option<u64>, VolumeError> {
-        'look: while lba < self.tree.length {
-            for level in (1..=self.tree.height).rev() {
-                if self.pointer_at_level(level, lba)?.is_hole() {
-                    let blocks = span(level).saturating_mul(FANOUT);
-                    lba = (lba / blocks + 1).saturating_mul(blocks);
-                    continue 'look;
-                }
+    pub(crate) fn next_under_leaf(&self, mut lba: u64) -> Result<Option<u64>, Unreadable> {
+        while lba < self.tree.length {
+            let (pointer, level) = self.descend(1, lba)?;
+            if !pointer.is_hole() {
+                return Ok(Some(lba));
             }
-            return Ok(Some(lba));
+            let blocks = span(level).saturating_mul(FANOUT);
+            lba = (lba / blocks + 1).saturating_mul(blocks);
         }
         Ok(None)
     }

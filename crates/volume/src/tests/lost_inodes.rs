@@ -1,0 +1,215 @@
+//! Blocks of inodes that have rotted: who loses what by it, and who goes on.
+
+use cairn_base::Vbn;
+use cairn_format::{BlockPointer, INODES_PER_BLOCK, SegmentKind};
+
+use super::redirects::{destination_of, send};
+use super::*;
+use crate::compare::INODE_FILE;
+
+/// A file of one block whose inode is far from those of all before it: under nodes of its own above the inodes.
+fn far_file(volume: &Arc<Volume>) -> FileId {
+    let mut state = volume.state.lock();
+    state.next_file = (state.next_file + 1).next_multiple_of(cairn_format::FANOUT * INODES_PER_BLOCK);
+    drop(state);
+    file(volume, 1)
+}
+
+/// The pointer over a file's inode in the active state: of its block, or of the node at a level.
+fn pointer_over(volume: &Arc<Volume>, file: FileId, level: u8) -> BlockPointer {
+    let committed = volume.state.lock().committed.clone();
+    let inodes = volume.tree(&committed, INODE_FILE, committed.root.inode_file);
+    inodes.pointer_at_level(level, file.0 / INODES_PER_BLOCK).expect("the way to it is whole")
+}
+
+/// Damages a block; returns what it had.
+fn rot(device: &MemoryDevice, volume: &Arc<Volume>, vbn: Vbn) -> Block {
+    let sound = volume.store.read_numbers(&[vbn], &Default::default()).remove(0).expect("it can be read");
+    let (offset, _) =
+        volume.store.space().locate(SegmentKind::Space, vbn.0).expect("it is in the block space");
+    device.write_from(offset, &[9; 4096]).expect("it is there");
+    volume.store.forget();
+    sound
+}
+
+fn try_open(device: &Arc<MemoryDevice>) -> Result<Arc<Volume>, VolumeError> {
+    let clock = Arc::new(ManualClock::new(Timestamp(1)));
+    Volume::open(device.clone(), OpenOptions { cache_bytes: 1 << 20, clock })
+}
+
+/// It was rewritten, or the whole volume given up, for a few files that nobody may have asked for in years.
+#[test]
+fn volume_of_which_inodes_have_rotted_opens_and_loses_their_files_alone_until_they_are_mended() {
+    for level in [0, 1] {
+        let (device, volume) = fresh(4096);
+        let (lost, removed) = (far_file(&volume), file(&volume, 1));
+        let kept = far_file(&volume);
+        for (file, salt) in [(lost, 100), (removed, 200), (kept, 300)] {
+            write(&volume, file, 0, 1, salt).expect("there is room");
+        }
+        let before = volume.create_snapshot("before").expect("it is made");
+        let before_removal = volume.status().used;
+        volume.compound().remove(removed).expect("it is removed");
+        volume.consistency_point().expect("it commits");
+        write(&volume, kept, 0, 1, 400).expect("there is room");
+        let after = volume.create_snapshot("after").expect("it is made");
+        write(&volume, kept, 0, 1, 500).expect("there is room");
+        volume.consistency_point().expect("it commits");
+        let pointer = pointer_over(&volume, lost, level);
+        let sound = rot(&device, &volume, pointer.vbn);
+        drop(volume);
+
+        let volume = open(&device);
+        assert_eq!(volume.status_role(), Role::Normal);
+        assert_eq!(read(&volume, kept, 0, 1), [500]);
+        assert!(volume.inode(lost).is_err(), "nothing is known of it");
+        assert!(matches!(write(&volume, lost, 0, 1, 7), Err(VolumeError::Damaged { .. })));
+        write(&volume, kept, 0, 1, 600).expect("there is room");
+        let new = far_file(&volume);
+        write(&volume, new, 0, 1, 700).expect("there is room");
+        volume.flush().expect("it flushes");
+        drop(volume);
+
+        // What the log has is of other files.
+        let volume = open(&device);
+        assert_eq!((read(&volume, kept, 0, 1), read(&volume, new, 0, 1)), (vec![600], vec![700]));
+        // The same holds for a snapshot that is brought back: the block is as old in it, or it has another.
+        volume.rollback(after.id).expect("it rolls back");
+        assert_eq!(read(&volume, kept, 0, 1), [400]);
+        assert!(volume.inode(lost).is_err());
+        volume.rollback(before.id).expect("it rolls back");
+        assert_eq!((read(&volume, kept, 0, 1), read(&volume, lost, 0, 1)), (vec![300], vec![100]));
+        volume.rollback(after.id).expect("it rolls back");
+        assert!(volume.inode(lost).is_err());
+        let repaired = volume.repair(pointer.vbn, pointer.checksum, &sound).expect("it is written");
+        assert_eq!(repaired, Repaired::Written);
+        assert_eq!(read(&volume, lost, 0, 1), [100]);
+        write(&volume, lost, 0, 1, 800).expect("there is room");
+        volume.close().expect("it closes");
+
+        // Which of its files are removed is found now.
+        let volume = open(&device);
+        assert_eq!(read(&volume, lost, 0, 1), [800]);
+        while volume.free_removed().expect("it is freed") {}
+        assert!(matches!(volume.inode(removed), Err(VolumeError::NoSuchFile(_))));
+        let snapshots: Vec<_> = volume.snapshots().iter().map(|snapshot| snapshot.id).collect();
+        volume.delete_snapshots(&snapshots).expect("they are deleted");
+        volume.consistency_point().expect("it commits");
+        assert!(volume.status().used < before_removal);
+        assert_sound(&volume);
+    }
+}
+
+#[test]
+fn destination_takes_over_although_inodes_have_rotted() {
+    let (_source_device, source) = fresh(1024);
+    let lost = far_file(&source);
+    write(&source, lost, 0, 1, 100).expect("there is room");
+    let kept = far_file(&source);
+    write(&source, kept, 0, 1, 200).expect("there is room");
+    let base = source.create_snapshot("base").expect("it is made");
+    let (device, copy) = destination_of(&source);
+    send(&source, &copy, &base);
+    let pointer = pointer_over(&copy, lost, 0);
+    let sound = rot(&device, &copy, pointer.vbn);
+    copy.failover().expect("what there is can be used");
+    write(&copy, kept, 0, 1, 300).expect("there is room");
+    assert!(copy.inode(lost).is_err());
+    copy.consistency_point().expect("it commits");
+    copy.repair(pointer.vbn, pointer.checksum, &sound).expect("it is written");
+    assert_eq!((read(&copy, lost, 0, 1), read(&copy, kept, 0, 1)), (vec![100], vec![300]));
+    assert_sound(&copy);
+}
+
+/// A consistency point without a since map that there is would make the mirror miss what changes.
+#[test]
+fn inodes_of_since_maps_are_never_older_than_their_root_and_no_volume_opens_without_one() {
+    let (device, volume) = fresh(4096);
+    let lun = far_file(&volume);
+    let all_are_new = |volume: &Arc<Volume>, maps: usize| {
+        let (generation, since) = {
+            let state = volume.state.lock();
+            (state.committed.root.generation, state.since_maps.clone())
+        };
+        assert_eq!(since.len(), maps);
+        for map in since {
+            assert_eq!(pointer_over(volume, map.file, 0).birth, generation, "{map:?}");
+        }
+    };
+    let mut salt = 0;
+    let mut change = |volume: &Arc<Volume>| {
+        salt += 100;
+        write(volume, lun, 0, 1, salt).expect("there is room");
+    };
+    // Each map's inode in a block of its own.
+    let apart = |volume: &Arc<Volume>| {
+        let mut state = volume.state.lock();
+        state.next_file = (state.next_file + 1).next_multiple_of(INODES_PER_BLOCK);
+    };
+    change(&volume);
+    apart(&volume);
+    volume.create_snapshot_since("first", 1).expect("it is made");
+    all_are_new(&volume, 1);
+    change(&volume);
+    apart(&volume);
+    let second = volume.create_snapshot_since("second", 1).expect("it is made");
+    all_are_new(&volume, 2);
+    apart(&volume);
+    volume.create_snapshot_since("other", 2).expect("it is made");
+    all_are_new(&volume, 3);
+    change(&volume);
+    volume.consistency_point().expect("it commits");
+    all_are_new(&volume, 3);
+    change(&volume);
+    let plain = volume.create_snapshot("plain").expect("it is made");
+    all_are_new(&volume, 3);
+    volume.rollback(second.id).expect("it rolls back");
+    all_are_new(&volume, 3);
+    volume.rollback(plain.id).expect("it rolls back");
+    all_are_new(&volume, 3);
+    volume.delete_since(2).expect("it ends");
+    all_are_new(&volume, 2);
+    volume.close().expect("it closes");
+    drop(volume);
+
+    let volume = open(&device);
+    all_are_new(&volume, 2);
+    change(&volume);
+    volume.consistency_point().expect("it commits");
+    all_are_new(&volume, 2);
+    let maps = volume.state.lock().since_maps.clone();
+    volume.close().expect("it closes");
+    for map in maps {
+        let pointer = pointer_over(&volume, map.file, 0);
+        let sound = rot(&device, &volume, pointer.vbn);
+        let refused = try_open(&device).err();
+        assert!(matches!(refused, Some(VolumeError::Damaged { .. })), "{map:?}: {refused:?}");
+        let (offset, _) =
+            volume.store.space().locate(SegmentKind::Space, pointer.vbn.0).expect("it is there");
+        device.write_from(offset, &sound[..]).expect("it is there");
+    }
+    assert!(open(&device).acknowledge_since(1, second.id).is_ok());
+}
+
+/// The root does not have what the log says of them, and without their blocks nothing can be put together.
+#[test]
+fn volume_does_not_open_where_inodes_have_rotted_that_were_changed_since() {
+    let (device, volume) = fresh(4096);
+    let changed = far_file(&volume);
+    write(&volume, changed, 0, 1, 100).expect("there is room");
+    let other = far_file(&volume);
+    write(&volume, other, 0, 1, 200).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    write(&volume, other, 0, 1, 300).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    write(&volume, changed, 0, 1, 400).expect("there is room");
+    volume.flush().expect("it flushes");
+    let pointer = pointer_over(&volume, changed, 0);
+    let sound = rot(&device, &volume, pointer.vbn);
+    let (offset, _) = volume.store.space().locate(SegmentKind::Space, pointer.vbn.0).expect("it is there");
+    drop(volume);
+    let refused = try_open(&device).err();
+    assert!(matches!(refused, Some(VolumeError::Damaged { .. })), "{refused:?}");
+    device.write_from(offset, &sound[..]).expect("it is there");
+    assert_eq!(read(&open(&device), changed, 0, 1), [400]);
+}
