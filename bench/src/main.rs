@@ -1,10 +1,11 @@
 //! The figures of docs/benchmarks.md: Cairn next to its peers, in one run, on one file system.
 //!
-//! `cargo run --release -p cairn-bench -- TABLE|all [--quick] [--rows WORD] [--turns N] [--only-peers] [--cairn PATH] [--dir PATH]`
+//! `cargo run --release -p cairn-bench -- TABLE|all [--quick] [--rows WORD] [--turns N] [--compressed N] [--only-peers] [--cairn PATH] [--dir PATH]`
 //! prints
 //! Markdown rows. Every figure is a ratio of medians: contenders take turns (A B A B), because a shared machine drifts,
 //! and only what was taken minutes apart can be compared. `--quick` shrinks data and durations until the figures mean
-//! nothing and only shows that everything runs.
+//! nothing and only shows that everything runs. `--compressed` is for `response`, which makes intervals thirty times
+//! shorter unless it is told otherwise.
 
 mod cairn;
 mod continuous_rows;
@@ -48,6 +49,8 @@ pub(crate) struct Plan {
     pub(crate) only_peers: bool,
     /// How often each contender takes its turn, when that is not the table's own number.
     pub(crate) turns: Option<usize>,
+    /// How many times shorter the intervals of a table are than those that it stands for, when that is not the table's own number.
+    pub(crate) compressed: Option<usize>,
     /// Only rows whose work has this in its name, where a table can leave out the others.
     pub(crate) rows: Option<String>,
     /// The server under test.
@@ -148,7 +151,7 @@ const TABLES: &[Table] = &[
 
 fn usage() -> String {
     let mut text =
-        "usage: cairn-bench TABLE|all [--quick] [--rows WORD] [--turns N] [--only-peers] [--cairn PATH] [--dir PATH]\n".to_owned();
+        "usage: cairn-bench TABLE|all [--quick] [--rows WORD] [--turns N] [--compressed N] [--only-peers] [--cairn PATH] [--dir PATH]\n".to_owned();
     for (name, shows, _) in TABLES {
         text.push_str(&format!("  {name:16} {shows}\n"));
     }
@@ -161,6 +164,7 @@ fn main() -> Result<()> {
         only_peers: false,
         rows: None,
         turns: None,
+        compressed: None,
         cairn: machine::target_folder().join("release/cairn"),
         folder: machine::target_folder(),
     };
@@ -175,6 +179,11 @@ fn main() -> Result<()> {
             "--turns" => {
                 let given = arguments.next().and_then(|number| number.parse().ok());
                 plan.turns = Some(given.context("--turns needs a number")?);
+            }
+            "--compressed" => {
+                let given = arguments.next().and_then(|number| number.parse().ok());
+                plan.compressed =
+                    Some(given.filter(|number| *number > 0).context("--compressed needs a number")?);
             }
             "--rows" => plan.rows = Some(arguments.next().context("--rows needs a word")?),
             "--cairn" => plan.cairn = path()?,

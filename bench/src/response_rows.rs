@@ -90,7 +90,7 @@ pub(crate) fn response(plan: &Plan, report: &mut Report) -> Result<()> {
     }
     plan.ask_room(14)?;
     let files = if plan.quick { 400 } else { 8000 };
-    let compressed = if plan.quick { 300.0 } else { 30.0 };
+    let compressed = plan.compressed.map_or(if plan.quick { 300.0 } else { 30.0 }, |times| times as f64);
     let mut source = Cairn::start(plan, "response-source", "127.0.0.1:0", MEMORY_DEFAULT_MIB)?;
     let device: u64 = if plan.quick { 1 << 30 } else { 6 << 30 };
     source.cli(&["volume", "create", VOLUME, "--size", &device.to_string()])?;
