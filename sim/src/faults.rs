@@ -201,6 +201,7 @@ fn told(error: &VolumeError) -> Result<()> {
     let fair = matches!(
         error,
         VolumeError::Damaged { .. }
+            | VolumeError::InodesLost(_)
             | VolumeError::Label(_)
             | VolumeError::LogDamaged { .. }
             | VolumeError::Device(_)

@@ -58,9 +58,9 @@ fn damaged_block(world: &mut World, rng: &mut Rng, timeline: &mut Timeline, tall
     world.note(timeline, &format!("! blocks {damaged:?} of the device rot"));
     match power_cycle(world) {
         Ok(()) => {}
-        Err(VolumeError::Damaged { vbn, .. }) => {
-            timeline.observe(vbn.0.to_le_bytes());
-            world.note(timeline, &format!("= opening is refused: block {vbn} is damaged"));
+        Err(VolumeError::InodesLost(reason)) => {
+            timeline.observe(reason.to_string().bytes());
+            world.note(timeline, &format!("= no changes are taken: {reason}"));
             tally.fault(Fault::Rot, Fate::Refused);
             return Ok(());
         }

@@ -186,7 +186,16 @@ impl World {
         Ok(world)
     }
 
+    /// One that takes no changes for want of inodes counts as one that does not open.
     pub(crate) fn open(&mut self) -> Result<Arc<Volume>, VolumeError> {
+        let volume = self.open_as_it_is()?;
+        match volume.status().latched {
+            Some(reason @ VolumeError::InodesLost(_)) => Err(reason),
+            _ => Ok(volume),
+        }
+    }
+
+    pub(crate) fn open_as_it_is(&mut self) -> Result<Arc<Volume>, VolumeError> {
         let clock: Arc<dyn Clock> = self.clock.clone();
         let (eye, [device, log]) = Eye::on(&self.device, self.fault_rng.fork());
         self.eye = Some(eye);

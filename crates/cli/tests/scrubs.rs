@@ -269,6 +269,55 @@ fn damaged_blocks_come_back_from_the_other_side_and_what_cannot_stays_in_status(
     }
 }
 
+/// Spoils every version of the block of inodes that the LUN of `bytes` is in.
+fn rot_inodes(server: &Running, bytes: u64) {
+    let path = server.data.join("volumes/vol0/volume.img");
+    let image = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let mut block = vec![0; 4096];
+    let mut found = 0;
+    for number in 0..image.metadata().unwrap().len() / 4096 {
+        image.read_exact_at(&mut block, number * 4096).unwrap();
+        let is_it =
+            |inode: &[u8]| inode[0] == 2 && inode.windows(8).any(|field| field == bytes.to_le_bytes());
+        if block.chunks(128).any(is_it) {
+            image.write_all_at(b"x", number * 4096 + 100).unwrap();
+            found += 1;
+        }
+    }
+    assert!(found > 0, "they are in the file");
+}
+
+/// Such a volume did not open: it could be failed over, and that was all, though the mirror had the one block that was missing.
+#[test]
+fn volume_whose_inodes_have_rotted_gets_them_from_its_mirror_and_takes_changes_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut source, mut destination) = mirrored(dir.path());
+    destination.kill();
+    assert_eq!(source.terminate(), 0);
+    rot_inodes(&source, 4 << 20);
+    source.restart();
+    let problems = source.json(&["status"])["problems"].to_string();
+    assert!(
+        problems.contains("takes no changes until the inodes of files 0 to 31 can be read"),
+        "{problems}"
+    );
+    assert!(problems.contains("a mirror that has them gives them back by itself"), "{problems}");
+    source.bad(25, "read-only", &["snapshot", "create", "vol0@none"]);
+    destination.restart();
+    // The mirror looks after its source within seconds, and with an update, which may come too early itself.
+    let _ = destination.run(&["mirror", "update", "vol0"]);
+    running::wait_until("it is mended", || source.json(&["status"])["problems"] == serde_json::json!([]));
+    running::wait_until("the LUN is there", || source.has_export("vol0/db"));
+    let mut disk = source.disk("vol0/db");
+    assert_eq!(disk.read(8192, 4096).unwrap(), marked(1));
+    disk.write(65536, &marked(9)).unwrap();
+    disk.flush().unwrap();
+    destination.good(&["mirror", "update", "vol0"]);
+    assert_eq!(destination.disk("vol0/db").read(65536, 4096).unwrap(), marked(9));
+    assert_eq!(destination.json(&["mirror", "verify", "vol0", "--scrub"])["differences_total"], 0);
+    assert_eq!(source.good(&["volume", "check", "vol0", "--deep"]), "volume vol0 is sound\n");
+}
+
 #[test]
 fn verification_compares_both_sides_and_says_what_it_cost_and_when_it_was() {
     let dir = tempfile::tempdir().unwrap();

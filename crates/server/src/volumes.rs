@@ -491,7 +491,7 @@ impl Volumes {
             if let Some(source) = open.volume.status().latched {
                 problems.push(open.problem_of_full_history(&source).unwrap_or_else(|| {
                     // What it failed with is mended, and the server started anew: only then it takes writes again.
-                    let error = ServerError::volume(&open.name)(VolumeError::Latched(Box::new(source)));
+                    let error = ServerError::volume(&open.name)(VolumeError::of_latched(source));
                     let (message, next) = (error.to_string(), error.next());
                     api::Problem { subject: open.name.clone(), message, next }
                 }));

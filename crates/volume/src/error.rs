@@ -224,21 +224,45 @@ pub enum VolumeError {
         "the volume is read-only since a write to its device failed ({0}); mend the device and restart the server"
     )]
     Latched(Box<VolumeError>),
+    /// Inodes can't be read without which no consistency point may be made: where a since map may be, or what was changed since the last one. It is over once they can be.
+    #[error(
+        "the volume takes no changes until {} can be read: its last consistency point wrote them, or they were changed since",
+        place_of(.0)
+    )]
+    InodesLost(Box<VolumeError>),
     /// It was closed.
     #[error("the volume is closed")]
     Closed,
 }
 
 impl VolumeError {
+    /// What is told of a volume that takes no changes for that reason.
+    pub fn of_latched(reason: VolumeError) -> Self {
+        match reason {
+            VolumeError::InodesLost(_) => reason,
+            reason => VolumeError::Latched(Box::new(reason)),
+        }
+    }
+
     /// As a device's clients hear it, for a request of `length` bytes at `offset`.
     pub fn to_device(&self, offset: u64, length: u64) -> DeviceError {
         match self {
             VolumeError::Device(error) => error.clone(),
             VolumeError::NoSpace | VolumeError::TableFull => DeviceError::NoSpace { offset, length },
             VolumeError::Damaged { .. } | VolumeError::Label(_) => DeviceError::Corrupt { offset, length },
-            VolumeError::WrongRole(_) | VolumeError::Latched(_) => DeviceError::ReadOnly,
+            VolumeError::WrongRole(_) | VolumeError::Latched(_) | VolumeError::InodesLost(_) => {
+                DeviceError::ReadOnly
+            }
             _ => DeviceError::OutOfService,
         }
+    }
+}
+
+/// What it is that can't be read.
+fn place_of(error: &VolumeError) -> String {
+    match error {
+        VolumeError::Damaged { place, .. } => place.to_string(),
+        error => format!("inodes ({error})"),
     }
 }
 

@@ -256,6 +256,7 @@ impl Volume {
             since_maps: Vec::new(),
             log_left: false,
             latched: None,
+            looked_for_inodes: options.clock.monotonic(),
             closed: false,
             receiving: false,
             arrivals: None,
@@ -312,12 +313,13 @@ impl Volume {
             flushes: AtomicU64::new(0),
             consistency_points: AtomicU64::new(0),
         });
-        match volume.find_special_files() {
-            // What shows an image needs none of that until it takes writes, and it is looked for again then. A mirror is mended from its source once it is open, and an image dump read as far as it can be.
-            Err(error) if volume.status_role() == Role::Destination => {
-                tracing::warn!(%error, "inodes of the image that is shown can't be read; it takes no writes before they can");
+        if let Err(error) = volume.find_special_files() {
+            // What shows an image needs none of that until it takes writes, and it is looked for again then. An image dump is read as far as it can be, and a volume as well, which
+            // takes no changes before its mirror has given back what it needs for one.
+            tracing::error!(%error, "inodes can't be read that have to be known before anything is changed");
+            if volume.status_role() == Role::Normal {
+                volume.state.lock().latched = Some(VolumeError::InodesLost(Box::new(error)));
             }
-            outcome => outcome?,
         }
         Ok(volume)
     }
@@ -492,19 +494,18 @@ impl Volume {
         let mut removed = Vec::new();
         let mut since_maps = Vec::new();
         let mut levels = 1;
-        let mut state = self.state.lock();
-        // What the log says of inodes lacks their blocks, which the root has.
-        let mut replayed = std::mem::take(&mut state.open.inodes);
-        let written: Vec<FileId> = state.open.files.keys().copied().collect();
-        drop(state);
+        let (replayed, written) = {
+            let state = self.state.lock();
+            (state.open.inodes.clone(), state.open.files.keys().copied().collect::<Vec<_>>())
+        };
         let changed: BTreeSet<FileId> = replayed.keys().copied().chain(written).collect();
+        // What the log says of inodes lacks their blocks, which the root has.
+        let mut trees = Vec::new();
         let mut visit = |inode: Inode| {
             levels = levels.max(inode.tree.height);
             since_maps.extend(SinceMap::of(&inode));
-            match replayed.get_mut(&inode.id) {
-                Some(Some(changed)) => {
-                    changed.tree = TreeRef { length: changed.tree.length, ..inode.tree };
-                }
+            match replayed.get(&inode.id) {
+                Some(Some(_)) => trees.push((inode.id, inode.tree)),
                 _ if inode.removed => removed.push(inode.id),
                 _ => {}
             }
@@ -528,8 +529,12 @@ impl Volume {
                 removed.push(inode.id);
             }
         }
-        state = self.state.lock();
-        state.open.inodes.append(&mut replayed);
+        let mut state = self.state.lock();
+        for (file, tree) in trees {
+            if let Some(Some(changed)) = state.open.inodes.get_mut(&file) {
+                changed.tree = TreeRef { length: changed.tree.length, ..tree };
+            }
+        }
         looked?;
         state.removed = removed;
         state.since_maps = since_maps;

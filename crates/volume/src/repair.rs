@@ -15,6 +15,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use cairn_base::{Checksum, Vbn};
 use cairn_device::Block;
@@ -30,6 +31,9 @@ use crate::volume::Volume;
 
 /// Damaged blocks that are remembered; more are counted.
 const DAMAGED_MAX: usize = 1024;
+
+/// How often inodes are looked for without which no changes are taken.
+const LOOK_FOR_INODES_EVERY: Duration = Duration::from_secs(5);
 
 /// A block that did not verify when it was read, by a client, a check or a scrub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,15 +78,22 @@ pub(crate) struct Damage {
 }
 
 impl Damage {
+    /// It is said once, however often it is met.
     pub(crate) fn note(&self, want: &Wanted) {
-        self.add(DamagedBlock { vbn: want.pointer.vbn, checksum: want.pointer.checksum, place: want.place });
+        let Wanted { pointer, place } = *want;
+        if self.add(DamagedBlock { vbn: pointer.vbn, checksum: pointer.checksum, place }) {
+            tracing::error!(vbn = pointer.vbn.0, %place, "a block is damaged; it is not served");
+        }
     }
 
-    fn add(&self, block: DamagedBlock) {
+    /// Whether it was not known.
+    fn add(&self, block: DamagedBlock) -> bool {
         let mut blocks = self.blocks.lock();
-        if blocks.len() < DAMAGED_MAX {
-            blocks.entry((block.vbn, block.checksum.0)).or_insert(block);
+        let is_new = !blocks.contains_key(&(block.vbn, block.checksum.0));
+        if is_new && blocks.len() < DAMAGED_MAX {
+            blocks.insert((block.vbn, block.checksum.0), block);
         }
+        is_new
     }
 
     fn get(&self, vbn: Vbn, checksum: Checksum) -> Option<DamagedBlock> {
@@ -103,7 +114,9 @@ impl Volume {
 
     /// Counts blocks as damaged that were so before the volume was opened, until they are [looked at again](Self::look_again) or repaired.
     pub fn remember_damaged(&self, blocks: impl IntoIterator<Item = DamagedBlock>) {
-        blocks.into_iter().for_each(|block| self.store.damage().add(block));
+        for block in blocks {
+            self.store.damage().add(block);
+        }
     }
 
     /// Blocks that were repaired since opening.
@@ -147,11 +160,47 @@ impl Volume {
             Repaired::Written
         };
         self.store.damage().forget(vbn, checksum);
+        self.inodes_may_be_there();
         let mut state = self.state.lock();
         let stranded = std::mem::take(&mut state.stranded);
         state.removed.extend(stranded);
         self.work.notify_one();
         Ok(outcome)
+    }
+
+    /// Whether the device gives by now what it did not when the volume was opened.
+    pub(crate) fn look_for_inodes(self: &Arc<Self>) {
+        {
+            let (now, mut state) = (self.clock.monotonic(), self.state.lock());
+            if now.saturating_sub(state.looked_for_inodes) < LOOK_FOR_INODES_EVERY {
+                return;
+            }
+            state.looked_for_inodes = now;
+        }
+        let is_of_inodes = |block: &DamagedBlock| match block.place {
+            Place::Data { file, .. } => file == INODE_FILE,
+            Place::Node(node) => node.file == INODE_FILE,
+            Place::Unknown => false,
+        };
+        for block in self.damaged().iter().filter(|block| is_of_inodes(block)) {
+            if let Err(error) = self.look_again(block) {
+                tracing::debug!(vbn = block.vbn.0, %error, "a damaged block can't be looked at");
+            }
+        }
+    }
+
+    /// Takes changes again if that waited for inodes which can be read by now; for who holds `commit`.
+    fn inodes_may_be_there(self: &Arc<Self>) {
+        if !self.state.lock().inodes_are_lost() {
+            return;
+        }
+        match self.find_special_files() {
+            Ok(()) => {
+                self.state.lock().latched = None;
+                tracing::warn!("the inodes that were missing can be read: the volume takes changes again");
+            }
+            Err(reason) => tracing::warn!(%reason, "inodes can't be read still"),
+        }
     }
 
     /// The pointer to a damaged block in any root that has it; `commit` is held. None when nothing has it any more.
@@ -161,7 +210,7 @@ impl Volume {
     ) -> Result<Option<(BlockPointer, Arc<Redirects>)>, VolumeError> {
         let (roots, redirects) = {
             let state = self.state.lock();
-            state.check_open()?;
+            state.check_mendable()?;
             let snapshots = state.snapshots.iter().map(|entry| entry.root);
             let roots: Vec<Root> = std::iter::once(state.committed.root).chain(snapshots).collect();
             (roots, state.committed.redirects.clone())
@@ -188,19 +237,18 @@ impl Volume {
     /// # Errors
     /// [`VolumeError::Refused`] while a node above it is damaged too. What was known of the block stays known.
     pub fn look_again(self: &Arc<Self>, block: &DamagedBlock) -> Result<Health, VolumeError> {
-        let found = {
-            let _commit = self.commit.lock();
-            self.find_damaged(block)?
-        };
-        let Some((pointer, redirects)) = found else {
+        let commit = self.commit.lock();
+        let Some((pointer, redirects)) = self.find_damaged(block)? else {
             self.store.damage().forget(block.vbn, block.checksum);
             return Ok(Health::Gone);
         };
         let wanted = [Wanted { pointer, place: block.place }];
         if self.store.load_past_cache(&wanted, &redirects).into_iter().all(|read| read.is_ok()) {
             self.store.damage().forget(block.vbn, block.checksum);
+            self.inodes_may_be_there();
             return Ok(Health::Sound);
         }
+        drop(commit);
         match self.store.cached(&pointer) {
             Some(bytes) => self.repair(block.vbn, block.checksum, &bytes).map(|repaired| match repaired {
                 Repaired::Written => Health::Mended,

@@ -168,6 +168,8 @@ pub(crate) struct State {
     /// The device of the intent log failed, and the log went into the label area.
     pub(crate) log_left: bool,
     pub(crate) latched: Option<VolumeError>,
+    /// When inodes without which no changes are taken were looked for, by the clock that never goes back.
+    pub(crate) looked_for_inodes: Duration,
     pub(crate) closed: bool,
     /// A transfer into this volume is in progress.
     pub(crate) receiving: bool,
@@ -183,9 +185,22 @@ impl State {
             return Err(VolumeError::Closed);
         }
         match &self.latched {
-            Some(reason) => Err(VolumeError::Latched(Box::new(reason.clone()))),
+            Some(reason) => Err(VolumeError::of_latched(reason.clone())),
             None => Ok(()),
         }
+    }
+
+    /// The same for who mends blocks.
+    pub(crate) fn check_mendable(&self) -> Result<(), VolumeError> {
+        match self.inodes_are_lost() && !self.closed {
+            true => Ok(()),
+            false => self.check_open(),
+        }
+    }
+
+    /// Whether it takes no changes until inodes can be read ([`VolumeError::InodesLost`]).
+    pub(crate) fn inodes_are_lost(&self) -> bool {
+        matches!(self.latched, Some(VolumeError::InodesLost(_)))
     }
 
     pub(crate) fn check_writable(&self) -> Result<(), VolumeError> {

@@ -282,7 +282,6 @@ impl Store {
     fn verify(&self, want: &Wanted, block: Block, keep: Keep) -> Result<Block, VolumeError> {
         let damaged = || VolumeError::Damaged { vbn: want.pointer.vbn, place: want.place };
         if Checksum::of(&block[..]) != want.pointer.checksum {
-            tracing::error!(vbn = want.pointer.vbn.0, place = %want.place, "a block is damaged; it is not served");
             return Err(damaged());
         }
         if let Place::Node(address) = want.place {

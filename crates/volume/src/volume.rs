@@ -189,7 +189,13 @@ impl Volume {
     /// The failure that latched the volume; there is nothing more to do for it.
     pub fn background(self: &Arc<Self>, patience: Duration) -> Result<(), VolumeError> {
         let mut state = self.state.lock();
-        state.check_open()?;
+        state.check_mendable()?;
+        if state.inodes_are_lost() {
+            self.work.wait_for(&mut state, patience);
+            drop(state);
+            self.look_for_inodes();
+            return Ok(());
+        }
         if state.role == Role::Destination {
             // While something is received it keeps its own account of what is in use.
             if !state.receiving {
@@ -246,8 +252,8 @@ impl Volume {
     /// The failure that latched the volume; there is nothing more to do for it.
     pub fn write_back(self: &Arc<Self>, patience: Duration) -> Result<(), VolumeError> {
         let mut state = self.state.lock();
-        state.check_open()?;
-        if self.wants_write_back(&state) {
+        state.check_mendable()?;
+        if !state.inodes_are_lost() && self.wants_write_back(&state) {
             drop(state);
             return self.place(PLACE_BLOCKS, u64::MAX).map(drop);
         }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use cairn_base::{Checksum, Lba, Rng, SnapshotId};
 use cairn_device::Device;
 use cairn_mirror::{Client, Compression, Destination, MirrorError, PeerName, Verified, VerifyWork, Work};
-use cairn_volume::{BlockRead, Image, Look, Part, Piece, Place, Position, Until, VolumeError};
+use cairn_volume::{BlockRead, Image, Look, Part, Piece, Place, Position, Until};
 use parking_lot::Mutex;
 
 use super::{Offering, Offers, PEER, Pair, RELATIONSHIP, VOLUME_NAME, With, offer, talk_out};
@@ -73,14 +73,7 @@ impl Pair {
             let Some(block) = victim(side, self.shown.target, fault, rng)? else { return Ok(None) };
             side.device.corrupt(block * BLOCK, BLOCK, rng);
         }
-        if !self.restart().context("opening with damage")? {
-            // The other side has all that it had.
-            ensure!(rots, "a volume without damage does not open");
-            return self
-                .both(&offers)
-                .map(|_| Some(Fate::Refused))
-                .context("beside a side that does not open");
-        }
+        self.restart().context("opening with damage")?;
         if !rots {
             for _ in 0..8 {
                 self.source.live(timeline)?;
@@ -114,16 +107,7 @@ impl Pair {
         let is_latched = |world: &World| world.volume().status().latched.is_some();
         if is_latched(&self.source) || is_latched(&self.destination) {
             // A read that failed, or a write that went astray and was built upon, was noticed. The server starts anew.
-            if !self.restart().context("opening after a failure")? {
-                ensure!(
-                    fault != CopyFault::PassingReadError,
-                    "a read error that has passed harms a volume for good"
-                );
-                return self
-                    .both(&offers)
-                    .map(|_| Some(Fate::Refused))
-                    .context("beside a side that does not open");
-            }
+            self.restart().context("opening after a failure")?;
             self.both(&offers).context("after a failure")?;
         }
         let mut last = None;
@@ -140,25 +124,24 @@ impl Pair {
         let whole = refused == 0 && last.as_ref().is_some_and(clean);
         if rots || fault == CopyFault::PassingReadError {
             ensure!(whole, "what only one side lost is not mended: {refused} reads refused, {last:?}");
+            ensure!(
+                !is_latched(&self.source) && !is_latched(&self.destination),
+                "changes are not taken again"
+            );
         }
         Ok(Some(if whole { Fate::Survived } else { Fate::Reported }))
     }
 
-    /// Both servers start anew, with nothing in memory. False when one of the volumes does not open, for damage that it tells; it stays closed.
-    fn restart(&mut self) -> Result<bool> {
+    /// Both servers start anew, with nothing in memory.
+    fn restart(&mut self) -> Result<()> {
         self.sessions = Default::default();
-        let mut all_open = true;
         for world in [&mut self.source, &mut self.destination] {
             world.held.clear();
             world.volume = None;
             world.power_cycle();
-            match world.open() {
-                Ok(volume) => world.volume = Some(volume),
-                Err(VolumeError::Damaged { .. }) => all_open = false,
-                Err(error) => return Err(error.into()),
-            }
+            world.volume = Some(world.open_as_it_is()?);
         }
-        Ok(all_open)
+        Ok(())
     }
 
     /// Every block of every image of both sides, where they are open, is as it must be, or can't be read. How many can't.

@@ -110,7 +110,7 @@ impl TreeError {
             TreeError::Unsupported => 95,
             TreeError::Stale => 116,
             TreeError::Quota => 122,
-            TreeError::Volume(VolumeError::Latched(_)) => 30,
+            TreeError::Volume(VolumeError::Latched(_) | VolumeError::InodesLost(_)) => 30,
             TreeError::Volume(_) => 5,
         }
     }

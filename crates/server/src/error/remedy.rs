@@ -595,7 +595,7 @@ pub(crate) fn volume_kind(error: &VolumeError) -> ErrorKind {
         | VolumeError::OtherHead => ErrorKind::Busy,
         VolumeError::WrongRole(_) => ErrorKind::WrongRole,
         VolumeError::Refused(_) => ErrorKind::Diverged,
-        VolumeError::Latched(_) => ErrorKind::ReadOnly,
+        VolumeError::Latched(_) | VolumeError::InodesLost(_) => ErrorKind::ReadOnly,
         VolumeError::Closed => ErrorKind::Interrupted,
     }
 }
@@ -637,6 +637,9 @@ pub(crate) fn volume_next(volume: &str, error: &VolumeError) -> String {
             ErrorKind::NoSpace => "make room on the file system of its device, then restart the server".into(),
             _ => "mend the device, then restart the server".into(),
         },
+        VolumeError::InodesLost(_) => "a mirror that has them gives them back by itself (`cairn mirror status` says whether one answers), and the volume takes \
+                                       changes at once; else fail over to a mirror, or restore an image dump"
+            .into(),
         VolumeError::LogDamaged { .. } => format!(
             "fail over to the mirror, or restore the device; `cairn volume log {volume} --discard-lost` opens at the last \
              consistency point, without what was flushed since"

@@ -1,5 +1,7 @@
 //! Blocks of inodes that have rotted: who loses what by it, and who goes on.
 
+use std::time::Duration;
+
 use cairn_base::Vbn;
 use cairn_format::{BlockPointer, INODES_PER_BLOCK, SegmentKind};
 
@@ -32,9 +34,26 @@ fn rot(device: &MemoryDevice, volume: &Arc<Volume>, vbn: Vbn) -> Block {
     sound
 }
 
-fn try_open(device: &Arc<MemoryDevice>) -> Result<Arc<Volume>, VolumeError> {
-    let clock = Arc::new(ManualClock::new(Timestamp(1)));
-    Volume::open(device.clone(), OpenOptions { cache_bytes: 1 << 20, clock })
+/// Opens a volume that takes no changes for want of inodes.
+fn open_without_changes(device: &Arc<MemoryDevice>) -> Arc<Volume> {
+    open_without_changes_at(device, Arc::new(ManualClock::new(Timestamp(1))))
+}
+
+fn open_without_changes_at(device: &Arc<MemoryDevice>, clock: Arc<ManualClock>) -> Arc<Volume> {
+    let options = OpenOptions { cache_bytes: 1 << 20, clock };
+    let volume = Volume::open(device.clone(), options).expect("what there is can be looked at");
+    assert!(matches!(volume.status().latched, Some(VolumeError::InodesLost(_))), "it is told");
+    let lost = |outcome: Result<(), VolumeError>| {
+        assert!(matches!(outcome, Err(VolumeError::InodesLost(_))), "{outcome:?}");
+    };
+    lost(volume.compound().create(FileKind::Lun, 4096).map(drop));
+    lost(volume.create_snapshot("none").map(drop));
+    lost(volume.consistency_point().map(drop));
+    lost(volume.delete_since(1));
+    lost(volume.flush());
+    volume.background(Duration::ZERO).expect("there is nothing to do, and it goes on later");
+    volume.write_back(Duration::ZERO).expect("there is nothing to do, and it goes on later");
+    volume
 }
 
 /// It was rewritten, or the whole volume given up, for a few files that nobody may have asked for in years.
@@ -123,7 +142,7 @@ fn destination_takes_over_although_inodes_have_rotted() {
 
 /// A consistency point without a since map that there is would make the mirror miss what changes.
 #[test]
-fn inodes_of_since_maps_are_never_older_than_their_root_and_no_volume_opens_without_one() {
+fn inodes_of_since_maps_are_never_older_than_their_root_and_no_volume_takes_changes_without_one() {
     let (device, volume) = fresh(4096);
     let lun = far_file(&volume);
     let all_are_new = |volume: &Arc<Volume>, maps: usize| {
@@ -182,34 +201,66 @@ fn inodes_of_since_maps_are_never_older_than_their_root_and_no_volume_opens_with
     for map in maps {
         let pointer = pointer_over(&volume, map.file, 0);
         let sound = rot(&device, &volume, pointer.vbn);
-        let refused = try_open(&device).err();
-        assert!(matches!(refused, Some(VolumeError::Damaged { .. })), "{map:?}: {refused:?}");
-        let (offset, _) =
-            volume.store.space().locate(SegmentKind::Space, pointer.vbn.0).expect("it is there");
-        device.write_from(offset, &sound[..]).expect("it is there");
+        let without = open_without_changes(&device);
+        without.close().expect("it closes");
+        drop(without);
+        let without = open_without_changes(&device);
+        assert_eq!(
+            without.repair(pointer.vbn, pointer.checksum, &sound).expect("it is written"),
+            Repaired::Written
+        );
+        assert_eq!(without.since_relationships(), volume.since_relationships());
+        change(&without);
+        without.flush().expect("it takes changes again");
     }
-    assert!(open(&device).acknowledge_since(1, second.id).is_ok());
+    let volume = open(&device);
+    assert!(volume.acknowledge_since(1, second.id).is_ok());
+    assert_sound(&volume);
 }
 
 /// The root does not have what the log says of them, and without their blocks nothing can be put together.
 #[test]
-fn volume_does_not_open_where_inodes_have_rotted_that_were_changed_since() {
+fn volume_takes_no_changes_until_inodes_can_be_read_that_were_changed_since() {
     let (device, volume) = fresh(4096);
-    let changed = far_file(&volume);
-    write(&volume, changed, 0, 1, 100).expect("there is room");
+    let changed = file(&volume, 10);
+    write(&volume, changed, 0, 10, 100).expect("there is room");
     let other = far_file(&volume);
     write(&volume, other, 0, 1, 200).expect("there is room");
     volume.consistency_point().expect("it commits");
     write(&volume, other, 0, 1, 300).expect("there is room");
     volume.consistency_point().expect("it commits");
     write(&volume, changed, 0, 1, 400).expect("there is room");
+    volume.compound().resize(changed, 20 * 4096).expect("there is room");
     volume.flush().expect("it flushes");
     let pointer = pointer_over(&volume, changed, 0);
     let sound = rot(&device, &volume, pointer.vbn);
-    let (offset, _) = volume.store.space().locate(SegmentKind::Space, pointer.vbn.0).expect("it is there");
     drop(volume);
-    let refused = try_open(&device).err();
-    assert!(matches!(refused, Some(VolumeError::Damaged { .. })), "{refused:?}");
+    let clock = Arc::new(ManualClock::new(Timestamp(1)));
+    let volume = open_without_changes_at(&device, clock.clone());
+    assert_eq!(read(&volume, other, 0, 1), [300]);
+    for lba in [0, 1, 15] {
+        let mut reads = [BlockRead::new(Lba(lba), 1)];
+        volume.read(changed, &mut reads, true);
+        assert!(reads[0].outcome.as_ref().is_some_and(Result::is_err), "what is there is not known: no hole");
+    }
+    assert!(volume.allocated(changed, Lba(1), 1).is_err());
+    let damaged = volume.damaged();
+    assert_eq!(damaged.len(), 1, "{damaged:?}");
+    assert_eq!(volume.look_again(&damaged[0]).expect("it is looked at"), Health::Damaged);
+    assert!(write(&volume, other, 0, 1, 7).is_err());
+    // The device gives what it had: nobody has to bring it.
+    let (offset, _) = volume.store.space().locate(SegmentKind::Space, pointer.vbn.0).expect("it is there");
     device.write_from(offset, &sound[..]).expect("it is there");
-    assert_eq!(read(&open(&device), changed, 0, 1), [400]);
+    clock.advance(Duration::from_secs(1));
+    volume.background(Duration::ZERO).expect("it looks now and then");
+    assert!(write(&volume, other, 0, 1, 7).is_err(), "not each time");
+    clock.advance(Duration::from_secs(60));
+    volume.background(Duration::ZERO).expect("it looks now and then");
+    write(&volume, other, 0, 1, 500).expect("it takes changes again");
+    volume.consistency_point().expect("it commits");
+    drop(volume);
+    let volume = open(&device);
+    assert_eq!(read(&volume, changed, 0, 11), [&[400][..], &(101..110).collect::<Vec<_>>(), &[0]].concat());
+    assert_eq!(read(&volume, other, 0, 1), [500]);
+    assert_sound(&volume);
 }
