@@ -505,6 +505,10 @@ impl Source {
         if status.id != update.id {
             return Err(Refusal::WrongVolume { expected: update.id, found: status.id });
         }
+        if let Some(reason @ VolumeError::InodesLost(_)) = &status.latched {
+            // Since maps may be among what can't be read: without them nothing would seem to be in common.
+            return Err(Refusal::from(reason));
+        }
         let head = handed_over(volume, prefix);
         let relays = status.role != Role::Normal && head.is_none();
         if relays && volume.own_head().is_some() {

@@ -38,7 +38,9 @@ impl Source {
             Some(files) if base.is_none() && of.base.0 != 0 => Some(ask(stream, files)?),
             _ => None,
         };
-        if follows && of.base.0 != 0 && volume.status_role() == Role::Normal {
+        // Where since maps may be among what can't be read nothing is known of what it shows.
+        let knows = !matches!(volume.status().latched, Some(VolumeError::InodesLost(_)));
+        if follows && knows && of.base.0 != 0 && volume.status_role() == Role::Normal {
             let began = known.filter(|known| known.began.file.is_some()).map(|known| known.began);
             let shows = base.map(|base| (base.root.generation, base.root.changed));
             let shows = shows.or(began.map(|began| (began.generation, began.changed)));

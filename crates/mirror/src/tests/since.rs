@@ -450,3 +450,41 @@ fn source_tells_no_lag_of_an_image_from_which_its_mirror_went_back() {
         assert_eq!(age(&pair), Some(Duration::ZERO), "{hold} {kept}: it has confirmed one");
     }
 }
+
+/// Spoils the block of inodes that the source's since maps are in, and gives what it had, by its place.
+fn rot_since_maps(pair: &mut Pair) -> (u64, Vec<u8>) {
+    let bytes = copy_of(&pair.source_device);
+    // The kind of an inode is its first byte.
+    let may_be = |block: &[u8]| block.chunks(128).any(|inode| inode[0] == 3 || inode[0] == 4);
+    for (at, block) in bytes.chunks(4096).enumerate().filter(|(_, block)| may_be(block)) {
+        let offset = at as u64 * 4096;
+        pair.source_device.write_from(offset, &[9; 4096]).expect("written");
+        pair.source = open(&pair.source_device, &pair.clock);
+        if pair.source.status().latched.is_some() {
+            return (offset, block.to_vec());
+        }
+        pair.source_device.write_from(offset, block).expect("written");
+    }
+    panic!("no block has them");
+}
+
+/// They are not lost for good: somebody who is told that has everything compared, or begins anew.
+#[test]
+fn source_whose_since_maps_cannot_be_read_does_not_say_that_there_is_no_common_base() {
+    let (mut pair, mut rng) = unheld(11);
+    pair.write(pair.files[0], 0, 300, &mut rng);
+    pair.update().expect("a baseline");
+    delete_all(&pair);
+    pair.write(pair.files[0], 0, 10, &mut rng);
+    pair.source.close().expect("closed");
+    let (offset, block) = rot_since_maps(&mut pair);
+    let refused = pair.update();
+    assert!(matches!(refused, Err(MirrorError::Refused(Refusal::SourceFailed))), "{refused:?}");
+    let mirror = pair.mirror();
+    let _ = pair.refresh(&mirror);
+    drop(mirror);
+    pair.source_device.write_from(offset, &block).expect("written");
+    pair.source = open(&pair.source_device, &pair.clock);
+    assert_eq!(pair.update().expect("an update").kind, TransferKind::Update);
+    pair.assert_same();
+}
