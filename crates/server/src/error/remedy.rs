@@ -637,9 +637,10 @@ pub(crate) fn volume_next(volume: &str, error: &VolumeError) -> String {
             ErrorKind::NoSpace => "make room on the file system of its device, then restart the server".into(),
             _ => "mend the device, then restart the server".into(),
         },
-        VolumeError::InodesLost(_) => "a mirror that has them gives them back by itself (`cairn mirror status` says whether one answers), and the volume takes \
-                                       changes at once; else fail over to a mirror, or restore an image dump"
-            .into(),
+        VolumeError::InodesLost(_) => format!(
+            "a mirror that has them gives them back by itself (`cairn mirror status` says whether one answers), and the volume takes changes at once; else fail over to a mirror, go on \
+             from a snapshot (`cairn snapshot list {volume}`, then `cairn clone create {volume}@SNAPSHOT NEW`), or restore an image dump"
+        ),
         VolumeError::LogDamaged { .. } => format!(
             "fail over to the mirror, or restore the device; `cairn volume log {volume} --discard-lost` opens at the last \
              consistency point, without what was flushed since"
