@@ -38,7 +38,9 @@ pub fn run(
             if let Some(block) = tables.get(rng.below(tables.len().max(1) as u64) as usize) {
                 world.device.corrupt(block * BLOCK, BLOCK, rng);
             }
-            reopened(world)?
+            let fate = reopened(world)?;
+            ensure!(fate == Fate::Survived, "a block of a table has no copy: {fate:?}");
+            fate
         }
         Fault::ReadError => {
             let blocks = world.device.geometry().length / BLOCK;

@@ -58,7 +58,7 @@ impl Volume {
         zero_ring(device, layout.log_start, layout.log_blocks)?;
         let mut label = LabelSpace::new(&layout);
         let table = SnapshotTable::default().replaced_by(image.snapshots.clone(), options.id, &mut label)?;
-        let mut writes = table.writes.operations();
+        let mut writes = table.writes.operations(&label);
         device.run(&mut writes);
         writes.into_iter().try_for_each(|write| write.into_outcome())?;
         let newest = image.snapshots.iter().map(|entry| entry.id.0).max().unwrap_or(0);

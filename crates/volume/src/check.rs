@@ -10,8 +10,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use cairn_base::{BLOCK_SIZE, FileId, Lba, SnapshotId, Vbn};
+use cairn_device::Operation;
 use cairn_format::layout::{SUPERBLOCK_A, SUPERBLOCK_B};
-use cairn_format::{BlockPointer, INODES_PER_BLOCK, Inode, Root, Superblock, TreeRef};
+use cairn_format::{BlockPointer, INODES_PER_BLOCK, Inode, Root, Structure, Superblock, TreeRef};
 
 use crate::block_set::{BlockSet, numbers};
 use crate::compare::{ACTIVE_MAP, INODE_FILE, Maps};
@@ -20,6 +21,7 @@ use crate::image::{AllImages, Image};
 use crate::log_device::damaged_headers;
 use crate::space::Redirects;
 use crate::store::Wanted;
+use crate::table::TableReader;
 use crate::tree::{BATCH, Tree, difference_past};
 use crate::volume::Volume;
 
@@ -35,6 +37,13 @@ pub enum Finding {
     LogHeader {
         /// Its block on the log device.
         address: u64,
+    },
+    /// A block of the table of snapshots, or of the redirect map, does not verify or can't be read.
+    TableBlock {
+        /// Its block on the device.
+        address: u64,
+        /// Its copy serves, from which a scrub and the next opening write it anew. Without one the volume can't be opened again.
+        has_copy: bool,
     },
     /// A block does not have the checksum that its parent names, or can't be read. Reads of it fail.
     DamagedBlock {
@@ -108,6 +117,7 @@ impl Finding {
             | Finding::OrphanSnapshot { snapshot, .. } => Some(*snapshot),
             Finding::SuperblockSlot { .. }
             | Finding::LogHeader { .. }
+            | Finding::TableBlock { .. }
             | Finding::UsedBlockIsFree { .. }
             | Finding::SharedRedirectSlot { .. } => None,
         }
@@ -126,6 +136,18 @@ impl std::fmt::Display for Finding {
             }
             Finding::LogHeader { address } => {
                 write!(f, "the header at block {address} of the log device is damaged; the other copy serves")
+            }
+            Finding::TableBlock { address, has_copy: true } => {
+                write!(
+                    f,
+                    "block {address} of the device, of the tables of snapshots and redirects, is damaged; its copy serves, and a scrub writes it anew"
+                )
+            }
+            Finding::TableBlock { address, has_copy: false } => {
+                write!(
+                    f,
+                    "block {address} of the device, of the tables of snapshots and redirects, is damaged, and so is its copy: the volume can't be opened again. Make an image dump of it now, or fail over to a mirror"
+                )
             }
             Finding::DamagedBlock { vbn, place, snapshot } => {
                 write!(f, "block {vbn} is damaged: {place} in {} cannot be read", of(snapshot))
@@ -278,7 +300,7 @@ impl Volume {
             blocks_total: used_blocks,
             snapshot: SnapshotId(0),
         };
-        checker.report.findings = self.label_findings();
+        checker.report.findings = self.label_findings(false);
         let roots: BTreeMap<SnapshotId, Root> =
             snapshots.iter().map(|(entry, _)| (entry.id, entry.root)).collect();
         for (entry, image) in &snapshots {
@@ -298,9 +320,9 @@ impl Volume {
         Ok(checker.report)
     }
 
-    /// What is wrong with superblock slots and the headers of the log device.
-    pub(crate) fn label_findings(&self) -> Vec<Finding> {
-        let mut findings = Vec::new();
+    /// What is wrong with superblock slots, tables and the headers of the log device. Who `mends` has tables written anew from their copies.
+    pub(crate) fn label_findings(&self, mends: bool) -> Vec<Finding> {
+        let mut findings = self.table_findings(mends);
         for address in [SUPERBLOCK_A, SUPERBLOCK_B] {
             let mut bytes = [0; BLOCK_SIZE];
             let read = self.store.device().read_into(address * BLOCK_SIZE as u64, &mut bytes);
@@ -313,6 +335,26 @@ impl Volume {
         let damaged = damaged_headers(log.area(), self.id()).into_iter();
         findings.extend(damaged.map(|address| Finding::LogHeader { address }));
         findings
+    }
+
+    fn table_findings(&self, mends: bool) -> Vec<Finding> {
+        // No table changes meanwhile.
+        let commit = self.commit.lock();
+        let Superblock { layout, snapshots, redirects, .. } = &commit.superblock;
+        let device = self.store.device();
+        let mut reader = TableReader::new(&**device, self.id(), layout);
+        reader.look_at(snapshots, Structure::SnapshotTable);
+        reader.look_at(redirects, Structure::RedirectMap);
+        let (with_copy, without) = reader.damaged();
+        let (_, missing) = reader.end();
+        if mends && !missing.is_empty() {
+            let writes = missing.into_iter().map(|(offset, block)| Operation::write(offset, block.into()));
+            let written = self.store.run(writes.collect()).and_then(|()| Ok(device.flush()?));
+            let _ = written.inspect_err(|error| tracing::warn!(%error, "tables can't be written anew"));
+        }
+        let finding = |(address, has_copy)| Finding::TableBlock { address, has_copy };
+        let served = with_copy.into_iter().map(|address| (address, true));
+        served.chain(without.into_iter().map(|address| (address, false))).map(finding).collect()
     }
 
     fn consistency_point_if_writable(self: &Arc<Self>) -> Result<(), VolumeError> {

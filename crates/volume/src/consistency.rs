@@ -264,7 +264,7 @@ impl Volume {
         }
         if let Some(table) = &table {
             superblock.snapshots = table.table.clone();
-            self.store.run(table.writes.operations())?;
+            self.store.run(table.writes.operations(&commit.label))?;
         }
         self.store.device().flush()?;
         self.write_superblock(&superblock)?;

@@ -25,7 +25,7 @@ use crate::since::SinceMap;
 use crate::space::{Space, device_blocks, fresh_layout};
 use crate::state::{Committed, State};
 use crate::store::Store;
-use crate::table::{LabelSpace, SnapshotTable, load_redirects};
+use crate::table::{SnapshotTable, TableReader, load_redirects};
 use crate::used::UsedMap;
 use crate::volume::{Commit, ROOT_DIRECTORY, Volume};
 
@@ -188,10 +188,10 @@ impl Volume {
         let blocks = space.blocks(SegmentKind::Space);
         let memory = Memory::of(options.cache_bytes);
         let mut store = Store::new(device.clone(), superblock.volume, space, &memory);
-        let mut label = LabelSpace::new(&superblock.layout);
-        let snapshots = SnapshotTable::load(&*device, superblock.volume, &mut label, &superblock.snapshots)?;
-        let (redirects, redirect_blocks) =
-            load_redirects(&*device, superblock.volume, &mut label, &superblock.redirects)?;
+        let mut tables = TableReader::new(&*device, superblock.volume, &superblock.layout);
+        let snapshots = SnapshotTable::load(&mut tables, &superblock.snapshots)?;
+        let (redirects, redirect_blocks) = load_redirects(&mut tables, &superblock.redirects)?;
+        let (label, missing) = tables.end();
         let redirects = Arc::new(redirects);
         let roots = snapshots.iter().map(|entry| &entry.root);
         let mut used = load_used(&store, &redirects, blocks, &superblock.root, roots);
@@ -264,6 +264,7 @@ impl Volume {
         };
         let (head, remains) = apply_log(&store, &mut state, found);
         let mut mends = Mends::default();
+        mends.push(missing);
         match area.external_log() {
             Some(_) => area.erase(&*device, &remains)?,
             None => mends.push(area.erasures(&remains)),

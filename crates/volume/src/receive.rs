@@ -174,7 +174,7 @@ impl Volume {
         let mut superblock = commit.superblock.clone();
         superblock.sequence += 1;
         superblock.redirects = table;
-        self.store.run(tables.operations())?;
+        self.store.run(tables.operations(&commit.label))?;
         self.store.device().flush()?;
         self.write_superblock(&superblock)?;
         commit.superblock = superblock;
@@ -541,8 +541,8 @@ impl Receiver {
         superblock.redirects = table;
         let written = volume
             .store
-            .run(prepared.writes.operations())
-            .and_then(|()| volume.store.run(tables.operations()))
+            .run(prepared.writes.operations(&commit.label))
+            .and_then(|()| volume.store.run(tables.operations(&commit.label)))
             .and_then(|()| volume.store.device().flush().map_err(VolumeError::from))
             .and_then(|()| volume.write_superblock(&superblock));
         if written.is_ok() {

@@ -51,15 +51,15 @@ impl Volume {
         ScrubCursor { done: SnapshotId(0), newest, current: None, position: Position::START }
     }
 
-    /// Reads the next blocks, about so many, past the cache, and moves the cursor on. The superblock slots and the headers of the log device are
-    /// looked at first.
+    /// Reads the next blocks, about so many, past the cache, and moves the cursor on. The superblock slots, the tables and the headers of the log device are
+    /// looked at first; blocks of tables are written anew from their copies.
     ///
     /// # Errors
     /// [`VolumeError::Closed`]; the cursor stays. Damage is no error: it is in the step.
     pub fn scrub(self: &Arc<Self>, cursor: &mut ScrubCursor, blocks: u64) -> Result<ScrubStep, VolumeError> {
         let mut step = ScrubStep::default();
         if (cursor.done, cursor.current, cursor.position) == (SnapshotId(0), None, Position::START) {
-            step.findings = self.label_findings();
+            step.findings = self.label_findings(true);
         }
         let (snapshots, parent) = (self.snapshots(), self.state.lock().parent);
         let root = cursor.choose(&snapshots);

@@ -2,6 +2,9 @@
 //!
 //! A table block is never overwritten while a superblock names it. A change is prepared (its blocks get new addresses and are
 //! written), the superblock commits it, and only then is it applied in memory and the old addresses are free.
+//!
+//! Without its tables a volume can't be opened. So there is a copy of each block half of the label space away, as long as no other block needs that place: nobody relies on it, and what is read there is
+//! believed by the checksum that names the block. Opening reads both and writes the one that is missing or damaged anew.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -41,16 +44,36 @@ impl LabelSpace {
         self.free
     }
 
+    /// A free block, of those whose other place is free as well if there are any.
     fn allocate(&mut self) -> Result<u64, VolumeError> {
         if self.free == 0 {
             return Err(VolumeError::TableFull);
         }
-        while self.used[self.cursor] {
-            self.cursor = (self.cursor + 1) % self.used.len();
-        }
+        let from_cursor = (0..self.used.len()).map(|n| (self.cursor + n) % self.used.len());
+        let mut free = from_cursor.filter(|n| !self.used[*n]);
+        let first = free.next().ok_or(VolumeError::TableFull)?;
+        let has_place = |n: &usize| self.other_place(*n).is_some_and(|other| !self.used[other]);
+        self.cursor = std::iter::once(first).chain(free).find(has_place).unwrap_or(first);
         self.used[self.cursor] = true;
         self.free -= 1;
         Ok(self.start + self.cursor as u64)
+    }
+
+    /// The place of the copy of what is at the other one, and the reverse. The last of an odd number has none.
+    fn other_place(&self, index: usize) -> Option<usize> {
+        let half = self.used.len() / 2;
+        match index {
+            _ if index < half => Some(index + half),
+            _ if index < 2 * half => Some(index - half),
+            _ => None,
+        }
+    }
+
+    /// Where the copy of a block is, if no block needs that place.
+    fn place_of_copy(&self, address: u64) -> Option<u64> {
+        let index = usize::try_from(address.checked_sub(self.start)?).ok()?;
+        let other = self.other_place(index).filter(|other| !self.used[*other])?;
+        Some(self.start + other as u64)
     }
 
     fn mark(&mut self, address: u64) -> Result<(), VolumeError> {
@@ -90,9 +113,13 @@ impl TableWrites {
         self.blocks.iter().map(|(address, _)| *address).collect()
     }
 
-    pub(crate) fn operations(&self) -> Vec<Operation> {
-        self.blocks
-            .iter()
+    /// With the copies, for which it is known by now which places are needed.
+    pub(crate) fn operations(&self, label: &LabelSpace) -> Vec<Operation> {
+        let places = self.blocks.iter().flat_map(|(address, block)| {
+            let copy = label.place_of_copy(*address);
+            std::iter::once(*address).chain(copy).map(move |address| (address, block))
+        });
+        places
             .map(|(address, block)| {
                 Operation::write(address * BLOCK_SIZE as u64, Segments::from(block.clone()))
             })
@@ -124,30 +151,107 @@ impl TableWrites {
     }
 }
 
-fn read_label(device: &dyn Device, pointer: LabelPointer, what: Structure) -> Result<Block, VolumeError> {
-    let data = device.read(pointer.address.saturating_mul(BLOCK_SIZE as u64), BLOCK_SIZE as u32)?;
-    let mut bytes = BlockMut::zeroed();
-    data.copy_to(&mut bytes[..]);
-    if Checksum::of(&bytes[..]) != pointer.checksum {
-        return Err(VolumeError::Label(FormatError::Checksum(what)));
-    }
-    Ok(bytes.freeze())
+/// Reads tables where they are, and else their copies.
+pub(crate) struct TableReader<'a> {
+    device: &'a dyn Device,
+    volume: VolumeId,
+    pub(crate) label: LabelSpace,
+    /// The blocks that were read, by their addresses, and whether a copy had to serve.
+    read: Vec<(u64, Block, bool)>,
+    /// Of these the ones that have no copy either.
+    lost: Vec<u64>,
 }
 
-fn read_index(
-    device: &dyn Device,
-    volume: VolumeId,
-    label: &mut LabelSpace,
-    table: &TableRef,
-) -> Result<Vec<LabelPointer>, VolumeError> {
-    let mut pointers = Vec::new();
-    for index in &table.indexes {
-        label.mark(index.address)?;
-        let block = read_label(device, *index, Structure::LabelIndex)?;
-        pointers.extend(IndexBlock::parse(&block, volume, index.address).map_err(VolumeError::Label)?);
+impl<'a> TableReader<'a> {
+    pub(crate) fn new(device: &'a dyn Device, volume: VolumeId, layout: &Layout) -> Self {
+        Self { device, volume, label: LabelSpace::new(layout), read: Vec::new(), lost: Vec::new() }
     }
-    pointers.iter().try_for_each(|pointer| label.mark(pointer.address))?;
-    Ok(pointers)
+
+    fn read_at(&self, address: u64, checksum: Checksum, what: Structure) -> Result<Block, VolumeError> {
+        let data = self.device.read(address.saturating_mul(BLOCK_SIZE as u64), BLOCK_SIZE as u32)?;
+        let mut bytes = BlockMut::zeroed();
+        data.copy_to(&mut bytes[..]);
+        match Checksum::of(&bytes[..]) == checksum {
+            true => Ok(bytes.freeze()),
+            false => Err(VolumeError::Label(FormatError::Checksum(what))),
+        }
+    }
+
+    fn block(
+        &mut self,
+        LabelPointer { address, checksum }: LabelPointer,
+        what: Structure,
+    ) -> Result<Block, VolumeError> {
+        self.label.mark(address)?;
+        let own = self.read_at(address, checksum, what);
+        let is_lost = own.is_err();
+        let block = own.or_else(|error| {
+            // Which places blocks need is not known yet, and need not be: the checksum tells what this is.
+            let index = (address - self.label.start) as usize;
+            let other = self.label.other_place(index).map(|other| self.label.start + other as u64);
+            let copy = other.and_then(|other| self.read_at(other, checksum, what).ok());
+            copy.ok_or(error)
+        });
+        if block.is_err() {
+            self.lost.push(address);
+        }
+        let block = block?;
+        if is_lost {
+            tracing::error!(address, ?what, "a block of a table is damaged; its copy serves");
+        }
+        self.read.push((address, block.clone(), is_lost));
+        Ok(block)
+    }
+
+    fn pointers(&mut self, table: &TableRef) -> Result<Vec<LabelPointer>, VolumeError> {
+        let mut pointers = Vec::new();
+        for index in &table.indexes {
+            let block = self.block(*index, Structure::LabelIndex)?;
+            pointers
+                .extend(IndexBlock::parse(&block, self.volume, index.address).map_err(VolumeError::Label)?);
+        }
+        Ok(pointers)
+    }
+
+    /// Reads a table for nothing but whether it can be read. Which blocks of it are damaged, and whether they have a copy.
+    pub(crate) fn look_at(&mut self, table: &TableRef, what: Structure) {
+        let mut damaged = Vec::new();
+        for index in &table.indexes {
+            let Ok(block) = self.block(*index, Structure::LabelIndex) else { continue };
+            let Ok(pointers) = IndexBlock::parse(&block, self.volume, index.address) else {
+                damaged.push(index.address);
+                continue;
+            };
+            for pointer in pointers {
+                // It counts itself.
+                let _ = self.block(pointer, what);
+            }
+        }
+        self.lost.extend(damaged);
+    }
+
+    /// The blocks that could not be read where they are: those with a copy, and those without.
+    pub(crate) fn damaged(&self) -> (Vec<u64>, Vec<u64>) {
+        let of_copies = self.read.iter().filter(|(_, _, is_lost)| *is_lost).map(|(address, ..)| *address);
+        (of_copies.collect(), self.lost.clone())
+    }
+
+    /// When all tables were read: the blocks and copies to write, by their offsets on the device, so that each is there twice again.
+    pub(crate) fn end(self) -> (LabelSpace, Vec<(u64, Block)>) {
+        let mut missing = Vec::new();
+        for (address, block, is_lost) in &self.read {
+            let offset = |address: u64| address * BLOCK_SIZE as u64;
+            if *is_lost {
+                missing.push((offset(*address), block.clone()));
+            }
+            let Some(copy) = self.label.place_of_copy(*address) else { continue };
+            let there = self.read_at(copy, Checksum::of(&block[..]), Structure::LabelIndex);
+            if there.is_err() {
+                missing.push((offset(copy), block.clone()));
+            }
+        }
+        (self.label, missing)
+    }
 }
 
 /// A change of the snapshot table.
@@ -183,16 +287,12 @@ pub(crate) struct PreparedTable {
 }
 
 impl SnapshotTable {
-    pub(crate) fn load(
-        device: &dyn Device,
-        volume: VolumeId,
-        label: &mut LabelSpace,
-        table: &TableRef,
-    ) -> Result<Self, VolumeError> {
+    pub(crate) fn load(reader: &mut TableReader<'_>, table: &TableRef) -> Result<Self, VolumeError> {
         let mut loaded = Self { indexes: table.indexes.clone(), ..Self::default() };
-        for pointer in read_index(device, volume, label, table)? {
-            let block = read_label(device, pointer, Structure::SnapshotTable)?;
-            let slots = SnapshotBlock::parse(&block, volume, pointer.address).map_err(VolumeError::Label)?;
+        for pointer in reader.pointers(table)? {
+            let block = reader.block(pointer, Structure::SnapshotTable)?;
+            let slots =
+                SnapshotBlock::parse(&block, reader.volume, pointer.address).map_err(VolumeError::Label)?;
             let number = loaded.blocks.len();
             for (slot, entry) in slots.iter().enumerate() {
                 loaded.note(number, slot, entry.as_ref());
@@ -373,16 +473,15 @@ impl SnapshotTable {
 
 /// Reads the redirect map.
 pub(crate) fn load_redirects(
-    device: &dyn Device,
-    volume: VolumeId,
-    label: &mut LabelSpace,
+    reader: &mut TableReader<'_>,
     table: &TableRef,
 ) -> Result<(Redirects, Vec<u64>), VolumeError> {
     let mut redirects = Redirects::default();
     let mut addresses: Vec<u64> = table.indexes.iter().map(|pointer| pointer.address).collect();
-    for pointer in read_index(device, volume, label, table)? {
-        let block = read_label(device, pointer, Structure::RedirectMap)?;
-        let runs = RedirectBlock::parse(&block, volume, pointer.address).map_err(VolumeError::Label)?;
+    for pointer in reader.pointers(table)? {
+        let block = reader.block(pointer, Structure::RedirectMap)?;
+        let runs =
+            RedirectBlock::parse(&block, reader.volume, pointer.address).map_err(VolumeError::Label)?;
         runs.into_iter().for_each(|run| redirects.insert(run));
         addresses.push(pointer.address);
     }

@@ -91,6 +91,38 @@ fn damaged_superblock_slot_is_found_by_a_scrub() {
 }
 
 #[test]
+fn damaged_table_is_found_by_a_check_and_written_anew_by_a_scrub() {
+    let (device, volume, _) = lived_in();
+    let block = {
+        let commit = volume.commit.lock();
+        commit.superblock.snapshots.indexes[0].address
+    };
+    let half = cairn_format::layout::label_blocks(volume.status().blocks) / 2;
+    let read = |address: u64| device.read(address * 4096, 4096).expect("it can be read").to_vec();
+    let sound = read(block);
+    assert_eq!(read(block + half), sound, "it is there twice");
+    let served = [Finding::TableBlock { address: block, has_copy: true }];
+    device.corrupt(block * 4096, 512, &mut Rng::new(1));
+    for _ in 0..2 {
+        let report = volume.check_to(CheckDepth::Structures, &mut |_| std::ops::ControlFlow::Continue(()));
+        assert_eq!(report.expect("it is checked").findings, served, "a check changes nothing");
+    }
+    assert_eq!(whole_pass(&volume, 100).1, served);
+    assert_eq!(whole_pass(&volume, 100).1, []);
+    assert_eq!(read(block), sound);
+    // The copy is of as much worth as the other.
+    device.corrupt((block + half) * 4096, 512, &mut Rng::new(1));
+    assert_eq!(whole_pass(&volume, 100).1, [], "nobody has missed it");
+    assert_eq!(read(block + half), sound);
+    for address in [block, block + half] {
+        device.corrupt(address * 4096, 512, &mut Rng::new(1));
+    }
+    let lost = [Finding::TableBlock { address: block, has_copy: false }];
+    assert_eq!(whole_pass(&volume, 100).1, lost, "and what is below it is not known");
+    assert!(lost[0].to_string().contains("image dump"), "it says what to do");
+}
+
+#[test]
 fn damage_below_a_damaged_node_is_found_once_the_node_is_read_again() {
     let (device, volume, luns) = lived_in();
     let committed = volume.state.lock().committed.clone();

@@ -11,14 +11,32 @@ use cairn_format::{
 
 use super::*;
 use crate::space::fresh_layout;
-use crate::table::{LabelSpace, SnapshotTable, TableChange};
+use crate::table::{LabelSpace, SnapshotTable, TableChange, TableReader};
 
 const ID: VolumeId = VolumeId([7; 16]);
 
+fn layout(label_blocks: u64) -> cairn_format::Layout {
+    cairn_format::Layout { label_blocks, ..fresh_layout(1024, false) }
+}
+
 fn label(blocks: u64) -> LabelSpace {
-    let mut layout = fresh_layout(1024, false);
-    layout.label_blocks = blocks;
-    LabelSpace::new(&layout)
+    LabelSpace::new(&layout(blocks))
+}
+
+/// What a table of the device is, how much of the label space is free beside it, and what had to be written for all of it to be there twice: that is written.
+fn loaded(
+    device: &MemoryDevice,
+    blocks: u64,
+    table: &TableRef,
+) -> Result<(SnapshotTable, usize, Vec<u64>), VolumeError> {
+    let layout = layout(blocks);
+    let mut reader = TableReader::new(device, ID, &layout);
+    let loaded = SnapshotTable::load(&mut reader, table)?;
+    let (label, missing) = reader.end();
+    for (offset, block) in &missing {
+        device.write(*offset, Segments::from(block.clone())).expect("memory takes writes");
+    }
+    Ok((loaded, label.free(), missing.into_iter().map(|(offset, _)| offset / 4096).collect()))
 }
 
 fn some_root() -> Root {
@@ -69,17 +87,15 @@ fn table_has_each_snapshot_under_its_number_and_the_device_has_the_same() {
                 changes.push(TableChange::Put(new));
             }
             let prepared = table.prepare(changes, ID, &mut label).expect("there is room");
-            for (address, block) in &prepared.writes.blocks {
-                device.write(address * 4096, Segments::from(block.clone())).expect("memory takes writes");
-            }
+            let mut writes = prepared.writes.operations(&label);
+            device.run(&mut writes);
             label.release(&prepared.writes.freed);
             let on_device = prepared.table.clone();
             table.apply(prepared);
             let note = format!("seed {seed}, step {step}");
             assert_eq!(on_device.entries, model.len() as u64, "{note}");
-            let mut again = self::label(200);
-            let loaded = SnapshotTable::load(&device, ID, &mut again, &on_device).expect("it can be read");
-            assert_eq!(again.free(), label.free(), "{note}: a block that no table has is free");
+            let (loaded, free, _) = loaded(&device, 200, &on_device).expect("it can be read");
+            assert_eq!(free, label.free(), "{note}: a block that no table has is free");
             for table in [&table, &loaded] {
                 assert_eq!(table.len(), model.len(), "{note}");
                 assert_eq!(
@@ -134,6 +150,69 @@ fn table_takes_as_many_snapshots_as_its_index_reaches_and_no_more() {
     assert_eq!(prepared.table.indexes.len(), TableRef::INDEXES_MAX);
 }
 
+/// There was one of each: a single block that rotted kept the volume from opening.
+#[test]
+fn table_of_which_a_block_has_rotted_is_read_from_the_copy_and_there_twice_again() {
+    let root = some_root();
+    for blocks in [200, 201, 40, 16] {
+        let device = MemoryDevice::new(4 << 20);
+        let (mut table, mut label) = (SnapshotTable::default(), label(blocks));
+        let mut twice = 0;
+        // Time and again, so that places of copies are needed by others and become free.
+        for step in 0..60_u64 {
+            let count = 1 + step % (5 * blocks / 2).min(100);
+            let gone = table.all().into_iter().map(|entry| TableChange::Remove(entry.id));
+            let changes = gone.chain((1..=count).map(|n| TableChange::Put(entry(root, step * 100 + n, 0))));
+            let prepared = table.prepare(changes.collect(), ID, &mut label).expect("there is room");
+            let own = prepared.writes.addresses();
+            let mut writes = prepared.writes.operations(&label);
+            let places: Vec<u64> = writes.iter().map(|write| offset_of(write) / 4096).collect();
+            assert_eq!(
+                places.iter().collect::<HashSet<_>>().len(),
+                places.len(),
+                "each place is written once"
+            );
+            device.run(&mut writes);
+            let freed = prepared.writes.freed.clone();
+            let on_device = prepared.table.clone();
+            table.apply(prepared);
+            label.release(&freed);
+            let all = table.all();
+            let (_, _, missing) = loaded(&device, blocks, &on_device).expect("it can be read");
+            // What was needed by others before is written now.
+            let (_, _, none) = loaded(&device, blocks, &on_device).expect("it can be read");
+            assert_eq!(none, [], "step {step}: all that there is room for is there");
+            twice += usize::from(missing.is_empty() && places.len() == 2 * own.len());
+            for place in places.iter().filter(|place| own.contains(place) || !missing.contains(place)) {
+                let mut sound = vec![0; 4096];
+                device.read_into(place * 4096, &mut sound).expect("memory can be read");
+                device.write_from(place * 4096, &[9; 4096]).expect("memory takes writes");
+                match loaded(&device, blocks, &on_device) {
+                    Ok((loaded, _, missing)) => {
+                        assert_eq!(loaded.all(), all);
+                        let needed = missing.contains(place);
+                        let mut mended = vec![0; 4096];
+                        device.read_into(place * 4096, &mut mended).expect("memory can be read");
+                        assert_eq!(needed, mended == sound, "step {step}: {place} of {blocks}");
+                    }
+                    Err(error) => {
+                        assert!(places.len() < 2 * own.len() && blocks < 50, "step {step}: {error}");
+                        device.write_from(place * 4096, &sound).expect("memory takes writes");
+                    }
+                }
+            }
+        }
+        assert!(twice > if blocks >= 200 { 55 } else { 5 }, "{blocks}: {twice}");
+    }
+}
+
+fn offset_of(write: &cairn_device::Operation) -> u64 {
+    match write.request() {
+        cairn_device::Request::Write { offset, .. } => *offset,
+        _ => panic!("nothing but writes"),
+    }
+}
+
 #[test]
 fn table_block_that_is_not_what_was_written_is_not_taken_for_it() {
     let (device, volume) = fresh(1024);
@@ -152,6 +231,12 @@ fn table_block_that_is_not_what_was_written_is_not_taken_for_it() {
     // As good a name as the other.
     bytes[name] = b'm';
     device.write_from(table * 4096, &bytes[..]).expect("memory takes writes");
+    let names = |volume: Arc<Volume>| volume.snapshots().into_iter().map(|one| one.name).collect::<Vec<_>>();
+    assert_eq!(names(open(&device)), ["noon"], "its copy is");
+    // Both of them.
+    let half = fresh_layout(1024, false).label_blocks / 2;
+    device.write_from(table * 4096, &bytes[..]).expect("memory takes writes");
+    device.write_from((table + half) * 4096, &bytes[..]).expect("memory takes writes");
     let options = OpenOptions { cache_bytes: 1 << 20, clock: Arc::new(ManualClock::new(Timestamp(1))) };
     let refused = Volume::open(device, options).map(drop);
     let expected = FormatError::Checksum(Structure::SnapshotTable);
