@@ -154,10 +154,11 @@ impl Volume {
         commit: &mut MutexGuard<'_, Commit>,
         rider: Rider,
     ) -> Result<Done, VolumeError> {
+        self.refuse_early(commit, &rider)?;
         let outcome = self.commit_locked(commit, rider);
         if let Err(reason) = &outcome {
             let mut state = self.state.lock();
-            // Refusals come before the freeze; whatever fails after it must not be tried again as if nothing had happened. Without changes to freeze a
+            // Whatever fails from the freeze on must not be tried again as if nothing had happened. Without changes to freeze a
             // snapshot's table and the superblock are written all the same, and the device may have failed there.
             if state.frozen.is_some() || matches!(reason, VolumeError::Device(_)) {
                 state.latch(reason);
@@ -208,17 +209,22 @@ impl Volume {
         Waiting(self)
     }
 
+    /// Refuses what can't be done, before the freeze: what fails here has changed nothing, and nothing else suffers.
+    fn refuse_early(self: &Arc<Self>, commit: &Commit, rider: &Rider) -> Result<(), VolumeError> {
+        self.check_rider(commit, rider)?;
+        if !rider.deletes().is_empty() {
+            // Maps that can't be read are met here.
+            let before = self.state.lock().committed.clone();
+            self.deletion(rider.deletes(), &before.root, &before, &mut commit.superblock.clone())?;
+        }
+        Ok(())
+    }
+
     fn commit_locked(
         self: &Arc<Self>,
         commit: &mut MutexGuard<'_, Commit>,
         rider: Rider,
     ) -> Result<Done, VolumeError> {
-        self.check_rider(commit, &rider)?;
-        if !rider.deletes().is_empty() {
-            // Maps that can't be read are met here, where the deletion can still be refused and nothing else suffers.
-            let before = self.state.lock().committed.clone();
-            self.deletion(rider.deletes(), &before.root, &before, &mut commit.superblock.clone())?;
-        }
         let began = self.clock.now();
         let frozen = self.freeze(&rider, began)?;
         if let Some(vbn) = self.state.lock().contradiction {
@@ -672,7 +678,7 @@ impl Volume {
             // What a snapshot's map would say that can't be read counts as held: it is damage of that snapshot, and nobody else's.
             let held = match maps.holds(&sibling, &vbns) {
                 Ok(held) => held,
-                Err(VolumeError::Damaged { .. }) => vec![true; vbns.len()],
+                Err(error) if error.is_of_a_block() => vec![true; vbns.len()],
                 Err(error) => return Err(error),
             };
             kept.extend(older.into_iter().zip(held).filter(|(_, held)| !held).map(|(pointer, _)| pointer));

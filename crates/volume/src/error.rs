@@ -5,6 +5,7 @@ use cairn_device::DeviceError;
 use cairn_format::{FANOUT, FormatError, INODES_PER_BLOCK, NodeAddress, Role};
 
 use crate::compare::{ACTIVE_MAP, INODE_FILE};
+use crate::store::is_of_a_place;
 
 /// Where a damaged block belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -241,6 +242,15 @@ impl VolumeError {
         match reason {
             VolumeError::InodesLost(_) => reason,
             reason => VolumeError::Latched(Box::new(reason)),
+        }
+    }
+
+    /// A block is not what it should be, or can't be read, on a device that answers otherwise.
+    pub fn is_of_a_block(&self) -> bool {
+        match self {
+            VolumeError::Damaged { .. } => true,
+            VolumeError::Device(error) => is_of_a_place(error),
+            _ => false,
         }
     }
 

@@ -429,7 +429,7 @@ pub(crate) fn pairs(writes: &[(Vbn, Block)]) -> impl Iterator<Item = (Vbn, &Bloc
 }
 
 /// An error of a place, and not of the whole device. One that knows its own damage, as a history does, has other words for it.
-fn is_of_a_place(error: &DeviceError) -> bool {
+pub(crate) fn is_of_a_place(error: &DeviceError) -> bool {
     matches!(error, DeviceError::Io { .. } | DeviceError::Corrupt { .. })
 }
 

@@ -155,25 +155,32 @@ fn node_that_rots_after_the_write_was_taken_stops_the_volume_and_loses_nothing()
 
 #[test]
 fn damaged_map_of_a_sibling_does_not_stop_consistency_points() {
-    let (device, volume) = fresh(BLOCKS);
-    let lun = file(&volume, LEAF);
-    let base = volume.create_snapshot("base").expect("it is made");
-    write(&volume, lun, 0, 10, 100).expect("there is room");
-    let parent = volume.create_snapshot("parent").expect("it is made");
-    write(&volume, lun, 50, 1, 0).expect("there is room");
-    let child = volume.rollback(parent.id).expect("it rolls back");
-    volume.delete_snapshots(&[parent.id]).expect("it is deleted");
-    volume.close().expect("it closes");
-    let map = child.root.active_map.pointer.vbn.0;
-    let volume = open(&device);
-    // It rots while the volume is open: what is free is known.
-    device.write_from(offset(map), &[9; 100]).expect("it is there");
-    volume.store.forget();
-    write(&volume, lun, 0, 10, 200).expect("there is room");
-    volume.consistency_point().expect("the blocks that it may hold stay in use");
-    assert!(volume.status().latched.is_none());
-    assert_eq!(read(&volume, lun, 0, 2), [200, 201]);
-    let _ = base;
+    for is_unreadable in [false, true] {
+        let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
+        format(&*device, BLOCKS);
+        let volume = open(&device);
+        let lun = file(&volume, LEAF);
+        let base = volume.create_snapshot("base").expect("it is made");
+        write(&volume, lun, 0, 10, 100).expect("there is room");
+        let parent = volume.create_snapshot("parent").expect("it is made");
+        write(&volume, lun, 50, 1, 0).expect("there is room");
+        let child = volume.rollback(parent.id).expect("it rolls back");
+        volume.delete_snapshots(&[parent.id]).expect("it is deleted");
+        volume.close().expect("it closes");
+        let map = child.root.active_map.pointer.vbn.0;
+        let volume = open(&device);
+        // It rots while the volume is open: what is free is known.
+        match is_unreadable {
+            true => device.fail_reads(offset(map)..offset(map) + 4096),
+            false => device.write_from(offset(map), &[9; 4096]).expect("it is there"),
+        }
+        volume.store.forget();
+        write(&volume, lun, 0, 10, 200).expect("there is room");
+        volume.consistency_point().expect("the blocks that it may hold stay in use");
+        assert!(volume.status().latched.is_none());
+        assert_eq!(read(&volume, lun, 0, 2), [200, 201]);
+        let _ = base;
+    }
 }
 
 /// A file with a damaged node, what it has, and what lies below that node.

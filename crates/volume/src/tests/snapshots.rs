@@ -201,6 +201,42 @@ fn deletion_that_meets_a_damaged_map_is_refused_before_it_freezes_changes() {
 }
 
 #[test]
+fn deletion_that_meets_a_map_that_cannot_be_read_is_refused_and_stops_no_writes() {
+    let blocks = 40_000;
+    let device = Arc::new(FaultDevice::new(Volume::device_bytes(blocks, Role::Normal)));
+    format(&*device, blocks);
+    let volume = open(&device);
+    let lun = file(&volume, 100);
+    write(&volume, lun, 0, 10, 100).expect("there is room");
+    let snapshot = volume.create_snapshot("old").expect("it is made");
+    write(&volume, lun, 0, 10, 200).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    let committed = volume.state.lock().committed.clone();
+    let map = volume.tree(&committed, crate::compare::ACTIVE_MAP, snapshot.root.active_map);
+    let region = map.pointers(&[Lba(0)]).remove(0).expect("the map is whole").vbn.0;
+    drop(committed);
+    let place = (cairn_format::layout::space_start(blocks) + region) * 4096;
+    device.fail_reads(place..place + 4096);
+    volume.store.forget();
+    for (content, salt) in [(300, 400), (400, 500)] {
+        // With changes that a consistency point would freeze, and without any.
+        write(&volume, lun, 0, 10, content).expect("there is room");
+        let refused = volume.delete_snapshots(&[snapshot.id]);
+        assert!(matches!(refused, Err(VolumeError::Device(_))), "{refused:?}");
+        volume.consistency_point().expect("only the deletion is refused");
+        let refused = volume.delete_snapshots(&[snapshot.id]);
+        assert!(matches!(refused, Err(VolumeError::Device(_))), "{refused:?}");
+        assert!(volume.status().latched.is_none());
+        write(&volume, lun, 20, 1, salt).expect("there is room");
+        volume.flush().expect("it flushes");
+        assert_eq!(read(&volume, lun, 0, 10), (content..content + 10).collect::<Vec<_>>());
+    }
+    device.heal_reads();
+    volume.delete_snapshots(&[snapshot.id]).expect("it can be read again");
+    assert_sound(&volume);
+}
+
+#[test]
 fn block_that_a_sibling_shows_stays_in_use_wherever_in_the_volume_it_stands() {
     // Two blocks of map.
     let (device, volume) = fresh(40_000);
