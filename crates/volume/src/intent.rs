@@ -6,6 +6,8 @@
 //! The ring is in the label area, or on a device of its own (`log_device`). Then a flush is a batch on either device, both at the same time: a record
 //! can be there without its data in both cases, and is believed only when a later one says that both were durable, or when its data verifies.
 
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 use cairn_base::{BLOCK_SIZE, Generation, LogId, VolumeId};
@@ -335,10 +337,10 @@ impl Replay {
 /// Generations that records can be ahead of the newest superblock: one that is being committed, one that writes go to meanwhile, and one for a superblock that was durable in a slot alone that is damaged now.
 const AHEAD: u64 = 3;
 
-/// Reads the log from `tail` to its end, of a volume that is at generation `committed`.
+/// Reads the log from `tail` to its end, of a volume that is at generation `committed`. A place that can't be read and has no record up to there is as good as one that has none.
 ///
 /// # Errors
-/// [`VolumeError::OlderThanLog`] where a record is of a generation that could not have begun: its changes are of another state of the volume than the one that is there.
+/// That of the device where a record is, or the next one would be, that can't be read: it may have been flushed. [`VolumeError::OlderThanLog`] where a record is of a generation that could not have begun: its changes are of another state of the volume than the one that is there.
 pub(crate) fn replay(
     device: &dyn Device,
     volume: VolumeId,
@@ -346,8 +348,8 @@ pub(crate) fn replay(
     tail: LogTail,
     committed: Generation,
 ) -> Result<Replay, VolumeError> {
-    let log = read_log(area.device(device), area).map_err(|error| area.error(error))?;
-    let block = |position: u64| log.get(position as usize * BLOCK_SIZE..).unwrap_or(&[]);
+    let Log { bytes, unread } = read_log(area.device(device), area).map_err(|error| area.error(error))?;
+    let block = |position: u64| bytes.get(position as usize * BLOCK_SIZE..).unwrap_or(&[]);
     let record_at = |position: u64, sequence: u64| -> Option<(LogRecord, u64)> {
         let bytes = block(position);
         let (header, blocks) = LogRecordHeader::peek(bytes, volume).ok()?;
@@ -367,6 +369,18 @@ pub(crate) fn replay(
         found.head = LogTail { position: (position + blocks) % area.blocks, sequence: head.sequence + 1 };
         found.positions.push(position);
         found.records.push(record);
+    }
+    let head = found.head;
+    let hidden_at = |position: u64| {
+        let header = LogRecordHeader::peek(block(position), volume).ok();
+        let own = header.filter(|(header, _)| header.sequence == head.sequence);
+        let blocks = own.map_or(1, |(_, blocks)| blocks);
+        unread.range(position..position.saturating_add(blocks)).next().map(|(_, error)| error)
+    };
+    let may_wrap = head.position + RECORD_BLOCKS_MAX > area.blocks;
+    let hidden = hidden_at(head.position).or_else(|| hidden_at(0).filter(|_| may_wrap));
+    if let Some(error) = hidden {
+        return Err(area.error(error.clone()));
     }
     // Whatever verifies beyond the end is either damage before it (it was written when the missing record was durable) or the
     // remains of a flush that the power cut: those must never be taken for the continuation of what comes now.
@@ -389,25 +403,56 @@ pub(crate) fn replay(
         }
         found.remains.push(position);
     }
+    // What is there may be read another time.
+    found.remains.extend(unread.into_keys());
     Ok(found)
 }
 
-fn read_log(device: &dyn Device, area: &LogArea) -> Result<Vec<u8>, DeviceError> {
-    let mut operations: Vec<Operation> = (0..area.blocks)
+/// All blocks of a log.
+struct Log {
+    /// Zeroes where a block can't be read.
+    bytes: Vec<u8>,
+    /// Why, by the number of the block.
+    unread: BTreeMap<u64, DeviceError>,
+}
+
+/// Reads all of a log. A stretch that can't be read is read block by block, unless neither of its ends can be: then the device does not answer.
+fn read_log(device: &dyn Device, area: &LogArea) -> Result<Log, DeviceError> {
+    let mut pieces: VecDeque<Range<u64>> = (0..area.blocks)
         .step_by(SCAN_BLOCKS as usize)
-        .map(|at| {
-            let blocks = SCAN_BLOCKS.min(area.blocks - at);
-            let offset = (area.start + at) * BLOCK_SIZE as u64;
-            Operation::read(offset, (blocks * BLOCK_SIZE as u64) as u32)
-        })
+        .map(|at| at..(at + SCAN_BLOCKS).min(area.blocks))
         .collect();
-    let mut log = Vec::with_capacity(area.blocks as usize * BLOCK_SIZE);
-    while !operations.is_empty() {
-        let mut some: Vec<Operation> = operations.drain(..operations.len().min(SCAN_PIECES)).collect();
-        device.run(&mut some);
-        for operation in some {
-            log.extend(operation.into_data()?.to_vec());
+    let read = |blocks: &Range<u64>| {
+        let bytes = (blocks.end - blocks.start) * BLOCK_SIZE as u64;
+        Operation::read((area.start + blocks.start) * BLOCK_SIZE as u64, bytes as u32)
+    };
+    let mut log =
+        Log { bytes: Vec::with_capacity(area.blocks as usize * BLOCK_SIZE), unread: BTreeMap::new() };
+    while !pieces.is_empty() {
+        let some: Vec<Range<u64>> = pieces.drain(..pieces.len().min(SCAN_PIECES)).collect();
+        let mut operations: Vec<Operation> = some.iter().map(read).collect();
+        device.run(&mut operations);
+        for (blocks, operation) in some.into_iter().zip(operations) {
+            match operation.into_data() {
+                Ok(data) => log.bytes.extend(data.to_vec()),
+                Err(error) => {
+                    let one = |at: u64| device.read((area.start + at) * BLOCK_SIZE as u64, BLOCK_SIZE as u32);
+                    if one(blocks.start).is_err() && one(blocks.end - 1).is_err() {
+                        return Err(error);
+                    }
+                    for at in blocks {
+                        let found = one(at).map(|data| data.to_vec());
+                        log.bytes.extend(found.unwrap_or_else(|error| {
+                            log.unread.insert(at, error);
+                            vec![0; BLOCK_SIZE]
+                        }));
+                    }
+                }
+            }
         }
+    }
+    for (at, error) in &log.unread {
+        tracing::error!(block = at, %error, "a block of the intent log can't be read");
     }
     Ok(log)
 }

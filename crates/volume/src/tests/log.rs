@@ -479,6 +479,70 @@ fn damage_of_any_record_but_the_last_is_told() {
     }
 }
 
+#[test]
+fn place_of_the_log_that_cannot_be_read_costs_nothing_where_no_record_is_or_may_be() {
+    const RECORDS: u64 = 4;
+    let whole = Arc::new(FaultDevice::new(Volume::device_bytes(1024, Role::Normal)));
+    format(&*whole, 1024);
+    let volume = open(&whole);
+    let lun = file(&volume, 100);
+    for lba in 0..RECORDS {
+        write(&volume, lun, lba, 1, 1000).expect("there is room");
+        volume.flush().expect("it flushes");
+    }
+    let superblock = volume.commit.lock().superblock.clone();
+    drop(volume);
+    let tail = superblock.log_tail.position;
+    for position in 0..superblock.layout.log_blocks {
+        let device = Arc::new(whole.fork());
+        let at = (superblock.layout.log_start + position) * 4096;
+        device.fail_reads(at..at + 4096);
+        // Behind the last record another one may stand that was flushed.
+        let is_needed = (tail..=tail + RECORDS).contains(&position);
+        let clock = Arc::new(ManualClock::new(Timestamp(1)));
+        let volume = match Volume::open(device.clone(), OpenOptions { cache_bytes: 1 << 20, clock }) {
+            Ok(volume) if !is_needed => volume,
+            Err(VolumeError::Device(_)) if is_needed => continue,
+            other => panic!("block {position} of the log: {:?}", other.map(drop)),
+        };
+        write(&volume, lun, RECORDS, 1, 1000).expect("there is room");
+        volume.flush().expect("it flushes");
+        drop(volume);
+        if position == tail + RECORDS + 1 {
+            // It would be needed now. The opening has written it, and a disk has another place for it then.
+            device.heal_reads();
+        }
+        let volume = open(&device);
+        assert_eq!(read(&volume, lun, 0, 6), [1000, 1001, 1002, 1003, 1004, 0]);
+        assert_sound(&volume);
+    }
+}
+
+#[test]
+fn what_could_not_be_read_of_the_log_once_never_comes_back() {
+    let device = Arc::new(FaultDevice::new(Volume::device_bytes(1024, Role::Normal)));
+    format(&*device, 1024);
+    let volume = open(&device);
+    let lun = file(&volume, 100);
+    write(&volume, lun, 0, 1, 1000).expect("there is room");
+    volume.flush().expect("it flushes");
+    let superblock = volume.commit.lock().superblock.clone();
+    drop(volume);
+    // What is left of a flush that the power cut, where nothing can be read for a while.
+    let hole = LogEntry::Hole { file: lun, lba: Lba(0), count: 1 };
+    put_nth(&*device, &superblock, (2, 1, superblock.log_tail.sequence), vec![hole]);
+    let at = (superblock.layout.log_start + superblock.log_tail.position + 2) * 4096;
+    device.fail_reads(at..at + 4096);
+    let volume = open(&device);
+    write(&volume, lun, 1, 1, 1000).expect("there is room");
+    volume.flush().expect("it flushes, right before it");
+    drop(volume);
+    device.heal_reads();
+    let volume = open(&device);
+    assert_eq!(read(&volume, lun, 0, 2), [1000, 1001]);
+    assert_sound(&volume);
+}
+
 /// A flush that the power cut after its records: all of them are whole, and a block that the first one names is not there.
 #[test]
 fn records_of_a_flush_whose_data_is_not_there_never_come_back() {
