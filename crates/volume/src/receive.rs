@@ -21,7 +21,7 @@ use crate::open::load_used;
 use crate::release::Reader;
 use crate::space::Redirects;
 use crate::state::{Committed, State};
-use crate::store::{Store, pairs};
+use crate::store::{Store, is_of_a_place, pairs};
 use crate::table::prepare_redirects;
 use crate::used::UsedMap;
 use crate::volume::Volume;
@@ -132,11 +132,11 @@ impl Volume {
         self.bring_home(&|_| false)
     }
 
-    /// [`Volume::move_home`], also for the transfer that runs itself; what `stays` does not move.
+    /// [`Volume::move_home`], also for the transfer that runs itself; what `stays` does not move, nor what can't be read where it is: that is as damaged as before, and holds up no other.
     fn bring_home(self: &Arc<Self>, stays: &dyn Fn(Vbn) -> bool) -> Result<usize, VolumeError> {
         let mut commit = self.commit.lock();
         let commit = &mut *commit;
-        let (committed, moving) = {
+        let committed = {
             let mut state = self.state.lock();
             state.check_open()?;
             state.readers.retain(Reader::is_alive);
@@ -152,20 +152,28 @@ impl Volume {
             {
                 return Ok(0);
             }
-            let each = state.committed.redirects.each().filter(|(vbn, _)| !stays(*vbn));
-            let moving: Vec<(Vbn, u64)> = each.take(MOVE_BLOCKS).collect();
-            (state.committed.clone(), moving)
+            state.committed.clone()
         };
-        if moving.is_empty() {
-            return Ok(0);
-        }
-        let vbns: Vec<Vbn> = moving.iter().map(|(vbn, _)| *vbn).collect();
-        let blocks = self.store.read_numbers(&vbns, &committed.redirects);
-        let mut writes = Vec::with_capacity(moving.len());
-        for (vbn, block) in vbns.iter().zip(blocks) {
-            writes.push((*vbn, block?));
-        }
+        let mut from = Vbn(0);
+        let writes = loop {
+            let each = committed.redirects.each().map(|(vbn, _)| vbn);
+            let moving: Vec<Vbn> =
+                each.filter(|vbn| *vbn >= from && !stays(*vbn)).take(MOVE_BLOCKS).collect();
+            let Some(last) = moving.last() else { return Ok(0) };
+            from = Vbn(last.0 + 1);
+            let mut writes = Vec::with_capacity(moving.len());
+            for (vbn, block) in moving.iter().zip(self.store.read_numbers(&moving, &committed.redirects)) {
+                match block {
+                    Err(error) if is_of_a_place(&error) => {}
+                    block => writes.push((*vbn, block?)),
+                }
+            }
+            if !writes.is_empty() {
+                break writes;
+            }
+        };
         self.store.run(self.store.write_home(pairs(&writes)))?;
+        let vbns: Vec<Vbn> = writes.iter().map(|(vbn, _)| *vbn).collect();
         let mut redirects = (*committed.redirects).clone();
         for vbn in &vbns {
             redirects.remove(*vbn);

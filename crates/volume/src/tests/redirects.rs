@@ -1,8 +1,10 @@
 //! A destination's redirected blocks after a failover: none is given to anyone before the redirect map has forgotten it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use cairn_base::{SnapshotId, Vbn};
+use cairn_format::SegmentKind;
 
 use super::*;
 
@@ -127,6 +129,34 @@ fn fill_and_compare(volume: &Arc<Volume>, lun: FileId, content: u64) {
     assert_eq!(read(volume, other, 0, written), (5000..5000 + written).collect::<Vec<_>>());
     assert_eq!(read(volume, lun, 0, 100), (content..content + 100).collect::<Vec<_>>());
     assert_sound(volume);
+}
+
+#[test]
+fn redirected_block_that_cannot_be_read_stays_and_all_others_move_home() {
+    let (_source_device, source) = fresh(BLOCKS);
+    let lun = file(&source, 100);
+    write(&source, lun, 0, 100, 7000).expect("there is room");
+    let first = source.create_snapshot("first").expect("it is made");
+    let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Destination)));
+    let options = FormatOptions { id: source.id(), blocks: BLOCKS, role: Role::Destination };
+    Volume::format(&*device, &options, &ManualClock::new(Timestamp(1))).expect("it is formatted");
+    let destination = open(&device);
+    send(&source, &destination, &first);
+    let second = used_again(&source, lun, (&[], first.id), 100);
+    send(&source, &destination, &second);
+    assert!(destination.status().redirected >= 50, "{:?}", destination.status());
+    let slot = destination.state.lock().committed.redirects.each().next().expect("there are some").1;
+    let place = destination.store.space().locate(SegmentKind::Redirect, slot).expect("it has a place").0;
+    device.fail_reads(place..place + 4096);
+    let work = || (0..5).try_for_each(|_| destination.background(Duration::ZERO));
+    work().expect("nothing has failed that is needed");
+    assert_eq!(destination.status().redirected, 1);
+    device.heal_reads();
+    work().expect("it can be read again");
+    assert_eq!(destination.status().redirected, 0);
+    destination.store.forget();
+    assert_eq!(read(&destination, lun, 0, 100), (100..200).collect::<Vec<_>>());
+    assert_sound(&destination);
 }
 
 #[test]
