@@ -297,6 +297,10 @@ impl RecordHeader {
         if !header.is_sane() {
             return Err(field("length"));
         }
+        // A writer that gave up has no number for that.
+        if header.sequence >= layout::COUNTER_MAX && kind != RecordKind::Abort {
+            return Err(field("sequence"));
+        }
         Ok(header)
     }
 
@@ -432,6 +436,9 @@ impl StreamTrailer {
     pub fn parse(bytes: &[u8]) -> Result<Self, FormatError> {
         let field = FormatError::Field { structure: Structure::StreamRecord, field: "trailer" };
         let raw = RawTrailer::ref_from_bytes(bytes).map_err(|_| field)?;
+        if raw.records.get() >= layout::COUNTER_MAX {
+            return Err(field);
+        }
         Ok(Self {
             records: raw.records.get(),
             blocks: raw.blocks.get(),

@@ -119,11 +119,13 @@ fn refused(bytes: &[u8]) -> String {
 #[test]
 fn stream_that_contradicts_itself_is_refused_for_what_is_wrong() {
     type Wrong = fn(&mut Pieces);
-    let wrong: [(&str, Wrong); 18] = [
+    let wrong: [(&str, Wrong); 20] = [
         ("TooSmall", |it| it.header.space_blocks = 4097),
         ("more blocks than it says", |it| it.header.changed_blocks -= 1),
         ("Digest", |it| it.header.changed_blocks += 1),
         ("Digest", |it| it.spoil = |trailer| trailer.records += 1),
+        ("\"trailer\"", |it| it.spoil = |trailer| trailer.records = u64::MAX),
+        ("\"sequence\"", |it| it.records[0].0.sequence = u64::MAX),
         ("Digest", |it| it.spoil = |trailer| trailer.blocks += 1),
         ("Digest", |it| it.spoil = |trailer| trailer.digest.0[5] ^= 1),
         ("not the same", |it| it.spoil = |trailer| trailer.table_digest.0[5] ^= 1),

@@ -105,7 +105,10 @@ fn scattered() -> Vec<u8> {
 #[test]
 fn part_that_contradicts_itself_is_damaged_and_what_is_left_of_it_is_named() {
     type Wrong = fn(&mut Pieces);
-    let wrong: [(&str, Wrong); 10] = [
+    let wrong: [(&str, Wrong); 11] = [
+        ("a record has the last number that there is", |it| {
+            it.extents().remove(0).0.sequence = u64::MAX;
+        }),
         ("the trailer counts other records", |it| it.spoil = |trailer| trailer.records += 1),
         ("the trailer counts other blocks", |it| it.spoil = |trailer| trailer.blocks += 1),
         ("the trailer sums up other records", |it| it.spoil = |trailer| trailer.digest.0[5] ^= 1),
