@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
 use cairn_base::SnapshotId;
-use cairn_format::SnapshotEntry;
 use cairn_format::stream::{StreamHeader, StreamKind, root_digest, table_digest};
+use cairn_format::{POINTERS_PER_INDEX, SNAPSHOTS_PER_BLOCK, SnapshotEntry, TableRef};
 use cairn_volume::{ReceivedImage, Receiver, Volume, VolumeError, is_snapshot_name};
 
 use crate::consume::{Consumer, Record, Runs};
@@ -16,6 +16,8 @@ use crate::work::{Progress, Work};
 
 /// Records that wait to be written, at most; past it the wire waits.
 const RECORDS_AHEAD: usize = 8;
+/// Snapshots that no volume has more of: what the index in a superblock reaches.
+pub(crate) const SNAPSHOTS_MAX: usize = TableRef::INDEXES_MAX * POINTERS_PER_INDEX * SNAPSHOTS_PER_BLOCK;
 
 /// What a stream brought.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -161,7 +163,10 @@ fn take_records(
         match consumer.record()? {
             Record::Extents(runs) => write(runs)?,
             Record::Entries(entries) => {
-                table.entries.extend(entries.into_iter().map(|entry| (entry.id, entry)))
+                table.entries.extend(entries.into_iter().map(|entry| (entry.id, entry)));
+                if table.entries.len() > SNAPSHOTS_MAX {
+                    return Err(StreamError::Inconsistent("it has more snapshots than a volume can have"));
+                }
             }
             Record::Gone(ids) => ids.iter().for_each(|id| drop(table.entries.remove(id))),
             Record::Trailer(trailer) => {

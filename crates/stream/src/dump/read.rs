@@ -18,6 +18,7 @@ use cairn_format::{FormatError, SnapshotEntry, Structure};
 use super::error::DumpError;
 use super::index::{DumpBytes, in_order};
 use super::window::{InBlocks, ReadBlocks, Window};
+use crate::apply::SNAPSHOTS_MAX;
 use crate::consume::{self, Runs, by_run};
 use crate::error::AbortReason;
 
@@ -102,6 +103,9 @@ impl Table {
         for bytes in payload.chunks_exact(SnapshotEntry::SIZE) {
             let empty = FormatError::Field { structure: Structure::StreamRecord, field: "snapshot entry" };
             let entry = SnapshotEntry::parse(bytes)?.ok_or(empty)?;
+            if self.entries.len() >= SNAPSHOTS_MAX && !self.entries.contains_key(&entry.id) {
+                return Err(FormatError::Field { structure: Structure::StreamRecord, field: "snapshots" });
+            }
             self.entries.insert(entry.id, entry);
         }
         Ok(())

@@ -151,6 +151,60 @@ fn stream_that_contradicts_itself_is_refused_for_what_is_wrong() {
     }
 }
 
+/// Gives a stream of snapshots without an end, up to so many bytes.
+struct Endless {
+    entry: SnapshotEntry,
+    sequence: u64,
+    bytes: std::collections::VecDeque<u8>,
+    left: usize,
+}
+
+impl std::io::Read for Endless {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        if self.bytes.is_empty() {
+            let entries: Vec<SnapshotEntry> = (1..=1024)
+                .map(|number| SnapshotId(self.sequence * 1024 + number))
+                .map(|id| SnapshotEntry {
+                    id,
+                    parent: SnapshotId(0),
+                    name: id.to_string(),
+                    ..self.entry.clone()
+                })
+                .collect();
+            let payload = payload_of(&entries);
+            let head = RecordHeader {
+                kind: RecordKind::Entries,
+                encoding: Encoding::Plain,
+                sequence: self.sequence,
+                items: 1024,
+                blocks: 0,
+                payload: payload.len() as u32,
+                checksum: Checksum::of(&payload),
+            };
+            self.sequence += 1;
+            self.bytes.extend(head.to_bytes());
+            self.bytes.extend(payload);
+        }
+        let count = buffer.len().min(self.bytes.len()).min(self.left);
+        buffer.iter_mut().zip(self.bytes.drain(..count)).for_each(|(to, byte)| *to = byte);
+        self.left -= count;
+        Ok(count)
+    }
+}
+
+#[test]
+fn stream_of_more_snapshots_than_a_volume_can_have_is_refused_before_it_takes_all_memory() {
+    const BYTES: usize = 60 << 20;
+    let pieces = pieces(Compression::None);
+    let entry = pieces.snapshots().remove(0);
+    let header = pieces.header.to_bytes().into();
+    let mut input = Endless { entry, sequence: 0, bytes: header, left: BYTES };
+    let into = volume(Role::Destination);
+    let refused = with_work(|work| apply(&mut input, &into, work)).expect_err("it has no end");
+    assert!(refused.to_string().contains("more snapshots"), "{refused}");
+    assert!(BYTES - input.left < 30 << 20, "{} bytes were taken", BYTES - input.left);
+}
+
 #[test]
 fn payload_with_another_sum_or_that_unpacks_to_less_is_refused() {
     let plain = pieces(Compression::None);

@@ -2,10 +2,12 @@
 
 use cairn_base::{Checksum, Vbn};
 use cairn_device::{Block, DeviceError};
+use cairn_format::SnapshotEntry;
 use cairn_format::stream::{Encoding, RecordHeader, RecordKind, StreamRun, StreamTrailer, chain_digest};
 
 use super::*;
 use crate::dump::read::{HEAD_BYTES, PartHead};
+use crate::produce::payload_of;
 
 pub(super) type Records = Vec<(RecordHeader, Vec<u8>)>;
 
@@ -163,6 +165,25 @@ fn part_that_contradicts_itself_is_damaged_and_what_is_left_of_it_is_named() {
         let (_, restored) = restored(&files, true, false).expect("what is left of it is restored");
         assert!(restored.lost.iter().any(|(_, lost)| !lost.spare), "{what}: {:?}", restored.lost);
     }
+}
+
+#[test]
+fn snapshots_beyond_what_a_volume_can_have_take_no_memory_of_who_reads_a_part() {
+    let mut pieces = Pieces::of(&scattered());
+    let (head, payload) = pieces.records.remove(0);
+    assert_eq!(head.kind, RecordKind::Entries);
+    let entry = SnapshotEntry::parse(&payload).expect("one").expect("it is none of zeroes");
+    let of = |record: u64| -> (RecordHeader, Vec<u8>) {
+        let ids = (1..=1024).map(|number| SnapshotId(record * 1024 + number));
+        let entries: Vec<SnapshotEntry> = ids.map(|id| SnapshotEntry { id, ..entry.clone() }).collect();
+        (RecordHeader { items: 1024, ..head }, payload_of(&entries))
+    };
+    // A volume has 64,500 at most.
+    pieces.records.splice(0..0, (0..70).map(of));
+    pieces.number();
+    let reader = PartReader::open_file("f", &bytes_of(&pieces.to_bytes())).expect("a head");
+    assert!(reader.lost().len() >= 6, "{:?}", reader.lost());
+    assert!(reader.lost().iter().all(|lost| lost.spare));
 }
 
 #[test]
