@@ -80,7 +80,8 @@ impl From<VolumeError> for TreeError {
             VolumeError::NoSuchFile(_) => TreeError::NotFound,
             VolumeError::WrongRole(_) => TreeError::ReadOnly,
             VolumeError::OtherHead => TreeError::Stale,
-            VolumeError::Damaged { .. } | VolumeError::Label(_) => TreeError::Damaged(error),
+            VolumeError::Label(_) => TreeError::Damaged(error),
+            error if error.is_of_a_block() => TreeError::Damaged(error),
             _ => TreeError::Volume(error),
         }
     }

@@ -235,3 +235,29 @@ fn quota_tree_that_counts_wrong_or_has_no_top_is_one_finding() {
         assert_eq!(scene.findings(), [TreeFinding::Quota { number: 1, says, found: (1, 1) }]);
     }
 }
+
+/// A check of all snapshots goes on behind one of which the tree is damaged.
+#[test]
+fn tree_of_a_snapshot_that_cannot_be_read_is_as_one_that_is_damaged() {
+    const BLOCKS: u64 = 4096;
+    for is_unreadable in [false, true] {
+        let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
+        format(&*device, BLOCKS);
+        let tree = Tree::open(open_volume(&device, Arc::default())).expect("a tree is made");
+        tree.make(tree.root(), b"before", &FILE).expect("there is room");
+        let snapshot = tree.volume().create_snapshot("one").expect("it is made");
+        tree.make(tree.root(), b"after", &FILE).expect("there is room");
+        tree.volume().close().expect("it closes");
+        drop(tree);
+        let node = snapshot.root.inode_file.pointer.vbn.0;
+        let place = (cairn_format::layout::space_start(BLOCKS) + node) * 4096;
+        match is_unreadable {
+            true => device.fail_reads(place..place + 4096),
+            false => device.write_from(place, &[9; 4096]).expect("it is there"),
+        }
+        let tree = Tree::open(open_volume(&device, Arc::default())).expect("the tree of now is whole");
+        let image = tree.volume().image(Some(snapshot.id)).expect("it is there");
+        let found = check_tree(&image);
+        assert!(matches!(found, Err(TreeError::Damaged(_))), "{found:?}");
+    }
+}
