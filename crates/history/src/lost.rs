@@ -18,7 +18,7 @@ use crate::log::{Pending, Writer};
 use crate::resolve::{NOW, Source};
 
 /// How often something is read before it counts as lost.
-const ATTEMPTS: usize = 3;
+pub(crate) const ATTEMPTS: usize = 3;
 
 impl History {
     /// What versions hold. Those that the store has no more are lost; the error is that of a store that does not answer.
@@ -85,7 +85,7 @@ impl History {
     }
 
     /// Reads again what could not be read. The outer error is that of a device that does not answer, the inner one that of what is lost.
-    fn insist<T>(
+    pub(crate) fn insist<T>(
         &self,
         device: &dyn Device,
         error: DeviceError,
@@ -104,7 +104,7 @@ impl History {
     }
 
     /// Whether a device that failed a read answers another one, at its start or its end.
-    fn answers(&self, device: &dyn Device, error: &DeviceError) -> Result<(), HistoryError> {
+    pub(crate) fn answers(&self, device: &dyn Device, error: &DeviceError) -> Result<(), HistoryError> {
         let geometry = device.geometry();
         let length = (BLOCK_SIZE as u64).max(u64::from(geometry.alignment)).min(geometry.length);
         let ends =

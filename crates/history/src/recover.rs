@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use cairn_base::{BLOCK_SIZE, crc32c};
-use cairn_device::Device;
+use cairn_device::{Device, DeviceError};
 use cairn_format::history::{
     EntryKind, HistoryEntry, HistoryRecord, HistorySegment, HistorySuperblock, MarkContent, NO_LBA,
     PLACE_UNIT, Placement, SEGMENTS_START, SLOT_A, SLOT_B,
@@ -19,6 +19,7 @@ use crate::history::{History, State};
 use crate::index::{Index, Loading, Version};
 use crate::locks::{Condvar, Mutex, RwLock};
 use crate::log::{RECORD_BYTES, Segment, Writer};
+use crate::lost::ATTEMPTS;
 use crate::options::{HistoryOptions, LogPosition, OpenOptions, check};
 use crate::reduce::Recent;
 use crate::resolve::NOW;
@@ -60,6 +61,8 @@ struct Records {
     previous: u32,
     /// By what the records say: this one and all before were durable.
     durable_through: u64,
+    /// Why it is not known whether another one follows: that place can't be read.
+    unread: Option<DeviceError>,
 }
 
 impl History {
@@ -355,10 +358,14 @@ impl History {
                 }
             }
             let Some((end, entries)) = served else {
-                if proof < next_record {
-                    break;
+                if proof >= next_record {
+                    return Err(HistoryError::Missing { sequence: next_record });
                 }
-                return Err(HistoryError::Missing { sequence: next_record });
+                // A record that nobody knows of may be there, with what was flushed last.
+                match records.unread.take() {
+                    Some(error) => return Err(HistoryError::Device(error)),
+                    None => break,
+                }
             };
             tracing::error!(
                 segment = last.index,
@@ -373,6 +380,7 @@ impl History {
                 position,
                 previous: 0,
                 durable_through: proof,
+                unread: None,
             };
             settled = settled.max(proof);
         }
@@ -398,7 +406,7 @@ impl History {
                 writer.previous = records.previous;
                 writer.ended = is_full;
                 writer.entries = records.entries;
-                if !is_full && self.find_end(writer, found.index, found.sequence)?.is_some() {
+                if !is_full && self.may_have_ended(writer, found.index, found.sequence)? {
                     // The log goes on in it, and what that names is not all of it, or is lost.
                     let end = writer.start_of(found.index) + writer.superblock.segment_blocks - 1;
                     writer.store_dirty = true;
@@ -418,18 +426,15 @@ impl History {
     fn find_ahead(&self, writer: &Writer, index: usize) -> Result<Option<Found>, HistoryError> {
         let (store, from) = (writer.superblock.store, writer.superblock.ahead_from);
         let first = writer.start_of(index);
-        let begin = HistorySegment::parse(&self.block(first)?, store, first).ok();
+        let begin = self.block_if_readable(first)?;
+        let begin = begin.and_then(|bytes| HistorySegment::parse(&bytes, store, first).ok());
         if let Some(begin) = begin.filter(|begin| begin.summary_blocks.is_none() && begin.sequence >= from) {
             let first_record = Some(begin.record);
             let sequence = begin.sequence;
             return Ok(Some(Found { index, sequence, first_record, end: None, lacks_begin: false }));
         }
         // Where its first block is damaged its first record says as much.
-        let record = match self.record_at(writer, (first + 1) * BLOCK, 1) {
-            Ok(found) => found.map(|(record, _)| record),
-            Err(error @ HistoryError::Device(_)) => return Err(error),
-            Err(_) => None,
-        };
+        let record = self.record_if_readable(writer, (first + 1) * BLOCK, 1)?;
         let record =
             record.filter(|record| !record.summary && record.segment >= from && record.previous == 0);
         Ok(record.map(|record| {
@@ -446,11 +451,18 @@ impl History {
         sequence: u64,
     ) -> Result<Option<HistorySegment>, HistoryError> {
         let last = writer.start_of(index) + writer.superblock.segment_blocks - 1;
-        let end = HistorySegment::parse(&self.block(last)?, writer.superblock.store, last).ok();
+        let end = self.block_if_readable(last)?;
+        let end = end.and_then(|bytes| HistorySegment::parse(&bytes, writer.superblock.store, last).ok());
         Ok(end.filter(|end| end.summary_blocks.is_some() && end.sequence == sequence))
     }
 
-    /// The last record that was durable by what records of a segment from block `position` on say; they need not follow each other.
+    /// Whether there is such a block, or may be one that can't be read now and can be another time.
+    fn may_have_ended(&self, writer: &Writer, index: usize, sequence: u64) -> Result<bool, HistoryError> {
+        let last = writer.start_of(index) + writer.superblock.segment_blocks - 1;
+        Ok(self.block_if_readable(last)?.is_none() || self.find_end(writer, index, sequence)?.is_some())
+    }
+
+    /// The last record that was durable by what records of a segment from block `position` on say; they need not follow each other. What can't be read says nothing.
     fn durable_beyond(&self, writer: &Writer, found: &Found, position: u64) -> Result<u64, HistoryError> {
         const PIECE: u64 = 64;
         let store = writer.superblock.store;
@@ -461,18 +473,21 @@ impl History {
         while start < end {
             let offset = (writer.start_of(found.index) + start) * BLOCK;
             let piece = &mut bytes[..PIECE.min(end - start) as usize];
-            self.store.read_into(offset, piece.as_flattened_mut())?;
+            if self.store.read_into(offset, piece.as_flattened_mut()).is_err() {
+                for (at, block) in (offset..).step_by(BLOCK_SIZE).zip(piece.iter_mut()) {
+                    if !self.fill(at, block)? {
+                        block.fill(0);
+                    }
+                }
+            }
             // Most blocks are content, or nothing yet: a look at the first bytes is enough.
             for (position, _) in
                 (start..).zip(&*piece).filter(|(_, block)| HistoryRecord::peek(block, store).is_ok())
             {
                 let offset = (writer.start_of(found.index) + position) * BLOCK;
-                match self.record_at(writer, offset, position) {
-                    Ok(Some((record, _))) if record.segment == found.sequence => {
-                        proof = proof.max(record.durable_through);
-                    }
-                    Err(error @ HistoryError::Device(_)) => return Err(error),
-                    _ => {}
+                let record = self.record_if_readable(writer, offset, position)?;
+                if let Some(record) = record.filter(|record| record.segment == found.sequence) {
+                    proof = proof.max(record.durable_through);
                 }
             }
             start += PIECE;
@@ -483,8 +498,9 @@ impl History {
     /// The slot that does not hold the superblock is written: the next one overwrites the other first, and until then it must not be the only one.
     fn repair_slots(&self, writer: &mut Writer) -> Result<(), HistoryError> {
         for slot in [SLOT_A, SLOT_B] {
-            let found = HistorySuperblock::parse(&self.block(slot)?, slot);
-            if found.as_ref() != Ok(&writer.superblock) {
+            let found = self.block_if_readable(slot)?;
+            let found = found.and_then(|bytes| HistorySuperblock::parse(&bytes, slot).ok());
+            if found.as_ref() != Some(&writer.superblock) {
                 let mut bytes = [0; BLOCK_SIZE];
                 writer.superblock.write(&mut bytes, slot);
                 writer.store_dirty = true;
@@ -499,8 +515,10 @@ impl History {
         let store = writer.superblock.store;
         let first = writer.start_of(index);
         let last = first + writer.superblock.segment_blocks - 1;
-        let begin = HistorySegment::parse(&self.block(first)?, store, first);
-        let end = HistorySegment::parse(&self.block(last)?, store, last).ok();
+        let unread = Err(FormatError::Checksum(Structure::HistorySegment));
+        let parse = |bytes: BlockBytes, address| HistorySegment::parse(&bytes, store, address);
+        let begin = self.block_if_readable(first)?.map_or(unread, |bytes| parse(bytes, first));
+        let end = self.block_if_readable(last)?.and_then(|bytes| parse(bytes, last).ok());
         let end = end.filter(|end| end.summary_blocks.is_some());
         match begin.and_then(|begin| self.not_older(writer, first, begin, end.as_ref())) {
             Ok(begin) => {
@@ -512,11 +530,8 @@ impl History {
             Err(source) => match end {
                 Some(end) => {
                     // It may be that of an earlier life, where this one has not ended: its first record tells.
-                    let record = match self.record_at(writer, (first + 1) * BLOCK, 1) {
-                        Err(error @ HistoryError::Device(_)) => return Err(error),
-                        record => record.ok().flatten(),
-                    };
-                    if record.is_some_and(|(record, _)| record.segment != end.sequence) {
+                    let record = self.record_if_readable(writer, (first + 1) * BLOCK, 1)?;
+                    if record.is_some_and(|record| record.segment != end.sequence) {
                         return Err(HistoryError::Damaged { offset: first * BLOCK, source });
                     }
                     tracing::error!(segment = index, %source, "the first block of a history segment is damaged; its summary serves");
@@ -559,8 +574,16 @@ impl History {
             match self.summary(writer, found.index, &end) {
                 Ok(entries) => {
                     let starts = vec![(end.record - 1, 0)];
-                    let (next_record, previous, durable_through) = (end.record, 0, 0);
-                    return Ok(Records { entries, starts, next_record, position, previous, durable_through });
+                    let (next_record, previous, durable_through, unread) = (end.record, 0, 0, None);
+                    return Ok(Records {
+                        entries,
+                        starts,
+                        next_record,
+                        position,
+                        previous,
+                        durable_through,
+                        unread,
+                    });
                 }
                 Err(error @ HistoryError::Device(_)) => return Err(error),
                 Err(error) => {
@@ -581,7 +604,10 @@ impl History {
             );
         }
         let durable = writer.superblock.durable_through;
-        let records = self.scan_records(writer, found, first_record, durable, end_record)?;
+        let mut records = self.scan_records(writer, found, first_record, durable, end_record)?;
+        if let Some(error) = records.unread.take() {
+            return Err(HistoryError::Device(error));
+        }
         // It had ended before the superblock: a record that is not there is lost.
         if end_record.is_some_and(|end| records.next_record < end) {
             return Err(HistoryError::Missing { sequence: records.next_record });
@@ -605,7 +631,9 @@ impl History {
         }
         let offset = (last - blocks) * BLOCK;
         let mut bytes = vec![0; (blocks * BLOCK) as usize];
-        self.store.read_into(offset, &mut bytes)?;
+        if !self.fill(offset, &mut bytes)? {
+            return Err(damaged(offset, FormatError::Checksum(structure)));
+        }
         let record = HistoryRecord::parse(&bytes, writer.superblock.store);
         let record = record.map_err(|source| damaged(offset, source))?;
         if !record.summary || record.segment != end.sequence || record.sequence != end.record {
@@ -647,6 +675,7 @@ impl History {
             position: 1,
             previous: 0,
             durable_through: 0,
+            unread: None,
         };
         let goes_on = |records: &Records| {
             records.position + 2 < writer.superblock.segment_blocks
@@ -654,7 +683,13 @@ impl History {
         };
         while goes_on(&records) {
             let offset = (writer.start_of(found.index) + records.position) * BLOCK;
-            let Some((record, sum)) = self.record_at(writer, offset, records.position)? else { break };
+            let found_there = self.look_for_record(writer, offset, records.position)?;
+            let Some((record, sum)) = found_there.unwrap_or_else(|error| {
+                records.unread = Some(error);
+                None
+            }) else {
+                break;
+            };
             let follows = !record.summary
                 && record.segment == found.sequence
                 && record.sequence == records.next_record
@@ -687,7 +722,7 @@ impl History {
         position: u64,
     ) -> Result<Option<(HistoryRecord, u32)>, HistoryError> {
         let store = writer.superblock.store;
-        let first = self.block(offset / BLOCK)?;
+        let first = block(&*self.store, offset / BLOCK)?;
         let room = writer.superblock.segment_blocks - position;
         let head = match HistoryRecord::peek(&first, store) {
             Ok(head) if head < room => head,
@@ -704,6 +739,39 @@ impl History {
         }
         self.check_places(writer, &record, offset)?;
         Ok(Some((record, HistoryRecord::checksum(&bytes))))
+    }
+
+    /// The same, and why it can't be read where the store answers otherwise.
+    fn look_for_record(
+        &self,
+        writer: &Writer,
+        offset: u64,
+        position: u64,
+    ) -> Result<Result<Option<(HistoryRecord, u32)>, DeviceError>, HistoryError> {
+        let mut found = self.record_at(writer, offset, position);
+        for _ in 1..ATTEMPTS {
+            if matches!(found, Err(HistoryError::Device(_))) {
+                found = self.record_at(writer, offset, position);
+            }
+        }
+        match found {
+            Err(HistoryError::Device(error)) => self.answers(&*self.store, &error).map(|()| Err(error)),
+            found => found.map(Ok),
+        }
+    }
+
+    /// The record at `offset`, when there is one that is whole and can be read.
+    fn record_if_readable(
+        &self,
+        writer: &Writer,
+        offset: u64,
+        position: u64,
+    ) -> Result<Option<HistoryRecord>, HistoryError> {
+        match self.look_for_record(writer, offset, position) {
+            Ok(found) => Ok(found.ok().flatten().map(|(record, _)| record)),
+            Err(error @ HistoryError::Device(_)) => Err(error),
+            Err(_) => Ok(None),
+        }
     }
 
     /// Every place lies in its segment, and every block on the device.
@@ -731,7 +799,7 @@ impl History {
     }
 
     /// True when all content of entries of a segment that is stored from block `from` of it on is on the store: no record's end was torn. What is stored before belongs to records before, which say so
-    /// themselves: damage there is no torn end here.
+    /// themselves: damage there is no torn end here. Nor is what can't be read: a read of it tells.
     fn content_is_there(
         &self,
         writer: &Writer,
@@ -757,18 +825,17 @@ impl History {
             let (Some(first), Some(last)) = (part.first(), part.last()) else { continue };
             let start = offset_of(first) / alignment * alignment;
             let mut bytes = vec![0; (end_of(last).next_multiple_of(alignment) - start) as usize];
-            match self.store.read_into(start, &mut bytes) {
-                Ok(()) => {}
+            if part.len() > 1 && self.store.read_into(start, &mut bytes).is_err() {
                 // One that is not there before what can't be read is the end all the same.
-                Err(_) if part.len() > 1 => {
-                    for entry in part {
-                        if !self.content_is_there(writer, found, &[**entry], from)? {
-                            return Ok(false);
-                        }
+                for entry in part {
+                    if !self.content_is_there(writer, found, &[**entry], from)? {
+                        return Ok(false);
                     }
-                    continue;
                 }
-                Err(error) => return Err(error.into()),
+                continue;
+            }
+            if part.len() == 1 && !self.fill(start, &mut bytes)? {
+                continue;
             }
             let is_there = |entry: &&HistoryEntry| {
                 let at = (offset_of(entry) - start) as usize;
@@ -873,8 +940,19 @@ impl History {
         Ok(all_lost)
     }
 
-    fn block(&self, address: u64) -> Result<BlockBytes, HistoryError> {
-        block(&*self.store, address)
+    /// A block for which another one serves where it is damaged; none where it can't be read.
+    fn block_if_readable(&self, address: u64) -> Result<Option<BlockBytes>, HistoryError> {
+        let mut bytes = [0; BLOCK_SIZE];
+        Ok(self.fill(address * BLOCK, &mut bytes)?.then_some(bytes))
+    }
+
+    /// Reads what is at `offset` of the store; false where that place can't be read, and the store answers otherwise.
+    fn fill(&self, offset: u64, bytes: &mut [u8]) -> Result<bool, HistoryError> {
+        let mut read = || self.store.read_into(offset, bytes);
+        match read() {
+            Ok(()) => Ok(true),
+            Err(error) => Ok(self.insist(&*self.store, error, read)?.is_ok()),
+        }
     }
 }
 
@@ -890,9 +968,17 @@ pub(crate) fn read_superblock(store: &dyn Device) -> Result<HistorySuperblock, H
         return Err(HistoryError::NoHistory);
     }
     let mut best: Option<HistorySuperblock> = None;
-    let mut damage = None;
+    let (mut unread, mut damage) = (None, None);
     for slot in [SLOT_A, SLOT_B] {
-        match HistorySuperblock::parse(&block(store, slot)?, slot) {
+        // One that can't be read is like one that is damaged, unless the other one is none either: what is there is not known then.
+        let bytes = match block(store, slot).or_else(|_| block(store, slot)) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                unread = Some(error);
+                continue;
+            }
+        };
+        match HistorySuperblock::parse(&bytes, slot) {
             Ok(found) => {
                 if best.as_ref().is_none_or(|best| best.sequence < found.sequence) {
                     best = Some(found);
@@ -905,5 +991,5 @@ pub(crate) fn read_superblock(store: &dyn Device) -> Result<HistorySuperblock, H
             Err(source) => damage = Some(HistoryError::Damaged { offset: slot * BLOCK, source }),
         }
     }
-    best.ok_or(damage.unwrap_or(HistoryError::NoHistory))
+    best.ok_or(unread.or(damage).unwrap_or(HistoryError::NoHistory))
 }

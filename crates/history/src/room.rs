@@ -380,9 +380,11 @@ impl History {
     fn empty(&self, writer: &mut Writer, index: usize, sequence: u64) -> Result<bool, HistoryError> {
         let entries = match self.segment_entries(writer, index, sequence) {
             Ok(entries) => entries,
-            Err(error @ HistoryError::Device(_)) => return Err(error),
             Err(error) => {
-                // Both copies of what it names are damaged. What it holds is still read by the index in memory.
+                if let HistoryError::Device(error) = &error {
+                    self.answers(&*self.store, error)?;
+                }
+                // Both copies of what it names are damaged, or can't be read. What it holds is still read by the index in memory.
                 tracing::error!(segment = index, %error, "a history segment can't be emptied");
                 return Ok(false);
             }

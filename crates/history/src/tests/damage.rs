@@ -205,14 +205,7 @@ fn log_goes_on_without_a_superblock_and_a_damaged_block_of_it_costs_nothing_or_i
         let (mut stack, known) = run_ahead(placement);
         let whole = stack.store.fork();
         let segment = 64u64;
-        // All that is no content: what begins and ends segments, heads of records, summaries.
-        let metadata: Vec<u64> = (SEGMENTS_START..SEGMENTS_START + 8 * segment)
-            .filter(|block| {
-                let bytes = bytes(&whole, block * B as u64, B).expect("a read");
-                let first = bytes.first_chunk().expect("a block");
-                bytes.starts_with(b"CHISSEGM") || HistoryRecord::peek(first, HistoryId([7; 16])).is_ok()
-            })
-            .collect();
+        let metadata = metadata_of(&whole);
         let heads = metadata.len() as u64;
         assert!(heads > 20 && *metadata.last().expect("some") > SEGMENTS_START + 3 * segment);
         let mut served = 0;
@@ -237,6 +230,101 @@ fn log_goes_on_without_a_superblock_and_a_damaged_block_of_it_costs_nothing_or_i
         }
         assert!(served > heads / 2, "{placement:?}: {served} of {heads} cost nothing");
     }
+}
+
+/// All that is no content of the first segments of a store: what begins and ends them, heads of records, summaries.
+fn metadata_of(store: &FaultDevice) -> Vec<u64> {
+    let is_metadata = |block: &u64| {
+        let bytes = bytes(store, block * B as u64, B).expect("a read");
+        let first = bytes.first_chunk().expect("a block");
+        bytes.starts_with(b"CHISSEGM") || HistoryRecord::peek(first, HistoryId([7; 16])).is_ok()
+    };
+    (SEGMENTS_START..SEGMENTS_START + 8 * 64).filter(is_metadata).collect()
+}
+
+/// A disk names the place where it can't read. What stands in for that place where it is damaged stands in for it then as well.
+#[test]
+fn place_of_a_store_that_cannot_be_read_costs_what_damage_of_it_would_cost() {
+    for placement in [Placement::Logging, Placement::Checkpointing, Placement::SplitDownStream] {
+        let (mut stack, known) = run_ahead(placement);
+        let whole = stack.store.fork();
+        let metadata = metadata_of(&whole);
+        let behind = {
+            let writer = stack.history.writer.lock();
+            writer.start_of(writer.segment) + writer.position
+        };
+        let last = *metadata.last().expect("some");
+        let (mut refused, mut hurt) = (0, 0);
+        let slots = [0, 16];
+        for block in slots.into_iter().chain(SEGMENTS_START..SEGMENTS_START + 8 * 64) {
+            // Whether a last record is there, or one more, nothing else tells. Of content some is enough.
+            let is_content = block >= SEGMENTS_START && !metadata.contains(&block);
+            if block == last || block == behind || is_content && block % 5 > 0 {
+                continue;
+            }
+            stack.store = Arc::new(whole.fork());
+            stack.store.fail_reads(block * B as u64..(block + 1) * B as u64);
+            match stack.reopen() {
+                Ok(()) => {}
+                Err(HistoryError::Missing { .. }) if metadata.contains(&block) => {
+                    refused += 1;
+                    continue;
+                }
+                Err(error) => panic!("{placement:?}: with block {block}: {error}"),
+            }
+            stack.reopen().expect("what the first opening did without the next one does not need");
+            for (at, image) in known.iter().step_by(3) {
+                let view = stack.history.view(*at).expect("an instant of the window");
+                for lba in 0..16 {
+                    match bytes(&view, (lba * B) as u64, B) {
+                        Ok(found) => assert!(
+                            found == image[lba * B..][..B],
+                            "{placement:?}: {lba} at {at:?} with block {block}"
+                        ),
+                        Err(_) => hurt += u64::from(!metadata.contains(&block)),
+                    }
+                }
+            }
+        }
+        assert!(refused < metadata.len() / 2, "{placement:?}: {refused} of {}", metadata.len());
+        assert!(hurt > 0, "{placement:?}: content was hit");
+    }
+}
+
+#[test]
+fn store_whose_slot_cannot_be_read_is_not_taken_for_an_empty_one() {
+    let every = options(Placement::Logging, Granularity::EveryWrite, 4096);
+    let stack = Stack::new(&every, 16 * B as u64, 4 * MIB);
+    stack.store.write_from(16 * B as u64, &[0; B]).expect("a write");
+    stack.store.fail_reads(0..B as u64);
+    let open = open_options(&stack.clock, 64 << 10);
+    let made = History::create(stack.origin.clone(), stack.store.clone(), &every, open).map(drop);
+    assert!(matches!(made, Err(HistoryError::Device(_))), "{made:?}");
+}
+
+/// Most of what a store has is written again, and its first segment is to be emptied: both copies of what that names can't be read.
+#[test]
+fn segment_of_which_no_copy_of_its_index_can_be_read_stays_and_writes_go_on() {
+    let mut options = options(Placement::Logging, Granularity::Marks, 4096);
+    options.window = Window::of_a_clone();
+    let stack = Stack::new(&options, 512 * B as u64, 4 * MIB);
+    stack.fill(511 * B as u64, B, 9);
+    stack.history.flush().expect("a flush");
+    // Its first record, and its last blocks.
+    for block in [1, 62, 63] {
+        stack.store.fail_reads((SEGMENTS_START + block) * B as u64..(SEGMENTS_START + block + 1) * B as u64);
+    }
+    for round in 0..250u64 {
+        for block in 0..20 {
+            stack.fill(block * B as u64, B, round as u8);
+        }
+        stack.fill((20 + round) * B as u64, B, round as u8);
+    }
+    for round in 0..250u64 {
+        let found = bytes(&*stack.history, (20 + round) * B as u64, B).expect("a read");
+        assert_eq!(found, [round as u8; B]);
+    }
+    assert_eq!(bytes(&*stack.history, 511 * B as u64, B).expect("it stays"), [9; B]);
 }
 
 #[test]
