@@ -60,6 +60,7 @@ mod counters;
 mod destage;
 mod device;
 mod error;
+mod found;
 mod history;
 mod index;
 mod locks;
