@@ -160,6 +160,42 @@ impl History {
         }
     }
 
+    /// The segment in which the log goes on, of which the first block is damaged, by its first record; `before` is the newest of the others. None where that may be of an earlier life of the segment, or of
+    /// one that a cut took out of the log: a number that was the last to be given is of neither, nor is a record that was durable and follows the last one before.
+    pub(crate) fn find_tail(
+        &self,
+        writer: &Writer,
+        index: usize,
+        before: Option<&Found>,
+    ) -> Result<Option<Found>, HistoryError> {
+        let superblock = &writer.superblock;
+        let record = self.record_if_readable(writer, (writer.start_of(index) + 1) * BLOCK, 1)?;
+        let Some(record) = record.filter(|record| !record.summary && record.previous == 0) else {
+            return Ok(None);
+        };
+        let (sequence, first) = (record.segment, record.sequence);
+        let follows = match before {
+            Some(before) => {
+                before.end.is_some_and(|end| end.record == first) && first <= superblock.durable_through
+            }
+            None => first == 1,
+        };
+        let last = writer.start_of(index) + superblock.segment_blocks - 1;
+        let end = self.block_if_readable(last)?;
+        let end = end.and_then(|bytes| HistorySegment::parse(&bytes, superblock.store, last).ok());
+        let is_tail = sequence < superblock.ahead_from
+            && before.is_none_or(|before| before.sequence < sequence)
+            && end.is_none_or(|end| end.sequence < sequence)
+            && (follows || sequence + 1 == superblock.ahead_from);
+        Ok(is_tail.then(|| {
+            tracing::error!(
+                segment = index,
+                "the first block of the history segment in which the log goes on is damaged; its first record serves"
+            );
+            Found { index, sequence, first_record: Some(first), end: None, lacks_begin: true }
+        }))
+    }
+
     /// The first block of a segment. One of an earlier life than its end or its first record, which are written later, is none: the write that was to replace it was lost.
     fn not_older(
         &self,

@@ -184,12 +184,23 @@ impl History {
         let mut writer = self.writer.lock();
         let writer = &mut *writer;
         let mut known = Vec::new();
+        let mut nameless = None;
         for index in 0..writer.superblock.segments as usize {
             if writer.superblock.live[index] && !writer.superblock.ahead[index] {
-                known.push(self.find_segment(writer, index)?);
+                match self.find_segment(writer, index) {
+                    Ok(found) => known.push(found),
+                    // Where the log goes on there is no end yet that could say what the segment is.
+                    Err(damage @ HistoryError::Damaged { .. }) if nameless.is_none() => {
+                        nameless = Some((index, damage));
+                    }
+                    Err(error) => return Err(error),
+                }
             }
         }
         known.sort_by_key(|found| found.sequence);
+        if let Some((index, damage)) = nameless {
+            known.push(self.find_tail(writer, index, known.last())?.ok_or(damage)?);
+        }
         let Some(mut tail) = known.pop() else {
             let source = FormatError::Magic(Structure::HistorySegment);
             return Err(HistoryError::Damaged { offset: writer.start_of(0) * BLOCK, source });

@@ -505,24 +505,107 @@ fn end_of_what_a_segment_had_before_ends_nothing() {
     }
 }
 
-/// The same of the write that began it. Where it has ended its summary serves; the one in which the log goes on is reported.
+/// The same of the write that began it. Where it has ended its summary serves; of the one in which the log goes on its first record.
 #[test]
 fn beginning_of_what_a_segment_had_before_hides_nothing() {
     let (mut stack, known, begins, _) = gone_round();
     let present = bytes(&*stack.history, 0, 16 * B).expect("a read");
     let whole = stack.store.fork();
-    let mut reported = 0;
     for (at, before) in begins {
         stack.store = Arc::new(whole.fork());
         stack.store.write_from(at, &before).expect("a write");
-        match stack.reopen() {
-            Ok(()) => {
-                assert!(bytes(&*stack.history, 0, 16 * B).expect("a read") == present, "at {at}");
-                assert_eq!(check(&stack, &known), 0, "at {at}");
+        stack.reopen().expect("it opens without it");
+        assert!(bytes(&*stack.history, 0, 16 * B).expect("a read") == present, "at {at}");
+        assert_eq!(check(&stack, &known), 0, "at {at}");
+    }
+}
+
+/// The superblock knows the segment in which the log goes on, and nothing else says which one that is: it has no end yet.
+#[test]
+fn first_block_of_the_segment_in_which_the_log_goes_on_may_be_damaged() {
+    for placement in [Placement::Logging, Placement::Checkpointing, Placement::SplitDownStream] {
+        // In the first segment there is; in a later one, right after an opening, and once that has written more.
+        for (rounds, reopened, more) in
+            [(10, false, 0), (10, true, 0), (150, false, 0), (150, true, 0), (150, true, 2)]
+        {
+            let every = options(placement, Granularity::EveryWrite, 4096);
+            let mut stack = Stack::new(&every, 16 * B as u64, 4 * MIB);
+            let mut known = Vec::new();
+            let fill = |stack: &Stack, round: u64, known: &mut Vec<_>| {
+                stack.fill(round % 16 * B as u64, B, round as u8 + 1);
+                known.push((stack.now(), bytes(&*stack.history, 0, 16 * B).expect("the present")));
+            };
+            (0..rounds).for_each(|round| fill(&stack, round, &mut known));
+            stack.history.flush().expect("a flush");
+            while stack.history.step().expect("a step") {}
+            if reopened {
+                stack.reopen().expect("it opens");
             }
-            Err(HistoryError::Damaged { .. }) => reported += 1,
-            Err(error) => panic!("at {at}: {error}"),
+            (0..more).for_each(|round| fill(&stack, round, &mut known));
+            stack.history.flush().expect("a flush");
+            let first = {
+                let writer = stack.history.writer.lock();
+                writer.start_of(writer.segment)
+            };
+            let (whole, disk) = (stack.store.fork(), bytes(&*stack.origin, 0, 16 * B).expect("a read"));
+            for hurt in [true, false] {
+                stack.store = Arc::new(whole.fork());
+                stack.origin.write_from(0, &disk).expect("a write");
+                match hurt {
+                    true => stack.store.corrupt(first * B as u64, B as u64, &mut Rng::new(1)),
+                    false => stack.store.fail_reads(first * B as u64..(first + 1) * B as u64),
+                }
+                stack.reopen().unwrap_or_else(|error| panic!("{placement:?}, {rounds}, {reopened}: {error}"));
+                assert_eq!(check(&stack, &known), 0, "{placement:?}");
+                // It goes on there, and is whole again.
+                stack.fill(0, B, 255);
+                stack.history.flush().expect("a flush");
+                stack.store.heal_reads();
+                stack.reopen().expect("it opens");
+                assert_eq!(bytes(&*stack.history, 0, B).expect("a read"), [255; B]);
+                assert_eq!(check(&stack, &known), 0, "{placement:?}");
+            }
         }
     }
-    assert!(reported <= 1, "{reported} of them could not do without it");
+}
+
+/// What a segment had before, or what a cut took out of the log, is not taken for that in which the log goes on.
+#[test]
+fn records_of_before_are_not_taken_for_the_segment_in_which_the_log_goes_on() {
+    let every = options(Placement::Logging, Granularity::EveryWrite, 4096);
+    let mut stack = Stack::new(&every, 16 * B as u64, 4 * MIB);
+    let standing = |stack: &Stack| {
+        let writer = stack.history.writer.lock();
+        (writer.start_of(writer.segment), writer.position)
+    };
+    // Round and round, up to where a segment that had been used before has begun and has no record.
+    let mut round = 0;
+    let first = loop {
+        round += 1;
+        stack.fill(round % 16 * B as u64, B, (round % 255) as u8);
+        stack.history.flush().expect("a flush");
+        let (first, _) = standing(&stack);
+        if round > 1500 && standing(&stack).1 > 50 {
+            let mut writer = stack.history.writer.lock();
+            let writer = &mut *writer;
+            stack.history.next_segment(writer).expect("there are spare ones");
+            stack.history.write_superblock(writer).expect("a superblock");
+            stack.history.sync_store(writer).expect("a flush");
+            assert_ne!(writer.start_of(writer.segment), first);
+            break writer.start_of(writer.segment);
+        }
+    };
+    let record = bytes(&*stack.store, (first + 1) * B as u64, B).expect("a read");
+    let is_record = HistoryRecord::peek(record.first_chunk().expect("a block"), HistoryId([7; 16])).is_ok();
+    assert!(is_record, "it has what it had before");
+    let present = bytes(&*stack.history, 0, 16 * B).expect("a read");
+    stack.store.corrupt(first * B as u64, B as u64, &mut Rng::new(1));
+    let whole = stack.store.fork();
+    stack.reopen().expect("how it had ended before says so");
+    assert!(bytes(&*stack.history, 0, 16 * B).expect("a read") == present);
+    // As what a cut took out of the log has it: with no end.
+    stack.store = Arc::new(whole);
+    stack.store.write_from((first + 63) * B as u64, &[0; B]).expect("a write");
+    let opened = stack.reopen();
+    assert!(matches!(opened, Err(HistoryError::Damaged { .. })), "{opened:?}");
 }
