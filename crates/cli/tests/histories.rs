@@ -328,3 +328,46 @@ fn store_that_was_put_back_older_than_its_disk_keeps_device_and_volume_closed() 
     assert_eq!(first_byte(&server, "v/db"), 1);
     assert!(server.good(&["volume", "check", "v", "--deep"]).contains("sound"));
 }
+
+/// It would be open there, and take no changes.
+#[test]
+fn revert_to_an_instant_of_which_the_inodes_have_rotted_leaves_the_volume_where_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = server_with_disk(dir.path());
+    let store = enabled(&server, dir.path(), "logging");
+    written(&server, 7);
+    server.good(&["lun", "create", "v/one", "--size", "3M"]);
+    server.good(&["history", "mark", "v", "one"]);
+    server.good(&["lun", "create", "v/two", "--size", "5M"]);
+    written(&server, 8);
+    assert_eq!(server.terminate(), 0);
+    let inode_of = |inode: &[u8], mib: u64| {
+        let bytes = (mib << 20).to_le_bytes();
+        inode[0] == 2 && inode.windows(8).any(|field| field == bytes)
+    };
+    let mut spoilt = 0;
+    let mut bytes = std::fs::read(&store).unwrap();
+    for at in (0..bytes.len() - 4096).step_by(512) {
+        let inodes = || bytes[at..at + 4096].chunks(128);
+        // Number 0 is nobody's, and 1 is the directory of LUNs.
+        let begins = bytes[at..at + 128].iter().all(|byte| *byte == 0) && bytes[at + 128] == 1;
+        if begins && inodes().any(|inode| inode_of(inode, 3)) && !inodes().any(|inode| inode_of(inode, 5)) {
+            bytes[at + 300] ^= 0x55;
+            spoilt += 1;
+        }
+    }
+    assert!(spoilt > 0, "they are in the store");
+    std::fs::write(&store, &bytes).unwrap();
+    server.restart();
+    let refused = server.run(&["history", "revert", "v", "--mark", "one", "--yes"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("is where it was"), "{said}");
+    assert_eq!(first_byte(&server, "v/db"), 8);
+    assert!(server.has_export("v/two"), "it is where it was");
+    written(&server, 9);
+    let problems = server.json(&["status"])["problems"].to_string();
+    assert!(
+        problems.contains("1 versions in its history") && !problems.contains("takes no changes"),
+        "{problems}"
+    );
+}

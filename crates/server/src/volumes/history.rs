@@ -320,7 +320,16 @@ impl Volumes {
             let (at_ns, undo) = under.device.revert(at)?;
             Ok(api::Reverted { at_ns, undo, sessions_ended: 0, findings: Vec::new(), dry_run: false })
         });
-        let opened = self.open_over(&open, under);
+        // One that takes no changes there is of less use than where it was.
+        let of_use = |opened: Arc<OpenVolume>| match opened.volume.status().latched {
+            Some(error @ VolumeError::InodesLost(_)) if reverted.is_ok() => {
+                let _ = opened.end();
+                opened.fence.shut();
+                Err(ServerError::volume(name)(error))
+            }
+            _ => Ok(opened),
+        };
+        let opened = self.open_over(&open, under).and_then(of_use);
         let (mut reverted, opened) = match (reverted, opened) {
             (Ok(reverted), Ok(opened)) => (reverted, opened),
             (Ok(reverted), Err(error)) => {
