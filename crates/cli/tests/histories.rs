@@ -367,7 +367,7 @@ fn revert_to_an_instant_of_which_the_inodes_have_rotted_leaves_the_volume_where_
     written(&server, 9);
     let problems = server.json(&["status"])["problems"].to_string();
     assert!(
-        problems.contains("1 versions in its history") && !problems.contains("takes no changes"),
+        problems.contains("1 version(s) in its history") && !problems.contains("takes no changes"),
         "{problems}"
     );
 }

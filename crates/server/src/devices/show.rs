@@ -116,7 +116,7 @@ impl OpenDevice {
         Some(api::Problem {
             subject: name.clone(),
             message: format!(
-                "{count} versions in its history can't be read any more, the first of block {block}; what needs them fails"
+                "{count} version(s) in its history can't be read any more, the first of block {block}; what needs them fails"
             ),
             next: format!(
                 "see `cairn history status {name}`; a block that can't be read in the present is mended by writing all of it"
