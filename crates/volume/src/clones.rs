@@ -143,6 +143,10 @@ impl CloneDevice {
         let image = ReceivedImage { target: self.entry.id, snapshots: vec![self.entry.clone()] };
         Volume::adopt(&**self, &format, &image, options.clock.now())?;
         let volume = Volume::open(self.clone(), options)?;
+        if let Some(reason @ VolumeError::InodesLost(_)) = volume.status().latched {
+            // It would never take a change.
+            return Err(reason);
+        }
         for mirror in volume.since_relationships() {
             volume.delete_since(mirror.relationship)?;
         }

@@ -264,3 +264,30 @@ fn volume_takes_no_changes_until_inodes_can_be_read_that_were_changed_since() {
     assert_eq!(read(&volume, other, 0, 1), [500]);
     assert_sound(&volume);
 }
+
+/// Its relationships can't be ended, and it would take no changes.
+#[test]
+fn snapshot_of_which_the_newest_inodes_have_rotted_is_not_cloned_and_others_are() {
+    let (device, volume) = fresh(4096);
+    let lun = file(&volume, 1);
+    write(&volume, lun, 0, 1, 100).expect("there is room");
+    let good = volume.create_snapshot("good").expect("it is made");
+    write(&volume, lun, 0, 1, 200).expect("there is room");
+    let rotten = volume.create_snapshot_since("rotten", 1).expect("it is made");
+    let pointer = pointer_over(&volume, lun, 0);
+    rot(&device, &volume, pointer.vbn);
+    let clone = |of: &Snapshot| {
+        let own = Arc::new(MemoryDevice::new(CloneDevice::own_bytes(&volume, of.id).expect("it is there")));
+        let clone = Arc::new(CloneDevice::new(&volume, of.id, own).expect("its map can be read"));
+        let options =
+            || OpenOptions { cache_bytes: 1 << 20, clock: Arc::new(ManualClock::new(Timestamp(1))) };
+        clone.make(options()).and_then(|()| Volume::open(clone, options()))
+    };
+    let refused = clone(&rotten).err();
+    assert!(matches!(refused, Some(VolumeError::InodesLost(_))), "{refused:?}");
+    let clone = clone(&good).expect("all of it can be read");
+    assert_eq!(read(&clone, lun, 0, 1), [100]);
+    write(&clone, lun, 0, 1, 300).expect("there is room");
+    clone.consistency_point().expect("it commits");
+    assert_sound(&clone);
+}
