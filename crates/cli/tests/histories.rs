@@ -5,6 +5,7 @@ mod running;
 use std::path::Path;
 use std::process::Stdio;
 
+use cairn_frontend_nbd::{Address, Client, ClientOptions};
 use running::{Loop, Running, cairn, content, fill, path, server_with_disk, wait_until};
 use serde_json::Value;
 
@@ -370,4 +371,40 @@ fn revert_to_an_instant_of_which_the_inodes_have_rotted_leaves_the_volume_where_
         problems.contains("1 version(s) in its history") && !problems.contains("takes no changes"),
         "{problems}"
     );
+}
+
+/// Initiators and `nbd-client -persist` connect again at once. A session with the volume as it was before fails at everything, and its client looks for no other one.
+#[test]
+fn client_that_comes_back_before_a_history_is_gone_has_no_session_with_what_was_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server_with_disk(dir.path());
+    for round in 1..20 {
+        let store = enabled(&server, dir.path(), "logging");
+        let mut disk = server.disk("v/db");
+        // Before it is closed what is in memory is written, in several batches, and each of them takes so long.
+        let slow = format!("{}ms", 50 * round);
+        server.good(&["volume", "rehearse", "v", "--delay", &slow, "--yes"]);
+        let back = std::thread::scope(|scope| {
+            let returning = scope.spawn(|| {
+                while disk.write(0, &[7; 4096]).is_ok() {
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                }
+                let address = Address::Unix(server.data.join("nbd.sock"));
+                Client::connect(&address, &ClientOptions::new("v/db")).ok()
+            });
+            server.good(&["history", "disable", "v", "--yes"]);
+            returning.join().unwrap()
+        });
+        // One that came later has what there is now.
+        if let Some(mut back) = back
+            && back.write(0, &[8; 4096]).is_err()
+        {
+            let sessions = || server.json(&["export", "list"])[0]["sessions"].clone();
+            wait_until("it is cut off", || sessions() == serde_json::json!([]));
+            assert_eq!(first_byte(&server, "v/db"), 7);
+            return;
+        }
+        std::fs::remove_file(&store).unwrap();
+    }
+    panic!("no client comes back in time");
 }

@@ -472,14 +472,14 @@ impl Server {
         // What clients have in memory is of another time, also of snapshots: those that are younger will not be there.
         let mine = |export: &ExportName<'_>| export.volume == name;
         let mut ended = 0;
-        let (opened, reverted) = self.forget_dumps_since(&open, then.created, || {
+        let outcome = self.forget_dumps_since(&open, then.created, || {
             ended = self.close_sessions(mine);
             // What was answered since, and is in memory alone, must not go with a revert that is refused.
             open.write_out_over_history()?;
             self.volumes.revert(name, at)
-        })?;
-        // Those that came back meanwhile.
-        let ended = ended + self.close_sessions(mine);
+        });
+        let ended = ended + self.close_sessions_before(&open);
+        let (opened, reverted) = outcome?;
         let (generation, findings) = (opened.volume.status().generation.0, reverted.findings.len());
         tracing::warn!(
             volume = name,

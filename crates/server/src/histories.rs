@@ -7,6 +7,7 @@ use crate::error::ServerError;
 use crate::jobs::Progress;
 use crate::names::ExportName;
 use crate::server::Server;
+use crate::volumes::OpenVolume;
 
 impl Server {
     /// Puts a history under a volume, or says what that would end.
@@ -17,7 +18,7 @@ impl Server {
     ) -> Result<api::HistoryEnabled, ServerError> {
         self.refuse_device(name)?;
         let wish = &request.history;
-        self.volumes.check_enable(name, wish)?;
+        let before = self.volumes.check_enable(name, wish)?;
         self.refuse_if_stood_on(name)?;
         let mine = |export: &ExportName<'_>| export.volume == name;
         let answer = |sessions: usize| api::HistoryEnabled {
@@ -32,12 +33,12 @@ impl Server {
         let _still = self.mounts.keep_still(name);
         self.refuse_if_stood_on(name)?;
         let ended = self.close_sessions(mine);
-        let open = self.mirrors.alone(name, || self.volumes.enable_history(name, wish))?;
+        let outcome = self.mirrors.alone(name, || self.volumes.enable_history(name, wish));
+        let ended = ended + self.close_sessions_before(&before);
+        let open = outcome?;
         if open.is_destination() {
             open.mark_image();
         }
-        // Those that came back meanwhile.
-        let ended = ended + self.close_sessions(mine);
         tracing::info!(volume = name, store = wish.store, ended, "a volume has a history from now on");
         Ok(answer(ended))
     }
@@ -56,8 +57,11 @@ impl Server {
             mine.volumes.fold_history_back(name, progress)?;
             let _still = mine.mounts.keep_still(name);
             mine.refuse_if_stood_on(name)?;
+            let before = mine.volumes.get(name)?;
             mine.close_sessions(|export| export.volume == name);
-            mine.mirrors.alone(name, || mine.volumes.disable_history(name, progress))?;
+            let outcome = mine.mirrors.alone(name, || mine.volumes.disable_history(name, progress));
+            mine.close_sessions_before(&before);
+            outcome?;
             tracing::warn!(volume = name, "the history of a volume was taken away");
             Ok(None)
         };
@@ -95,19 +99,27 @@ impl Server {
             );
         }
         let mine = |export: &ExportName<'_>| export.volume == name;
+        let before = self.volumes.get(name)?;
         let ended = self.close_sessions(mine);
-        let open = self.mirrors.alone(name, || self.volumes.open_anew(name))?;
+        let outcome = self.mirrors.alone(name, || self.volumes.open_anew(name));
+        let ended = ended + self.close_sessions_before(&before);
+        let open = outcome?;
         if open.is_destination() {
             open.mark_image();
         }
-        // Those that came back meanwhile.
-        let ended = ended + self.close_sessions(mine);
         tracing::warn!(
             volume = name,
             ended,
             "a volume that was read-only for want of room in its history is open again"
         );
         Ok(())
+    }
+
+    /// Ends the sessions of those that came back while a volume was closed and opened anew, also where that failed: what they have is the volume as it was opened `before`, which answers nothing any
+    /// more, and no client looks for another one as long as its connection is well.
+    pub(crate) fn close_sessions_before(&self, before: &Arc<OpenVolume>) -> usize {
+        let is_open_still = self.volumes.get(&before.name).is_ok_and(|now| Arc::ptr_eq(&now, before));
+        if is_open_still { 0 } else { self.close_sessions(|export| export.volume == before.name) }
     }
 
     /// Does what may open a volume that was closed, also where it fails at something else, and takes in what belongs to that.
