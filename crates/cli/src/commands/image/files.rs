@@ -12,10 +12,14 @@ use cairn_bsddump::{RECORD, VolumeLabel};
 use cairn_format::dump::DumpHeader;
 use cairn_server::HANDOVER_FILES_MAX;
 use cairn_server::api::ErrorKind;
+use rustix::fs::SeekFrom;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use crate::client::Place;
 use crate::exit::Failure;
+
+/// Bytes that are looked at together.
+const PIECE: usize = 1 << 20;
 
 /// Where a part of a dump goes.
 pub struct Target {
@@ -260,8 +264,32 @@ fn is_left_by_a_dump(file: &File) -> std::io::Result<bool> {
         }
     }
     let head = &head[..have];
-    let is_nothing = head.iter().all(|byte| *byte == 0);
-    Ok(is_nothing || DumpHeader::may_begin(head) || VolumeLabel::may_begin(head))
+    if DumpHeader::may_begin(head) || VolumeLabel::may_begin(head) {
+        return Ok(true);
+    }
+    // Images of disks and of file systems begin with as many zeroes.
+    let is_nothing = has_nothing(file);
+    // Whoever writes the file begins where it is left.
+    rustix::fs::seek(file, SeekFrom::Start(0))?;
+    is_nothing
+}
+
+/// Whether a file has zeroes alone. Its holes are not read.
+fn has_nothing(file: &File) -> std::io::Result<bool> {
+    let mut piece = vec![0; PIECE];
+    let mut at = 0;
+    loop {
+        // Where that can't be told all of it is data.
+        at = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            Err(rustix::io::Errno::NXIO) => return Ok(true),
+            found => found.unwrap_or(at),
+        };
+        match file.read_at(&mut piece, at)? {
+            0 => return Ok(true),
+            count if piece[..count].iter().any(|byte| *byte != 0) => return Ok(false),
+            count => at += count as u64,
+        }
+    }
 }
 
 fn exists(called: &str) -> Failure {

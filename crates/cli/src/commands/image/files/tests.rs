@@ -49,3 +49,30 @@ fn file_of_another_program_under_the_temporary_name_is_not_emptied() {
         fs::remove_file(&path).unwrap();
     }
 }
+
+/// Of an image of a disk or of a file system the first KiB is empty mostly: that of ext4 begins behind it.
+#[test]
+fn file_that_begins_with_zeroes_alone_is_not_emptied() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("disk.img");
+    let partial = temporary(&path);
+    for at in [RECORD as u64, 1 << 20, (3 << 30) + 5] {
+        let theirs = File::create(&partial).unwrap();
+        theirs.write_all_at(b"half of an image that another program is fetching", at).unwrap();
+        let length = theirs.metadata().unwrap().len();
+        for overwrite in [false, true] {
+            let refused = Target::open(&path, overwrite).map(drop).unwrap_err();
+            assert_eq!(refused.body.error, ErrorKind::Taken, "{}", refused.body.message);
+        }
+        assert_eq!(fs::metadata(&partial).unwrap().len(), length, "nobody has given it up");
+    }
+    // What a power cut leaves of a dump: it is written from its beginning on.
+    for length in [5, 4096, 5 << 30] {
+        File::create(&partial).unwrap().set_len(length).unwrap();
+        let target = Target::open(&path, false).unwrap();
+        target.file().write_all(b"part").unwrap();
+        target.keep().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"part");
+        fs::remove_file(&path).unwrap();
+    }
+}
