@@ -284,7 +284,7 @@ impl Tree {
     /// Names of a directory behind the cookie `after` (0: from the beginning), at most `limit`; none at the end. The first ones are `.` and `..`.
     ///
     /// # Errors
-    /// [`TreeError::NotDirectory`]; [`TreeError::NotFound`]; damage.
+    /// [`TreeError::NotDirectory`]; [`TreeError::NotFound`]; damage that is met before any name: see [`Tree::behind_damage`].
     pub fn read_directory(
         &self,
         directory: FileId,
@@ -312,6 +312,18 @@ impl Tree {
             entries.extend(trie::list(&mut &self.source, &inode, after.saturating_add(1), room)?);
         }
         Ok(entries)
+    }
+
+    /// Where to go on with [`Tree::read_directory`] when it has failed behind the cookie `after`: behind the block of the directory that can't be read, which costs the names that are in it
+    /// and no others. None where it is not known what is behind it.
+    pub fn behind_damage(&self, directory: FileId, after: u64) -> Option<u64> {
+        let _names = self.names.read();
+        let inode = self.directory(directory).ok()?;
+        // What is above the directory stands in its first block, which may have no names.
+        if after < COOKIE_PARENT && trie::head(&mut &self.source, directory).is_err() {
+            return Some(COOKIE_PARENT);
+        }
+        trie::end_of_damage(&mut &self.source, &inode, after.saturating_add(1))
     }
 
     /// Files by number from `from` on, at most `limit`, as of the image; of a live tree as of the last consistency point. None at the end. Files that have no name any

@@ -113,7 +113,7 @@ pub(crate) fn name_of(
     Ok(known_leaf(&block, directory.id, place)?.names().find(|name| name.key == key).map(Entry::from))
 }
 
-/// Up to `limit` names whose keys are `from` or larger, by key.
+/// Up to `limit` names whose keys are `from` or larger, by key. Those before a block that can't be read are given without those behind it: who goes on from there gets the error.
 pub(crate) fn list(
     blocks: &mut impl Blocks,
     directory: &Inode,
@@ -122,19 +122,53 @@ pub(crate) fn list(
 ) -> Result<Vec<Entry>, TreeError> {
     let (mut entries, mut key) = (Vec::new(), from.max(KEY_MIN));
     while entries.len() < limit && key < 1 << KEY_BITS {
-        let Some((place, block)) = leaf_of(blocks, directory, key)? else {
-            match next_leaf(blocks, directory, key)? {
-                Some(start) => key = start,
-                None => break,
-            }
-            continue;
-        };
-        let leaf = known_leaf(&block, directory.id, place)?;
         let room = limit - entries.len();
-        entries.extend(leaf.names().filter(|name| name.key >= key).take(room).map(Entry::from));
-        key = place.end();
+        match list_leaf(blocks, directory, key, room, &mut entries) {
+            Ok(Some(next)) => key = next,
+            Err(error) if entries.is_empty() => return Err(error),
+            Ok(None) | Err(_) => break,
+        }
     }
     Ok(entries)
+}
+
+/// Appends up to `room` names from `key` on of its leaf, if it has one. Returns the key to go on with, none at the end.
+fn list_leaf(
+    blocks: &mut impl Blocks,
+    directory: &Inode,
+    key: u64,
+    room: usize,
+    entries: &mut Vec<Entry>,
+) -> Result<Option<u64>, TreeError> {
+    let Some((place, block)) = leaf_of(blocks, directory, key)? else {
+        return next_leaf(blocks, directory, key);
+    };
+    let leaf = known_leaf(&block, directory.id, place)?;
+    entries.extend(leaf.names().filter(|name| name.key >= key).take(room).map(Entry::from));
+    Ok(Some(place.end()))
+}
+
+/// The last key of the first block from `from` on that can't be read; none where there is no such block, or where it is not known what is behind it.
+pub(crate) fn end_of_damage(blocks: &mut impl Blocks, directory: &Inode, from: u64) -> Option<u64> {
+    let mut key = from.max(KEY_MIN);
+    while key < 1 << KEY_BITS {
+        let levels = (0..=LeafPlace::level_of(directory.tree.length)).rev();
+        let mut places = levels.map(|level| LeafPlace::of(key, level));
+        let found = places.find_map(|place| match blocks.leaf(directory.id, place) {
+            Ok(leaf) => leaf.map(|_| (place, true)),
+            Err(_) => Some((place, false)),
+        });
+        key = match found {
+            // Where names are in other blocks it has none.
+            None | Some((LeafPlace::TOP, false)) => {
+                return Some(next_leaf(blocks, directory, key).ok()?? - 1);
+            }
+            Some((place, false)) => return Some(place.end() - 1),
+            Some((LeafPlace::TOP, true)) => next_leaf(blocks, directory, key).ok()??,
+            Some((place, true)) => place.end(),
+        };
+    }
+    None
 }
 
 /// The first key of the first leaf behind a key that has none.

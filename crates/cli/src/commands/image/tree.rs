@@ -194,15 +194,26 @@ pub fn ls(files: &[PathBuf], path: &Path, output: Output) -> Result<(), Failure>
     if troubles.is_empty() { Ok(()) } else { Err(Failure::silent(PARTLY_DONE)) }
 }
 
+/// Calls `each` with the names of a directory, all that can be read. What keeps others from that is the error, and of several the first.
 fn each_entry(
     tree: &Tree,
     directory: FileId,
     mut each: impl FnMut(&[u8], FileId) -> Result<(), TreeError>,
 ) -> Result<(), TreeError> {
-    let mut after = 0;
+    let (mut after, mut damage) = (0, None);
     loop {
-        let entries = tree.read_directory(directory, after, ENTRIES)?;
-        let Some(last) = entries.last() else { return Ok(()) };
+        let entries = match tree.read_directory(directory, after, ENTRIES) {
+            Ok(entries) => entries,
+            Err(error) => match tree.behind_damage(directory, after) {
+                Some(behind) => {
+                    damage = damage.or(Some(error));
+                    after = behind;
+                    continue;
+                }
+                None => return Err(damage.unwrap_or(error)),
+            },
+        };
+        let Some(last) = entries.last() else { return damage.map_or(Ok(()), Err) };
         after = last.cookie;
         for entry in entries.iter().filter(|entry| entry.name != b"." && entry.name != b"..") {
             each(&entry.name, entry.file)?;

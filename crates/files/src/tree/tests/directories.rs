@@ -2,7 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use cairn_base::{BLOCK_SIZE, Lba};
+use cairn_device::BlockMut;
+use cairn_format::LeafPlace;
+
 use super::*;
+use crate::tree::edit::Edit;
+use crate::tree::source::Blocks;
 
 fn name(number: u64) -> Vec<u8> {
     format!("a file with number {number}").into_bytes()
@@ -168,4 +174,66 @@ fn path_of_a_directory_is_known_without_search() {
     assert_eq!(tree.resolve(b"2/three/../../one").expect("it is there").links, 2);
     assert_eq!(tree.directory_path(tree.root()).expect("it is there"), b"");
     assert_whole(&tree);
+}
+
+/// Its own names are in its block, and where the directory is in the first one.
+#[test]
+fn block_of_a_directory_that_cannot_be_read_costs_the_names_in_it_and_no_others() {
+    let (_device, tree) = fresh(16_384);
+    let directory = tree.make_directory(tree.root(), b"many", &FOLDER).expect("there is room").file;
+    let file = tree.make(tree.root(), b"the file", &FILE).expect("there is room").file;
+    for number in 0..600 {
+        tree.link(file, directory, &name(number)).expect("there is room");
+    }
+    let all = names(&tree, directory, 0);
+    let put = |lba: u64, block: cairn_device::Block| {
+        let mut edit = Edit::new(tree.live().expect("it is live"), &tree.quotas);
+        edit.content().write(directory, Lba(lba), block);
+        edit.commit(false).expect("there is room");
+    };
+    let length = tree.source.inode(directory).expect("it is there").tree.length;
+    let mut leaves = 0;
+    for lba in 0..length {
+        let Some(whole) = (&tree.source).block(directory, lba).expect("it can be read") else { continue };
+        let mut other = BlockMut::zeroed();
+        other.copy_from_slice(&[7; BLOCK_SIZE]);
+        put(lba, other.freeze());
+        let (mut found, mut after, mut gaps) = (Vec::new(), 0, 0);
+        loop {
+            match tree.read_directory(directory, after, 100) {
+                Ok(some) => {
+                    let Some(last) = some.last() else { break };
+                    after = last.cookie;
+                    let names = some.into_iter().filter(|entry| entry.cookie > 2);
+                    found.extend(names.map(|entry| (entry.cookie, entry.name)));
+                }
+                Err(error) => {
+                    assert!(matches!(error, TreeError::Damaged(_)), "{error}");
+                    gaps += 1;
+                    let behind = tree.behind_damage(directory, after).expect("it is known what is behind it");
+                    assert!(behind > after, "a listing comes to its end");
+                    after = behind;
+                }
+            }
+        }
+        let place = LeafPlace::at(lba).expect("a leaf stands there");
+        let is_in_it =
+            |cookie: u64| place != LeafPlace::TOP && (place.start()..place.end()).contains(&cookie);
+        let left: Vec<_> = all.iter().filter(|(cookie, _)| !is_in_it(*cookie)).cloned().collect();
+        assert_eq!(found, left, "{place:?}");
+        assert!(gaps > 0, "{place:?}");
+        put(lba, whole);
+        leaves += 1;
+    }
+    assert!(leaves > 5, "{leaves} leaves");
+    assert_eq!(names(&tree, directory, 0), all);
+    // Of a directory that is one block nothing is left.
+    let small = tree.make_directory(tree.root(), b"small", &FOLDER).expect("there is room").file;
+    let mut edit = Edit::new(tree.live().expect("it is live"), &tree.quotas);
+    let mut other = BlockMut::zeroed();
+    other.copy_from_slice(&[7; BLOCK_SIZE]);
+    edit.content().write(small, Lba(0), other.freeze());
+    edit.commit(false).expect("there is room");
+    assert!(tree.read_directory(small, 2, 100).is_err());
+    assert_eq!(tree.behind_damage(small, 2), None);
 }
