@@ -147,6 +147,41 @@ fn clone_that_a_probe_leaves_mounted_is_unmounted_before_it_goes() {
     assert_eq!(mirror.json(&["status"])["problems"], serde_json::json!([]));
 }
 
+/// It is brought before its mount is taken away, which takes as long as its volume does: nobody else waits for that.
+#[test]
+fn mounts_are_told_while_what_was_written_to_one_that_is_taken_away_is_brought() {
+    use std::os::unix::fs::PermissionsExt;
+    if !running::can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (_source, mut mirror) = mirrored(dir.path(), &["--mirror", "off"]);
+    let [at, programs] = ["at", "programs"].map(|name| dir.path().join(name));
+    [&at, &programs].iter().for_each(|folder| std::fs::create_dir(folder).unwrap());
+    let (begun, go) = (dir.path().join("begun"), dir.path().join("go"));
+    let slow = format!(
+        "#!/bin/sh\ntouch {}\nwhile ! [ -e {} ]; do sleep 0.02; done\n",
+        begun.display(),
+        go.display()
+    );
+    std::fs::write(programs.join("sync"), slow).unwrap();
+    std::fs::set_permissions(programs.join("sync"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(mirror.terminate(), 0);
+    mirror.find_first(&programs);
+    mirror.restart();
+    let probe = format!("{} mount $CAIRN_DRILL_VOLUME {}", env!("CARGO_BIN_EXE_cairn"), at.display());
+    std::thread::scope(|scope| {
+        let drill = scope.spawn(|| mirror.json(&["mirror", "drill", "v", "--probe", &probe]));
+        wait_for("its mount is taken away", || begun.exists());
+        let is_told = mirror.is_done_in_time(&["mount", "list"]);
+        std::fs::write(&go, "").unwrap();
+        assert_eq!(drill.join().unwrap()["outcome"], "passed");
+        assert!(is_told, "who asks for mounts waits for what is brought");
+    });
+    assert_eq!(mirror.json(&["mount", "list"]), serde_json::json!([]));
+    assert_eq!(volumes(&mirror), ["v"]);
+}
+
 #[test]
 fn drills_of_a_mirror_that_was_deleted_are_none_of_another_one_that_gets_its_name() {
     let dir = tempfile::tempdir().unwrap();

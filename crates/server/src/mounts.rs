@@ -603,15 +603,32 @@ impl Mounts {
     }
 
     fn close(&self, mine: impl Fn(&Entry) -> bool) -> usize {
-        let mut entries = self.entries.lock();
-        let there = entries.iter().filter(|entry| mine(entry) && entry.is_there());
-        let gone: Vec<PathBuf> = there.map(|entry| entry.record.directory.clone()).collect();
-        for directory in &gone {
-            if let Err(error) = fuse::unmount(directory, true) {
+        let mut gone: Vec<(PathBuf, Weak<Mount>)> = Vec::new();
+        let is_gone = |gone: &[(PathBuf, Weak<Mount>)], entry: &Entry| {
+            let is_it = |(directory, mount): &(PathBuf, Weak<Mount>)| {
+                let same = |mounted: &Mounted| Arc::as_ptr(&mounted.mount) == mount.as_ptr();
+                *directory == entry.record.directory && entry.state.as_ref().is_ok_and(same)
+            };
+            gone.iter().any(is_it)
+        };
+        loop {
+            let next = {
+                let entries = self.entries.lock();
+                let mut left = entries.iter().filter(|entry| mine(entry) && !is_gone(&gone, entry));
+                left.find_map(|entry| {
+                    let mounted = entry.state.as_ref().ok()?;
+                    Some((entry.record.directory.clone(), Arc::downgrade(&mounted.mount)))
+                })
+            };
+            let Some((directory, mount)) = next else { break };
+            // What programs have written is brought first, which takes as long as its volume does.
+            if let Err(error) = fuse::unmount(&directory, true) {
                 tracing::error!(directory = %directory.display(), %error, "a mount stays, and can't write any more");
             }
+            gone.push((directory, mount));
         }
-        self.let_go(&mut entries, mine);
+        let mut entries = self.entries.lock();
+        self.let_go(&mut entries, |entry| mine(entry) && (!entry.is_there() || is_gone(&gone, entry)));
         gone.len()
     }
 

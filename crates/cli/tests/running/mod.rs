@@ -34,6 +34,8 @@ pub struct Running {
     process: Option<Child>,
     /// Who runs it and its commands, if not who runs the tests.
     user: Option<u32>,
+    /// A folder of programs that it finds before those of the system.
+    programs: Option<PathBuf>,
 }
 
 impl Running {
@@ -45,9 +47,14 @@ impl Running {
     /// The same with other addresses.
     pub fn start_with(dir: &Path, name: &str, arguments: &[&str]) -> Self {
         let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-        let mut running = Self { data: dir.join(name), arguments, process: None, user: None };
+        let mut running = Self { data: dir.join(name), arguments, process: None, user: None, programs: None };
         running.restart();
         running
+    }
+
+    /// Has it find the programs in a folder before those of the system, from its next start on.
+    pub fn find_first(&mut self, programs: &Path) {
+        self.programs = Some(programs.to_owned());
     }
 
     /// A server of another user in a directory of his, if this machine lets the tests do so; said aloud if not.
@@ -60,7 +67,8 @@ impl Running {
             return None;
         }
         let arguments = ["--mirror", "off"].map(str::to_owned).to_vec();
-        let mut running = Self { data: dir.join("data"), arguments, process: None, user: Some(user) };
+        let (data, user, programs) = (dir.join("data"), Some(user), None);
+        let mut running = Self { data, arguments, process: None, user, programs };
         running.restart();
         Some(running)
     }
@@ -77,6 +85,11 @@ impl Running {
     pub fn restart(&mut self) {
         assert!(self.process.is_none(), "it runs");
         let mut command = self.command();
+        if let Some(programs) = &self.programs {
+            let others = std::env::var_os("PATH").unwrap_or_default();
+            let all = std::iter::once(programs.clone()).chain(std::env::split_paths(&others));
+            command.env("PATH", std::env::join_paths(all).unwrap());
+        }
         command
             .arg("serve")
             .arg("--data")
