@@ -170,6 +170,32 @@ fn snapshot_that_not_all_volumes_of_a_group_have_takes_no_place_of_one_that_all_
     assert_eq!(shown["deletes"], serde_json::json!([whole, partial]), "{newer} stays");
 }
 
+/// Without it all snapshots of the group look as if it lacked them.
+#[test]
+fn snapshots_of_a_group_stay_while_a_volume_of_it_is_not_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut source = source(dir.path());
+    let whole = snapshot(&source);
+    for _ in 0..2 {
+        let partial = snapshot(&source);
+        // As a kill between the two volumes leaves it.
+        source.good(&["snapshot", "delete", &format!("logs@{partial}"), "--yes"]);
+    }
+    source.good(&["group", "set", "bank", "--every", "1h", "--keep-last", "1", "--yes"]);
+    let deletes = |server: &Running| server.json(&["group", "show", "bank"])["deletes"].to_string();
+    let before = deletes(&source);
+    assert!(!before.contains(&whole), "it is all that there is to go back to: {before}");
+    assert_eq!(source.terminate(), 0);
+    let file = source.data.join("volumes/logs/volume.img");
+    let away = file.with_extension("away");
+    std::fs::rename(&file, &away).unwrap();
+    source.restart();
+    assert_eq!(deletes(&source), "[]", "{whole} is all that there is to go back to");
+    std::fs::rename(&away, &file).unwrap();
+    poll("it is opened", || source.run(&["lun", "list", "logs"]).status.success());
+    assert_eq!(deletes(&source), before);
+}
+
 #[test]
 fn rules_that_are_set_while_a_group_makes_a_snapshot_hold_for_what_it_deletes() {
     let dir = tempfile::tempdir().unwrap();

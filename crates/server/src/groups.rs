@@ -755,6 +755,10 @@ impl Server {
         if self.peers.check_known().is_err() || self.followers.check_known().is_err() {
             return Ok(Vec::new());
         }
+        // Nor is what a volume has that is not open: what the others have besides may be all that there is to go back to.
+        if members.len() < group.volumes.len() {
+            return Ok(Vec::new());
+        }
         let stays = kept(group, snapshots)?;
         let needed = |name: &str| {
             members.iter().any(|member| {
