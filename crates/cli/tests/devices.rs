@@ -276,6 +276,32 @@ fn what_cannot_be_adopted_or_reached_is_refused_by_name_and_leaves_nothing_behin
 }
 
 #[test]
+fn lun_that_was_adopted_is_one_disk_to_a_client_that_names_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "v", "--size", "128M"]);
+    server.good(&["lun", "create", "v/db", "--size", "8M"]);
+    write(&mut server.disk(""), 3, 1);
+    server.good(&["lun", "create", "v/history", "--size", "16M"]);
+    let adopt = ["device", "adopt", "disk0", "--origin", "lun:v/db", "--history", "lun:v/history"];
+    let deadline = Instant::now() + PATIENCE;
+    while !server.run(&adopt).status.success() {
+        assert!(Instant::now() < deadline, "the session has ended");
+    }
+    assert!(server.has_export(""), "there is one disk, and one that holds its history");
+    let mut disk = server.disk("");
+    assert_eq!(read(&mut disk, 3), 1);
+    server.good(&["history", "mark", "disk0", "one"]);
+    write(&mut disk, 3, 2);
+    disk.flush().unwrap();
+    drop(disk);
+    while !server.run(&["history", "revert", "disk0", "--mark", "one", "--yes"]).status.success() {
+        assert!(Instant::now() < deadline, "the session has ended");
+    }
+    assert_eq!(read(&mut server.disk("disk0"), 3), 1, "what it wrote did not get past the history");
+}
+
+#[test]
 fn lun_of_a_volume_remembers_under_both_of_its_names_and_nothing_changes_it_from_below() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = Running::start(dir.path(), "d");

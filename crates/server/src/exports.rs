@@ -4,6 +4,7 @@
 //! for the whole session, however many newer ones arrive: a file system that is mounted from it never sees its disk
 //! change. Whoever wants a newer image connects again. The mirrors of a group are shown together: as of one snapshot of the group.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cairn_device::DeviceError;
@@ -66,21 +67,18 @@ impl Exports for ExportTable {
         exports
     }
 
-    /// Snapshots and views do not count: what has a past still is one disk.
+    /// Snapshots and views do not count: what has a past still is one disk. So is a LUN with the device that it was adopted as, whose history may be in another one.
     fn default_export(&self) -> Result<String, OpenExportError> {
-        let mut names: Vec<String> = self
-            .devices
-            .exports()
-            .into_iter()
-            .map(|export| export.name)
-            .filter(|name| !name.contains('@'))
-            .collect();
+        let devices = self.devices.exports().into_iter().map(|export| export.name);
+        let devices = devices.filter(|name| !name.contains('@')).map(|name| self.devices.disk_of(&name));
+        let mut names: BTreeSet<String> = devices.collect();
         for open in self.volumes.all() {
             let (luns, _) = luns_of(&self.groups, &open).unwrap_or_default();
-            names.extend(luns.iter().map(|lun| format!("{}/{}", open.name, lun.name)));
+            let luns = luns.iter().map(|lun| format!("{}/{}", open.name, lun.name));
+            names.extend(luns.filter(|name| !self.devices.holds_history(name)));
         }
         match names.len() {
-            1 => Ok(names.remove(0)),
+            1 => names.pop_first().ok_or(OpenExportError::NoDefault { count: 0 }),
             count => Err(OpenExportError::NoDefault { count }),
         }
     }

@@ -132,10 +132,13 @@ impl Devices {
 
     /// True for a LUN in which a device has its history; and for any while there is a device of which nothing is known: it may be its origin or its history, and takes no writes.
     pub(crate) fn is_history(&self, lun: &str) -> bool {
+        self.entries.read().values().any(Entry::is_unknown) || self.holds_history(lun)
+    }
+
+    /// True for a LUN in which a device has its history, as far as that is known.
+    pub(crate) fn holds_history(&self, lun: &str) -> bool {
         let entries = self.entries.read();
-        let has = |entry: &Entry| {
-            entry.is_unknown() || entry.history().and_then(|place| place.lun_name()).as_deref() == Some(lun)
-        };
+        let has = |entry: &Entry| entry.history().and_then(|place| place.lun_name()).as_deref() == Some(lun);
         entries.values().any(has)
     }
 
