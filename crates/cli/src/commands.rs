@@ -170,11 +170,12 @@ fn interrupted(
             | "mirror drill"
             | "disable"
     ) {
-        let ends = match kind.as_str() {
-            "release" => String::new(),
-            _ => format!("; `cairn mirror abort {subject}` ends it"),
+        let next = match kind.as_str() {
+            // All of it or nothing, and of several mirrors.
+            "group reverse" => format!("see how it is with `cairn group show {subject}`"),
+            "release" => "see how it is with `cairn status`".to_owned(),
+            _ => format!("see how it is with `cairn status`; `cairn mirror abort {subject}` ends it"),
         };
-        let next = format!("see how it is with `cairn status`{ends}");
         let what = format!("{kind} of {subject} goes on, on the server");
         return Err(Failure::new(ErrorKind::Interrupted, what, next));
     }

@@ -2,8 +2,9 @@
 
 mod running;
 
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 
 use running::{Running, wait_until};
@@ -342,4 +343,30 @@ fn group_that_was_on_its_way_to_take_over_does_so_at_that_instant_whatever_came_
     destination.good(&["group", "reverse", "bank", "--yes"]);
     assert_eq!(numbers(&destination), [1; 3]);
     assert!(takes_writes(&destination));
+}
+
+/// No mirror has the name of the group: who is told to look for one finds that there is none, and thinks that nothing goes on.
+#[test]
+fn change_of_roles_that_is_interrupted_names_what_there_is_to_look_at() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, destination) = pair(dir.path());
+    for volume in VOLUMES {
+        destination.good(&["mirror", "set", volume, "--limit", "16K", "--compress", "never"]);
+        let mut disk = source.disk(&format!("{volume}/db"));
+        disk.write(0, &[7; 1 << 20]).and_then(|()| disk.flush()).unwrap();
+    }
+    source.good(&["group", "allow-reverse", "bank"]);
+    let mut command = running::cairn();
+    command.args(["group", "reverse", "bank", "--yes", "--json", "--data"]).arg(&destination.data);
+    let mut change = command.stdout(Stdio::piped()).spawn().unwrap();
+    let (mut status, mut told) = (String::new(), String::new());
+    let mut says = BufReader::new(change.stdout.take().unwrap());
+    says.read_line(&mut status).unwrap();
+    assert!(status.contains("message_type"), "it has begun: {status}");
+    assert!(Command::new("kill").args(["-INT", &change.id().to_string()]).status().unwrap().success());
+    says.read_to_string(&mut told).unwrap();
+    assert!(!change.wait().unwrap().success());
+    assert!(told.contains("group reverse of bank goes on, on the server"), "{told}");
+    assert!(told.contains("`cairn group show bank`") && !told.contains("mirror abort"), "{told}");
+    destination.good(&["group", "show", "bank"]);
 }
