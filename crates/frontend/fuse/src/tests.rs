@@ -595,3 +595,75 @@ fn names_that_are_told_while_a_mirror_moves_on_are_not_kept() {
         }
     }
 }
+
+/// The kernel counts what it was told of, and says when it has forgotten that: of what it was told in an answer that is an error it never does, and the image would be kept for good.
+#[test]
+fn listing_of_a_damaged_directory_has_what_is_before_the_damage_and_its_image_is_let_go() {
+    const BLOCKS: u64 = 8192;
+    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
+    let options = FormatOptions { id: VolumeId([7; 16]), blocks: BLOCKS, role: Role::Normal };
+    let clock = Arc::new(ManualClock::new(Timestamp(1_000_000_000)));
+    Volume::format(&*device, &options, &*clock).unwrap();
+    let open =
+        || Volume::open(device.clone(), OpenOptions { cache_bytes: 8 << 20, clock: clock.clone() }).unwrap();
+    let tree = Tree::open(open()).unwrap();
+    let directory =
+        tree.make_directory(tree.root(), b"d", &New { mode: 0o755, ..New::default() }).unwrap().file;
+    let file = tree.make(directory, b"file", &New { mode: 0o100_644, ..New::default() }).unwrap().file;
+    for number in 0..400 {
+        tree.link(file, directory, format!("the name with number {number}").as_bytes()).unwrap();
+    }
+    let names = tree.read_directory(directory, 2, 1000).unwrap();
+    tree.volume().create_snapshot("noon").unwrap();
+    tree.volume().close().unwrap();
+    drop(tree);
+    // All blocks that have had this name.
+    let lost = &names[300].name;
+    for at in (0..device.geometry().length).step_by(4096) {
+        let block = device.read(at, 4096).unwrap().to_vec();
+        if block.windows(lost.len()).any(|bytes| bytes == lost) {
+            device.write_from(at, &[7; 4096]).unwrap();
+        }
+    }
+    let files = FileSystem::new(Shown::new(View::Live(Arc::new(Tree::open(open()).unwrap()))).unwrap());
+    let ask = |node: u64, opcode: u32, parts: &[&[u8]]| {
+        let mut bytes = request(opcode, parts, 0);
+        bytes[16..24].copy_from_slice(&node.to_ne_bytes());
+        files.step(&bytes)
+    };
+    let lookup = |node: u64, name: &[u8]| match ask(node, opcode::LOOKUP, &[name]) {
+        Step::Answer { answer: Ok(answer), .. } => {
+            fuse_entry_out::read_from_prefix(&answer).unwrap().0.nodeid
+        }
+        other => panic!("{other:?}"),
+    };
+    let forget = |node: u64| {
+        let once = fuse_forget_in { nlookup: 1 };
+        assert!(matches!(ask(node, opcode::FORGET, &[once.as_bytes()]), Step::Silence));
+    };
+    let noon = lookup(lookup(FUSE_ROOT_ID, b".snapshot\0"), b"noon\0");
+    let directory = lookup(noon, b"d\0");
+    let whole = fuse_read_in { size: 1 << 20, ..Default::default() };
+    let Step::Answer { answer, .. } = ask(directory, opcode::READDIRPLUS, &[whole.as_bytes()]) else {
+        panic!("it is answered");
+    };
+    let entries = listed(&answer.expect("there are names before the damage"));
+    assert!((100..300).contains(&entries.len()), "{} names", entries.len());
+    // The offset of the last one is what the kernel goes on from.
+    let last = names.iter().rev().find(|name| entries.contains_key(&name.name)).unwrap();
+    let rest = fuse_read_in { offset: last.cookie, ..whole };
+    let Step::Answer { answer: Err(errno::EIO), .. } =
+        ask(directory, opcode::READDIRPLUS, &[rest.as_bytes()])
+    else {
+        panic!("what is behind them is damaged");
+    };
+    entries.values().filter(|entry| entry.nodeid != 0).for_each(|entry| forget(entry.nodeid));
+    forget(directory);
+    let attributes = || match ask(noon, opcode::GETATTR, &[]) {
+        Step::Answer { answer, .. } => answer.map(drop),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(attributes(), Ok(()), "the kernel knows its root still");
+    forget(noon);
+    assert_eq!(attributes(), Err(errno::ESTALE), "nobody knows anything of that image");
+}
