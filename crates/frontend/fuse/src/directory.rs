@@ -8,7 +8,7 @@ use cairn_volume::Snapshot;
 use zerocopy::IntoBytes;
 
 use crate::abi::*;
-use crate::attributes::{DT_DIR, attr_out, entry, entry_type};
+use crate::attributes::{DT_DIR, attr_out, entry, entry_type, statx_out};
 use crate::conversation::WRITE_MAX;
 use crate::operations::Answer;
 use crate::shown::{Shown, Slot};
@@ -182,6 +182,11 @@ pub(crate) fn snapshots_stat(number: u64, snapshots: &[Snapshot]) -> Stat {
 /// The answer to GETATTR of a `.snapshot`; it changes with every snapshot, so nothing is kept.
 pub(crate) fn snapshots_attributes(number: u64, snapshots: &[Snapshot]) -> fuse_attr_out {
     fuse_attr_out { attr_valid: 0, ..attr_out(number, &snapshots_stat(number, snapshots)) }
+}
+
+/// The same to STATX.
+pub(crate) fn snapshots_statx(number: u64, snapshots: &[Snapshot]) -> fuse_statx_out {
+    fuse_statx_out { attr_valid: 0, ..statx_out(number, &snapshots_stat(number, snapshots)) }
 }
 
 /// The answer to a lookup of a `.snapshot`.

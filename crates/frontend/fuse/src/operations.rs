@@ -288,9 +288,7 @@ impl FileSystem {
                 let stat = slot.tree.stat(at.file).map_err(errno)?;
                 Ok(bytes(statx_out(node, &stat)))
             }
-            (_, None) => {
-                Ok(bytes(statx_out(node, &directory::snapshots_stat(node, &self.shown.snapshots()))))
-            }
+            (_, None) => Ok(bytes(directory::snapshots_statx(node, &self.shown.snapshots()))),
         }
     }
 

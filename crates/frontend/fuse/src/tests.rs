@@ -667,3 +667,14 @@ fn listing_of_a_damaged_directory_has_what_is_before_the_damage_and_its_image_is
     forget(noon);
     assert_eq!(attributes(), Err(errno::ESTALE), "nobody knows anything of that image");
 }
+
+#[test]
+fn attributes_of_the_directory_of_snapshots_are_kept_by_nobody() {
+    let mount = Asked(Unmounted::new(View::Live(live_tree())).unwrap());
+    let snapshots = mount.entry(FUSE_ROOT_ID, b".snapshot").unwrap();
+    assert_eq!(snapshots.attr_valid, 0);
+    assert_eq!(mount.attributes(snapshots.nodeid).attr_valid, 0);
+    let answer = mount.ask((snapshots.nodeid, 0), opcode::STATX, &[]).unwrap();
+    let told = fuse_statx_out::read_from_prefix(&answer).unwrap().0;
+    assert_eq!(told.attr_valid, 0, "its times are those of the newest snapshot");
+}
