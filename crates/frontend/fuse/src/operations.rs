@@ -589,17 +589,14 @@ impl FileSystem {
             let (tree, at, onto) = (&to_slot.tree, arguments.off_in, arguments.off_out);
             tree.copy_range(from, at, to, onto, length).map_err(errno)?
         } else {
-            // Out of a snapshot.
-            let mut copied = 0;
-            while copied < length {
-                let piece = (length - copied).min(COPY_PIECE as u64) as usize;
-                let data = from_slot.tree.read(from, arguments.off_in + copied, piece).map_err(errno)?;
-                if data.is_empty() {
-                    break;
-                }
-                copied += to_slot.tree.write(to, arguments.off_out + copied, &data).map_err(errno)? as u64;
-            }
-            copied
+            copy_between(
+                &from_slot.tree,
+                (from, arguments.off_in),
+                &to_slot.tree,
+                (to, arguments.off_out),
+                length,
+            )
+            .map_err(errno)?
         };
         Ok(bytes(fuse_write_out { size: copied as u32, padding: 0 }))
     }
@@ -607,6 +604,32 @@ impl FileSystem {
 
 fn new(header: &fuse_in_header, mode: u32, umask: u32, device: u32) -> New {
     New { mode, uid: header.uid, gid: header.gid, device, umask }
+}
+
+/// Copies bytes of a file out of a snapshot, each file with where it begins. Returns how many: what is there by then stays, and what is wrong with the rest is told to who asks for that.
+fn copy_between(
+    from_tree: &Tree,
+    (from, from_offset): (FileId, u64),
+    to_tree: &Tree,
+    (to, to_offset): (FileId, u64),
+    length: u64,
+) -> Result<u64, TreeError> {
+    let mut copied = 0;
+    while copied < length {
+        let piece = (length - copied).min(COPY_PIECE as u64) as usize;
+        let data = match from_tree.read(from, from_offset.saturating_add(copied), piece) {
+            Ok(data) if data.is_empty() => break,
+            Ok(data) => data,
+            Err(_) if copied > 0 => break,
+            Err(error) => return Err(error),
+        };
+        match to_tree.write(to, to_offset.saturating_add(copied), &data) {
+            Ok(count) => copied += count as u64,
+            Err(_) if copied > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(copied)
 }
 
 /// What a mode is without the bits that give rights; `None` when it has none of them. A write or another owner takes them, as `should_remove_suid` of the kernel does.

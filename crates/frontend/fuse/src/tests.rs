@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cairn_base::{FileId, ManualClock, Timestamp, VolumeId};
 use cairn_device::{Device, Geometry, MemoryDevice, Operation as DeviceOperation};
-use cairn_files::{New, Tree, check_tree};
+use cairn_files::{New, SetStat, Tree, check_tree};
 use cairn_volume::{FormatOptions, OpenOptions, Role, Volume};
 use parking_lot::Mutex;
 use zerocopy::{FromBytes, IntoBytes};
@@ -677,4 +677,39 @@ fn attributes_of_the_directory_of_snapshots_are_kept_by_nobody() {
     let answer = mount.ask((snapshots.nodeid, 0), opcode::STATX, &[]).unwrap();
     let told = fuse_statx_out::read_from_prefix(&answer).unwrap().0;
     assert_eq!(told.attr_valid, 0, "its times are those of the newest snapshot");
+}
+
+/// The kernel takes the length of a file from what it is told was copied, and forgets what it holds of that: of bytes that came with an error it knows nothing.
+#[test]
+fn copy_out_of_a_snapshot_that_finds_no_room_half_way_says_how_far_it_came() {
+    const LENGTH: usize = 4 << 20;
+    let tree = live_tree();
+    let new = New { mode: 0o100_644, ..New::default() };
+    let [source, filler, target] = ["source", "filler", "target"]
+        .map(|name| tree.make(tree.root(), name.as_bytes(), &new).unwrap().file);
+    let content: Vec<u8> = (0..LENGTH).map(|at| (at / 4096 + at) as u8).collect();
+    tree.write(source, 0, &content).unwrap();
+    tree.volume().create_snapshot("noon").unwrap();
+    let mut filled = 0;
+    while let Ok(count @ 1..) = tree.write(filler, filled, &[3; 64 << 10]) {
+        filled += count as u64;
+    }
+    // Room for some of it.
+    let less = SetStat { bytes: Some(filled - (5 << 19)), ..SetStat::default() };
+    tree.set(filler, &less).unwrap();
+    tree.volume().consistency_point().unwrap();
+    let mount = Asked(Unmounted::new(View::Live(tree.clone())).unwrap());
+    let snapshots = mount.entry(FUSE_ROOT_ID, b".snapshot").unwrap().nodeid;
+    let noon = mount.entry(snapshots, b"noon").unwrap().nodeid;
+    let old = mount.entry(noon, b"source").unwrap().nodeid;
+    let copy =
+        fuse_copy_file_range_in { nodeid_out: number_of(target), len: LENGTH as u64, ..Default::default() };
+    let answer = mount.ask((old, 0), opcode::COPY_FILE_RANGE, &[copy.as_bytes()]);
+    let copied = fuse_write_out::read_from_prefix(&answer.expect("a part of it is there")).unwrap().0.size;
+    assert!((1..LENGTH).contains(&(copied as usize)), "{copied} bytes");
+    assert_eq!(tree.stat(target).unwrap().bytes, u64::from(copied));
+    assert!(tree.read(target, 0, LENGTH).unwrap() == content[..copied as usize]);
+    let rest = fuse_copy_file_range_in { off_in: copied.into(), off_out: copied.into(), ..copy };
+    let rest = mount.ask((old, 0), opcode::COPY_FILE_RANGE, &[rest.as_bytes()]);
+    assert_eq!(rest, Err(28), "there is no room for the rest");
 }
