@@ -390,7 +390,11 @@ impl FileSystem {
             slot.tree.hold(file).map_err(errno)?;
             if writes {
                 self.writers.lock().entry(file).or_default().count += 1;
-                let stat = slot.tree.stat(file).map_err(errno)?;
+                let stat = slot.tree.stat(file).map_err(|error| {
+                    // The kernel releases nothing that it was not given.
+                    let _ = self.release(node, flags);
+                    errno(error)
+                })?;
                 if stat.has_xattrs && slot.tree.xattr(file, CAPABILITY).is_ok() {
                     handle |= HANDLE_CAPABILITY;
                 }
