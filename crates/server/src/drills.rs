@@ -183,6 +183,9 @@ impl Drills {
     /// What is to be done now, after what was asked for was noted.
     fn note_request(&self, name: &str, request: &api::DrillRequest) -> Result<Document, ServerError> {
         state::refuse_unread(self.unread.lock().get(name))?;
+        if request.every_ms == Some(0) {
+            return Err(ServerError::Invalid { what: "the interval", rule: "it is above 0" });
+        }
         let mut documents = self.documents.lock();
         let before = documents.get(name);
         let none = ServerError::Invalid {
