@@ -143,7 +143,7 @@ impl Scrape {
         page.gauge(
             "server_cache_bytes",
             "Memory that its open volumes may take for cached blocks and for writes on their way",
-            (self.status.cache_bytes * self.volumes.len() as u64) as f64,
+            (self.status.cache_bytes.saturating_mul(self.volumes.len() as u64)) as f64,
         )?;
         page.gauge(
             "server_jobs",

@@ -177,7 +177,7 @@ impl Look {
             volumes: status.volumes.len(),
             problems: status.problems.len(),
             memory_bytes: status.memory_bytes,
-            cache_bytes: status.cache_bytes * status.volumes.len() as u64,
+            cache_bytes: status.cache_bytes.saturating_mul(status.volumes.len() as u64),
             dirty_bytes: status.volumes.iter().map(|volume| volume.dirty_bytes).sum(),
             requests_per_second: sum(|export| export.requests_per_second),
             read_bytes_per_second: sum(|export| export.read_bytes_per_second),
