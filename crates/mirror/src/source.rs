@@ -398,7 +398,17 @@ impl Source {
         let number = since_number(name_in(prefix));
         let have = shared(volume, update, target);
         let plan = match prepared.base {
-            Base::Since(base) => Plan::since(volume, &have, base, number, target),
+            Base::Since(base) => {
+                let is_common = || common(volume, &have).is_ok_and(|common| !common.is_empty());
+                match Plan::since(volume, &have, base, number, target) {
+                    // Its map can't be read.
+                    Err(_) if volume.since_files(number).is_none() => match update.compare || is_common() {
+                        true => Plan::new(volume, &have, target),
+                        false => Err(StreamError::BaseMissing { base: base.id }),
+                    },
+                    planned => planned,
+                }
+            }
             Base::Snapshots | Base::Nothing => Plan::new(volume, &have, target),
         };
         let plan = plan.map_err(MirrorError::from).and_then(|mut plan| {
@@ -547,13 +557,16 @@ impl Source {
         let held = own.iter().rev().find(|(snapshot, _)| common.contains(&snapshot.id));
         // Two updates at a time are one: the maps are as they were when the destination was asked, or nothing is known of them.
         let known = known.filter(|known| volume.since_files(number) == Some(known.files));
-        let since = known.filter(|known| known.began.file.is_some() && held.is_none());
+        let mut since = known.filter(|known| known.began.file.is_some() && held.is_none());
         let shown = update.have.iter().find(|have| have.id == update.shown).copied();
-        let base = match (held, since, shown) {
+        let without_map = || match common.is_empty() {
+            false => Ok(Base::Snapshots),
+            true if update.have.is_empty() || update.compare => Ok(Base::Nothing),
+            true => Err(no_common_base(volume)),
+        };
+        let mut base = match (held, since, shown) {
             (None, Some(_), Some(shown)) => Base::Since(shown),
-            _ if !common.is_empty() => Base::Snapshots,
-            _ if update.have.is_empty() || update.compare => Base::Nothing,
-            _ => return Err(no_common_base(volume)),
+            _ => without_map()?,
         };
         // What an interrupted transfer left, and what a lost acknowledgement kept.
         let keep = held.map(|(snapshot, _)| snapshot.id);
@@ -575,7 +588,11 @@ impl Source {
         }
         // By the maps as they are: after the snapshot they tell of that.
         let behind = since.map(|since| status_of(volume, prefix, SnapshotId(0), None, Some(since)));
-        let behind = behind.transpose()?;
+        let mut behind = behind.transpose()?;
+        if since.is_some() && volume.since_files(number).is_none() {
+            // It can't be read, by the consistency point or now.
+            (since, behind, base) = (None, None, without_map()?);
+        }
         let counted = volume.clock().monotonic();
         let name = format!("{prefix}{}", own.last().map_or(0, |(_, number)| *number) + 1);
         let same_root = held.is_some_and(|(base, _)| base.root.generation == now.generation);
@@ -603,6 +620,15 @@ impl Source {
             other => other,
         };
         let target = target.map_err(refused)?;
+        if matches!(base, Base::Since(_)) && volume.since_files(number).is_none_or(|f| f.in_flight.is_none())
+        {
+            // What the snapshot would have gone on with can't be read.
+            let without = without_map();
+            if without.is_err() {
+                let_go(volume, std::iter::once(&target)).map_err(refused)?;
+            }
+            base = without?;
+        }
         if update.hold {
             volume.hold_snapshot(target.id, true).map_err(refused)?;
         }

@@ -28,11 +28,12 @@ use crate::limits::{PLACE_BLOCKS, SNAPSHOTS_MAX};
 use crate::open::{map_blocks, write_slot};
 use crate::overlay::{FileOverlay, Overlay};
 use crate::release::Reader;
+use crate::since::MapError;
 use crate::space::{Space, add_destination_areas, grow_layout};
 use crate::state::{Committed, Frozen, State};
 use crate::store::pairs;
 use crate::table::{PreparedTable, TableChange};
-use crate::update::{Gathered, TreeUpdate};
+use crate::update::{Gathered, Mark, TreeUpdate};
 use crate::volume::{Commit, ROOT_DIRECTORY, Volume};
 
 /// What rides on a consistency point.
@@ -238,6 +239,7 @@ impl Volume {
             freed: Vec::new(),
             replaced: Vec::new(),
             writes: Vec::new(),
+            removed: Vec::new(),
         };
         let root = match (&frozen, &rider) {
             (Some(part), Rider::Rollback(id)) => self.rolled_back_root(part, *id, &mut gathered)?,
@@ -279,6 +281,10 @@ impl Volume {
             unheld.extend(placed_blocks(&part.overlay));
         }
         self.install(commit, superblock, frozen, table, exclusive, unheld);
+        if !gathered.removed.is_empty() {
+            self.state.lock().removed.append(&mut gathered.removed);
+            self.work.notify_one();
+        }
         self.store.forget_nodes(&gathered.replaced);
         self.sort_releases();
         Ok(done)
@@ -499,7 +505,8 @@ impl Volume {
         Ok(tree)
     }
 
-    /// The inode file and the active map: every place must be known before their content is, as the map describes its own blocks too.
+    /// The since maps, the inode file and the active map. Where a since map can't be read all that was done for them is undone and done again without those of its
+    /// relationship, which is given up: what its mirror lacks is not known any more, and nobody else needs them.
     fn close_trees(
         &self,
         part: &FrozenPart,
@@ -508,13 +515,53 @@ impl Volume {
         rider: &Rider,
         gathered: &mut Gathered,
     ) -> Result<Root, VolumeError> {
+        let (mut given_up, has_maps) = {
+            let state = self.state.lock();
+            (state.lost_relationships(), !state.since_maps.is_empty())
+        };
+        loop {
+            let mark = gathered.mark();
+            // Without maps there is no second time.
+            let changed = if has_maps { inodes.clone() } else { std::mem::take(&mut inodes) };
+            match self.close_trees_without(&given_up, part, before, changed, rider, gathered) {
+                Ok(root) => return Ok(root),
+                Err(MapError::Lost { relationship, error }) => {
+                    self.ungather(gathered, &mark);
+                    if !given_up.insert(relationship) {
+                        return Err(error);
+                    }
+                    tracing::error!(%error, "a since map can't be read, and is given up with its mirror's other one: the next update of that mirror needs a snapshot that both sides have, or compares everything");
+                }
+                Err(MapError::Other(error)) => return Err(error),
+            }
+        }
+    }
+
+    /// Undoes what was gathered since a mark, none of which was written: the blocks that it took are free again, and hold what they held.
+    pub(crate) fn ungather(&self, gathered: &mut Gathered, mark: &Mark) {
+        let taken = gathered.forget_after(mark);
+        let mut state = self.state.lock();
+        taken.into_iter().for_each(|vbn| state.used.clear(vbn));
+    }
+
+    /// One attempt at [`Volume::close_trees`], without the since maps of some relationships. Every place must be known before the content of inode file and active map is, as the map describes its
+    /// own blocks too.
+    fn close_trees_without(
+        &self,
+        given_up: &BTreeSet<u64>,
+        part: &FrozenPart,
+        before: &Committed,
+        mut inodes: BTreeMap<FileId, Option<Inode>>,
+        rider: &Rider,
+        gathered: &mut Gathered,
+    ) -> Result<Root, MapError> {
         let mut allocate = |count: usize| self.allocate(count);
         let old = &before.root;
         let blocks = match rider {
             Rider::Grow(blocks) => *blocks,
             _ => self.state.lock().used.blocks(),
         };
-        let mut since = self.since_update(before, rider, blocks, &mut inodes, gathered)?;
+        let mut since = self.since_update(before, (rider, given_up), blocks, &mut inodes, gathered)?;
         let next_file = self.state.lock().next_file;
         let inode_blocks = next_file.div_ceil(INODES_PER_BLOCK).max(1);
         let mut inode_update =
@@ -557,7 +604,7 @@ impl Volume {
             let bits = map_update.data(vbn.0 / BITS_PER_MAP_BLOCK);
             let (byte, mask) = bit(*vbn);
             if bits[byte] & mask != 0 {
-                return Err(VolumeError::MapContradicts { vbn: *vbn });
+                return Err(VolumeError::MapContradicts { vbn: *vbn }.into());
             }
             bits[byte] |= mask;
         }
@@ -565,7 +612,7 @@ impl Volume {
             let bits = map_update.data(pointer.vbn.0 / BITS_PER_MAP_BLOCK);
             let (byte, mask) = bit(pointer.vbn);
             if bits[byte] & mask == 0 {
-                return Err(VolumeError::MapContradicts { vbn: pointer.vbn });
+                return Err(VolumeError::MapContradicts { vbn: pointer.vbn }.into());
             }
             bits[byte] &= !mask;
         }
@@ -580,6 +627,7 @@ impl Volume {
             if let Some(relationship) = rider.begins_map_of() {
                 state.note_beginning(&since_maps, relationship, part.overlay.generation, changed);
             }
+            state.lost_since.retain(|lost| since_maps.iter().any(|map| map.file == *lost));
             state.since_maps = since_maps;
         }
         Ok(Root {

@@ -254,6 +254,7 @@ impl Volume {
             known_since: options.clock.monotonic(),
             since_began: BTreeMap::new(),
             since_maps: Vec::new(),
+            lost_since: BTreeSet::new(),
             log_left: false,
             latched: None,
             looked_for_inodes: options.clock.monotonic(),

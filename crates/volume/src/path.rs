@@ -11,8 +11,8 @@
 //!
 //! # What remains
 //! A node that rots after it was looked at and is dropped from the cache before the merge, a few seconds later. Then the consistency point fails and
-//! latches: changes stay in memory and are served, what was flushed is in the log, and nothing is lost silently. Nodes of the maps
-//! and of the inode file belong to everybody, so damage there stops the volume too.
+//! latches: changes stay in memory and are served, what was flushed is in the log, and nothing is lost silently. Nodes of the active map
+//! and of the inode file belong to everybody, so damage there stops the volume too; a since map that can't be read is given up (`since`).
 
 use std::sync::Arc;
 

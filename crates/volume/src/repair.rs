@@ -161,11 +161,16 @@ impl Volume {
         };
         self.store.damage().forget(vbn, checksum);
         self.inodes_may_be_there();
+        self.try_stranded_again();
+        Ok(outcome)
+    }
+
+    /// A block can be read that could not: removed files may have waited for it.
+    fn try_stranded_again(&self) {
         let mut state = self.state.lock();
         let stranded = std::mem::take(&mut state.stranded);
         state.removed.extend(stranded);
         self.work.notify_one();
-        Ok(outcome)
     }
 
     /// Whether the device gives by now what it did not when the volume was opened.
@@ -246,6 +251,7 @@ impl Volume {
         if self.store.load_past_cache(&wanted, &redirects).into_iter().all(|read| read.is_ok()) {
             self.store.damage().forget(block.vbn, block.checksum);
             self.inodes_may_be_there();
+            self.try_stranded_again();
             return Ok(Health::Sound);
         }
         drop(commit);

@@ -12,6 +12,12 @@
 //!    snapshot. Were they shared with the state before, deleting that one would free them.
 //! 4. Every consistency point that makes a root writes the inode of each since map of it, whether that changes or not. So a block of inodes, or a node above some, that is older than its
 //!    root has none, and need not be readable: whoever goes on without a map that there is makes a mirror miss what changes meanwhile.
+//!
+//! # Damage
+//! A map tells of changes, and nothing depends on it but how much a mirror's next update has to look at. So where one can't be read the consistency point that needs it
+//! gives it up, together with the other one of its relationship: of both it is not known any more what the destination lacks. Then the relationship has no maps, in that root and from then
+//! on, and is begun anew as one that never was. Where a node can't be read what is below is not known, and can't be freed: the map becomes a removed file,
+//! which waits for that as any does. Its kind is another one then, so nothing ever takes it for a map again.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -81,6 +87,27 @@ pub struct Step<'a> {
     pub over: &'a [SnapshotId],
 }
 
+/// Why a consistency point can't go on with the since maps as it is.
+pub(crate) enum MapError {
+    /// A map of that relationship can't be read; without its maps the consistency point can go on.
+    Lost { relationship: u64, error: VolumeError },
+    /// Anything else.
+    Other(VolumeError),
+}
+
+impl MapError {
+    /// An error that was met with a map of a relationship.
+    fn of(relationship: u64, error: VolumeError) -> Self {
+        if error.is_of_a_block() { Self::Lost { relationship, error } } else { Self::Other(error) }
+    }
+}
+
+impl From<VolumeError> for MapError {
+    fn from(error: VolumeError) -> Self {
+        Self::Other(error)
+    }
+}
+
 /// A since map that a consistency point writes anew.
 struct Changing<'a> {
     inode: Inode,
@@ -103,10 +130,11 @@ impl SinceUpdate<'_> {
         allocated: &BTreeSet<u64>,
         gathered: &mut Gathered,
         allocate: Allocate<'_>,
-    ) -> Result<(), VolumeError> {
+    ) -> Result<(), MapError> {
         let regions: Vec<u64> = allocated.iter().copied().collect();
-        for changing in self.changing.iter_mut().filter(|changing| changing.records) {
-            changing.update.plan(&regions, gathered, allocate)?;
+        for Changing { inode, update, .. } in self.changing.iter_mut().filter(|changing| changing.records) {
+            let planned = update.plan(&regions, gathered, allocate);
+            planned.map_err(|error| MapError::of(inode.relationship, error))?;
         }
         Ok(())
     }
@@ -137,7 +165,16 @@ fn set(update: &mut TreeUpdate<'_>, vbn: Vbn) {
 
 impl State {
     fn since_map(&self, relationship: u64, kind: FileKind) -> Option<SinceMap> {
+        if self.lost_relationships().contains(&relationship) {
+            return None;
+        }
         self.since_maps.iter().find(|map| map.relationship == relationship && map.kind == kind).copied()
+    }
+
+    /// Relationships of which a map could not be read: they have none any more.
+    pub(crate) fn lost_relationships(&self) -> BTreeSet<u64> {
+        let lost = self.since_maps.iter().filter(|map| self.lost_since.contains(&map.file));
+        lost.map(|map| map.relationship).collect()
     }
 
     /// Refuses a snapshot for a relationship, or a rollback while there are since maps, when the volume is so full that
@@ -325,7 +362,9 @@ impl Volume {
     /// The relationships that have since maps, by number.
     pub fn since_relationships(&self) -> Vec<SinceRelationship> {
         let state = self.state.lock();
-        let numbers: BTreeSet<u64> = state.since_maps.iter().map(|map| map.relationship).collect();
+        let mut numbers: BTreeSet<u64> = state.since_maps.iter().map(|map| map.relationship).collect();
+        let lost = state.lost_relationships();
+        numbers.retain(|number| !lost.contains(number));
         let in_flight = |relationship| state.since_map(relationship, FileKind::SinceInFlight).is_some();
         numbers
             .into_iter()
@@ -387,7 +426,7 @@ impl Volume {
     ) -> Result<Vec<crate::Run>, VolumeError> {
         let maps = Maps { store: &self.store, redirects: &committed.redirects };
         let mut runs = Vec::new();
-        for chunk in self.marked_regions(committed, map)?.chunks(BATCH) {
+        for chunk in self.readable(map.id, self.marked_regions(committed, map))?.chunks(BATCH) {
             let lbas: Vec<Lba> = chunk.iter().map(|(region, _)| Lba(*region)).collect();
             let mut reached = vec![[0; (BITS_PER_MAP_BLOCK / 64) as usize]; chunk.len()];
             let mut seen = HashSet::new();
@@ -408,7 +447,8 @@ impl Volume {
                     }
                 }
             }
-            let marked = self.load_regions(committed, map.id, chunk.iter().copied())?;
+            let marked = self.load_regions(committed, map.id, chunk.iter().copied());
+            let marked = self.readable(map.id, marked)?;
             for ((region, _), (reached, marked)) in chunk.iter().zip(reached.iter_mut().zip(marked)) {
                 for (word, own) in reached.iter_mut().zip(words_of(&marked)) {
                     *word &= own;
@@ -417,6 +457,17 @@ impl Volume {
             }
         }
         Ok(runs)
+    }
+
+    /// What was read of a map. Where that is not possible the map counts as lost from here on: who needs it would come again, and fail again.
+    fn readable<T>(&self, map: FileId, read: Result<T, VolumeError>) -> Result<T, VolumeError> {
+        if let Err(error) = &read
+            && error.is_of_a_block()
+            && self.state.lock().lost_since.insert(map)
+        {
+            tracing::error!(%error, "a since map can't be read, and is used no more");
+        }
+        read
     }
 
     /// Whether a root is the one that began a map, or has the same content.
@@ -455,18 +506,24 @@ impl Volume {
     }
 
     /// Begins the update of the since maps by a consistency point whose base is `before` (for a rollback the snapshot), and puts each
-    /// inode that it will change into `inodes`.
+    /// inode that it will change into `inodes`. Those of relationships that are given up end.
     pub(crate) fn since_update<'a>(
         &'a self,
         before: &'a Committed,
-        rider: &Rider,
+        (rider, given_up): (&Rider, &BTreeSet<u64>),
         blocks: u64,
         inodes: &mut BTreeMap<FileId, Option<Inode>>,
         gathered: &mut Gathered,
-    ) -> Result<SinceUpdate<'a>, VolumeError> {
-        let current = self.state.lock().since_maps.clone();
+    ) -> Result<SinceUpdate<'a>, MapError> {
+        let mut current = self.state.lock().since_maps.clone();
+        let lost: Vec<SinceMap> =
+            current.extract_if(.., |map| given_up.contains(&map.relationship)).collect();
         if let Rider::Rollback(_) = rider {
-            return self.carry_over(before, current, blocks, inodes, gathered);
+            return self.carry_over(before, (current, lost), blocks, inodes, gathered);
+        }
+        for map in lost {
+            let inode = self.since_inode(before, map.file)?;
+            inodes.insert(map.file, self.end_map(before, &inode, gathered)?);
         }
         let mut update = SinceUpdate { changing: Vec::new(), maps: Vec::new() };
         let (mine, rotates) = match (rider, rider.begins_map_of()) {
@@ -490,8 +547,7 @@ impl Volume {
                 _ => rotates && accumulates && in_flight,
             };
             if map.relationship == mine && ends {
-                self.free_map(before, &inode, gathered)?;
-                inodes.insert(map.file, None);
+                inodes.insert(map.file, self.end_map(before, &inode, gathered)?);
                 continue;
             }
             let rotated = rotates && map.relationship == mine;
@@ -499,7 +555,8 @@ impl Volume {
                 let tree = self.tree(before, map.file, inode.tree);
                 let mut changed = TreeUpdate::closing(tree, map_blocks(blocks));
                 if rotated && !accumulates {
-                    self.add_accumulated(before, mine, &mut changed, gathered)?;
+                    let added = self.add_accumulated(before, mine, &mut changed, gathered);
+                    added.map_err(|error| MapError::of(mine, error))?;
                 }
                 if rotated {
                     inode.kind = FileKind::SinceInFlight;
@@ -543,7 +600,9 @@ impl Volume {
         in_flight: &mut TreeUpdate<'_>,
         gathered: &mut Gathered,
     ) -> Result<(), VolumeError> {
-        let map = self.state.lock().since_map(relationship, FileKind::SinceAccumulating);
+        let is_it =
+            |map: &SinceMap| map.relationship == relationship && map.kind == FileKind::SinceAccumulating;
+        let map = self.state.lock().since_maps.iter().copied().find(is_it);
         let Some(map) = map else { return Ok(()) };
         let accumulated = self.since_inode(before, map.file)?;
         let regions = self.marked_regions(before, &accumulated)?;
@@ -560,6 +619,25 @@ impl Volume {
         Ok(())
     }
 
+    /// Frees a map. Returns what is left of it: where a node can't be read, and so what is below is not known, a removed file, of a kind that is no map's.
+    fn end_map(
+        &self,
+        before: &Committed,
+        inode: &Inode,
+        gathered: &mut Gathered,
+    ) -> Result<Option<Inode>, VolumeError> {
+        let mark = gathered.mark();
+        match self.free_map(before, inode, gathered) {
+            Ok(()) => Ok(None),
+            Err(error) if error.is_of_a_block() => {
+                self.ungather(gathered, &mark);
+                gathered.removed.push(inode.id);
+                Ok(Some(Inode { kind: FileKind::Lun, removed: true, relationship: 0, ..*inode }))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     fn free_map(
         &self,
         before: &Committed,
@@ -572,20 +650,31 @@ impl Volume {
         update.finish(gathered, &mut allocate).map(drop)
     }
 
-    /// The maps of today on top of those of a snapshot that is rolled back to. Each becomes a copy: where it differs from what the snapshot has
-    /// under its number, new blocks get its content. Blocks that come back with the snapshot count as allocated.
+    /// The maps of today on top of those of a snapshot that is rolled back to, but for those that are `lost`, which end there too. Blocks that come back with the
+    /// snapshot count as allocated.
     fn carry_over<'a>(
         &'a self,
         snapshot: &'a Committed,
-        maps: Vec<SinceMap>,
+        (maps, lost): (Vec<SinceMap>, Vec<SinceMap>),
         blocks: u64,
         inodes: &mut BTreeMap<FileId, Option<Inode>>,
         gathered: &mut Gathered,
-    ) -> Result<SinceUpdate<'a>, VolumeError> {
+    ) -> Result<SinceUpdate<'a>, MapError> {
         let today = self.state.lock().committed.clone();
         let stale: Vec<FileId> = inodes.keys().copied().collect();
         for file in stale {
-            self.free_map(snapshot, &self.since_inode(snapshot, file)?, gathered)?;
+            let inode = self.since_inode(snapshot, file)?;
+            inodes.insert(file, self.end_map(snapshot, &inode, gathered)?);
+        }
+        for map in lost {
+            // Where inodes of the snapshot can't be read it was looked whether a map may be one of them.
+            let inode = match self.committed_inode(snapshot, map.file) {
+                Err(error) if error.is_of_a_block() => None,
+                other => other?,
+            };
+            if let Some(inode) = inode {
+                inodes.insert(map.file, self.end_map(snapshot, &inode, gathered)?);
+            }
         }
         let reader = Maps { store: &self.store, redirects: &today.redirects };
         let returning: Vec<Vbn> = match maps.is_empty() {
@@ -598,34 +687,49 @@ impl Volume {
         };
         let mut update = SinceUpdate { changing: Vec::new(), maps: maps.clone() };
         for map in maps {
-            let inode = self.since_inode(&today, map.file)?;
-            let records = map.kind == FileKind::SinceAccumulating;
-            let old = self.committed_inode(snapshot, map.file)?;
-            let old = old.map_or(TreeRef::empty(inode.tree.length), |inode| inode.tree);
-            let old = self.tree(snapshot, map.file, old);
-            let length = if records { map_blocks(blocks) } else { inode.tree.length };
-            let differing = differing_regions(&old, &self.tree(&today, map.file, inode.tree))?;
-            let mut regions: BTreeSet<u64> = differing.keys().copied().collect();
-            if records {
-                regions.extend(returning.iter().map(|vbn| vbn.0 / BITS_PER_MAP_BLOCK));
-            }
-            let regions: Vec<u64> = regions.into_iter().collect();
-            let mut copy = TreeUpdate::closing(old, length);
-            copy.plan(&regions, gathered, &mut |count| self.allocate(count))?;
-            let differing: Vec<(u64, BlockPointer)> = differing.into_iter().collect();
-            for chunk in differing.chunks(BATCH) {
-                let blocks = self.load_regions(&today, map.file, chunk.iter().copied())?;
-                for ((region, _), block) in chunk.iter().zip(blocks) {
-                    copy.data(*region).copy_from_slice(&block[..]);
-                }
-            }
-            if records {
-                returning.iter().for_each(|vbn| set(&mut copy, *vbn));
-            }
-            inodes.insert(map.file, Some(inode));
-            update.changing.push(Changing { inode, update: copy, records });
+            let changing = self.carry_map(snapshot, &today, map, blocks, &returning, gathered);
+            let changing = changing.map_err(|error| MapError::of(map.relationship, error))?;
+            inodes.insert(map.file, Some(changing.inode));
+            update.changing.push(changing);
         }
         Ok(update)
+    }
+
+    /// One of them as a copy: where it differs from what the snapshot has under its number, new blocks get its content.
+    fn carry_map<'a>(
+        &'a self,
+        snapshot: &'a Committed,
+        today: &Committed,
+        map: SinceMap,
+        blocks: u64,
+        returning: &[Vbn],
+        gathered: &mut Gathered,
+    ) -> Result<Changing<'a>, VolumeError> {
+        let inode = self.since_inode(today, map.file)?;
+        let records = map.kind == FileKind::SinceAccumulating;
+        let old = self.committed_inode(snapshot, map.file)?;
+        let old = old.map_or(TreeRef::empty(inode.tree.length), |inode| inode.tree);
+        let old = self.tree(snapshot, map.file, old);
+        let length = if records { map_blocks(blocks) } else { inode.tree.length };
+        let differing = differing_regions(&old, &self.tree(today, map.file, inode.tree))?;
+        let mut regions: BTreeSet<u64> = differing.keys().copied().collect();
+        if records {
+            regions.extend(returning.iter().map(|vbn| vbn.0 / BITS_PER_MAP_BLOCK));
+        }
+        let regions: Vec<u64> = regions.into_iter().collect();
+        let mut copy = TreeUpdate::closing(old, length);
+        copy.plan(&regions, gathered, &mut |count| self.allocate(count))?;
+        let differing: Vec<(u64, BlockPointer)> = differing.into_iter().collect();
+        for chunk in differing.chunks(BATCH) {
+            let blocks = self.load_regions(today, map.file, chunk.iter().copied())?;
+            for ((region, _), block) in chunk.iter().zip(blocks) {
+                copy.data(*region).copy_from_slice(&block[..]);
+            }
+        }
+        if records {
+            returning.iter().for_each(|vbn| set(&mut copy, *vbn));
+        }
+        Ok(Changing { inode, update: copy, records })
     }
 
     /// Since maps in a snapshot that the active state has no more: a rollback must not bring them back, as they know nothing of

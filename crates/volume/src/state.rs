@@ -1,6 +1,6 @@
 //! What a volume has in memory, under one lock that is never held across device I/O.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -165,6 +165,8 @@ pub(crate) struct State {
     pub(crate) since_began: BTreeMap<FileId, (Generation, Timestamp)>,
     /// The since maps: each new block goes into every accumulating one.
     pub(crate) since_maps: Vec<SinceMap>,
+    /// Those of them that could not be read when they were asked: the next consistency point gives their relationships up, and nobody uses them before that.
+    pub(crate) lost_since: BTreeSet<FileId>,
     /// The device of the intent log failed, and the log went into the label area.
     pub(crate) log_left: bool,
     pub(crate) latched: Option<VolumeError>,
@@ -325,6 +327,7 @@ impl State {
     pub(crate) fn forget_head(&mut self, now: Duration) {
         self.heads += 1;
         self.since_maps.clear();
+        self.lost_since.clear();
         self.since_began.clear();
         self.first_changes.clear();
         self.known_from = self.open.generation;

@@ -26,6 +26,39 @@ pub(crate) struct Gathered {
     pub(crate) replaced: Vec<Vbn>,
     /// Blocks to write: new nodes, inode and map blocks.
     pub(crate) writes: Vec<(Vbn, Block)>,
+    /// Since maps that have become removed files, as their blocks can't be freed yet.
+    pub(crate) removed: Vec<FileId>,
+}
+
+/// How far something was gathered.
+pub(crate) struct Mark {
+    allocated: usize,
+    freed: usize,
+    replaced: usize,
+    writes: usize,
+    removed: usize,
+}
+
+impl Gathered {
+    pub(crate) fn mark(&self) -> Mark {
+        Mark {
+            allocated: self.allocated.len(),
+            freed: self.freed.len(),
+            replaced: self.replaced.len(),
+            writes: self.writes.len(),
+            removed: self.removed.len(),
+        }
+    }
+
+    /// Forgets what came after a mark, of which nothing was written. Returns the blocks that were allocated for it.
+    #[must_use]
+    pub(crate) fn forget_after(&mut self, mark: &Mark) -> Vec<Vbn> {
+        self.freed.truncate(mark.freed);
+        self.replaced.truncate(mark.replaced);
+        self.writes.truncate(mark.writes);
+        self.removed.truncate(mark.removed);
+        self.allocated.split_off(mark.allocated)
+    }
 }
 
 /// Gives out places; fails when the volume is full.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cairn_base::{Checksum, FileId, Generation, SnapshotId, Timestamp};
 use cairn_format::Role;
 use cairn_format::stream::root_digest;
-use cairn_volume::{Snapshot, Volume, VolumeError};
+use cairn_volume::{Behind, Snapshot, Volume, VolumeError};
 
 use super::{Heard, Key, Known, Source, ask};
 use crate::error::{MirrorError, Refusal};
@@ -111,7 +111,7 @@ impl Source {
                     let began = began.filter(|file| *file == files.accumulating);
                     // Where it is not known, or not there any more, no less than it has to get.
                     let file = began.or(files.in_flight).unwrap_or(files.accumulating);
-                    Some(volume.changed_since_beginning(number, file, Some(base))?)
+                    known_by_map(volume, number, file, Some(base))?
                 }
                 _ => None,
             };
@@ -139,6 +139,19 @@ pub(super) fn whole_lag(
     }
 }
 
+/// What changed since a since map began; none where that can't be read, and so was given up.
+fn known_by_map(
+    volume: &Arc<Volume>,
+    number: u64,
+    file: FileId,
+    base: Option<(Generation, Timestamp)>,
+) -> Result<Option<Behind>, VolumeError> {
+    match volume.changed_since_beginning(number, file, base) {
+        Err(_) if volume.since_files(number).is_none() => Ok(None),
+        behind => behind.map(Some),
+    }
+}
+
 /// What the source says of itself, with the lag of a destination that has `base`; `root` must be the base's if it is given. Where the base is not here, a since map that
 /// began at it tells the same.
 pub(crate) fn status_of(
@@ -163,8 +176,8 @@ pub(crate) fn status_of(
         (None, Some((file, began))) => {
             let number = since_number(name_in(prefix));
             let base = Some((began.generation, began.changed));
-            let behind = volume.changed_since_beginning(number, file, base).map_err(refused)?;
-            (Some(behind), Some(began.changed))
+            let behind = known_by_map(volume, number, file, base).map_err(refused)?;
+            (behind, behind.map(|_| began.changed))
         }
         (None, None) => (None, None),
     };

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use cairn_base::{Clock, Rng};
+use cairn_base::{Checksum, Clock, Rng};
+use cairn_device::BlockMut;
 use cairn_volume::Volume;
 
 use super::harness::{Pair, Trouble, assert_clean, copy_of, fingerprint, open};
@@ -487,4 +488,163 @@ fn source_whose_since_maps_cannot_be_read_does_not_say_that_there_is_no_common_b
     pair.source = open(&pair.source_device, &pair.clock);
     assert_eq!(pair.update().expect("an update").kind, TransferKind::Update);
     pair.assert_same();
+}
+
+/// A block of a since map at the source that is spoilt, and what it had.
+struct RottenBlock {
+    offset: u64,
+    sound: Vec<u8>,
+}
+
+impl RottenBlock {
+    /// The top of a map, or the block of it that describes the volume. The source is opened anew.
+    fn of(pair: &mut Pair, in_flight: bool, level: u8) -> Self {
+        pair.source.consistency_point().expect("it commits");
+        let number = pair.source.since_relationships()[0].relationship;
+        let maps = pair.source.since_files(number).expect("it has maps");
+        let file = if in_flight { maps.in_flight.expect("it is there") } else { maps.accumulating };
+        let tree = pair.source.inode(file).expect("it is there").tree;
+        assert_eq!(tree.height, 1);
+        let bytes = copy_of(&pair.source_device);
+        let is_top = |block: &[u8]| Checksum::of(block) == tree.pointer.checksum;
+        let top = bytes.chunks(4096).position(is_top).expect("it is there");
+        let mut node = BlockMut::zeroed();
+        node.copy_from_slice(&bytes[top * 4096..(top + 1) * 4096]);
+        let below = cairn_format::Node::trusted(&node).expect("it is a node").pointer(0);
+        let at = match level {
+            0 => top as u64 - tree.pointer.vbn.0 + below.vbn.0,
+            _ => top as u64,
+        };
+        let offset = at * 4096;
+        let sound = bytes[offset as usize..offset as usize + 4096].to_vec();
+        pair.source.close().expect("closed");
+        pair.source_device.write_from(offset, &[9; 4096]).expect("written");
+        pair.source = open(&pair.source_device, &pair.clock);
+        Self { offset, sound }
+    }
+
+    /// The device gives again what it had.
+    fn heal(self, pair: &mut Pair) {
+        pair.source.close().expect("closed");
+        pair.source_device.write_from(self.offset, &self.sound).expect("written");
+        pair.source = open(&pair.source_device, &pair.clock);
+        pair.source.background(Duration::ZERO).expect("it goes on");
+    }
+}
+
+/// An update that is right, and tells its price first where it has to.
+fn update_comparing_if_need_be(pair: &Pair) -> bool {
+    let shown = fingerprint(&pair.destination);
+    let compares = match pair.update() {
+        Ok(_) => false,
+        Err(MirrorError::CompareNeeded { .. }) => {
+            assert_eq!(fingerprint(&pair.destination), shown);
+            let trouble = Trouble { compare: true, ..Trouble::default() };
+            pair.update_with(&pair.mirror(), trouble).expect("an update");
+            true
+        }
+        Err(error) => panic!("{error}"),
+    };
+    pair.assert_same();
+    compares
+}
+
+fn assert_goes_on(pair: &Pair, rng: &mut Rng) {
+    for round in 0..2 {
+        pair.write(pair.files[0], 7 + round, 5, rng);
+        let next = pair.update().expect("the next is an update again");
+        assert!(next.kind == TransferKind::Update && next.blocks < 60, "{next:?}");
+        pair.assert_same();
+    }
+    assert_clean(&pair.source);
+}
+
+#[test]
+fn update_after_a_since_map_rotted_is_right_with_a_base_and_tells_the_price_without() {
+    for (hold, mends_first) in [(true, false), (false, false), (true, true), (false, true)] {
+        let (mut pair, mut rng) = unheld(14);
+        pair.hold = hold;
+        pair.write(pair.files[0], 0, 300, &mut rng);
+        pair.update().expect("a baseline");
+        pair.write(pair.files[1], 0, 50, &mut rng);
+        pair.update().expect("an update");
+        pair.write(pair.files[1], 20, 50, &mut rng);
+        let rotten = RottenBlock::of(&mut pair, false, 0);
+        pair.write(pair.files[0], 100, 50, &mut rng);
+        pair.source.consistency_point().expect("it commits");
+        assert_eq!(pair.source.since_relationships(), []);
+        if mends_first {
+            // That brings nothing back.
+            rotten.heal(&mut pair);
+            assert_eq!(pair.source.since_relationships(), []);
+        }
+        pair.write(pair.files[0], 200, 10, &mut rng);
+        assert_eq!(update_comparing_if_need_be(&pair), !hold);
+        assert_goes_on(&pair, &mut rng);
+    }
+}
+
+/// What is left of the map can be neither sent nor freed, and no image is taken of which a block is damaged.
+#[test]
+fn update_after_a_node_of_a_since_map_rotted_waits_for_it_and_the_source_does_not() {
+    for hold in [true, false] {
+        let (mut pair, mut rng) = unheld(16);
+        pair.hold = hold;
+        pair.write(pair.files[0], 0, 300, &mut rng);
+        pair.update().expect("a baseline");
+        pair.write(pair.files[1], 0, 50, &mut rng);
+        let rotten = RottenBlock::of(&mut pair, false, 1);
+        for round in 0..3 {
+            pair.write(pair.files[0], 100, 50 + round, &mut rng);
+            let shown = fingerprint(&pair.destination);
+            let trouble = Trouble { compare: round == 2, ..Trouble::default() };
+            pair.update_with(&pair.mirror(), trouble).expect_err("no image is taken");
+            assert_eq!(fingerprint(&pair.destination), shown);
+            assert!(pair.source.status().latched.is_none());
+        }
+        pair.source.consistency_point().expect("it commits");
+        rotten.heal(&mut pair);
+        update_comparing_if_need_be(&pair);
+        assert_goes_on(&pair, &mut rng);
+    }
+}
+
+/// Nobody looks at what is in flight before the destination comes again.
+#[test]
+fn update_after_the_map_in_flight_rotted_is_right_or_tells_the_price() {
+    for (arrived, compare) in [(true, false), (false, false), (false, true)] {
+        let (mut pair, mut rng) = unheld(15);
+        pair.write(pair.files[0], 0, 300, &mut rng);
+        pair.update().expect("a baseline");
+        pair.write(pair.files[1], 0, 200, &mut rng);
+        let cut_after = if arrived { None } else { Some(200_000) };
+        let outcome = pair.update_with(&pair.mirror(), Trouble { cut_after, ..Trouble::default() });
+        assert_eq!(outcome.is_ok(), arrived, "{outcome:?}");
+        pair.write(pair.files[1], 20, 50, &mut rng);
+        RottenBlock::of(&mut pair, true, 0);
+        pair.write(pair.files[0], 100, 50, &mut rng);
+        if compare {
+            let trouble = Trouble { compare, ..Trouble::default() };
+            pair.update_with(&pair.mirror(), trouble).expect("it is compared at once");
+            pair.assert_same();
+        } else {
+            // What has arrived need not be read.
+            assert_eq!(update_comparing_if_need_be(&pair), !arrived);
+        }
+        assert_goes_on(&pair, &mut rng);
+    }
+}
+
+/// The owner is told of the mirror all the same.
+#[test]
+fn mirror_whose_map_cannot_be_read_is_listed() {
+    let (mut pair, mut rng) = unheld(17);
+    pair.write(pair.files[0], 0, 300, &mut rng);
+    pair.update().expect("a baseline");
+    pair.write(pair.files[1], 0, 50, &mut rng);
+    RottenBlock::of(&mut pair, false, 0);
+    let behind = || pair.registry.mirrors(&pair.source).expect("they are told").remove(0).behind;
+    assert!(behind().is_none());
+    assert!(behind().is_none());
+    assert!(pair.refresh(&pair.mirror()).expect("the source answers").bytes > 0);
 }

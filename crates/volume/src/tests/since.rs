@@ -813,3 +813,304 @@ fn step_takes_what_was_in_flight_for_arrived_only_when_its_base_is_the_last_one(
         assert!(matches!(refused, Err(VolumeError::Refused(_))), "{refused:?}");
     }
 }
+
+/// How a block is spoilt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hurt {
+    Wrong,
+    Unreadable,
+}
+
+/// A volume on a device that can be hurt, with a mirror that has something in flight (a thousand blocks), and something accumulated.
+struct Rotten {
+    device: Arc<FaultDevice>,
+    volume: Arc<Volume>,
+    lun: FileId,
+    /// Without snapshots of the mirror and without its maps.
+    used: u64,
+    early: Snapshot,
+    in_flight: Snapshot,
+    maps: SinceFiles,
+    note: String,
+    hurt: Hurt,
+    vbn: Vbn,
+    offset: u64,
+    sound: Block,
+}
+
+impl Rotten {
+    fn new(blocks: u64, in_flight: bool, level: u8, hurt: Hurt) -> Self {
+        let device = Arc::new(FaultDevice::new(Volume::device_bytes(blocks, Role::Normal)));
+        format(&*device, blocks);
+        let volume = open(&device);
+        let lun = file(&volume, 2000);
+        write(&volume, lun, 0, 100, 1000).expect("there is room");
+        let early = volume.create_snapshot("early").expect("it is made");
+        let used = volume.status().used;
+        volume.create_snapshot_since("other", 8).expect("there is room");
+        since(&volume, "base");
+        write(&volume, lun, 0, 100, 2000).expect("there is room");
+        let second = since(&volume, "second");
+        write(&volume, lun, 0, 100, 3000).expect("there is room");
+        volume.consistency_point().expect("it commits");
+        let maps = volume.since_files(RELATIONSHIP).expect("it has maps");
+        let file = if in_flight { maps.in_flight.expect("it is there") } else { maps.accumulating };
+        let tree = volume.inode(file).expect("it is there").tree;
+        let committed = volume.state.lock().committed.clone();
+        let tree = volume.tree(&committed, file, tree);
+        let pointer = tree.pointer_at_level(level, 0).expect("the way to it is whole");
+        assert!(!pointer.is_hole());
+        let sound = volume.store.read_numbers(&[pointer.vbn], &Default::default()).remove(0);
+        let sound = sound.expect("it can be read");
+        let place = volume.store.space().locate(cairn_format::SegmentKind::Space, pointer.vbn.0);
+        let (offset, _) = place.expect("it is in the block space");
+        drop(committed);
+        match hurt {
+            Hurt::Wrong => device.write_from(offset, &[9; 4096]).expect("it is there"),
+            Hurt::Unreadable => device.fail_reads(offset..offset + 4096),
+        }
+        volume.store.forget();
+        let note = format!("{blocks} in flight {in_flight} level {level} {hurt:?}");
+        Self {
+            device,
+            volume,
+            lun,
+            used,
+            early,
+            in_flight: second,
+            maps,
+            note,
+            hurt,
+            vbn: pointer.vbn,
+            offset,
+            sound,
+        }
+    }
+
+    fn restart(&mut self) {
+        self.volume = open(&self.device);
+        self.goes_on();
+    }
+
+    /// Nothing stopped, and nothing is wrong but the block.
+    fn goes_on(&self) {
+        let note = &self.note;
+        assert!(self.volume.status().latched.is_none(), "{note}");
+        let report = self.volume.check(&mut |_| {}).expect("checking is possible");
+        // Of a place that can't be read below a top it is not told which it is.
+        let is_it = |finding: &&Finding| match finding {
+            Finding::DamagedBlock { place: Place::Unknown, .. } => self.hurt == Hurt::Unreadable,
+            Finding::DamagedBlock { vbn, .. } => *vbn == self.vbn,
+            _ => false,
+        };
+        let others = report.findings.iter().filter(|finding| !is_it(finding));
+        assert_eq!(others.collect::<Vec<_>>(), Vec::<&Finding>::new(), "{note}");
+        assert!(self.volume.status().latched.is_none(), "{note}");
+    }
+
+    fn is_given_up(&self) {
+        assert_eq!(self.volume.since_files(RELATIONSHIP), None, "{}", self.note);
+        let others = [SinceRelationship { relationship: 8, in_flight: false }];
+        assert_eq!(self.volume.since_relationships(), others, "{}", self.note);
+        let kept = self.volume.state.lock().since_maps.clone();
+        assert!(kept.iter().all(|map| map.relationship == 8), "{}: {kept:?}", self.note);
+    }
+
+    /// The mirror beside it misses nothing of what came.
+    fn other_goes_on(&self) {
+        let other = self.volume.snapshot_named("other").expect("it is there");
+        let target = self.volume.create_snapshot_since("others", 8).expect("there is room");
+        let changes = self.volume.changed_blocks_since(8, target.id).expect("it is in flight");
+        let (before, sent) = (content(&self.volume, other.id), blocks_of(&self.volume, &changes.runs));
+        for (vbn, block) in content(&self.volume, target.id) {
+            let is_there = [before.get(&vbn), sent.get(&vbn)].contains(&Some(&block));
+            assert!(is_there, "{}: {vbn:?}", self.note);
+        }
+    }
+
+    /// The block is as it was, and nobody needs any of all that any more.
+    fn end(mut self) {
+        let note = self.note.clone();
+        match self.hurt {
+            // Where it was freed something else may be by now.
+            Hurt::Wrong
+                if self.device.read(self.offset, 4096).expect("it is there").to_vec() == [9; 4096] =>
+            {
+                self.device.write_from(self.offset, &self.sound[..]).expect("it is there");
+            }
+            Hurt::Wrong => {}
+            Hurt::Unreadable => self.device.heal_reads(),
+        }
+        // A restart finds removed files, and never the map again.
+        self.restart();
+        assert!(self.volume.since_files(RELATIONSHIP).is_none_or(|maps| maps != self.maps), "{note}");
+        self.volume.delete_since(RELATIONSHIP).expect("it ends");
+        self.volume.delete_since(8).expect("it ends");
+        let early = self.early.id;
+        let snapshots: Vec<_> =
+            self.volume.snapshots().iter().map(|snapshot| snapshot.id).filter(|id| *id != early).collect();
+        self.volume.delete_snapshots(&snapshots).expect("they are deleted");
+        self.volume.rollback(early).expect("it rolls back");
+        let snapshots: Vec<_> =
+            self.volume.snapshots().iter().map(|snapshot| snapshot.id).filter(|id| *id != early).collect();
+        while self.volume.free_removed().expect("it is freed") {}
+        self.volume.delete_snapshots(&snapshots).expect("they are deleted");
+        self.volume.consistency_point().expect("it commits");
+        assert_eq!(read(&self.volume, self.lun, 0, 2), [1000, 1001], "{note}");
+        assert_eq!(self.volume.status().used, self.used, "{note}");
+        assert_sound(&self.volume);
+    }
+}
+
+/// All ways in which a map of a mirror can be spoilt: in flight or not; its data, its leaf and its top; wrong or unreadable.
+fn each_rotten(mut live: impl FnMut(Rotten)) {
+    for in_flight in [false, true] {
+        for hurt in [Hurt::Wrong, Hurt::Unreadable] {
+            for level in [0, 1] {
+                live(Rotten::new(4096, in_flight, level, hurt));
+            }
+        }
+    }
+    for (in_flight, hurt) in [(false, Hurt::Unreadable), (true, Hurt::Wrong)] {
+        for level in [0, 1, 2] {
+            // A level more.
+            live(Rotten::new(127 * 32_768, in_flight, level, hurt));
+        }
+    }
+}
+
+/// It made the volume read-only for good, for the sake of a mirror's bookkeeping.
+#[test]
+fn writes_and_snapshots_go_on_where_a_since_map_cannot_be_read() {
+    each_rotten(|mut rotten| {
+        let note = rotten.note.clone();
+        for round in 0..3 {
+            write(&rotten.volume, rotten.lun, 0, 100, 10_000 + round).expect("there is room");
+            rotten.volume.consistency_point().unwrap_or_else(|error| panic!("{note}: {error}"));
+            rotten.volume.create_snapshot(&format!("n{round}")).expect("it is made");
+            rotten.goes_on();
+            rotten.restart();
+            assert_eq!(read(&rotten.volume, rotten.lun, 99, 1), [10_099 + round], "{note}");
+        }
+        // What is in flight is not touched before somebody asks.
+        let asked = rotten.volume.changed_blocks_since(RELATIONSHIP, rotten.in_flight.id);
+        assert!(asked.is_err(), "{note}");
+        write(&rotten.volume, rotten.lun, 0, 1, 20_000).expect("there is room");
+        rotten.volume.consistency_point().expect("it commits");
+        rotten.is_given_up();
+        if rotten.hurt == Hurt::Wrong {
+            rotten.other_goes_on();
+        }
+        rotten.end();
+    });
+}
+
+#[test]
+fn next_snapshot_for_a_mirror_whose_since_map_cannot_be_read_begins_it_anew() {
+    each_rotten(|mut rotten| {
+        let note = rotten.note.clone();
+        write(&rotten.volume, rotten.lun, 0, 10, 20_000).expect("there is room");
+        let third = rotten.volume.create_snapshot_since("third", RELATIONSHIP);
+        let third = third.unwrap_or_else(|error| panic!("{note}: {error}"));
+        rotten.goes_on();
+        let maps = rotten.volume.since_files(RELATIONSHIP).expect("it is there");
+        assert!(maps.in_flight.is_none() && maps.accumulating > rotten.maps.accumulating, "{note}: {maps:?}");
+        assert!(rotten.volume.changed_blocks_since(RELATIONSHIP, third.id).is_err(), "{note}");
+        rotten.restart();
+        assert_eq!(rotten.volume.since_files(RELATIONSHIP), Some(maps), "{note}");
+        // From here on it is as any other.
+        let mut destination = Destination::new(false);
+        let all = rotten.volume.changed_blocks(&[], third.id).expect("it exists");
+        if rotten.hurt == Hurt::Wrong {
+            destination.update(&rotten.volume, &all, &third, &note);
+            write(&rotten.volume, rotten.lun, 50, 20, 30_000).expect("there is room");
+            let fourth = since(&rotten.volume, "fourth");
+            let changes = changed(&rotten.volume, &fourth);
+            destination.update(&rotten.volume, &changes, &fourth, &note);
+        }
+        rotten.end();
+    });
+}
+
+#[test]
+fn mirror_whose_since_map_cannot_be_read_ends_and_is_acknowledged() {
+    each_rotten(|mut rotten| {
+        let note = rotten.note.clone();
+        let acknowledged = rotten.volume.acknowledge_since(RELATIONSHIP, rotten.in_flight.id);
+        assert!(acknowledged.unwrap_or_else(|error| panic!("{note}: {error}")), "{note}");
+        rotten.goes_on();
+        rotten.restart();
+        rotten.end();
+    });
+    each_rotten(|mut rotten| {
+        let ended = rotten.volume.delete_since(RELATIONSHIP);
+        ended.unwrap_or_else(|error| panic!("{}: {error}", rotten.note));
+        rotten.is_given_up();
+        rotten.goes_on();
+        rotten.restart();
+        rotten.is_given_up();
+        rotten.end();
+    });
+}
+
+#[test]
+fn step_and_rollback_go_on_where_a_since_map_cannot_be_read() {
+    each_rotten(|mut rotten| {
+        let note = rotten.note.clone();
+        let base = rotten.in_flight.id;
+        let step = Step { name: "step", relationship: Some(RELATIONSHIP), base, over: &[] };
+        let made = rotten.volume.create_snapshot_step(step);
+        let made = made.unwrap_or_else(|error| panic!("{note}: {error}"));
+        rotten.goes_on();
+        rotten.restart();
+        rotten.volume.hold_snapshot(made.id, false).expect("it is released");
+        rotten.end();
+    });
+    each_rotten(|mut rotten| {
+        let note = rotten.note.clone();
+        // With the maps of before, of which one is the damaged one or an earlier one of that number; and without any.
+        for to in [rotten.in_flight.id, rotten.early.id] {
+            rotten.volume.rollback(to).unwrap_or_else(|error| panic!("{note}: {error}"));
+            rotten.goes_on();
+            rotten.restart();
+        }
+        assert_eq!(read(&rotten.volume, rotten.lun, 0, 2), [1000, 1001], "{note}");
+        rotten.is_given_up();
+        rotten.end();
+    });
+}
+
+/// What is stranded is freed once the block is mended, without a restart.
+#[test]
+fn blocks_of_a_since_map_that_was_given_up_are_freed_when_its_node_is_repaired() {
+    for hurt in [Hurt::Wrong, Hurt::Unreadable] {
+        let rotten = Rotten::new(4096, false, 1, hurt);
+        let volume = &rotten.volume;
+        write(volume, rotten.lun, 0, 100, 10_000).expect("there is room");
+        volume.consistency_point().expect("it commits");
+        rotten.is_given_up();
+        assert!(!volume.free_removed().expect("it waits"), "what is below is not known");
+        let inode = volume.inode(rotten.maps.accumulating).expect("it is there still");
+        assert!(inode.removed && !inode.kind.is_since_map(), "{inode:?}");
+        let before = volume.status().active;
+        let damaged = volume.damaged();
+        assert_eq!(damaged.len(), 1, "{damaged:?}");
+        match hurt {
+            Hurt::Wrong => {
+                volume.repair(damaged[0].vbn, damaged[0].checksum, &rotten.sound).expect("it is written");
+            }
+            // The device gives it by itself.
+            Hurt::Unreadable => {
+                rotten.device.heal_reads();
+                assert_eq!(volume.look_again(&damaged[0]).expect("it is looked at"), Health::Sound);
+            }
+        }
+        while volume.free_removed().expect("it is freed") {}
+        volume.consistency_point().expect("it commits");
+        assert!(matches!(volume.inode(rotten.maps.accumulating), Err(VolumeError::NoSuchFile(_))));
+        assert!(volume.status().active < before);
+        rotten.is_given_up();
+        assert_sound(volume);
+        rotten.end();
+    }
+}
