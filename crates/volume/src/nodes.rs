@@ -221,12 +221,16 @@ impl Image {
         self.each_inode_past(visit, &mut |lost| Err(lost.error))
     }
 
-    /// The same for who goes on past damage: of each part that can't be read `lost` is told, and ends it with an error.
+    /// The same for who goes on past damage: of each part that can't be read `lost` is told, and ends it with an error. A device that does not answer at all is no damage, and ends it.
     pub(crate) fn each_inode_past(
         &self,
         visit: &mut dyn FnMut(Inode),
         lost: &mut dyn FnMut(LostInodes) -> Result<(), VolumeError>,
     ) -> Result<(), VolumeError> {
+        let lost = &mut |part: LostInodes| match part.error.is_of_a_block() {
+            true => lost(part),
+            false => Err(part.error),
+        };
         let mut at = 0;
         loop {
             let first = match self.inode_tree().next_under_leaf(at) {

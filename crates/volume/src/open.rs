@@ -316,6 +316,9 @@ impl Volume {
             consistency_points: AtomicU64::new(0),
         });
         if let Err(error) = volume.find_special_files() {
+            if !error.is_of_a_block() {
+                return Err(error);
+            }
             // What shows an image needs none of that until it takes writes, and it is looked for again then. An image dump is read as far as it can be, and a volume as well, which
             // takes no changes before its mirror has given back what it needs for one.
             tracing::error!(%error, "inodes can't be read that have to be known before anything is changed");

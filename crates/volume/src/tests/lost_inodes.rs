@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use cairn_base::Vbn;
+use cairn_device::{DeviceError, Geometry, Operation, Request};
 use cairn_format::{BlockPointer, INODES_PER_BLOCK, SegmentKind};
 
 use super::redirects::{destination_of, send};
@@ -290,4 +291,49 @@ fn snapshot_of_which_the_newest_inodes_have_rotted_is_not_cloned_and_others_are(
     write(&clone, lun, 0, 1, 300).expect("there is room");
     clone.consistency_point().expect("it commits");
     assert_sound(&clone);
+}
+
+/// A device that goes out of service when blocks from a place on are read.
+struct Leaving {
+    device: Arc<MemoryDevice>,
+    at: u64,
+}
+
+impl Device for Leaving {
+    fn geometry(&self) -> Geometry {
+        self.device.geometry()
+    }
+
+    fn run(&self, batch: &mut [Operation]) {
+        for operation in batch.iter_mut().filter(|operation| operation.is_pending()) {
+            match operation.request() {
+                Request::Read { offset, length, .. }
+                    if (*offset..*offset + u64::from(*length)).contains(&self.at) =>
+                {
+                    operation.finish(Err(DeviceError::OutOfService));
+                }
+                _ => self.device.run(std::slice::from_mut(operation)),
+            }
+        }
+    }
+}
+
+/// Nothing is known of its inodes then: it is opened when the device is back, as it is, and whole.
+#[test]
+fn device_that_leaves_in_the_middle_of_an_opening_is_not_one_with_rotten_inodes() {
+    let (device, volume) = fresh(4096);
+    let (old, new) = (far_file(&volume), far_file(&volume));
+    write(&volume, new, 0, 1, 100).expect("there is room");
+    volume.close().expect("it closes");
+    for file in [old, new] {
+        let vbn = pointer_over(&volume, file, 0).vbn;
+        let (at, _) =
+            volume.store.space().locate(SegmentKind::Space, vbn.0).expect("it is in the block space");
+        let leaving = Arc::new(Leaving { device: device.clone(), at });
+        let clock = Arc::new(ManualClock::new(Timestamp(1)));
+        let refused = Volume::open(leaving, OpenOptions { cache_bytes: 1 << 20, clock }).err();
+        let expected = matches!(refused, Some(VolumeError::Device(DeviceError::OutOfService)));
+        assert!(expected, "{file}: {refused:?}");
+    }
+    assert_eq!(read(&open(&device), new, 0, 1), [100]);
 }
