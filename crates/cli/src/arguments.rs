@@ -38,8 +38,9 @@ pub struct Arguments {
     pub command: Command,
 }
 
-/// Flags of every command.
+/// Flags of every command: behind its own ones in its help, among which they would be sorted without a heading.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Options of all commands")]
 pub struct Global {
     /// The data directory of the server
     #[arg(long, global = true, value_name = "DIR", env = "CAIRN_DATA")]
