@@ -500,12 +500,12 @@ impl Destination {
         let applied = match applied {
             Ok(applied) => applied,
             Err(StreamError::Locked { snapshot }) => {
-                let _ = client.tell(&Request::Nack { reason: NackReason::Cancelled });
+                let _ = client.tell(&Request::Nack { reason: NackReason::Unfit });
                 let name = self.volume.snapshot(snapshot).map(|snapshot| snapshot.name).unwrap_or_default();
                 return Err(MirrorError::Locked { name });
             }
             Err(StreamError::NotAdmitted) => {
-                let _ = client.tell(&Request::Nack { reason: NackReason::Cancelled });
+                let _ = client.tell(&Request::Nack { reason: NackReason::Unfit });
                 let Withheld { group, snapshot } = withheld.take().unwrap_or_default();
                 return Err(MirrorError::Withheld { group, snapshot });
             }
@@ -744,11 +744,18 @@ fn nack_reason(error: &StreamError) -> Option<NackReason> {
     match error {
         StreamError::Io(_) | StreamError::Aborted(_) => None,
         StreamError::Cancelled => Some(NackReason::Cancelled),
-        StreamError::Volume(VolumeError::Refused(_) | VolumeError::Damaged { .. }) => {
-            Some(NackReason::Damaged)
-        }
+        StreamError::Volume(VolumeError::Refused(_)) => Some(NackReason::Damaged),
         StreamError::Volume(_) => Some(NackReason::VolumeFailed),
-        _ => Some(NackReason::Damaged),
+        StreamError::Locked { .. }
+        | StreamError::NotAdmitted
+        | StreamError::WrongVolume { .. }
+        | StreamError::BaseMissing { .. }
+        | StreamError::TooSmall { .. }
+        | StreamError::Diverged { .. } => Some(NackReason::Unfit),
+        StreamError::Format(_)
+        | StreamError::OutOfOrder { .. }
+        | StreamError::Digest
+        | StreamError::Inconsistent(_) => Some(NackReason::Damaged),
     }
 }
 

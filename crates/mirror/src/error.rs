@@ -112,6 +112,8 @@ pub enum NackReason {
     VolumeFailed,
     /// It was told to stop.
     Cancelled,
+    /// Its volume can't take that image, or not now: it is too small, keeps what the image lets go of, waits for others of its group, or is of another volume.
+    Unfit,
     /// A reason that this version does not know.
     Other,
 }
@@ -120,8 +122,9 @@ impl std::fmt::Display for NackReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             NackReason::Damaged => "what arrived is damaged; run `cairn volume check` at the source",
-            NackReason::VolumeFailed => "its volume failed",
+            NackReason::VolumeFailed => "its volume failed: `cairn status` there says how",
             NackReason::Cancelled => "it was told to stop",
+            NackReason::Unfit => "its volume does not take this image: `cairn mirror status` there says why",
             NackReason::Other => "it did not say why",
         })
     }

@@ -340,6 +340,7 @@ impl Request {
                     NackReason::Damaged => 1,
                     NackReason::VolumeFailed => 2,
                     NackReason::Cancelled => 3,
+                    NackReason::Unfit => 4,
                 };
                 (NACK, body.u32(code))
             }
@@ -406,6 +407,7 @@ impl Request {
                     1 => NackReason::Damaged,
                     2 => NackReason::VolumeFailed,
                     3 => NackReason::Cancelled,
+                    4 => NackReason::Unfit,
                     _ => NackReason::Other,
                 },
             },

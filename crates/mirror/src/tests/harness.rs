@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use cairn_base::{Checksum, FileId, Lba, ManualClock, Rng, SnapshotId, Timestamp, VolumeId};
+use cairn_base::{Checksum, FileId, Lba, ManualClock, Mutex, Rng, SnapshotId, Timestamp, VolumeId};
 use cairn_device::{Block, BlockMut, Device, MemoryDevice};
 use cairn_format::FileKind;
 use cairn_stream::Compression;
@@ -148,6 +148,8 @@ pub(super) struct Trouble<'a> {
     pub(super) loses_answer: bool,
     /// Compares checksums where nothing is common.
     pub(super) compare: bool,
+    /// Gets how it ended for the source.
+    pub(super) heard: Option<&'a Mutex<Option<MirrorError>>>,
     /// Called on the source's thread at each record.
     pub(super) meanwhile: Option<&'a mut (dyn FnMut() + Send)>,
 }
@@ -220,6 +222,7 @@ impl Pair {
         let threads: Option<&dyn Threads> = trouble.threads.then_some(&Scoped as &dyn Threads);
         std::thread::scope(|scope| {
             let meanwhile = trouble.meanwhile.take();
+            let heard = trouble.heard;
             let cancel = &cancel;
             scope.spawn(move || {
                 let mut meanwhile = meanwhile;
@@ -232,8 +235,10 @@ impl Pair {
                 let peer = PeerName::new(self.peers[0]).expect("a good name");
                 let mut far = far;
                 let volumes = One(self.source.clone(), self.peers[1]);
-                // How it ended is the destination's to say.
-                let _ = self.registry.serve_session(&mut far, &volumes, &peer, &mut work);
+                let outcome = self.registry.serve_session(&mut far, &volumes, &peer, &mut work);
+                if let Some(heard) = heard {
+                    *heard.lock() = outcome.err();
+                }
             });
             let mut near = Cut {
                 stream: near,

@@ -11,7 +11,7 @@ use cairn_device::{Device, FaultDevice, Geometry, MemoryDevice, Operation, Reque
 use cairn_volume::{FormatOptions, Role, Volume};
 
 use super::harness::{BLOCKS, Pair, Trouble, assert_clean, content, fingerprint, open};
-use crate::{DestinationState, MirrorError, TransferKind, TransferProgress, Work};
+use crate::{DestinationState, MirrorError, NackReason, TransferKind, TransferProgress, Work};
 
 #[test]
 fn first_update_brings_everything_and_the_next_brings_changes() {
@@ -588,10 +588,11 @@ fn locked_snapshots_stay_until_their_time_is_over_whatever_the_source_does() {
     let pair = Pair::new(6);
     let mut rng = Rng::new(6);
     let day = Duration::from_secs(24 * 3600);
+    let heard = cairn_base::Mutex::new(None);
     let update = |pair: &Pair| {
         let mirror = pair.mirror();
         mirror.set_options(crate::Options { lock: Some(day * 30), ..mirror.options() });
-        pair.update_with(&mirror, Trouble::default())
+        pair.update_with(&mirror, Trouble { heard: Some(&heard), ..Trouble::default() })
     };
     pair.write(pair.files[0], 0, 50, &mut rng);
     let first = pair.source.create_snapshot("payroll").expect("a snapshot").id;
@@ -614,6 +615,9 @@ fn locked_snapshots_stay_until_their_time_is_over_whatever_the_source_does() {
         let error = update(&pair).expect_err("it is locked");
         assert!(matches!(&error, MirrorError::Locked { name } if name == "payroll"), "{error}");
         assert!(before == fingerprint(&pair.destination), "nothing has changed");
+        // Neither damage nor an order of somebody, as its log would say.
+        let heard = heard.lock().take();
+        assert!(matches!(heard, Some(MirrorError::Nack(NackReason::Unfit))), "{heard:?}");
     }
     // One of the same name is no substitute.
     pair.source.create_snapshot("payroll").expect("a snapshot");
