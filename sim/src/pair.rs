@@ -152,6 +152,7 @@ impl Pair {
         let mut rng = self.rng.fork();
         let cuts_before = (self.source.device.is_off(), self.source.cuts);
         let destination_volume = self.destination.volume();
+        self.grow_destination(&destination_volume)?;
         let destination = Destination::new(
             destination_volume.clone(),
             VOLUME_NAME,
@@ -308,6 +309,19 @@ impl Pair {
                 .context("a reader of the destination saw neither image")?;
         }
         Ok((news, link.messages()))
+    }
+
+    /// As its server does at each update, once it has heard how long the source is.
+    fn grow_destination(&self, volume: &Arc<Volume>) -> Result<()> {
+        let wanted = self.source.volume().status().blocks;
+        if wanted <= volume.status().blocks {
+            return Ok(());
+        }
+        match volume.grow(wanted) {
+            // The update that comes now finds it as well.
+            Err(_) if self.destination.device.is_off() => Ok(()),
+            outcome => outcome.context("the destination does not grow with its source"),
+        }
     }
 
     fn own_snapshots(&self) -> Vec<SnapshotId> {

@@ -158,9 +158,8 @@ pub fn run(kind: Kind, seed: u64, timeline: &mut Timeline) -> Result<Outcome> {
 fn mirror(seed: u64, follows: bool, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
     let mut rng = Rng::new(seed);
     let mut config = config(&mut rng);
-    // The space of a destination is its source's; growing it is another matter.
     config.blocks = 1024 + rng.below(1024);
-    config.blocks_max = config.blocks;
+    config.blocks_max = config.blocks + rng.below(1024);
     config.file_blocks = config.file_blocks.min(300);
     config.log_device = rng.one_in(4);
     let mut pair = Pair::new(&mut rng, config)?;

@@ -135,6 +135,33 @@ fn schedule_brings_changes_by_itself_and_goes_on_after_a_restart() {
     assert_eq!(destination.json(&["volume", "list"]), serde_json::json!([]));
 }
 
+/// The mirror grows before it has an image of that size: the next one comes with the next change, or behind an update that was cut.
+#[test]
+fn source_that_has_grown_and_not_changed_is_followed_as_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = source(dir.path());
+    let destination = Running::start(dir.path(), "destination");
+    source.disk("vol0/db").write(0, &[1; 4096]).unwrap();
+    destination.good(&["mirror", "create", "vol0", &invite(&source, &[])]);
+    source.good(&["volume", "grow", "vol0", "--size", "256M"]);
+    for _ in 0..2 {
+        destination.good(&["mirror", "update", "vol0"]);
+        let shown = destination.json(&["volume", "show", "vol0"]);
+        let bytes = |field: &str| shown[field].as_u64().unwrap();
+        assert_eq!(
+            (bytes("size_bytes"), bytes("used_bytes") + bytes("free_bytes") <= 256 << 20),
+            (256 << 20, true)
+        );
+    }
+    source.disk("vol0/db").write(0, &[2; 4096]).unwrap();
+    destination.good(&["mirror", "update", "vol0"]);
+    assert_eq!(destination.disk("vol0/db").read(0, 4096).unwrap(), [2; 4096]);
+    source.good(&["volume", "grow", "vol0", "--size", "300M"]);
+    destination.good(&["mirror", "update", "vol0"]);
+    destination.good(&["mirror", "failover", "vol0", "--yes"]);
+    assert_eq!(destination.json(&["volume", "grow", "vol0", "--size", "301M"])["size_bytes"], 301 << 20);
+}
+
 #[test]
 fn revoking_one_mirror_of_a_peer_lets_go_of_that_one_alone() {
     let dir = tempfile::tempdir().unwrap();

@@ -103,7 +103,7 @@ pub struct VolumeStatus {
     pub generation: Generation,
     /// When its content last changed, as of the last consistency point.
     pub changed: Timestamp,
-    /// Block space, in blocks.
+    /// Block space of this copy, in blocks: a destination's may be longer than that of the image which it shows.
     pub blocks: u64,
     /// Blocks in use by the active state or snapshots.
     pub used: u64,
@@ -163,7 +163,7 @@ impl Volume {
             role: state.role,
             generation: root.generation,
             changed: root.changed,
-            blocks: root.blocks,
+            blocks: state.used.blocks(),
             used: state.used.blocks() - state.used.free(),
             free: state.used.free().saturating_sub(state.promised(0) + state.reserve()),
             active: root.used,
