@@ -253,6 +253,8 @@ pub(crate) struct Mirrors {
     closes: OnceLock<Closes>,
     /// And those with a LUN, of its present or past.
     closes_disks: OnceLock<Closes>,
+    /// Has mounts of a mirror show its newest image.
+    follows: OnceLock<Box<dyn Fn(&str) + Send + Sync>>,
     /// Listens for mirrors where a source can reach this server; not when the owner has said where.
     opens: OnceLock<facing::Opens>,
     /// Where that is so far.
@@ -320,6 +322,7 @@ impl Mirrors {
             address,
             closes: OnceLock::new(),
             closes_disks: OnceLock::new(),
+            follows: OnceLock::new(),
             opens: OnceLock::new(),
             opened: Mutex::default(),
             consents: Consents::default(),
@@ -361,6 +364,18 @@ impl Mirrors {
     pub(crate) fn close_with(&self, closes: Closes, closes_disks: Closes) {
         let _ = self.closes.set(closes);
         let _ = self.closes_disks.set(closes_disks);
+    }
+
+    /// How the mounts of a mirror move on to its newest image.
+    pub(crate) fn follow_with(&self, follows: impl Fn(&str) + Send + Sync + 'static) {
+        let _ = self.follows.set(Box::new(follows));
+    }
+
+    /// Before somebody is told that there is another image: who looks then sees it.
+    fn follow_image(&self, name: &str) {
+        if let Some(follow) = self.follows.get() {
+            follow(name);
+        }
     }
 
     fn close_sessions(&self, name: &str) -> usize {
@@ -524,6 +539,7 @@ impl Mirrors {
             let outcome = mirrors.update(&mine, &open, connected, progress, manner);
             mirrors.note(&mine, &outcome);
             drop(claim);
+            mirrors.follow_image(&mine.name);
             // The next run may have been due meanwhile.
             mirrors.look();
             outcome.map(|()| Some(api::JobOutcome::Mirror(Box::new(mirrors.show(&mine)))))

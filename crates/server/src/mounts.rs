@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cairn_files::{Tree, TreeError};
 use cairn_frontend_fuse::{self as fuse, Follows, Mount, MountError, MountOptions, MountsWatch, View};
@@ -33,6 +33,8 @@ use crate::volumes::{OpenVolume, Volumes};
 
 /// How often mounts are compared with what they show: a mirror that moved on, a snapshot that went.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How long whoever says that a mirror has moved on waits at most for its mounts: one whose disk hangs holds up nobody.
+const FOLLOW_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What a mount without its server answers: `ECONNABORTED` and `ECANCELED` to who asked before it died, `ENOTCONN` afterwards.
 const DEAD: [i32; 3] = [103, 125, 107];
@@ -169,8 +171,22 @@ pub(crate) struct Mounts {
     /// Volumes that are about to become yet another state: their mounts stay as they are.
     still: Mutex<Vec<String>>,
     ending: AtomicBool,
-    asleep: Mutex<()>,
+    looks: Mutex<Looks>,
+    /// There is something to look at.
     wake: Condvar,
+    /// A look is over.
+    looked: Condvar,
+}
+
+/// The looks of the thread that looks after mounts, by their numbers.
+#[derive(Debug, Default)]
+struct Looks {
+    /// The last that was begun.
+    begun: u64,
+    /// The last that is over.
+    over: u64,
+    /// One that is to begin at once.
+    wanted: u64,
 }
 
 /// Keeps the mounts of a volume as they are, until it is dropped; see [`Mounts::keep_still`].
@@ -245,8 +261,9 @@ impl Mounts {
             watch: MountsWatch::default(),
             still: Mutex::default(),
             ending: AtomicBool::new(false),
-            asleep: Mutex::default(),
+            looks: Mutex::default(),
             wake: Condvar::new(),
+            looked: Condvar::new(),
         });
         mounts.read();
         Ok(mounts)
@@ -278,13 +295,35 @@ impl Mounts {
         let own = self.clone();
         let look = move || {
             while !own.ending.load(Ordering::Acquire) {
+                own.looks.lock().begun += 1;
                 own.look();
-                own.wake.wait_for(&mut own.asleep.lock(), LOOK_EVERY);
+                let mut looks = own.looks.lock();
+                looks.over = looks.begun;
+                own.looked.notify_all();
+                if looks.wanted <= looks.over {
+                    own.wake.wait_for(&mut looks, LOOK_EVERY);
+                }
             }
+            own.looks.lock().over = u64::MAX;
+            own.looked.notify_all();
         };
         let thread = std::thread::Builder::new().name("mounts".to_owned()).spawn(look);
         let thread = thread.map_err(|source| ServerError::Thread { what: "mounts", source })?;
         Ok(Watch { mounts: self.clone(), thread: Some(thread) })
+    }
+
+    /// Has the mounts of mirrors that have moved on, or take writes now, show that before their owner is told of it.
+    pub(crate) fn follow(&self, concerned: impl Fn(&str) -> bool) {
+        if self.of(|volume, _| concerned(volume)).is_empty() {
+            return;
+        }
+        let deadline = Instant::now() + FOLLOW_PATIENCE;
+        let mut looks = self.looks.lock();
+        // One that is on its way may have been there already.
+        let wanted = looks.begun + 1;
+        looks.wanted = wanted;
+        self.wake.notify_all();
+        while looks.over < wanted && !self.looked.wait_until(&mut looks, deadline).timed_out() {}
     }
 
     /// All mounts, and behind them those that are left.

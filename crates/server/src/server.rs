@@ -218,6 +218,12 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     };
     let close_disk = move |export: &str| of_disks.upgrade().map_or(0, |server| server.close_disk(export));
     server.mirrors.close_with(Box::new(close_volume), Box::new(close_disk));
+    let mounts = Arc::downgrade(&server.mounts);
+    server.mirrors.follow_with(move |volume| {
+        if let Some(mounts) = mounts.upgrade() {
+            mounts.follow(|of| of == volume);
+        }
+    });
     // Before that a peer could take a volume over whose sessions nobody ends.
     let source = mirror.map(|listener| {
         let (peers, volumes, followers) =

@@ -233,7 +233,7 @@ impl Server {
         reverse: bool,
     ) -> Result<(), ServerError> {
         // Mounts take writes once all of it is over, not in between.
-        let _still: Vec<Still<'_>> =
+        let still: Vec<Still<'_>> =
             group.volumes.iter().map(|volume| self.mounts.keep_still(volume)).collect();
         for volume in group.volumes.iter().filter(|volume| !done.contains(*volume)) {
             if reverse {
@@ -254,6 +254,8 @@ impl Server {
         let closed = self.close_sessions(|export| {
             export.snapshot.is_none() && group.volumes.iter().any(|volume| volume == export.volume)
         });
+        drop(still);
+        self.mounts.follow(|volume| group.volumes.iter().any(|member| member == volume));
         tracing::warn!(group = group.name, snapshot, closed, reverse, "the volumes of a group take writes");
         Ok(())
     }
@@ -261,6 +263,8 @@ impl Server {
     /// Makes one mirror writable that need not stay with others.
     pub(crate) fn failover_alone(&self, name: &str, dry_run: bool) -> Result<api::Failover, ServerError> {
         self.groups.refuse_alone(name)?;
-        self.failover(name, dry_run)
+        let done = self.failover(name, dry_run)?;
+        self.mounts.follow(|volume| volume == name);
+        Ok(done)
     }
 }

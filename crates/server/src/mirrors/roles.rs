@@ -273,6 +273,7 @@ impl Mirrors {
             let outcome = work(&mirrors, &mine, &open, progress);
             mirrors.note(&mine, &outcome);
             drop(claim);
+            mirrors.follow_image(&mine.name);
             outcome.map(|()| Some(api::JobOutcome::Mirror(Box::new(mirrors.show(&mine)))))
         });
         if started.is_err() {
