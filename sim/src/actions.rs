@@ -527,7 +527,7 @@ impl World {
                 self.committed();
                 Ok(String::new())
             }
-            Err(VolumeError::TableFull) => Ok(": no more segments".to_owned()),
+            Err(VolumeError::TooManySegments) => Ok(": no more segments".to_owned()),
             Err(error) => Err(error.into()),
         };
         (what, outcome)

@@ -247,7 +247,7 @@ impl Floor<'_> {
         self.begin(number, Pending::Grow(blocks));
         match volume.grow(blocks) {
             Ok(()) => self.world.lock().blocks = blocks,
-            Err(VolumeError::TableFull) => return Ok(String::new()),
+            Err(VolumeError::TooManySegments) => return Ok(String::new()),
             Err(error) => return Err(error.into()),
         }
         Ok(format!("grow to {blocks} blocks"))

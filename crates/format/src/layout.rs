@@ -6,8 +6,8 @@ use crate::{FormatError, Structure};
 
 /// The version of every struct but the two superblocks that this program writes, and the newest that it reads.
 pub const VERSION: u32 = 1;
-/// The newest version of the superblock: 2 is written when the intent log is on a device of its own, else 1.
-pub const SUPERBLOCK_VERSION: u32 = 2;
+/// The newest version of the superblock: 3 is written when there are more than 16 segments, 2 when the intent log is on a device of its own, else 1.
+pub const SUPERBLOCK_VERSION: u32 = 3;
 /// The newest version of the superblock of a history: 2 is written once contents may have been reduced, else 1.
 pub const HISTORY_VERSION: u32 = 2;
 /// First superblock slot, in blocks from the start of the device.

@@ -8,8 +8,12 @@ use crate::label::RawLabelPointer;
 use crate::root::RawRoot;
 use crate::{BlockBytes, FormatError, LabelPointer, Root, Structure, layout};
 
-/// Segments that a superblock can name: a volume can grow this often, less where pieces join.
-pub const SEGMENTS_MAX: usize = 16;
+/// Segments that a superblock can name: how often a volume can grow, but that pieces join.
+pub const SEGMENTS_MAX: usize = SEGMENTS_FIRST + SEGMENTS_MORE;
+
+/// Those that every version has room for, and those behind everything else, which only the last one knows.
+const SEGMENTS_FIRST: usize = 16;
+const SEGMENTS_MORE: usize = 52;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"CAIRNSB\x01");
 const INDEXES_MAX: usize = 32;
@@ -55,13 +59,14 @@ struct RawSuperblock {
     root: RawRoot,
     segment_count: U32,
     reserved: U32,
-    segments: [RawSegment; SEGMENTS_MAX],
+    segments: [RawSegment; SEGMENTS_FIRST],
     snapshots: RawTable,
     redirects: RawTable,
     external_log: [u8; 16],
     external_log_start: U64,
     external_log_blocks: U64,
-    reserved_end: [u8; 1672],
+    more_segments: [RawSegment; SEGMENTS_MORE],
+    reserved_end: [u8; 8],
     checksum: Checksum,
 }
 
@@ -222,8 +227,12 @@ impl Superblock {
         if raw.reserved.get() != 0 || raw.reserved_end.iter().any(|byte| *byte != 0) {
             return Err(field("reserved byte"));
         }
-        let (used, unused) =
-            raw.segments.split_at_checked(raw.segment_count.get() as usize).ok_or(field("segment count"))?;
+        let named: Vec<RawSegment> = raw.segments.iter().chain(&raw.more_segments).copied().collect();
+        let count = raw.segment_count.get() as usize;
+        let (used, unused) = named.split_at_checked(count).ok_or(field("segment count"))?;
+        if (raw.version.get() == MANY_SEGMENTS_VERSION) != (count > SEGMENTS_FIRST) {
+            return Err(field("segment count"));
+        }
         if unused.iter().any(|segment| segment.as_bytes() != [0; size_of::<RawSegment>()]) {
             return Err(field("unused segment"));
         }
@@ -283,8 +292,9 @@ impl Superblock {
             kind: 0.into(),
             reserved: 0.into(),
         };
-        let mut segments = [empty; SEGMENTS_MAX];
-        for (raw, segment) in segments.iter_mut().zip(&self.layout.segments) {
+        let (mut segments, mut more_segments) = ([empty; SEGMENTS_FIRST], [empty; SEGMENTS_MORE]);
+        let places = segments.iter_mut().chain(&mut more_segments);
+        for (raw, segment) in places.zip(&self.layout.segments) {
             raw.first = segment.first.into();
             raw.blocks = segment.blocks.into();
             raw.device_block = segment.device_block.into();
@@ -296,9 +306,10 @@ impl Superblock {
             .into();
         }
         let (version, log) = match self.external_log {
-            None => (1, ExternalLog { id: LogId::default(), start: 0, blocks: 0 }),
-            Some(log) => (layout::SUPERBLOCK_VERSION, log),
+            None => (1, NO_LOG),
+            Some(log) => (LOG_DEVICE_VERSION, log),
         };
+        let version = if count > SEGMENTS_FIRST { MANY_SEGMENTS_VERSION } else { version };
         let raw = RawSuperblock {
             magic: MAGIC.into(),
             version: version.into(),
@@ -329,7 +340,8 @@ impl Superblock {
             external_log: log.id.0,
             external_log_start: log.start.into(),
             external_log_blocks: log.blocks.into(),
-            reserved_end: [0; 1672],
+            more_segments,
+            reserved_end: [0; 8],
             checksum: Checksum::default(),
         };
         bytes.copy_from_slice(raw.as_bytes());
@@ -338,7 +350,13 @@ impl Superblock {
     }
 }
 
-/// Version 1 has zeroes where version 2 names the log device: what does not use it can be read by older programs.
+/// Since when a superblock can name a log device, and more than the first segments. What has neither is written as of version 1, and what has few segments as of version 2 at most: older
+/// programs can read it.
+const LOG_DEVICE_VERSION: u32 = 2;
+const MANY_SEGMENTS_VERSION: u32 = 3;
+const _: () = assert!(MANY_SEGMENTS_VERSION == layout::SUPERBLOCK_VERSION);
+const NO_LOG: ExternalLog = ExternalLog { id: LogId([0; 16]), start: 0, blocks: 0 };
+
 fn parse_external_log(raw: &RawSuperblock) -> Result<Option<ExternalLog>, FormatError> {
     let field = |field| Err(FormatError::Field { structure: Structure::Superblock, field });
     let log = ExternalLog {
@@ -346,9 +364,8 @@ fn parse_external_log(raw: &RawSuperblock) -> Result<Option<ExternalLog>, Format
         start: raw.external_log_start.get(),
         blocks: raw.external_log_blocks.get(),
     };
-    let none = ExternalLog { id: LogId::default(), start: 0, blocks: 0 };
     match raw.version.get() {
-        1 if log == none => Ok(None),
+        1 | MANY_SEGMENTS_VERSION if log == NO_LOG => Ok(None),
         1 => field("reserved byte"),
         _ if log.is_sane() => Ok(Some(log)),
         _ => field("external log"),

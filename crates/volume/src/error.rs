@@ -186,6 +186,9 @@ pub enum VolumeError {
     /// The snapshot table or the redirect map is full.
     #[error("the label area has no room for another entry: delete snapshots that are no longer needed")]
     TableFull,
+    /// The volume has been grown so often that the superblock can't name another segment.
+    #[error("the volume lies in as many pieces as its superblock can name: it has been grown too often")]
+    TooManySegments,
     /// No such file in this image.
     #[error("file {0} does not exist")]
     NoSuchFile(FileId),
@@ -258,7 +261,9 @@ impl VolumeError {
     pub fn to_device(&self, offset: u64, length: u64) -> DeviceError {
         match self {
             VolumeError::Device(error) => error.clone(),
-            VolumeError::NoSpace | VolumeError::TableFull => DeviceError::NoSpace { offset, length },
+            VolumeError::NoSpace | VolumeError::TableFull | VolumeError::TooManySegments => {
+                DeviceError::NoSpace { offset, length }
+            }
             VolumeError::Damaged { .. } | VolumeError::Label(_) => DeviceError::Corrupt { offset, length },
             VolumeError::WrongRole(_) | VolumeError::Latched(_) | VolumeError::InodesLost(_) => {
                 DeviceError::ReadOnly

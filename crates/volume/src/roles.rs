@@ -117,7 +117,7 @@ impl Volume {
             return Err(VolumeError::DeviceTooSmall { need, have });
         }
         if layout.segments.len() > SEGMENTS_MAX {
-            return Err(VolumeError::TableFull);
+            return Err(VolumeError::TooManySegments);
         }
         Ok(())
     }

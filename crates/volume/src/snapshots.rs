@@ -244,7 +244,7 @@ impl Volume {
         }
         grow_layout(&mut layout, blocks - now);
         if layout.segments.len() > SEGMENTS_MAX {
-            return Err(VolumeError::TableFull);
+            return Err(VolumeError::TooManySegments);
         }
         Ok(device_blocks(&layout) * BLOCK_SIZE as u64)
     }

@@ -71,20 +71,29 @@ pub(crate) fn append_segment(layout: &mut Layout, kind: SegmentKind, blocks: u64
 }
 
 /// Adds `more` blocks of block space, and of the areas of a destination where there are any.
+///
+/// A superblock names few segments, and a source may grow often: the first that is added is of the kind of the last that there is, so that they join, and a have map
+/// grows to twice its size at least.
 pub(crate) fn grow_layout(layout: &mut Layout, more: u64) {
-    let has = |layout: &Layout, kind| layout.segments.iter().any(|segment| segment.kind == kind);
     let of = |layout: &Layout, kind| -> u64 {
         layout.segments.iter().filter(|s| s.kind == kind).map(|s| s.blocks).sum()
     };
-    append_segment(layout, SegmentKind::Space, more);
-    if has(layout, SegmentKind::Have) {
-        let need = have_blocks(of(layout, SegmentKind::Space));
-        let missing = need.saturating_sub(of(layout, SegmentKind::Have));
-        if missing > 0 {
-            append_segment(layout, SegmentKind::Have, missing);
-        }
+    let redirects = of(layout, SegmentKind::Redirect) > 0;
+    let redirects_first = layout.segments.last().is_some_and(|last| last.kind == SegmentKind::Redirect);
+    if redirects && redirects_first {
+        append_segment(layout, SegmentKind::Redirect, more);
+    } else {
+        append_segment(layout, SegmentKind::Space, more);
     }
-    if has(layout, SegmentKind::Redirect) {
+    let have = of(layout, SegmentKind::Have);
+    let space = of(layout, SegmentKind::Space) + if redirects_first { more } else { 0 };
+    let missing = have_blocks(space).saturating_sub(have);
+    if have > 0 && missing > 0 {
+        append_segment(layout, SegmentKind::Have, missing.max(have));
+    }
+    if redirects_first {
+        append_segment(layout, SegmentKind::Space, more);
+    } else if redirects {
         append_segment(layout, SegmentKind::Redirect, more);
     }
 }

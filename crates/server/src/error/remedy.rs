@@ -586,7 +586,7 @@ pub(crate) fn volume_kind(error: &VolumeError) -> ErrorKind {
         VolumeError::DeviceTooSmall { .. } | VolumeError::LogTooSmall { .. } => ErrorKind::TooSmall,
         VolumeError::Size { .. } => ErrorKind::WrongSize,
         VolumeError::InvalidName => ErrorKind::Usage,
-        VolumeError::NoSpace | VolumeError::TableFull => ErrorKind::NoSpace,
+        VolumeError::NoSpace | VolumeError::TableFull | VolumeError::TooManySegments => ErrorKind::NoSpace,
         VolumeError::NoSuchFile(_) | VolumeError::NoSuchSnapshot(_) => ErrorKind::NotFound,
         VolumeError::NameTaken => ErrorKind::Taken,
         VolumeError::Held(_)
@@ -606,6 +606,7 @@ pub(crate) fn volume_next(volume: &str, error: &VolumeError) -> String {
         VolumeError::Damaged { .. } | VolumeError::Label(_) | VolumeError::MapContradicts { .. } => {
             format!("run `cairn volume check {volume}`; restore what it names from a snapshot or the mirror")
         }
+        VolumeError::TooManySegments => "make a mirror anew (`cairn mirror delete`, `cairn mirror create`); of another volume make an image dump (`cairn image dump`), and a new one of that (`cairn image restore`)".into(),
         VolumeError::NoSpace | VolumeError::TableFull => {
             format!(
                 "delete snapshots (`cairn snapshot list {volume}`) or LUNs, or grow it with `cairn volume grow {volume}`"

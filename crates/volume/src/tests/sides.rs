@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use cairn_base::{Rng, SnapshotId};
 use cairn_device::{Operation, Request};
-use cairn_format::{INODES_PER_BLOCK, Inode};
+use cairn_format::{INODES_PER_BLOCK, Inode, SegmentKind};
 
 use super::log_device::{Phase, Told};
 use super::redirects::{destination_of, send};
@@ -490,6 +490,34 @@ fn no_transfer_begins_before_a_failover_is_over() {
     assert_eq!(read(&open(&device), lun, 0, 50), (1000..1050).collect::<Vec<_>>());
 }
 
+/// It was not possible a seventh time, so that the source of such a mirror was not to be followed any more.
+#[test]
+fn destination_grows_as_often_as_its_source() {
+    let device = Arc::new(MemoryDevice::new(Volume::device_bytes(200_000, Role::Destination)));
+    let options = FormatOptions { id: VolumeId([7; 16]), blocks: 4096, role: Role::Destination };
+    Volume::format(&*device, &options, &ManualClock::new(Timestamp(1))).expect("it is formatted");
+    let mut volume = open(&device);
+    for n in 1..=50 {
+        let blocks = 4096 + n * 2048;
+        assert!(volume.device_bytes_after_growth(blocks).expect("it grows") <= device.geometry().length);
+        volume.grow(blocks).expect("the device has room");
+        if n % 10 == 0 {
+            drop(volume);
+            volume = open(&device);
+        }
+        let layout = volume.commit.lock().superblock.layout.clone();
+        let of = |kind| volume.store.space().blocks(kind);
+        assert_eq!((of(SegmentKind::Space), of(SegmentKind::Redirect)), (blocks, blocks), "{layout:?}");
+        assert!(of(SegmentKind::Have) * cairn_format::HaveBlock::ENTRIES >= blocks, "{layout:?}");
+    }
+    volume.failover().expect("it fails over");
+    let lun = file(&volume, 50);
+    write(&volume, lun, 0, 50, 1000).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    drop(volume);
+    assert_eq!(read(&open(&device), lun, 0, 50), (1000..1050).collect::<Vec<_>>());
+}
+
 #[test]
 fn volume_of_as_many_segments_as_there_can_be_gives_way() {
     const HAVE: u64 = cairn_format::HaveBlock::ENTRIES;
@@ -506,7 +534,10 @@ fn volume_of_as_many_segments_as_there_can_be_gives_way() {
         volume.grow(grown).expect("the device has room");
     }
     assert_eq!(segments(&volume), cairn_format::SEGMENTS_MAX);
-    assert!(matches!(volume.grow(grown + 1), Err(VolumeError::TableFull)), "there is room for no other one");
+    assert!(
+        matches!(volume.grow(grown + 1), Err(VolumeError::TooManySegments)),
+        "there is room for no other one"
+    );
     volume.failover().expect("it fails over");
     let head = volume.demote("head", false).expect("it needs no more segments");
     assert_eq!(open(&device).own_head(), Some(head));
