@@ -4,6 +4,7 @@
 //! is not understood is answered too, as somebody waits for it.
 
 use std::io::IoSlice;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use cairn_device::Segments;
 use zerocopy::IntoBytes;
@@ -70,6 +71,15 @@ impl FileSystem {
             }
             None => self.step(&received.bytes()),
         }
+    }
+
+    /// The same, whatever happens: for who takes requests of a kernel.
+    pub(crate) fn take_safely(&self, received: &mut Received) -> Step {
+        let unique = received.unique();
+        unless_panic(|| self.take(received)).unwrap_or_else(|error| match unique {
+            Some(unique) => Step::Answer { unique, answer: Err(error) },
+            None => Step::Silence,
+        })
     }
 
     /// The same for its bytes.
@@ -151,6 +161,15 @@ impl FileSystem {
 /// What the kernel can do, as bits of [`init`].
 pub(crate) fn offered(theirs: &fuse_init_in, flags2: u32) -> u64 {
     u64::from(theirs.flags) | u64::from(flags2) << 32
+}
+
+/// What comes of `work`, an error where it panics: a bug costs one request an error. Who asks would wait for its answer for ever otherwise, and could not even be killed, and a mount would lose its threads one by one.
+pub(crate) fn unless_panic<T>(work: impl FnOnce() -> T) -> Result<T, i32> {
+    // Locks that it had are free again, as in a session of any other front end whose thread has panicked.
+    catch_unwind(AssertUnwindSafe(work)).map_err(|_| {
+        tracing::error!("a request of a mount had panicked: it is answered with an error");
+        errno::EIO
+    })
 }
 
 /// The number of a request, of which nothing else need be understood.

@@ -17,7 +17,7 @@ use cairn_frontend_fuse_ring::{self as ring, Seat};
 use parking_lot::Mutex;
 
 use crate::abi::errno;
-use crate::conversation::{Step, WRITE_MAX, unique_of, with_answer, with_data};
+use crate::conversation::{Step, WRITE_MAX, unique_of, unless_panic, with_answer, with_data};
 use crate::operations::Answer;
 use crate::received::Received;
 use crate::session::{Connection, THREADS};
@@ -149,7 +149,7 @@ impl Connection {
     }
 
     fn take_as_it_is(self: &Arc<Self>, number: usize, seat: &mut Seat, received: &mut Received) {
-        match self.files.take(received) {
+        match self.files.take_safely(received) {
             Step::Answer { unique, answer } => put(seat, unique, answer),
             Step::Data { unique, data } => {
                 if with_data(unique, data, |parts| seat.answer(parts)).is_err() {
@@ -163,7 +163,7 @@ impl Connection {
             Step::AfterData { node } => {
                 let bytes = received.bytes();
                 let sent = self.aside(number, node, || self.forget_content(node));
-                let answer = sent.and_then(|()| self.files.answer_late(&bytes));
+                let answer = sent.and_then(|()| unless_panic(|| self.files.answer_late(&bytes)).flatten());
                 put(seat, unique_of(&bytes).unwrap_or(0), answer);
             }
             Step::Silence => put(seat, unique_of(&received.bytes()).unwrap_or(0), Err(errno::EINVAL)),

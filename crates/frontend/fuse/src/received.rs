@@ -96,6 +96,12 @@ impl Received {
         })
     }
 
+    /// The number of the request.
+    pub(crate) fn unique(&self) -> Option<u64> {
+        let (header, _) = fuse_in_header::read_from_prefix(&self.head).ok()?;
+        (self.length >= size_of::<fuse_in_header>()).then_some(header.unique)
+    }
+
     /// The number of the file that the request is about.
     pub(crate) fn node(&self) -> Option<u64> {
         let (header, _) = fuse_in_header::read_from_prefix(&self.head).ok()?;

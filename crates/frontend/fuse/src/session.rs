@@ -17,7 +17,7 @@ use parking_lot::{Condvar, Mutex};
 use zerocopy::IntoBytes;
 
 use crate::abi::*;
-use crate::conversation::{BACKGROUND_MAX, Step, offered, unique_of, with_answer, with_data};
+use crate::conversation::{BACKGROUND_MAX, Step, offered, unique_of, unless_panic, with_answer, with_data};
 use crate::operations::{Answer, FileSystem};
 use crate::queues::{Queue, seats};
 use crate::received::Received;
@@ -143,7 +143,7 @@ impl Connection {
 
     /// One request; false for the last.
     fn take(self: &Arc<Self>, received: &mut Received) -> bool {
-        match self.files.take(received) {
+        match self.files.take_safely(received) {
             Step::Answer { unique, answer } => reply(&self.device, unique, answer),
             Step::Data { unique, data } => {
                 // As in `reply`.
@@ -173,7 +173,7 @@ impl Connection {
     /// Answers with what comes of `work`, which has the kernel send or forget what it holds of a file. For that it waits for the threads that take requests, so this is none of them.
     fn apart(self: &Arc<Self>, unique: u64, work: impl FnOnce(&Self) -> Answer + Send + 'static) {
         let own = self.clone();
-        let answer = move || reply(&own.device, unique, work(&own));
+        let answer = move || reply(&own.device, unique, unless_panic(|| work(&own)).flatten());
         let spawned = std::thread::Builder::new().name("fuse-data".to_owned()).spawn(answer);
         if let Err(error) = spawned {
             tracing::error!(%error, "no thread for a request");

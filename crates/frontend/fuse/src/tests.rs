@@ -2,12 +2,17 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use cairn_base::{FileId, ManualClock, Timestamp, VolumeId};
 use cairn_device::{Device, Geometry, MemoryDevice, Operation as DeviceOperation};
 use cairn_files::{New, SetStat, Tree, check_tree};
 use cairn_volume::{FormatOptions, OpenOptions, Role, Volume};
 use parking_lot::Mutex;
+use rustix::io::{read, write};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::abi::*;
@@ -18,6 +23,7 @@ use crate::mount::{Line, mounted_line};
 use crate::node::{BASE, Node, SNAPSHOTS};
 use crate::operations::FileSystem;
 use crate::request::{Operation, Request};
+use crate::session::{Connection, THREADS};
 use crate::shown::Shown;
 use crate::{Follows, Unmounted, View};
 
@@ -666,6 +672,92 @@ fn listing_of_a_damaged_directory_has_what_is_before_the_damage_and_its_image_is
     assert_eq!(attributes(), Ok(()), "the kernel knows its root still");
     forget(noon);
     assert_eq!(attributes(), Err(errno::ESTALE), "nobody knows anything of that image");
+}
+
+/// A device that does what it should, until it has a bug.
+struct Buggy {
+    below: MemoryDevice,
+    has_bug: AtomicBool,
+}
+
+impl Device for Buggy {
+    fn geometry(&self) -> Geometry {
+        self.below.geometry()
+    }
+
+    fn run(&self, batch: &mut [DeviceOperation]) {
+        assert!(!self.has_bug.load(Ordering::Acquire), "a bug");
+        self.below.run(batch);
+    }
+}
+
+/// The kernel's end of a mount is a socket that keeps messages apart.
+#[test]
+fn request_in_which_there_is_a_panic_is_answered_and_the_mount_goes_on() {
+    const BLOCKS: u64 = 8192;
+    let below = MemoryDevice::new(Volume::device_bytes(BLOCKS, Role::Normal));
+    let device = Arc::new(Buggy { below, has_bug: AtomicBool::new(false) });
+    let clock = Arc::new(ManualClock::new(Timestamp(1_000_000_000)));
+    let options = FormatOptions { id: VolumeId([7; 16]), blocks: BLOCKS, role: Role::Normal };
+    Volume::format(&*device, &options, &*clock).unwrap();
+    let open = || {
+        let options = OpenOptions { cache_bytes: 8 << 20, clock: clock.clone() };
+        Arc::new(Tree::open(Volume::open(device.clone(), options).unwrap()).unwrap())
+    };
+    let tree = open();
+    let file = tree.make(tree.root(), b"file", &New { mode: 0o100_644, ..New::default() }).unwrap().file;
+    tree.write(file, 0, &[1; 256 << 10]).unwrap();
+    tree.volume().close().unwrap();
+    drop(tree);
+    // Nothing of it is in memory.
+    let (tree, file) = (open(), number_of(file));
+
+    let (kernel, ours) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    set_socket_timeout(&kernel, Timeout::Recv, Some(Duration::from_secs(60))).unwrap();
+    let ask = |node: u64, opcode: u32, parts: &[&[u8]]| {
+        let mut bytes = request(opcode, parts, 0);
+        bytes[16..24].copy_from_slice(&node.to_ne_bytes());
+        write(&kernel, &bytes).unwrap();
+        let mut answer = [0; 8192];
+        let length = loop {
+            let length = read(&kernel, &mut answer).expect("it is answered");
+            // What is told the kernel unasked has no number.
+            if answer[8..16] != [0; 8] {
+                break length;
+            }
+        };
+        assert_eq!(answer[..4], (length as u32).to_ne_bytes());
+        assert_eq!(answer[8..16], 7u64.to_ne_bytes(), "the request that was asked");
+        -i32::from_ne_bytes(answer[4..8].try_into().unwrap())
+    };
+    let files = FileSystem::new(Shown::new(View::Live(tree)).unwrap());
+    let started = std::thread::spawn(move || Connection::start(ours, files, "test", || {}).unwrap());
+    let init =
+        fuse_init_in { major: FUSE_KERNEL_VERSION, minor: FUSE_KERNEL_MINOR_VERSION, ..Default::default() };
+    assert_eq!(ask(FUSE_ROOT_ID, opcode::INIT, &[init.as_bytes()]), 0);
+    let connection = started.join().unwrap();
+
+    let (writes, hole) = (fuse_open_in { flags: 2, ..Default::default() }, 4);
+    assert_eq!(ask(file, opcode::OPEN, &[writes.as_bytes()]), 0);
+    let ask_with_bug = |opcode: u32, arguments: &[u8]| {
+        device.has_bug.store(true, Ordering::Release);
+        let outcome = ask(file, opcode, &[arguments]);
+        device.has_bug.store(false, Ordering::Release);
+        outcome
+    };
+    let seek = fuse_lseek_in { whence: hole, ..Default::default() };
+    assert_eq!(ask_with_bug(opcode::LSEEK, seek.as_bytes()), errno::EIO);
+    // More often than there are threads.
+    for block in 0..2 * THREADS as u64 {
+        let wanted = fuse_read_in { offset: block * 4096, size: 4096, ..Default::default() };
+        assert_eq!(ask_with_bug(opcode::READ, wanted.as_bytes()), errno::EIO);
+        assert_eq!(ask(FUSE_ROOT_ID, opcode::GETATTR, &[&[0; 16]]), 0);
+    }
+    for _ in 0..THREADS {
+        assert_eq!(ask(FUSE_ROOT_ID, opcode::DESTROY, &[]), 0);
+    }
+    assert!(connection.wait_for_end(Duration::from_secs(60)), "all its threads were there to the end");
 }
 
 #[test]
