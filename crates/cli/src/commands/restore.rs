@@ -359,31 +359,37 @@ impl Open {
 
     /// What is hurt or missing, by name; `lost` is as well.
     fn troubles(&self, lost: &BTreeSet<u32>) -> Vec<String> {
-        let mut paths: HashMap<u32, Vec<u8>> = HashMap::from([(ROOT, b".".to_vec())]);
+        let mut paths: HashMap<u32, Vec<Vec<u8>>> = HashMap::from([(ROOT, vec![b".".to_vec()])]);
         self.names.walk(ROOT, &mut |path, entry| {
-            paths.entry(entry.number).or_insert_with(|| [b"./", path].concat());
+            let known = paths.entry(entry.number).or_default();
+            // A directory has one name, whatever a damaged dump says.
+            if known.is_empty() || !self.names.is_directory(entry.number) {
+                known.push([b"./", path].concat());
+            }
         });
-        let name = |number: u32| match paths.get(&number) {
-            Some(path) => name(path),
-            None => format!("file {number} (its name is lost)"),
+        // Of each of its names: who looks for one may know of no other.
+        let tell = |number: u32, what: &str| match paths.get(&number) {
+            Some(paths) => paths.iter().map(|path| format!("{}: {what}", name(path))).collect(),
+            None => vec![format!("file {number} (its name is lost): {what}")],
         };
+        let one = |line: String| vec![line];
         let mut lines = self.troubles.clone();
         for damage in self.reader.damage() {
-            lines.push(match damage {
-                Damage::Skipped { record, records } => {
-                    format!("{records} record(s) from record {record} of the dump on are damaged or missing")
-                }
-                Damage::Hurt { number } => format!("{}: damaged in the dump", name(*number)),
-                Damage::Missing { number } => format!("{}: not found in the dump", name(*number)),
-                Damage::Truncated => match self.reader.volume() {
+            lines.extend(match damage {
+                Damage::Skipped { record, records } => one(format!(
+                    "{records} record(s) from record {record} of the dump on are damaged or missing"
+                )),
+                Damage::Hurt { number } => tell(*number, "damaged in the dump"),
+                Damage::Missing { number } => tell(*number, "not found in the dump"),
+                Damage::Truncated => one(match self.reader.volume() {
                     1 => "the dump is cut off".to_owned(),
                     last => format!("the dump is cut off after volume {last}, the last one that was given"),
-                },
+                }),
             });
         }
         let is_told = |number: &u32| self.reader.damage().contains(&Damage::Missing { number: *number });
         let lost = lost.iter().filter(|number| !is_told(number));
-        lines.extend(lost.map(|number| format!("{}: not found in the dump", name(*number))));
+        lines.extend(lost.flat_map(|number| tell(*number, "not found in the dump")));
         if self.nameless > 0 {
             lines.push(format!(
                 "{} files or directories have lost their names with those: `cairn restore -x` has them in {LOST}, by their numbers",

@@ -318,6 +318,15 @@ impl Place {
         Ok(fs::renameat(&self.directory, self.name.as_slice(), &other.directory, other.name.as_slice())?)
     }
 
+    /// The same, but no directory, which somebody may have made here since.
+    pub fn move_file_to(&self, other: &Place) -> io::Result<()> {
+        let found = fs::statat(&self.directory, self.name.as_slice(), AtFlags::SYMLINK_NOFOLLOW)?;
+        match FileType::from_raw_mode(found.st_mode) {
+            FileType::Directory => Err(rustix::io::Errno::ISDIR.into()),
+            _ => self.move_to(other),
+        }
+    }
+
     /// Takes the name away; it may be gone already. Not a directory's.
     pub fn clear(&self) -> io::Result<()> {
         match fs::unlinkat(&self.directory, self.name.as_slice(), AtFlags::empty()) {

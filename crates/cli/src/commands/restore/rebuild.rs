@@ -7,7 +7,7 @@
 //! # Order
 //! 1. Directories that are elsewhere now, and one name of each file that has none of its names any more, go to the work directory.
 //! 2. Names that are gone or mean something else are removed, then directories that are gone, the deepest first.
-//! 3. Directories come to their places, from the root down; files that stayed as they were get their names.
+//! 3. Directories come to their places, from the root down; files that stayed as they were get their names, and so do those that this dump has, as the dumps before had them.
 //! 4. Files of the dump are made: where nothing has their names at once, otherwise in the work directory and then put over what has them. What a damaged dump lacks is not lost here. Those of which it has the
 //!    attributes alone stay what they are, and get their names.
 //! 5. Directories get their owners, modes and times.
@@ -189,6 +189,8 @@ pub(super) fn run(open: &mut Open, target: &Target) -> Result<(), Failure> {
     }
     staged.iter().try_for_each(|number| target.place(format!("{WORK}/{number}").as_bytes())?.clear())?;
     save(open, target, &new, dumps, next)?;
+    // What is told of a file is told of all its names, also of those in directories that the dump has not.
+    open.names = new.names;
     Ok(target.place(WORK.as_bytes())?.remove_directory()?)
 }
 
@@ -312,7 +314,6 @@ fn open_up(old: &Tree, new: &Tree, open: &Open, target: &Target) -> Vec<(u32, u3
 
 /// Steps 1 to 3. Returns the files that are in the work directory.
 fn change_names(old: &Tree, new: &Tree, open: &mut Open, target: &Target) -> Result<Vec<u32>, Failure> {
-    let dumped = files_of(open.reader.dumped(), &open.names);
     let mut staged = HashSet::new();
     let work = |number: u32| target.place(format!("{WORK}/{number}").as_bytes());
     let moved = |number: &u32| {
@@ -326,13 +327,15 @@ fn change_names(old: &Tree, new: &Tree, open: &mut Open, target: &Target) -> Res
         }
     }
     let mut staged_files = Vec::new();
+    let dumped = files_of(open.reader.dumped(), &open.names);
     for (number, names) in &old.files {
-        let is_kept = !dumped.contains(*number) || open.reader.may_have_attributes_alone();
-        let Some(later) = new.files.get(number).filter(|_| is_kept) else { continue };
+        let Some(later) = new.files.get(number) else { continue };
         if !names.iter().any(|name| later.contains(name)) {
             let path = old.path_of(&names[0], &staged);
-            let outcome = target.place(&path).and_then(|place| place.move_to(&work(*number)?));
-            if is_done(open, &path, outcome)? {
+            let outcome = target.place(&path).and_then(|place| place.move_file_to(&work(*number)?));
+            // Those of the dump as well, as it may be damaged where it has them. Without that nobody misses what others took away.
+            let is_staged = outcome.is_ok() || !dumped.contains(*number) && is_done(open, &path, outcome)?;
+            if is_staged {
                 staged_files.push(*number);
             }
         }
@@ -380,15 +383,29 @@ fn change_names(old: &Tree, new: &Tree, open: &mut Open, target: &Target) -> Res
             is_done(open, &path, outcome)?;
         }
     }
-    for (number, names) in new.files.iter().filter(|(number, _)| !dumped.contains(**number)) {
+    for (number, names) in &new.files {
+        let is_dumped = dumped.contains(*number);
+        // Others give a number again: there it may be another file's by now.
+        if is_dumped && open.reader.may_have_attributes_alone() {
+            continue;
+        }
         let Some(from) = content_of(old, new, &staged_files, *number) else {
-            open.note(&new.path_of(&names[0], &nowhere), Err(missing()));
+            if !is_dumped {
+                open.note(&new.path_of(&names[0], &nowhere), Err(missing()));
+            }
             continue;
         };
         for name in fresh_names(old, new, *number) {
             let path = new.path_of(name, &nowhere);
             let outcome = target.place(&from).and_then(|from| from.link_to(&target.place(&path)?));
-            is_done(open, &path, outcome)?;
+            // What can't be given to one of the dump is told when that is made.
+            if !is_dumped {
+                is_done(open, &path, outcome)?;
+            }
+        }
+        // It has its names, and goes when what the dump has takes them.
+        if is_dumped && staged_files.contains(number) {
+            target.place(&from)?.clear()?;
         }
     }
     Ok(staged_files)
