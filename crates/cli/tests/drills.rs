@@ -147,6 +147,29 @@ fn clone_that_a_probe_leaves_mounted_is_unmounted_before_it_goes() {
     assert_eq!(mirror.json(&["status"])["problems"], serde_json::json!([]));
 }
 
+/// What it stands on is gone when the drill is over. The clone of the drill stayed for its sake until the next start, so that no further drill could be made; and was gone after that.
+#[test]
+fn nothing_that_lasts_is_made_of_the_clone_of_a_drill() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_source, mut mirror) = mirrored(dir.path(), &["--mirror", "off"]);
+    let program = env!("CARGO_BIN_EXE_cairn");
+    let store = dir.path().join("store");
+    let probe = format!(
+        "{program} snapshot create drill-v@s; {program} clone create drill-v@s mine; {program} device adopt mine --origin lun:drill-v/db --history {}; true",
+        store.display()
+    );
+    for _ in 0..2 {
+        let made = mirror.json(&["mirror", "drill", "v", "--probe", &probe]);
+        let said = made["said"].as_str().unwrap();
+        assert_eq!(said.matches("it is the clone of a drill").count(), 2, "{said}");
+        assert_eq!(volumes(&mirror), ["v"], "{said}");
+    }
+    assert_eq!(mirror.json(&["device", "list"]), serde_json::json!([]));
+    assert_eq!(mirror.terminate(), 0);
+    mirror.restart();
+    assert_eq!(mirror.json(&["status"])["problems"], serde_json::json!([]));
+}
+
 /// It is brought before its mount is taken away, which takes as long as its volume does: nobody else waits for that.
 #[test]
 fn mounts_are_told_while_what_was_written_to_one_that_is_taken_away_is_brought() {

@@ -86,6 +86,7 @@ impl Devices {
         let mut claimed = self.claimed.lock();
         for place in &luns {
             if let Place::Lun { volume, lun } = place {
+                self.volumes.refuse_temporary(volume)?;
                 self.refuse_adopted(volume, Some(lun))?;
             }
             if claimed.contains(place) {

@@ -159,10 +159,24 @@ impl Volumes {
         }
     }
 
+    fn is_temporary(&self, name: &str) -> bool {
+        self.document(name).is_ok_and(|document| document.clone_of.is_some_and(|of| of.temporary))
+    }
+
+    /// Refuses what is to last on a volume that does not: what that is made of is an image of a mirror, which may be gone at the next start.
+    pub(crate) fn refuse_temporary(&self, name: &str) -> Result<(), ServerError> {
+        match self.is_temporary(name) {
+            true => Err(ServerError::Invalid {
+                what: "the volume",
+                rule: "it is the clone of a drill, and goes when that is over; clone a snapshot of the mirror that was made with `cairn snapshot create` at its source",
+            }),
+            false => Ok(()),
+        }
+    }
+
     /// Removes what a crash has left of a temporary clone.
     pub(super) fn clear_temporary(&self, name: &str) -> bool {
-        let is_temporary =
-            self.document(name).is_ok_and(|document| document.clone_of.is_some_and(|of| of.temporary));
+        let is_temporary = self.is_temporary(name);
         if is_temporary {
             remove_left(&self.folder(name));
         }
@@ -181,6 +195,7 @@ impl Volumes {
     ) -> Result<Arc<OpenVolume>, ServerError> {
         names::check("volume", name)?;
         let _turn = self.turns.take(&[volume, name], "a clone is being made")?;
+        self.refuse_temporary(volume)?;
         let of = self.clone_of(&*self.get(volume)?, snapshot, temporary)?;
         let folder = self.folder(name);
         if self.entries.read().contains_key(name) || folder.exists() {
