@@ -458,6 +458,29 @@ fn what_is_set_while_a_mirror_connects_holds_for_what_comes_of_that() {
     );
 }
 
+/// The source that it was failed over from would never hear of it, and both sides take writes.
+#[test]
+fn mirror_that_is_failed_over_while_it_is_repointed_knows_whom_it_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, destination, relay, token) = stuck(dir.path(), i64::MAX / 2);
+    destination.good(&["mirror", "create", "vol0", &source.invite()]);
+    let followed = destination.json(&["mirror", "status", "vol0"])["source_address"].clone();
+    // It gets no further than the first answer.
+    relay.left.store(1, std::sync::atomic::Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        let repoint = scope.spawn(|| destination.run(&["mirror", "repoint", "vol0", &token]));
+        relay.wait_until_full();
+        destination.good(&["mirror", "failover", "vol0", "--yes"]);
+        relay.open();
+        assert!(!repoint.join().unwrap().status.success());
+    });
+    let shown = destination.json(&["mirror", "status", "vol0"]);
+    assert_eq!((&shown["source_address"], &shown["role"]), (&followed, &"source".into()), "{shown}");
+    wait_until("the source does not hear of it", || {
+        source.json(&["status"])["problems"].to_string().contains("failed over")
+    });
+}
+
 #[test]
 fn mirror_of_a_volume_that_is_not_open_is_told_so_and_not_that_there_is_none() {
     let dir = tempfile::tempdir().unwrap();

@@ -21,7 +21,7 @@ pub(crate) fn is_mirror(folder: &Path) -> bool {
 
 impl Document {
     /// After a failover, or a reverse to this side.
-    fn takes_writes(&self) -> bool {
+    pub(super) fn takes_writes(&self) -> bool {
         self.change.is_some_and(|change| matches!(change.kind, Change::Failover | Change::Reverse))
     }
 }

@@ -222,8 +222,11 @@ impl Server {
         if wanted.id != open.volume.id() {
             return Err(ServerError::OtherVolume { volume: name.to_owned() });
         }
-        // With what its owner has set meanwhile.
-        let document = relation.give_place_to(there)?;
+        // With what its owner has set meanwhile. Whom it was failed over from is the one that is to hear of it.
+        let document = relation.give_place_to(|before| match before.takes_writes() {
+            true => Err(ServerError::FailedOver { volume: name.to_owned() }),
+            false => Ok(there(before)),
+        })?;
         let (to, volume) = (document.address.clone(), document.volume.clone());
         let repointed = Arc::new(Relation::new(&open, relation.path.clone(), document, now_ms(&*self.clock)));
         mirrors.relations.lock().insert(name.to_owned(), repointed.clone());

@@ -171,13 +171,13 @@ impl Relation {
 
     /// Another one takes its place, which `document` is of: when this returns none of its updates runs, and none begins.
     pub(super) fn give_place(&self, document: &Document) -> Result<(), ServerError> {
-        self.give_place_to(|_| document.clone()).map(drop)
+        self.give_place_to(|_| Ok(document.clone())).map(drop)
     }
 
     /// The same with what `change` makes of what is written down by then. What that is.
     pub(super) fn give_place_to(
         &self,
-        change: impl FnOnce(&Document) -> Document,
+        change: impl FnOnce(&Document) -> Result<Document, ServerError>,
     ) -> Result<Document, ServerError> {
         // Of two who have found it and want that at once, one comes later.
         if self.replaced.swap(true, Ordering::AcqRel) {
@@ -185,7 +185,7 @@ impl Relation {
         }
         let given = self.settle().and_then(|()| {
             let mine = self.document.lock();
-            let document = change(&mine);
+            let document = change(&mine)?;
             state::save(&self.path, &document).map(|()| document)
         });
         if given.is_err() {
