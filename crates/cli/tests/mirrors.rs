@@ -717,3 +717,25 @@ fn mirror_on_the_server_of_its_source_is_told_as_any_other() {
         assert_eq!(problems, serde_json::json!([]), "who does what it says ends the mirror");
     }
 }
+
+/// Who does what was said of it follows what it was made of, and gives up what is written to it.
+#[test]
+fn mirror_on_the_server_of_its_source_that_was_failed_over_is_not_told_as_one_of_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "v", "--size", "64M"]);
+    server.good(&["mirror", "create", "v", &server.invite(), "--as", "m"]);
+    server.good(&["mirror", "failover", "m", "--yes"]);
+    let subjects = || {
+        let problems = server.json(&["status"])["problems"].clone();
+        let subject = |problem: &serde_json::Value| problem["subject"].as_str().unwrap().to_owned();
+        problems.as_array().unwrap().iter().map(subject).collect::<Vec<_>>()
+    };
+    wait_until("the source does not hear of it", || subjects().contains(&"v".to_owned()));
+    assert_eq!(subjects(), ["v"]);
+    // Once that follows, it is one of the other.
+    server.good(&["mirror", "resync", "v", "--discard-divergent", "--yes"]);
+    assert_eq!(subjects(), [""; 0]);
+    let followers = server.json(&["status"])["followers"].clone();
+    assert_eq!(followers[0]["volume"], "m", "{followers}");
+}

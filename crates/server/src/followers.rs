@@ -228,8 +228,11 @@ impl Server {
         for open in &self.volumes.all() {
             let source = self.mirrors.source_of(&open.name);
             for mirror in self.mirrors_of(open).unwrap_or_default() {
-                // Whom it follows again is no mirror of it, whatever that was meanwhile.
-                if source.as_deref() == Some(&*mirror.name) {
+                // Whom it follows again is no mirror of it, whatever that was meanwhile. Nor is a mirror of another volume on this server one of itself, once it was failed over.
+                let departed = mirror.follower.as_ref().and_then(|known| known.departed.as_ref());
+                let is_itself = departed.is_some_and(|departed| departed.volume == open.name)
+                    && self.mirrors.is_of_this_server(&open.name, &mirror.name);
+                if is_itself || source.as_deref() == Some(&*mirror.name) {
                     continue;
                 }
                 let base = mirror.base.as_ref().map(|base| format!("{}@{}", open.name, base.name));

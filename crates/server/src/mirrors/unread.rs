@@ -97,6 +97,15 @@ impl Mirrors {
         let relation = self.relations.lock().get(name).cloned()?;
         (!relation.is_failed_over()).then(|| relation.follower())
     }
+
+    /// Whether a volume is a mirror of that name of another one on this very server: either side of it has that name then.
+    pub(crate) fn is_of_this_server(&self, name: &str, mirror: &str) -> bool {
+        let relation = self.relations.lock().get(name).cloned();
+        relation.is_some_and(|relation| {
+            let is_own = relation.document.lock().fingerprint == self.identity.fingerprint;
+            is_own && relation.follower() == mirror
+        })
+    }
 }
 
 impl Relation {
