@@ -397,6 +397,10 @@ fn what_a_group_shows_stays_though_its_source_has_deleted_it() {
         destination.good(&["mirror", "update", "data"]);
     }
     assert_eq!((first(&destination, "data/db"), first(&destination, "logs/db")), (2, 2));
+    // Nor is it let go by who says again what they do already.
+    destination.good(&["group", "together", "bank"]);
+    assert_eq!(shown(&destination), before.as_str());
+    assert_eq!((first(&destination, "data/db"), first(&destination, "logs/db")), (2, 2));
     // What was in memory only is not there any more: nothing is shown, and nothing mixed.
     destination.kill();
     destination.restart();

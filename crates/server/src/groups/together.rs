@@ -205,7 +205,10 @@ impl Groups {
             if together {
                 refuse_shared(all, group)?;
             }
-            (group.together, group.shown) = (together, None);
+            // Said once more it changes nothing: what they show may be in memory alone, and nothing newer than it in all of them.
+            if group.together != together {
+                (group.together, group.shown) = (together, None);
+            }
             Ok(())
         })?;
         self.advance_all(true);
