@@ -42,16 +42,14 @@ impl Groups {
         Ok(Turn { groups: self, name })
     }
 
-    /// What came of a failover that ran.
+    /// What came of a failover that ran. That it does not any more is in memory alone: no full disk keeps it from being known.
     pub(super) fn ended<T>(&self, name: &str, outcome: Result<T, ServerError>) -> Result<T, ServerError> {
-        let ended = self.change(name, |group| {
-            if let Some(failover) = &mut group.failover {
-                failover.running = false;
-            }
-        });
-        let outcome = outcome?;
-        ended?;
-        Ok(outcome)
+        let mut groups = self.groups.lock();
+        let ended = groups.iter_mut().find(|group| group.name == name);
+        if let Some(failover) = ended.and_then(|group| group.failover.as_mut()) {
+            failover.running = false;
+        }
+        outcome
     }
 
     /// The failover of a group, as far as it still holds: once a volume that was brought to the common instant follows again, the roles have changed since, and the

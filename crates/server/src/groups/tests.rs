@@ -1,6 +1,10 @@
 //! The order of a group's snapshots, and which volumes lack one.
 
+use cairn_base::{ByteSize, ManualClock, Timestamp, VolumeId};
+use cairn_volume::Role;
+
 use super::*;
+use crate::volumes::NewVolume;
 
 fn names(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
@@ -29,4 +33,47 @@ fn volumes_that_lack_a_snapshot_are_told_at_once_of_as_many_as_there_can_be() {
     let found = with_missing(names, &volumes, &lists);
     assert_eq!(found[3].1, ["volume0", "volume7"]);
     assert!(found.iter().enumerate().all(|(at, (_, missing))| at == 3 || *missing == ["volume0"]));
+}
+
+/// Its mirrors would be kept from newer images until the server is started again.
+#[test]
+fn failover_that_changed_nothing_is_over_also_where_nothing_can_be_written_down() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)));
+    let place = folder.path().join("volumes");
+    std::fs::create_dir(&place).unwrap();
+    let volumes = Arc::new(Volumes::open(place, ByteSize(16 << 20), clock.clone()).unwrap());
+    let (devices, log_device, history, beside) = (&[][..], None, None, None);
+    let (name, id, role, blocks) = ("data", VolumeId([7; 16]), Role::Destination, Some(4096));
+    let new = NewVolume { name, id, role, blocks, devices, log_device, history, beside };
+    let _open = volumes.create(&new).unwrap();
+    let failover = Failover {
+        snapshot: "group.bank.2026-11-26T00-00-00.000Z".to_owned(),
+        at_ms: 1,
+        done: BTreeSet::new(),
+        reverse: false,
+        running: true,
+    };
+    let group = Group {
+        name: "bank".to_owned(),
+        volumes: vec!["data".to_owned()],
+        every_ms: None,
+        cron: None,
+        zone: None,
+        keep: api::Keep::default(),
+        from_ms: 1,
+        last_ms: None,
+        problem: None,
+        failover: Some(failover),
+        together: true,
+        shown: None,
+    };
+    let groups = Groups::open(folder.path(), volumes, clock).unwrap();
+    *groups.groups.lock() = vec![group];
+    assert!(groups.refuse_if_unfinished("data").is_err(), "it runs");
+    // What is to be written beside the file has no place, as on a full disk.
+    std::fs::create_dir(folder.path().join("groups.new")).unwrap();
+    let failed: Result<(), ServerError> = groups.ended("bank", Err(ServerError::Bug));
+    assert!(matches!(failed, Err(ServerError::Bug)));
+    assert!(groups.refuse_if_unfinished("data").is_ok(), "nothing was done to any of its volumes");
 }
