@@ -127,7 +127,7 @@ impl Mirrors {
             .iter()
             .try_for_each(|giving| state::save(&giving.path(), &giving.document).map_err(failed(giving)));
         if let Err(refusal) = saved {
-            all.into_iter().try_for_each(|giving| self.not_given(giving))?;
+            self.none_given(all)?;
             return Err(refusal);
         }
         // What programs wrote to mounted files and the kernel still holds would be refused afterwards.
@@ -145,7 +145,7 @@ impl Mirrors {
             Err((at, error)) => {
                 let volume = all.get(at).map(Giving::name).unwrap_or_default();
                 tracing::error!(group, volume, %error, "a group could not give its roles away");
-                all.into_iter().try_for_each(|giving| self.not_given(giving))?;
+                self.none_given(all)?;
                 Err(Refusal::from(&error))
             }
         }
@@ -260,6 +260,15 @@ impl Mirrors {
         self.relations.lock().insert(name, Arc::new(relation));
     }
 
+    /// The same of all volumes of a group, also of those behind one of which it can't be written down.
+    fn none_given(&self, all: Vec<Giving>) -> Result<(), Refusal> {
+        let mut undone = Ok(());
+        for giving in all {
+            undone = undone.and(self.not_given(giving));
+        }
+        undone
+    }
+
     /// It takes writes as before, and what was written down too early goes. Not of one that failed in the middle of it, of which only the next start knows what it is: what is written
     /// down is without effect if it takes writes.
     fn not_given(&self, giving: Giving) -> Result<(), Refusal> {
@@ -284,3 +293,6 @@ impl Mirrors {
         undone.map_err(|error| refused(name, &error))
     }
 }
+
+#[cfg(test)]
+mod tests;
