@@ -224,10 +224,19 @@ async fn tell_what_is_wrong(request: Request, next: Next) -> Response {
     Response::from_parts(head, told.into_body())
 }
 
+/// The volume that the path of a request names. A group, a peer or a job may have the name of a volume that it has nothing to do with.
+fn volume_in(path: &str) -> Option<&str> {
+    let mut parts = path.split('/').skip(2);
+    match parts.next()? {
+        "volumes" | "mirrors" | "devices" | "clones" => parts.next(),
+        _ => None,
+    }
+}
+
 /// Answers in the place of what changes a volume and waits for room in its history: of requests whose path names the volume. One that names it in its body sees to that itself
 /// ([`unless_it_waits`]).
 async fn tell_of_waits(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
-    let subject = request.uri().path().split('/').nth(3).map(str::to_owned);
+    let subject = volume_in(request.uri().path()).map(str::to_owned);
     let Some(volume) = subject.filter(|_| request.method() != Method::GET) else {
         return next.run(request).await;
     };
@@ -334,3 +343,6 @@ async fn job(State(server): State<Arc<Server>>, Path(job): Path<String>) -> Answ
 async fn cancel_job(State(server): State<Arc<Server>>, Path(job): Path<String>) -> Answer<api::Job> {
     blocking(server, move |server| server.jobs.cancel(&job)).await
 }
+
+#[cfg(test)]
+mod tests;
