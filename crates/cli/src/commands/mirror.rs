@@ -331,12 +331,17 @@ pub fn unknown(reason: &str, output: Output) -> Failure {
 fn judge(mirror: &api::Mirror, rpo_ms: Option<u64>) -> (u8, String) {
     use api::MirrorState as S;
     let late = rpo_ms.map(|rpo| mirror.lag_ms.is_some_and(|lag| lag > rpo));
+    // One that is not to be trusted is not, however little it is behind.
+    let is_wrong = mirror.check == 2 && mirror.verified.as_ref().is_some_and(|last| last.contradictions > 0);
     let level = match (late, mirror.state) {
+        _ if is_wrong => mirror.check,
         (Some(true), state) if state != S::FailedOver => 2,
         // Past its own lag and within the one that is given.
         (Some(false), S::Behind) => 0,
         (Some(false), S::Transferring | S::Continuous | S::CatchingUp) if mirror.over_rpo => 0,
-        (Some(false), S::Paused | S::Failing) if mirror.over_rpo => 1,
+        (Some(false), S::Paused) if mirror.over_rpo => 1,
+        // Without an image there is no disaster that it would survive.
+        (Some(false), S::Failing) if mirror.over_rpo && mirror.image.is_some() => 1,
         _ => mirror.check,
     };
     (level, format!("{} {}, lag {}: {}", mirror.name, state(mirror.state), lag(mirror), mirror.reason))

@@ -9,7 +9,7 @@ fn behind(state: &str, check: u8) -> api::Mirror {
     let described = serde_json::json!({
         "name": "vol0", "role": "destination", "direction": "", "state": state, "reason": "", "check": check,
         "source_address": "", "source_volume": "", "source_name": "", "continuous": false, "over_rpo": true,
-        "rpo_ms": 30_000, "lag_ms": 60_000, "lag_bytes": 4096, "hold": true, "stall_ms": 0, "paused": false,
+        "image": "daily", "rpo_ms": 30_000, "lag_ms": 60_000, "lag_bytes": 4096, "hold": true, "stall_ms": 0, "paused": false,
         "connections": 1, "compress": "auto", "sent_bytes": 0, "updates": 0, "compared_updates": 0,
         "mended_here": 0, "mended_there": 0,
     });
@@ -33,6 +33,21 @@ fn mirror_is_judged_by_the_lag_that_is_given_and_not_by_its_own_whatever_it_does
         assert_eq!(judge(&behind(state, 2), long).0, 2, "{state}");
     }
     assert_eq!(judge(&behind("mirrored", 0), short).0, 2, "it is past what is given");
+}
+
+#[test]
+fn mirror_that_has_no_image_and_fails_is_critical_whatever_lag_is_given() {
+    let mirror = api::Mirror { image: None, ..behind("failing", 2) };
+    assert_eq!(judge(&mirror, Some(3_600_000)).0, 2);
+}
+
+#[test]
+fn mirror_that_is_not_to_be_trusted_is_critical_whatever_lag_is_given() {
+    let verified = api::MirrorVerify { contradictions: 1, ..Default::default() };
+    for state in ["behind", "transferring", "continuous", "catching-up", "paused", "failing"] {
+        let mirror = api::Mirror { verified: Some(verified.clone()), ..behind(state, 2) };
+        assert_eq!(judge(&mirror, Some(3_600_000)).0, 2, "{state}");
+    }
 }
 
 #[test]
