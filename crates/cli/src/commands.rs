@@ -173,6 +173,8 @@ fn interrupted(
         let next = match kind.as_str() {
             // All of it or nothing, and of several mirrors.
             "group reverse" => format!("see how it is with `cairn group show {subject}`"),
+            // It only tells how the mirror is: there is no update to end.
+            "mirror repoint" => format!("see how it is with `cairn mirror status {subject}`"),
             "release" => "see how it is with `cairn status`".to_owned(),
             _ => format!("see how it is with `cairn status`; `cairn mirror abort {subject}` ends it"),
         };
@@ -192,8 +194,17 @@ fn interrupted(
         let Some(later) = look(&now, client, interrupt)? else { break };
         now = later;
     }
-    if now.state == api::JobState::Done {
-        return Ok(now.outcome);
+    match now.state {
+        api::JobState::Done => return Ok(now.outcome),
+        // It waits for a disk, or for the other side, and looks at nothing meanwhile.
+        api::JobState::Running => {
+            let what = format!(
+                "{kind} of {subject} was told to end and has not yet: it goes on, on the server, until it does"
+            );
+            let next = "see how it is with `cairn status`, and run it again later";
+            return Err(Failure::new(ErrorKind::Interrupted, what, next));
+        }
+        api::JobState::Failed => {}
     }
     let what = format!("{kind} of {subject} was ended, on the server too");
     // What there is of an image dump or of a restore may be gone on with.

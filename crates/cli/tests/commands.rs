@@ -677,57 +677,127 @@ fn who_never_shows_the_token_takes_no_place_of_the_api_for_long_whatever_he_says
     assert!(answers(&mut known), "who has shown the token is not let go of");
 }
 
-#[test]
-fn command_that_waits_for_a_server_which_does_not_answer_any_more_ends_by_ctrl_c() {
-    use std::os::unix::net::UnixListener;
-    use std::time::Instant;
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("server.sock");
-    let listener = UnixListener::bind(&path).unwrap();
-    listener.set_nonblocking(true).unwrap();
-    let mut command = cairn();
-    command.args(["volume", "check", "vol0", "--json", "--server"]).arg(format!("unix:{}", path.display()));
-    let mut process = command.stdout(std::process::Stdio::null()).spawn().unwrap();
-    let until = Instant::now() + running::PATIENCE;
-    let accept = || {
-        while Instant::now() < until {
-            match listener.accept() {
-                Ok((stream, _)) => return Some(stream),
+/// A server of whose answers the test decides, and a command that it has begun.
+struct Posed {
+    listener: std::os::unix::net::UnixListener,
+    process: std::process::Child,
+    until: std::time::Instant,
+}
+
+impl Posed {
+    fn start(dir: &std::path::Path, arguments: &[&str]) -> Self {
+        let path = dir.join("server.sock");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let mut command = cairn();
+        command.args(arguments).args(["--json", "--server"]).arg(format!("unix:{}", path.display()));
+        let process = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+        Self { listener, process, until: std::time::Instant::now() + running::PATIENCE }
+    }
+
+    /// The next question, of which nothing is read yet; none when the command has ended, or its time is over.
+    fn accept(&mut self) -> Option<UnixStream> {
+        while std::time::Instant::now() < self.until {
+            match self.listener.accept() {
+                Ok((stream, _)) => {
+                    stream.set_nonblocking(false).unwrap();
+                    return Some(stream);
+                }
+                Err(_) if self.process.try_wait().unwrap().is_some() => return None,
                 Err(_) => std::thread::sleep(std::time::Duration::from_millis(10)),
             }
         }
         None
-    };
-    let mut asks = accept().expect("it asks for the check");
-    asks.set_nonblocking(false).unwrap();
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        let mut byte = [0];
-        asks.read_exact(&mut byte).unwrap();
-        head.extend(byte);
     }
-    let job = serde_json::json!({
-        "id": "j", "kind": "volume check", "subject": "vol0", "state": "running", "phase": "checking",
-        "done_bytes": 0, "total_bytes": 0, "rate": 0, "elapsed_ms": 1,
-    });
-    let job = job.to_string();
-    let answer = format!(
-        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{job}",
-        job.len()
-    );
-    asks.write_all(answer.as_bytes()).unwrap();
+
+    /// Answers a question with a job that runs; what was asked.
+    fn runs_on(asks: &mut UnixStream, kind: &str) -> String {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            // Who is interrupted may leave before he has asked.
+            if asks.read_exact(&mut byte).is_err() {
+                break;
+            }
+            head.extend(byte);
+        }
+        let job = serde_json::json!({
+            "id": "j", "kind": kind, "subject": "vol0", "state": "running", "phase": "checking",
+            "done_bytes": 0, "total_bytes": 0, "rate": 0, "elapsed_ms": 1,
+        });
+        let job = job.to_string();
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{job}",
+            job.len()
+        );
+        let _ = asks.write_all(answer.as_bytes());
+        String::from_utf8(head).unwrap()
+    }
+
+    fn interrupt(&self) {
+        let sent = Command::new("kill").args(["-INT", &self.process.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    /// The exit code of the command, if it ends by itself, and what it said.
+    fn ended(mut self) -> (Option<i32>, String) {
+        while self.process.try_wait().unwrap().is_none() && std::time::Instant::now() < self.until {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let ended = self.process.try_wait().unwrap();
+        let _ = self.process.kill();
+        let mut said = String::new();
+        self.process.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+        self.process.wait().unwrap();
+        (ended.and_then(|ended| ended.code()), said)
+    }
+}
+
+#[test]
+fn command_that_waits_for_a_server_which_does_not_answer_any_more_ends_by_ctrl_c() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut posed = Posed::start(dir.path(), &["volume", "check", "vol0"]);
+    let mut asks = posed.accept().expect("it asks for the check");
+    Posed::runs_on(&mut asks, "volume check");
     // How it is, and then that it is to end: neither is answered.
     let mut held = Vec::new();
     for _ in 0..2 {
-        held.extend(accept());
-        let sent = Command::new("kill").args(["-INT", &process.id().to_string()]).status().unwrap();
-        assert!(sent.success());
+        held.extend(posed.accept());
+        posed.interrupt();
     }
-    while process.try_wait().unwrap().is_none() && Instant::now() < until {
-        std::thread::sleep(std::time::Duration::from_millis(20));
+    assert_eq!((held.len(), posed.ended().0), (2, Some(130)));
+}
+
+/// Who is told that it has ended starts the next one beside it, or takes away what it works with.
+#[test]
+fn work_that_goes_on_after_a_second_ctrl_c_is_not_said_to_have_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut posed = Posed::start(dir.path(), &["mirror", "verify", "vol0"]);
+    let (mut is_asked, mut is_told) = (false, false);
+    while let Some(mut asks) = posed.accept() {
+        let asked = Posed::runs_on(&mut asks, "mirror verify");
+        is_told |= asked.starts_with("DELETE ");
+        // Once, when it looks after the job for the first time, and again once it was told to end.
+        if asked.starts_with("GET ") && (is_told || !is_asked) {
+            is_asked = true;
+            posed.interrupt();
+        }
     }
-    let ended = process.try_wait().unwrap();
-    let _ = process.kill();
-    process.wait().unwrap();
-    assert_eq!((held.len(), ended.and_then(|ended| ended.code())), (2, Some(130)));
+    let (code, said) = posed.ended();
+    assert_eq!((is_told, code), (true, Some(130)), "{said}");
+    assert!(said.contains("has not yet: it goes on, on the server"), "{said}");
+}
+
+/// Of one that is paused nothing is brought: there is no update that could be ended.
+#[test]
+fn repoint_that_is_interrupted_names_what_there_is_to_look_at() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut posed = Posed::start(dir.path(), &["mirror", "repoint", "vol0", "token"]);
+    let mut asks = posed.accept().expect("it asks for the change");
+    Posed::runs_on(&mut asks, "mirror repoint");
+    let held = posed.accept();
+    posed.interrupt();
+    let (code, said) = posed.ended();
+    assert_eq!((held.is_some(), code), (true, Some(130)), "{said}");
+    assert!(said.contains("`cairn mirror status vol0`") && !said.contains("abort"), "{said}");
 }
