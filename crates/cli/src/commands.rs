@@ -34,7 +34,7 @@ use cairn_server::api::{self, ErrorKind};
 use crate::arguments::{Command, Image, Restore, Trace};
 use crate::client::Client;
 use crate::exit::Failure;
-use crate::output::{Output, json, note_line, print_line};
+use crate::output::{Output, json, note_line, print_besides, print_if_read};
 
 /// Runs a command against the server.
 pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Failure> {
@@ -111,10 +111,10 @@ fn follow(mut job: api::Job, client: &Client, output: Output) -> Result<Option<a
         bar.set_position(job.done_bytes);
         bar.set_message(format!("{}: {}", job.subject, job.phase));
         let second = job.elapsed_ms / 1000;
-        if output.json && told.replace(second) != Some(second) {
-            print_line(&status_line(&job));
-        }
-        let now = match client.wait(ask_in(&job), &mut interrupt) {
+        let is_new = output.json && told.replace(second) != Some(second);
+        // Who reads what it says has gone: as if he had pressed Ctrl-C, and no success.
+        let is_left = is_new && !print_if_read(&status_line(&job));
+        let now = match is_left || client.wait(ask_in(&job), &mut interrupt) {
             true => None,
             false => look(&job, client, &mut interrupt)?,
         };
@@ -128,7 +128,7 @@ fn follow(mut job: api::Job, client: &Client, output: Output) -> Result<Option<a
     tell_notes(&job);
     bar.finish_and_clear();
     if output.json {
-        print_line(&status_line(&job));
+        print_besides(&status_line(&job));
     }
     match job.error {
         Some(error) => Err(error.into()),
@@ -227,12 +227,12 @@ fn status_line(job: &api::Job) -> String {
     }))
 }
 
-/// Prints findings for people, of many the first: a damaged record has one for each of its blocks.
+/// Prints findings for people, of many the first: a damaged record has one for each of its blocks. Whoever does not take them gets the exit code.
 fn print_findings<'a>(findings: impl ExactSizeIterator<Item = &'a str>) {
     let more = findings.len().saturating_sub(FINDINGS_SHOWN);
-    findings.take(FINDINGS_SHOWN).for_each(print_line);
+    findings.take(FINDINGS_SHOWN).for_each(print_besides);
     if more > 0 {
-        print_line(&format!("... and {more} more, which --json lists"));
+        print_besides(&format!("... and {more} more, which --json lists"));
     }
 }
 

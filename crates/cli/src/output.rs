@@ -41,10 +41,8 @@ impl Output {
 
     /// As [`Output::tell`], of what the exit code says as well: whoever does not take the line gets that.
     pub fn tell_besides<T: Serialize>(&self, value: &T, people: impl FnOnce(&T) -> String) {
-        use std::io::Write;
         if self.json || !self.quiet {
-            let text = if self.json { json(value) } else { people(value) };
-            let _ = writeln!(std::io::stdout(), "{text}");
+            print_besides(&if self.json { json(value) } else { people(value) });
         }
     }
 
@@ -113,6 +111,25 @@ pub fn print_line(text: &str) {
         failure.code
     });
     std::process::exit(i32::from(code));
+}
+
+/// As [`print_line`], of what the exit code says as well: whoever does not take the line gets that.
+pub fn print_besides(text: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stdout(), "{}", harmless(text, |letter| !matches!(letter, '\n' | '\t')));
+}
+
+/// As [`print_line`], while something is done; false where the reader went away.
+pub fn print_if_read(text: &str) -> bool {
+    use std::io::Write;
+    match writeln!(std::io::stdout(), "{text}") {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => false,
+        Err(_) => {
+            print_line(text);
+            true
+        }
+        Ok(()) => true,
+    }
 }
 
 /// Prints a line on standard error. Where that takes nothing the exit code has to do.

@@ -254,6 +254,34 @@ fn damage_costs_a_record_is_named_and_the_rest_is_restored() {
     assert!(refused(&listed, 27, "damaged", &["image", "ls"]).contains(&file));
 }
 
+/// A pipe that nobody reads, to write into.
+fn unread() -> Stdio {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    writer.into()
+}
+
+#[test]
+fn what_went_wrong_is_in_the_exit_code_also_where_nobody_reads_what_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = served(dir.path());
+    fill(&server, 0, 4000, 9);
+    let (file, never) = (path(dir.path(), "dump"), path(dir.path(), "never"));
+    server.good(&["image", "dump", "v", "--to", &file]);
+    flip(&file, 6 * MIB);
+    for more in [&[][..], &["--json"]] {
+        let mut command = cairn();
+        command.args(["image", "verify", &file]).args(more).stdout(unread()).stderr(Stdio::null());
+        assert_eq!(command.status().unwrap().code(), Some(27), "{more:?}");
+    }
+    // A dump that is not whole yet is none.
+    server.good(&["volume", "rehearse", "v", "--delay", "200ms", "--yes"]);
+    let mut command = cairn();
+    command.args(["image", "dump", "v", "--json", "--to", &never, "--data"]).arg(&server.data);
+    let code = command.stdout(unread()).stderr(Stdio::null()).status().unwrap().code();
+    assert_eq!((code, Path::new(&never).exists()), (Some(130), false));
+}
+
 #[test]
 fn killed_dump_leaves_no_whole_file_and_killed_restore_no_volume() {
     let dir = tempfile::tempdir().unwrap();

@@ -11,7 +11,7 @@ use super::{follow, summary};
 use crate::arguments::{Compress, Decision, Link, Mirror, Setting};
 use crate::client::Client;
 use crate::exit::{Failure, NOT_KNOWN};
-use crate::output::{Output, ago, coming, duration, interval, print_line, size, table};
+use crate::output::{Output, ago, coming, duration, interval, name, print_besides, print_line, size, table};
 
 /// Runs a command on mirrors.
 pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failure> {
@@ -216,11 +216,11 @@ fn priced(price: &api::UpdatePrice) -> String {
 fn verified(job: api::Job, client: &Client, output: Output) -> Result<(), Failure> {
     let Some(api::JobOutcome::Verify(verified)) = follow(job, client, output)? else { return Ok(()) };
     if output.json {
-        print_line(&summary(&verified).to_string());
+        print_besides(&summary(&verified).to_string());
     } else {
-        verified.differences.iter().for_each(|difference| print_line(&difference.message));
+        verified.differences.iter().for_each(|difference| print_besides(&difference.message));
         if !output.quiet {
-            print_line(&format!("{}: {}", verified.name, comparison(&verified)));
+            print_besides(&format!("{}: {}", verified.name, comparison(&verified)));
         }
     }
     outcome_of(&verified)
@@ -344,7 +344,9 @@ fn judge(mirror: &api::Mirror, rpo_ms: Option<u64>) -> (u8, String) {
         (Some(false), S::Failing) if mirror.over_rpo && mirror.image.is_some() => 1,
         _ => mirror.check,
     };
-    (level, format!("{} {}, lag {}: {}", mirror.name, state(mirror.state), lag(mirror), mirror.reason))
+    let line = format!("{} {}, lag {}: {}", mirror.name, state(mirror.state), lag(mirror), mirror.reason);
+    // A reason may be what the other side has said, and stays in its line.
+    (level, name(line.as_bytes()))
 }
 
 fn forget(volume: &str, name: &str, dry_run: bool, client: &Client, output: Output) -> Result<(), Failure> {

@@ -5,7 +5,7 @@ use cairn_server::api::{self, ErrorKind};
 use super::summary;
 use crate::client::Client;
 use crate::exit::Failure;
-use crate::output::{Output, ago, coming, duration, print_line, size};
+use crate::output::{Output, ago, coming, duration, print_besides, size};
 
 /// How often a scrub is asked about.
 const ASK_EVERY: std::time::Duration = std::time::Duration::from_millis(200);
@@ -79,8 +79,8 @@ pub fn wait(mut scrub: api::Scrub, path: &str, client: &Client, output: Output) 
     }
     bar.finish_and_clear();
     match output.json {
-        true => print_line(&summary(&scrub).to_string()),
-        false => output.tell(&scrub, show),
+        true => print_besides(&summary(&scrub).to_string()),
+        false => output.tell_besides(&scrub, show),
     }
     if scrub.damaged.is_empty() {
         return Ok(());

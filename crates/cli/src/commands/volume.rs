@@ -8,7 +8,7 @@ use super::{follow, print_findings, scrub, summary};
 use crate::arguments::{Rehearse, Volume};
 use crate::client::Client;
 use crate::exit::Failure;
-use crate::output::{Output, ago, duration, print_line, size, table};
+use crate::output::{Output, ago, duration, print_besides, print_line, size, table};
 
 /// Runs a command on volumes.
 pub fn run(command: Volume, client: &Client, output: Output) -> Result<(), Failure> {
@@ -188,7 +188,7 @@ fn check(name: &str, deep: bool, client: &Client, output: Output) -> Result<(), 
         client.post(&format!("/v1/volumes/{}/check", segment(name)?), &api::CheckRequest { deep })?;
     let Some(api::JobOutcome::Check(result)) = follow(job, client, output)? else { return Ok(()) };
     if output.json {
-        print_line(&summary(&result).to_string());
+        print_besides(&summary(&result).to_string());
     } else {
         print_findings(result.findings.iter().map(|finding| finding.message.as_str()));
     }

@@ -12,7 +12,7 @@ use crate::commands::export::open_to_all;
 use crate::commands::volume::{absolute, segment};
 use crate::commands::{follow, print_findings, summary};
 use crate::exit::Failure;
-use crate::output::{Output, note_line, print_line, size};
+use crate::output::{Output, note_line, print_besides, print_line, size};
 
 /// Runs the command.
 pub fn run(asked: &RestoreImage, client: &Client, output: Output) -> Result<(), Failure> {
@@ -106,7 +106,7 @@ fn tell(result: &api::RestoreResult, client: &Client, output: Output) -> Result<
     if output.json {
         print_line(&summary(result).to_string());
     } else {
-        result.lost.iter().for_each(|line| print_line(line));
+        result.lost.iter().for_each(|line| print_besides(line));
         print_findings(result.findings.iter().map(String::as_str));
         if !output.quiet {
             let there = match result.there_bytes {

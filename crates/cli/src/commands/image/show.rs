@@ -16,7 +16,7 @@ use super::files;
 use super::mount::{DumpExports, DumpLun, dump_failure, open_dump, open_files};
 use crate::commands::print_findings;
 use crate::exit::Failure;
-use crate::output::{Output, ago, print_line, size, table};
+use crate::output::{Output, ago, print_besides, print_line, size, table};
 
 const BLOCK: u64 = cairn_base::BLOCK_SIZE as u64;
 
@@ -219,9 +219,9 @@ pub fn verify(paths: &[PathBuf], deep: bool, output: Output) -> Result<(), Failu
         "files": paths.len(), "data_bytes": blocks * BLOCK, "bytes": bytes, "damage": wrong, "findings": findings,
     });
     if output.json {
-        print_line(&result.to_string());
+        print_besides(&result.to_string());
     } else {
-        wrong.iter().for_each(|line| print_line(line));
+        wrong.iter().for_each(|line| print_besides(line));
         print_findings(findings.iter().map(String::as_str));
     }
     if wrong.is_empty() && findings.is_empty() {

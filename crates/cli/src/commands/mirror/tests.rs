@@ -51,6 +51,13 @@ fn mirror_that_is_not_to_be_trusted_is_critical_whatever_lag_is_given() {
 }
 
 #[test]
+fn what_the_other_side_says_makes_no_second_line_for_monitoring() {
+    let reason = "refused: x\nOK - all is well\u{1b}[2J".to_owned();
+    let (level, line) = judge(&api::Mirror { reason, ..behind("failing", 2) }, None);
+    assert!(level == 2 && !line.contains(char::is_control), "{line:?}");
+}
+
+#[test]
 fn blocks_that_contradict_are_told_however_much_was_mended() {
     let mended = api::MirrorVerify { differences_total: 1, mended_here: 1, ..Default::default() };
     assert!(outcome_of(&mended).is_ok());
