@@ -254,6 +254,33 @@ fn damage_costs_a_record_is_named_and_the_rest_is_restored() {
     assert!(refused(&listed, 27, "damaged", &["image", "ls"]).contains(&file));
 }
 
+/// Who looks for the file that is missing, and then at no more than that one, thinks that the others are whole.
+#[test]
+fn damage_is_told_also_where_another_file_is_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = served(dir.path());
+    fill(&server, 0, 4000, 9);
+    let (file, missing) = (path(dir.path(), "dump"), path(dir.path(), "missing"));
+    server.good(&["image", "dump", "v", "--to", &file]);
+    flip(&file, 6 * MIB);
+    for files in [[&file, &missing], [&missing, &file]] {
+        let output = cairn().args(["image", "verify", "--json"]).args(files).output().unwrap();
+        let said = refused(&output, 27, "damaged", &["image", "verify"]);
+        assert!(said.contains("1 place(s)") && said.contains(missing.as_str()), "{said}");
+        let first = String::from_utf8_lossy(&output.stdout).lines().next().unwrap().to_owned();
+        let told: serde_json::Value = serde_json::from_str(&first).unwrap();
+        assert!(told["damage"][0].as_str().unwrap().contains("between vbn"), "{told}");
+        assert!(told["unread"][0].as_str().unwrap().contains(missing.as_str()), "{told}");
+    }
+    let lacks = |files: &[&String]| {
+        let output = cairn().args(["image", "verify", "--json"]).args(files).output().unwrap();
+        refused(&output, 10, "not-found", &["image", "verify"])
+    };
+    lacks(&[&missing]);
+    server.good(&["image", "dump", "v", "--to", &file, "--overwrite"]);
+    lacks(&[&file, &missing]);
+}
+
 /// A pipe that nobody reads, to write into.
 fn unread() -> Stdio {
     let (reader, writer) = std::io::pipe().unwrap();

@@ -1,8 +1,9 @@
 //! `cairn image ls` and `cairn image verify`.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cairn_format::stream::StreamKind;
@@ -153,18 +154,22 @@ fn contents(parts: Vec<PartIndex>) -> Contents {
     Contents { snapshots, luns, note: Some(note) }
 }
 
-/// Reads dumps record by record and as a whole; with `deep`, compares every block with the tree above it as well.
-pub fn verify(paths: &[PathBuf], deep: bool, output: Output) -> Result<(), Failure> {
-    let mut wrong: Vec<String> = Vec::new();
-    let (mut lost_blocks, mut blocks, mut bytes) = (false, 0, 0);
-    let mut regular = true;
-    // What is to be done about damage that `--accept-damage` can't get over.
-    let mut next: Option<String> = None;
-    for path in paths {
-        let file = files::open_sources(std::slice::from_ref(path))?.remove(0);
+/// What was found in the files of dumps.
+#[derive(Default)]
+struct Verified {
+    blocks: u64,
+    bytes: u64,
+    wrong: Vec<String>,
+    lost_blocks: bool,
+    /// What is to be done about damage that `--accept-damage` can't get over.
+    next: Option<String>,
+}
+
+impl Verified {
+    /// Reads one file to its end. It fails where nothing can be said of the rest of the file: it is not there, is no dump, or can't be read.
+    fn read(&mut self, path: &Path, file: File, output: Output) -> Result<(), Failure> {
         let name = files::called(path);
         let kind = file.metadata()?;
-        regular &= kind.is_file();
         let bar = output.bar(if kind.is_file() { kind.len() } else { 0 });
         bar.set_message(name.clone());
         let reader = match kind.is_file() {
@@ -174,10 +179,10 @@ pub fn verify(paths: &[PathBuf], deep: bool, output: Output) -> Result<(), Failu
         let mut reader = match reader {
             Ok(reader) => reader,
             Err(error @ DumpError::Head { .. }) => {
-                wrong.push(error.to_string());
-                lost_blocks = true;
-                next = Some("use another copy of that file, or dump again: without its head nothing in it can be restored".to_owned());
-                continue;
+                self.wrong.push(error.to_string());
+                self.lost_blocks = true;
+                self.next = Some("use another copy of that file, or dump again: without its head nothing in it can be restored".to_owned());
+                return Ok(());
             }
             Err(error) => return Err(dump_failure(error)),
         };
@@ -185,38 +190,60 @@ pub fn verify(paths: &[PathBuf], deep: bool, output: Output) -> Result<(), Failu
             bar.set_position(reader.bytes());
             match reader.extents() {
                 Ok(Some(_)) => {}
-                Ok(None) => break None,
-                Err(error @ (DumpError::Cut { .. } | DumpError::GivenUp { .. })) => break Some(error),
-                Err(error) => return Err(dump_failure(error)),
+                Ok(None) => break Ok(None),
+                Err(error @ (DumpError::Cut { .. } | DumpError::GivenUp { .. })) => break Ok(Some(error)),
+                Err(error) => break Err(dump_failure(error)),
             }
         };
         bar.finish_and_clear();
-        blocks += reader.blocks();
-        bytes += reader.bytes();
-        lost_blocks |= ended.is_some() || reader.lost().iter().any(|lost| !lost.spare);
-        wrong.extend(reader.lost().iter().map(|lost| format!("{name}: {lost}")));
-        if let Some(error) = ended {
+        self.blocks += reader.blocks();
+        self.bytes += reader.bytes();
+        self.lost_blocks |= reader.lost().iter().any(|lost| !lost.spare);
+        self.wrong.extend(reader.lost().iter().map(|lost| format!("{name}: {lost}")));
+        if let Some(error) = ended? {
+            self.lost_blocks = true;
             let failure = dump_failure(error);
-            wrong.push(failure.body.message);
-            next.get_or_insert(failure.body.next);
+            self.wrong.push(failure.body.message);
+            self.next.get_or_insert(failure.body.next);
         }
         if reader.table().is_none() {
-            wrong.push(dump_failure(DumpError::TableLost { file: name }).body.message);
+            self.wrong.push(dump_failure(DumpError::TableLost { file: name }).body.message);
         }
+        Ok(())
     }
+}
+
+/// Reads dumps record by record and as a whole; with `deep`, compares every block with the tree above it as well. A file that can't be read keeps nothing that is known of the others from being told.
+pub fn verify(paths: &[PathBuf], deep: bool, output: Output) -> Result<(), Failure> {
+    let mut verified = Verified::default();
+    let mut regular = true;
+    let mut unread: Vec<Failure> = Vec::new();
+    for path in paths {
+        let opened = files::open_sources(std::slice::from_ref(path));
+        let read = opened.and_then(|mut files| {
+            let file = files.remove(0);
+            regular &= file.metadata()?.is_file();
+            verified.read(path, file, output)
+        });
+        unread.extend(read.err());
+    }
+    let Verified { blocks, bytes, mut wrong, lost_blocks, next } = verified;
     let mut findings = Vec::new();
-    if deep || (lost_blocks && regular) {
+    if unread.is_empty() && (deep || (lost_blocks && regular)) {
         match name_what_is_missing(paths, output) {
             Ok(found) => findings = found,
             // Of a few files out of many it can't be said which LUNs they held.
-            Err(failure) if deep => return Err(failure),
+            Err(failure) if deep => unread.push(failure),
             Err(failure) => {
                 wrong.push(format!("which LUNs that concerns is not known: {}", failure.body.message))
             }
         }
     }
+    let is_whole = wrong.is_empty() && findings.is_empty();
+    let messages: Vec<String> = unread.iter().map(|failure| failure.body.message.clone()).collect();
     let result = serde_json::json!({
         "files": paths.len(), "data_bytes": blocks * BLOCK, "bytes": bytes, "damage": wrong, "findings": findings,
+        "unread": messages,
     });
     if output.json {
         print_besides(&result.to_string());
@@ -224,19 +251,30 @@ pub fn verify(paths: &[PathBuf], deep: bool, output: Output) -> Result<(), Failu
         wrong.iter().for_each(|line| print_besides(line));
         print_findings(findings.iter().map(String::as_str));
     }
-    if wrong.is_empty() && findings.is_empty() {
-        if !output.json && !output.quiet {
-            print_line(&format!("{} file(s) are whole: {} of blocks", paths.len(), size(blocks * BLOCK)));
-        }
-        return Ok(());
+    if is_whole {
+        return match unread.into_iter().next() {
+            None if output.json || output.quiet => Ok(()),
+            None => {
+                print_line(&format!("{} file(s) are whole: {} of blocks", paths.len(), size(blocks * BLOCK)));
+                Ok(())
+            }
+            Some(mut failure) => {
+                failure.body.message = messages.join("; ");
+                Err(failure)
+            }
+        };
+    }
+    let mut what = format!(
+        "{} place(s) of the files are damaged, {} finding(s) in the volume",
+        wrong.len(),
+        findings.len()
+    );
+    if !messages.is_empty() {
+        what += &format!("; and not all was looked at: {}", messages.join("; "));
     }
     Err(Failure::new(
         ErrorKind::Damaged,
-        format!(
-            "{} place(s) of the files are damaged, {} finding(s) in the volume",
-            wrong.len(),
-            findings.len()
-        ),
+        what,
         next.unwrap_or_else(|| {
             "restore the rest with `cairn image restore --accept-damage`, or mount it; another copy of a damaged file serves as well".to_owned()
         }),
