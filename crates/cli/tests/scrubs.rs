@@ -368,6 +368,28 @@ fn slow_comparison_rests_for_no_longer_than_the_other_side_waits() {
     assert!(compared["read_there_bytes"].as_u64().unwrap() > 12 << 20, "{compared}");
 }
 
+/// Who runs it by the clock goes by its exit code, and took the volume for read.
+#[test]
+fn scrub_that_is_stopped_by_another_command_is_no_success_to_who_waits_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = &Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "vol0", "--size", "128M"]);
+    server.good(&["lun", "create", "vol0/db", "--size", "64M"]);
+    let mut disk = server.disk("vol0/db");
+    disk.write(0, &vec![3; 24 << 20]).unwrap();
+    disk.flush().unwrap();
+    server.good(&["snapshot", "create", "vol0@s"]);
+    std::thread::scope(|scope| {
+        // It takes longer than this test.
+        let command = ["volume", "scrub", "vol0", "--rate", "64K", "--wait"];
+        let wait = scope.spawn(move || server.bad(130, "interrupted", &command));
+        scrub_until(server, "it begins", |scrub| scrub["running"].as_bool().unwrap());
+        server.good(&["volume", "scrub", "vol0", "--stop"]);
+        let said = wait.join().unwrap();
+        assert!(said.contains("stopped before its end"), "{said}");
+    });
+}
+
 #[test]
 fn interrupted_check_is_ended_on_the_server_too() {
     let dir = tempfile::tempdir().unwrap();

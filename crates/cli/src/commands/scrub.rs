@@ -83,7 +83,14 @@ pub fn wait(mut scrub: api::Scrub, path: &str, client: &Client, output: Output) 
         false => output.tell_besides(&scrub, show),
     }
     if scrub.damaged.is_empty() {
-        return Ok(());
+        return match scrub.last.as_ref().is_some_and(|last| last.stopped) {
+            true => Err(Failure::new(
+                ErrorKind::Interrupted,
+                format!("the scrub of {} was stopped before its end: not all was read", scrub.volume),
+                format!("begin again with `cairn volume scrub {} --wait`", scrub.volume),
+            )),
+            false => Ok(()),
+        };
     }
     Err(Failure::new(
         ErrorKind::Damaged,
