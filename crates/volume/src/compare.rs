@@ -87,6 +87,21 @@ impl<'a> Maps<'a> {
         Ok(held.collect())
     }
 
+    /// Whether the whole map of a root can be read.
+    ///
+    /// # Errors
+    /// Of the first block that can't be.
+    pub(crate) fn check_readable(&self, root: &Root) -> Result<(), VolumeError> {
+        let mut outcome = Ok(());
+        let mut damaged = |_, _, error| {
+            if outcome.is_ok() {
+                outcome = Err(error);
+            }
+        };
+        self.each_region(std::iter::once(root.active_map), &mut |_, _| {}, &mut damaged);
+        outcome
+    }
+
     fn load(
         &self,
         blocks: impl Iterator<Item = (u64, BlockPointer)>,

@@ -177,8 +177,9 @@ impl Volume {
     ) -> Result<Done, VolumeError> {
         let mut commit = self.commit.lock();
         self.check_rider(&commit, &Rider::Rollback(id))?;
-        // A snapshot that can't be read is refused here, before anything is frozen.
+        // A snapshot that can't be read is refused here, before anything is frozen. Its map as well: no later consistency point would do without it.
         self.stale_since_maps(id)?;
+        self.check_map_of(id)?;
         let mut name_of = name(Generation(self.state.lock().open.generation.0));
         while self.snapshot_named(&name_of).is_some() {
             name_of.push('_');

@@ -27,6 +27,7 @@ use cairn_device::Block;
 use cairn_format::layout::BITS_PER_MAP_BLOCK;
 use cairn_format::{BlockPointer, FileKind, Inode, Root, TreeRef};
 
+use crate::block_set::numbers;
 use crate::compare::{Maps, append_runs, words_of};
 use crate::consistency::{Rider, StepRider, bit};
 use crate::error::{Place, VolumeError};
@@ -679,11 +680,7 @@ impl Volume {
         let reader = Maps { store: &self.store, redirects: &today.redirects };
         let returning: Vec<Vbn> = match maps.is_empty() {
             true => Vec::new(),
-            false => reader
-                .only_in(&snapshot.root, &[today.root])?
-                .iter()
-                .flat_map(|(first, count)| (first.0..first.0 + count).map(Vbn))
-                .collect(),
+            false => returning_blocks(&reader, &snapshot.root, today.root)?,
         };
         let mut update = SinceUpdate { changing: Vec::new(), maps: maps.clone() };
         for map in maps {
@@ -753,6 +750,15 @@ impl Volume {
 
 const NO_RELATIONSHIP: VolumeError =
     VolumeError::Refused("the volume has no since map for this mirror: begin with a baseline");
+
+/// The blocks that come back with a snapshot. Where the map of `today` has rotted, which a rollback may be the way out of, that is all that the snapshot has.
+fn returning_blocks(maps: &Maps<'_>, snapshot: &Root, today: Root) -> Result<Vec<Vbn>, VolumeError> {
+    let runs = match maps.only_in(snapshot, &[today]) {
+        Err(error) if error.is_of_a_block() => maps.only_in(snapshot, &[]),
+        found => found,
+    }?;
+    Ok(runs.into_iter().flat_map(numbers).collect())
+}
 
 /// The regions in which two maps differ, with the new one's pointers.
 fn differing_regions(old: &Tree<'_>, new: &Tree<'_>) -> Result<BTreeMap<u64, BlockPointer>, VolumeError> {

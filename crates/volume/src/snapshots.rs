@@ -165,6 +165,13 @@ impl Volume {
         Ok(before)
     }
 
+    /// Refuses a snapshot whose map can't be read.
+    pub(crate) fn check_map_of(&self, id: SnapshotId) -> Result<(), VolumeError> {
+        let root = self.entry(id)?.root;
+        let redirects = self.state.lock().committed.redirects.clone();
+        Maps { store: &self.store, redirects: &redirects }.check_readable(&root)
+    }
+
     /// What a destination that has the snapshots `have` lacks to get all snapshots up to `target`. Only snapshots that still exist here count: the blocks
     /// of a deleted one may have been reused.
     pub fn changed_blocks(

@@ -102,3 +102,93 @@ fn nothing_that_a_damaged_node_of_a_map_may_describe_is_free() {
         device.write_from(offset, &whole).expect("it is there");
     }
 }
+
+/// A block of the active map of a snapshot or of the present state: its place on the device.
+fn place_of_map(volume: &Arc<Volume>, root: &cairn_format::Root, level: u8) -> u64 {
+    let redirects = volume.state.lock().committed.redirects.clone();
+    let tree = Maps { store: &volume.store, redirects: &redirects }.tree(root.active_map);
+    let vbn = tree.pointer_at_level(level, 0).expect("it is whole").vbn;
+    let place = volume.store.space().locate(cairn_format::SegmentKind::Space, vbn.0);
+    place.expect("it is in the block space").0
+}
+
+/// It was brought back, and the first change after that found what can't be read: the volume was read-only for good, with nothing that could bring it back. With a mirror's since
+/// maps the rollback itself stopped it.
+#[test]
+fn snapshot_whose_map_cannot_be_read_is_not_brought_back_and_the_volume_goes_on() {
+    for (level, is_unreadable, mirrored) in
+        [(0, false, false), (0, true, true), (1, true, false), (1, false, true)]
+    {
+        let note = format!("level {level}, unreadable {is_unreadable}, mirrored {mirrored}");
+        let device = Arc::new(FaultDevice::new(Volume::device_bytes(4096, Role::Normal)));
+        format(&*device, 4096);
+        let volume = open(&device);
+        let lun = file(&volume, 100);
+        if mirrored {
+            volume.create_snapshot_since("base", 7).expect("there is room");
+        }
+        write(&volume, lun, 0, 10, 100).expect("there is room");
+        let early = volume.create_snapshot("early").expect("it is made");
+        write(&volume, lun, 0, 10, 200).expect("there is room");
+        volume.consistency_point().expect("it commits");
+        let offset = place_of_map(&volume, &early.root, level);
+        match is_unreadable {
+            true => device.fail_reads(offset..offset + 4096),
+            false => device.write_from(offset, &[9; 4096]).expect("it is there"),
+        }
+        volume.store.forget();
+        write(&volume, lun, 5, 10, 300).expect("there is room");
+        let (before, snapshots) = (volume.since_relationships(), volume.snapshots());
+        let refused = volume.rollback(early.id).expect_err("its map can't be read");
+        assert!(refused.is_of_a_block(), "{note}: {refused}");
+        assert!(volume.status().latched.is_none(), "{note}");
+        assert_eq!((volume.since_relationships(), volume.snapshots()), (before, snapshots), "{note}");
+        assert_eq!(read(&volume, lun, 4, 2), [204, 305], "{note}");
+        // What it shows is there all the same.
+        let image = volume.image(Some(early.id)).expect("it is there");
+        assert_eq!(read_image(&image, lun, 4, 2), [104, 105], "{note}");
+        drop(image);
+        write(&volume, lun, 0, 1, 400).expect("there is room");
+        volume.consistency_point().expect("it goes on");
+        drop(volume);
+        let volume = open(&device);
+        assert_eq!(read(&volume, lun, 0, 1), [400], "{note}");
+    }
+}
+
+/// A snapshot is what there is to go back to when the present map has rotted.
+#[test]
+fn rollback_brings_back_a_volume_whose_present_map_has_rotted() {
+    for (level, mirrored) in [(0, false), (0, true), (1, false), (1, true)] {
+        let (device, volume) = fresh(4096);
+        let lun = file(&volume, 100);
+        if mirrored {
+            volume.create_snapshot_since("base", 7).expect("there is room");
+        }
+        write(&volume, lun, 0, 10, 100).expect("there is room");
+        let early = volume.create_snapshot("early").expect("it is made");
+        write(&volume, lun, 0, 10, 200).expect("there is room");
+        volume.consistency_point().expect("it commits");
+        let present = *volume.image(None).expect("it is there").root();
+        let offset = place_of_map(&volume, &present, level);
+        // It rots while the volume is open: what is free is known.
+        device.write_from(offset, &[9; 4096]).expect("it is there");
+        volume.store.forget();
+        let note = format!("level {level}, mirrored {mirrored}");
+        volume.rollback(early.id).unwrap_or_else(|error| panic!("{note}: {error}"));
+        assert!(volume.status().latched.is_none(), "{note}");
+        assert_eq!(read(&volume, lun, 0, 2), [100, 101], "{note}");
+        write(&volume, lun, 0, 10, 300).expect("there is room");
+        volume.consistency_point().unwrap_or_else(|error| panic!("{note}: {error}"));
+        if mirrored {
+            // All that the mirror lacks is marked, what came back with the snapshot as well.
+            let base = volume.snapshot_named("base").expect("it is there");
+            let (base, now) = (reached(&volume, base.id), reached(&volume, SnapshotId(0)));
+            let maps = volume.since_files(7).expect("it goes on");
+            let behind = volume.changed_since_beginning(7, maps.accumulating, None).expect("it is known");
+            assert!(behind.blocks >= now.difference(&base).count() as u64, "{note}");
+        }
+        drop(volume);
+        assert_eq!(read(&open(&device), lun, 0, 2), [300, 301], "{note}");
+    }
+}
