@@ -29,9 +29,11 @@ use crate::open::{map_blocks, write_slot};
 use crate::overlay::{FileOverlay, Overlay};
 use crate::release::Reader;
 use crate::since::MapError;
+use crate::snapshots::check_name;
 use crate::space::{Space, add_destination_areas, grow_layout};
 use crate::state::{Committed, Frozen, State};
 use crate::store::pairs;
+use crate::stranded::Excluded;
 use crate::table::{PreparedTable, TableChange};
 use crate::update::{Gathered, Mark, TreeUpdate};
 use crate::volume::{Commit, ROOT_DIRECTORY, Volume};
@@ -69,6 +71,8 @@ pub(crate) enum Rider {
     Demote(String, bool),
     /// The intent log goes to another place, which is empty.
     Log(LogArea),
+    /// The end of removed files whose blocks were found by exclusion.
+    Exclude(Excluded),
 }
 
 /// A snapshot of the new root that is held, and in the same consistency point the end of those that the mirror needs no longer.
@@ -86,8 +90,8 @@ pub(crate) struct StepRider {
 impl Rider {
     /// It changes the trees itself, so there is a new generation also without changes in memory.
     fn changes_trees(&self) -> bool {
-        let since = matches!(self, Rider::AcknowledgeSince(_) | Rider::DeleteSince(_));
-        since || self.begins_map_of().is_some() || matches!(self, Rider::Rollback(_))
+        let itself = matches!(self, Rider::AcknowledgeSince(_) | Rider::DeleteSince(_) | Rider::Exclude(_));
+        itself || self.begins_map_of().is_some() || matches!(self, Rider::Rollback(_))
     }
 
     /// The relationship for which a new since map begins with it.
@@ -330,7 +334,7 @@ impl Volume {
                 state.check_writable()?;
                 state.snapshots.get(*id).map(drop).ok_or(VolumeError::NoSuchSnapshot(*id))
             }
-            Rider::AcknowledgeSince(_) | Rider::DeleteSince(_) => state.check_writable(),
+            Rider::AcknowledgeSince(_) | Rider::DeleteSince(_) | Rider::Exclude(_) => state.check_writable(),
             Rider::Rollback(id) => {
                 state.check_writable()?;
                 state.check_room_for_since(rider)?;
@@ -458,6 +462,9 @@ impl Volume {
                     gathered.allocated.extend(lost.map(|pointer| pointer.vbn));
                 }
             }
+        }
+        if let Rider::Exclude(excluded) = rider {
+            excluded.free(overlay, &mut inodes, gathered);
         }
         self.close_trees(part, before, inodes, rider, gathered)
     }
@@ -750,7 +757,7 @@ impl Volume {
         let mut exclusive = Vec::new();
         let mut changes = Vec::new();
         match rider {
-            Rider::None | Rider::AcknowledgeSince(_) | Rider::DeleteSince(_) => {}
+            Rider::None | Rider::AcknowledgeSince(_) | Rider::DeleteSince(_) | Rider::Exclude(_) => {}
             Rider::Snapshot(name)
             | Rider::SnapshotSince(name, _)
             | Rider::Demote(name, _)
@@ -978,18 +985,6 @@ fn check_deletion(state: &State, commit: &Commit, rider: &Rider) -> Result<(), V
         rider.deletes().iter().flat_map(|id| state.snapshots.touched_by_removal(*id)).collect();
     let room = touched.len() + TableRef::INDEXES_MAX <= commit.label.free();
     if room { Ok(()) } else { Err(VolumeError::TableFull) }
-}
-
-fn check_name(name: &str) -> Result<(), VolumeError> {
-    if is_snapshot_name(name) { Ok(()) } else { Err(VolumeError::InvalidName) }
-}
-
-/// Whether a snapshot can be called so: 1 to 128 bytes of letters, digits, `.`, `_`, `-` and `:`, that do not begin with `-` or `.`. So it is one name in a path, and one word for a terminal.
-pub fn is_snapshot_name(name: &str) -> bool {
-    let allowed = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '-' | ':');
-    (1..=cairn_format::MAX_SNAPSHOT_NAME).contains(&name.len())
-        && name.chars().all(allowed)
-        && !name.starts_with(['-', '.'])
 }
 
 /// The root directory's file id is fixed; nothing else may take it.

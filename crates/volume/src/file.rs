@@ -144,10 +144,11 @@ impl Volume {
                     Err(VolumeError::NoSpace) => break,
                     Err(reason) => {
                         // What is below a node that can't be read is not known. The file's blocks stay in use, and everything else goes on.
-                        tracing::error!(%file, %reason, "a removed file has a damaged node; its space is not freed until that is repaired");
+                        tracing::error!(%file, %reason, "a removed file has a damaged node; its space is not freed until that is repaired, or all else is looked through");
                         let mut state = self.state.lock();
                         state.removed.retain(|removed| *removed != file);
                         state.stranded.push(file);
+                        state.tried_stranded = None;
                     }
                 }
             }

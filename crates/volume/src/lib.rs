@@ -53,6 +53,7 @@ mod snapshots;
 mod space;
 mod state;
 mod store;
+mod stranded;
 mod table;
 mod together;
 mod tree;
@@ -68,7 +69,6 @@ pub use check::{CheckDepth, CheckProgress, CheckReport, Finding};
 pub use claims::BlockSet;
 pub use clones::{CloneDevice, Kept};
 pub use compare::Run;
-pub use consistency::is_snapshot_name;
 pub use difference::InodePair;
 pub use error::{Place, VolumeError};
 pub use fresh::KeepsFresh;
@@ -85,7 +85,7 @@ pub use repair::{DamagedBlock, Health, Repaired};
 pub use roles::Divergence;
 pub use scrub::{ScrubCursor, ScrubStep};
 pub use since::{SinceFiles, SinceRelationship, Step};
-pub use snapshots::{Changes, Whereabouts};
+pub use snapshots::{Changes, Whereabouts, is_snapshot_name};
 pub use volume::{Compound, ROOT_DIRECTORY, Snapshot, Volume, VolumeStatus};
 
 // Instead of the other tests, whose threads are real ones.

@@ -20,6 +20,8 @@ pub const CONSISTENCY_INTERVAL: Duration = Duration::from_secs(10);
 pub(crate) const REMOVE_BLOCKS: u64 = 1 << 20;
 /// What a removed file counts for in it at least: a round frees up to 1,024 small ones.
 pub(crate) const REMOVE_FILE_COST: u64 = 1 << 10;
+/// Blocks of removed files that are freed by exclusion, all in one consistency point: 1 GiB. Where there are more they wait until their nodes are mended.
+pub(crate) const EXCLUDED_BLOCKS_MAX: u64 = 1 << 18;
 /// Blocks kept back for consistency points, besides those for the maps themselves.
 pub(crate) const RESERVE_MIN: u64 = 128;
 /// Blocks that a file which was not changed yet adds to what a generation needs, besides its own: of the inode file.

@@ -248,6 +248,7 @@ impl Volume {
             removed: Vec::new(),
             changes_from: Timestamp(0),
             stranded: Vec::new(),
+            tried_stranded: None,
             changed_since: None,
             first_changes: BTreeMap::new(),
             known_from: Generation(superblock.root.generation.0 + 1),

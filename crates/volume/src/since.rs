@@ -14,10 +14,10 @@
 //!    root has none, and need not be readable: whoever goes on without a map that there is makes a mirror miss what changes meanwhile.
 //!
 //! # Damage
-//! A map tells of changes, and nothing depends on it but how much a mirror's next update has to look at. So where one can't be read the consistency point that needs it
+//! A map tells of changes, and nothing depends on it but how much a mirror's next update has to look at. So where one can't be read, twice in a row, the consistency point that needs it
 //! gives it up, together with the other one of its relationship: of both it is not known any more what the destination lacks. Then the relationship has no maps, in that root and from then
 //! on, and is begun anew as one that never was. Where a node can't be read what is below is not known, and can't be freed: the map becomes a removed file,
-//! which waits for that as any does. Its kind is another one then, so nothing ever takes it for a map again.
+//! which waits for that, or for being freed by exclusion ([`crate::stranded`]), as any does. Its kind is another one then, so nothing ever takes it for a map again.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;

@@ -153,6 +153,8 @@ pub(crate) struct State {
     pub(crate) removed: Vec<FileId>,
     /// Removed files that can't be freed, as a node of theirs can't be read.
     pub(crate) stranded: Vec<FileId>,
+    /// When their blocks were looked for by exclusion, by the clock that never goes back; none when others have come since.
+    pub(crate) tried_stranded: Option<Duration>,
     /// When the open generation got its first change.
     pub(crate) changed_since: Option<Duration>,
     /// When the generations of this run of the program got their first change, by the clock that never goes back.

@@ -1,5 +1,7 @@
 //! Every block of one root that another root does not have: its pointer and where in the volume it belongs.
 
+use std::collections::BTreeSet;
+
 use cairn_base::FileId;
 use cairn_format::{BlockPointer, Root, TreeRef};
 
@@ -28,9 +30,20 @@ pub(crate) struct Rooted<'a> {
     pub(crate) redirects: &'a Redirects,
 }
 
-/// Calls `visit` with each block that `new` reaches and `base` (nothing without one) does not have in the same position. Where both have the same block
-/// nothing below is looked at. A block is visited before anything that it points to is read.
+/// [`new_blocks_but`] of all files.
 pub(crate) fn new_blocks(
+    store: &Store,
+    base: Option<Rooted<'_>>,
+    new: Rooted<'_>,
+    visit: &mut dyn FnMut(Reached) -> Result<(), VolumeError>,
+) -> Result<(), VolumeError> {
+    new_blocks_but(&BTreeSet::new(), store, base, new, visit)
+}
+
+/// Calls `visit` with each block that `new` reaches and `base` (nothing without one) does not have in the same position. Where both have the same block
+/// nothing below is looked at; nor are the trees of the files in `but`. A block is visited before anything that it points to is read.
+pub(crate) fn new_blocks_but(
+    but: &BTreeSet<FileId>,
     store: &Store,
     base: Option<Rooted<'_>>,
     new: Rooted<'_>,
@@ -54,7 +67,7 @@ pub(crate) fn new_blocks(
         let old = inodes_at(store, old_redirects, chunk.iter().map(|(at, old, _)| (*at, *old)))?;
         let own = inodes_at(store, new.redirects, chunk.iter().map(|(at, _, own)| (*at, *own)))?;
         for (old, inode) in old.into_iter().zip(own) {
-            let Some(inode) = inode else { continue };
+            let Some(inode) = inode.filter(|inode| !but.contains(&inode.id)) else { continue };
             let old = old.map_or(TreeRef::empty(inode.tree.length), |inode| inode.tree);
             one_tree(&before(inode.id, old), &after(inode.id, inode.tree), visit, &mut |_, _, _| {})?;
         }

@@ -609,6 +609,34 @@ fn update_after_a_node_of_a_since_map_rotted_waits_for_it_and_the_source_does_no
     }
 }
 
+/// The node is newer than what the mirror has, which can't give it back: nobody ever could.
+#[test]
+fn update_after_a_node_of_a_since_map_rotted_needs_it_no_more_once_the_map_is_freed_by_exclusion() {
+    for (hold, snapshot) in [(true, false), (false, false), (true, true)] {
+        let (mut pair, mut rng) = unheld(21);
+        pair.hold = hold;
+        pair.write(pair.files[0], 0, 300, &mut rng);
+        pair.update().expect("a baseline");
+        pair.write(pair.files[1], 0, 50, &mut rng);
+        RottenBlock::of(&mut pair, false, 1);
+        pair.write(pair.files[0], 100, 50, &mut rng);
+        pair.update().expect_err("no image is taken");
+        pair.source.background(Duration::ZERO).expect("it goes on");
+        if snapshot {
+            // One that has it keeps it, and goes.
+            let shown = pair.source.create_snapshot("daily").expect("a snapshot");
+            assert!(pair.source.free_stranded().expect("all else is whole"));
+            pair.update().expect_err("no image is taken");
+            pair.source.delete_snapshots(&[shown.id]).expect("deleted");
+        } else {
+            assert!(pair.source.free_stranded().expect("all else is whole"));
+        }
+        update_comparing_if_need_be(&pair);
+        assert_goes_on(&pair, &mut rng);
+        assert_clean(&pair.destination);
+    }
+}
+
 /// Nobody looks at what is in flight before the destination comes again.
 #[test]
 fn update_after_the_map_in_flight_rotted_is_right_or_tells_the_price() {

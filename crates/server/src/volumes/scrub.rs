@@ -167,6 +167,9 @@ impl OpenVolume {
     /// One round of the scrub's thread: a piece when one is due, or a wait.
     pub(super) fn scrub_round(&self, clock: &dyn Clock) {
         self.look_at_damage(clock);
+        if let Err(error) = self.volume.free_stranded() {
+            tracing::warn!(volume = self.name, %error, "removed files with nodes that can't be read are not freed: something else can't be read either");
+        }
         let mut inner = self.scrub.inner.lock();
         let (now, now_ms) = (clock.monotonic(), clock.now().0 / 1_000_000);
         if inner.document.running.is_none()

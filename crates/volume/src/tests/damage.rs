@@ -109,6 +109,96 @@ fn file_with_a_damaged_node_can_be_shortened_above_it_and_removed_without_stoppi
     open(&device).background(std::time::Duration::ZERO).expect("background work goes on");
 }
 
+/// Its blocks were in use until somebody mended the node, and mirrors got no image meanwhile.
+#[test]
+fn blocks_of_a_removed_file_with_a_rotten_node_are_freed_by_exclusion() {
+    let (_device, volume, [hurt, whole], vbn) = damaged();
+    let before = volume.status().used;
+    volume.compound().remove(hurt).expect("its name is taken away");
+    while volume.free_removed().expect("it goes on") {}
+    assert!(volume.inode(hurt).is_ok(), "it can't be freed");
+    // What no consistency point has yet.
+    write(&volume, whole, 5, 20, 2000).expect("there is room");
+    assert!(volume.free_stranded().expect("all else is whole"));
+    assert!(matches!(volume.inode(hurt), Err(VolumeError::NoSuchFile(_))));
+    volume.state.lock().settle_releases();
+    assert!(volume.status().used + 10 * LEAF <= before + 30, "its blocks are free at once");
+    assert_eq!(read(&volume, whole, 4, 2), [1004, 2005]);
+    assert_sound(&volume);
+    // All of them come to others.
+    let new = file(&volume, 12 * LEAF);
+    let room = BLOCKS - volume.status().used - 1000;
+    write(&volume, new, 0, room.min(12 * LEAF), 50_000).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    assert_eq!(read(&volume, whole, 25, 10 * LEAF - 25), (1025..1000 + 10 * LEAF).collect::<Vec<_>>());
+    assert_eq!(read(&volume, new, 0, 2), [50_000, 50_001]);
+    assert_sound(&volume);
+    let known = volume.damaged().into_iter().find(|block| block.vbn.0 == vbn);
+    assert!(known.is_none_or(|block| volume.look_again(&block).is_ok_and(|health| health == Health::Gone)));
+}
+
+/// It is there as before, or gone with all that it had.
+#[test]
+fn removed_file_with_a_rotten_node_is_whole_or_gone_after_a_cut_of_its_exclusion() {
+    let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
+    format(&*device, BLOCKS);
+    let volume = open(&device);
+    let (lun, hurt) = (file(&volume, 10), file(&volume, 3 * LEAF));
+    write(&volume, lun, 0, 10, 100).expect("there is room");
+    write(&volume, hurt, 0, LEAF, 1000).expect("there is room");
+    // A snapshot has a part of it.
+    let early = volume.create_snapshot("early").expect("it is made");
+    write(&volume, hurt, LEAF / 2, 2 * LEAF, 2000).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    let vbn = leaf(&volume, hurt, LEAF);
+    volume.compound().remove(hurt).expect("its name is taken away");
+    volume.close().expect("it closes");
+    device.write_from(offset(vbn), &[9; 4096]).expect("it is there");
+    let (mut rng, mut done) = (Rng::new(3), [0, 0]);
+    for cut in 0.. {
+        let device = Arc::new(device.fork());
+        let volume = open(&device);
+        while volume.free_removed().expect("it goes on") {}
+        write(&volume, lun, 0, 1, 500).expect("there is room");
+        volume.flush().expect("it flushes");
+        device.cut_after(cut);
+        let freed = volume.free_stranded();
+        let is_over = !device.is_off();
+        assert!(!is_over || freed.expect("all else is whole"));
+        drop(volume);
+        let device = Arc::new(device.power_cycle(&mut rng));
+        let volume = open(&device);
+        let note = format!("cut after {cut}");
+        assert_eq!(read(&volume, lun, 0, 2), [500, 101], "{note}");
+        let image = volume.image(Some(early.id)).expect("it is there");
+        assert_eq!(read_image(&image, hurt, 0, LEAF), (1000..1000 + LEAF).collect::<Vec<_>>(), "{note}");
+        drop(image);
+        let findings = volume.check(&mut |_| {}).expect("checking is possible").findings;
+        match volume.inode(hurt) {
+            Ok(inode) => {
+                assert!(inode.removed && !is_over, "{note}");
+                let is_it =
+                    |finding: &Finding| matches!(finding, Finding::DamagedBlock { vbn: v, .. } if v.0 == vbn);
+                assert!(findings.iter().all(is_it) && !findings.is_empty(), "{note}: {findings:?}");
+                done[0] += 1;
+            }
+            Err(_) => {
+                assert_eq!(findings, [], "{note}");
+                done[1] += 1;
+            }
+        }
+        volume.delete_snapshots(&[early.id]).expect("it is deleted");
+        if volume.inode(hurt).is_err() {
+            assert!(volume.status().used < 60, "{note}: {:?}", volume.status());
+            assert_sound(&volume);
+        }
+        if is_over {
+            break;
+        }
+    }
+    assert!(done[0] > 2 && done[1] > 1, "{done:?}");
+}
+
 #[test]
 fn node_that_can_be_read_again_can_be_written_under_again() {
     let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));

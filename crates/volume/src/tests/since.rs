@@ -1114,3 +1114,113 @@ fn blocks_of_a_since_map_that_was_given_up_are_freed_when_its_node_is_repaired()
         rotten.end();
     }
 }
+
+/// Mirrors waited until the node was mended, and where it is newer than their images they could not mend it: for ever. Nobody needs it any more.
+#[test]
+fn blocks_of_a_since_map_that_was_given_up_are_freed_by_exclusion_though_its_node_stays_rotten() {
+    for (blocks, in_flight, level, hurt, ends) in [
+        (4096, false, 1, Hurt::Wrong, false),
+        (4096, false, 1, Hurt::Unreadable, true),
+        (4096, true, 1, Hurt::Unreadable, true),
+        (127 * 32_768, false, 2, Hurt::Wrong, false),
+        (127 * 32_768, true, 1, Hurt::Unreadable, true),
+    ] {
+        let mut rotten = Rotten::new(blocks, in_flight, level, hurt);
+        let note = rotten.note.clone();
+        let volume = rotten.volume.clone();
+        assert!(!volume.free_stranded().expect("there is nothing to do"), "{note}");
+        // Data that clients have written beside it, some that no consistency point has.
+        write(&volume, rotten.lun, 0, 100, 10_000).expect("there is room");
+        match ends {
+            true => volume.delete_since(RELATIONSHIP).expect("it ends"),
+            false => volume.consistency_point().map(drop).expect("it commits"),
+        }
+        assert!(!volume.free_removed().expect("it waits"), "{note}");
+        let file =
+            if in_flight { rotten.maps.in_flight.expect("it is there") } else { rotten.maps.accumulating };
+        assert!(volume.inode(file).is_ok(), "{note}");
+        write(&volume, rotten.lun, 50, 100, 20_000).expect("there is room");
+        assert!(volume.free_stranded().unwrap_or_else(|error| panic!("{note}: {error}")), "{note}");
+        assert!(matches!(volume.inode(file), Err(VolumeError::NoSuchFile(_))), "{note}");
+        assert!(!volume.free_stranded().expect("there is nothing to do"), "{note}");
+        if in_flight {
+            // They have it too.
+            let others: Vec<_> = volume.snapshots().iter().map(|snapshot| snapshot.id).collect();
+            let others: Vec<_> = others.into_iter().filter(|id| *id != rotten.early.id).collect();
+            volume.delete_snapshots(&others).expect("they are deleted");
+        }
+        // Nothing of it is in the active state, which is whole without it.
+        let report = volume.check(&mut |_| {}).expect("checking is possible");
+        let active = report.findings.iter().filter(|finding| finding.snapshot() == Some(SnapshotId(0)));
+        assert_eq!(active.collect::<Vec<_>>(), Vec::<&Finding>::new(), "{note}");
+        rotten.restart();
+        assert_eq!(read(&rotten.volume, rotten.lun, 49, 2), [10_049, 20_050], "{note}");
+        let volume = rotten.volume.clone();
+        assert!(!volume.free_removed().expect("nothing is left of it"), "{note}");
+        // What was freed is used again (a disk gives what was written there since), and what a snapshot shows is not.
+        if hurt == Hurt::Unreadable {
+            rotten.device.heal_reads();
+        }
+        let shown = content(&volume, rotten.early.id);
+        for round in 0..4 {
+            write(&volume, rotten.lun, 200, 300, 30_000 + round).expect("there is room");
+            volume.consistency_point().expect("it commits");
+        }
+        assert_eq!(content(&volume, rotten.early.id), shown, "{note}");
+        rotten.end();
+    }
+}
+
+#[test]
+fn nothing_is_freed_by_exclusion_while_anything_else_cannot_be_read() {
+    let rotten = Rotten::new(4096, false, 1, Hurt::Wrong);
+    let volume = &rotten.volume;
+    volume.delete_since(RELATIONSHIP).expect("it ends");
+    assert!(!volume.free_removed().expect("it waits"));
+    volume.consistency_point().expect("it commits");
+    // The leaf of a file that somebody needs.
+    let committed = volume.state.lock().committed.clone();
+    let tree = volume.inode(rotten.lun).expect("it is there").tree;
+    let leaf = volume.tree(&committed, rotten.lun, tree).pointer_at_level(1, 0).expect("it is whole").vbn;
+    let place = volume.store.space().locate(cairn_format::SegmentKind::Space, leaf.0);
+    let (offset, _) = place.expect("it is in the block space");
+    drop(committed);
+    rotten.device.fail_reads(offset..offset + 4096);
+    volume.store.forget();
+    let used = volume.status().active;
+    assert!(volume.free_stranded().is_err());
+    assert_eq!(volume.status().active, used);
+    assert!(volume.status().latched.is_none());
+    assert!(volume.inode(rotten.maps.accumulating).is_ok_and(|inode| inode.removed));
+    rotten.device.heal_reads();
+    // It is not tried all the time, but is with the next that is stranded, as when something was repaired.
+    assert!(!volume.free_stranded().expect("it waits"));
+    for block in volume.damaged() {
+        let _ = volume.look_again(&block);
+    }
+    assert!(!volume.free_removed().expect("it waits"));
+    assert!(volume.free_stranded().expect("all else is whole"));
+    assert_eq!(read(volume, rotten.lun, 0, 2), [3000, 3001]);
+    assert_sound(volume);
+    rotten.end();
+}
+
+/// A snapshot that has the map in its trees keeps what it shows.
+#[test]
+fn blocks_that_a_snapshot_has_too_stay_in_use_when_they_are_freed_by_exclusion() {
+    let rotten = Rotten::new(4096, false, 1, Hurt::Wrong);
+    let volume = &rotten.volume;
+    let kept = volume.create_snapshot("kept").expect("it is made");
+    let shown = content(volume, kept.id);
+    write(volume, rotten.lun, 0, 100, 10_000).expect("there is room");
+    volume.consistency_point().expect("it commits");
+    assert!(!volume.free_removed().expect("it waits"));
+    assert!(volume.free_stranded().expect("all else is whole"));
+    for round in 0..6 {
+        write(volume, rotten.lun, 200, 500, 30_000 + round).expect("there is room");
+        volume.consistency_point().expect("it commits");
+        assert_eq!(content(volume, kept.id), shown);
+    }
+    volume.delete_snapshots(&[kept.id]).expect("it is deleted");
+    rotten.end();
+}
