@@ -527,6 +527,7 @@ impl Volume {
             let state = self.state.lock();
             (state.lost_relationships(), !state.since_maps.is_empty())
         };
+        let mut doubtful = BTreeSet::new();
         loop {
             let mark = gathered.mark();
             // Without maps there is no second time.
@@ -535,6 +536,10 @@ impl Volume {
                 Ok(root) => return Ok(root),
                 Err(MapError::Lost { relationship, error }) => {
                     self.ungather(gathered, &mark);
+                    // What failed once may be read the next time.
+                    if doubtful.insert(relationship) {
+                        continue;
+                    }
                     if !given_up.insert(relationship) {
                         return Err(error);
                     }

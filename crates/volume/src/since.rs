@@ -427,7 +427,7 @@ impl Volume {
     ) -> Result<Vec<crate::Run>, VolumeError> {
         let maps = Maps { store: &self.store, redirects: &committed.redirects };
         let mut runs = Vec::new();
-        for chunk in self.readable(map.id, self.marked_regions(committed, map))?.chunks(BATCH) {
+        for chunk in self.readable(map.id, || self.marked_regions(committed, map))?.chunks(BATCH) {
             let lbas: Vec<Lba> = chunk.iter().map(|(region, _)| Lba(*region)).collect();
             let mut reached = vec![[0; (BITS_PER_MAP_BLOCK / 64) as usize]; chunk.len()];
             let mut seen = HashSet::new();
@@ -448,8 +448,8 @@ impl Volume {
                     }
                 }
             }
-            let marked = self.load_regions(committed, map.id, chunk.iter().copied());
-            let marked = self.readable(map.id, marked)?;
+            let load = || self.load_regions(committed, map.id, chunk.iter().copied());
+            let marked = self.readable(map.id, load)?;
             for ((region, _), (reached, marked)) in chunk.iter().zip(reached.iter_mut().zip(marked)) {
                 for (word, own) in reached.iter_mut().zip(words_of(&marked)) {
                     *word &= own;
@@ -460,15 +460,16 @@ impl Volume {
         Ok(runs)
     }
 
-    /// What was read of a map. Where that is not possible the map counts as lost from here on: who needs it would come again, and fail again.
-    fn readable<T>(&self, map: FileId, read: Result<T, VolumeError>) -> Result<T, VolumeError> {
-        if let Err(error) = &read
+    /// What is read of a map. Where that is not possible, at a second try either, the map counts as lost from here on: who needs it would come again, and fail again.
+    fn readable<T>(&self, map: FileId, read: impl Fn() -> Result<T, VolumeError>) -> Result<T, VolumeError> {
+        let outcome = read().or_else(|error| if error.is_of_a_block() { read() } else { Err(error) });
+        if let Err(error) = &outcome
             && error.is_of_a_block()
             && self.state.lock().lost_since.insert(map)
         {
             tracing::error!(%error, "a since map can't be read, and is used no more");
         }
-        read
+        outcome
     }
 
     /// Whether a root is the one that began a map, or has the same content.

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use cairn_base::{Checksum, Rng, SnapshotId, Vbn};
+use cairn_device::{DeviceError, Geometry, Operation, Request, Segments};
 
 use super::*;
 
@@ -1223,4 +1224,99 @@ fn blocks_that_a_snapshot_has_too_stay_in_use_when_they_are_freed_by_exclusion()
     }
     volume.delete_snapshots(&[kept.id]).expect("it is deleted");
     rotten.end();
+}
+
+/// A device on which one place fails, or comes wrong, a number of times.
+struct Passing {
+    device: Arc<MemoryDevice>,
+    place: std::sync::Mutex<(u64, u32, Hurt)>,
+}
+
+impl Device for Passing {
+    fn geometry(&self) -> Geometry {
+        self.device.geometry()
+    }
+
+    fn run(&self, batch: &mut [Operation]) {
+        for operation in batch.iter_mut().filter(|operation| operation.is_pending()) {
+            let mut place = self.place.lock().expect("nobody panics with it");
+            let (at, left, hurt) = &mut *place;
+            match operation.request() {
+                Request::Read { offset, length, .. }
+                    if *left > 0 && (*offset..*offset + u64::from(*length)).contains(at) =>
+                {
+                    let (offset, length) = (*offset, *length);
+                    *left -= 1;
+                    match hurt {
+                        Hurt::Unreadable => {
+                            operation.finish(Err(DeviceError::Corrupt { offset, length: length.into() }))
+                        }
+                        Hurt::Wrong => {
+                            let mut data = Segments::default();
+                            (0..length / 4096).for_each(|_| data.push_block(block(9)));
+                            operation.finish(Ok(data));
+                        }
+                    }
+                }
+                _ => self.device.run(std::slice::from_mut(operation)),
+            }
+        }
+    }
+}
+
+/// A cable, or a disk that answers a little late: a mirror that holds nothing had all of the volume compared for it.
+#[test]
+fn since_map_that_can_be_read_at_a_second_try_is_not_given_up() {
+    for (level, hurt, times) in [
+        (0, Hurt::Unreadable, 1),
+        (1, Hurt::Unreadable, 1),
+        (0, Hurt::Wrong, 1),
+        (1, Hurt::Wrong, 1),
+        (0, Hurt::Wrong, 2),
+    ] {
+        for asks in [false, true] {
+            let note = format!("level {level} {hurt:?} {times} times, asks {asks}");
+            let memory = Arc::new(MemoryDevice::new(Volume::device_bytes(4096, Role::Normal)));
+            format(&*memory, 4096);
+            let device = Arc::new(Passing { device: memory, place: (0, 0, hurt).into() });
+            let volume = open(&device);
+            let lun = file(&volume, 200);
+            let base = since(&volume, "base");
+            write(&volume, lun, 0, 100, 1000).expect("there is room");
+            let second = since(&volume, "second");
+            write(&volume, lun, 50, 100, 2000).expect("there is room");
+            volume.consistency_point().expect("it commits");
+            let maps = volume.since_files(RELATIONSHIP).expect("it has maps");
+            let spoilt = if asks { maps.in_flight.expect("it is there") } else { maps.accumulating };
+            let tree = volume.inode(spoilt).expect("it is there").tree;
+            let committed = volume.state.lock().committed.clone();
+            let vbn =
+                volume.tree(&committed, spoilt, tree).pointer_at_level(level, 0).expect("it is whole").vbn;
+            drop(committed);
+            let (at, _) =
+                volume.store.space().locate(cairn_format::SegmentKind::Space, vbn.0).expect("it is there");
+            *device.place.lock().expect("nobody panics with it") = (at, times, hurt);
+            volume.store.forget();
+            if asks {
+                let _ = volume.changed_blocks_since(RELATIONSHIP, second.id);
+            } else {
+                write(&volume, lun, 0, 10, 3000).expect("there is room");
+                volume.consistency_point().unwrap_or_else(|error| panic!("{note}: {error}"));
+            }
+            assert_eq!(device.place.lock().expect("nobody panics with it").1, 0, "{note}: it was met");
+            assert_eq!(volume.since_files(RELATIONSHIP).is_some(), times == 1, "{note}");
+            if times == 1 {
+                assert_eq!(volume.since_files(RELATIONSHIP), Some(maps), "{note}");
+                // It has all that came.
+                let (base, now) =
+                    (content(&volume, base.id), volume.create_snapshot("now").expect("it is made"));
+                let third = since(&volume, "third");
+                let sent = blocks_of(&volume, &changed(&volume, &third).runs);
+                let lacks =
+                    content(&volume, now.id).into_iter().filter(|(vbn, block)| base.get(vbn) != Some(block));
+                assert!(lacks.into_iter().all(|(vbn, block)| sent.get(&vbn) == Some(&block)), "{note}");
+            }
+            assert_sound(&volume);
+        }
+    }
 }
