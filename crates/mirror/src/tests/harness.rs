@@ -270,14 +270,22 @@ impl Pair {
         &self,
         talk: impl FnOnce(&mut Client<'_, UnixStream>) -> Result<T, MirrorError>,
     ) -> Result<T, MirrorError> {
+        self.converse_with(&One(self.source.clone(), self.peers[1]), talk)
+    }
+
+    /// The same with a server of its own around the source.
+    pub(super) fn converse_with<T>(
+        &self,
+        volumes: &(dyn SourceVolumes + Sync),
+        talk: impl FnOnce(&mut Client<'_, UnixStream>) -> Result<T, MirrorError>,
+    ) -> Result<T, MirrorError> {
         let (mut near, mut far) = UnixStream::pair().expect("a socket pair");
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 let cancel = AtomicBool::new(false);
                 let mut work = cairn_stream::Work { cancel: &cancel, progress: &mut |_| {}, threads: None };
                 let peer = PeerName::new(self.peers[0]).expect("a good name");
-                let volumes = One(self.source.clone(), self.peers[1]);
-                let _ = self.registry.serve_session(&mut far, &volumes, &peer, &mut work);
+                let _ = self.registry.serve_session(&mut far, volumes, &peer, &mut work);
             });
             let outcome = talk(&mut Client::hello(&mut near)?);
             drop(near);

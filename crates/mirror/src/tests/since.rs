@@ -1,16 +1,18 @@
 //! Mirrors whose source holds no base: since maps, and comparing checksums when those are lost too.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use cairn_base::{Checksum, Clock, Rng};
-use cairn_device::BlockMut;
-use cairn_volume::Volume;
+use cairn_base::{Checksum, Clock, FileId, Lba, ManualClock, Rng, Timestamp};
+use cairn_device::{BlockMut, Device, DeviceError, Geometry, MemoryDevice, Operation, Request};
+use cairn_volume::{BlockRead, Role, Volume};
 
-use super::harness::{Pair, Trouble, assert_clean, copy_of, fingerprint, open};
+use super::harness::{BLOCKS, Pair, Trouble, assert_clean, copy_of, fingerprint, open};
+use crate::locks::Mutex;
 use crate::{
-    Destination, GivesUp, MirrorError, Options, Refusal, Relationship, TransferKind, TransferProgress,
-    TransferReport, Work,
+    Destination, GivesUp, MirrorError, Options, PeerName, Refusal, Relationship, SourceVolumes, TransferKind,
+    TransferProgress, TransferReport, Work,
 };
 
 fn unheld(seed: u64) -> (Pair, Rng) {
@@ -500,12 +502,21 @@ impl RottenBlock {
     /// The top of a map, or the block of it that describes the volume. The source is opened anew.
     fn of(pair: &mut Pair, in_flight: bool, level: u8) -> Self {
         pair.source.consistency_point().expect("it commits");
-        let number = pair.source.since_relationships()[0].relationship;
-        let maps = pair.source.since_files(number).expect("it has maps");
+        let place = Self::find(&pair.source, &pair.source_device, in_flight, level);
+        pair.source.close().expect("closed");
+        let rotten = place.rot(&pair.source_device);
+        pair.source = open(&pair.source_device, &pair.clock);
+        rotten
+    }
+
+    /// Where it is; nothing is spoilt yet.
+    fn find(volume: &Arc<Volume>, device: &Arc<dyn Device>, in_flight: bool, level: u8) -> Self {
+        let number = volume.since_relationships()[0].relationship;
+        let maps = volume.since_files(number).expect("it has maps");
         let file = if in_flight { maps.in_flight.expect("it is there") } else { maps.accumulating };
-        let tree = pair.source.inode(file).expect("it is there").tree;
+        let tree = volume.inode(file).expect("it is there").tree;
         assert_eq!(tree.height, 1);
-        let bytes = copy_of(&pair.source_device);
+        let bytes = copy_of(device);
         let is_top = |block: &[u8]| Checksum::of(block) == tree.pointer.checksum;
         let top = bytes.chunks(4096).position(is_top).expect("it is there");
         let mut node = BlockMut::zeroed();
@@ -517,10 +528,12 @@ impl RottenBlock {
         };
         let offset = at * 4096;
         let sound = bytes[offset as usize..offset as usize + 4096].to_vec();
-        pair.source.close().expect("closed");
-        pair.source_device.write_from(offset, &[9; 4096]).expect("written");
-        pair.source = open(&pair.source_device, &pair.clock);
         Self { offset, sound }
+    }
+
+    fn rot(self, device: &Arc<dyn Device>) -> Self {
+        device.write_from(self.offset, &[9; 4096]).expect("written");
+        self
     }
 
     /// The device gives again what it had.
@@ -659,6 +672,142 @@ fn update_after_the_map_in_flight_rotted_is_right_or_tells_the_price() {
             // What has arrived need not be read.
             assert_eq!(update_comparing_if_need_be(&pair), !arrived);
         }
+        assert_goes_on(&pair, &mut rng);
+    }
+}
+
+fn assert_tells_the_price(outcome: &Result<TransferReport, MirrorError>) {
+    assert!(matches!(outcome, Err(MirrorError::CompareNeeded { .. })), "{outcome:?}");
+}
+
+/// It is met when the source looks how far behind the mirror is.
+#[test]
+fn map_that_rots_between_two_updates_is_met_before_a_snapshot_is_made_and_the_price_is_told() {
+    let (mut pair, mut rng) = unheld(18);
+    pair.write(pair.files[0], 0, 300, &mut rng);
+    pair.update().expect("a baseline");
+    pair.write(pair.files[1], 0, 50, &mut rng);
+    // No write comes after it, and so no consistency point that would meet it first.
+    RottenBlock::of(&mut pair, false, 0);
+    assert_tells_the_price(&pair.update());
+    assert_eq!(pair.source.snapshots(), []);
+    assert!(update_comparing_if_need_be(&pair));
+    assert_goes_on(&pair, &mut rng);
+}
+
+/// Nothing is behind, so nobody looks into the map before the snapshot goes on with it.
+#[test]
+fn map_that_rots_where_only_names_changed_is_met_by_the_snapshot_and_the_price_is_told() {
+    let (mut pair, mut rng) = unheld(19);
+    pair.write(pair.files[0], 0, 300, &mut rng);
+    pair.update().expect("a baseline");
+    // The bookkeeping of another mirror is noted in the map of this one, and is no change.
+    let others = pair.source.create_snapshot_since("other", u64::MAX).expect("there is room");
+    pair.source.delete_snapshots(&[others.id]).expect("deleted");
+    RottenBlock::of(&mut pair, false, 0);
+    pair.source.create_snapshot("daily").expect("a snapshot");
+    assert_tells_the_price(&pair.update());
+    let names: Vec<String> = pair.source.snapshots().into_iter().map(|snapshot| snapshot.name).collect();
+    assert_eq!(names, ["daily"]);
+    // It has the map, which can't be sent.
+    delete_all(&pair);
+    assert!(update_comparing_if_need_be(&pair));
+    assert_goes_on(&pair, &mut rng);
+}
+
+/// A device on which a place can't be read a number of times.
+struct Passing {
+    device: MemoryDevice,
+    place: Mutex<(u64, u32)>,
+}
+
+impl Device for Passing {
+    fn geometry(&self) -> Geometry {
+        self.device.geometry()
+    }
+
+    fn run(&self, batch: &mut [Operation]) {
+        for operation in batch.iter_mut().filter(|operation| operation.is_pending()) {
+            let mut place = self.place.lock();
+            match operation.request() {
+                Request::Read { offset, length, .. }
+                    if place.1 > 0 && (*offset..*offset + u64::from(*length)).contains(&place.0) =>
+                {
+                    place.1 -= 1;
+                    let (offset, length) = (*offset, u64::from(*length));
+                    operation.finish(Err(DeviceError::Corrupt { offset, length }));
+                }
+                _ => self.device.run(std::slice::from_mut(operation)),
+            }
+        }
+    }
+}
+
+/// A source of which a block of the map in flight can't be read for a while once the snapshot is made.
+struct Failing {
+    volume: Arc<Volume>,
+    device: Arc<Passing>,
+    file: FileId,
+}
+
+impl SourceVolumes for Failing {
+    fn volume(&self, _name: &str, _peer: &PeerName) -> Result<Arc<Volume>, Refusal> {
+        Ok(self.volume.clone())
+    }
+
+    fn around_snapshot(&self, _volume: &str, make: &mut dyn FnMut()) -> Result<(), Refusal> {
+        make();
+        let device: Arc<dyn Device> = self.device.clone();
+        let place = RottenBlock::find(&self.volume, &device, true, 0).offset;
+        // Nothing of it stays in memory.
+        for _ in 0..4 {
+            for lba in 0..300 {
+                let mut reads = [BlockRead::new(Lba(lba), 1)];
+                self.volume.read(self.file, &mut reads, true);
+            }
+        }
+        // At the second try neither.
+        *self.device.place.lock() = (place, 2);
+        Ok(())
+    }
+}
+
+#[test]
+fn map_that_cannot_be_read_while_an_update_is_made_costs_a_comparison_or_its_price_is_told() {
+    for (snapshot, compare) in [(false, false), (false, true), (true, false)] {
+        let bytes = Volume::device_bytes(BLOCKS, Role::Destination);
+        let device = Arc::new(Passing { device: MemoryDevice::new(bytes), place: Mutex::default() });
+        let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)));
+        let mut pair = Pair::on(device.clone(), Arc::new(MemoryDevice::new(bytes)), clock, 20);
+        let mut rng = Rng::new(20);
+        pair.hold = false;
+        pair.write(pair.files[0], 0, 300, &mut rng);
+        if snapshot {
+            pair.source.create_snapshot("daily").expect("a snapshot");
+        }
+        pair.update().expect("a baseline");
+        pair.write(pair.files[1], 0, 50, &mut rng);
+        let failing = Failing { volume: pair.source.clone(), device: device.clone(), file: pair.files[0] };
+        let mirror = pair.mirror();
+        let outcome = pair.converse_with(&failing, |client| {
+            let cancel = AtomicBool::new(false);
+            let mut work = Work { cancel: &cancel, progress: &mut |_: &TransferProgress| {}, threads: None };
+            match compare {
+                true => mirror.update_comparing(client, &mut work),
+                false => mirror.update(client, &mut work),
+            }
+        });
+        assert_eq!(device.place.lock().1, 0, "it was met");
+        assert_eq!(pair.source.since_relationships(), [], "and is used no more");
+        match snapshot || compare {
+            true => {
+                outcome.unwrap_or_else(|error| panic!("{snapshot} {compare}: {error}"));
+                pair.assert_same();
+            }
+            false => assert_tells_the_price(&outcome),
+        }
+        drop(mirror);
+        update_comparing_if_need_be(&pair);
         assert_goes_on(&pair, &mut rng);
     }
 }
