@@ -599,22 +599,28 @@ fn a_mirror_without_a_held_base_goes_on_when_nothing_is_kept_at_the_source_and_c
 
 #[test]
 fn after_a_failover_what_is_kept_for_a_failback_is_told_apart_from_followers() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut source = source(dir.path());
-    let destination = Running::start(dir.path(), "destination");
-    let token = invite(&source, &[]);
-    destination.good(&["mirror", "create", "vol0", &token]);
-    source.kill();
-    destination.good(&["mirror", "failover", "vol0", "--yes"]);
-    let status = destination.json(&["status"]);
-    assert_eq!(status["followers"], serde_json::json!([]), "nobody follows it");
-    let kept = &status["leftovers"][0];
-    assert_eq!(kept["volume"], "vol0");
-    assert!(destination.good(&["status"]).contains("KEPT FOR A FAILBACK"));
-    let name = kept["name"].as_str().unwrap();
-    destination.good(&["mirror", "forget", "vol0", name, "--yes"]);
-    assert_eq!(destination.json(&["status"])["leftovers"], serde_json::json!([]));
-    assert_eq!(destination.json(&["snapshot", "list", "vol0"]), serde_json::json!([]));
+    for holds in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut source = source(dir.path());
+        let destination = Running::start(dir.path(), "destination");
+        let token = invite(&source, &[]);
+        let create = ["mirror", "create", "vol0", &token, "--no-hold"];
+        destination.good(if holds { &create[..4] } else { &create });
+        source.kill();
+        destination.good(&["mirror", "failover", "vol0", "--yes"]);
+        let status = destination.json(&["status"]);
+        assert_eq!(status["followers"], serde_json::json!([]), "nobody follows it");
+        // A mirror that holds nothing has brought along what its source recorded for it, and no snapshot.
+        assert_eq!(status["leftovers"].as_array().unwrap().len(), 1, "{status}");
+        let kept = &status["leftovers"][0];
+        assert_eq!((&kept["volume"], kept["base"].is_string()), (&"vol0".into(), holds));
+        let name = kept["name"].as_str().unwrap();
+        let told = destination.good(&["status"]);
+        assert!(told.contains("KEPT FOR A FAILBACK") && told.contains(name), "{told}");
+        destination.good(&["mirror", "forget", "vol0", name, "--yes"]);
+        assert_eq!(destination.json(&["status"])["leftovers"], serde_json::json!([]));
+        assert_eq!(destination.json(&["snapshot", "list", "vol0"]), serde_json::json!([]));
+    }
 }
 
 /// The address in a token: a base64url of JSON behind the prefix.

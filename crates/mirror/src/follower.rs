@@ -84,7 +84,16 @@ impl MirrorAtSource {
     pub fn peer(&self) -> &str {
         peer_of(&self.name)
     }
+
+    /// A mirror of which there are since maps and nothing else: whose they are is not known.
+    pub(crate) fn nobody(number: u64) -> Self {
+        let name = format!("{NOBODY_PREFIX}{number:016x}");
+        Self { name, base: None, behind: None, transferring: false, follower: None }
+    }
 }
+
+/// How the names of mirrors begin of which nothing is known but the number of their since maps. No peer has such a name.
+const NOBODY_PREFIX: &str = "unknown.";
 
 /// The peer in a mirror's name.
 pub(crate) fn peer_of(name: &str) -> &str {
@@ -94,6 +103,10 @@ pub(crate) fn peer_of(name: &str) -> &str {
 /// The number under which a mirror's since maps are kept. Its destination chose a part of the name and this side the other, so that no peer
 /// touches what is another's.
 pub(crate) fn since_number(name: &str) -> u64 {
+    let of_nobody = name.strip_prefix(NOBODY_PREFIX).filter(|digits| digits.len() == 16);
+    if let Some(number) = of_nobody.and_then(|digits| u64::from_str_radix(digits, 16).ok()) {
+        return number.max(1);
+    }
     let Checksum(bytes) = Checksum::of(name.as_bytes());
     let mut raw = [0; 8];
     raw.copy_from_slice(&bytes[..8]);

@@ -372,7 +372,8 @@ impl Server {
         let is_base = |base: Option<&str>| base.is_some_and(|base| base == name || base == full);
         let mirror =
             followers.iter().filter(|f| f.volume == volume && is_base(f.base.as_deref())).map(|f| &f.name);
-        let left = leftovers.iter().filter(|l| l.volume == volume && is_base(Some(&l.base))).map(|l| &l.name);
+        let left =
+            leftovers.iter().filter(|l| l.volume == volume && is_base(l.base.as_deref())).map(|l| &l.name);
         match mirror.chain(left).next() {
             Some(mirror) => Err(ServerError::HeldForMirror {
                 name: full,

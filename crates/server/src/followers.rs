@@ -236,9 +236,11 @@ impl Server {
                     continue;
                 }
                 let base = mirror.base.as_ref().map(|base| format!("{}@{}", open.name, base.name));
+                // Else there are changes that are recorded for it, as for one that holds nothing here.
+                let is_kept_for = base.is_some() || mirror.behind.is_some() || mirror.follower.is_none();
                 if mirror.follower.is_some() && may_be(mirror.peer()) {
                     followers.push(follower(&open.name, &mirror, base));
-                } else if let Some(base) = base.filter(|_| knows_all) {
+                } else if knows_all && is_kept_for {
                     leftovers.push(api::Leftover {
                         volume: open.name.clone(),
                         name: mirror.name.clone(),

@@ -79,11 +79,14 @@ fn followers(followers: &[api::Follower]) -> String {
     table(["VOLUME", "CERTIFICATE", "STATE", "LAG", "HEARD"], followers.iter().map(row))
 }
 
-/// Held snapshots of mirrors that no peer here makes.
+/// Held snapshots, and records of changes, of mirrors that no peer here makes.
 fn leftovers(leftovers: &[api::Leftover]) -> String {
     let row = |leftover: &api::Leftover| {
         let end = format!("cairn mirror forget {} {}", leftover.volume, leftover.name);
-        [leftover.base.clone(), size(leftover.behind_bytes), end]
+        let pins = leftover.base.as_ref().map_or("-".to_owned(), |_| size(leftover.behind_bytes));
+        let held =
+            leftover.base.clone().unwrap_or_else(|| format!("{}: which blocks change", leftover.volume));
+        [held, pins, end]
     };
     table(["HELD", "PINS AT MOST", "TO LET IT GO"], leftovers.iter().map(row))
 }

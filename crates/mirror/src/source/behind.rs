@@ -65,7 +65,7 @@ impl Source {
         }
     }
 
-    /// The mirrors of a volume: those whose sessions made them known, and those that held snapshots tell of.
+    /// The mirrors of a volume: those whose sessions made them known, and those that held snapshots tell of; and what is kept besides without a name, for mirrors that nobody here knows any more.
     pub fn mirrors(&self, volume: &Arc<Volume>) -> Result<Vec<MirrorAtSource>, VolumeError> {
         let mut by_prefix: BTreeMap<String, Vec<Snapshot>> = BTreeMap::new();
         // A destination has those that its source keeps for its mirrors: they are nothing of this side's.
@@ -119,6 +119,9 @@ impl Source {
             let transferring = transferring.contains(&key);
             mirrors.push(MirrorAtSource { name, base: held, behind, transferring, follower });
         }
+        let known: BTreeSet<u64> = mirrors.iter().map(|mirror| since_number(&mirror.name)).collect();
+        let unknown = volume.since_relationships().into_iter().map(|kept| kept.relationship);
+        mirrors.extend(unknown.filter(|number| !known.contains(number)).map(MirrorAtSource::nobody));
         Ok(mirrors)
     }
 }

@@ -812,6 +812,39 @@ fn map_that_cannot_be_read_while_an_update_is_made_costs_a_comparison_or_its_pri
     }
 }
 
+/// They were written along with every change, for nobody, and no command let go of them.
+#[test]
+fn since_maps_of_mirrors_that_nobody_knows_are_listed_and_can_be_let_go_of() {
+    let (mut pair, mut rng) = unheld(22);
+    pair.write(pair.files[0], 0, 300, &mut rng);
+    pair.update().expect("a baseline");
+    let name = pair.registry.mirrors(&pair.source).expect("they are told").remove(0).name;
+    // What was known of mirrors is lost, as with its file.
+    pair.registry = Arc::default();
+    let unknown = pair.registry.mirrors(&pair.source).expect("they are told");
+    assert_eq!(unknown.len(), 1);
+    assert!(unknown[0].name != name && unknown[0].base.is_none() && unknown[0].follower.is_none());
+    // When it comes again it is known again.
+    pair.write(pair.files[0], 0, 10, &mut rng);
+    assert_eq!(pair.update().expect("an update").kind, TransferKind::Update);
+    let known = pair.registry.mirrors(&pair.source).expect("they are told");
+    assert_eq!(known.iter().map(|mirror| &mirror.name).collect::<Vec<_>>(), [&name]);
+    // One that took over has brought its source's records of itself along.
+    let taken_over = pair.destination.clone();
+    taken_over.failover().expect("it takes writes");
+    let own = pair.other_registry.mirrors(&taken_over).expect("they are told");
+    assert_eq!(own.len(), 1);
+    for (registry, volume) in
+        [(Arc::<crate::Source>::default(), pair.source.clone()), (pair.other_registry.clone(), taken_over)]
+    {
+        let unknown = registry.mirrors(&volume).expect("they are told").remove(0);
+        registry.forget(&volume, &unknown.name).expect("it is let go of");
+        assert_eq!(volume.since_relationships(), []);
+        assert_eq!(registry.mirrors(&volume).expect("they are told"), []);
+        assert_clean(&volume);
+    }
+}
+
 /// The owner is told of the mirror all the same.
 #[test]
 fn mirror_whose_map_cannot_be_read_is_listed() {

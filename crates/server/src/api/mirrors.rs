@@ -305,16 +305,17 @@ pub enum MirrorRole {
     Destination,
 }
 
-/// Snapshots with a mirror's name that no known peer comes for: the volume was a mirror itself and brought them along, or what its source forgot. A failback
-/// to the former source begins at them.
+/// What is kept for a mirror that no known peer makes: the volume was a mirror itself and brought it along, or what its source forgot. A failback
+/// to the former source begins at it.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Leftover {
     /// The volume here.
     pub volume: String,
     /// What `cairn mirror forget` takes.
     pub name: String,
-    /// The snapshot that is held.
-    pub base: String,
+    /// The snapshot that is held; none where changes alone are recorded, for a mirror that holds nothing here.
+    #[serde(default)]
+    pub base: Option<String>,
     /// What it keeps from being reused is at most what changed since.
     pub behind_bytes: u64,
 }
