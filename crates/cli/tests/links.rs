@@ -255,6 +255,32 @@ fn cascade_goes_on_without_the_server_in_the_middle() {
     }
 }
 
+/// It would be told that the two have diverged, for good: what it shows the other one never had.
+#[test]
+fn mirror_follows_no_mirror_that_is_behind_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = source(dir.path());
+    let other = Running::start(dir.path(), "other");
+    let ahead = Running::start(dir.path(), "ahead");
+    for mirror in [&other, &ahead] {
+        mirror.good(&["mirror", "create", "vol0", &first.invite()]);
+    }
+    write(&first, 0, 1, 64 << 10);
+    ahead.good(&["mirror", "update", "vol0"]);
+    let told = ahead.bad(13, "diverged", &["mirror", "repoint", "vol0", &other.invite()]);
+    assert!(told.contains("is behind what `vol0` shows"), "{told}");
+    write(&first, 1 << 20, 2, 64 << 10);
+    ahead.good(&["mirror", "update", "vol0"]);
+    assert_eq!(content(&ahead), content(&first), "it follows as before");
+    other.good(&["mirror", "update", "vol0"]);
+    ahead.good(&["mirror", "repoint", "vol0", &other.invite()]);
+    write(&first, 2 << 20, 3, 64 << 10);
+    for mirror in [&other, &ahead] {
+        mirror.good(&["mirror", "update", "vol0"]);
+        assert_eq!(content(mirror), content(&first));
+    }
+}
+
 #[test]
 fn mirror_that_is_paused_is_repointed_and_stays_paused() {
     let dir = tempfile::tempdir().unwrap();

@@ -547,6 +547,14 @@ pub enum ServerError {
         /// The mirror.
         volume: String,
     },
+    /// It is to follow a mirror that has no image as new as its own.
+    #[error("the mirror at {address} is behind what `{volume}` shows, and has nothing for it yet")]
+    IsBehind {
+        /// The mirror that was to follow.
+        volume: String,
+        /// The server with the other one.
+        address: String,
+    },
     /// Nothing has arrived yet.
     #[error("no image of `{volume}` has arrived yet")]
     NoImage {

@@ -104,7 +104,7 @@ impl ServerError {
             E::TokenUnknown | E::PeerNotPinned | E::VolumeNotAllowed { .. } | E::WrongSource { .. } => {
                 ErrorKind::PeerRefused
             }
-            E::OtherVolume { .. } => ErrorKind::Diverged,
+            E::OtherVolume { .. } | E::IsBehind { .. } => ErrorKind::Diverged,
             E::Unreachable { .. } | E::PeerGone { .. } | E::Silent { .. } => ErrorKind::PeerUnreachable,
             E::Refused { body, .. } => body.error,
             E::Mirror { source, .. } => crate::transfer::error_kind(source),
@@ -292,6 +292,9 @@ impl ServerError {
                 format!(
                     "keep what is here with `cairn mirror failover {volume}`, then make a new mirror with `--as NAME`"
                 )
+            }
+            E::IsBehind { volume, .. } => {
+                format!("`cairn mirror update` on that server, and then this command again; `{volume}` follows as before")
             }
             E::NoImage { volume } => format!("let the baseline arrive: `cairn mirror update {volume}`"),
             E::Thread { .. } => {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cairn_base::BLOCK_SIZE;
-use cairn_mirror::{Client, Relationship};
+use cairn_mirror::{Client, Compression, Destination, Relationship};
 use cairn_volume::Role;
 
 use super::roles::Change;
@@ -214,13 +214,21 @@ impl Server {
         let document = Document { credential, ..there(&relation.document.lock()) };
         let patience = document.stall(mirrors.patience);
         // It is the same volume, or nothing is changed.
+        let failed = |source| ServerError::Mirror { volume: name.to_owned(), source: Box::new(source) };
         let mut stream = connect(&self.identity, &document.link(), patience, &|_| ())?;
-        let wanted = Client::hello(&mut stream)
-            .and_then(|mut client| client.provision_info(&document.volume))
-            .map_err(|source| ServerError::Mirror { volume: name.to_owned(), source: Box::new(source) })?;
+        let mut client = Client::hello(&mut stream).map_err(failed)?;
+        let wanted = client.provision_info(&document.volume).map_err(failed)?;
         let open = self.volumes.get(name)?;
         if wanted.id != open.volume.id() {
             return Err(ServerError::OtherVolume { volume: name.to_owned() });
+        }
+        let relationship = Relationship(document.relationship);
+        let asks = Destination::new(open.volume.clone(), &volume, relationship, Compression::None, None);
+        let standing = asks.standing(&mut client, None).map_err(failed)?;
+        let newest = standing.snapshots.iter().map(|(id, _)| *id).max();
+        if standing.role == Role::Destination && newest < Some(open.volume.status().cursor.snapshot) {
+            // What is shown here would seem to be of another past.
+            return Err(ServerError::IsBehind { volume: name.to_owned(), address: document.address });
         }
         // With what its owner has set meanwhile. Whom it was failed over from is the one that is to hear of it.
         let document = relation.give_place_to(|before| match before.takes_writes() {
