@@ -460,7 +460,7 @@ impl Source {
         drop(plan);
         let sent = match produced {
             Ok(produced) => produced.bytes,
-            Err(error) => return Err(give_up(stream, error)),
+            Err(error) => return Err(give_up(volume, stream, error)),
         };
         match read_request(stream)? {
             Request::Ack { target: acknowledged, keep } if acknowledged == target => {
@@ -943,8 +943,10 @@ fn keep_for_spill(volume: &Arc<Volume>, common: &[SnapshotId]) -> Result<(), Vol
 }
 
 /// Tells the other side why nothing more comes.
-fn give_up<S: Write + ?Sized>(stream: &mut S, error: StreamError) -> MirrorError {
+fn give_up<S: Write + ?Sized>(volume: &Volume, stream: &mut S, error: StreamError) -> MirrorError {
     let reason = match &error {
+        // It goes back to an instant, or gets a history, or its server ends: nothing is wrong with it.
+        StreamError::Volume(_) if volume.is_closed() => Some(AbortReason::Cancelled),
         StreamError::Volume(_) => Some(AbortReason::ReadFailed),
         StreamError::Cancelled => Some(AbortReason::Cancelled),
         _ => None,

@@ -254,7 +254,7 @@ pub(crate) struct Mirrors {
     /// And those with a LUN, of its present or past.
     closes_disks: OnceLock<Closes>,
     /// Has mounts of a mirror show its newest image.
-    follows: OnceLock<Box<dyn Fn(&str) + Send + Sync>>,
+    follows: OnceLock<Follows>,
     /// Listens for mirrors where a source can reach this server; not when the owner has said where.
     opens: OnceLock<facing::Opens>,
     /// Where that is so far.
@@ -275,6 +275,9 @@ pub(crate) struct Mirrors {
 
 /// Ends the sessions with the active state of a volume, or with a LUN; how many there were.
 type Closes = Box<dyn Fn(&str) -> usize + Send + Sync>;
+
+/// Has the mounts of a mirror show its newest image.
+type Follows = Box<dyn Fn(&str) + Send + Sync>;
 
 /// What mirrors need of the rest of the server.
 pub(crate) struct Surroundings {

@@ -143,6 +143,11 @@ impl Volume {
         self.store.volume()
     }
 
+    /// Whether it was closed: nothing of it can be read any more.
+    pub fn is_closed(&self) -> bool {
+        self.state.lock().closed
+    }
+
     /// What this copy is, as of now.
     pub fn status_role(&self) -> Role {
         self.state.lock().role

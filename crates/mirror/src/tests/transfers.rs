@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use cairn_base::{ManualClock, Rng, Timestamp, VolumeId};
 use cairn_device::{Device, FaultDevice, Geometry, MemoryDevice, Operation, Request};
+use cairn_stream::{AbortReason, StreamError};
 use cairn_volume::{FormatOptions, Role, Volume};
 
 use super::harness::{BLOCKS, Pair, Trouble, assert_clean, content, fingerprint, open};
@@ -553,6 +554,34 @@ fn a_source_that_grew_says_how_much_is_needed() {
     pair.destination.grow(grown).expect("grown");
     pair.update().expect("it fits now");
     pair.assert_mirrored();
+}
+
+/// As a revert of a volume over a history does.
+#[test]
+fn source_that_is_closed_during_an_update_is_not_called_damaged() {
+    let bytes = Volume::device_bytes(BLOCKS, Role::Destination);
+    let near = Arc::new(FaultDevice::new(bytes));
+    let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)));
+    let mut pair = Pair::on(near.clone(), Arc::new(MemoryDevice::new(bytes)), clock, 15);
+    let mut rng = Rng::new(15);
+    (0..8).for_each(|_| pair.add_file());
+    pair.files.iter().for_each(|file| pair.write(*file, 0, 300, &mut rng));
+    pair.source.consistency_point().expect("it commits");
+    pair.source.close().expect("it closes");
+    let source = open(&pair.source_device, &pair.clock);
+    let mut records = 0;
+    let mut meanwhile = || {
+        records += 1;
+        if records == 1 {
+            source.close().expect("it closes");
+            near.fail_reads(0..bytes);
+        }
+    };
+    let pair = Pair { source: source.clone(), ..pair };
+    let trouble = Trouble { meanwhile: Some(&mut meanwhile), ..Trouble::default() };
+    let error = pair.update_with(&pair.mirror(), trouble).expect_err("nothing more can be read");
+    let told = matches!(error, MirrorError::Stream(StreamError::Aborted(AbortReason::Cancelled)));
+    assert!(told, "{error:?}");
 }
 
 #[test]
