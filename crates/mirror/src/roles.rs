@@ -20,6 +20,7 @@ use std::sync::Arc;
 use cairn_base::{Checksum, Generation, SnapshotId, Timestamp, VolumeId};
 use cairn_format::Role;
 use cairn_format::stream::root_digest;
+use cairn_stream::MIRROR_PREFIX;
 use cairn_volume::{Snapshot, Volume, VolumeError};
 
 use crate::error::Refusal;
@@ -99,6 +100,18 @@ pub struct Standing {
 /// The head that a source has handed over to the mirror whose snapshots have this prefix.
 pub(crate) fn handed_over(volume: &Volume, prefix: &str) -> Option<Snapshot> {
     volume.own_head().filter(|head| split(&head.name).is_some_and(|(own, _)| own == prefix))
+}
+
+/// Makes the base of a spill an ordinary snapshot: the owner may need it to open that, and deletes it when he does not.
+pub(crate) fn keep_for_spill(volume: &Arc<Volume>, common: &[SnapshotId]) -> Result<(), VolumeError> {
+    let base = common.iter().max().and_then(|id| volume.snapshot(*id));
+    let Some(base) = base.filter(|base| base.name.starts_with(MIRROR_PREFIX)) else { return Ok(()) };
+    let mut name = format!("split-{}", base.generation.0);
+    while volume.snapshot_named(&name).is_some() {
+        name.push('_');
+    }
+    volume.rename_snapshot(base.id, &name)?;
+    volume.hold_snapshot(base.id, false)
 }
 
 impl Source {

@@ -29,7 +29,7 @@ use crate::message::{Answer, Began, PROTOCOL_VERSION, Request, Stance, Update};
 use crate::offer::SourceVolumes;
 use crate::relationship::{PeerName, Relationship, name_in, prefix, split};
 use crate::relay::refuse_circle;
-use crate::roles::{Departure, handed_over};
+use crate::roles::{Departure, handed_over, keep_for_spill};
 use crate::wire::{Frame, read_frame, write_frame};
 
 mod behind;
@@ -928,18 +928,6 @@ fn shared(volume: &Volume, update: &Update, target: SnapshotId) -> Vec<Have> {
         have.retain(|have| here.get(&have.id).is_none_or(|root| *root == have.root));
     }
     have
-}
-
-/// Makes the base of a spill an ordinary snapshot: the owner may need it to open that, and deletes it when he does not.
-fn keep_for_spill(volume: &Arc<Volume>, common: &[SnapshotId]) -> Result<(), VolumeError> {
-    let base = common.iter().max().and_then(|id| volume.snapshot(*id));
-    let Some(base) = base.filter(|base| base.name.starts_with(MIRROR_PREFIX)) else { return Ok(()) };
-    let mut name = format!("split-{}", base.generation.0);
-    while volume.snapshot_named(&name).is_some() {
-        name.push('_');
-    }
-    volume.rename_snapshot(base.id, &name)?;
-    volume.hold_snapshot(base.id, false)
 }
 
 /// Tells the other side why nothing more comes.
