@@ -119,9 +119,12 @@ impl Source {
             let transferring = transferring.contains(&key);
             mirrors.push(MirrorAtSource { name, base: held, behind, transferring, follower });
         }
-        let known: BTreeSet<u64> = mirrors.iter().map(|mirror| since_number(&mirror.name)).collect();
-        let unknown = volume.since_relationships().into_iter().map(|kept| kept.relationship);
-        mirrors.extend(unknown.filter(|number| !known.contains(number)).map(MirrorAtSource::nobody));
+        // Those of a destination are of the mirrors of its source.
+        if !relays {
+            let known: BTreeSet<u64> = mirrors.iter().map(|mirror| since_number(&mirror.name)).collect();
+            let unknown = volume.since_relationships().into_iter().map(|kept| kept.relationship);
+            mirrors.extend(unknown.filter(|number| !known.contains(number)).map(MirrorAtSource::nobody));
+        }
         Ok(mirrors)
     }
 }
