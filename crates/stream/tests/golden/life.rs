@@ -118,6 +118,30 @@ pub fn lived_with_log() -> Made {
     }
 }
 
+/// A shorter life, of a volume that was a mirror and has grown more often than its superblock had segments once; in the end the log has flushes that no consistency point has.
+pub fn lived_in_pieces() -> Made {
+    let mut rng = Rng::new(3);
+    let (device, volume) = made(BLOCKS_AT_FIRST, BLOCKS_AT_FIRST + 1200, Role::Destination);
+    for growth in 1..=20 {
+        volume.grow(BLOCKS_AT_FIRST + growth * 50).expect("the device has room");
+    }
+    volume.failover().expect("it fails over");
+    let luns = Luns::new(volume.clone());
+    luns.create("db", LUN_BLOCKS * 4096).expect("a LUN");
+    let db = luns.find("db").expect("it exists").file;
+    write(&volume, db, 0, 60, &mut rng);
+    volume.flush().expect("it flushes");
+    let held = volume.create_snapshot("held").expect("a snapshot");
+    volume.hold_snapshot(held.id, true).expect("it is held");
+    for number in 0..3 {
+        write(&volume, db, 20 * number, 4, &mut rng);
+        volume.punch(db, Lba(10 * number + 5), 3).expect("it is punched");
+        volume.flush().expect("it flushes");
+    }
+    let shown = shown(&volume);
+    Made { files: vec![("volume.img", bytes(&device))], shown: vec![("volume", shown)] }
+}
+
 /// Lives it.
 pub fn lived() -> Made {
     let mut rng = Rng::new(1);

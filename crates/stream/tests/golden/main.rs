@@ -2,7 +2,7 @@
 //!
 //! `vN/` holds what version N wrote: a volume in the middle of its life (flushed writes wait in its intent log), a destination in the
 //! middle of its (blocks in the redirect area), a baseline and an update, and in `shown.txt` all that they show. `v1-superblock-v2/` holds a
-//! volume with its intent log on a device of its own, and that device; `dump-vN/` an image dump of version N in two parts and one against it. They are never made anew. A format change adds the next folder: raise the versions, set `NEWEST` to it, and run
+//! volume with its intent log on a device of its own, and that device, `v1-superblock-v3/` one of many segments; `dump-vN/` an image dump of version N in two parts and one against it. They are never made anew. A format change adds the next folder: raise the versions, set `NEWEST` to it, and run
 //! `cargo test -p cairn-stream --test golden -- --ignored golden_images_are_written`. `docs/format.md` has the whole recipe.
 
 mod dumps;
@@ -26,6 +26,10 @@ use shown::{compared, shown, sound};
 const VERSIONS: &[&str] = &["v1"];
 /// Where the images of this program's version are.
 const NEWEST: &str = "v1";
+/// Every version of the superblock that has more than 16 segments.
+const VERSIONS_IN_PIECES: &[&str] = &["v1-superblock-v3"];
+/// Where the image of this program's version of that superblock is.
+const NEWEST_IN_PIECES: &str = "v1-superblock-v3";
 /// Every version of the superblock that names a log device.
 const VERSIONS_WITH_LOG: &[&str] = &["v1-superblock-v2"];
 /// Where the images of this program's version of that superblock are.
@@ -63,7 +67,7 @@ fn expected(version: &str, heading: &str) -> String {
 
 #[test]
 fn golden_volume_opens_with_everything_that_was_flushed() {
-    for version in VERSIONS {
+    for version in VERSIONS.iter().chain(VERSIONS_IN_PIECES) {
         let device = device(version, "volume.img.zst");
         let volume = open(&device);
         assert!(volume.status().dirty > 0, "{version}: the log was replayed");
@@ -74,7 +78,7 @@ fn golden_volume_opens_with_everything_that_was_flushed() {
 
 #[test]
 fn golden_volume_goes_on_living() {
-    for version in VERSIONS {
+    for version in VERSIONS.iter().chain(VERSIONS_IN_PIECES) {
         let device = device(version, "volume.img.zst");
         let volume = open(&device);
         let before = shown(&volume);
@@ -159,20 +163,24 @@ fn golden_streams_bring_what_they_brought() {
 fn this_version_has_golden_images() {
     assert_eq!((NEWEST, VERSION, STREAM_VERSION), ("v1", 1, 1), "read the head of this file");
     assert!(VERSIONS.contains(&NEWEST));
-    assert_eq!((NEWEST_WITH_LOG, SUPERBLOCK_VERSION), ("v1-superblock-v2", 2), "read the head of this file");
-    assert!(VERSIONS_WITH_LOG.contains(&NEWEST_WITH_LOG));
+    assert_eq!((NEWEST_IN_PIECES, SUPERBLOCK_VERSION), ("v1-superblock-v3", 3), "read the head of this file");
+    assert!(VERSIONS_WITH_LOG.contains(&NEWEST_WITH_LOG) && VERSIONS_IN_PIECES.contains(&NEWEST_IN_PIECES));
 }
 
 #[test]
 #[ignore = "writes the golden images of a new version; those of a released one are never made anew"]
 fn golden_images_are_written() {
     let is_there = |version: &str| folder(version).join("shown.txt").exists();
-    assert!(!is_there(NEWEST) || !is_there(NEWEST_WITH_LOG), "both exist and stay as they are");
+    let all = [NEWEST, NEWEST_WITH_LOG, NEWEST_IN_PIECES];
+    assert!(!all.into_iter().all(is_there), "all exist and stay as they are");
     if !is_there(NEWEST) {
         keep(NEWEST, &life::lived());
     }
     if !is_there(NEWEST_WITH_LOG) {
         keep(NEWEST_WITH_LOG, &life::lived_with_log());
+    }
+    if !is_there(NEWEST_IN_PIECES) {
+        keep(NEWEST_IN_PIECES, &life::lived_in_pieces());
     }
 }
 
