@@ -78,23 +78,18 @@ pub(crate) fn grow_layout(layout: &mut Layout, more: u64) {
     let of = |layout: &Layout, kind| -> u64 {
         layout.segments.iter().filter(|s| s.kind == kind).map(|s| s.blocks).sum()
     };
+    let (have, need) = (of(layout, SegmentKind::Have), have_blocks(of(layout, SegmentKind::Space) + more));
     let redirects = of(layout, SegmentKind::Redirect) > 0;
-    let redirects_first = layout.segments.last().is_some_and(|last| last.kind == SegmentKind::Redirect);
-    if redirects && redirects_first {
-        append_segment(layout, SegmentKind::Redirect, more);
-    } else {
-        append_segment(layout, SegmentKind::Space, more);
+    let (first, last) = match layout.segments.last().map(|last| last.kind) {
+        Some(SegmentKind::Redirect) => (SegmentKind::Redirect, Some(SegmentKind::Space)),
+        _ => (SegmentKind::Space, redirects.then_some(SegmentKind::Redirect)),
+    };
+    append_segment(layout, first, more);
+    if have > 0 && need > have {
+        append_segment(layout, SegmentKind::Have, (need - have).max(have));
     }
-    let have = of(layout, SegmentKind::Have);
-    let space = of(layout, SegmentKind::Space) + if redirects_first { more } else { 0 };
-    let missing = have_blocks(space).saturating_sub(have);
-    if have > 0 && missing > 0 {
-        append_segment(layout, SegmentKind::Have, missing.max(have));
-    }
-    if redirects_first {
-        append_segment(layout, SegmentKind::Space, more);
-    } else if redirects {
-        append_segment(layout, SegmentKind::Redirect, more);
+    if let Some(last) = last {
+        append_segment(layout, last, more);
     }
 }
 
