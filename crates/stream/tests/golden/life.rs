@@ -90,6 +90,22 @@ pub fn open_with_log(device: &Arc<MemoryDevice>, log: &Arc<MemoryDevice>) -> Arc
     Volume::open_with_log(device.clone(), &[log], options).expect("the volume opens with its log")
 }
 
+/// The work of a shorter life; in the end the log has flushes that no consistency point has.
+fn work_shortly(volume: &Arc<Volume>, rng: &mut Rng) {
+    let luns = Luns::new(volume.clone());
+    luns.create("db", LUN_BLOCKS * 4096).expect("a LUN");
+    let db = luns.find("db").expect("it exists").file;
+    write(volume, db, 0, 60, rng);
+    volume.flush().expect("it flushes");
+    let held = volume.create_snapshot("held").expect("a snapshot");
+    volume.hold_snapshot(held.id, true).expect("it is held");
+    for number in 0..3 {
+        write(volume, db, 20 * number, 4, rng);
+        volume.punch(db, Lba(10 * number + 5), 3).expect("it is punched");
+        volume.flush().expect("it flushes");
+    }
+}
+
 /// A shorter life, of a volume with its intent log on a device of its own; in the end the log has flushes that no consistency point has.
 pub fn lived_with_log() -> Made {
     let mut rng = Rng::new(2);
@@ -99,18 +115,7 @@ pub fn lived_with_log() -> Made {
     let new = NewLog { device: &*log, id: LogId(*b"the golden log.!") };
     Volume::format_with_log(&*device, &new, &options, &*clock()).expect("it is formatted");
     let volume = open_with_log(&device, &log);
-    let luns = Luns::new(volume.clone());
-    luns.create("db", LUN_BLOCKS * 4096).expect("a LUN");
-    let db = luns.find("db").expect("it exists").file;
-    write(&volume, db, 0, 60, &mut rng);
-    volume.flush().expect("it flushes");
-    let held = volume.create_snapshot("held").expect("a snapshot");
-    volume.hold_snapshot(held.id, true).expect("it is held");
-    for number in 0..3 {
-        write(&volume, db, 20 * number, 4, &mut rng);
-        volume.punch(db, Lba(10 * number + 5), 3).expect("it is punched");
-        volume.flush().expect("it flushes");
-    }
+    work_shortly(&volume, &mut rng);
     let shown = shown(&volume);
     Made {
         files: vec![("volume.img", bytes(&device)), ("log.img", bytes(&log))],
@@ -126,18 +131,7 @@ pub fn lived_in_pieces() -> Made {
         volume.grow(BLOCKS_AT_FIRST + growth * 50).expect("the device has room");
     }
     volume.failover().expect("it fails over");
-    let luns = Luns::new(volume.clone());
-    luns.create("db", LUN_BLOCKS * 4096).expect("a LUN");
-    let db = luns.find("db").expect("it exists").file;
-    write(&volume, db, 0, 60, &mut rng);
-    volume.flush().expect("it flushes");
-    let held = volume.create_snapshot("held").expect("a snapshot");
-    volume.hold_snapshot(held.id, true).expect("it is held");
-    for number in 0..3 {
-        write(&volume, db, 20 * number, 4, &mut rng);
-        volume.punch(db, Lba(10 * number + 5), 3).expect("it is punched");
-        volume.flush().expect("it flushes");
-    }
+    work_shortly(&volume, &mut rng);
     let shown = shown(&volume);
     Made { files: vec![("volume.img", bytes(&device))], shown: vec![("volume", shown)] }
 }
