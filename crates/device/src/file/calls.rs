@@ -68,6 +68,12 @@ pub(super) fn lock(file: &File, shared: bool) -> io::Result<()> {
     retry(|| unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) })
 }
 
+/// Gives the lock of the file back, whoever else has the open file. What fails here goes when the last of them closes it.
+pub(super) fn unlock(file: &File) {
+    // SAFETY: the call takes no memory of ours.
+    let _ = retry(|| unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) });
+}
+
 /// Switches direct I/O on or off for this open file.
 pub(super) fn set_direct(file: &File, on: bool) -> io::Result<()> {
     // SAFETY: the call takes no memory of ours.

@@ -393,6 +393,14 @@ impl Device for FileDevice {
     }
 }
 
+impl Drop for FileDevice {
+    /// The lock goes now, and not with the last of those who have the open file: a program that is being started has it until its exec, and
+    /// a ring of a thread that does nothing may have it for a transfer that a worker of the kernel was late to let go of.
+    fn drop(&mut self) {
+        calls::unlock(&self.file);
+    }
+}
+
 /// True when io_uring works in this process; says so once if not.
 fn rings_work() -> bool {
     static SAID: Once = Once::new();

@@ -110,6 +110,16 @@ fn second_opener_is_told_that_it_is_busy_and_readers_share() {
 }
 
 #[test]
+fn lock_goes_with_the_device_though_the_kernel_has_its_file_still() {
+    let (_folder, path) = place();
+    let device = FileDevice::create(&path, MIB).unwrap();
+    // What a program that is being started has of it until its exec, and a ring until its thread uses it again.
+    let _still = device.file.try_clone().unwrap();
+    drop(device);
+    FileDevice::open(&path, FileOptions::default()).unwrap();
+}
+
+#[test]
 fn errors_of_opening_name_the_path_and_the_reason() {
     let (folder, path) = place();
     let missing = FileDevice::open(&path, FileOptions::default()).unwrap_err();
