@@ -281,6 +281,46 @@ fn mirror_follows_no_mirror_that_is_behind_it() {
     }
 }
 
+/// Nobody of them takes writes, and to each of them the other one has nothing new.
+#[test]
+fn mirrors_that_follow_each_other_say_so_until_one_has_a_source_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = source(dir.path());
+    let mut ring: Vec<Running> =
+        ["one", "two", "three"].iter().map(|name| Running::start(dir.path(), name)).collect();
+    // The first of them gets the newest image: no mirror follows one that is behind it.
+    for mirror in ring.iter_mut().rev() {
+        mirror.stay();
+        mirror.good(&["mirror", "create", "vol0", &first.invite()]);
+    }
+    let told = |mirror: &Running, args: &[&str]| {
+        let told = mirror.bad(13, "wrong-role", args);
+        assert!(told.contains("follows itself"), "{told}");
+    };
+    for members in 2..=3 {
+        for at in 1..members {
+            ring[at].good(&["mirror", "repoint", "vol0", &ring[at - 1].invite()]);
+        }
+        told(&ring[0], &["mirror", "repoint", "vol0", &ring[members - 1].invite()]);
+        for mirror in &ring[..members] {
+            told(mirror, &["mirror", "update", "vol0"]);
+            let shown = status(mirror);
+            let next = shown["problem"]["next"].as_str().unwrap_or_default();
+            assert!(next.contains("cairn mirror repoint vol0"), "{shown}");
+        }
+        ring[0].kill();
+        ring[0].restart();
+        told(&ring[1], &["mirror", "update", "vol0"]);
+        // From there on they follow one that takes writes.
+        ring[0].good(&["mirror", "repoint", "vol0", &first.invite()]);
+        write(&first, 1 << 20, members as u8, 64 << 10);
+        for mirror in &ring[..members] {
+            mirror.good(&["mirror", "update", "vol0"]);
+            assert_eq!(content(mirror), content(&first));
+        }
+    }
+}
+
 #[test]
 fn mirror_that_is_paused_is_repointed_and_stays_paused() {
     let dir = tempfile::tempdir().unwrap();

@@ -81,7 +81,7 @@ impl Destination {
             answer => return Err(unexpected(answer)),
         };
         // Where nothing was due, it has waited for so long before it said that.
-        self.heard(status, if due { asked } else { asked + pace.wait });
+        self.heard_ahead(status, if due { asked } else { asked + pace.wait })?;
         if due { self.step(client, work).map(Some) } else { Ok(None) }
     }
 }

@@ -2,8 +2,8 @@
 
 use std::cell::RefCell;
 use std::io::{Read, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cairn_base::{BLOCK_SIZE, Checksum, SnapshotId, Timestamp};
@@ -20,6 +20,7 @@ use crate::lag::{Contact, Lag, Loss, SourceStatus};
 use crate::locks::Mutex;
 use crate::message::{Answer, CLAIMS_MAX, Request, Stance, StatusOf, Update, claims_bytes};
 use crate::relationship::Relationship;
+use crate::route::{Hop, Route};
 use crate::source::Source;
 
 /// How a destination is.
@@ -153,6 +154,8 @@ pub struct Destination {
     pub(crate) source_volume: String,
     pub(crate) relationship: Relationship,
     options: Mutex<Options>,
+    /// What it is called in the routes of images.
+    hop: OnceLock<Hop>,
     /// When this was made, by the clock that is never set.
     began: Duration,
     pub(crate) inner: Mutex<Inner>,
@@ -183,6 +186,7 @@ impl Destination {
             source_volume,
             relationship,
             options,
+            hop: OnceLock::new(),
             inner: Mutex::new(Inner {
                 state,
                 contact,
@@ -445,7 +449,7 @@ impl Destination {
         };
         let (target, name, full_blocks, left_out, sent_before, in_memory, status) = match answer {
             Answer::UpToDate(status) => {
-                self.heard(status, asked_at);
+                self.heard_ahead(status, asked_at)?;
                 let shown = self.volume.status().cursor.snapshot;
                 return Ok(TransferReport {
                     full_blocks: status.used,
@@ -458,7 +462,7 @@ impl Destination {
             Answer::Refused(Refusal::NoCommonBase { blocks }) => return Err(self.price(&receiver, blocks)),
             answer => return Err(unexpected(answer)),
         };
-        self.heard(status, asked_at);
+        self.heard_ahead(status, asked_at)?;
         let mut seen = TransferProgress {
             snapshot: name,
             blocks: 0,
@@ -652,6 +656,29 @@ impl Destination {
         let mut inner = self.inner.lock();
         (inner.contact, inner.heard) = (Some(contact), Some(said));
         contact
+    }
+
+    /// Notes what the source says of itself, of which an image is wanted.
+    ///
+    /// # Errors
+    /// [`MirrorError::FollowsItself`] where what it has came from here.
+    pub(crate) fn heard_ahead(&self, status: SourceStatus, asked: Duration) -> Result<(), MirrorError> {
+        self.heard(status, asked);
+        match self.hop.get().is_some_and(|own| status.route.has(*own)) {
+            true => Err(MirrorError::FollowsItself),
+            false => Ok(()),
+        }
+    }
+
+    /// The volumes that what is here came through, itself first, for the mirrors of this one. `own` is what it is called by those who tell a route.
+    pub fn route(&self, own: Hop) -> Route {
+        let heard = self.contact().filter(|_| self.received().is_some());
+        Route::through(own, heard.map(|contact| contact.status.route).unwrap_or_default())
+    }
+
+    /// Tells what it is called in routes: it does not follow a source that has from here what it gives.
+    pub fn know_hop(&self, own: Hop) {
+        let _ = self.hop.set(own);
     }
 
     /// Blocks that unfinished transfers have brought: a transfer that goes on finds them, and a failover drops them.

@@ -193,6 +193,11 @@ pub enum MirrorError {
         /// The snapshot.
         snapshot: String,
     },
+    /// What its source has to give came from here.
+    #[error(
+        "this mirror follows itself: its source is a mirror of it, or of one of its mirrors, and no volume of that ring takes writes"
+    )]
+    FollowsItself,
     /// The other side does not take writes either, so there is nothing to follow.
     #[error("the other side is not the source of this volume now: {0}")]
     NotAhead(&'static str),

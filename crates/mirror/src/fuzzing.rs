@@ -12,6 +12,7 @@ use crate::message::{
 };
 use crate::relationship::Relationship;
 use crate::roles::{Departure, Standing, Successor};
+use crate::route::{Hop, Route};
 use crate::wire::{Frame, read_frame, write_frame};
 
 /// The frames at the start of `bytes`, each with the bytes that writing it again gives.
@@ -95,6 +96,7 @@ fn status() -> SourceStatus {
         base_taken: Some(Timestamp(1_600_000_000_000_000_000)),
         first_change: None,
         blocks_behind: 12,
+        route: Route::through(Hop::of(b"server", "vol0"), Route::default()),
     }
 }
 

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use cairn_base::{BLOCK_SIZE, SnapshotId, Timestamp};
 
+use crate::route::Route;
+
 /// What a source says of itself and of a mirror's lag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SourceStatus {
@@ -21,6 +23,8 @@ pub struct SourceStatus {
     pub first_change: Option<Timestamp>,
     /// Blocks that changed since the base.
     pub blocks_behind: u64,
+    /// The volumes that what it gives came through, itself first.
+    pub route: Route,
 }
 
 /// The last that a destination heard of its source. Kept by the server, so that it survives a restart.

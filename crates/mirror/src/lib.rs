@@ -27,6 +27,7 @@ mod offer;
 mod relationship;
 mod relay;
 mod roles;
+mod route;
 #[cfg(all(test, feature = "shuttle"))]
 #[path = "tests/schedules.rs"]
 mod schedules;
@@ -54,4 +55,5 @@ pub use message::{HEIRS_MAX, PROTOCOL_VERSION};
 pub use offer::SourceVolumes;
 pub use relationship::{InvalidPeerName, PeerName, Relationship};
 pub use roles::{Departure, GiveTogether, GiveWay, Heir, Standing, Successor};
+pub use route::{HOPS_MAX, Hop, Route};
 pub use source::Source;

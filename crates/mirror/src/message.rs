@@ -12,10 +12,11 @@ use crate::error::{MirrorError, NackReason, Refusal};
 use crate::lag::SourceStatus;
 use crate::relationship::Relationship;
 use crate::roles::{Departure, Standing, Successor};
+use crate::route::{HOPS_MAX, Route};
 use crate::wire::{Body, Frame, Parser};
 
 /// The version of everything after the hello. Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 7;
+pub const PROTOCOL_VERSION: u32 = 8;
 /// Volumes whose roles change together at most, in one message.
 pub const HEIRS_MAX: usize = 64;
 const MAGIC: u64 = u64::from_le_bytes(*b"CAIRNMIR");
@@ -670,13 +671,15 @@ impl Answer {
 }
 
 fn put_status(body: Body, status: &SourceStatus) -> Body {
-    body.u64(status.now.0)
+    let body = body
+        .u64(status.now.0)
         .u64(status.blocks)
         .u64(status.used)
         .u64(status.base.0)
         .option(status.base_taken.map(|at| at.0))
         .option(status.first_change.map(|at| at.0))
-        .u64(status.blocks_behind)
+        .u64(status.blocks_behind);
+    status.route.numbers().into_iter().fold(body, Body::u64)
 }
 
 fn parse_status(parser: &mut Parser<'_>) -> Result<SourceStatus, MirrorError> {
@@ -688,7 +691,16 @@ fn parse_status(parser: &mut Parser<'_>) -> Result<SourceStatus, MirrorError> {
         base_taken: parser.option()?.map(Timestamp),
         first_change: parser.option()?.map(Timestamp),
         blocks_behind: parser.blocks()?,
+        route: parse_route(parser)?,
     })
+}
+
+fn parse_route(parser: &mut Parser<'_>) -> Result<Route, MirrorError> {
+    let mut numbers = [0; HOPS_MAX];
+    for number in &mut numbers {
+        *number = parser.u64()?;
+    }
+    Ok(numbers.into())
 }
 
 fn put_standing(body: Body, standing: &Standing) -> Body {

@@ -10,6 +10,7 @@ use crate::error::Refusal;
 use crate::lag::Lag;
 use crate::relationship::{PeerName, Relationship};
 use crate::roles::{Departure, GiveTogether, GiveWay, Heir, Successor};
+use crate::route::Route;
 
 /// The volumes that a source offers.
 pub trait SourceVolumes {
@@ -60,6 +61,11 @@ pub trait SourceVolumes {
     /// How far behind its own source a volume is that is a destination itself; none when it is none, or nothing is known: then its mirrors count from the image that it shows.
     fn upstream_lag(&self, _volume: &str) -> Option<Lag> {
         None
+    }
+
+    /// The volumes that what a volume gives came through, itself first; none where nobody is to be told.
+    fn route(&self, _volume: &str) -> Route {
+        Route::default()
     }
 
     /// Waits, for no longer than so, on behalf of a destination that follows continuously. False when nobody may wait (any more): it is answered at once.

@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use cairn_base::{BLOCK_SIZE, Checksum, Clock, SnapshotId, Timestamp};
 use cairn_mirror::{
-    Birth, Client, Compression, Contact, Destination, MirrorError, Options, Refusal, SourceStatus,
+    Birth, Client, Compression, Contact, Destination, HOPS_MAX, Hop, MirrorError, Options, Refusal, Route,
+    SourceStatus,
 };
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
@@ -154,6 +155,9 @@ struct Heard {
     base_taken_ns: Option<u64>,
     first_change_ns: Option<u64>,
     blocks_behind: u64,
+    /// Numbers of a [`Route`].
+    #[serde(default)]
+    route: [u64; HOPS_MAX],
 }
 
 impl From<Contact> for Heard {
@@ -168,6 +172,7 @@ impl From<Contact> for Heard {
             base_taken_ns: status.base_taken.map(|taken| taken.0),
             first_change_ns: status.first_change.map(|first| first.0),
             blocks_behind: status.blocks_behind,
+            route: status.route.numbers(),
         }
     }
 }
@@ -182,6 +187,7 @@ impl From<Heard> for Contact {
             base_taken: heard.base_taken_ns.map(Timestamp),
             first_change: heard.first_change_ns.map(Timestamp),
             blocks_behind: heard.blocks_behind,
+            route: heard.route.into(),
         };
         Contact { at: Timestamp(heard.at_ns), status }
     }
@@ -408,6 +414,18 @@ impl Mirrors {
         if relation.is_failed_over() { None } else { relation.destination.lag() }
     }
 
+    /// The volumes that what a volume gives came through, itself first.
+    pub(crate) fn route(&self, name: &str) -> Route {
+        let own = self.hop(name);
+        let relation = self.relations.lock().get(name).cloned().filter(|relation| !relation.is_failed_over());
+        relation.map_or(Route::through(own, Route::default()), |relation| relation.destination.route(own))
+    }
+
+    /// What a volume is called there.
+    fn hop(&self, name: &str) -> Hop {
+        Hop::of(String::from(self.identity.fingerprint).as_bytes(), name)
+    }
+
     /// Refuses to delete the volume of a mirror that still follows its source.
     pub(crate) fn refuse_if_followed(&self, name: &str) -> Result<(), ServerError> {
         if self.volumes.get(name).is_ok_and(|open| open.is_destination()) {
@@ -601,6 +619,7 @@ impl Mirrors {
             return Err(ServerError::Ending);
         }
         relation.take_wishes(manner.hold);
+        relation.destination.know_hop(self.hop(&relation.name));
         relation.destination.set_relay(self.source.clone());
         relation.destination.set_keeper(self.groups.keeper(&relation.name));
         relation.set_pace(now_ms(&*self.clock));

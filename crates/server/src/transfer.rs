@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cairn_base::BLOCK_SIZE;
 use cairn_mirror::{
     Client, Departure, Destination, GiveTogether, GiveWay, Heir, Lag, LunAccess, MirrorError, Pace, PeerName,
-    Refusal, Relationship, Source, SourceVolumes, Successor, Threads, TransferKind, TransferReport,
+    Refusal, Relationship, Route, Source, SourceVolumes, Successor, Threads, TransferKind, TransferReport,
 };
 use cairn_volume::{Snapshot, Volume};
 
@@ -157,6 +157,10 @@ impl SourceVolumes for Offered<'_> {
         self.mirrors.upstream_lag(volume)
     }
 
+    fn route(&self, volume: &str) -> Route {
+        self.mirrors.route(volume)
+    }
+
     fn access(&self, volume: &str) -> Result<Vec<LunAccess>, Refusal> {
         self.mirrors.access_of(volume).map_err(|error| {
             tracing::warn!(volume, %error, "a mirror is not told who may use the LUNs here");
@@ -288,7 +292,7 @@ pub(crate) fn error_kind(error: &MirrorError) -> ErrorKind {
         },
         MirrorError::Volume(error) => volume_kind(error),
         MirrorError::Busy => ErrorKind::Busy,
-        MirrorError::FailedOver => ErrorKind::WrongRole,
+        MirrorError::FailedOver | MirrorError::FollowsItself => ErrorKind::WrongRole,
         MirrorError::CompareNeeded { .. } | MirrorError::Undecided { .. } => ErrorKind::Diverged,
         MirrorError::NotAhead(_) => ErrorKind::WrongRole,
         MirrorError::Locked { .. } | MirrorError::Withheld { .. } => ErrorKind::Diverged,
@@ -344,6 +348,9 @@ pub(crate) fn error_next(volume: &str, error: &MirrorError) -> String {
         },
         MirrorError::Volume(error) => volume_next(volume, error),
         MirrorError::CompareNeeded { .. } => format!("`cairn mirror update {volume} --compare`"),
+        MirrorError::FollowsItself => format!(
+            "give this mirror a source that takes writes with `cairn mirror repoint {volume} TOKEN`, or have one volume of the ring take writes with `cairn mirror failover {volume}` there; where one does by now, its mirrors say so with their next update"
+        ),
         MirrorError::FailedOver => format!(
             "let the other side follow with `cairn mirror resync` there, or give up what was written here with `cairn mirror resync {volume}`"
         ),

@@ -17,6 +17,7 @@ use crate::message::StatusOf;
 use crate::offer::SourceVolumes;
 use crate::relationship::{PeerName, name_in, prefix, split};
 use crate::relay::{add_lag, shown};
+use crate::route::Route;
 
 impl Source {
     /// Answers a destination that asks how far behind it is.
@@ -129,12 +130,13 @@ impl Source {
     }
 }
 
-/// The lag of a mirror, with that of the volume itself where it is a destination. One that has heard nothing of its own source may lack all that came there since its image.
+/// The lag of a mirror, with that of the volume itself where it is a destination, and the route of what it gives. One that has heard nothing of its own source may lack all that came there since its image.
 pub(super) fn whole_lag(
     status: SourceStatus,
     volumes: &dyn SourceVolumes,
     (volume, name): (&Arc<Volume>, &str),
 ) -> SourceStatus {
+    let status = SourceStatus { route: volumes.route(name), ..status };
     match (volumes.upstream_lag(name), shown(volume)) {
         (Some(lag), _) => add_lag(status, lag),
         (None, Some(image)) => {
@@ -196,5 +198,6 @@ pub(crate) fn status_of(
         base_taken: taken,
         first_change: behind.and_then(|behind| behind.first_change),
         blocks_behind: behind.map_or(status.active + status.dirty, |behind| behind.blocks),
+        route: Route::default(),
     })
 }

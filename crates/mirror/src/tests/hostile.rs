@@ -10,7 +10,7 @@ use super::harness::{One, Pair};
 use crate::message::{Answer, Began, PROTOCOL_VERSION, Request, Stance, StatusOf, Update};
 use crate::relationship::split;
 use crate::wire::{Frame, read_frame, write_frame};
-use crate::{Client, MirrorError, PeerName, Refusal, Relationship, SourceStatus, Work};
+use crate::{Client, MirrorError, PeerName, Refusal, Relationship, Route, SourceStatus, Work};
 
 /// Says what was put in, and swallows what it is told.
 struct Says(Cursor<Vec<u8>>);
@@ -143,6 +143,7 @@ fn text_that_tells_a_terminal_what_to_do_is_no_message() {
         base_taken: None,
         first_change: None,
         blocks_behind: 6,
+        route: Route::default(),
     };
     let parsed = |name: &str| {
         let name = name.to_owned();
@@ -169,6 +170,7 @@ fn numbers_of_blocks_that_no_volume_has_are_no_message() {
         base_taken: None,
         first_change: None,
         blocks_behind,
+        route: Route::default(),
     };
     let transfer = |full_blocks: u64, left_out: u64, sent_before: u64, in_memory: u64| Answer::Transfer {
         target: SnapshotId(1),

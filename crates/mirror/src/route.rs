@@ -1,0 +1,56 @@
+//! The route of an image: the volumes that it came through, for cascades that end in themselves.
+//!
+//! Two mirrors that are repointed at each other, or more of them in a ring, would all call themselves up to date for ever, though nobody of them takes writes. So a
+//! source tells along with its lag which volume of which server it is, and, where it shows what it has received, what its own source has told of that. A
+//! destination that finds itself there follows itself ([`MirrorError::FollowsItself`](crate::MirrorError::FollowsItself)).
+//!
+//! A volume that shows what was written to it ends the route, whatever it was before. What a source has heard of its own source may be from before a change of roles there: what it says is right
+//! again once it has heard of that.
+
+use cairn_base::Checksum;
+
+/// Volumes in a route: those nearest to the one that tells it. A ring of more is not found out by it, but by its lag.
+pub const HOPS_MAX: usize = 8;
+
+/// A volume on a server, as a number that means nothing anywhere else; not 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hop(u64);
+
+impl Hop {
+    /// Of a volume; `server` is what tells its server from all others.
+    pub fn of(server: &[u8], volume: &str) -> Self {
+        let Checksum(digest) = Checksum::of_pieces([server, volume.as_bytes()].into_iter());
+        let number = digest.first_chunk().copied().map(u64::from_le_bytes).unwrap_or_default();
+        Self(number.max(1))
+    }
+}
+
+/// Volumes that an image came through, the last one first; 0 for none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Route([u64; HOPS_MAX]);
+
+impl Route {
+    /// The route of what came through `hop` last, and through `before` until then.
+    pub fn through(hop: Hop, before: Route) -> Self {
+        let mut hops = before.0;
+        hops.rotate_right(1);
+        hops[0] = hop.0;
+        Self(hops)
+    }
+
+    /// Whether it goes through a volume.
+    pub fn has(&self, hop: Hop) -> bool {
+        self.0.contains(&hop.0)
+    }
+
+    /// As numbers, for a message or a document.
+    pub fn numbers(&self) -> [u64; HOPS_MAX] {
+        self.0
+    }
+}
+
+impl From<[u64; HOPS_MAX]> for Route {
+    fn from(numbers: [u64; HOPS_MAX]) -> Self {
+        Self(numbers)
+    }
+}
