@@ -3,6 +3,9 @@
 //! The downside: a ring per thread costs some tens of KiB, and threads do not share one submission. Flushes do not
 //! go through the ring: the kernel hands them to a worker thread, while the calling thread has nothing to do but
 //! wait, so `fdatasync` in the calling thread saves two switches.
+//!
+//! Some transfers end in a worker of the kernel, which may let go of the open file after the thread has its answer; with deferred task work that
+//! counts only once the thread uses its ring again, or ends. Until then the file is open, whoever has closed it: so its lock is given back by hand.
 
 use std::cell::RefCell;
 use std::fs::File;
