@@ -349,7 +349,7 @@ pub(crate) fn error_next(volume: &str, error: &MirrorError) -> String {
         MirrorError::Volume(error) => volume_next(volume, error),
         MirrorError::CompareNeeded { .. } => format!("`cairn mirror update {volume} --compare`"),
         MirrorError::FollowsItself => format!(
-            "give this mirror a source that takes writes with `cairn mirror repoint {volume} TOKEN`, or have one volume of the ring take writes with `cairn mirror failover {volume}` there; where one does by now, its mirrors say so with their next update"
+            "give this mirror a source that takes writes with `cairn mirror repoint {volume} TOKEN`, or have one volume of the ring take writes with `cairn mirror failover` on its server; where one does by now, its mirrors say so with their next update"
         ),
         MirrorError::FailedOver => format!(
             "let the other side follow with `cairn mirror resync` there, or give up what was written here with `cairn mirror resync {volume}`"
