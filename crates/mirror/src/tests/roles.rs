@@ -15,8 +15,8 @@ use cairn_volume::{Divergence, Role, Volume, VolumeError};
 
 use super::harness::{BLOCKS, Content, Pair, Trouble, assert_clean, content, fingerprint, open};
 use crate::{
-    Compression, Destination, DestinationState, GivesUp, MirrorError, Refusal, Relationship, Standing,
-    Successor, TransferKind,
+    Compression, Contact, Destination, DestinationState, GivesUp, Hop, MirrorError, Refusal, Relationship,
+    Route, SourceStatus, Standing, Successor, TransferKind,
 };
 
 fn successor() -> Successor {
@@ -565,6 +565,30 @@ fn side_that_was_given_a_role_and_has_not_taken_it_gives_no_image_to_the_side_th
     pair.swap();
     pair.update().expect("an update");
     pair.assert_mirrored();
+}
+
+/// Else the one that is to take over would find itself there, and never get the last image: what it had from the old source is in what that asks it meanwhile.
+#[test]
+fn side_that_gives_its_role_away_is_where_the_route_begins_until_it_shows_what_it_received() {
+    let mut pair = Pair::new(13);
+    let mut rng = Rng::new(13);
+    pair.write(pair.files[0], 0, 100, &mut rng);
+    let (first, second) = (Hop::of(b"first", "vol0"), Hop::of(b"second", "vol0"));
+    let mirror = pair.mirror();
+    pair.update_with(&mirror, Trouble::default()).expect("a baseline");
+    let contact = mirror.contact().expect("it was heard of");
+    let route = Route::through(second, Route::through(first, Route::default()));
+    let contact = Contact { status: SourceStatus { route, ..contact.status }, ..contact };
+    pair.write(pair.files[0], 0, 50, &mut rng);
+    let target = pair.converse(|client| mirror.ask_for_role(client, successor())).expect("it is handed over");
+    let old =
+        Destination::new(pair.source.clone(), "vol0", mirror.relationship, pair.compression, Some(contact));
+    assert_eq!(old.route(first), Route::through(first, Route::default()), "it was written there");
+    pair.update_with(&mirror, Trouble::default()).expect("the last update");
+    mirror.take_over(target).expect("it takes over");
+    pair.swap();
+    pair.update().expect("an update");
+    assert!(old.route(first).has(second), "it shows what it received");
 }
 
 #[test]
