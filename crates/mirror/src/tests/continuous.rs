@@ -9,10 +9,10 @@ use std::time::Duration;
 use cairn_base::{Mutex, Rng, SnapshotId};
 use cairn_volume::Volume;
 
-use super::harness::{Cut, Pair, Trouble};
+use super::harness::{Cut, Pair, Trouble, fingerprint};
 use crate::{
-    Client, Destination, MirrorError, Pace, PeerName, Refusal, SourceVolumes, TransferKind, TransferReport,
-    Work,
+    Client, Destination, Hop, MirrorError, Pace, PeerName, Refusal, Route, SourceVolumes, TransferKind,
+    TransferReport, Work,
 };
 
 /// Every change is due at once, and nobody waits for one.
@@ -331,4 +331,46 @@ fn a_source_that_has_given_its_role_away_is_not_followed_by_others() {
     pair.source.demote("elsewhere", false).expect("it becomes a destination");
     let refused = pair.converse(|client| follow(&mirror, client, AT_ONCE));
     assert!(matches!(refused, Err(MirrorError::Refused(Refusal::NotASource))), "{refused:?}");
+}
+
+/// A volume that has what it gives from one that a mirror of it is called.
+struct Ringed(Arc<Volume>, Hop);
+
+impl SourceVolumes for Ringed {
+    fn volume(&self, _name: &str, _peer: &PeerName) -> Result<Arc<Volume>, Refusal> {
+        Ok(self.0.clone())
+    }
+
+    fn route(&self, _volume: &str) -> Route {
+        Route::through(Hop::of(b"source", "vol0"), Route::through(self.1, Route::default()))
+    }
+}
+
+#[test]
+fn mirror_that_finds_itself_in_the_route_of_its_source_takes_nothing_from_it_by_an_update_or_while_it_follows()
+ {
+    let (pair, mut rng) = with_baseline(9);
+    let (mirror, own) = (pair.mirror(), Hop::of(b"mirror", "vol0"));
+    mirror.know_hop(own);
+    let cancel = AtomicBool::new(false);
+    let update = |mirror: &Destination, client: &mut Client<'_, UnixStream>| {
+        mirror.update(client, &mut Work { cancel: &cancel, progress: &mut |_| {}, threads: None })
+    };
+    let ring = Ringed(pair.source.clone(), own);
+    let shown = fingerprint(&pair.destination);
+    for changed in [false, true] {
+        if changed {
+            pair.write(pair.files[0], 0, 20, &mut rng);
+        }
+        let updated = pair.converse_with(&ring, |client| update(&mirror, client));
+        assert!(matches!(updated, Err(MirrorError::FollowsItself)), "changed {changed}: {updated:?}");
+        let followed = pair.converse_with(&ring, |client| follow(&mirror, client, AT_ONCE));
+        assert!(matches!(followed, Err(MirrorError::FollowsItself)), "changed {changed}: {followed:?}");
+        assert!(fingerprint(&pair.destination) == shown, "changed {changed}: nothing was taken");
+    }
+    // Another one's route is no matter, and what was begun is no hindrance.
+    let other = Ringed(pair.source.clone(), Hop::of(b"another", "vol0"));
+    pair.converse_with(&other, |client| update(&mirror, client)).expect("an update");
+    pair.assert_same();
+    assert_eq!(held(&pair).len(), 1, "the base of the next, and nothing of those that were refused");
 }
