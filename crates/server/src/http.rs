@@ -121,12 +121,15 @@ pub(crate) async fn serve(
     let wait = |mut stopped: tokio::sync::watch::Receiver<bool>| async move {
         let _ = stopped.wait_for(|stop| *stop).await;
     };
-    let local = axum::serve(control, router(server.clone())).with_graceful_shutdown(wait(stopped.clone()));
+    // Made once: served as it is, a router is made anew, all of it, for each connection, and `cairn` opens one for each thing that it asks.
+    let router = router(server);
+    let local = axum::serve(control, router.clone().into_make_service());
+    let local = local.with_graceful_shutdown(wait(stopped.clone()));
     let mut tasks = vec![tokio::spawn(local.into_future())];
     if let Some((listener, token)) = tcp {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let guarded = router(server)
+        let guarded = router
             .layer(axum::middleware::from_fn(drills::refuse_commands))
             .layer(axum::middleware::from_fn(mounts::refuse_from_afar))
             .layer(axum::middleware::from_fn(devices::refuse_paths))
