@@ -15,7 +15,8 @@
 //! little of what there is lies free in pieces ([`FREE_PART`]): what that costs has a limit, and past it a run comes in the pieces that there are.
 //!
 //! # Threads
-//! Each thread keeps some free blocks, so that most blocks come and go without the lock. It gives back those first that have been free for longest.
+//! Each thread keeps some free blocks, so that most blocks come and go without the lock. It gives back those first that have been free for longest. One that takes none, as it only writes what others have
+//! read, keeps few: what lies with it, nobody else has.
 
 #[cfg(all(test, feature = "shuttle"))]
 mod schedules;
@@ -41,6 +42,10 @@ const CHUNK_BLOCKS: usize = 32;
 pub(crate) const RUN_BLOCKS_MIN: usize = 4;
 /// Blocks that a thread keeps for itself before it gives half of them back.
 const THREAD_BLOCKS: usize = 512;
+/// The same where it has taken none since it gave back for the last [`PATIENCE`] times.
+const GIVER_BLOCKS: usize = 64;
+/// So many times half of its blocks may be surplus before a thread is one that only gives back.
+const PATIENCE: u8 = 2;
 /// Blocks that a thread without any takes at once.
 const REFILL_BLOCKS: usize = 128;
 /// While less than one in so many blocks is free, memory is added for a run that finds no whole chunk.
@@ -212,14 +217,17 @@ struct Local {
     free: Vec<&'static Header>,
     /// What is left of the chunk that runs come from; the next one is at the end.
     run: Vec<&'static Header>,
+    /// How often it may still give back before it keeps few.
+    patience: u8,
 }
 
 impl Local {
     const fn new() -> Self {
-        Self { free: Vec::new(), run: Vec::new() }
+        Self { free: Vec::new(), run: Vec::new(), patience: 0 }
     }
 
     fn take(&mut self, pool: &impl Shared) -> &'static Header {
+        self.patience = PATIENCE;
         if self.free.is_empty() {
             pool.with(|pool| pool.take(REFILL_BLOCKS, &mut self.free));
         }
@@ -236,8 +244,11 @@ impl Local {
 
     fn give_back(&mut self, header: &'static Header, pool: &impl Shared) {
         self.free.push(header);
-        if self.free.len() > THREAD_BLOCKS {
-            pool.with(|pool| pool.put(self.free.drain(..THREAD_BLOCKS / 2)));
+        let most = if self.patience > 0 { THREAD_BLOCKS } else { GIVER_BLOCKS };
+        if self.free.len() > most {
+            self.patience = self.patience.saturating_sub(1);
+            let surplus = self.free.len() - most / 2;
+            pool.with(|pool| pool.put(self.free.drain(..surplus)));
         }
     }
 

@@ -125,6 +125,14 @@ impl Segments {
         slice
     }
 
+    /// The blocks, in order, where each piece is a whole one; else as it was.
+    pub fn into_blocks(self) -> Result<impl Iterator<Item = Block>, Self> {
+        match self.pieces.len() * BLOCK_SIZE == self.length {
+            true => Ok(self.pieces.into_iter().map(|piece| piece.block)),
+            false => Err(self),
+        }
+    }
+
     /// Copies all bytes into `buffer`, which must have their length.
     pub fn copy_to(&self, buffer: &mut [u8]) {
         assert_eq!(buffer.len(), self.length, "the buffer has the length of the segments");
@@ -154,8 +162,10 @@ impl From<Block> for Segments {
 
 impl FromIterator<Segment> for Segments {
     fn from_iter<I: IntoIterator<Item = Segment>>(pieces: I) -> Self {
+        let pieces = pieces.into_iter();
         let mut segments = Self::default();
-        pieces.into_iter().for_each(|piece| segments.push(piece));
+        segments.pieces.reserve(pieces.size_hint().0);
+        pieces.for_each(|piece| segments.push(piece));
         segments
     }
 }

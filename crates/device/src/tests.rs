@@ -318,6 +318,13 @@ fn slice_of_segments_has_the_bytes_and_shares_the_blocks() {
     let mut joined = whole.slice(0, 1000);
     joined.append(whole.slice(1000, bytes.len() - 1000));
     assert_eq!(joined.to_vec(), bytes);
+    let blocks: Vec<Block> = whole.slice(4096, 8192).into_blocks().expect("whole ones").collect();
+    assert!(blocks.len() == 2 && blocks[0][..] == bytes[4096..8192] && blocks[1][..] == bytes[8192..12288]);
+    for in_pieces in [joined, whole, Segments::copy_of(&bytes[..5000])] {
+        let before = in_pieces.to_vec();
+        let as_before = in_pieces.into_blocks().err().expect("it is not of whole blocks");
+        assert_eq!(as_before.to_vec(), before);
+    }
 }
 
 #[test]

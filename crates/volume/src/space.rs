@@ -27,6 +27,16 @@ impl Space {
         )
     }
 
+    /// Bytes from the start of the device where `vbn` is read.
+    pub(crate) fn place_of(&self, vbn: Vbn, redirects: &Redirects) -> Option<u64> {
+        let slot = if redirects.is_empty() { None } else { redirects.get(vbn) };
+        let (kind, number) = match slot {
+            Some(slot) => (SegmentKind::Redirect, slot),
+            None => (SegmentKind::Space, vbn.0),
+        };
+        self.locate(kind, number).map(|(offset, _)| offset)
+    }
+
     /// Blocks of `kind` in all.
     pub(crate) fn blocks(&self, kind: SegmentKind) -> u64 {
         self.segments.iter().filter(|s| s.kind == kind).map(|s| s.blocks).sum()

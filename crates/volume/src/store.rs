@@ -191,8 +191,7 @@ impl Store {
         if !missing.is_empty() {
             missing.sort_unstable_by_key(|index| wanted[*index].pointer.vbn);
             missing.dedup_by_key(|index| wanted[*index].pointer);
-            let places: Vec<_> =
-                missing.iter().map(|index| self.locate(wanted[*index].pointer.vbn, redirects)).collect();
+            let places = self.locate_all(missing.iter().map(|index| wanted[*index].pointer.vbn), redirects);
             for (index, read) in missing.iter().zip(self.read_places(&places)) {
                 let want = &wanted[*index];
                 let verified =
@@ -220,7 +219,7 @@ impl Store {
         wanted: &[Wanted],
         redirects: &Redirects,
     ) -> Vec<Result<(), VolumeError>> {
-        let places: Vec<_> = wanted.iter().map(|want| self.locate(want.pointer.vbn, redirects)).collect();
+        let places = self.locate_all(wanted.iter().map(|want| want.pointer.vbn), redirects);
         self.read_places(&places)
             .into_iter()
             .zip(wanted)
@@ -296,13 +295,13 @@ impl Store {
 
     /// Bytes from the start of the device where `vbn` is read.
     fn locate(&self, vbn: Vbn, redirects: &Redirects) -> Option<u64> {
+        self.space.read().place_of(vbn, redirects)
+    }
+
+    /// The same of many.
+    fn locate_all(&self, vbns: impl Iterator<Item = Vbn>, redirects: &Redirects) -> Vec<Option<u64>> {
         let space = self.space.read();
-        if !redirects.is_empty()
-            && let Some(slot) = redirects.get(vbn)
-        {
-            return space.locate(SegmentKind::Redirect, slot).map(|(offset, _)| offset);
-        }
-        space.locate(SegmentKind::Space, vbn.0).map(|(offset, _)| offset)
+        vbns.map(|vbn| space.place_of(vbn, redirects)).collect()
     }
 
     /// Reads blocks at places on the device, in one batch, neighbours in one operation; unverified.
@@ -325,16 +324,21 @@ impl Store {
         let mut blocks = Vec::with_capacity(places.len());
         let mut again = Vec::new();
         for (operation, (start, count)) in operations.into_iter().zip(runs) {
-            let outcome = operation.into_data();
-            if count > 1 && outcome.as_ref().is_err_and(is_of_a_place) {
-                again.extend((0..count).map(|n| (blocks.len() + n as usize, start + n * BLOCK_SIZE as u64)));
+            match operation.into_data() {
+                Ok(data) => append_blocks(data, count as usize, &mut blocks),
+                Err(error) => {
+                    if count > 1 && is_of_a_place(&error) {
+                        let place = |n: u64| (blocks.len() + n as usize, start + n * BLOCK_SIZE as u64);
+                        again.extend((0..count).map(place));
+                    }
+                    blocks.extend((0..count).map(|_| Err(error.clone())));
+                }
             }
-            blocks.extend((0..count as usize).map(|n| match &outcome {
-                Ok(data) => whole_block(data, n),
-                Err(error) => Err(error.clone()),
-            }));
         }
         self.read_alone(&again, &mut blocks);
+        if blocks.len() == places.len() {
+            return blocks;
+        }
         let mut blocks = blocks.into_iter();
         places
             .iter()
@@ -364,7 +368,7 @@ impl Store {
         vbns: &[Vbn],
         redirects: &Redirects,
     ) -> Vec<Result<Block, DeviceError>> {
-        let places: Vec<_> = vbns.iter().map(|vbn| self.locate(*vbn, redirects)).collect();
+        let places = self.locate_all(vbns.iter().copied(), redirects);
         self.read_places(&places)
     }
 
@@ -433,18 +437,23 @@ pub(crate) fn is_of_a_place(error: &DeviceError) -> bool {
     matches!(error, DeviceError::Io { .. } | DeviceError::Corrupt { .. })
 }
 
-/// Block `n` of data that was read in whole blocks.
-fn whole_block(data: &Segments, n: usize) -> Result<Block, DeviceError> {
+/// The blocks of what was read: `count` of them.
+fn append_blocks(data: Segments, count: usize, blocks: &mut Vec<Result<Block, DeviceError>>) {
+    let before = blocks.len();
     // A device answers an aligned read in whole blocks; where one does not, the bytes are put together.
-    match data.iter().nth(n).and_then(|piece| piece.as_whole()) {
-        Some(block) if data.iter().len() * BLOCK_SIZE == data.len() => Ok(block.clone()),
-        _ => {
-            if (n + 1) * BLOCK_SIZE > data.len() {
-                return Err(DeviceError::OutOfService);
-            }
-            let mut block = cairn_device::BlockMut::dirty();
-            data.slice(n * BLOCK_SIZE, BLOCK_SIZE).copy_to(&mut block[..]);
-            Ok(block.freeze())
-        }
+    match data.into_blocks() {
+        Ok(whole) => blocks.extend(whole.take(count).map(Ok)),
+        Err(data) => blocks.extend((0..count).map(|n| whole_block(&data, n))),
     }
+    blocks.resize(before + count, Err(DeviceError::OutOfService));
+}
+
+/// The `n`th block of what was read in other pieces.
+fn whole_block(data: &Segments, n: usize) -> Result<Block, DeviceError> {
+    if (n + 1) * BLOCK_SIZE > data.len() {
+        return Err(DeviceError::OutOfService);
+    }
+    let mut block = cairn_device::BlockMut::dirty();
+    data.slice(n * BLOCK_SIZE, BLOCK_SIZE).copy_to(&mut block[..]);
+    Ok(block.freeze())
 }

@@ -1,6 +1,7 @@
 //! The pool against a model: who has which block, and how much of the memory lies in one piece.
 
 use std::collections::BTreeSet;
+use std::mem::ManuallyDrop;
 
 use cairn_base::{BLOCK_SIZE, Rng};
 
@@ -103,6 +104,27 @@ fn memory_grows_for_runs_only_while_little_is_free_in_pieces() {
         );
     }
     assert_eq!(pool.chunks.len() * CHUNK_BLOCKS, 5 * SLAB_BLOCKS, "there is enough memory");
+}
+
+#[test]
+fn thread_that_only_gives_back_keeps_little() {
+    let pool = Mutex::new(Pool::new());
+    // What is left with a thread goes to the pool that all share when it ends: not these.
+    let (mut taker, mut giver) = (ManuallyDrop::new(Local::new()), ManuallyDrop::new(Local::new()));
+    for round in 0..40 {
+        let taken: Vec<_> = (0..SLAB_BLOCKS).map(|_| taker.take_of_run(&pool)).collect();
+        taken.into_iter().for_each(|header| giver.give_back(header, &pool));
+        assert!(giver.free.len() <= GIVER_BLOCKS, "round {round}");
+    }
+    // One that takes as well keeps what it needs next.
+    for _ in 0..4 {
+        let taken: Vec<_> = (0..THREAD_BLOCKS).map(|_| giver.take(&pool)).collect();
+        taken.into_iter().for_each(|header| giver.give_back(header, &pool));
+    }
+    assert!(giver.free.len() >= THREAD_BLOCKS / 2, "{} blocks", giver.free.len());
+    assert!(pool.lock().chunks.len() <= 3 * SLAB_BLOCKS / CHUNK_BLOCKS, "all of it went round");
+    taker.end(&pool);
+    giver.end(&pool);
 }
 
 #[test]
