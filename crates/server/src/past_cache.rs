@@ -23,7 +23,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 pub(crate) use reader::Source;
-pub(crate) use writer::{Line, write};
+pub(crate) use writer::{Line, lanes, write};
 
 /// Bytes of a request.
 const PIECE: usize = 2 << 20;

@@ -15,13 +15,13 @@ use crate::error::StreamError;
 use crate::gauge::Gauge;
 use crate::outgoing::{ALIGNMENT, Outgoing, Spare};
 use crate::plan::Plan;
-use crate::work::Work;
+use crate::work::{Threads, Work};
 
 /// Records that one read of the device fills at most: 4 MiB.
 const RECORDS_PER_READ: usize = 4;
 /// How often the encoder finds nothing read before reads become twice as long.
 const WAITS_BEFORE_MORE: usize = 8;
-/// Reads of the device at the same time, so that it has work while the blocks of one are handed on.
+/// Reads of the device at the same time, so that it has work while the blocks of one are handed on. Parts of a dump that are made side by side read beside each other as it is.
 const READERS: usize = 2;
 /// Reads of one reader that wait to be encoded, at most; past it the reader waits.
 const READS_AHEAD: usize = 1;
@@ -50,6 +50,8 @@ pub(crate) struct Form<'a> {
     pub(crate) gauge: &'a Gauge,
     /// Blocks that are not packed stand at multiples of [`ALIGNMENT`] of the stream.
     pub(crate) aligned: bool,
+    /// Streams that are made of the volume at the same time, this one included.
+    pub(crate) streams: usize,
 }
 
 /// A record ready to go, but for its number: `header` has none, and is not in `record` yet.
@@ -97,7 +99,8 @@ pub(crate) fn each_record<Batches: Iterator<Item = Batch>>(
         return Ok(());
     };
     let appetite = &Appetite::new();
-    let (mut reads_to, blocks_of): (Vec<_>, Vec<_>) = (0..READERS).map(|_| sync_channel(READS_AHEAD)).unzip();
+    let readers = if form.streams > 1 { 1 } else { READERS };
+    let (reads_to, blocks_of): (Vec<_>, Vec<_>) = (0..readers).map(|_| sync_channel(READS_AHEAD)).unzip();
     let (encoded_to, ready) = sync_channel(ENCODED_AHEAD);
     let mut encoder = Some((encoder, blocks_of, encoded_to));
     let mut queue = Some(ready);
@@ -116,10 +119,11 @@ pub(crate) fn each_record<Batches: Iterator<Item = Batch>>(
         }
     };
     let mut encode_and_send = || threads.beside(&mut encode, &mut send);
-    let (odd_to, even_to) = (reads_to.pop(), reads_to.pop());
-    let mut read_even = reader(plan, &batches, 0, even_to, appetite);
-    let mut read_odd = reader(plan, &batches, 1, odd_to, appetite);
-    threads.beside(&mut read_even, &mut || threads.beside(&mut read_odd, &mut encode_and_send));
+    let reads = reads_to
+        .into_iter()
+        .enumerate()
+        .map(|(first, to)| reader(plan, &batches, (first, readers), to, appetite));
+    beside_all(threads, &mut reads.collect::<Vec<_>>(), &mut encode_and_send);
     outcome
 }
 
@@ -163,17 +167,26 @@ struct Piece {
     ends_batch: bool,
 }
 
-/// Reads every [`READERS`]th batch from the `first` on, once.
+/// Runs all `helpers` and `own` at the same time.
+fn beside_all(threads: &dyn Threads, helpers: &mut [impl FnMut() + Send], own: &mut dyn FnMut()) {
+    match helpers {
+        [helper, others @ ..] => threads.beside(helper, &mut || beside_all(threads, others, own)),
+        [] => own(),
+    }
+}
+
+/// Reads every `step`th batch from the `first` on, once.
 fn reader<'a, Batches: Iterator<Item = Batch>>(
     plan: &'a Plan,
     batches: &'a (impl Fn() -> Batches + Sync),
-    first: usize,
-    mut read_to: Option<SyncSender<Result<Piece, StreamError>>>,
+    (first, step): (usize, usize),
+    read_to: SyncSender<Result<Piece, StreamError>>,
     appetite: &'a Appetite,
 ) -> impl FnMut() + Send + 'a {
+    let mut read_to = Some(read_to);
     move || {
         let Some(read_to) = read_to.take() else { return };
-        for mut records in batches().skip(first).step_by(READERS) {
+        for mut records in batches().skip(first).step_by(step) {
             while !records.is_empty() {
                 let left = records.split_off(appetite.records().min(records.len()));
                 let own = std::mem::replace(&mut records, left);

@@ -451,9 +451,10 @@ impl Ledger {
             _ => failed(error),
         })?;
         let from = begun.at().bytes;
-        let ((written, settled), put) = past_cache::write(file, from, |out, line| {
-            self.write_and_settle(dump, (part, file), begun, (out, line), (compression, work))
-        });
+        let ((written, settled), put) =
+            past_cache::write((file, from), past_cache::lanes(dump.parts()), |out, line| {
+                self.write_and_settle(dump, (part, file), begun, (out, line), (compression, work))
+            });
         if settled.is_err() {
             // What was on its way then is written by now.
             self.cut_to_mark(part, file);

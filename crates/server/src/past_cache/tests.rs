@@ -78,7 +78,7 @@ fn what_is_written_from_any_place_on_is_in_the_file_and_nothing_else() {
                 let before = noise(1, at);
                 file.write_all_at(&before, 0).expect("written");
                 let (content, mut rng) = (noise(2, bytes), Rng::new(case as u64));
-                let (written, last) = write(&file, at as u64, |out, _| {
+                let (written, last) = write((&file, at as u64), lanes(case as u32), |out, _| {
                     let mut rest = &content[..];
                     while !rest.is_empty() {
                         let (now, later) =
@@ -107,7 +107,7 @@ fn records_and_what_is_between_them_are_in_the_file_one_behind_the_other() {
                 file.write_all_at(&before, 0).expect("written");
                 let mut rng = Rng::new(seed * 10 + case as u64);
                 let content = noise(seed, 12 * MIB + rng.below(9000) as usize);
-                let (written, last) = write(&file, at as u64, |out, line| {
+                let (written, last) = write((&file, at as u64), lanes(seed as u32), |out, line| {
                     let (mut rest, mut place) = (&content[..], at as u64);
                     while !rest.is_empty() {
                         let length = match rng.below(4) {
@@ -148,7 +148,7 @@ fn blocks_of_records_are_in_the_file_at_whole_blocks_behind_their_head() {
                 let before = noise(1, at);
                 file.write_all_at(&before, 0).expect("written");
                 let (mut rng, mut content) = (Rng::new(seed), Vec::new());
-                let (written, last) = write(&file, at as u64, |out, line| {
+                let (written, last) = write((&file, at as u64), lanes(1), |out, line| {
                     for _ in 0..60 {
                         let place = (at + content.len()) as u64;
                         let head = noise(rng.below(1000), 1 + rng.below(5000) as usize);
@@ -189,13 +189,13 @@ fn file_is_as_long_as_what_is_written_whatever_room_was_taken() {
             let (path, file) = file(folder.path());
             file.set_len(at as u64).expect("made longer");
             let content = noise(9, bytes);
-            let (written, last) = write(&file, at as u64, |out, _| out.write_all(&content));
+            let (written, last) = write((&file, at as u64), lanes(1), |out, _| out.write_all(&content));
             written.and(last).expect("written");
             let found = std::fs::read(&path).expect("the file");
             assert!(found.len() == at + bytes && found[at..] == content);
             // Whoever gives up leaves what is written, and no more.
             let end = found.len() as u64;
-            let (given_up, last) = write(&file, end, |out, line| {
+            let (given_up, last) = write((&file, end), lanes(1), |out, line| {
                 out.write_all(&content)?;
                 out.write_all(&content[..4 * MIB])?;
                 io::Result::<u64>::Ok(line.upto())
@@ -238,7 +238,7 @@ fn what_is_said_to_be_written_is_in_the_file() {
     let (path, file) = file(folder.path());
     let content = noise(3, 20 * MIB + 5);
     let (mut seen, mut was_direct) = (0, false);
-    let (written, last) = write(&file, 0, |out, line| {
+    let (written, last) = write((&file, 0), lanes(1), |out, line| {
         for chunk in content.chunks(MIB / 3) {
             out.write_all(chunk)?;
             let upto = line.upto() as usize;
@@ -261,7 +261,7 @@ fn what_is_said_to_be_written_is_in_the_file() {
 #[test]
 fn disk_that_is_full_is_told_once_and_nothing_is_written_any_more() {
     let file = File::options().write(true).open("/dev/full").expect("a full disk");
-    let (written, last) = write(&file, 0, |out, _| {
+    let (written, last) = write((&file, 0), lanes(1), |out, _| {
         let outcome = (0..100).try_for_each(|_| out.write_all(&noise(4, MIB)));
         assert!(out.write_all(b"more").is_err(), "nothing is taken behind a failure");
         outcome
@@ -273,10 +273,10 @@ fn disk_that_is_full_is_told_once_and_nothing_is_written_any_more() {
             out.record(Outgoing::copy_of(&noise(4, MIB + 1), number * (MIB as u64 + 1)))
         })
     };
-    let (written, last) = write(&file, 0, records);
+    let (written, last) = write((&file, 0), lanes(1), records);
     assert_eq!(written.expect_err("it is full").kind(), io::ErrorKind::StorageFull);
     assert!(last.is_err());
-    let (written, last) = write(&file, 0, |out, _| out.write_all(b"a little"));
+    let (written, last) = write((&file, 0), lanes(1), |out, _| out.write_all(b"a little"));
     written.expect("it waits to be a piece");
     assert_eq!(last.expect_err("it is full").kind(), io::ErrorKind::StorageFull);
 }
@@ -287,7 +287,7 @@ fn file_that_takes_bytes_at_its_end_alone_has_them_in_order() {
     let path = folder.path().join("f");
     let file = File::options().create(true).append(true).open(&path).expect("a file");
     let content = noise(5, 12 * MIB + 9);
-    let (written, last) = write(&file, 0, |out, _| out.write_all(&content));
+    let (written, last) = write((&file, 0), lanes(1), |out, _| out.write_all(&content));
     written.and(last).expect("written");
     assert!(std::fs::read(&path).expect("the file") == content);
 }
@@ -350,4 +350,9 @@ fn reader_that_is_left_early_leaves_the_file_as_it_was() {
     assert_eq!(reader.next(&mut VecDeque::new()).expect("read"), PIECE);
     drop((reader, source));
     assert!(!is_direct(&file), "its threads have ended");
+}
+
+#[test]
+fn files_that_are_written_side_by_side_share_what_may_be_on_its_way() {
+    assert_eq!([0, 1, 2, 3, 4, 5, 64].map(lanes), [8, 8, 4, 2, 2, 2, 2]);
 }

@@ -4,7 +4,7 @@
 //! in front of the next.
 //!
 //! A file system that makes a file longer does that for one request at a time (ext4: by itself, with nobody else at the file; more threads only cost more). So the file is made longer ahead of what is written, without
-//! content (`fallocate`), by as much as it has at most, and [`LANES`] threads write into that room. While it is written a file is longer than what it has: what is behind [`Line::upto`] may be there or be zeroes, and the end cuts it
+//! content (`fallocate`), by as much as it has at most, and threads ([`lanes`]) write into that room. While it is written a file is longer than what it has: what is behind [`Line::upto`] may be there or be zeroes, and the end cuts it
 //! off. Where there is no room to be had (a file system that has no such thing, a full one, a file that takes bytes at its end alone) one request follows the other.
 
 use std::collections::VecDeque;
@@ -22,12 +22,14 @@ use rustix::io::pwritev;
 
 use super::{ALIGNMENT, Buffer, Direct, PIECE};
 
-/// Buffers that smaller things are copied into: those on their way, one that waits, and one that is filled.
-const BUFFERS: usize = LANES + 2;
+/// Buffers that smaller things are copied into, beside those on their way: one that waits, and one that is filled.
+const BUFFERS_AHEAD: usize = 2;
 /// Pieces that wait to be written, at most. As much is lost with the process.
 const WAITING: usize = 2;
-/// Pieces that are on their way at a time.
+/// Pieces that are on their way at a time, in all files that are written side by side.
 const LANES: usize = 8;
+/// The same in each, at least.
+const LANES_MIN: usize = 2;
 /// Bytes by which a file is made longer at a time: each waits for what is on its way.
 const ROOM_MIN: u64 = 8 << 20;
 const ROOM_MAX: u64 = 256 << 20;
@@ -122,13 +124,18 @@ impl Piece {
     }
 }
 
-/// Has `work` write `file` from `at` on. When this returns all that it has written is in the file, unless that failed; a sync makes it durable.
+/// Pieces of a file that are on their way at a time where `files` are written side by side: what is on its way takes memory, and a disk has enough with so many of all.
+pub(crate) fn lanes(files: u32) -> usize {
+    (LANES / (files.max(1) as usize)).max(LANES_MIN)
+}
+
+/// Has `work` write `file` from `at` on, up to so many pieces at a time ([`lanes`]). When this returns all that it has written is in the file, unless that failed; a sync makes it durable.
 ///
 /// # Errors
 /// Beside what became of `work` what failed that its writer did not tell it.
 pub(crate) fn write<T>(
-    file: &File,
-    at: u64,
+    (file, at): (&File, u64),
+    lanes: usize,
     work: impl FnOnce(&mut Writer<'_>, &Line<'_>) -> T,
 ) -> (T, io::Result<()>) {
     let line = Line::new(file, at);
@@ -137,14 +144,15 @@ pub(crate) fn write<T>(
     let full = Arc::new(Mutex::new(full));
     let (outcome, last) = std::thread::scope(|scope| {
         // The queue goes with the last of its threads, so that nobody gives to none.
-        let lanes: Vec<_> = (0..LANES).map(|_| (full.clone(), give_back.clone())).collect();
+        let own: Vec<_> = (0..lanes).map(|_| (full.clone(), give_back.clone())).collect();
         drop((full, give_back));
-        for (full, give_back) in lanes {
-            let own = &line;
-            scope.spawn(move || own.write_pieces(&full, &give_back));
+        for (full, give_back) in own {
+            let line = &line;
+            scope.spawn(move || line.write_pieces(&full, &give_back));
         }
+        let buffers = lanes + BUFFERS_AHEAD;
         let mut writer =
-            Writer { line: &line, full: give, spare, buffers: 0, gathered: None, at, entered: false };
+            Writer { line: &line, full: give, spare, buffers, gathered: None, at, entered: false };
         let outcome = work(&mut writer, &line);
         (outcome, writer.gathered)
     });
@@ -317,7 +325,7 @@ pub(crate) struct Writer<'a> {
     line: &'a Line<'a>,
     full: SyncSender<Piece>,
     spare: Receiver<Buffer>,
-    /// Buffers that were made.
+    /// Buffers that may still be made.
     buffers: usize,
     /// What is not on its way yet, up to `at`: less than a block behind a record.
     gathered: Option<Gathered>,
@@ -343,8 +351,8 @@ impl Writer<'_> {
         if let Ok(buffer) = self.spare.try_recv() {
             return Ok(buffer);
         }
-        if self.buffers < BUFFERS {
-            self.buffers += 1;
+        if self.buffers > 0 {
+            self.buffers -= 1;
             return Ok(Buffer::new());
         }
         self.spare.recv().map_err(|_| ended())

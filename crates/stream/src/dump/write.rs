@@ -97,6 +97,11 @@ impl<'a> Dump<'a> {
         data_at + blocks * BLOCK_SIZE as u64
     }
 
+    /// How many parts it has.
+    pub fn parts(&self) -> u32 {
+        self.parts
+    }
+
     /// Blocks in all parts.
     pub fn blocks(&self) -> u64 {
         self.plan.blocks()
@@ -166,7 +171,8 @@ impl<'a> Dump<'a> {
         sender.entries(&plan.table, there as usize, work)?;
         let skip = there.saturating_sub(shape.table).min(shape.extents);
         let batches = (|| self.batches_behind(part, skip as usize), sender.at.bytes);
-        let form = Form { compression, gauge: &Gauge::new(), aligned: self.is_aligned() };
+        let (gauge, streams) = (&Gauge::new(), self.parts as usize);
+        let form = Form { compression, gauge, aligned: self.is_aligned(), streams };
         each_record(plan, batches, form, work, &mut |ready, work| {
             sender.tell_and_send(ready, shape.blocks, work)?;
             Ok(reached(&sender.at)?)
