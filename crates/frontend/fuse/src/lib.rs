@@ -22,6 +22,7 @@ mod mount;
 mod node;
 mod operations;
 mod queues;
+mod readers;
 mod received;
 mod request;
 mod session;

@@ -1,6 +1,6 @@
 //! The conversation with the kernel over `/dev/fuse`: threads that take requests and answer them, and notices.
 //!
-//! Each thread reads one request at a time. None waits for another request, with one exception that is kept off these threads: where an answer needs data that the
+//! Each thread reads one request at a time; few wait for one ([`Readers`]). None waits for another request, with one exception that is kept off these threads: where an answer needs data that the
 //! kernel still holds, a thread of its own asks for it first, and the ones here take it.
 //!
 //! Where the kernel offers it, requests come by io_uring instead: see [`crate::queues`].
@@ -20,6 +20,7 @@ use crate::abi::*;
 use crate::conversation::{BACKGROUND_MAX, Step, offered, unique_of, unless_panic, with_answer, with_data};
 use crate::operations::{Answer, FileSystem};
 use crate::queues::{Queue, seats};
+use crate::readers::Readers;
 use crate::received::Received;
 use crate::request::{Operation, Request};
 
@@ -38,6 +39,7 @@ pub(crate) struct Connection {
     /// One for each processor, if requests come by io_uring.
     pub(crate) queues: Vec<Queue>,
     name: String,
+    readers: Readers,
     /// Those that take requests and have not been waited for. Only one of them adds others.
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Counts what was asked for by `have_asked`.
@@ -61,6 +63,7 @@ impl Connection {
             files,
             queues: seats.iter().map(|_| Queue::default()).collect(),
             name: name.to_owned(),
+            readers: Readers::default(),
             threads: Mutex::default(),
             asked: AtomicU64::new(0),
             ended: Mutex::default(),
@@ -122,21 +125,17 @@ impl Connection {
 
     fn serve(self: Arc<Self>) {
         let mut received = Received::new();
-        loop {
-            match received.read(|parts| rustix::io::readv(&self.device, parts)) {
-                Ok(()) => {
-                    if !self.take(&mut received) {
-                        return;
-                    }
-                }
+        while self.readers.enter() {
+            let read = received.read(|parts| rustix::io::readv(&self.device, parts));
+            self.readers.leave();
+            match read {
+                Ok(()) if self.take(&mut received) => {}
+                Ok(()) => return,
                 // A request that was taken back before it was read, or a signal.
                 Err(rustix::io::Errno::NOENT | rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
                 // The mount is gone; the second also while a request was taken that is nobody's any more.
-                Err(rustix::io::Errno::NODEV | rustix::io::Errno::CONNABORTED) => return,
-                Err(error) => {
-                    tracing::error!(%error, "a mount has no more requests");
-                    return;
-                }
+                Err(rustix::io::Errno::NODEV | rustix::io::Errno::CONNABORTED) => return self.readers.end(),
+                Err(error) => return tracing::error!(%error, "a thread of a mount has no more requests"),
             }
         }
     }
@@ -163,6 +162,7 @@ impl Connection {
                 });
             }
             Step::End { unique } => {
+                self.readers.end();
                 reply(&self.device, unique, Ok(Vec::new()));
                 return false;
             }

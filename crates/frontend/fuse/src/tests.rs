@@ -22,6 +22,7 @@ use crate::conversation::{Step, WRITE_MAX};
 use crate::mount::{Line, mounted_line};
 use crate::node::{BASE, Node, SNAPSHOTS};
 use crate::operations::FileSystem;
+use crate::readers::READING;
 use crate::request::{Operation, Request};
 use crate::session::{Connection, THREADS};
 use crate::shown::Shown;
@@ -754,8 +755,10 @@ fn request_in_which_there_is_a_panic_is_answered_and_the_mount_goes_on() {
         assert_eq!(ask_with_bug(opcode::READ, wanted.as_bytes()), errno::EIO);
         assert_eq!(ask(FUSE_ROOT_ID, opcode::GETATTR, &[&[0; 16]]), 0);
     }
-    for _ in 0..THREADS {
-        assert_eq!(ask(FUSE_ROOT_ID, opcode::DESTROY, &[]), 0);
+    assert_eq!(ask(FUSE_ROOT_ID, opcode::DESTROY, &[]), 0);
+    // The kernel tells threads that wait for more that there is none; here they are told once more.
+    for _ in 0..READING {
+        write(&kernel, &request(opcode::DESTROY, &[], 0)).unwrap();
     }
     assert!(connection.wait_for_end(Duration::from_secs(60)), "all its threads were there to the end");
 }

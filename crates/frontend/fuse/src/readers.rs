@@ -1,0 +1,158 @@
+//! Which threads of a mount wait at `/dev/fuse`.
+//!
+//! The kernel gives each request to the thread that has waited there for longest. With many of them each request wakes another one, whose memory no cache of the processor has any more and which ran last on
+//! whatever processor; two that take turns are quicker. So no more than [`READING`] wait there, and the others wait here.
+//!
+//! # Invariants
+//! 1. While one of the threads is not busy with a request, one waits at the device or is on its way there: who takes a request and leaves nobody behind calls another one first. So requests are kept waiting by as many
+//!    others as there are threads, not by fewer.
+//! 2. Once the mount has ended no thread waits here.
+
+use parking_lot::{Condvar, Mutex};
+
+/// Threads that wait for a request while there is none: one, and one for what the kernel forgets, which comes beside the next request.
+pub(crate) const READING: usize = 2;
+
+#[derive(Default)]
+struct State {
+    /// Threads that wait at the device, or are on their way there.
+    reading: usize,
+    ended: bool,
+}
+
+/// Threads that take requests by turns.
+#[derive(Default)]
+pub(crate) struct Readers {
+    state: Mutex<State>,
+    called: Condvar,
+}
+
+impl Readers {
+    /// Waits until one more thread should wait at the device; false once the mount has ended.
+    pub(crate) fn enter(&self) -> bool {
+        let mut state = self.state.lock();
+        self.called.wait_while(&mut state, |state| state.reading >= READING && !state.ended);
+        state.reading += 1;
+        !state.ended
+    }
+
+    /// A thread has come back from the device, and is busy until it enters again.
+    pub(crate) fn leave(&self) {
+        let mut state = self.state.lock();
+        state.reading -= 1;
+        if state.reading == 0 {
+            self.called.notify_one();
+        }
+    }
+
+    /// The mount has ended: nobody waits any more.
+    pub(crate) fn end(&self) {
+        self.state.lock().ended = true;
+        self.called.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::thread::JoinHandle;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Requests that end when they are told to, and who waits for one.
+    struct Device {
+        readers: Readers,
+        requests: Mutex<Receiver<Receiver<()>>>,
+        waiting: Mutex<usize>,
+        taken: Sender<()>,
+    }
+
+    impl Device {
+        fn serve(&self) {
+            while self.readers.enter() {
+                *self.waiting.lock() += 1;
+                let request = self.requests.lock().recv();
+                *self.waiting.lock() -= 1;
+                self.readers.leave();
+                let Ok(request) = request else { return self.readers.end() };
+                self.taken.send(()).expect("the test counts them");
+                let _ = request.recv();
+            }
+        }
+    }
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// A device, and its clients' end of it.
+    struct Mount {
+        device: Arc<Device>,
+        ask: Sender<Receiver<()>>,
+        seen: Receiver<()>,
+        threads: Vec<JoinHandle<()>>,
+    }
+
+    impl Mount {
+        fn new(threads: usize) -> Self {
+            let ((ask, requests), (taken, seen)) = (channel(), channel());
+            let readers = Readers::default();
+            let (requests, waiting) = (Mutex::new(requests), Mutex::default());
+            let device = Arc::new(Device { readers, requests, waiting, taken });
+            let start = |_| {
+                let device = device.clone();
+                std::thread::spawn(move || device.serve())
+            };
+            let threads = (0..threads).map(start).collect();
+            Self { device, ask, seen, threads }
+        }
+
+        /// A request, which ends when what this gives goes.
+        fn request(&self) -> Sender<()> {
+            let (end, request) = channel();
+            self.ask.send(request).expect("somebody reads");
+            end
+        }
+
+        fn is_taken(&self, patience: Duration) -> bool {
+            self.seen.recv_timeout(patience).is_ok()
+        }
+
+        fn end(self) {
+            drop(self.ask);
+            self.threads.into_iter().for_each(|thread| thread.join().expect("it ends with the device"));
+        }
+    }
+
+    #[test]
+    fn as_many_requests_are_taken_at_the_same_time_as_there_are_threads() {
+        let mount = Mount::new(10);
+        for _ in 0..3 {
+            let mut held = Vec::new();
+            for number in 0..10 {
+                held.push(mount.request());
+                assert!(mount.is_taken(PATIENCE), "request {number}");
+            }
+            let one_more = mount.request();
+            assert!(!mount.is_taken(Duration::from_millis(50)), "all are busy");
+            held.truncate(9);
+            assert!(mount.is_taken(PATIENCE), "who has ended one takes the next");
+            drop(one_more);
+        }
+        mount.end();
+    }
+
+    #[test]
+    fn few_wait_for_a_request_while_there_is_none() {
+        let mount = Mount::new(10);
+        for round in 0..200 {
+            let many = if round % 3 == 0 { 1 } else { 7 };
+            let held: Vec<Sender<()>> = (0..many).map(|_| mount.request()).collect();
+            (0..many).for_each(|_| assert!(mount.is_taken(PATIENCE)));
+            drop(held);
+            let reading = mount.device.readers.state.lock().reading;
+            assert!(reading <= READING && *mount.device.waiting.lock() <= READING, "round {round}");
+        }
+        mount.end();
+    }
+}
