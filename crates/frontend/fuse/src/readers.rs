@@ -28,27 +28,34 @@ pub(crate) struct Readers {
 }
 
 impl Readers {
-    /// Waits until one more thread should wait at the device; false once the mount has ended.
-    pub(crate) fn enter(&self) -> bool {
+    /// Waits until one more thread should wait at the device; none once the mount has ended.
+    pub(crate) fn enter(&self) -> Option<Turn<'_>> {
         let mut state = self.state.lock();
         self.called.wait_while(&mut state, |state| state.reading >= READING && !state.ended);
-        state.reading += 1;
-        !state.ended
-    }
-
-    /// A thread has come back from the device, and is busy until it enters again.
-    pub(crate) fn leave(&self) {
-        let mut state = self.state.lock();
-        state.reading -= 1;
-        if state.reading == 0 {
-            self.called.notify_one();
+        if state.ended {
+            return None;
         }
+        state.reading += 1;
+        Some(Turn(self))
     }
 
     /// The mount has ended: nobody waits any more.
     pub(crate) fn end(&self) {
         self.state.lock().ended = true;
         self.called.notify_all();
+    }
+}
+
+/// One thread waits at the device, until this goes.
+pub(crate) struct Turn<'a>(&'a Readers);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.reading -= 1;
+        if state.reading == 0 {
+            self.0.called.notify_one();
+        }
     }
 }
 
@@ -71,11 +78,11 @@ mod tests {
 
     impl Device {
         fn serve(&self) {
-            while self.readers.enter() {
+            while let Some(turn) = self.readers.enter() {
                 *self.waiting.lock() += 1;
                 let request = self.requests.lock().recv();
                 *self.waiting.lock() -= 1;
-                self.readers.leave();
+                drop(turn);
                 let Ok(request) = request else { return self.readers.end() };
                 self.taken.send(()).expect("the test counts them");
                 let _ = request.recv();

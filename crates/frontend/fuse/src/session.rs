@@ -125,9 +125,9 @@ impl Connection {
 
     fn serve(self: Arc<Self>) {
         let mut received = Received::new();
-        while self.readers.enter() {
+        while let Some(turn) = self.readers.enter() {
             let read = received.read(|parts| rustix::io::readv(&self.device, parts));
-            self.readers.leave();
+            drop(turn);
             match read {
                 Ok(()) if self.take(&mut received) => {}
                 Ok(()) => return,
