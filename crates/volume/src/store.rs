@@ -437,12 +437,12 @@ pub(crate) fn is_of_a_place(error: &DeviceError) -> bool {
     matches!(error, DeviceError::Io { .. } | DeviceError::Corrupt { .. })
 }
 
-/// The blocks of what was read: `count` of them.
-fn append_blocks(data: Segments, count: usize, blocks: &mut Vec<Result<Block, DeviceError>>) {
+/// The blocks of what was read: `count` of them, whatever the device has answered, as others come behind.
+pub(crate) fn append_blocks(data: Segments, count: usize, blocks: &mut Vec<Result<Block, DeviceError>>) {
     let before = blocks.len();
     // A device answers an aligned read in whole blocks; where one does not, the bytes are put together.
     match data.into_blocks() {
-        Ok(whole) => blocks.extend(whole.take(count).map(Ok)),
+        Ok(whole) => blocks.extend(whole.map(Ok)),
         Err(data) => blocks.extend((0..count).map(|n| whole_block(&data, n))),
     }
     blocks.resize(before + count, Err(DeviceError::OutOfService));

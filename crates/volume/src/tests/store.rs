@@ -1,11 +1,12 @@
 //! Blocks between memory and the device: what is asked of the device, what it may answer, and what stays in memory.
 
-use cairn_base::Rng;
+use cairn_base::{BLOCK_SIZE, Rng};
 use cairn_device::{DeviceError, Geometry, Operation, Request, Segment, Segments};
 use cairn_format::NodeAddress;
 use parking_lot::Mutex;
 
 use super::*;
+use crate::store::append_blocks;
 
 /// Tells of what it is asked, and answers reads in pieces of any lengths if it is to.
 struct Asked {
@@ -108,6 +109,32 @@ fn device_that_answers_in_pieces_of_any_length_is_read_as_any_other() {
         }
         assert_eq!(volume.damaged(), []);
         assert_sound(&volume);
+    }
+}
+
+#[test]
+fn answer_of_another_length_than_was_asked_for_moves_no_other_block() {
+    let mut bytes = vec![0; 5 * BLOCK_SIZE];
+    Rng::new(9).fill(&mut bytes);
+    for answered in [0, 512, 4096, 5 * 4096 - 512, 5 * 4096] {
+        let of = &bytes[..answered];
+        for data in [Segments::copy_of(of), in_pieces(of, &mut Rng::new(answered as u64))] {
+            for count in [1, 3, 5] {
+                let mut blocks = vec![Err(DeviceError::OutOfService)];
+                append_blocks(data.clone(), count, &mut blocks);
+                append_blocks(Segments::copy_of(&bytes[..BLOCK_SIZE]), 1, &mut blocks);
+                assert_eq!(blocks.len(), 1 + count + 1, "{answered} bytes for {count} blocks");
+                for (n, block) in blocks[1..=count].iter().enumerate() {
+                    let there = of.get(n * BLOCK_SIZE..(n + 1) * BLOCK_SIZE);
+                    assert_eq!(
+                        block.as_ref().ok().map(|block| &block[..]),
+                        there,
+                        "block {n} of {answered} bytes"
+                    );
+                }
+                assert_eq!(blocks[1 + count].as_ref().expect("it is there")[..], bytes[..BLOCK_SIZE]);
+            }
+        }
     }
 }
 

@@ -207,15 +207,41 @@ impl Read for Slow {
     }
 }
 
-/// A part of many records, few of them with gaps.
-fn many() -> Vec<u8> {
+/// A snapshot of many records, few of them with gaps.
+fn snapshot_of_many() -> (Arc<Volume>, SnapshotId) {
     let (volume, luns) = source(1);
     luns.create("b", 2400 * 4096).expect("a LUN");
     let mut bytes = vec![0; 2400 * 4096];
     Rng::new(58).fill(&mut bytes);
     luns.open("b").expect("the LUN").write_from(0, &bytes).expect("written");
     let target = volume.create_snapshot("one").expect("a snapshot").id;
+    (volume, target)
+}
+
+/// A part with all of it.
+fn many() -> Vec<u8> {
+    let (volume, target) = snapshot_of_many();
     dump(&volume, 1, None, target, 1, Compression::None).remove(0)
+}
+
+#[test]
+fn part_of_several_batches_is_the_same_with_threads_whatever_the_number_of_parts() {
+    let (volume, target) = snapshot_of_many();
+    let plan = Plan::against(&volume, None, target).expect("a plan");
+    for parts in 1..=3 {
+        let (id, level, name) = (DumpId([1; 16]), DumpLevel::Level(0), "vol0".to_owned());
+        let dump = Dump::new(&plan, DumpLabel { id, level, name, created: Timestamp(1) }, parts);
+        for part in 0..parts {
+            let [alone, with_threads] = [false, true].map(|threads| {
+                let mut bytes = Vec::new();
+                on_threads(threads, |work| dump.write_part(part, &mut bytes, Compression::None, work))
+                    .expect("written");
+                bytes
+            });
+            assert!(alone == with_threads, "part {part} of {parts}");
+        }
+        assert!(parts > 2 || dump.shape(0).extents > 4, "more than one batch");
+    }
 }
 
 /// Whichever of two is damaged so that both seem to have a block: the other one has its own.
