@@ -24,9 +24,7 @@ impl BlockMut {
 
     /// A block with whatever was in that memory before: for callers that overwrite all of it.
     pub fn dirty() -> Self {
-        let header = take();
-        header.holders.store(1, Ordering::Relaxed);
-        Self(header)
+        Self::had_by_nobody(take())
     }
 
     /// Appends `count` blocks as [`BlockMut::dirty`] gives them, which stand next to each other in memory as far as there is such memory: for data that
@@ -37,10 +35,16 @@ impl BlockMut {
             into.extend((0..count).map(|_| Self::dirty()));
             return;
         }
-        take_run(count, |header| {
-            header.holders.store(1, Ordering::Relaxed);
-            into.push(Self(header));
-        });
+        take_run(count, |header| into.push(Self::had_by_nobody(header)));
+    }
+
+    fn had_by_nobody(header: &'static Header) -> Self {
+        debug_assert_eq!(
+            header.holders.load(Ordering::Relaxed),
+            1,
+            "a block that comes back is had by nobody"
+        );
+        Self(header)
     }
 
     /// A copy of `bytes`.
@@ -137,8 +141,13 @@ impl Clone for Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if self.0.holders.fetch_sub(1, Ordering::Release) == 1 {
+        let holders = &self.0.holders;
+        // The only holder stays the only one, and need not write that it goes.
+        if holders.load(Ordering::Acquire) == 1 {
+            give_back(self.0);
+        } else if holders.fetch_sub(1, Ordering::Release) == 1 {
             fence(Ordering::Acquire);
+            holders.store(1, Ordering::Relaxed);
             give_back(self.0);
         }
     }

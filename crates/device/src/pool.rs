@@ -55,6 +55,7 @@ const _: () = assert!(CHUNK_BLOCKS == u32::BITS as usize && SLAB_BLOCKS.is_multi
 
 /// The count of a block, and where its bytes are. Lives as long as the program.
 pub(crate) struct Header {
+    /// How many hold the block, and 1 while nobody does: so nothing is written here, in a line of the cache that several blocks share, unless several hold one.
     pub(crate) holders: AtomicU32,
     /// Of all blocks.
     number: u32,
@@ -193,7 +194,7 @@ impl Pool {
         let first = self.chunks.len() * CHUNK_BLOCKS;
         let headers: Vec<Header> = (0..SLAB_BLOCKS)
             .map(|index| Header {
-                holders: AtomicU32::new(0),
+                holders: AtomicU32::new(1),
                 number: (first + index).try_into().expect("16 TiB of blocks fit into no memory"),
                 // SAFETY: `index` is below the number of blocks in the allocation.
                 bytes: unsafe { memory.add(index) },

@@ -301,6 +301,50 @@ fn blocks_go_between_threads_and_never_to_two_holders() {
 }
 
 #[test]
+fn block_that_several_hold_is_nobody_elses_until_the_last_lets_go() {
+    let filled = |content: u8| {
+        let mut block = BlockMut::dirty();
+        block.fill(content);
+        block.freeze()
+    };
+    let is = |block: &Block, content: u8| block.iter().all(|byte| *byte == content);
+    // Blocks come back to the thread that lets go of them, and are had again.
+    for round in 0..200 {
+        let blocks: Vec<Block> = (0..16).map(|n| filled(round ^ n)).collect();
+        drop(blocks.clone());
+        let others: Vec<Block> = (0..16).map(|_| filled(!round)).collect();
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                let own = blocks.clone();
+                scope.spawn(move || drop(own));
+            }
+            let own = blocks.clone();
+            drop(blocks);
+            let more = filled(!round);
+            assert!(own.iter().zip(0..).all(|(block, n)| is(block, round ^ n)), "round {round}");
+            assert!(others.iter().chain([&more]).all(|block| is(block, !round)), "round {round}");
+        });
+    }
+}
+
+#[test]
+fn blocks_that_two_let_go_of_at_the_same_time_come_back_as_any_other() {
+    for _ in 0..100 {
+        let own: Vec<Block> = (0..2000).map(|_| BlockMut::dirty().freeze()).collect();
+        let other = own.clone();
+        let both = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                both.wait();
+                drop(other);
+            });
+            both.wait();
+            drop(own);
+        });
+    }
+}
+
+#[test]
 fn slice_of_segments_has_the_bytes_and_shares_the_blocks() {
     let mut bytes = vec![0; 3 * BLOCK_SIZE + 100];
     Rng::new(4).fill(&mut bytes);
