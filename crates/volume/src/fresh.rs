@@ -52,7 +52,8 @@ impl Fresh {
         }
     }
 
-    fn is_wanted(&self) -> bool {
+    /// Whether anybody keeps blocks here.
+    pub(crate) fn is_wanted(&self) -> bool {
         self.keepers.load(Ordering::Acquire) > 0
     }
 

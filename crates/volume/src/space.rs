@@ -37,6 +37,22 @@ impl Space {
         self.locate(kind, number).map(|(offset, _)| offset)
     }
 
+    /// Where `count` blocks from `first` on are, as [`Space::place_of`] says it of each where there are no redirects: bytes from the start of the device, and blocks.
+    pub(crate) fn places_of_run(
+        &self,
+        (first, count): (Vbn, u64),
+    ) -> impl Iterator<Item = Option<(u64, u64)>> {
+        let (mut next, end) = (first.0, first.0 + count);
+        std::iter::from_fn(move || {
+            (next < end).then(|| {
+                let place = self.locate(SegmentKind::Space, next);
+                let blocks = place.map_or(end - next, |(_, blocks)| blocks.min(end - next));
+                next += blocks;
+                place.map(|(offset, _)| (offset, blocks))
+            })
+        })
+    }
+
     /// Blocks of `kind` in all.
     pub(crate) fn blocks(&self, kind: SegmentKind) -> u64 {
         self.segments.iter().filter(|s| s.kind == kind).map(|s| s.blocks).sum()

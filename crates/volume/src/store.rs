@@ -306,21 +306,8 @@ impl Store {
 
     /// Reads blocks at places on the device, in one batch, neighbours in one operation; unverified.
     pub(crate) fn read_places(&self, places: &[Option<u64>]) -> Vec<Result<Block, DeviceError>> {
-        let mut operations: Vec<Operation> = Vec::new();
-        let mut runs: Vec<(u64, u64)> = Vec::new();
-        for offset in places.iter().flatten() {
-            match runs.last_mut() {
-                Some((start, blocks))
-                    if *start + *blocks * BLOCK_SIZE as u64 == *offset && *blocks < RUN_BLOCKS_MAX =>
-                {
-                    *blocks += 1;
-                }
-                _ => runs.push((*offset, 1)),
-            }
-        }
-        operations
-            .extend(runs.iter().map(|(offset, n)| Operation::read(*offset, (*n * BLOCK_SIZE as u64) as u32)));
-        self.device.run(&mut operations);
+        let runs = joined(places.iter().flatten().map(|offset| (*offset, 1)));
+        let operations = self.read_joined(&runs);
         let mut blocks = Vec::with_capacity(places.len());
         let mut again = Vec::new();
         for (operation, (start, count)) in operations.into_iter().zip(runs) {
@@ -347,6 +334,34 @@ impl Store {
                 None => Err(DeviceError::OutOfService),
             })
             .collect()
+    }
+
+    /// Reads runs of blocks by number, past the cache, unverified, in order, where no block is redirected. `None` where one of them can't be read or is nowhere:
+    /// [`Store::read_numbers`] tells which. Most of what is read in bulk can be, and is spared what a list of outcomes costs.
+    pub(crate) fn read_runs(&self, runs: &[(Vbn, u64)]) -> Option<Vec<Block>> {
+        let places: Vec<(u64, u64)> = {
+            let space = self.space.read();
+            runs.iter().flat_map(|run| space.places_of_run(*run)).collect::<Option<_>>()?
+        };
+        let runs = joined(places.into_iter());
+        let mut blocks = Vec::with_capacity(runs.iter().map(|(_, count)| *count as usize).sum());
+        for (operation, (_, count)) in self.read_joined(&runs).into_iter().zip(runs) {
+            let before = blocks.len();
+            blocks.extend(operation.into_data().ok()?.into_blocks().ok()?);
+            if blocks.len() - before != count as usize {
+                return None;
+            }
+        }
+        Some(blocks)
+    }
+
+    /// Reads places on the device, in one batch.
+    fn read_joined(&self, runs: &[(u64, u64)]) -> Vec<Operation> {
+        let read =
+            |(offset, blocks): &(u64, u64)| Operation::read(*offset, (*blocks * BLOCK_SIZE as u64) as u32);
+        let mut operations: Vec<Operation> = runs.iter().map(read).collect();
+        self.device.run(&mut operations);
+        operations
     }
 
     /// Reads blocks whose request failed once more, each by itself: a place that can't be read costs its own block and none of its neighbours.
@@ -435,6 +450,26 @@ pub(crate) fn pairs(writes: &[(Vbn, Block)]) -> impl Iterator<Item = (Vbn, &Bloc
 /// An error of a place, and not of the whole device. One that knows its own damage, as a history does, has other words for it.
 pub(crate) fn is_of_a_place(error: &DeviceError) -> bool {
     matches!(error, DeviceError::Io { .. } | DeviceError::Corrupt { .. })
+}
+
+/// Places on the device (bytes, and blocks) with neighbours made one, up to as much as one operation has.
+pub(crate) fn joined(places: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for (mut offset, mut count) in places {
+        if let Some((start, blocks)) = runs.last_mut()
+            && *start + *blocks * BLOCK_SIZE as u64 == offset
+        {
+            let more = count.min(RUN_BLOCKS_MAX - *blocks);
+            *blocks += more;
+            (offset, count) = (offset + more * BLOCK_SIZE as u64, count - more);
+        }
+        while count > 0 {
+            let blocks = count.min(RUN_BLOCKS_MAX);
+            runs.push((offset, blocks));
+            (offset, count) = (offset + blocks * BLOCK_SIZE as u64, count - blocks);
+        }
+    }
+    runs
 }
 
 /// The blocks of what was read: `count` of them, whatever the device has answered, as others come behind.

@@ -1,12 +1,13 @@
 //! Blocks between memory and the device: what is asked of the device, what it may answer, and what stays in memory.
 
-use cairn_base::{BLOCK_SIZE, Rng};
+use cairn_base::{BLOCK_SIZE, Rng, Vbn};
 use cairn_device::{DeviceError, Geometry, Operation, Request, Segment, Segments};
 use cairn_format::NodeAddress;
 use parking_lot::Mutex;
 
 use super::*;
-use crate::store::append_blocks;
+use crate::space::Redirects;
+use crate::store::{append_blocks, joined};
 
 /// Tells of what it is asked, and answers reads in pieces of any lengths if it is to.
 struct Asked {
@@ -18,7 +19,11 @@ struct Asked {
 
 impl Asked {
     fn new(blocks: u64, pieces: Option<u64>) -> Arc<Self> {
-        let device = FaultDevice::new(Volume::device_bytes(blocks, Role::Normal));
+        Self::of_bytes(Volume::device_bytes(blocks, Role::Normal), blocks, pieces)
+    }
+
+    fn of_bytes(length: u64, blocks: u64, pieces: Option<u64>) -> Arc<Self> {
+        let device = FaultDevice::new(length);
         format(&device, blocks);
         let pieces = pieces.map(|seed| Mutex::new(Rng::new(seed)));
         Arc::new(Self { device, batches: Mutex::default(), pieces })
@@ -135,6 +140,73 @@ fn answer_of_another_length_than_was_asked_for_moves_no_other_block() {
                 assert_eq!(blocks[1 + count].as_ref().expect("it is there")[..], bytes[..BLOCK_SIZE]);
             }
         }
+    }
+}
+
+#[test]
+fn places_are_joined_as_their_blocks_are_one_by_one() {
+    let mut rng = Rng::new(21);
+    for _ in 0..300 {
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for _ in 0..rng.below(8) {
+            let block = match runs.last() {
+                Some((first, count)) if rng.below(3) > 0 => first + count,
+                _ => rng.below(10_000),
+            };
+            runs.push((block, rng.below(600)));
+        }
+        let bytes = &|block: u64| block * BLOCK_SIZE as u64;
+        let alone =
+            runs.iter().flat_map(|(first, count)| (*first..first + count).map(move |n| (bytes(n), 1)));
+        let together = runs.iter().map(|(first, count)| (bytes(*first), *count));
+        let found = joined(together);
+        assert_eq!(found, joined(alone.clone()), "{runs:?}");
+        assert!(found.iter().all(|(_, count)| (1..=256).contains(count)), "{runs:?}");
+        let blocks = found.iter().flat_map(|(first, count)| (0..*count).map(move |n| (first + bytes(n), 1)));
+        assert!(blocks.eq(alone), "{runs:?}");
+    }
+}
+
+#[test]
+fn runs_are_read_as_their_blocks_are_and_not_at_all_where_one_of_them_fails() {
+    for pieces in [None, Some(3)] {
+        let device = Asked::of_bytes(Volume::device_bytes(8192, Role::Normal), 2048, pieces);
+        let volume = open(&device);
+        let lun = file(&volume, 600);
+        write(&volume, lun, 0, 600, 1000).expect("there is room");
+        volume.consistency_point().expect("it commits");
+        // The space has two segments from here on.
+        let blocks = volume.store.space().blocks(cairn_format::SegmentKind::Space) + 512;
+        volume.grow(blocks).expect("it grows");
+        let second = file(&volume, 400);
+        write(&volume, second, 0, 400, 5000).expect("there is room");
+        volume.consistency_point().expect("it commits");
+        let mut rng = Rng::new(5);
+        for _ in 0..60 {
+            let runs: Vec<(Vbn, u64)> =
+                (0..1 + rng.below(4)).map(|_| (Vbn(rng.below(blocks - 500)), 1 + rng.below(500))).collect();
+            let vbns: Vec<Vbn> =
+                runs.iter().flat_map(|(first, count)| (0..*count).map(|n| Vbn(first.0 + n))).collect();
+            device.take();
+            let one_by_one = volume.store.read_numbers(&vbns, &Redirects::default());
+            let asked = device.take();
+            let together = volume.store.read_runs(&runs);
+            assert_eq!(device.take(), asked, "{runs:?}");
+            match together {
+                Some(together) => {
+                    assert_eq!(together.len(), vbns.len());
+                    for (block, alone) in together.iter().zip(one_by_one) {
+                        assert!(block[..] == alone.expect("it can be read")[..], "{runs:?}");
+                    }
+                }
+                // Such blocks are put together one by one.
+                None => assert!(pieces.is_some(), "{runs:?}"),
+            }
+        }
+        assert!(volume.store.read_runs(&[(Vbn(blocks - 1), 2)]).is_none(), "there is no such block");
+        device.device.cut_after(0);
+        assert!(device.flush().is_err());
+        assert!(volume.store.read_runs(&[(Vbn(1), 2)]).is_none(), "the device is gone");
     }
 }
 
