@@ -1,5 +1,8 @@
 //! From runs of blocks to records: read, encoded and handed on, each on a thread of its own where the caller has threads.
 //!
+//! Where a record has the blocks as they were read ([`Form::is_as_read`]) its checksum is all that there is to encode. There one thread reads, and the other encodes and hands on: to wake another for so
+//! little costs more than it gains, and so does memory on its way that no cache of the processor holds.
+//!
 //! The device is read in pieces that are as long as the rest has use for ([`Appetite`]): what clients of the volume ask for stands behind them in the device's queue.
 
 use std::sync::Arc;
@@ -19,6 +22,8 @@ use crate::work::{Threads, Work};
 
 /// Records that one read of the device fills at most: 4 MiB.
 const RECORDS_PER_READ: usize = 4;
+/// The same where records have the blocks as they were read: what has just been read is still at hand when it is summed.
+const RECORDS_PER_READ_AS_READ: usize = 2;
 /// How often the encoder finds nothing read before reads become twice as long.
 const WAITS_BEFORE_MORE: usize = 8;
 /// Reads of the device at the same time, so that it has work while the blocks of one are handed on. Parts of a dump that are made side by side read beside each other as it is.
@@ -52,6 +57,13 @@ pub(crate) struct Form<'a> {
     pub(crate) aligned: bool,
     /// Streams that are made of the volume at the same time, this one included.
     pub(crate) streams: usize,
+}
+
+impl Form<'_> {
+    /// Records are made of the blocks as they were read, without a copy.
+    fn is_as_read(&self) -> bool {
+        self.aligned && self.compression == Compression::None
+    }
 }
 
 /// A record ready to go, but for its number: `header` has none, and is not in `record` yet.
@@ -98,45 +110,59 @@ pub(crate) fn each_record<Batches: Iterator<Item = Batch>>(
         }
         return Ok(());
     };
-    let appetite = &Appetite::new();
-    let readers = if form.streams > 1 { 1 } else { READERS };
+    let (readers, most) = match form.is_as_read() {
+        true => (1, RECORDS_PER_READ_AS_READ),
+        false if form.streams > 1 => (1, RECORDS_PER_READ),
+        false => (READERS, RECORDS_PER_READ),
+    };
+    let appetite = &Appetite::up_to(most);
     let (reads_to, blocks_of): (Vec<_>, Vec<_>) = (0..readers).map(|_| sync_channel(READS_AHEAD)).unzip();
-    let (encoded_to, ready) = sync_channel(ENCODED_AHEAD);
-    let mut encoder = Some((encoder, blocks_of, encoded_to));
-    let mut queue = Some(ready);
-    let mut outcome = Ok(());
-    let mut send = || {
-        let Some(queue) = queue.take() else { return };
-        // Dropping the queue at the first failure ends the other sides.
-        outcome = queue.iter().try_for_each(|batch: Result<Vec<Ready>, StreamError>| {
-            batch?.into_iter().try_for_each(|ready| sink(ready, work))
-        });
-        drop(queue);
-    };
-    let mut encode = || {
-        if let Some((mut encoder, blocks_of, encoded_to)) = encoder.take() {
-            encode_all(&mut encoder, &blocks_of, &encoded_to, appetite);
-        }
-    };
-    let mut encode_and_send = || threads.beside(&mut encode, &mut send);
     let reads = reads_to
         .into_iter()
         .enumerate()
         .map(|(first, to)| reader(plan, &batches, (first, readers), to, appetite));
-    beside_all(threads, &mut reads.collect::<Vec<_>>(), &mut encode_and_send);
+    let mut reads: Vec<_> = reads.collect();
+    let mut outcome = Ok(());
+    // The first failure ends it: whoever drops a queue ends its other side.
+    let mut send = |encoded: Encoded| {
+        outcome = encoded.and_then(|batch| batch.into_iter().try_for_each(|ready| sink(ready, work)));
+        outcome.is_ok()
+    };
+    let mut blocks_of = Some(blocks_of);
+    if form.is_as_read() {
+        let mut encode_and_send = || {
+            let Some(blocks_of) = blocks_of.take() else { return };
+            encode_all(&mut encoder, blocks_of, appetite, &mut send);
+        };
+        beside_all(threads, &mut reads, &mut encode_and_send);
+        return outcome;
+    }
+    let (encoded_to, encoded) = sync_channel(ENCODED_AHEAD);
+    let (mut encoded_to, mut encoded) = (Some(encoded_to), Some(encoded));
+    let mut encode = || {
+        let (Some(blocks_of), Some(to)) = (blocks_of.take(), encoded_to.take()) else { return };
+        encode_all(&mut encoder, blocks_of, appetite, &mut |encoded| queue(encoded, &to, appetite));
+    };
+    let mut send_all = || {
+        let Some(encoded) = encoded.take() else { return };
+        let _ = encoded.iter().all(&mut send);
+    };
+    let mut encode_and_send = || threads.beside(&mut encode, &mut send_all);
+    beside_all(threads, &mut reads, &mut encode_and_send);
     outcome
 }
 
 /// How many records are read at once. One at first, and again whenever the sink is behind, as in a transfer that has time or a slow link: reads that are longer than they need be only make clients wait. More, up to
-/// [`RECORDS_PER_READ`], where the encoder waits for the device time and again, which is quickest in long pieces.
+/// `most`, where the encoder waits for the device time and again, which is quickest in long pieces.
 struct Appetite {
     records: AtomicUsize,
+    most: usize,
     waits: AtomicUsize,
 }
 
 impl Appetite {
-    fn new() -> Self {
-        Self { records: AtomicUsize::new(1), waits: AtomicUsize::new(0) }
+    fn up_to(most: usize) -> Self {
+        Self { records: AtomicUsize::new(1), most, waits: AtomicUsize::new(0) }
     }
 
     fn records(&self) -> usize {
@@ -148,7 +174,7 @@ impl Appetite {
         let waits = self.waits.load(Ordering::Relaxed) + 1;
         self.waits.store(waits % WAITS_BEFORE_MORE, Ordering::Relaxed);
         if waits == WAITS_BEFORE_MORE {
-            self.records.store((self.records() * 2).min(RECORDS_PER_READ), Ordering::Relaxed);
+            self.records.store((self.records() * 2).min(self.most), Ordering::Relaxed);
         }
     }
 
@@ -166,6 +192,9 @@ struct Piece {
     /// The next piece is another reader's.
     ends_batch: bool,
 }
+
+/// The records of a piece, or why there are no more.
+type Encoded = Result<Vec<Ready>, StreamError>;
 
 /// Runs all `helpers` and `own` at the same time.
 fn beside_all(threads: &dyn Threads, helpers: &mut [impl FnMut() + Send], own: &mut dyn FnMut()) {
@@ -201,12 +230,12 @@ fn reader<'a, Batches: Iterator<Item = Batch>>(
     }
 }
 
-/// Takes batches from the readers in turn, so in order, until the one whose turn it is has no more.
+/// Takes batches from the readers in turn, so in order, until the one whose turn it is has no more, and gives what becomes of them to `hand_on`, until that wants no more.
 fn encode_all(
     encoder: &mut Encoder<'_>,
-    pieces_of: &[Receiver<Result<Piece, StreamError>>],
-    encoded_to: &SyncSender<Result<Vec<Ready>, StreamError>>,
+    pieces_of: Vec<Receiver<Result<Piece, StreamError>>>,
     appetite: &Appetite,
+    hand_on: &mut dyn FnMut(Encoded) -> bool,
 ) {
     let mut turns = pieces_of.iter().cycle();
     let mut turn = turns.next();
@@ -225,16 +254,21 @@ fn encode_all(
         }
         let encoded = piece.and_then(|piece| encoder.encode(&piece.records, piece.blocks));
         let failed = encoded.is_err();
-        let sent = encoded_to.try_send(encoded).or_else(|refused| match refused {
-            TrySendError::Full(encoded) => {
-                appetite.sink_is_behind();
-                encoded_to.send(encoded).map_err(drop)
-            }
-            TrySendError::Disconnected(_) => Err(()),
-        });
-        if sent.is_err() || failed {
+        if !hand_on(encoded) || failed {
             return;
         }
+    }
+}
+
+/// Hands records to the thread that sends them; false where that has ended.
+fn queue(encoded: Encoded, to: &SyncSender<Encoded>, appetite: &Appetite) -> bool {
+    match to.try_send(encoded) {
+        Ok(()) => true,
+        Err(TrySendError::Full(encoded)) => {
+            appetite.sink_is_behind();
+            to.send(encoded).is_ok()
+        }
+        Err(TrySendError::Disconnected(_)) => false,
     }
 }
 
@@ -329,7 +363,7 @@ mod tests {
 
     #[test]
     fn reads_are_as_long_as_the_rest_has_use_for() {
-        let appetite = Appetite::new();
+        let appetite = Appetite::up_to(RECORDS_PER_READ);
         let waits = |times: usize| {
             (0..times).for_each(|_| appetite.reads_are_behind());
             appetite.records()

@@ -26,8 +26,10 @@ use super::{ALIGNMENT, Buffer, Direct, PIECE};
 const BUFFERS_AHEAD: usize = 2;
 /// Pieces that wait to be written, at most. As much is lost with the process.
 const WAITING: usize = 2;
-/// Pieces that are on their way at a time, in all files that are written side by side.
-const LANES: usize = 8;
+/// Pieces that one request has at most, where the disk is behind and several wait: each request costs by itself, with two threads that it wakes.
+const TOGETHER: usize = 2;
+/// Requests that are on their way at a time, in all files that are written side by side.
+const LANES: usize = 4;
 /// The same in each, at least.
 const LANES_MIN: usize = 2;
 /// Bytes by which a file is made longer at a time: each waits for what is on its way.
@@ -105,8 +107,12 @@ enum Content {
 }
 
 impl Piece {
-    /// The bytes, as they are in memory.
-    fn slices(&self) -> Vec<IoSlice<'_>> {
+    fn end(&self) -> u64 {
+        self.start + self.length as u64
+    }
+
+    /// Adds the bytes, as they are in memory.
+    fn slices<'a>(&'a self, into: &mut Vec<IoSlice<'a>>) {
         let mut left = self.length;
         let mut own = |bytes: &'_ [u8]| {
             let count = bytes.len().min(left);
@@ -114,22 +120,23 @@ impl Piece {
             count
         };
         match &self.content {
-            Content::Copied(buffer) => vec![IoSlice::new(&buffer[..self.length])],
-            Content::Record(record) => record
-                .pieces_from_alignment()
-                .map(|piece| IoSlice::new(&piece[..own(piece)]))
-                .filter(|slice| !slice.is_empty())
-                .collect(),
+            Content::Copied(buffer) => into.push(IoSlice::new(&buffer[..self.length])),
+            Content::Record(record) => into.extend(
+                record
+                    .pieces_from_alignment()
+                    .map(|piece| IoSlice::new(&piece[..own(piece)]))
+                    .filter(|slice| !slice.is_empty()),
+            ),
         }
     }
 }
 
-/// Pieces of a file that are on their way at a time where `files` are written side by side: what is on its way takes memory, and a disk has enough with so many of all.
+/// Requests of a file that are on their way at a time where `files` are written side by side: what is on its way takes memory, and a disk has enough with so many of all.
 pub(crate) fn lanes(files: u32) -> usize {
     (LANES / (files.max(1) as usize)).max(LANES_MIN)
 }
 
-/// Has `work` write `file` from `at` on, up to so many pieces at a time ([`lanes`]). When this returns all that it has written is in the file, unless that failed; a sync makes it durable.
+/// Has `work` write `file` from `at` on, up to so many requests at a time ([`lanes`]). When this returns all that it has written is in the file, unless that failed; a sync makes it durable.
 ///
 /// # Errors
 /// Beside what became of `work` what failed that its writer did not tell it.
@@ -150,7 +157,7 @@ pub(crate) fn write<T>(
             let line = &line;
             scope.spawn(move || line.write_pieces(&full, &give_back));
         }
-        let buffers = lanes + BUFFERS_AHEAD;
+        let buffers = lanes * TOGETHER + BUFFERS_AHEAD;
         let mut writer =
             Writer { line: &line, full: give, spare, buffers, gathered: None, at, entered: false };
         let outcome = work(&mut writer, &line);
@@ -182,22 +189,32 @@ impl<'a> Line<'a> {
     fn write_pieces(&self, full: &Mutex<Receiver<Piece>>, give_back: &Sender<Buffer>) {
         loop {
             let turn = full.lock();
-            let Ok(piece) = turn.recv() else { return };
-            let end = piece.start + piece.length as u64;
+            let Ok(first) = turn.recv() else { return };
+            let mut end = first.end();
+            let mut pieces = vec![first];
+            // What waits as well goes with it.
+            while pieces.len() < TOGETHER
+                && let Ok(next) = turn.try_recv()
+            {
+                end = next.end();
+                pieces.push(next);
+            }
             let number = self.begun.lock().begin(end);
             // Without room for it nobody else has a turn before it is written.
             let alone = (!self.has_room(end)).then_some(turn);
             // Nothing behind a piece that is missing is of use.
             if !self.failed.load(Ordering::Acquire) {
-                match self.put_piece(&piece) {
+                match self.put_pieces(&pieces) {
                     Ok(()) => self.done(number),
                     Err(error) => self.fail(error),
                 }
             }
             drop(alone);
-            if let Content::Copied(buffer) = piece.content {
-                // Nobody fills it any more at the end.
-                let _ = give_back.send(buffer);
+            for piece in pieces {
+                if let Content::Copied(buffer) = piece.content {
+                    // Nobody fills it any more at the end.
+                    let _ = give_back.send(buffer);
+                }
             }
         }
     }
@@ -228,11 +245,14 @@ impl<'a> Line<'a> {
         room.is_some()
     }
 
-    fn put_piece(&self, piece: &Piece) -> io::Result<()> {
-        let mut slices = piece.slices();
-        let request = &mut || Ok(pwritev(self.file, &slices, piece.start)?);
+    /// Writes pieces that follow each other.
+    fn put_pieces(&self, pieces: &[Piece]) -> io::Result<()> {
+        let [first, ..] = pieces else { return Ok(()) };
+        let mut slices = Vec::new();
+        pieces.iter().for_each(|piece| piece.slices(&mut slices));
+        let request = &mut || Ok(pwritev(self.file, &slices, first.start)?);
         let written = self.direct.request(self.file, request)?;
-        let mut upto = piece.start + written as u64;
+        let mut upto = first.start + written as u64;
         // What a request leaves is written slice by slice.
         let mut left = &mut slices[..];
         IoSlice::advance_slices(&mut left, written);
