@@ -27,7 +27,7 @@ mod volume;
 
 pub use mirror::unknown as unknown_to_check;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cairn_server::api::{self, ErrorKind};
 
@@ -82,18 +82,13 @@ pub fn run_restore(asked: &Restore, output: Output) -> Result<(), Failure> {
     restore::run(asked, output)
 }
 
-/// How often a job is asked about; a person sees ten changes a second as motion.
+/// How often a job is asked about that a person looks at, who sees ten changes a second as motion.
 const ASK_EVERY: Duration = Duration::from_millis(100);
-/// How soon for the first time.
-const ASK_FIRST: Duration = Duration::from_millis(5);
+/// The same where nobody looks: its end is told at once as it is, and what it notes is soon enough.
+const ASK_RARELY: Duration = Duration::from_millis(500);
 
 /// Findings that are printed for people.
 const FINDINGS_SHOWN: usize = 20;
-
-/// Short work is asked for more often: to be told late costs it a sixteenth of its time, not a tenth of a second.
-fn ask_in(job: &api::Job) -> Duration {
-    Duration::from_millis(job.elapsed_ms / 16).clamp(ASK_FIRST, ASK_EVERY)
-}
 
 /// Follows a job to its end, with a bar for people and a line a second for programs.
 fn follow(mut job: api::Job, client: &Client, output: Output) -> Result<Option<api::JobOutcome>, Failure> {
@@ -114,10 +109,8 @@ fn follow(mut job: api::Job, client: &Client, output: Output) -> Result<Option<a
         let is_new = output.json && told.replace(second) != Some(second);
         // Who reads what it says has gone: as if he had pressed Ctrl-C, and no success.
         let is_left = is_new && !print_if_read(&status_line(&job));
-        let now = match is_left || client.wait(ask_in(&job), &mut interrupt) {
-            true => None,
-            false => look(&job, client, &mut interrupt)?,
-        };
+        let every = if bar.is_hidden() { ASK_RARELY } else { ASK_EVERY };
+        let now = if is_left { None } else { later(&job, every, client, &mut interrupt)? };
         let Some(now) = now else {
             bar.finish_and_clear();
             // A dump that was whole in that very moment counts on the server: its files must stay then.
@@ -136,14 +129,22 @@ fn follow(mut job: api::Job, client: &Client, output: Output) -> Result<Option<a
     }
 }
 
-/// How a job is now; none where Ctrl-C comes before a server has answered that may never do.
-fn look(
+/// How a job is once it is over, or after `within`; none where Ctrl-C comes before, also before a server has answered that may never do.
+fn later(
     job: &api::Job,
+    within: Duration,
     client: &Client,
     interrupt: &mut tokio::signal::unix::Signal,
 ) -> Result<Option<api::Job>, Failure> {
-    let path = format!("/v1/jobs/{}", job.id);
-    client.get_unless(&path, std::slice::from_mut(interrupt), ASK_EVERY, &|| false)
+    let (path, asked) = (format!("/v1/jobs/{}?within_ms={}", job.id, within.as_millis()), Instant::now());
+    let now: Option<api::Job> =
+        client.get_unless(&path, std::slice::from_mut(interrupt), ASK_EVERY, &|| false)?;
+    // Whoever answers early is not asked the more often for it.
+    let runs = now.as_ref().is_some_and(|now| now.state == api::JobState::Running);
+    match runs && client.wait(within.saturating_sub(asked.elapsed()), interrupt) {
+        true => Ok(None),
+        false => Ok(now),
+    }
 }
 
 /// Whether the server says that a job has failed. One that it can't be asked about may have come to its end.
@@ -190,9 +191,9 @@ fn interrupted(
             "see how it is with `cairn status` once it does",
         ));
     };
-    while now.state == api::JobState::Running && !client.wait(ASK_EVERY, interrupt) {
-        let Some(later) = look(&now, client, interrupt)? else { break };
-        now = later;
+    while now.state == api::JobState::Running {
+        let Some(then) = later(&now, ASK_RARELY, client, interrupt)? else { break };
+        now = then;
     }
     match now.state {
         api::JobState::Done => return Ok(now.outcome),

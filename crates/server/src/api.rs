@@ -3,7 +3,7 @@
 //! Lengths are bytes, times are milliseconds since 1970 UTC, durations are milliseconds.
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 mod access;
 mod activity;
@@ -700,6 +700,15 @@ pub enum JobState {
     Done,
     /// It is over, and did not.
     Failed,
+}
+
+/// How a job is asked for.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct JobQuery {
+    /// While it runs the answer waits for its end, for so many milliseconds at most and never longer than ten seconds; 0 when not given.
+    pub within_ms: Option<u64>,
 }
 
 /// Work that takes a while: ask for it again until it is over.

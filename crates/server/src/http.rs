@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::rejection::JsonRejection;
-use axum::extract::{FromRequest, Path, Request, State};
+use axum::extract::{FromRequest, Path, Query, Request, State};
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
@@ -333,10 +333,15 @@ async fn jobs(State(server): State<Arc<Server>>) -> Answer<Vec<api::Job>> {
     blocking(server, |server| Ok(server.jobs.list())).await
 }
 
-/// One job.
-#[utoipa::path(get, path = "/v1/jobs/{job}", tag = "server", params(("job" = String, Path,)),
+/// One job, when it is over or after a while, whichever comes first.
+#[utoipa::path(get, path = "/v1/jobs/{job}", tag = "server", params(("job" = String, Path,), api::JobQuery),
     responses((status = 200, body = api::Job), (status = 404, body = ErrorBody)))]
-async fn job(State(server): State<Arc<Server>>, Path(job): Path<String>) -> Answer<api::Job> {
+async fn job(
+    State(server): State<Arc<Server>>,
+    Path(job): Path<String>,
+    Query(query): Query<api::JobQuery>,
+) -> Answer<api::Job> {
+    server.jobs.over(&job, Duration::from_millis(query.within_ms.unwrap_or(0))).await;
     blocking(server, move |server| server.jobs.show(&job)).await
 }
 

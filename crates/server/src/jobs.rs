@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use cairn_base::Clock;
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use crate::api;
 use crate::error::ServerError;
@@ -14,6 +15,8 @@ use crate::token::random_name;
 
 /// Jobs that are over and still remembered; the oldest are forgotten first.
 const MAX_REMEMBERED: usize = 256;
+/// As long is a job waited for at most: a server that stops waits for its answers.
+const WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// How far a job is; cheap enough to be told with every record.
 pub(crate) struct Progress {
@@ -83,6 +86,8 @@ struct Record {
     progress: Arc<Progress>,
     started: Duration,
     state: Mutex<(Outcome, Duration)>,
+    /// Set once the state tells what became of it.
+    over: watch::Sender<bool>,
 }
 
 /// The jobs of a server.
@@ -111,6 +116,7 @@ impl Jobs {
             progress: Arc::new(Progress::new(self.clock.clone())),
             started,
             state: Mutex::new((Outcome::Running, started)),
+            over: watch::Sender::new(false),
         });
         let (clock, mine) = (self.clock.clone(), record.clone());
         let run = move || {
@@ -124,6 +130,7 @@ impl Jobs {
                 Err(_) => Outcome::Failed(ServerError::Bug.body()),
             };
             *mine.state.lock() = (outcome, clock.monotonic());
+            mine.over.send_replace(true);
         };
         let thread = std::thread::Builder::new().name(format!("job-{}", record.id)).spawn(run);
         thread.map_err(|source| ServerError::Thread { what: kind, source })?;
@@ -137,10 +144,13 @@ impl Jobs {
         Ok(job)
     }
 
+    fn find(&self, id: &str) -> Option<Arc<Record>> {
+        self.records.lock().iter().find(|record| record.id == id).cloned()
+    }
+
     /// One job.
     pub(crate) fn show(&self, id: &str) -> Result<api::Job, ServerError> {
-        let records = self.records.lock();
-        let record = records.iter().find(|record| record.id == id).ok_or_else(|| ServerError::NotFound {
+        let record = self.find(id).ok_or_else(|| ServerError::NotFound {
             what: "job",
             name: id.to_owned(),
             list: "cairn status",
@@ -148,9 +158,16 @@ impl Jobs {
         Ok(record.show(self.clock.monotonic()))
     }
 
+    /// Waits until a job is over, `within` or [`WAIT_MAX`] at most; not at all where there is no such job.
+    pub(crate) async fn over(&self, id: &str, within: Duration) {
+        let Some(mut over) = self.find(id).map(|record| record.over.subscribe()) else { return };
+        // Late or not, how it is then is told.
+        let _ = tokio::time::timeout(within.min(WAIT_MAX), over.wait_for(|over| *over)).await;
+    }
+
     /// Asks one job to end as soon as it can.
     pub(crate) fn cancel(&self, id: &str) -> Result<api::Job, ServerError> {
-        if let Some(record) = self.records.lock().iter().find(|record| record.id == id) {
+        if let Some(record) = self.find(id) {
             record.progress.cancel();
         }
         self.show(id)
@@ -207,5 +224,58 @@ impl Record {
             error,
             outcome,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Instant;
+
+    use cairn_device::SystemClock;
+
+    use super::*;
+
+    /// More than any of this takes, and less than is waited for.
+    const LONG: Duration = Duration::from_secs(8);
+
+    #[test]
+    fn end_of_a_job_is_told_when_it_comes_and_its_state_until_then() {
+        let jobs = Jobs::new(Arc::new(SystemClock::new()));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        let over = |id: &str, within| runtime.block_on(jobs.over(id, within));
+        let (end, ends) = channel::<()>();
+        let job = jobs.start("work", "vol0", move |_| {
+            ends.recv().expect("it is told to end");
+            Ok(None)
+        });
+        let job = job.expect("a thread").id;
+        let began = Instant::now();
+        over(&job, Duration::ZERO);
+        over("0123456789ab", LONG);
+        over(&job, Duration::from_millis(30));
+        assert!(began.elapsed() >= Duration::from_millis(30) && began.elapsed() < LONG);
+        assert_eq!(jobs.show(&job).expect("it is there").state, api::JobState::Running);
+
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(30));
+                end.send(()).expect("it waits");
+            });
+            over(&job, LONG);
+        });
+        assert_eq!(jobs.show(&job).expect("it is there").state, api::JobState::Done);
+        // Also for those who ask later.
+        over(&job, LONG);
+        assert!(began.elapsed() < LONG);
+    }
+
+    #[test]
+    fn end_of_a_job_that_panics_is_told() {
+        let jobs = Jobs::new(Arc::new(SystemClock::new()));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        let job = jobs.start("work", "vol0", |_| panic!("on purpose")).expect("a thread").id;
+        runtime.block_on(jobs.over(&job, LONG));
+        assert_eq!(jobs.show(&job).expect("it is there").state, api::JobState::Failed);
     }
 }
