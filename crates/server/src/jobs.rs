@@ -275,7 +275,9 @@ mod tests {
         let jobs = Jobs::new(Arc::new(SystemClock::new()));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
         let job = jobs.start("work", "vol0", |_| panic!("on purpose")).expect("a thread").id;
+        let began = Instant::now();
         runtime.block_on(jobs.over(&job, LONG));
+        assert!(began.elapsed() < LONG, "it is told, and not found out");
         assert_eq!(jobs.show(&job).expect("it is there").state, api::JobState::Failed);
     }
 }
