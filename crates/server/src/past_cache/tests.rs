@@ -183,6 +183,31 @@ fn blocks_of_records_are_in_the_file_at_whole_blocks_behind_their_head() {
 }
 
 #[test]
+fn records_of_half_a_request_go_two_at_a_time_and_the_last_one_by_itself() {
+    use std::time::Duration;
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, file) = file(folder.path());
+    let content = noise(7, 3 * MIB);
+    let (written, last) = write((&file, 0), lanes(1), |out, line| {
+        for (number, record) in content.chunks(MIB).enumerate() {
+            out.record(Outgoing::copy_of(record, (number * MIB) as u64))?;
+            if number == 1 {
+                while line.upto() == 0 {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            } else {
+                // Long enough for a request, if it had one.
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            assert_eq!(line.upto(), [0, 2 * MIB as u64, 2 * MIB as u64][number], "after record {number}");
+        }
+        io::Result::Ok(())
+    });
+    written.and(last).expect("written");
+    assert!(std::fs::read(&path).expect("the file") == content);
+}
+
+#[test]
 fn file_is_as_long_as_what_is_written_whatever_room_was_taken() {
     for folder in folders() {
         for (at, bytes) in [(0, 5 * MIB), (0, 40 * MIB + 7), (MIB + 4096, 9 * MIB)] {

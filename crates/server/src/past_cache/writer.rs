@@ -24,9 +24,9 @@ use super::{ALIGNMENT, Buffer, Direct, PIECE};
 
 /// Buffers that smaller things are copied into, beside those on their way: one that waits, and one that is filled.
 const BUFFERS_AHEAD: usize = 2;
-/// Pieces that wait to be written, at most. As much is lost with the process.
-const WAITING: usize = 2;
-/// Pieces that one request has at most, where the disk is behind and several wait: each request costs by itself, with two threads that it wakes.
+/// Requests that wait, at most. As much is lost with the process.
+const WAITING: usize = 1;
+/// Pieces that one request has, as long as they are less than [`PIECE`] without the last: each request costs by itself, with two threads that it wakes. More pieces may have more slices than a request takes.
 const TOGETHER: usize = 2;
 /// Requests that are on their way at a time, in all files that are written side by side.
 const LANES: usize = 4;
@@ -158,9 +158,19 @@ pub(crate) fn write<T>(
             scope.spawn(move || line.write_pieces(&full, &give_back));
         }
         let buffers = lanes * TOGETHER + BUFFERS_AHEAD;
-        let mut writer =
-            Writer { line: &line, full: give, spare, buffers, gathered: None, at, entered: false };
+        let mut writer = Writer {
+            line: &line,
+            full: give,
+            held: Vec::new(),
+            spare,
+            buffers,
+            gathered: None,
+            at,
+            entered: false,
+        };
         let outcome = work(&mut writer, &line);
+        // It fails where a thread has panicked, as the scope does then.
+        let _ = writer.let_go();
         (outcome, writer.gathered)
     });
     (outcome, line.end(last))
@@ -186,19 +196,11 @@ impl<'a> Line<'a> {
     }
 
     /// Writes pieces until no more come.
-    fn write_pieces(&self, full: &Mutex<Receiver<Piece>>, give_back: &Sender<Buffer>) {
+    fn write_pieces(&self, full: &Mutex<Receiver<Vec<Piece>>>, give_back: &Sender<Buffer>) {
         loop {
             let turn = full.lock();
-            let Ok(first) = turn.recv() else { return };
-            let mut end = first.end();
-            let mut pieces = vec![first];
-            // What waits as well goes with it.
-            while pieces.len() < TOGETHER
-                && let Ok(next) = turn.try_recv()
-            {
-                end = next.end();
-                pieces.push(next);
-            }
+            let Ok(pieces) = turn.recv() else { return };
+            let end = pieces.last().map_or(0, Piece::end);
             let number = self.begun.lock().begin(end);
             // Without room for it nobody else has a turn before it is written.
             let alone = (!self.has_room(end)).then_some(turn);
@@ -343,7 +345,9 @@ impl Drop for Line<'_> {
 /// What is written to a file in order. Bytes are in the file once [`Line::upto`] says so, or when [`write`] is over.
 pub(crate) struct Writer<'a> {
     line: &'a Line<'a>,
-    full: SyncSender<Piece>,
+    full: SyncSender<Vec<Piece>>,
+    /// Pieces that wait for the next one to go with them.
+    held: Vec<Piece>,
     spare: Receiver<Buffer>,
     /// Buffers that may still be made.
     buffers: usize,
@@ -382,7 +386,17 @@ impl Writer<'_> {
         if !std::mem::replace(&mut self.entered, true) {
             self.line.direct.enter(self.line.file);
         }
-        self.full.send(piece).map_err(|_| ended())
+        self.held.push(piece);
+        let bytes: usize = self.held.iter().map(|piece| piece.length).sum();
+        if self.held.len() < TOGETHER && bytes < PIECE { Ok(()) } else { self.let_go() }
+    }
+
+    /// Sends what is held on its way.
+    fn let_go(&mut self) -> io::Result<()> {
+        match std::mem::take(&mut self.held) {
+            held if held.is_empty() => Ok(()),
+            held => self.full.send(held).map_err(|_| ended()),
+        }
     }
 
     /// Hands over what is gathered, but for its last `left` bytes, which are less than a block and come first in the buffer that this returns.
