@@ -31,6 +31,8 @@ const CHANGED_ONE_IN: u64 = 100;
 const SMALL_FILE: usize = 3000;
 /// Of the LUN whose maps are compared.
 const SPARSE_BYTES: u64 = 100 << 30;
+/// What a shell ends with where there is no such program.
+const NOT_FOUND: i32 = 127;
 
 /// What a program took.
 #[derive(Clone, Copy)]
@@ -46,6 +48,9 @@ fn took(line: &str) -> Result<Took> {
     let output = Command::new("bash").args(["-c", &script]).output()?;
     let said = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
+        if output.status.code() == Some(NOT_FOUND) {
+            bail!("`{line}` needs a program that is not installed here");
+        }
         bail!("`{line}` ended with {}", output.status);
     }
     let fields: Vec<f64> = said.split_whitespace().filter_map(|field| field.parse().ok()).collect();
@@ -111,7 +116,7 @@ impl Ext4 {
         Ok(Self { image, mount, device: device.trim().to_owned() })
     }
 
-    fn mounted(&self, work: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    fn mounted<T>(&self, work: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
         // Reading must not change what is compared.
         run(Command::new("mount").args(["-o", "noatime"]).arg(&self.device).arg(&self.mount))?;
         let worked = work(&self.mount);
@@ -342,9 +347,8 @@ fn incremental(plan: &Plan, report: &mut Report) -> Result<()> {
     let (btrfs, mirror, dates) = (at("btrfs"), at("rsync"), at("dumpdates"));
     let (image, mount, device) = (ext4.image.display(), ext4.mount.display(), &ext4.device);
     took(&format!("dump -0 -u -D {dates} -f /dev/null {device}"))?;
-    ext4.mounted(|mount| {
-        took(&format!("mkdir {mirror}; rsync -a {}/ {mirror}/", mount.display())).map(drop)
-    })?;
+    let with_rsync =
+        ext4.mounted(|mount| took(&format!("mkdir {mirror}; rsync -a {}/ {mirror}/", mount.display())));
     let _mounted = Mounted(&btrfs);
     let with_btrfs = took(&format!(
         "truncate -s {} {btrfs}.img; mkfs.btrfs -q {btrfs}.img; mkdir {btrfs}; mount -o loop {btrfs}.img {btrfs}; \
@@ -382,18 +386,16 @@ fn incremental(plan: &Plan, report: &mut Report) -> Result<()> {
     )];
     run(Command::new("mount").args(["-o", "ro"]).arg(device).arg(&ext4.mount))?;
     run(Command::new("sh").args(["-c", "echo 3 > /proc/sys/vm/drop_caches"])).ok();
-    rows.push(("rsync -a of the files", took(&format!("rsync -a {mount}/ {mirror}/")), Target::AtMost(0.1)));
+    let by_rsync = with_rsync.and_then(|_| took(&format!("rsync -a {mount}/ {mirror}/")));
+    rows.push(("rsync -a of the files", by_rsync, Target::AtMost(0.1)));
     run(Command::new("umount").arg(&ext4.mount))?;
-    if with_btrfs.is_ok() {
-        // The same blocks change in the file: those that differ are written over.
-        took(&format!(
-            "rsync --inplace --no-whole-file {image} {btrfs}/now/disk; sync; btrfs subvolume snapshot -r {btrfs}/now {btrfs}/after"
-        ))?;
-        let send = format!("btrfs send -p {btrfs}/before {btrfs}/after > {}; sync {0}", at("send"));
-        rows.push(("btrfs send -p", took(&send), Target::AtMost(1.0)));
-    } else {
-        report.note("btrfs can't be mounted here.");
-    }
+    // The same blocks change in the file: those that differ are written over.
+    let write = format!(
+        "rsync --inplace --no-whole-file {image} {btrfs}/now/disk; sync; btrfs subvolume snapshot -r {btrfs}/now {btrfs}/after"
+    );
+    let send = format!("btrfs send -p {btrfs}/before {btrfs}/after > {}; sync {0}", at("send"));
+    let by_btrfs = with_btrfs.and_then(|_| took(&write)).and_then(|_| took(&send));
+    rows.push(("btrfs send -p", by_btrfs, Target::AtMost(1.0)));
     for (name, outcome, asked) in rows {
         match outcome {
             Ok(took) => report.against(
