@@ -232,10 +232,11 @@ impl Volume {
         change: &Change,
         frees: bool,
     ) -> Result<MutexGuard<'_, State>, VolumeError> {
-        if frees {
-            return self.admit_punch();
-        }
         let by_file = change.by_file();
+        if frees {
+            let cost = self.state.lock().cost_of_change(change, &by_file);
+            return self.admit_to_free(cost);
+        }
         let blocks = change.blocks.len() as u64;
         let at_most = self.state.lock().most_beside_blocks(change, &by_file);
         self.admit_cost(blocks, at_most, |state| state.cost_of_change(change, &by_file))

@@ -101,7 +101,7 @@ impl Compound<'_> {
         let arrival = Arrival::new(lba, block);
         let mut state = self.volume().state.lock();
         state.check_writable()?;
-        if !state.has_room_to_free() {
+        if !state.has_room_to_free(0) {
             return Err(VolumeError::NoSpace);
         }
         state.order += 1;
@@ -114,7 +114,7 @@ impl Compound<'_> {
     fn put(&self, inode: Inode) -> Result<(), VolumeError> {
         let mut state = self.volume().state.lock();
         state.check_writable()?;
-        if !state.has_room_to_free() {
+        if !state.has_room_to_free(0) {
             return Err(VolumeError::NoSpace);
         }
         state.levels = state.levels.max(TreeRef::height_for(inode.tree.length));
@@ -162,7 +162,7 @@ impl Volume {
     /// The next removed file, if it may be freed now: since the background looked, the volume may have given way or become full.
     fn next_removed(&self) -> Option<FileId> {
         let state = self.state.lock();
-        let may = state.check_writable().is_ok() && state.has_room_to_free();
+        let may = state.check_writable().is_ok() && state.has_room_to_free(0);
         state.removed.first().copied().filter(|_| may)
     }
 

@@ -295,10 +295,11 @@ impl State {
         of(&self.open) + frozen + self.cost_at_most(more)
     }
 
-    /// True when a change that frees space (a hole, a file's removal) can be taken, and be committed even if snapshots keep all that it frees.
-    /// It may use most of the reserve.
-    pub(crate) fn has_room_to_free(&self) -> bool {
-        self.used.free() >= self.promised(4) + self.reserve() - RESERVE_MIN * 3 / 4
+    /// True when a change that frees space (a hole, a file's removal) and takes up to `cost` blocks itself can be taken, and be committed even if
+    /// snapshots keep all that it frees. It may use most of the reserve.
+    pub(crate) fn has_room_to_free(&self, cost: u64) -> bool {
+        let cost = cost.max(self.cost_at_most(4));
+        self.used.free() >= self.promised(0) + cost + self.reserve() - RESERVE_MIN * 3 / 4
     }
 
     /// Entries that found no room in the log are still to be logged, unless a consistency point has covered them.

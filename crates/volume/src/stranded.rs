@@ -90,7 +90,7 @@ impl Volume {
         let mut commit = self.commit.lock();
         let committed = {
             let state = self.state.lock();
-            if state.heads != heads || !state.has_room_to_free() {
+            if state.heads != heads || !state.has_room_to_free(0) {
                 return Ok(false);
             }
             state.committed.clone()

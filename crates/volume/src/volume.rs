@@ -226,7 +226,7 @@ impl Volume {
             return self.consistency_point().map(drop);
         }
         // Without room for the nodes that it changes a removed file waits until snapshots are deleted.
-        if !state.removed.is_empty() && state.has_room_to_free() {
+        if !state.removed.is_empty() && state.has_room_to_free(0) {
             drop(state);
             if self.free_removed()? {
                 return Ok(());

@@ -179,7 +179,7 @@ impl Volume {
         if count == 0 {
             return Ok(());
         }
-        let mut state = self.admit_punch()?;
+        let mut state = self.admit_to_free(0)?;
         state.order += 1;
         let order = state.order;
         state.open.punch(file, lba.0, count, order, is_logged(file));
@@ -313,22 +313,25 @@ impl Volume {
         self.state.lock().settle_releases();
     }
 
-    /// A hole takes no block for itself, and the reserve covers the nodes that it changes.
-    pub(crate) fn admit_punch(self: &Arc<Self>) -> Result<crate::locks::MutexGuard<'_, State>, VolumeError> {
+    /// Lets a change in that frees space and takes up to `cost` blocks itself. A hole takes none, and the reserve covers the nodes that it changes.
+    pub(crate) fn admit_to_free(
+        self: &Arc<Self>,
+        cost: u64,
+    ) -> Result<crate::locks::MutexGuard<'_, State>, VolumeError> {
         let state = self.lock_for_change()?;
-        if state.has_room(1) {
+        if state.has_room(1) && state.has_room_for(cost) {
             return Ok(state);
         }
         drop(state);
         self.consistency_point()?;
         let mut state = self.lock_for_change()?;
         state.settle_releases();
-        if !state.has_room_to_free() {
+        if !state.has_room_to_free(cost) {
             drop(state);
             self.wait_for_readers();
             state = self.lock_for_change()?;
         }
-        if state.has_room_to_free() { Ok(state) } else { Err(VolumeError::NoSpace) }
+        if state.has_room_to_free(cost) { Ok(state) } else { Err(VolumeError::NoSpace) }
     }
 
     /// Gives up to `limit` unplaced blocks that arrived up to `order` their places, without writing them. The generation being committed

@@ -61,7 +61,7 @@ fn hole_waits_for_a_short_reader_instead_of_hearing_no_space() {
         let mut state = volume.state.lock();
         let most = state.used.free() as usize - 10;
         assert!(state.used.allocate(most, &mut others));
-        assert!(!state.has_room_to_free(), "all but what the reader keeps is taken");
+        assert!(!state.has_room_to_free(0), "all but what the reader keeps is taken");
         state.ended.clone()
     };
     let outcome = std::thread::scope(|scope| {

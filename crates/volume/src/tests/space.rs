@@ -361,9 +361,9 @@ fn reserve_is_what_the_maps_of_a_volume_of_any_size_take_and_little_more() {
         }
         let (promised, reserve) = (state.promised(4), state.reserve());
         leave(state, promised + reserve - RESERVE_MIN / 2);
-        assert!(!state.has_room(1) && state.has_room_to_free(), "what frees space may use most of it");
+        assert!(!state.has_room(1) && state.has_room_to_free(0), "what frees space may use most of it");
         leave(state, promised + reserve - RESERVE_MIN);
-        assert!(!state.has_room_to_free(), "and not all");
+        assert!(!state.has_room_to_free(0), "and not all");
     }
 }
 

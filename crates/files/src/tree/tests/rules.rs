@@ -151,6 +151,52 @@ fn what_gives_room_back_works_on_a_full_volume() {
     assert_whole(&tree);
 }
 
+/// What gives room back may use the reserve, and none of it can be had without room for what it writes itself: all attributes that are left.
+#[test]
+fn attribute_that_is_removed_from_a_full_volume_takes_no_more_than_there_is() {
+    // How much of the reserve is gone before.
+    for before in (0..16).map(|blocks| blocks * 4096) {
+        let (_device, tree) = fresh(2048);
+        let root = tree.root();
+        let names = [&b"first"[..], b"second", b"third"];
+        let files = names.map(|name| {
+            let file = tree.make(root, name, &FILE).expect("there is room").file;
+            for large in [&b"user.a"[..], b"user.b", b"user.c", b"user.d"] {
+                tree.set_xattr(file, large, &[1; 65_000], SetXattr::Any).expect("there is room");
+            }
+            tree.set_xattr(file, b"user.small", b"1", SetXattr::Any).expect("there is room");
+            file
+        });
+        let little = tree.make(root, b"little", &FILE).expect("there is room").file;
+        for (name, bytes) in [(&b"user.a"[..], before), (b"user.small", 1)] {
+            tree.set_xattr(little, name, &vec![1; bytes], SetXattr::Any).expect("there is room");
+        }
+        let other = tree.make(root, b"other", &FILE).expect("there is room").file;
+        let commit = || tree.volume().consistency_point().expect("it commits");
+        for _ in 0..2 {
+            commit();
+            let end = tree.stat(other).expect("it is there").bytes;
+            let mut writes = (0..).map(|block| tree.write(other, end + block * 4096, &[1; 4096]));
+            let full = writes.find_map(Result::err);
+            assert!(matches!(full, Some(TreeError::NoSpace)), "{full:?}");
+        }
+        let keeps = tree.volume().create_snapshot("keeps").expect("it is made");
+        tree.remove_xattr(little, b"user.small").expect("it gives room back");
+        commit();
+        let removed = files.map(|file| {
+            let removed = tree.remove_xattr(file, b"user.small");
+            commit();
+            matches!(removed, Ok(()) | Err(TreeError::NoSpace)).then_some(removed.is_ok())
+        });
+        assert!(removed[0] == Some(true) && removed[2] == Some(false), "{removed:?} after {before}");
+        // What gives more back than it takes still finds some.
+        tree.unlink(root, names[1]).expect("it gives room back");
+        tree.volume().delete_snapshots(&[keeps.id]).expect("it is deleted");
+        tree.remove_xattr(files[0], b"user.d").expect("it gives room back");
+        assert_whole(&tree);
+    }
+}
+
 #[test]
 fn times_are_those_of_what_happened() {
     let clock = Arc::new(ManualClock::new(Timestamp(1_000)));
