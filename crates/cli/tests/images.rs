@@ -166,6 +166,29 @@ fn levels_are_dumped_in_parts_restored_in_any_order_and_mounted_without_a_server
 }
 
 #[test]
+fn dump_against_a_younger_snapshot_is_refused_and_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = served(dir.path());
+    fill(&server, 0, 20, 1);
+    server.good(&["snapshot", "create", "v@monday"]);
+    fill(&server, 0, 20, 2);
+    server.good(&["snapshot", "create", "v@friday"]);
+    let file = path(dir.path(), "dump");
+    server.good(&["image", "dump", "v@friday", "-0", "--to", &path(dir.path(), "level0")]);
+    for (target, more) in
+        [("v@monday", &["--base", "friday"][..]), ("v@friday", &["--base", "friday"]), ("v@monday", &["-1"])]
+    {
+        for way in [&[][..], &["-n"], &["--to", &file]] {
+            let said = server.bad(2, "usage", &[&["image", "dump", target][..], more, way].concat());
+            assert!(said.contains("older snapshot than the one that is dumped"), "{said}");
+        }
+    }
+    // Nothing is to be gone on with, and nothing is held for it.
+    server.good(&["image", "dump", "v", "--to", &file]);
+    server.good(&["snapshot", "delete", "v@monday", "--yes"]);
+}
+
+#[test]
 fn dump_goes_through_a_pipe_into_a_restore_on_another_server() {
     let dir = tempfile::tempdir().unwrap();
     let server = served(dir.path());

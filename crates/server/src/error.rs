@@ -30,7 +30,7 @@ pub enum ServerError {
         name: String,
     },
     /// A number or a combination that makes no sense.
-    #[error("{what} is wrong: {rule}")]
+    #[error("{what} breaks a rule: {rule}")]
     Invalid {
         /// The field.
         what: &'static str,

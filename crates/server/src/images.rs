@@ -107,6 +107,19 @@ struct Against {
     base: Option<(SnapshotId, String)>,
 }
 
+impl Against {
+    /// Refuses a target that is not younger, before anything is given up or noted for the dump: it could never be made.
+    fn is_before(&self, target: &Snapshot) -> Result<(), ServerError> {
+        match &self.base {
+            Some((base, _)) if *base >= target.id => Err(ServerError::Invalid {
+                what: "the base of the dump",
+                rule: "it is an older snapshot than the one that is dumped",
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// A dump of one volume: what is decided before anything is read.
 struct Making<'a> {
     groups: Arc<Groups>,
@@ -140,6 +153,14 @@ impl Making<'_> {
     }
 
     fn against(&self, request: &api::DumpRequest) -> Result<Against, ServerError> {
+        let against = self.against_any(request)?;
+        if let Some(name) = &request.snapshot {
+            against.is_before(&find_snapshot(self.open, name)?)?;
+        }
+        Ok(against)
+    }
+
+    fn against_any(&self, request: &api::DumpRequest) -> Result<Against, ServerError> {
         let volume = &self.open.name;
         match (request.level, &request.base) {
             (Some(_), Some(_)) => Err(ServerError::Invalid {
@@ -175,17 +196,18 @@ impl Making<'_> {
     fn target(
         &self,
         request: &api::DumpRequest,
-        level: DumpLevel,
+        against: &Against,
         id: &str,
     ) -> Result<(Snapshot, bool), ServerError> {
         if let Some(name) = &request.snapshot {
             return Ok((find_snapshot(self.open, name)?, false));
         }
         if let Some(shown) = self.groups.shown_by(self.open)? {
+            against.is_before(&shown)?;
             return Ok((shown, false));
         }
         let failed = ServerError::volume(&self.open.name);
-        let name = format!("{DUMP_PREFIX}{level}.{}", &id[..8]);
+        let name = format!("{DUMP_PREFIX}{}.{}", against.level, &id[..8]);
         let make = || self.open.volume.create_snapshot(&name);
         Ok((self.open.snapshot_with(make)?.map_err(failed)?, true))
     }
@@ -280,7 +302,7 @@ impl Server {
         let making = self.making(&open);
         let against = making.against(request)?;
         let id = DumpId(random_bytes());
-        let (target, own) = making.target(request, against.level, &id.to_string())?;
+        let (target, own) = making.target(request, &against, &id.to_string())?;
         let failed = ServerError::volume(volume);
         let counted = (|| {
             if own {
@@ -431,7 +453,7 @@ impl Task<'_> {
             file.set_len(0).map_err(|error| DumpError::from(StreamError::from(error)))?;
         }
         let id = DumpId(random_bytes());
-        let (target, own) = making.target(self.request, against.level, &id.to_string())?;
+        let (target, own) = making.target(self.request, against, &id.to_string())?;
         let lasts = lasts(self.request, self.handed);
         // What a killed server leaves is told from an owner's by the hold.
         let begun = match own {
