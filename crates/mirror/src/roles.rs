@@ -102,10 +102,14 @@ pub(crate) fn handed_over(volume: &Volume, prefix: &str) -> Option<Snapshot> {
     volume.own_head().filter(|head| split(&head.name).is_some_and(|(own, _)| own == prefix))
 }
 
-/// Makes the base of a spill an ordinary snapshot: the owner may need it to open that, and deletes it when he does not.
+/// Keeps the base of a spill, which the owner may need to open that: one of the mirror's becomes an ordinary snapshot, which goes when he deletes it; one of his own, which a schedule may delete or he without a thought
+/// of the spill, is held.
 pub(crate) fn keep_for_spill(volume: &Arc<Volume>, common: &[SnapshotId]) -> Result<(), VolumeError> {
     let base = common.iter().max().and_then(|id| volume.snapshot(*id));
-    let Some(base) = base.filter(|base| base.name.starts_with(MIRROR_PREFIX)) else { return Ok(()) };
+    let Some(base) = base else { return Ok(()) };
+    if !base.name.starts_with(MIRROR_PREFIX) {
+        return volume.hold_snapshot(base.id, true);
+    }
     let mut name = format!("split-{}", base.generation.0);
     while volume.snapshot_named(&name).is_some() {
         name.push('_');

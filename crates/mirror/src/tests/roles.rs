@@ -335,6 +335,19 @@ fn spilled_head_opens_with_its_base_and_has_every_block() {
     }
 }
 
+/// Where nothing is held for the mirror, the newest that both have is the owner's.
+#[test]
+fn base_of_a_spill_stays_also_where_it_is_a_snapshot_of_the_owner() {
+    let pair = Pair::new(1);
+    let monday = pair.source.create_snapshot("monday").expect("it is made");
+    let tuesday = pair.source.create_snapshot("tuesday").expect("it is made");
+    crate::roles::keep_for_spill(&pair.source, &[monday.id, tuesday.id]).expect("it is kept");
+    let refused = pair.source.delete_snapshots(&[tuesday.id]).expect_err("the spill needs it");
+    assert!(matches!(refused, VolumeError::Held(_)), "{refused}");
+    assert_eq!(pair.source.snapshot(tuesday.id).expect("it is there").name, "tuesday");
+    pair.source.delete_snapshots(&[monday.id]).expect("nothing needs it");
+}
+
 /// The link is cut at every few bytes of a resync; until it is through the own head and every snapshot is there, and each attempt goes on.
 #[test]
 fn resync_cut_anywhere_leaves_the_own_head_whole_and_goes_on() {
