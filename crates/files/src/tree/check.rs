@@ -364,18 +364,19 @@ impl Checker {
     /// What quota trees count is what is in them.
     fn quotas(&mut self) {
         let roots = self.roots;
-        let records = match quota::read_records(&self.source, roots.quotas) {
-            Ok(records) => records,
-            Err(_) => {
-                self.findings.push(TreeFinding::BadLeaf { directory: roots.quotas, lba: 0 });
-                return;
-            }
+        let Ok(quota::Found { records, damaged }) = quota::read_records(&self.source, roots.quotas) else {
+            self.findings.push(TreeFinding::BadLeaf { directory: roots.quotas, lba: 0 });
+            return;
         };
+        let bad = |lba: u16| TreeFinding::BadLeaf { directory: roots.quotas, lba: lba.into() };
+        self.findings.extend(damaged.iter().map(|numbers| bad(*numbers.start())));
         let mut found: BTreeMap<u16, (u64, u64)> = records.keys().map(|number| (*number, (0, 0))).collect();
         for known in self.nodes.values().filter(|known| known.inode.attributes.quota != 0) {
             let counted = found.entry(known.inode.attributes.quota).or_default();
             *counted = (counted.0 + u64::from(known.inode.attributes.blocks), counted.1 + 1);
         }
+        // What a record says that can't be read is not known to be wrong.
+        found.retain(|number, _| damaged.iter().all(|numbers| !numbers.contains(number)));
         for (number, found) in found {
             let record = records.get(&number);
             let says = record.map_or((0, 0), |record| (record.used_blocks, record.used_files));

@@ -207,7 +207,7 @@ impl Tree {
                 let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
                 let there = source.count_data(file, first, last.min(inode.tree.length))?;
                 let added = last - first - there;
-                if self.quotas.room(inode.attributes.quota).is_some_and(|room| added > room) {
+                if self.quotas.room(source, inode.attributes.quota)?.is_some_and(|room| added > room) {
                     return Err(TreeError::Quota);
                 }
                 if added > self.volume().status().free {

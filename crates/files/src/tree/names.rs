@@ -266,7 +266,7 @@ impl Tree {
             }
             let inode = edit.inode_mut(file)?;
             inode.attributes.links = 0;
-            if let Some(number) = self.quotas.topped_by(inode) {
+            if let Some(number) = self.quotas.topped_by(&self.source, inode)? {
                 inode.attributes.quota = 0;
                 edit.put_quota(number, None);
             }
@@ -448,11 +448,14 @@ impl Tree {
 
     /// Files stay in the quota tree where they were made, in which their blocks count.
     fn check_quota_of(&self, edit: &Edit<'_>, file: FileId, directory: FileId) -> Result<(), TreeError> {
-        let inode = edit.inode(file)?;
+        let (inode, quota) = (edit.inode(file)?, edit.inode(directory)?.attributes.quota);
+        // A top does not go into itself, so that it is none: its record is not needed, and may be damaged.
+        if inode.attributes.quota == quota {
+            return Ok(());
+        }
         // The top of a quota tree is in none where its name is.
-        let own = if self.quotas.topped_by(&inode).is_some() { 0 } else { inode.attributes.quota };
-        let same = own == edit.inode(directory)?.attributes.quota;
-        if same { Ok(()) } else { Err(TreeError::CrossesQuota) }
+        let is_top = quota == 0 && self.quotas.topped_by(&self.source, &inode)?.is_some();
+        if is_top { Ok(()) } else { Err(TreeError::CrossesQuota) }
     }
 
     /// A directory that still has a name: in one that was removed nothing is made.

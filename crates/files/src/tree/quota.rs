@@ -2,18 +2,23 @@
 //!
 //! A quota tree begins as an empty directory. What is made in it belongs to it for life: nothing is linked or moved into or out of it, as between file systems, so
 //! that what it takes is known without search. Its record, a block of the file of quotas, changes together with what it counts, so it is exact after any crash.
+//!
+//! A record that can't be read costs what counts in it, and no tree: no file is read by means of it. It is looked at again each time that it is asked for, as a mirror or the device may
+//! have given it back, and until then its number is nobody else's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use cairn_base::{BLOCK_SIZE, FileId, Lba};
 use cairn_device::BlockMut;
-use cairn_format::{FileKind, Inode, QuotaRecord};
+use cairn_format::{FANOUT, FileKind, Inode, QuotaRecord};
 use cairn_volume::{Change, Head};
 use parking_lot::Mutex;
 
 use super::edit::Edit;
 use super::error::TreeError;
 use super::source::{Blocks, Source, damaged};
+use super::stat::NodeKind;
 use super::{Tree, trie};
 
 /// What a quota tree may take. `None` is no limit.
@@ -60,7 +65,15 @@ pub(crate) struct Quotas {
     orphans: FileId,
     /// The active state whose records these are; changes are of it alone.
     head: Head,
-    known: Mutex<BTreeMap<u16, QuotaRecord>>,
+    known: Mutex<Known>,
+}
+
+/// What is known of the records.
+#[derive(Default)]
+struct Known {
+    records: BTreeMap<u16, QuotaRecord>,
+    /// Numbers whose records could not be read when they were last looked at, or of which it is not known whether they have one.
+    damaged: BTreeSet<u16>,
 }
 
 /// What changes count for: blocks and files, by quota tree.
@@ -84,14 +97,21 @@ impl Counted {
 }
 
 impl Quotas {
-    /// All records of a state.
+    /// All records of a state, as far as they can be read.
     pub(crate) fn load(
         source: &Source,
         file: FileId,
         orphans: FileId,
         head: Head,
     ) -> Result<Self, TreeError> {
-        Ok(Self { file, orphans, head, known: Mutex::new(read_records(source, file)?) })
+        let found = read_records(source, file)?;
+        // Who looks at an image is told by what looks at a quota, and changes nothing.
+        if let (Source::Live(_), Some(first)) = (source, found.damaged.first()) {
+            let (number, ranges) = (first.start(), found.damaged.len());
+            tracing::error!(%file, number, ranges, "records of quotas can't be read: what counts in them is not changed");
+        }
+        let known = Known { records: found.records, damaged: found.damaged.into_iter().flatten().collect() };
+        Ok(Self { file, orphans, head, known: Mutex::new(known) })
     }
 
     /// The active state that they are of.
@@ -124,15 +144,16 @@ impl Quotas {
         let mut known = self.known.lock();
         let mut records = Records::new();
         for number in numbers {
+            let now = self.record_in(&mut known, source, number)?;
             let record = match own.get(&number) {
                 // What was written since the operation looked at it counts.
                 Some(Some(record)) => {
-                    let now = known.get(&number).unwrap_or(record);
+                    let now = now.unwrap_or(*record);
                     Some(QuotaRecord { used_blocks: now.used_blocks, used_files: now.used_files, ..*record })
                 }
                 // Files that were in it may be open without a name, and count on: nothing else gets its number before.
-                Some(None) => known.get(&number).map(|record| self.without_top(record)),
-                None => known.get(&number).copied(),
+                Some(None) => now.map(|record| self.without_top(&record)),
+                None => now,
             };
             let (blocks, files) = counted.0.get(&number).copied().unwrap_or_default();
             let Some(record) = record else { continue };
@@ -162,18 +183,22 @@ impl Quotas {
         source.volume().change(change, frees)?;
         for (number, record) in records {
             match record {
-                Some(record) => drop(known.insert(number, record)),
-                None => drop(known.remove(&number)),
+                Some(record) => drop(known.records.insert(number, record)),
+                None => drop(known.records.remove(&number)),
             }
         }
         Ok(())
     }
 
     /// The quota tree that a directory is the top of.
-    pub(crate) fn topped_by(&self, inode: &Inode) -> Option<u16> {
+    pub(crate) fn topped_by(&self, source: &Source, inode: &Inode) -> Result<Option<u16>, TreeError> {
+        // Of what can't be a top this is known without its record.
+        if NodeKind::of(inode) != NodeKind::Directory {
+            return Ok(None);
+        }
         let number = inode.attributes.quota;
-        let known = self.known.lock();
-        known.get(&number).filter(|record| record.directory == inode.id).map(|_| number)
+        let record = self.record(source, number)?;
+        Ok(record.filter(|record| record.directory == inode.id).map(|_| number))
     }
 
     /// The record of a quota tree that goes, or has gone but for files that are open.
@@ -185,36 +210,90 @@ impl Quotas {
         record.directory == self.orphans
     }
 
+    /// A number without a record. One that is not known to have none is none of these: its record would be written over.
     fn free_number(&self) -> Option<u16> {
         let known = self.known.lock();
-        (1..=u16::MAX).find(|number| !known.contains_key(number))
+        (1..=u16::MAX).find(|number| !known.records.contains_key(number) && !known.damaged.contains(number))
     }
 
     /// Blocks that can be added to a quota tree; none where nothing limits them.
-    pub(crate) fn room(&self, number: u16) -> Option<u64> {
-        let record = self.record(number).filter(|record| record.limit_bytes > 0)?;
-        Some((record.limit_bytes / BLOCK_SIZE as u64).saturating_sub(record.used_blocks))
+    pub(crate) fn room(&self, source: &Source, number: u16) -> Result<Option<u64>, TreeError> {
+        let record = self.record(source, number)?.filter(|record| record.limit_bytes > 0);
+        Ok(record.map(|record| (record.limit_bytes / BLOCK_SIZE as u64).saturating_sub(record.used_blocks)))
     }
 
-    fn record(&self, number: u16) -> Option<QuotaRecord> {
-        self.known.lock().get(&number).copied()
+    fn record(&self, source: &Source, number: u16) -> Result<Option<QuotaRecord>, TreeError> {
+        self.record_in(&mut self.known.lock(), source, number)
+    }
+
+    /// A record, which is read again where that failed before. Nobody has changed it meanwhile: that fails as well.
+    fn record_in(
+        &self,
+        known: &mut Known,
+        source: &Source,
+        number: u16,
+    ) -> Result<Option<QuotaRecord>, TreeError> {
+        if known.damaged.contains(&number) {
+            let record = read_record(source, self.file, number)?;
+            known.damaged.remove(&number);
+            known.records.extend(record.map(|record| (number, record)));
+        }
+        Ok(known.records.get(&number).copied())
     }
 }
 
-/// The records in the file of quotas.
-pub(crate) fn read_records(source: &Source, file: FileId) -> Result<BTreeMap<u16, QuotaRecord>, TreeError> {
-    let (mut records, mut at) = (BTreeMap::new(), 1);
-    let length = source.inode(file)?.tree.length.min(1 << 16);
-    while let Some(lba) = source.next_block(file, at, length, false)? {
-        let mut blocks = source;
-        let number = lba as u16;
-        if let Some(block) = blocks.block(file, lba)? {
-            let record = QuotaRecord::parse(&block, number).map_err(|_| damaged(file, lba))?;
-            records.extend(record.map(|record| (number, record)));
+/// The records that the file of quotas has.
+#[derive(Default)]
+pub(crate) struct Found {
+    pub(crate) records: BTreeMap<u16, QuotaRecord>,
+    /// Numbers that may have records which can't be read: one, or all that one node leads to.
+    pub(crate) damaged: Vec<RangeInclusive<u16>>,
+}
+
+/// The records in the file of quotas. What is damaged costs itself; other errors end it.
+pub(crate) fn read_records(source: &Source, file: FileId) -> Result<Found, TreeError> {
+    let mut found = Found::default();
+    let length = match source.inode(file) {
+        Ok(inode) => inode.tree.length.min(1 << 16),
+        // Any number may have one.
+        Err(TreeError::Damaged(_)) => {
+            found.damaged.push(1..=u16::MAX);
+            return Ok(found);
         }
-        at = lba + 1;
+        Err(error) => return Err(error),
+    };
+    let mut at = 1;
+    while at < length {
+        // A node that can't be read hides what it leads to, and nothing behind it.
+        let end = ((at / FANOUT + 1) * FANOUT).min(length);
+        match source.next_block(file, at, end, false) {
+            Ok(None) => at = end,
+            Ok(Some(lba)) => {
+                let number = lba as u16;
+                match read_record(source, file, number) {
+                    Ok(record) => found.records.extend(record.map(|record| (number, record))),
+                    Err(TreeError::Damaged(_)) => found.damaged.push(number..=number),
+                    Err(error) => return Err(error),
+                }
+                at = lba + 1;
+            }
+            Err(TreeError::Damaged(_)) => {
+                found.damaged.push(at as u16..=(end - 1) as u16);
+                at = end;
+            }
+            Err(error) => return Err(error),
+        }
     }
-    Ok(records)
+    Ok(found)
+}
+
+fn read_record(source: &Source, file: FileId, number: u16) -> Result<Option<QuotaRecord>, TreeError> {
+    let (mut blocks, lba) = (source, u64::from(number));
+    if lba >= source.inode(file)?.tree.length {
+        return Ok(None);
+    }
+    let Some(block) = blocks.block(file, lba)? else { return Ok(None) };
+    QuotaRecord::parse(&block, number).map_err(|_| damaged(file, lba))
 }
 
 impl Tree {
@@ -239,13 +318,13 @@ impl Tree {
             limit_files: limits.files.unwrap_or(0),
             ..record
         };
-        match (inode.attributes.quota, self.quotas.topped_by(&inode)) {
+        match (inode.attributes.quota, self.quotas.topped_by(source, &inode)?) {
             (_, Some(number)) if is_empty && limits == QuotaLimits::default() => {
                 edit.put_quota(number, None);
                 edit.inode_mut(directory)?.attributes.quota = 0;
             }
             (_, Some(number)) => {
-                let record = self.quotas.record(number).ok_or(TreeError::NotFound)?;
+                let record = self.quotas.record(source, number)?.ok_or(TreeError::NotFound)?;
                 edit.put_quota(number, Some(with_limits(record)));
             }
             (0, None) if limits == QuotaLimits::default() => return Ok(()),
@@ -269,19 +348,25 @@ impl Tree {
     /// The quota tree that a file or directory is in.
     ///
     /// # Errors
-    /// [`TreeError::NotFound`]; damage.
+    /// [`TreeError::NotFound`]; damage, also of its record.
     pub fn quota(&self, file: FileId) -> Result<Option<Quota>, TreeError> {
         let number = self.source.inode(file)?.attributes.quota;
-        let record = self.quotas.record(number).filter(|record| !self.quotas.has_no_top(record));
+        let record = self.quotas.record(&self.source, number)?;
+        let record = record.filter(|record| !self.quotas.has_no_top(record));
         Ok(record.as_ref().map(Quota::from))
     }
 
     /// All quota trees.
     ///
     /// # Errors
-    /// None today.
+    /// Damage of any record: a list without it would say that nothing limits what it does.
     pub fn quotas(&self) -> Result<Vec<Quota>, TreeError> {
-        let known = self.quotas.known.lock();
-        Ok(known.values().filter(|record| !self.quotas.has_no_top(record)).map(Quota::from).collect())
+        let quotas = &self.quotas;
+        let mut known = quotas.known.lock();
+        while let Some(number) = known.damaged.first().copied() {
+            quotas.record_in(&mut known, &self.source, number)?;
+        }
+        let records = known.records.values();
+        Ok(records.filter(|record| !quotas.has_no_top(record)).map(Quota::from).collect())
     }
 }

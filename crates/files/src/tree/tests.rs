@@ -12,6 +12,7 @@ use crate::*;
 
 mod ahead;
 mod cut;
+mod damage;
 mod dates;
 mod difference;
 mod directories;
