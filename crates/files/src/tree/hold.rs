@@ -74,12 +74,29 @@ impl Tree {
         edit.commit(true)
     }
 
-    /// Empties the orphan directory: what is in it was open at a crash. What can't be read stays there, and costs nothing else.
+    /// Empties the orphan directory: what is in it was open at a crash. What can't be read stays there, and costs nothing else: what is behind it is found all the same where that is known, and
+    /// the rest by the opening after its repair.
     pub(crate) fn free_orphans(&self) -> Result<(), TreeError> {
         let mut from = 0;
         loop {
-            let inode = self.directory(self.orphans)?;
-            let entries = trie::list(&mut &self.source, &inode, from, ROUND)?;
+            let inode = match self.directory(self.orphans) {
+                Err(reason @ TreeError::Damaged(_)) => {
+                    tracing::error!(%reason, "files without names can't be found, and are freed later");
+                    return Ok(());
+                }
+                inode => inode?,
+            };
+            let entries = match trie::list(&mut &self.source, &inode, from, ROUND) {
+                Err(reason @ TreeError::Damaged(_)) => {
+                    tracing::error!(%reason, "some files without names can't be found, and are freed later");
+                    let Some(damage) = trie::end_of_damage(&mut &self.source, &inode, from) else {
+                        return Ok(());
+                    };
+                    from = damage + 1;
+                    continue;
+                }
+                entries => entries?,
+            };
             let Some(last) = entries.last() else { return Ok(()) };
             from = last.cookie + 1;
             for entry in &entries {

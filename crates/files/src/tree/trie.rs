@@ -334,7 +334,15 @@ fn write_or_merge(
 ) -> Result<(), TreeError> {
     let own: usize = names.iter().map(LeafName::size).sum();
     let other = LeafPlace { prefix: place.prefix ^ 1, ..place };
-    let neighbour = if own < MERGE_BELOW / 2 { edit.leaf(directory, other)? } else { None };
+    let neighbour = match own < MERGE_BELOW / 2 {
+        true => edit.leaf(directory, other),
+        false => Ok(None),
+    };
+    let neighbour = match neighbour {
+        // It costs its own names, and those beside it go without a merge.
+        Err(TreeError::Damaged(_)) => None,
+        neighbour => neighbour?,
+    };
     let Some(neighbour) = neighbour else {
         return write_leaf(edit, &lower(directory, place), &names);
     };

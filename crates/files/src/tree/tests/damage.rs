@@ -40,6 +40,10 @@ fn is_record(block: &[u8], number: u16) -> bool {
     block.starts_with(b"CQTA") && block[6..8] == number.to_le_bytes()
 }
 
+fn is_leaf(block: &[u8], directory: FileId, level: u8) -> bool {
+    block.starts_with(b"CDIR") && block[6] == level && block[8..16] == directory.0.to_le_bytes()
+}
+
 #[track_caller]
 fn assert_damaged<T: std::fmt::Debug>(outcome: Result<T, TreeError>) {
     assert!(matches!(outcome, Err(TreeError::Damaged(_))), "{outcome:?}");
@@ -78,7 +82,7 @@ fn record_of_a_quota_that_cannot_be_read_costs_what_counts_in_it_and_no_tree() {
         assert_eq!(old.quota(other).expect("it is whole").map(|quota| quota.directory), Some(good));
         assert_eq!(old.quota(outside).expect("it is in none"), None);
 
-        assert_eq!(check_tree(&image).expect("looking is possible"), [finding.clone()]);
+        assert_eq!(check_tree(&image).expect("looking is possible"), std::slice::from_ref(&finding));
 
         let tree = Tree::open(volume.clone()).expect("the tree opens");
         for file in [other, outside] {
@@ -157,5 +161,82 @@ fn node_above_the_records_of_quotas_that_has_rotted_costs_no_tree() {
     let three = tree.resolve(b"three").expect("it is there").file;
     tree.set_quota(three, limits).expect("it is empty");
     assert_eq!(tree.quotas().expect("they can be read").len(), 3);
+    assert_whole(&tree);
+}
+
+#[test]
+fn directory_of_files_without_names_that_cannot_be_read_keeps_no_tree_from_opening() {
+    for is_unreadable in [false, true] {
+        let (device, tree) = faulty();
+        let (root, orphans) = (tree.root(), tree.orphans);
+        let open_file = tree.make(root, b"open", &FILE).expect("there is room").file;
+        tree.hold(open_file).expect("it is there");
+        tree.unlink(root, b"open").expect("it is there");
+        let file = tree.make(root, b"file", &FILE).expect("there is room").file;
+        tree.write(file, 0, b"before").expect("there is room");
+        spoil(&device, tree, is_unreadable, |block| is_leaf(block, orphans, 0));
+
+        let tree = open(&device);
+        assert_eq!(tree.read(file, 0, 99).expect("it reads"), b"before");
+        tree.write(file, 0, b"after!").expect("there is room");
+        tree.rename(root, b"file", root, b"other", Rename::Replace).expect("it is there");
+        tree.unlink(root, b"other").expect("nobody holds it");
+        tree.volume().consistency_point().expect("it commits");
+        let findings = check_tree(&tree.volume().image(None).expect("there is a state"));
+        let expected =
+            [TreeFinding::BadLeaf { directory: orphans, lba: 0 }, TreeFinding::NoName { file: open_file }];
+        assert_eq!(findings.expect("looking is possible"), expected);
+        drop(tree);
+        if is_unreadable {
+            device.heal_reads();
+            let tree = open(&device);
+            assert!(matches!(tree.stat(open_file), Err(TreeError::NotFound)), "it was found again");
+            assert_whole(&tree);
+        }
+    }
+}
+
+#[test]
+fn files_without_names_beside_a_damaged_block_of_their_directory_are_freed() {
+    let (device, tree) = faulty();
+    let (root, orphans) = (tree.root(), tree.orphans);
+    for number in 0..300 {
+        let name = format!("{number}");
+        let file = tree.make(root, name.as_bytes(), &FILE).expect("there is room").file;
+        tree.hold(file).expect("it is there");
+        tree.unlink(root, name.as_bytes()).expect("it is there");
+    }
+    let names = |tree: &Tree| tree.read_directory(orphans, 2, 1000).expect("it can be read").len();
+    assert_eq!(names(&tree), 300);
+    // The last half, or quarter, of all keys.
+    let level_and_prefix = std::cell::Cell::new((0, 0));
+    let is_last = |block: &[u8]| {
+        let prefix = block.get(16..24).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
+        let level = (1..4).find(|level| is_leaf(block, orphans, *level));
+        level.zip(prefix).filter(|(level, prefix)| prefix + 1 == 1 << level)
+    };
+    tree.volume().consistency_point().expect("it commits");
+    let length = tree.source.inode(orphans).expect("it is there").tree.length;
+    let level = cairn_format::LeafPlace::level_of(length);
+    let hurt = |block: &[u8]| {
+        is_last(block).filter(|(of, _)| *of == level).is_some_and(|found| {
+            level_and_prefix.set(found);
+            true
+        })
+    };
+    spoil(&device, tree, true, hurt);
+    let (level, prefix) = level_and_prefix.get();
+    let place = cairn_format::LeafPlace { level, prefix };
+    let tree = open(&device);
+    assert_damaged(tree.read_directory(orphans, 2, 1000));
+    let behind = tree.behind_damage(orphans, 2);
+    assert_eq!(behind, Some(place.end() - 1), "nothing is left before it");
+    device.heal_reads();
+    let left = tree.read_directory(orphans, 2, 1000).expect("it can be read");
+    assert!((1..300).contains(&left.len()), "{}", left.len());
+    assert!(left.iter().all(|entry| entry.cookie >= place.start()));
+    drop(tree);
+    let tree = open(&device);
+    assert_eq!(names(&tree), 0);
     assert_whole(&tree);
 }
