@@ -441,3 +441,89 @@ fn dump_against_a_named_snapshot_and_of_one() {
     server.bad(10, "not-found", &["image", "dump", "v", "-1", "--to", "/dev/null"]);
     server.good(&["image", "dump", "v", "--to", "/dev/null"]);
 }
+
+/// Dumps a snapshot to standard output, which is `file`.
+fn dump_into(server: &Running, snapshot: &str, file: &std::fs::File) {
+    let mut command = cairn();
+    command.args(["image", "dump", snapshot, "--data"]).arg(&server.data);
+    let dumped = command.stdout(file.try_clone().unwrap()).output().unwrap();
+    assert!(dumped.status.success(), "{}", String::from_utf8_lossy(&dumped.stderr));
+}
+
+/// `image verify` of these bytes, as a file of their own.
+fn verified(dir: &Path, bytes: &[u8]) -> serde_json::Value {
+    let file = path(dir, "cut-out");
+    std::fs::write(&file, bytes).unwrap();
+    let output = cairn().args(["image", "verify", "--json", &file]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_str(&said).unwrap()
+}
+
+/// `>> FILE` of a shell.
+#[test]
+fn dump_to_the_end_of_a_file_leaves_what_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = served(dir.path());
+    fill(&server, 0, 500, 1);
+    server.good(&["snapshot", "create", "v@s"]);
+    let (log, lines) = (path(dir.path(), "my.log"), b"line one\nline two\n");
+    std::fs::write(&log, lines).unwrap();
+    let file = std::fs::File::options().append(true).open(&log).unwrap();
+    dump_into(&server, "v@s", &file);
+    let one = std::fs::read(&log).unwrap();
+    assert!(one.starts_with(lines), "the lines are gone; {} bytes", one.len());
+    let dump = &one[lines.len()..];
+    assert!(verified(dir.path(), dump)["data_bytes"].as_u64().unwrap() >= 500 * 4096);
+    // Also what this has left there.
+    dump_into(&server, "v@s", &file);
+    let two = std::fs::read(&log).unwrap();
+    assert!(two.starts_with(&one) && two.len() == one.len() + dump.len());
+    verified(dir.path(), &two[one.len()..]);
+}
+
+/// `{ echo HEADER; cairn image dump V; echo FOOTER; } > FILE` and `1<> FILE` of a shell.
+#[test]
+fn dump_to_standard_output_begins_where_that_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = served(dir.path());
+    fill(&server, 0, 500, 1);
+    server.good(&["snapshot", "create", "v@s"]);
+    let (together, longer) = (path(dir.path(), "together"), path(dir.path(), "longer"));
+    let mut file = std::fs::File::create(&together).unwrap();
+    file.write_all(b"my header\n").unwrap();
+    dump_into(&server, "v@s", &file);
+    file.write_all(b"my footer\n").unwrap();
+    let bytes = std::fs::read(&together).unwrap();
+    let behind = bytes.strip_prefix(b"my header\n").expect("what was written before is there");
+    let dump = behind.strip_suffix(b"my footer\n").expect("what is written after comes behind the dump");
+    verified(dir.path(), dump);
+    // A shell that does not empty the file wants it so.
+    std::fs::write(&longer, vec![0xee; dump.len() + 1000]).unwrap();
+    dump_into(&server, "v@s", &std::fs::File::options().read(true).write(true).open(&longer).unwrap());
+    let bytes = std::fs::read(&longer).unwrap();
+    let (dump, rest) = bytes.split_at(dump.len());
+    verified(dir.path(), dump);
+    assert!(rest == [0xee; 1000], "{} bytes behind the dump", rest.len());
+    // One that does, as with `>`, has emptied it before.
+    dump_into(&server, "v@s", &std::fs::File::create(&longer).unwrap());
+    verified(dir.path(), &std::fs::read(&longer).unwrap());
+}
+
+/// A part of it is a file, and another one is not.
+#[test]
+fn dump_made_anew_into_a_file_and_a_device_has_nothing_of_the_one_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = served(dir.path());
+    fill(&server, 0, 500, 1);
+    let (whole, half) = (path(dir.path(), "whole"), path(dir.path(), "half"));
+    server.good(&["image", "dump", "v", "--to", &whole]);
+    let before = std::fs::metadata(&whole).unwrap().len();
+    std::fs::rename(&whole, format!("{half}.partial")).unwrap();
+    server.good(&["image", "dump", "v", "--anew", "--to", "/dev/null", &half]);
+    let bytes = std::fs::read(&half).unwrap();
+    // Most blocks are in the first part.
+    assert!((bytes.len() as u64) < before / 2, "{} bytes of {before}", bytes.len());
+    verified(dir.path(), &bytes);
+    assert!(!Path::new(&format!("{half}.partial")).exists());
+}

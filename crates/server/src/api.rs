@@ -784,7 +784,7 @@ pub struct DumpRequest {
     /// What the hand-over socket answered to the files; without it nothing is written.
     pub ticket: Option<String>,
     /// What the files are called, absolute, in the order of the parts. A dump into files that are named can be gone on with, and counts once it is confirmed; without names, or when one of them is
-    /// a pipe or a device, it leaves nothing when it is cut, and counts when it is written.
+    /// a pipe or a device, it leaves nothing when it is cut, and counts when it is written. What is in files that are named goes first; a file without a name is written from where it stands.
     #[serde(default)]
     pub files: Vec<String>,
     /// The unfinished dump goes on, in these files; `snapshot`, `level`, `base` and `compress` are its own.

@@ -40,7 +40,7 @@ mod unfinished;
 pub(crate) use restoring::RestoreNotes;
 use restoring::Restoring;
 pub(crate) use unfinished::Keep;
-use unfinished::{Ledger, Unfinished, lasts};
+use unfinished::{Ledger, Unfinished, are_named, lasts};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// How the names of the snapshots that dumps make for themselves begin.
@@ -448,7 +448,9 @@ impl Task<'_> {
         self.progress.phase("making a snapshot");
         let (making, open) = (&self.making, self.making.open);
         making.give_up(making.document()?)?;
-        for file in self.handed.files.iter().filter(|file| unfinished::is_file(file)) {
+        // What comes without names is the client's standard output: what is in that is somebody's, and the dump goes behind it.
+        let named = are_named(self.request, self.handed);
+        for file in self.handed.files.iter().filter(|file| named && unfinished::is_file(file)) {
             // What is in it is of a dump that is given up, now and not before.
             file.set_len(0).map_err(|error| DumpError::from(StreamError::from(error)))?;
         }

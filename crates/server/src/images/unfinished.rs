@@ -359,8 +359,12 @@ impl Making<'_> {
 
 /// Whether a dump into these files can be gone on with: the client names them, and they are files.
 pub(super) fn lasts(request: &api::DumpRequest, handed: &Handed) -> bool {
-    let named = !request.files.is_empty() && request.files.len() == handed.files.len();
-    named && handed.files.iter().all(is_file)
+    are_named(request, handed) && handed.files.iter().all(is_file)
+}
+
+/// Whether the client has said what each of the files is called.
+pub(super) fn are_named(request: &api::DumpRequest, handed: &Handed) -> bool {
+    !request.files.is_empty() && request.files.len() == handed.files.len()
 }
 
 pub(super) fn is_file(file: &File) -> bool {

@@ -122,8 +122,11 @@ fn begin(asked: &DumpImage, client: &Client, output: Output) -> Result<(), Failu
         true => vec![Target::pipe()?],
         false => Target::open_all(&paths, asked.overwrite, asked.anew)?,
     };
-    let lasts = !to_pipe && targets.iter().all(Target::lasts);
-    let names = if lasts { absolute(&paths)? } else { Vec::new() };
+    // Of those that are named the server empties what is a file, also where another one is a device. Standard output has no name: what is in it stays.
+    let names = match !to_pipe && targets.iter().any(Target::lasts) {
+        true => absolute(&paths)?,
+        false => Vec::new(),
+    };
     let request = api::DumpRequest { files: names, ..request(asked) };
     write(asked, request, targets, before.as_ref(), client, output)
 }
@@ -178,7 +181,7 @@ fn write(
     output: Output,
 ) -> Result<(), Failure> {
     let volume = segment(&asked.name.volume)?;
-    let lasts = !request.files.is_empty();
+    let lasts = !request.files.is_empty() && targets.iter().all(Target::lasts);
     let handed = Handed::give(client.place(), targets.iter().map(Target::file))?;
     let request = api::DumpRequest { ticket: Some(handed.ticket.clone()), ..request };
     let job = client.post(&format!("/v1/volumes/{volume}/image/dump"), &request)?;
