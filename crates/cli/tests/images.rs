@@ -2,7 +2,7 @@
 
 mod running;
 
-use std::io::{Read, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -526,4 +526,57 @@ fn dump_made_anew_into_a_file_and_a_device_has_nothing_of_the_one_before() {
     assert!((bytes.len() as u64) < before / 2, "{} bytes of {before}", bytes.len());
     verified(dir.path(), &bytes);
     assert!(!Path::new(&format!("{half}.partial")).exists());
+}
+
+/// `{ dd ...; cairn image restore NAME -; } < FILE` of a shell: of several dumps in one file the one is meant that is next.
+#[test]
+fn dump_is_read_from_where_standard_input_stands() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = served(dir.path());
+    fill(&server, 0, 500, 1);
+    server.good(&["volume", "create", "z", "--size", "256M"]);
+    server.good(&["lun", "create", "z/db", "--size", "24M"]);
+    server.disk("z/db").write(0, &[7; 3 << 20]).unwrap();
+    let (first, second, both) = (path(dir.path(), "v"), path(dir.path(), "z"), path(dir.path(), "both"));
+    server.good(&["image", "dump", "v", "--to", &first]);
+    server.good(&["image", "dump", "z", "--to", &second]);
+    let mut bytes = std::fs::read(&first).unwrap();
+    let next = bytes.len() as u64;
+    bytes.extend(std::fs::read(&second).unwrap());
+    std::fs::write(&both, &bytes).unwrap();
+    let read = |arguments: &[&str]| {
+        let mut file = std::fs::File::open(&both).unwrap();
+        file.seek(SeekFrom::Start(next)).unwrap();
+        let mut command = cairn();
+        command.args(["image", arguments[0], "--json"]).args(&arguments[1..]).stdin(file);
+        if arguments[0] == "restore" {
+            command.arg("--data").arg(&server.data);
+        }
+        let output = command.output().unwrap();
+        let said = [output.stdout, output.stderr].map(|said| String::from_utf8(said).unwrap());
+        (output.status.code(), said)
+    };
+    let good = |arguments: &[&str]| {
+        let (code, said) = read(arguments);
+        assert_eq!(code, Some(0), "{said:?}");
+        // Progress comes before the result.
+        serde_json::from_str::<serde_json::Value>(said[0].lines().last().unwrap()).unwrap()
+    };
+    assert_eq!(good(&["restore", "back", "-"])["dumped_from"], "z");
+    assert!(content(server.disk("back/db")) == content(server.disk("z/db")));
+    let alone = server.json(&["image", "verify", &second]);
+    assert_eq!(good(&["verify", "-"]), alone);
+    // What is before it is nobody's business, and it is what is looked at.
+    flip(&both, next / 2);
+    assert_eq!(good(&["verify", "-"]), alone);
+    let inside = next + (bytes.len() as u64 - next) / 2;
+    flip(&both, inside);
+    let (code, said) = read(&["verify", "-"]);
+    assert_eq!(code, Some(27), "{said:?}");
+    let (code, said) = read(&["restore", "again", "-"]);
+    assert_eq!(code, Some(27), "{said:?}");
+    // It goes on there too.
+    flip(&both, inside);
+    assert_eq!(good(&["restore", "again", "-", "--resume"])["dumped_from"], "z");
+    assert!(content(server.disk("again/db")) == content(server.disk("z/db")));
 }

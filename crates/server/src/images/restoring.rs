@@ -20,6 +20,7 @@
 //! crossed out before that. Those that are left when the volume is made are of the last dump: they are in use, and stay as they are.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::io::Seek;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -396,9 +397,11 @@ impl<'a> Restoring<'a> {
 
     fn read_heads(&self, handed: &mut Handed) -> Result<Vec<Vec<PartReader>>, ServerError> {
         let mut readers = Vec::new();
-        for (number, file) in handed.files.drain(..).enumerate() {
+        for (number, mut file) in handed.files.drain(..).enumerate() {
             let name = self.request.files.get(number).map_or("a file", String::as_str);
-            let anywhere = file.metadata().is_ok_and(|kind| kind.is_file());
+            let is_file = file.metadata().is_ok_and(|kind| kind.is_file());
+            // One that is its client's standard input may stand behind other dumps: it is read on from there, as a pipe is.
+            let anywhere = is_file && file.stream_position().is_ok_and(|at| at == 0);
             readers.push(match anywhere {
                 true => PartReader::open_file(name, &(Arc::new(Source::new(file)) as Arc<dyn DumpBytes>))?,
                 false => PartReader::open(name, Box::new(file))?,

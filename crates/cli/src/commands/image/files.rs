@@ -348,6 +348,11 @@ pub fn open_sources(paths: &[PathBuf]) -> Result<Vec<File>, Failure> {
     paths.iter().map(open).collect()
 }
 
+/// Whether an open file is a dump that can be read at any place. One that stands behind its beginning, as standard input may, has other bytes in front of the dump: it is read on from there, as a pipe is.
+pub fn is_read_anywhere(file: &File) -> std::io::Result<bool> {
+    Ok(file.metadata()?.is_file() && rustix::fs::tell(file)? == 0)
+}
+
 /// A file that can't be opened.
 pub fn opening(path: &Path, error: &std::io::Error) -> Failure {
     let kind = match error.kind() {

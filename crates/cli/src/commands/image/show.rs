@@ -169,10 +169,10 @@ impl Verified {
     /// Reads one file to its end. It fails where nothing can be said of the rest of the file: it is not there, is no dump, or can't be read.
     fn read(&mut self, path: &Path, file: File, output: Output) -> Result<(), Failure> {
         let name = files::called(path);
-        let kind = file.metadata()?;
-        let bar = output.bar(if kind.is_file() { kind.len() } else { 0 });
+        let anywhere = files::is_read_anywhere(&file)?;
+        let bar = output.bar(if anywhere { file.metadata()?.len() } else { 0 });
         bar.set_message(name.clone());
-        let reader = match kind.is_file() {
+        let reader = match anywhere {
             true => PartReader::open_file(&name, &(Arc::new(file) as Arc<dyn DumpBytes>)),
             false => PartReader::open(&name, Box::new(file)),
         };
@@ -216,20 +216,20 @@ impl Verified {
 /// Reads dumps record by record and as a whole; with `deep`, compares every block with the tree above it as well. A file that can't be read keeps nothing that is known of the others from being told.
 pub fn verify(paths: &[PathBuf], deep: bool, output: Output) -> Result<(), Failure> {
     let mut verified = Verified::default();
-    let mut regular = true;
+    let mut anywhere = true;
     let mut unread: Vec<Failure> = Vec::new();
     for path in paths {
         let opened = files::open_sources(std::slice::from_ref(path));
         let read = opened.and_then(|mut files| {
             let file = files.remove(0);
-            regular &= file.metadata()?.is_file();
+            anywhere &= files::is_read_anywhere(&file)?;
             verified.read(path, file, output)
         });
         unread.extend(read.err());
     }
     let Verified { blocks, bytes, mut wrong, lost_blocks, next } = verified;
     let mut findings = Vec::new();
-    if unread.is_empty() && (deep || (lost_blocks && regular)) {
+    if unread.is_empty() && (deep || (lost_blocks && anywhere)) {
         match name_what_is_missing(paths, output) {
             Ok(found) => findings = found,
             // Of a few files out of many it can't be said which LUNs they held.
