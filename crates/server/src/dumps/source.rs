@@ -46,6 +46,17 @@ struct Loaded {
     bytes: u64,
 }
 
+/// Where bytes of a file that was loaded ahead are.
+enum Ahead {
+    Copied,
+    /// It is long.
+    Pieces {
+        size: u64,
+    },
+    /// It has holes, or could not be read in one go.
+    Nothing,
+}
+
 /// What the threads have done and have to do.
 #[derive(Default)]
 struct Work {
@@ -255,13 +266,15 @@ impl TreeSource {
         Ok((entries, parent))
     }
 
-    /// Bytes of a long file: this piece is waited for, the next ones are asked for.
-    fn read_long(&self, file: FileId, size: u64, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+    /// Bytes of a long file: this piece is waited for, the next ones are asked for. False where a piece could not be read: most of these bytes may be fine.
+    fn read_long(&self, file: FileId, size: u64, offset: u64, bytes: &mut [u8]) -> bool {
         let mut filled = 0;
         while filled < bytes.len() {
             let at = offset + filled as u64;
             let start = at - at % PIECE;
             let mut work = self.work.lock();
+            // One that failed stays until the dump is past it: whoever reads it block by block would have it loaded again for each of them.
+            work.pieces.retain(|(of, at), piece| *of != file || *at >= start || piece.is_none());
             for ahead in 0..=PIECES_AHEAD {
                 let piece = start + ahead * PIECE;
                 if piece < size && !work.pieces.contains_key(&(file, piece)) {
@@ -275,10 +288,7 @@ impl TreeSource {
             while matches!(work.pieces.get(&(file, start)), Some(None)) {
                 self.done.wait(&mut work);
             }
-            let Some(Some(piece)) = work.pieces.get(&(file, start)) else {
-                return Err(io::Error::other("a piece that was read ahead is gone: this is a bug"));
-            };
-            let piece = piece.as_ref().map_err(again)?;
+            let Some(Some(Ok(piece))) = work.pieces.get(&(file, start)) else { return false };
             let from = (at - start) as usize;
             let count = (piece.len() - from).min(bytes.len() - filled);
             bytes[filled..filled + count].copy_from_slice(&piece[from..from + count]);
@@ -287,7 +297,7 @@ impl TreeSource {
                 work.pieces.remove(&(file, start));
             }
         }
-        Ok(())
+        true
     }
 }
 
@@ -483,23 +493,26 @@ impl Source for Reading<'_> {
     fn read(&mut self, number: u32, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         let own = self.0;
         let end = offset as usize + bytes.len();
-        let loaded = own.with(number, |loaded| {
-            let content = match (&loaded.content, &loaded.stat) {
-                (Some(content), _) => content,
-                (None, Ok(stat)) if !has_holes(stat) => return Some(Err(stat.bytes)),
-                (None, _) => return None,
-            };
-            Some(Ok(content.as_ref().map_err(again).and_then(|content| {
-                let part = content.get(offset as usize..end);
-                bytes.copy_from_slice(part.ok_or(io::ErrorKind::UnexpectedEof)?);
-                Ok(())
-            })))
+        let ahead = own.with(number, |loaded| match (&loaded.content, &loaded.stat) {
+            (Some(Ok(content)), _) => match content.get(offset as usize..end) {
+                Some(part) => {
+                    bytes.copy_from_slice(part);
+                    Ahead::Copied
+                }
+                None => Ahead::Nothing,
+            },
+            (None, Ok(stat)) if !has_holes(stat) => Ahead::Pieces { size: stat.bytes },
+            _ => Ahead::Nothing,
         });
         let file = own.file(number);
-        match loaded.flatten() {
-            Some(Ok(outcome)) => outcome?,
-            Some(Err(size)) => own.read_long(file, size, offset, bytes)?,
-            None => bytes.copy_from_slice(&read_whole(&own.tree, file, offset, bytes.len())?),
+        let is_read = match ahead.unwrap_or(Ahead::Nothing) {
+            Ahead::Copied => true,
+            Ahead::Pieces { size } => own.read_long(file, size, offset, bytes),
+            Ahead::Nothing => false,
+        };
+        // What is loaded ahead is more than what is asked for here, so one block of it that can't be read says nothing of these bytes.
+        if !is_read {
+            bytes.copy_from_slice(&read_whole(&own.tree, file, offset, bytes.len())?);
         }
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! Dumps that are read ahead against those that are not, on a device that counts how often it was waited for.
 
+use std::collections::HashSet;
+
 use cairn_base::{ManualClock, Timestamp, VolumeId};
 use cairn_bsddump::{Dump, Options, Written};
 use cairn_device::{Device, FaultDevice};
@@ -131,6 +133,41 @@ fn damage_of_one_file_of_a_batch_costs_that_file() {
     };
     let failed: Vec<u32> = written.failed.iter().map(|one| one.number).collect();
     assert_eq!(failed, hurt.iter().map(number_of).collect::<Vec<_>>());
+}
+
+/// What is read ahead at once is more than what may be lost at once.
+#[test]
+fn one_block_that_cannot_be_read_costs_itself_also_where_files_are_read_ahead() {
+    let block = |file: u32, index: u32| (file << 16 | index).to_le_bytes().repeat(BLOCK_SIZE / 4);
+    // In the first half of the second piece, whose other half is another segment of the dump.
+    let files = [(1, 50, 21), (2, 768, 300)];
+    let (device, tree) = image_of(|tree| {
+        for (file, blocks, _) in files {
+            let made = tree.make(tree.root(), format!("{file}").as_bytes(), &FILE).unwrap().file;
+            let content: Vec<u8> = (0..blocks).flat_map(|index| block(file, index)).collect();
+            tree.write(made, 0, &content).unwrap();
+        }
+    });
+    let place = |(file, _, hurt): (u32, u32, u32)| {
+        let is_it =
+            |offset: &u64| *device.read(*offset, BLOCK_SIZE as u32).unwrap().to_vec() == block(file, hurt);
+        (0..device.geometry().length).step_by(BLOCK_SIZE).find(is_it).unwrap()
+    };
+    for place in files.map(place) {
+        device.fail_reads(place..place + BLOCK_SIZE as u64);
+    }
+    let mut left = usize::MAX;
+    let (ahead, written) = dump(&tree, true, &mut |work| left = work.pieces.len());
+    assert_eq!(written.failed.len(), 2, "{:?}", written.failed);
+    assert_eq!(left, 0, "what failed is not kept behind what is written");
+    let records: HashSet<&[u8]> = ahead.chunks(1024).collect();
+    for (file, blocks, hurt) in files {
+        let is_lost = |index: &u32| !records.contains(&block(file, *index)[..1024]);
+        let lost: Vec<u32> = (0..blocks).filter(is_lost).collect();
+        assert_eq!(lost, [hurt], "of the file {file}");
+    }
+    let (alone, _) = dump(&tree, false, &mut |_| {});
+    assert!(ahead == alone);
 }
 
 /// A snapshot whose block of inodes has rotted is dumped all the same: it may be the last that there is.
