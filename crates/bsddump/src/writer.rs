@@ -28,7 +28,7 @@ pub struct Options {
     pub date: u32,
     /// What changed at this second or later is dumped: the date of the dump that this one stands on. 0 for everything.
     pub since: u32,
-    /// What the dump had that this one stands on, where that was not everything: what it had not is dumped whenever it changed, as it may have come from elsewhere. `None` where it had everything.
+    /// What the dump had that this one stands on ([`Dump::had`]), where that was not everything: what it had not is dumped whenever it changed, as it may have come from elsewhere. `None` where it had everything.
     pub had: Option<InodeMap>,
     /// Up to 15 bytes for people.
     pub label: Vec<u8>,
@@ -262,9 +262,13 @@ impl Dump {
         self.planned
     }
 
-    /// All that a restore of it and of those that it stands on has: what is dumped, and what did not change.
-    pub fn named(&self) -> &InodeMap {
-        &self.named
+    /// What a restore of it and of those that it stands on has whole: what is dumped, and what did not change. For [`Options::had`] of those that will stand on it.
+    ///
+    /// A directory is not among that where a name was left out whose file may be there by another one. Neither of the two is newer once the name is wanted, as by another pattern or another name of a directory above.
+    pub fn had(&self) -> InodeMap {
+        let mut had = self.named.clone();
+        self.left_out.keys().for_each(|directory| had.remove(*directory));
+        had
     }
 
     /// The inodes that it has, in the order in which they are written: directories, then all else. A source that reads ahead goes by it.
@@ -360,7 +364,8 @@ impl Dump {
             if let Some(filter) = &mut filter
                 && filter(&path) == Selection::Skip
             {
-                self.leave_out(step.number, entry);
+                // The dump before may have had this name. Its file is not gone, so a restore takes the name away by what the directory says.
+                step.leads_to_dumped |= self.leave_out(step.number, entry) && self.options.since > 0;
                 continue;
             }
             let is_directory =
@@ -408,11 +413,13 @@ impl Dump {
         Ok(())
     }
 
-    /// Remembers a name that is not wanted, if its file may be there by another one.
-    fn leave_out(&mut self, directory: u32, entry: Entry) {
-        if self.linked.contains(entry.number) {
+    /// Remembers a name that is not wanted, if its file may be there by another one; whether it may.
+    fn leave_out(&mut self, directory: u32, entry: Entry) -> bool {
+        let may_be_there = self.linked.contains(entry.number);
+        if may_be_there {
             self.left_out.entry(directory).or_default().insert(entry.name);
         }
+        may_be_there
     }
 
     /// A directory's entries for the walk. One that can't be read leads nowhere, and is told.

@@ -588,7 +588,7 @@ impl Making {
         let (dump, planned) = self.plan(known, &source, frozen, &mut watch)?;
         let total = dump.planned().bytes;
         let inodes = dump.planned().inodes;
-        let mut had = dump.named().clone();
+        let mut had = dump.had();
         source.begin(dump.order());
         let mut out = Out { file, gone: &handed.gone };
         let written = std::thread::scope(|scope| {

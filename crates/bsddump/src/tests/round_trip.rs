@@ -3,7 +3,8 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::model::{DATE, Tree, time};
+use super::model::{DATE, File, Tree, time};
+use crate::writer::Filter;
 use crate::{
     Attribute, Damage, Dump, Entry, Inode, InodeMap, Kind, Known, Options, ROOT, Reader, Selection, Source,
     WriteError,
@@ -239,7 +240,7 @@ fn what_the_lower_dump_had_not_is_dumped_however_old_it_is() {
     let stays = tree.add_with(home, "stays", b"as it was");
     let options = Options { subtree: vec![b"home".to_vec()], ..Tree::options() };
     let zero = Dump::plan(&mut tree, options.clone(), None, &mut |_| true).unwrap();
-    let had = zero.named().clone();
+    let had = zero.had();
     assert_eq!(had.iter().collect::<Vec<_>>(), [ROOT, home, stays]);
     let entry = tree.get(archive).entries.remove(0);
     tree.get(home).entries.push(entry);
@@ -257,6 +258,68 @@ fn what_the_lower_dump_had_not_is_dumped_however_old_it_is() {
     assert_eq!(tree.dump(options.clone()).0, bytes);
     let (bytes, _) = tree.dump(Options { had: Some(InodeMap::new()), ..options });
     assert_eq!(read_back(&bytes).0.0.len(), 6);
+}
+
+/// Dumps level 1 of what has not changed; the names of each directory in it, and the files.
+fn unchanged(tree: &mut Tree, options: Options, filter: Option<Filter<'_>>) -> Vec<(u32, Vec<Vec<u8>>)> {
+    let options = Options { level: 1, since: DATE - 1000, ..options };
+    let dump = Dump::plan(tree, options, filter, &mut |_| true).unwrap();
+    let mut bytes = Vec::new();
+    dump.write(tree, &mut bytes, &mut |_| true).unwrap();
+    let (read, damage) = read_back(&bytes);
+    assert_eq!(damage, []);
+    let names = |file: &File| file.entries.iter().map(|entry| entry.name.clone()).collect();
+    read.0.iter().map(|(number, file)| (*number, names(file))).collect()
+}
+
+/// A file that is dumped by another name does not say that this one is missing, or too many.
+#[test]
+fn name_that_was_left_out_of_a_file_with_others_comes_and_goes_with_the_pattern() {
+    let mut tree = Tree::new();
+    let [first, second] = ["first", "second"].map(|name| tree.add(ROOT, name, Kind::Directory));
+    let sub = tree.add(second, "sub", Kind::Directory);
+    let file = tree.add_with(first, "kept", b"as it was");
+    tree.link(sub, b"other", file);
+    let filter = |path: &[u8]| match path {
+        b"second/sub/other" => Selection::Skip,
+        _ => Selection::Take,
+    };
+    let names = |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect::<Vec<_>>();
+    let root = names(&["first", "second"]);
+    let zero = Dump::plan(&mut tree, Tree::options(), Some(&mut { filter }), &mut |_| true).unwrap();
+    let had = Options { had: Some(zero.had()), ..Tree::options() };
+    let with = [(ROOT, root.clone()), (second, names(&["sub"])), (sub, names(&["other"]))];
+    assert_eq!(unchanged(&mut tree, had.clone(), None), with);
+    let without = [(ROOT, root), (second, names(&["sub"])), (sub, names(&[]))];
+    assert_eq!(unchanged(&mut tree, Tree::options(), Some(&mut { filter })), without);
+    // The same pattern means something else once a directory above has another name, of which the directory itself knows nothing.
+    tree.get(ROOT).entries.iter_mut().find(|entry| entry.number == second).unwrap().name = b"moved".to_vec();
+    let with = [(ROOT, names(&["first", "moved"])), (second, names(&["sub"])), (sub, names(&["other"]))];
+    assert_eq!(unchanged(&mut tree, had, Some(&mut { filter })), with);
+}
+
+/// What is beside the way to a part is left out of each dump of it.
+#[test]
+fn names_beside_the_way_to_a_part_make_no_dump_of_it_larger() {
+    let mut tree = Tree::new();
+    let home = tree.add(ROOT, "home", Kind::Directory);
+    let part = tree.add(home, "part", Kind::Directory);
+    let file = tree.add_with(part, "kept", b"as it was");
+    tree.link(home, b"beside", file);
+    let subtree = ["home", "part"].map(|name| name.as_bytes().to_vec()).to_vec();
+    let options = Options { subtree, ..Tree::options() };
+    let zero = Dump::plan(&mut tree, options.clone(), None, &mut |_| true).unwrap();
+    let had = Options { had: Some(zero.had()), ..options };
+    assert_eq!(unchanged(&mut tree, had.clone(), None), [(ROOT, vec![b"home".to_vec()])]);
+    // It comes below the part with a directory that was on the way, and is as old as that.
+    tree.get(home).entries.retain(|entry| entry.number == file);
+    tree.get(ROOT).entries.clear();
+    let above = tree.add(ROOT, "home", Kind::Directory);
+    let new = tree.add(above, "part", Kind::Directory);
+    tree.link(new, b"home", home);
+    tree.link(new, b"kept", file);
+    let dumped = unchanged(&mut tree, had, None);
+    assert!(dumped.contains(&(home, vec![b"beside".to_vec()])), "{dumped:?}");
 }
 
 /// Whatever could not be read of a directory, no restore takes what is in it for gone.
