@@ -770,6 +770,7 @@ impl<S: Read + ?Sized> Read for Reading<'_, S> {
 fn nack_reason(error: &StreamError) -> Option<NackReason> {
     match error {
         StreamError::Io(_) | StreamError::Aborted(_) => None,
+        StreamError::NoThread(_) => Some(NackReason::Other),
         StreamError::Cancelled => Some(NackReason::Cancelled),
         StreamError::Volume(VolumeError::Refused(_)) => Some(NackReason::Damaged),
         StreamError::Volume(_) => Some(NackReason::VolumeFailed),

@@ -40,7 +40,7 @@ mod wire;
 pub use access::LunAccess;
 pub use births::Birth;
 pub use bundle::Bundle;
-pub use cairn_stream::{Compression, Threads};
+pub use cairn_stream::{Compression, Helper, Own, Threads};
 pub use client::{Client, Provision};
 pub use continuous::Pace;
 pub use copies::{Difference, DifferenceKind, Mended, Verified, VerifyProgress, VerifyWork};

@@ -937,6 +937,7 @@ fn give_up<S: Write + ?Sized>(volume: &Volume, stream: &mut S, error: StreamErro
         StreamError::Volume(_) if volume.is_closed() => Some(AbortReason::Cancelled),
         StreamError::Volume(_) => Some(AbortReason::ReadFailed),
         StreamError::Cancelled => Some(AbortReason::Cancelled),
+        StreamError::NoThread(_) => Some(AbortReason::Other),
         _ => None,
     };
     if let Some(reason) = reason {

@@ -32,7 +32,7 @@ use crate::names;
 use crate::server::Server;
 use crate::state;
 use crate::token::random_bytes;
-use crate::transfer::Scoped;
+use crate::threads::Scoped;
 use crate::volumes::{OpenVolume, blocks_of, file_of_finding, shown_path};
 
 mod restoring;

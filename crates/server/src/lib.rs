@@ -48,6 +48,7 @@ mod settled;
 mod source;
 mod state;
 mod targets;
+mod threads;
 mod tls;
 mod token;
 mod transfer;

@@ -1,4 +1,4 @@
-//! Where the server meets `cairn-mirror`: threads for a transfer, progress and errors in the words of the API.
+//! Where the server meets `cairn-mirror`: progress and errors in the words of the API.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use cairn_mirror::{
     Client, Departure, Destination, GiveTogether, GiveWay, Heir, Lag, LunAccess, MirrorError, Pace, PeerName,
     Refusal, Relationship, Route, Source, SourceVolumes, Successor, Threads, TransferKind, TransferReport,
 };
+use cairn_stream::StreamError;
 use cairn_volume::{Snapshot, Volume};
 
 use crate::api::ErrorKind;
@@ -17,23 +18,12 @@ use crate::identity::Fingerprint;
 use crate::jobs::Progress;
 use crate::mirrors::Mirrors;
 use crate::peers::Peers;
+use crate::threads::{NO_THREAD_NEXT, Scoped};
 use crate::volumes::{Volumes, is_of_full_history};
 
 /// Digits of a fingerprint that name a peer: 128 bits, and short enough for the name of a snapshot.
 const PEER_DIGITS: usize = 32;
 pub(crate) const BLOCK: u64 = BLOCK_SIZE as u64;
-
-/// A thread beside the caller's, so that disk and wire work at the same time.
-pub(crate) struct Scoped;
-
-impl Threads for Scoped {
-    fn beside(&self, helper: &mut (dyn FnMut() + Send), own: &mut dyn FnMut()) {
-        std::thread::scope(|scope| {
-            scope.spawn(helper);
-            own();
-        });
-    }
-}
 
 /// The digits under which `cairn-mirror` knows the holder of a certificate.
 pub(crate) fn peer_digits(certificate: Fingerprint) -> String {
@@ -297,6 +287,7 @@ pub(crate) fn error_kind(error: &MirrorError) -> ErrorKind {
         MirrorError::NotAhead(_) => ErrorKind::WrongRole,
         MirrorError::Locked { .. } | MirrorError::Withheld { .. } => ErrorKind::Diverged,
         MirrorError::Cancelled => ErrorKind::Interrupted,
+        MirrorError::Stream(StreamError::NoThread(_)) => ErrorKind::Failed,
         MirrorError::Stream(_) => ErrorKind::Damaged,
         MirrorError::Protocol(_) | MirrorError::Nack(_) => ErrorKind::Failed,
     }
@@ -348,6 +339,7 @@ pub(crate) fn error_next(volume: &str, error: &MirrorError) -> String {
         },
         MirrorError::Volume(error) => volume_next(volume, error),
         MirrorError::CompareNeeded { .. } => format!("`cairn mirror update {volume} --compare`"),
+        MirrorError::Stream(StreamError::NoThread(_)) => NO_THREAD_NEXT.into(),
         MirrorError::FollowsItself => format!(
             "give this mirror a source that takes writes with `cairn mirror repoint {volume} TOKEN`, or have one volume of the ring take writes with `cairn mirror failover` on its server; where one does by now, its mirrors say so with their next update"
         ),

@@ -12,7 +12,7 @@ use cairn_volume::{ReceivedImage, Receiver, Volume, VolumeError, is_snapshot_nam
 
 use crate::consume::{Consumer, Record, Runs};
 use crate::error::StreamError;
-use crate::work::{Progress, Work};
+use crate::work::{Helper, Progress, Work, beside};
 
 /// Records that wait to be written, at most; past it the wire waits.
 const RECORDS_AHEAD: usize = 8;
@@ -91,23 +91,18 @@ pub fn apply_keeping(
         }
         Some(threads) => {
             let (ahead, queue) = sync_channel::<Runs>(RECORDS_AHEAD);
-            let (mut ahead, mut queue) = (Some(ahead), Some(queue));
             let (mut written, mut read) = (Ok(()), Ok(()));
-            let writer: &mut Receiver = &mut receiver;
-            threads.beside(
-                &mut || {
-                    if let Some(queue) = queue.take() {
-                        written = queue.iter().try_for_each(|runs| writer.write_runs(runs));
-                    }
-                },
-                &mut || {
-                    if let Some(ahead) = ahead.take() {
-                        // The other side is gone only when it has failed, and says why below.
-                        let mut write = |runs: Runs| ahead.send(runs).map_err(|_| StreamError::Cancelled);
-                        read = take_records(&mut consumer, &mut table, &mut write, work);
-                    }
-                },
-            );
+            let (writer, outcome): (&mut Receiver, _) = (&mut receiver, &mut written);
+            let write_all: Helper<'_> = Box::new(move || {
+                *outcome = queue.into_iter().try_for_each(|runs| writer.write_runs(runs));
+            });
+            let (consumer, table, outcome) = (&mut consumer, &mut table, &mut read);
+            let read_all = move || {
+                // The other side is gone only when it has failed, and says why below.
+                let mut write = |runs: Runs| ahead.send(runs).map_err(|_| StreamError::Cancelled);
+                *outcome = take_records(consumer, table, &mut write, work);
+            };
+            beside(threads, vec![write_all], read_all)?;
             written?;
             read?;
         }

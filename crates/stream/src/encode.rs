@@ -18,7 +18,7 @@ use crate::error::StreamError;
 use crate::gauge::Gauge;
 use crate::outgoing::{ALIGNMENT, Outgoing, Spare};
 use crate::plan::Plan;
-use crate::work::{Threads, Work};
+use crate::work::{Helper, Work, beside};
 
 /// Records that one read of the device fills at most: 4 MiB.
 const RECORDS_PER_READ: usize = 4;
@@ -117,38 +117,28 @@ pub(crate) fn each_record<Batches: Iterator<Item = Batch>>(
     };
     let appetite = &Appetite::up_to(most);
     let (reads_to, blocks_of): (Vec<_>, Vec<_>) = (0..readers).map(|_| sync_channel(READS_AHEAD)).unzip();
-    let reads = reads_to
-        .into_iter()
-        .enumerate()
-        .map(|(first, to)| reader(plan, &batches, (first, readers), to, appetite));
-    let mut reads: Vec<_> = reads.collect();
+    let read =
+        |(first, to)| -> Helper<'_> { Box::new(read_all(plan, &batches, (first, readers), to, appetite)) };
+    let mut helpers: Vec<Helper<'_>> = reads_to.into_iter().enumerate().map(read).collect();
     let mut outcome = Ok(());
+    let sent = &mut outcome;
     // The first failure ends it: whoever drops a queue ends its other side.
-    let mut send = |encoded: Encoded| {
-        outcome = encoded.and_then(|batch| batch.into_iter().try_for_each(|ready| sink(ready, work)));
-        outcome.is_ok()
+    let mut send = move |encoded: Encoded| {
+        *sent = encoded.and_then(|batch| batch.into_iter().try_for_each(|ready| sink(ready, work)));
+        sent.is_ok()
     };
-    let mut blocks_of = Some(blocks_of);
     if form.is_as_read() {
-        let mut encode_and_send = || {
-            let Some(blocks_of) = blocks_of.take() else { return };
-            encode_all(&mut encoder, blocks_of, appetite, &mut send);
-        };
-        beside_all(threads, &mut reads, &mut encode_and_send);
+        beside(threads, helpers, move || encode_all(&mut encoder, blocks_of, appetite, &mut send))?;
         return outcome;
     }
     let (encoded_to, encoded) = sync_channel(ENCODED_AHEAD);
-    let (mut encoded_to, mut encoded) = (Some(encoded_to), Some(encoded));
-    let mut encode = || {
-        let (Some(blocks_of), Some(to)) = (blocks_of.take(), encoded_to.take()) else { return };
-        encode_all(&mut encoder, blocks_of, appetite, &mut |encoded| queue(encoded, &to, appetite));
+    helpers.push(Box::new(move || {
+        encode_all(&mut encoder, blocks_of, appetite, &mut |encoded| queue(encoded, &encoded_to, appetite));
+    }));
+    let send_all = move || {
+        let _ = encoded.into_iter().all(send);
     };
-    let mut send_all = || {
-        let Some(encoded) = encoded.take() else { return };
-        let _ = encoded.iter().all(&mut send);
-    };
-    let mut encode_and_send = || threads.beside(&mut encode, &mut send_all);
-    beside_all(threads, &mut reads, &mut encode_and_send);
+    beside(threads, helpers, send_all)?;
     outcome
 }
 
@@ -196,25 +186,15 @@ struct Piece {
 /// The records of a piece, or why there are no more.
 type Encoded = Result<Vec<Ready>, StreamError>;
 
-/// Runs all `helpers` and `own` at the same time.
-fn beside_all(threads: &dyn Threads, helpers: &mut [impl FnMut() + Send], own: &mut dyn FnMut()) {
-    match helpers {
-        [helper, others @ ..] => threads.beside(helper, &mut || beside_all(threads, others, own)),
-        [] => own(),
-    }
-}
-
-/// Reads every `step`th batch from the `first` on, once.
-fn reader<'a, Batches: Iterator<Item = Batch>>(
+/// Reads every `step`th batch from the `first` on.
+fn read_all<'a, Batches: Iterator<Item = Batch>>(
     plan: &'a Plan,
     batches: &'a (impl Fn() -> Batches + Sync),
     (first, step): (usize, usize),
     read_to: SyncSender<Result<Piece, StreamError>>,
     appetite: &'a Appetite,
-) -> impl FnMut() + Send + 'a {
-    let mut read_to = Some(read_to);
+) -> impl FnOnce() + Send + 'a {
     move || {
-        let Some(read_to) = read_to.take() else { return };
         for mut records in batches().skip(first).step_by(step) {
             while !records.is_empty() {
                 let left = records.split_off(appetite.records().min(records.len()));

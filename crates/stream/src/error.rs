@@ -61,6 +61,9 @@ pub enum StreamError {
     /// The reader or writer below failed, or the stream ended before its trailer.
     #[error("the stream broke off: {0}")]
     Io(Arc<io::Error>),
+    /// The owner of threads has none for a part of the work: nothing of that part was done, and what was read or written before stands.
+    #[error("there is no thread for it: {0}")]
+    NoThread(Arc<io::Error>),
     /// Bytes that are no stream, are damaged, or come from a newer program.
     #[error(transparent)]
     Format(#[from] FormatError),

@@ -32,4 +32,4 @@ pub use gauge::Gauge;
 pub use outgoing::{ALIGNMENT, Out, Outgoing};
 pub use plan::{Have, MIRROR_PREFIX, Plan};
 pub use produce::{Produced, Reached, abort, produce, produce_gauged};
-pub use work::{Progress, Threads, Work};
+pub use work::{Helper, Own, Progress, Threads, Work};

@@ -11,8 +11,11 @@ use cairn_volume::{FormatOptions, OpenOptions, ReceivedImage, Role, Volume};
 
 mod hostile;
 mod plans;
+mod threads;
 
-use crate::{AbortReason, Compression, Have, Plan, StreamError, Threads, Work, abort, apply, produce};
+use crate::{
+    AbortReason, Compression, Have, Helper, Own, Plan, StreamError, Threads, Work, abort, apply, produce,
+};
 
 fn volume(role: Role) -> Arc<Volume> {
     volume_on(Arc::new(MemoryDevice::new(Volume::device_bytes(4096, role))), role)
@@ -48,11 +51,14 @@ fn stream(compression: Compression) -> (Plan, Vec<u8>) {
 pub(crate) struct Scoped;
 
 impl Threads for Scoped {
-    fn beside(&self, helper: &mut (dyn FnMut() + Send), own: &mut dyn FnMut()) {
+    fn beside<'a>(&self, helpers: Vec<Helper<'a>>, own: Own<'a>) -> std::io::Result<()> {
         std::thread::scope(|scope| {
-            scope.spawn(helper);
+            for helper in helpers {
+                scope.spawn(helper);
+            }
             own();
         });
+        Ok(())
     }
 }
 

@@ -1,5 +1,7 @@
 //! What a caller brings to a transfer: a way to cancel it, ears for its progress, and perhaps threads.
 
+use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::StreamError;
@@ -15,11 +17,30 @@ pub struct Progress {
     pub bytes: u64,
 }
 
-/// Runs two closures at the same time; the owner of threads implements it, as the engine starts none.
+/// What runs on another thread.
+pub type Helper<'a> = Box<dyn FnOnce() + Send + 'a>;
+
+/// What runs on the caller's thread meanwhile.
+pub type Own<'a> = Box<dyn FnOnce() + 'a>;
+
+/// Runs closures at the same time; the owner of threads implements it, as the engine starts none.
 pub trait Threads: Sync {
-    /// Runs `helper` on another thread and `own` on this one, and returns when both are done. `helper` must be run, also
-    /// when `own` fails; with `std::thread::scope` this is three lines.
-    fn beside(&self, helper: &mut (dyn FnMut() + Send), own: &mut dyn FnMut());
+    /// Runs each of `helpers` on another thread and `own` on this one, and returns when all are done. Once one is run all of them must be, also
+    /// when `own` fails: they wait for each other.
+    ///
+    /// # Errors
+    /// There is no thread for one of them. None of them has been run then, nor `own`; all are dropped.
+    fn beside<'a>(&self, helpers: Vec<Helper<'a>>, own: Own<'a>) -> io::Result<()>;
+}
+
+/// [`Threads::beside`], with its error as one of a stream.
+pub(crate) fn beside<'a>(
+    threads: &dyn Threads,
+    helpers: Vec<Helper<'a>>,
+    own: impl FnOnce() + 'a,
+) -> Result<(), StreamError> {
+    let ran = threads.beside(helpers, Box::new(own));
+    ran.map_err(|error| StreamError::NoThread(Arc::new(error)))
 }
 
 /// What goes along with a transfer.

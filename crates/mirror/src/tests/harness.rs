@@ -14,8 +14,8 @@ use cairn_stream::Compression;
 use cairn_volume::{BlockRead, FormatOptions, Image, OpenOptions, Role, Snapshot, Volume, VolumeError};
 
 use crate::{
-    Client, Destination, GiveWay, GivesUp, Lag, MirrorError, Options, PeerName, Refusal, Relationship,
-    Source, SourceVolumes, Successor, Threads, TransferProgress, TransferReport, Work,
+    Client, Destination, GiveWay, GivesUp, Helper, Lag, MirrorError, Options, Own, PeerName, Refusal,
+    Relationship, Source, SourceVolumes, Successor, Threads, TransferProgress, TransferReport, Work,
 };
 
 pub(super) const BLOCKS: u64 = 8192;
@@ -25,11 +25,14 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(super) struct Scoped;
 
 impl Threads for Scoped {
-    fn beside(&self, helper: &mut (dyn FnMut() + Send), own: &mut dyn FnMut()) {
+    fn beside<'a>(&self, helpers: Vec<Helper<'a>>, own: Own<'a>) -> std::io::Result<()> {
         std::thread::scope(|scope| {
-            scope.spawn(helper);
+            for helper in helpers {
+                scope.spawn(helper);
+            }
             own();
         });
+        Ok(())
     }
 }
 

@@ -13,6 +13,7 @@ use cairn_volume::VolumeError;
 use super::ServerError;
 use crate::api::ErrorKind;
 use crate::state;
+use crate::threads::NO_THREAD_NEXT;
 
 impl ServerError {
     /// The kind, for programs: it decides the HTTP status and the exit code.
@@ -297,9 +298,7 @@ impl ServerError {
                 format!("`cairn mirror update` on that server, and then this command again; `{volume}` follows as before")
             }
             E::NoImage { volume } => format!("let the baseline arrive: `cairn mirror update {volume}`"),
-            E::Thread { .. } => {
-                "see the limits of this user (`ulimit -u`) and the memory of the machine".into()
-            }
+            E::Thread { .. } => NO_THREAD_NEXT.into(),
             E::SeveralDeparted { volume, mirrors } => {
                 let one = mirrors.first().map(|(name, _)| name.as_str()).unwrap_or("NAME");
                 format!(
@@ -694,6 +693,7 @@ pub(crate) fn dump_kind(error: &DumpError) -> ErrorKind {
             StreamError::TooSmall { .. } => ErrorKind::WrongSize,
             StreamError::BaseMissing { .. } => ErrorKind::Usage,
             StreamError::Cancelled => ErrorKind::Interrupted,
+            StreamError::NoThread(_) => ErrorKind::Failed,
             _ => ErrorKind::Damaged,
         },
     }
@@ -731,6 +731,7 @@ pub(crate) fn dump_next(error: &DumpError) -> &'static str {
             "somebody has changed it since it got its name: rename it to FILE.partial, and go on once more"
         }
         DumpError::Read { .. } => "check the file and its rights",
+        DumpError::Stream(StreamError::NoThread(_)) => NO_THREAD_NEXT,
         DumpError::Stream(StreamError::Cancelled) => "run it again when you are sure; nothing is left of it",
         DumpError::Stream(StreamError::BaseMissing { .. }) => "name a base that is older than what is dumped",
         DumpError::Stream(StreamError::TooSmall { .. }) => "give a larger --size, or none",

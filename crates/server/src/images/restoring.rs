@@ -41,7 +41,7 @@ use crate::handover::Handed;
 use crate::jobs::Progress;
 use crate::past_cache::Source;
 use crate::state;
-use crate::transfer::Scoped;
+use crate::threads::Scoped;
 use crate::volumes::{UnfinishedRestore, Volumes};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;

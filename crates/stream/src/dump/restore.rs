@@ -20,7 +20,7 @@ use super::read::{Lost, PartHead, PartReached, PartReader};
 use crate::apply::check_table;
 use crate::consume::Runs;
 use crate::error::StreamError;
-use crate::work::{Progress, Threads, Work};
+use crate::work::{Helper, Progress, Threads, Work, beside};
 
 /// Records that wait to be written, at most; past it the readers wait.
 const RECORDS_AHEAD: usize = 16;
@@ -212,28 +212,23 @@ impl Writer<'_> {
         let (give, queue) = sync_channel(RECORDS_AHEAD);
         let stop = AtomicBool::new(false);
         let mut failures: Vec<Option<DumpError>> = parts.iter().map(|_| None).collect();
-        let mut tasks: Vec<Task<'_>> = Vec::new();
+        let mut helpers: Vec<Helper<'_>> = Vec::new();
         let bytes = AtomicU64::new(0);
         for ((number, part), failure) in parts.iter_mut().enumerate().zip(&mut failures) {
             // The queue ends when every reader has let go of its end, so each must at its own end.
-            let (mut give, stop, bytes) = (Some(give.clone()), &stop, &bytes);
-            tasks.push(Box::new(move || {
-                if let Some(give) = give.take() {
-                    *failure = read_all((number, &mut *part), accept_damage, &give, stop, bytes).err();
-                }
+            let (give, stop, bytes) = (give.clone(), &stop, &bytes);
+            helpers.push(Box::new(move || {
+                *failure = read_all((number, part), accept_damage, &give, stop, bytes).err();
             }));
         }
         drop(give);
-        let mut queue = Some(queue);
         let mut written = Ok(());
-        let mut write = || {
-            if let Some(queue) = queue.take() {
-                written = self.write_all(&queue, threads, work);
-            }
-            stop.store(true, Ordering::Relaxed);
+        let (writer, outcome, stopped) = (&mut *self, &mut written, &stop);
+        let write = move || {
+            *outcome = writer.write_all(&queue, threads, work);
+            stopped.store(true, Ordering::Relaxed);
         };
-        beside_all(threads, &mut tasks, &mut write);
-        drop(tasks);
+        beside(threads, helpers, write)?;
         self.bytes.fetch_add(bytes.into_inner(), Ordering::Relaxed);
         // A reader that found nobody to give to has no failure of its own.
         failures.into_iter().flatten().next().map_or(Ok(()), Err)?;
@@ -249,14 +244,9 @@ impl Writer<'_> {
     ) -> Result<(), DumpError> {
         let device = self.device;
         let mut outcome = Ok(());
-        let (mut tasks, lanes): (Vec<Task<'_>>, Vec<Lane>) = (0..BATCHES).map(|_| lane(device)).unzip();
-        let mut lanes = Some(lanes);
-        let mut give = || {
-            if let Some(lanes) = lanes.take() {
-                outcome = self.write_in(&lanes, queue, work);
-            }
-        };
-        beside_all(threads, &mut tasks, &mut give);
+        let (helpers, lanes): (Vec<Helper<'_>>, Vec<Lane>) = (0..BATCHES).map(|_| lane(device)).unzip();
+        let given = &mut outcome;
+        beside(threads, helpers, move || *given = self.write_in(&lanes, queue, work))?;
         outcome
     }
 
@@ -350,12 +340,10 @@ struct Lane {
     done: Receiver<Batch>,
 }
 
-fn lane(device: &dyn Device) -> (Task<'_>, Lane) {
+fn lane(device: &dyn Device) -> (Helper<'_>, Lane) {
     let (batches, waiting) = sync_channel::<Batch>(1);
     let (give, done) = sync_channel(1);
-    let mut ends = Some((waiting, give));
     let run = move || {
-        let Some((waiting, give)) = ends.take() else { return };
         for mut batch in waiting {
             device.run(&mut batch.operations);
             if give.send(batch).is_err() {
@@ -375,16 +363,6 @@ impl Lane {
     fn wait(&self) -> Result<Batch, DumpError> {
         let ended = |_| StreamError::from(std::io::Error::other("a thread that writes has panicked"));
         Ok(self.done.recv().map_err(ended)?)
-    }
-}
-
-type Task<'a> = Box<dyn FnMut() + Send + 'a>;
-
-/// Runs every task on a thread of its own, and `own` on this one.
-fn beside_all(threads: &dyn Threads, tasks: &mut [Task<'_>], own: &mut dyn FnMut()) {
-    match tasks.split_first_mut() {
-        None => own(),
-        Some((first, rest)) => threads.beside(first, &mut || beside_all(threads, rest, own)),
     }
 }
 

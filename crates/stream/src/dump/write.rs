@@ -124,6 +124,8 @@ impl<'a> Dump<'a> {
         if let Err(error) = written {
             let reason = match error {
                 StreamError::Cancelled => AbortReason::Cancelled,
+                // Nothing is wrong with the volume.
+                StreamError::NoThread(_) => AbortReason::Other,
                 _ => AbortReason::ReadFailed,
             };
             // What could not be written can't be told either; the reader then misses the trailer.
