@@ -9,6 +9,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::Builder;
 
 use cairn_base::{BLOCK_SIZE, Clock, FileId, SnapshotId};
 use cairn_files::{Luns, Tree};
@@ -31,11 +32,13 @@ use crate::jobs::Progress;
 use crate::names;
 use crate::server::Server;
 use crate::state;
-use crate::token::random_bytes;
 use crate::threads::Scoped;
+use crate::token::random_bytes;
 use crate::volumes::{OpenVolume, blocks_of, file_of_finding, shown_path};
 
 mod restoring;
+#[cfg(test)]
+mod tests;
 mod unfinished;
 pub(crate) use restoring::RestoreNotes;
 use restoring::Restoring;
@@ -690,25 +693,40 @@ impl Job<'_> {
     }
 }
 
-/// Does something with each part on a thread of its own. When one fails, `gone` ends the others.
+/// Says that the other parts are of no use any more, unless this one did not fail: by a panic it does as well.
+struct EndsOthers<'a>(&'a AtomicBool);
+
+impl Drop for EndsOthers<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Does something with each part on a thread of its own. When one fails, or has no thread, `gone` ends the others.
 fn side_by_side<T: Send>(
     files: &[File],
     gone: &AtomicBool,
     run: impl Fn(usize, &File) -> Result<T, ServerError> + Sync,
 ) -> Result<Vec<T>, ServerError> {
     let run = |part: usize, file: &File| {
+        let ends_others = EndsOthers(gone);
         let outcome = run(part, file);
-        if outcome.is_err() {
-            // The other parts are of no use any more.
-            gone.store(true, Ordering::Relaxed);
+        if outcome.is_ok() {
+            std::mem::forget(ends_others);
         }
         outcome
     };
     let outcomes: Vec<Result<T, ServerError>> = std::thread::scope(|scope| {
         let run = &run;
-        let parts: Vec<_> =
-            (files.iter().enumerate()).map(|(part, file)| scope.spawn(move || run(part, file))).collect();
-        parts.into_iter().map(|part| part.join().unwrap_or(Err(ServerError::Bug))).collect()
+        let begin = |(part, file)| {
+            let begun = Builder::new().name("part".to_owned()).spawn_scoped(scope, move || run(part, file));
+            begun.map_err(|source| {
+                gone.store(true, Ordering::Relaxed);
+                ServerError::Thread { what: "a part of the dump", source }
+            })
+        };
+        let parts: Vec<_> = files.iter().enumerate().map(begin).collect();
+        parts.into_iter().map(|part| part?.join().unwrap_or(Err(ServerError::Bug))).collect()
     });
     // That a part was cancelled is said last: another one's failure is why.
     let (mut all, mut why) = (Vec::new(), None);
