@@ -13,6 +13,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::Builder;
 use std::time::Duration;
 
 use cairn_bsddump::{Dump, Failed, InodeMap, Known, Lacks, Options, Phase, Selection, WriteError};
@@ -592,19 +593,19 @@ impl Making {
         source.begin(dump.order());
         let mut out = Out { file, gone: &handed.gone };
         let written = std::thread::scope(|scope| {
+            let _ends = source.ends();
             for _ in 0..THREADS {
-                scope.spawn(|| source.load());
+                let builder = Builder::new().name("dump-reader".to_owned());
+                let begun = builder.spawn_scoped(scope, || source.load());
+                begun.map_err(|source| ServerError::Thread { what: "a dump", source })?;
             }
             let mut watch = |at: cairn_bsddump::Progress| {
                 progress.phase(phase(at.phase));
                 progress.bytes(at.bytes, total.max(at.bytes));
                 goes_on()
             };
-            let written = dump.write(&mut Reading(&source), &mut out, &mut watch);
-            source.end();
-            written
-        });
-        let written = written.map_err(dump_error)?;
+            dump.write(&mut Reading(&source), &mut out, &mut watch).map_err(dump_error)
+        })?;
         let catalog = planned.or_else(|| source.collected().map(Catalog::of));
         // A dump that a date stands for is on its medium.
         settle(file).map_err(|source| ServerError::DumpOutput { source })?;

@@ -95,6 +95,16 @@ pub(super) struct TreeSource {
     done: Condvar,
 }
 
+/// Ends the threads of a source.
+pub(super) struct Ends<'a>(&'a TreeSource);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.work.lock().ended = true;
+        self.0.more.notify_all();
+    }
+}
+
 fn failed(error: TreeError) -> io::Error {
     io::Error::from_raw_os_error(error.errno())
 }
@@ -117,10 +127,9 @@ impl TreeSource {
         self.more.notify_all();
     }
 
-    /// Ends the threads.
-    pub(super) fn end(&self) {
-        self.work.lock().ended = true;
-        self.more.notify_all();
+    /// Ends the threads when it is dropped: they wait for what is to be loaded next, and whoever waits for them for ever, also where one of them could not be started or the writing panics.
+    pub(super) fn ends(&self) -> Ends<'_> {
+        Ends(self)
     }
 
     /// Begins to note the names of the directories that are read.

@@ -24,6 +24,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{TrySendError, sync_channel};
+use std::thread::Builder;
 use std::time::{Duration, UNIX_EPOCH};
 
 use cairn_base::{Checksum, Clock, SnapshotId};
@@ -455,10 +456,11 @@ impl Ledger {
             _ => failed(error),
         })?;
         let from = begun.at().bytes;
+        let put = past_cache::write((file, from), past_cache::lanes(dump.parts()), |out, line| {
+            self.write_and_settle(dump, (part, file), begun, (out, line), (compression, work))
+        });
         let ((written, settled), put) =
-            past_cache::write((file, from), past_cache::lanes(dump.parts()), |out, line| {
-                self.write_and_settle(dump, (part, file), begun, (out, line), (compression, work))
-            });
+            put.map_err(|error| DumpError::from(StreamError::NoThread(Arc::new(error))))?;
         if settled.is_err() {
             // What was on its way then is written by now.
             self.cut_to_mark(part, file);
@@ -489,7 +491,10 @@ impl Ledger {
             })
         };
         std::thread::scope(|scope| {
-            let settling = scope.spawn(settle);
+            let settling = match Builder::new().name("dump-sync".to_owned()).spawn_scoped(scope, settle) {
+                Ok(settling) => settling,
+                Err(error) => return (Err(StreamError::NoThread(Arc::new(error))), Ok(())),
+            };
             let (mut bytes, mut since) = (begun.at().bytes, self.clock.monotonic());
             let mut on_their_way = VecDeque::new();
             let mut written = *begun.at();

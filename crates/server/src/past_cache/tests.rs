@@ -13,6 +13,15 @@ use super::*;
 
 const MIB: usize = 1 << 20;
 
+/// There are threads for it.
+fn write<T>(
+    file: (&File, u64),
+    lanes: usize,
+    work: impl FnOnce(&mut Writer<'_>, &Line<'_>) -> T,
+) -> (T, io::Result<()>) {
+    super::write(file, lanes, work).expect("threads")
+}
+
 /// A folder on a disk, and one in memory where there is such: each takes direct requests or not.
 fn folders() -> Vec<tempfile::TempDir> {
     let mut folders = vec![tempfile::tempdir().expect("a folder")];

@@ -14,6 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::thread::Builder;
 
 use cairn_stream::{Out, Outgoing};
 use parking_lot::Mutex;
@@ -136,44 +137,39 @@ pub(crate) fn lanes(files: u32) -> usize {
     (LANES / (files.max(1) as usize)).max(LANES_MIN)
 }
 
-/// Has `work` write `file` from `at` on, up to so many requests at a time ([`lanes`]). When this returns all that it has written is in the file, unless that failed; a sync makes it durable.
+/// Has `work` write `file` from `at` on, up to so many requests at a time ([`lanes`]). When this returns all that it has written is in the file, unless that failed; a sync makes it durable. Returns
+/// beside what became of `work` what failed that its writer did not tell it.
 ///
 /// # Errors
-/// Beside what became of `work` what failed that its writer did not tell it.
+/// There is no thread for it. Nothing was done then.
 pub(crate) fn write<T>(
     (file, at): (&File, u64),
     lanes: usize,
     work: impl FnOnce(&mut Writer<'_>, &Line<'_>) -> T,
-) -> (T, io::Result<()>) {
+) -> io::Result<(T, io::Result<()>)> {
     let line = Line::new(file, at);
+    let line = &line;
     let (give, full) = sync_channel(WAITING);
     let (give_back, spare) = channel();
     let full = Arc::new(Mutex::new(full));
-    let (outcome, last) = std::thread::scope(|scope| {
+    // What the threads wait at is let go of in the scope, however it ends.
+    let (outcome, last) = std::thread::scope(move |scope| {
         // The queue goes with the last of its threads, so that nobody gives to none.
         let own: Vec<_> = (0..lanes).map(|_| (full.clone(), give_back.clone())).collect();
         drop((full, give_back));
         for (full, give_back) in own {
-            let line = &line;
-            scope.spawn(move || line.write_pieces(&full, &give_back));
+            let builder = Builder::new().name("dump-writer".to_owned());
+            builder.spawn_scoped(scope, move || line.write_pieces(&full, &give_back))?;
         }
         let buffers = lanes * TOGETHER + BUFFERS_AHEAD;
-        let mut writer = Writer {
-            line: &line,
-            full: give,
-            held: Vec::new(),
-            spare,
-            buffers,
-            gathered: None,
-            at,
-            entered: false,
-        };
-        let outcome = work(&mut writer, &line);
+        let mut writer =
+            Writer { line, full: give, held: Vec::new(), spare, buffers, gathered: None, at, entered: false };
+        let outcome = work(&mut writer, line);
         // It fails where a thread has panicked, as the scope does then.
         let _ = writer.let_go();
-        (outcome, writer.gathered)
-    });
-    (outcome, line.end(last))
+        Ok::<_, io::Error>((outcome, writer.gathered))
+    })?;
+    Ok((outcome, line.end(last)))
 }
 
 impl<'a> Line<'a> {

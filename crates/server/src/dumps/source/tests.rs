@@ -60,6 +60,7 @@ fn dump(tree: &Arc<Tree>, ahead: bool, watch: &mut dyn FnMut(&Work)) -> (Vec<u8>
         source.begin(dump.order());
     }
     let written = std::thread::scope(|scope| {
+        let _ends = source.ends();
         for _ in 0..threads {
             scope.spawn(|| source.load());
         }
@@ -67,11 +68,27 @@ fn dump(tree: &Arc<Tree>, ahead: bool, watch: &mut dyn FnMut(&Work)) -> (Vec<u8>
             watch(&source.work.lock());
             true
         };
-        let written = dump.write(&mut Reading(&source), &mut out, &mut watch);
-        source.end();
-        written.unwrap()
+        dump.write(&mut Reading(&source), &mut out, &mut watch).unwrap()
     });
     (out, written)
+}
+
+#[test]
+fn threads_that_read_ahead_end_with_who_writes_also_where_that_panics() {
+    let (_, tree) = image_of(|_| {});
+    let (told, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let source = TreeSource::new(tree);
+        let panics = std::panic::AssertUnwindSafe(|| {
+            std::thread::scope(|scope| {
+                let _ends = source.ends();
+                scope.spawn(|| source.load());
+                panic!("on purpose");
+            })
+        });
+        told.send(std::panic::catch_unwind(panics).is_err())
+    });
+    assert_eq!(ended.recv_timeout(std::time::Duration::from_secs(10)), Ok(true));
 }
 
 #[test]
