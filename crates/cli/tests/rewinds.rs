@@ -394,6 +394,31 @@ fn mirror_is_rewound_away_from_a_mistake_that_it_has_copied_and_goes_on_right() 
     assert_eq!(read(&destination, "vol0/db"), 8);
 }
 
+/// While it was the source it had a mirror, whose name it knows still.
+#[test]
+fn mirror_that_was_failed_over_and_failed_back_is_rewound() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, destination) = mirrored(dir.path());
+    write(&source, "vol0/db", 2);
+    destination.good(&["mirror", "update", "vol0"]);
+    destination.good(&["mirror", "failover", "vol0", "--yes"]);
+    write(&destination, "vol0/db", 3);
+    // The source hears of it within seconds.
+    let deadline = Instant::now() + PATIENCE;
+    while !source.run(&["mirror", "failback", "vol0", "--discard-divergent", "--yes"]).status.success() {
+        assert!(Instant::now() < deadline, "it has not heard of the failover");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    for byte in 4..7 {
+        write(&source, "vol0/db", byte);
+        destination.good(&["mirror", "update", "vol0"]);
+    }
+    assert_eq!(read(&destination, "vol0/db"), 6);
+    let marked = marks(&destination, "vol0");
+    destination.good(&["mirror", "rewind", "vol0", "--mark", &marked[marked.len() - 2], "--yes"]);
+    assert_eq!(read(&destination, "vol0/db"), 5);
+}
+
 #[test]
 fn mirror_that_has_nothing_in_common_after_a_rewind_says_the_price_and_fails_over_to_what_it_shows() {
     let dir = tempfile::tempdir().unwrap();

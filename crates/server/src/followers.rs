@@ -218,6 +218,19 @@ impl Server {
         Ok(mirrors)
     }
 
+    /// Whether anybody follows a volume, or has something kept for it here. Whom that followed once and what its source was called meanwhile is no mirror of it.
+    pub(crate) fn is_followed(&self, open: &OpenVolume) -> Result<bool, ServerError> {
+        if self.source.mirrors(&open.volume).map_err(ServerError::volume(&open.name))?.is_empty() {
+            return Ok(false);
+        }
+        // Who is a mirror is not known else.
+        self.peers.check_known()?;
+        self.followers.check_known()?;
+        let (followers, leftovers) = self.followers();
+        let of = followers.iter().map(|it| &it.volume).chain(leftovers.iter().map(|it| &it.volume));
+        Ok(of.into_iter().any(|volume| *volume == open.name))
+    }
+
     /// The mirrors that follow volumes here, of peers that are pinned; and what is kept for others.
     pub(crate) fn followers(&self) -> (Vec<api::Follower>, Vec<api::Leftover>) {
         let pinned: HashSet<String> = self.peers.pinned().into_iter().map(transfer::peer_digits).collect();

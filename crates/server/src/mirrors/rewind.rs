@@ -44,7 +44,7 @@ impl Server {
             return Err(ServerError::FailedOver { volume: name.to_owned() });
         }
         let open = self.volumes.get(name)?;
-        if !self.source.mirrors(&open.volume).map_err(ServerError::volume(name))?.is_empty() {
+        if self.is_followed(&open)? {
             return Err(ServerError::OverHistory {
                 volume: name.to_owned(),
                 kind: ErrorKind::WrongRole,
