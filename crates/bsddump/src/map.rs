@@ -52,6 +52,27 @@ impl InodeMap {
         self.bytes.iter().map(|byte| u64::from(byte.count_ones())).sum()
     }
 
+    /// Those that are in it and not in another one.
+    pub fn without(&self, other: &Self) -> Self {
+        let others = other.bytes.iter().copied().chain(std::iter::repeat(0));
+        Self { bytes: self.bytes.iter().zip(others).map(|(byte, other)| byte & !other).collect() }
+    }
+
+    /// Whether one from `first` to `last` is in.
+    pub(crate) fn has_any(&self, first: u32, last: u32) -> bool {
+        let (Some((from, _)), Some((to, _))) = (place(first.max(1)), place(last)) else { return false };
+        let bytes = self.bytes.get(from..=to.min(self.bytes.len().saturating_sub(1))).unwrap_or(&[]);
+        let is_within = |index: usize, bit: u32| {
+            let number = (from + index) as u64 * 8 + u64::from(bit) + 1;
+            (u64::from(first)..=u64::from(last)).contains(&number)
+        };
+        bytes
+            .iter()
+            .enumerate()
+            .filter(|(_, byte)| **byte != 0)
+            .any(|(index, byte)| (0..8).filter(|bit| byte >> bit & 1 == 1).any(|bit| is_within(index, bit)))
+    }
+
     /// Past the last number in it; 0 for the empty set.
     pub(crate) fn end(&self) -> u64 {
         let last = self.bytes.iter().rposition(|byte| *byte != 0);

@@ -19,6 +19,9 @@ const MISSING_MAX: u32 = u32::MAX / 2;
 /// Records of a map of all numbers that there can be.
 const MAP_RECORDS_MAX: u64 = (1 << u32::BITS) / 8 / RECORD as u64;
 
+/// Missing files that are told one by one. A map of 16 MiB can say of any number of them that they are there, and nothing that a dump says takes more room than it has itself.
+const MISSING_TOLD: usize = 1000;
+
 /// What the head of a dump says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Label {
@@ -117,6 +120,7 @@ pub struct Reader<R> {
     /// The file that [`Reader::next_inode`] gave, until its content is read.
     current: Option<Header>,
     seen: InodeMap,
+    missing: InodeMap,
     damage: Vec<Damage>,
     hurt: BTreeSet<u32>,
     /// Files behind which records were skipped, and what came next: these were the next file, or extended attributes.
@@ -167,6 +171,7 @@ impl<R: Read> Reader<R> {
             lacks_records: false,
             current: None,
             seen: InodeMap::new(),
+            missing: InodeMap::new(),
             damage: Vec::new(),
             hurt: BTreeSet::new(),
             suspects: Vec::new(),
@@ -213,7 +218,12 @@ impl<R: Read> Reader<R> {
         self.input.volume
     }
 
-    /// What was found to be wrong so far.
+    /// Files and directories that the dump says it has, and that were not found: known at its end.
+    pub fn missing(&self) -> &InodeMap {
+        &self.missing
+    }
+
+    /// What was found to be wrong so far. Of what is missing these are the first thousand: [`Reader::missing`] has all.
     pub fn damage(&self) -> &[Damage] {
         &self.damage
     }
@@ -492,17 +502,19 @@ impl<R: Read> Reader<R> {
         if early {
             self.damage.push(Damage::Truncated);
         }
-        let missing: BTreeSet<u32> =
-            self.dumped.iter().filter(|number| !self.seen.contains(*number)).collect();
+        self.missing = self.dumped.without(&self.seen);
         for (number, next) in std::mem::take(&mut self.suspects) {
             // Between directories and the rest the numbers start over.
-            let mut between = missing.iter().filter(|one| {
-                if number <= next { (number..=next).contains(one) } else { **one > number || **one <= next }
-            });
-            if between.next().is_none() {
+            let is_missing_between = if number <= next {
+                self.missing.has_any(number, next)
+            } else {
+                self.missing.has_any(number.saturating_add(1), u32::MAX) || self.missing.has_any(1, next)
+            };
+            if !is_missing_between {
                 self.hurt(number);
             }
         }
-        self.damage.extend(missing.into_iter().map(|number| Damage::Missing { number }));
+        let told = self.missing.iter().take(MISSING_TOLD);
+        self.damage.extend(told.map(|number| Damage::Missing { number }));
     }
 }

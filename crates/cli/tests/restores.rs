@@ -1432,6 +1432,60 @@ fn forged_number_of_a_directory_takes_no_memory() {
     assert!(listed.contains("\t./a/b/name 19\n"), "{listed}");
 }
 
+/// Maps of 16 MiB say of 134 million files that they are there: what is not in the dump takes no memory and fills no screen, and what is comes out.
+#[test]
+fn forged_map_of_a_dump_takes_no_memory() {
+    const MAP_RECORDS: usize = 16_384;
+    let (scratch, from, to) = scene();
+    let mut folder = Folder::new(&from);
+    let whole = folder.dump(0, 0, 1000);
+    let number = folder.number(&std::fs::symlink_metadata(from.join("top")).unwrap());
+    let [label, root, end] = [0, record_of(&whole, ROOT), whole.len() / RECORD - 1];
+    // As Linux writes them, whose maps have no sum.
+    let plain = |at: usize| {
+        let mut record = whole[at * RECORD..][..RECORD].to_vec();
+        record[960..].fill(0);
+        record
+    };
+    let end = (0..=end).rev().find(|at| whole[at * RECORD..][..4] == 5u32.to_le_bytes()).unwrap();
+    let mut bytes = plain(label);
+    for kind in [6u32, 3] {
+        let mut map = plain(end);
+        map[..4].copy_from_slice(&kind.to_le_bytes());
+        map[160..164].copy_from_slice(&(MAP_RECORDS as u32).to_le_bytes());
+        bytes.extend(map);
+        bytes.extend(std::iter::repeat_n(0xff, MAP_RECORDS * RECORD));
+    }
+    // All that comes behind the directories; the root, with all names, is lost.
+    let first = record_of(&whole, number);
+    assert!(first > root);
+    bytes.extend(plain(first));
+    bytes.extend(&whole[(first + 1) * RECORD..][..RECORD]);
+    bytes.extend(plain(end));
+    renumber(&mut bytes);
+    let dump = scratch.path().join("dump");
+    std::fs::write(&dump, &bytes).unwrap();
+    let limited = |flags: &str, paths: &[&str]| {
+        let to = to.join(flags.len().to_string() + &paths.len().to_string());
+        std::fs::create_dir_all(&to).unwrap();
+        let mut limited = Command::new("sh");
+        let limit = "ulimit -v 600000; exec \"$@\"";
+        limited.args(["-c", limit, "sh", env!("CARGO_BIN_EXE_cairn"), "restore", flags]);
+        let told = limited.arg(&dump).args(paths).arg("--to").arg(&to).output().unwrap();
+        let said = String::from_utf8([told.stdout, told.stderr].concat()).unwrap();
+        assert_eq!(told.status.code(), Some(3), "{}", &said[said.len().saturating_sub(2000)..]);
+        assert!(said.lines().count() < 1100, "{} lines", said.lines().count());
+        (to, said)
+    };
+    let path = format!("lost+found/{number}");
+    for paths in [vec![], vec![path.as_str()]] {
+        let (to, said) = limited("-xf", &paths);
+        assert_eq!(std::fs::read(to.join(&path)).unwrap(), b"top");
+        assert!(said.contains("more files whose names are lost: not found in the dump"), "{said}");
+    }
+    limited("-tf", &[]);
+}
+
 /// A file system, or a user, may have a limit for the size of files: one that is larger costs no other.
 #[test]
 fn file_that_is_too_large_here_costs_itself_and_is_no_fault_of_the_dump() {

@@ -374,3 +374,31 @@ fn hole_in_a_directory_hurts_it() {
         }
     }
 }
+
+/// What a map says that there is costs no more than the map, whoever made it.
+#[test]
+fn map_that_says_of_millions_of_files_that_they_are_there_is_told_in_a_thousand() {
+    let mut tree = Tree::new();
+    let last = tree.add_with(ROOT, "last", b"the last one");
+    let bytes = as_linux(tree.dump(Tree::options()).0);
+    let all = headers(&bytes);
+    let (at, _) = *all.iter().find(|(_, header)| header.what == What::Dumped).unwrap();
+    let records = 1024;
+    let mut forged = bytes[..at + RECORD].to_vec();
+    forged[at + 160..at + 164].copy_from_slice(&(records as u32).to_le_bytes());
+    sum(&mut forged[at..]);
+    forged.extend(std::iter::repeat_n(0xff, records * RECORD));
+    forged.extend(&bytes[at + 2 * RECORD..]);
+    for (at, _) in headers(&forged) {
+        forged[at + 16..at + 20].copy_from_slice(&((at / RECORD) as u32).to_le_bytes());
+        sum(&mut forged[at..][..RECORD]);
+    }
+    let mut reader = Reader::open(&forged[..]).unwrap();
+    assert_eq!(reader.dumped().count(), (records * RECORD * 8) as u64);
+    let read = Tree::read(&mut reader).plain();
+    assert!(read.0.contains_key(&last));
+    let missing = reader.missing();
+    assert_eq!(missing.count(), reader.dumped().count() - 2);
+    assert!(!missing.contains(last) && !missing.contains(ROOT) && missing.contains(last + 1));
+    assert_eq!(numbers(reader.damage()).len(), 1000);
+}

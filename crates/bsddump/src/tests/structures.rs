@@ -48,13 +48,23 @@ proptest! {
     }
 
     #[test]
-    fn map_reads_as_written(numbers in btree_set(1u32..20_000, 0..60)) {
+    fn map_reads_as_written(
+        numbers in btree_set(1u32..20_000, 0..60),
+        others in btree_set(1u32..20_000, 0..60),
+        (first, last) in (0u32..21_000, 0u32..21_000),
+    ) {
         let mut map = InodeMap::new();
         numbers.iter().for_each(|number| map.insert(*number));
         let read = InodeMap::from_bytes(map.to_records(20_000));
         prop_assert_eq!(read.iter().collect::<Vec<_>>(), numbers.iter().copied().collect::<Vec<_>>());
         prop_assert_eq!(read.count(), numbers.len() as u64);
         prop_assert!(numbers.iter().all(|number| read.contains(*number)));
+        let is_within = |number: &u32| (first..=last).contains(number);
+        prop_assert_eq!(read.has_any(first, last), numbers.iter().any(is_within));
+        let mut other = InodeMap::new();
+        others.iter().chain(numbers.iter().step_by(3)).for_each(|number| other.insert(*number));
+        let left: Vec<u32> = numbers.iter().copied().filter(|number| !other.contains(*number)).collect();
+        prop_assert_eq!(read.without(&other).iter().collect::<Vec<_>>(), left);
     }
 }
 

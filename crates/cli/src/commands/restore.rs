@@ -24,6 +24,10 @@ use makers::Manner;
 const LOST: &str = "lost+found";
 /// The number of that directory, which no inode has.
 const LOST_NUMBER: u32 = 0;
+/// How many can be listed there. A damaged or forged map can say of hundreds of millions of files that they are in the dump: of more than this a name has only what comes out of it.
+const LOST_LISTED: u64 = 1 << 16;
+/// Files without a name that are told one by one when they are not found.
+const NAMELESS_TOLD: usize = 1000;
 /// What to do about a file that a dump of a higher level has not.
 const LOWER: &str =
     "take it out of the dump of the next lower level that has it: `cairn restore -t` lists what is in one";
@@ -43,7 +47,10 @@ struct Open {
     /// Those of them of which something is damaged: there may be more names in them.
     hurt: HashSet<u32>,
     /// How many files and directories have no name any more, as those that had their names are damaged or lost.
-    nameless: usize,
+    nameless: u64,
+    /// Those of them that are not listed in the directory for that, as they are too many, and its name.
+    unlisted: InodeMap,
+    lost: Vec<u8>,
     /// The first file after them.
     first: Option<Inode>,
     /// It has what changed since another one.
@@ -137,6 +144,8 @@ impl Open {
             directories: BTreeMap::new(),
             hurt: HashSet::new(),
             nameless: 0,
+            unlisted: InodeMap::new(),
+            lost: Vec::new(),
             first: None,
             is_increment,
             changed: Vec::new(),
@@ -178,15 +187,19 @@ impl Open {
         if !self.lacks_names() {
             return;
         }
+        let mut nameless = self.reader.dumped().clone();
         let all = self.names.directories().flat_map(|number| self.names.entries(number).unwrap_or(&[]));
-        let named: HashSet<u32> = all.map(|entry| entry.number).chain([ROOT]).collect();
-        let nameless = self.reader.dumped().iter().filter(|number| !named.contains(number));
-        let entry = |number: u32, name: String, kind| Entry { number, kind, name: name.into_bytes() };
-        let entries: Vec<Entry> = nameless.map(|number| entry(number, number.to_string(), None)).collect();
-        self.nameless = entries.len();
-        if entries.is_empty() {
+        all.map(|entry| entry.number).chain([ROOT]).for_each(|number| nameless.remove(number));
+        self.nameless = nameless.count();
+        if self.nameless == 0 {
             return;
         }
+        if self.nameless > LOST_LISTED {
+            self.unlisted = files_of(&nameless, &self.names);
+            nameless = nameless.without(&self.unlisted);
+        }
+        let entry = |number: u32, name: String, kind| Entry { number, kind, name: name.into_bytes() };
+        let entries = nameless.iter().map(|number| entry(number, number.to_string(), None)).collect();
         let mut root = self.names.entries(ROOT).unwrap_or(&[]).to_vec();
         // The dump may have one of its own.
         let mut free = (0..).map(|number| match number {
@@ -194,7 +207,9 @@ impl Open {
             number => format!("{LOST}.{number}"),
         });
         let name = free.find(|name| root.iter().all(|entry| entry.name != name.as_bytes()));
-        root.push(entry(LOST_NUMBER, name.unwrap_or_default(), Some(Kind::Directory)));
+        let name = name.unwrap_or_default();
+        self.lost = name.clone().into_bytes();
+        root.push(entry(LOST_NUMBER, name, Some(Kind::Directory)));
         self.names.insert(ROOT, root);
         self.names.insert(LOST_NUMBER, entries);
     }
@@ -210,7 +225,7 @@ impl Open {
             let names: Vec<&[u8]> =
                 path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".").collect();
             let path = names.join(&b'/');
-            let Some(number) = self.names.find(&path) else {
+            let Some(number) = self.names.find(&path).or_else(|| self.unlisted_at(&path)) else {
                 let message = format!("there is no {} in the dump", name(&path));
                 let next = "`cairn restore -t -f DUMP` lists what there is";
                 return Err(Failure::new(ErrorKind::NotFound, message, next));
@@ -227,6 +242,13 @@ impl Open {
             });
         }
         Ok(chosen)
+    }
+
+    /// What a path in the directory of what has no name stands for, where that does not list it.
+    fn unlisted_at(&self, path: &[u8]) -> Option<u32> {
+        let number = path.strip_prefix(self.lost.as_slice())?.strip_prefix(b"/")?;
+        let number = std::str::from_utf8(number).ok()?.parse().ok()?;
+        self.unlisted.contains(number).then_some(number)
     }
 
     /// Whether the dump has a file, and not its name alone.
@@ -278,7 +300,15 @@ impl Open {
             let why = "the dump has its attributes alone, as they are all that changed: its content is in a dump of a lower level";
             Err(io::Error::other(why))
         };
-        self.make_files(target, Manner::InPlace, &mut |number| paths.remove(&number), alone)?;
+        // What has no name and is not listed gets one as soon as it comes.
+        let lost = chosen.iter().find(|(_, number)| *number == LOST_NUMBER).map(|(path, _)| path);
+        let unlisted = std::mem::take(&mut self.unlisted);
+        let unnamed = |number: u32| {
+            let lost = lost.filter(|_| unlisted.contains(number))?;
+            Some(vec![[&lost[..], b"/", number.to_string().as_bytes()].concat()])
+        };
+        let mut names = |number: u32| paths.remove(&number).or_else(|| unnamed(number));
+        self.make_files(target, Manner::InPlace, &mut names, alone)?;
         // From below: a directory's time changes with what is made in it. What has the name of one and is none is not the dump's.
         for (path, number) in made.into_iter().rev() {
             if let Some((inode, attributes)) = self.directories.get(&number) {
@@ -380,16 +410,25 @@ impl Open {
                     "{records} record(s) from record {record} of the dump on are damaged or missing"
                 )),
                 Damage::Hurt { number } => tell(*number, "damaged in the dump"),
-                Damage::Missing { number } => tell(*number, "not found in the dump"),
+                // All of them come below.
+                Damage::Missing { .. } => Vec::new(),
                 Damage::Truncated => one(match self.reader.volume() {
                     1 => "the dump is cut off".to_owned(),
                     last => format!("the dump is cut off after volume {last}, the last one that was given"),
                 }),
             });
         }
-        let is_told = |number: &u32| self.reader.damage().contains(&Damage::Missing { number: *number });
-        let lost = lost.iter().filter(|number| !is_told(number));
-        lines.extend(lost.flat_map(|number| tell(*number, "not found in the dump")));
+        let missing = self.reader.missing();
+        let named: BTreeSet<u32> = paths.keys().copied().filter(|number| missing.contains(*number)).collect();
+        let mut nameless = missing.clone();
+        named.iter().for_each(|number| nameless.remove(*number));
+        let lost = lost.iter().copied().filter(|number| !missing.contains(*number));
+        let told = named.iter().copied().chain(nameless.iter().take(NAMELESS_TOLD)).chain(lost);
+        lines.extend(told.flat_map(|number| tell(number, "not found in the dump")));
+        let more = nameless.count().saturating_sub(NAMELESS_TOLD as u64);
+        if more > 0 {
+            lines.push(format!("{more} more files whose names are lost: not found in the dump"));
+        }
         if self.nameless > 0 {
             lines.push(format!(
                 "{} files or directories have lost their names with those: `cairn restore -x` has them in {LOST}, by their numbers",

@@ -145,8 +145,10 @@ pub(super) fn run(open: &mut Open, target: &Target) -> Result<(), Failure> {
     }
     let new = Tree::of(&merged);
     if open.lacks_names() {
-        let is_named = |number: &u32| new.files.contains_key(number) || new.directories.contains_key(number);
-        open.nameless = open.reader.dumped().iter().filter(|n| *n != ROOT && !is_named(n)).count();
+        let mut nameless = open.reader.dumped().clone();
+        let named = new.files.keys().chain(new.directories.keys()).chain([&ROOT]);
+        named.for_each(|number| nameless.remove(*number));
+        open.nameless = nameless.count();
     }
     target.place(WORK.as_bytes())?.make_directory()?;
     let next = target.place(NEXT.as_bytes())?.make_file()?;
