@@ -294,8 +294,9 @@ impl<R: Read> Reader<R> {
         while let Some(header) =
             self.ahead.take_if(|header| header.what == What::More && header.number == number)
         {
-            // What was lost in between can have been pieces of this file: where these belong is not known.
-            if self.damage.len() > records_before {
+            // Records that were lost in between can have been pieces of this file: where these belong is not known. Bytes that are wrong move nothing.
+            let lost = &self.damage[records_before..];
+            if lost.iter().any(|damage| !matches!(damage, Damage::Hurt { .. })) {
                 self.pass_over(&header)?;
             } else {
                 at = self.pieces(&header, at, size, sink)?;

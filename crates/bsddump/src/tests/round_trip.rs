@@ -197,6 +197,23 @@ fn content_that_cannot_be_read_costs_its_block_and_is_known_to_be_missing_by_who
     assert!(read.plain().0[&number].data == [(0, wanted)]);
 }
 
+/// What is behind it in the file lies where its header says, as nothing of the dump is missing.
+#[test]
+fn block_of_a_long_file_that_cannot_be_read_costs_nothing_behind_it() {
+    let mut tree = mixed();
+    let content: Vec<u8> = (0..3_000_000_u32).map(|byte| ((byte >> 12) % 250) as u8 + 1).collect();
+    let number = tree.add_with(ROOT, "rotten", &content);
+    let mut source = Rotten { tree, number, byte: Some(9000) };
+    let dump = Dump::plan(&mut source, Tree::options(), None, &mut |_| true).unwrap();
+    let mut bytes = Vec::new();
+    dump.write(&mut source, &mut bytes, &mut |_| true).unwrap();
+    let (read, damage) = read_back(&bytes);
+    assert_eq!(damage, [Damage::Hurt { number }]);
+    let mut wanted = content;
+    wanted[8192..12_288].fill(0);
+    assert!(read.plain().0[&number].data == [(0, wanted)]);
+}
+
 /// A file of which it is not known where it has something is no hole for who reads the dump.
 #[test]
 fn file_of_which_nobody_knows_where_its_holes_are_is_known_to_be_missing_by_who_reads_the_dump() {
