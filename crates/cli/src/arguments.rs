@@ -46,7 +46,7 @@ pub struct Global {
     #[arg(long, global = true, value_name = "DIR", env = "CAIRN_DATA")]
     pub data: Option<PathBuf>,
     /// The server: HOST:PORT (with --token-file) or unix:PATH
-    #[arg(long, global = true, value_name = "A", env = "CAIRN_SERVER", conflicts_with = "data")]
+    #[arg(long, global = true, value_name = "A", env = "CAIRN_SERVER")]
     pub server: Option<Address>,
     /// A copy of DIR/http-token of the server, for --server HOST:PORT
     #[arg(long, global = true, value_name = "FILE", env = "CAIRN_TOKEN_FILE")]

@@ -14,6 +14,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use cairn_server::{Address, DEFAULT_DATA};
+use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches};
 use tracing_subscriber::EnvFilter;
 
@@ -81,7 +82,26 @@ fn main() -> ExitCode {
 fn parsed(given: impl Iterator<Item = OsString>) -> Result<Arguments, clap::Error> {
     let mut command = with_habits(Arguments::command());
     let matches = command.try_get_matches_from_mut(given)?;
-    Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    let mut arguments = Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+    let global = &mut arguments.global;
+    if global.server.is_some() && global.data.is_some() {
+        // What is typed goes before what is exported.
+        let is_typed = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+        match (is_typed("server"), is_typed("data")) {
+            (true, false) => global.data = None,
+            (false, true) => global.server = None,
+            (typed, _) => {
+                let which = match typed {
+                    true => "--server and --data both name a server: give one of them\n",
+                    false => {
+                        "CAIRN_SERVER and CAIRN_DATA are both set, and each names a server: unset one, or give --server or --data\n"
+                    }
+                };
+                return Err(command.error(clap::error::ErrorKind::ArgumentConflict, which));
+            }
+        }
+    }
+    Ok(arguments)
 }
 
 /// What other programs call `ls` and `rm` or `destroy` is understood wherever there is a `list` or `delete`. The help names one word for each.

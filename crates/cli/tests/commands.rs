@@ -401,6 +401,36 @@ fn state_file_of_a_newer_version_is_not_guessed_at() {
 }
 
 #[test]
+fn server_that_is_typed_goes_before_one_that_is_exported() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "here", "--size", "20M"]);
+    let (data, nowhere) = (server.data.to_str().unwrap(), "/nowhere/at/all");
+    let address = format!("unix:{data}/control.sock");
+    let run = |exported: &[(&str, &str)], typed: &[&str]| {
+        let mut command = running::cairn();
+        command.args(["volume", "list"]).args(typed).envs(exported.iter().copied());
+        command.output().unwrap()
+    };
+    for (exported, typed) in [
+        (("CAIRN_DATA", nowhere), ["--server", &address]),
+        (("CAIRN_SERVER", "127.0.0.1:1"), ["--data", data]),
+    ] {
+        let listed = run(&[exported], &typed);
+        assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+        assert!(String::from_utf8_lossy(&listed.stdout).contains("here"));
+    }
+    let exported = [("CAIRN_DATA", data), ("CAIRN_SERVER", &address)];
+    let typed = ["--server", &address, "--data", data];
+    for (exported, typed, names) in [(&exported[..], &[][..], "CAIRN_SERVER"), (&[], &typed, "--server")] {
+        let refused = run(exported, typed);
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{said}");
+        assert!(said.contains(names) && said.contains("give"), "{said}");
+    }
+}
+
+#[test]
 fn api_over_tcp_wants_the_token_and_tells_what_is_wrong() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start_with(dir.path(), "d", &["--mirror", "off", "--http", "127.0.0.1:0"]);
@@ -414,7 +444,10 @@ fn api_over_tcp_wants_the_token_and_tells_what_is_wrong() {
     assert!(ask(&server.data.join("http-token")).status.success());
     let wrong = dir.path().join("wrong");
     std::fs::write(&wrong, "0".repeat(64)).unwrap();
-    refused(&ask(&wrong), 12, "unauthorized", &["a wrong token"]);
+    let turned_away = ask(&wrong);
+    refused(&turned_away, 12, "unauthorized", &["a wrong token"]);
+    let said = String::from_utf8_lossy(&turned_away.stderr);
+    assert!(!said.contains("use the same version"), "it is the same program: {said}");
     let none = cairn().args(["status", "--json", "--server", address]).output().unwrap();
     refused(&none, 12, "unauthorized", &["no token"]);
     let socket = format!("unix:{}/control.sock", server.data.display());

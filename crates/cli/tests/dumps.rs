@@ -863,3 +863,40 @@ fn what_comes_into_the_part_that_is_dumped_is_in_the_next_level_however_old_it_i
     part("3");
     assert_eq!(restored("part", &["0", "1", "2", "3"]), wanted);
 }
+
+/// A file with several names is as old as it was, and so are the directories that they are in.
+#[test]
+fn names_of_a_file_with_several_come_and_go_with_the_patterns_of_its_dumps() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mounted = Mounted::new(scratch.path(), &["--mirror", "off"]);
+    for directory in ["kept", "other/deep"] {
+        fs::create_dir_all(mounted.path(directory)).unwrap();
+    }
+    fs::write(mounted.path("kept/file"), "as it was").unwrap();
+    fs::hard_link(mounted.path("kept/file"), mounted.path("other/deep/link")).unwrap();
+    let dump = |level: &str, more: &[&str]| {
+        wait_for_the_next_second();
+        let file = scratch.path().join(level).to_str().unwrap().to_owned();
+        mounted.server.good(&[&["dump", &format!("-{level}"), "-f", &file, "vol0"], more].concat());
+    };
+    let pattern = ["--exclude", "other/deep/link"];
+    let to = tempfile::tempdir().unwrap();
+    let has = |level: &str, names: &[&str]| {
+        restore_ours(&scratch.path().join(level), to.path());
+        let found: Vec<_> = files(to.path()).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(found, names.iter().map(PathBuf::from).collect::<Vec<_>>(), "after level {level}");
+    };
+    dump("0", &pattern);
+    has("0", &["kept/file"]);
+    dump("1", &[]);
+    has("1", &["kept/file", "other/deep/link"]);
+    dump("2", &pattern);
+    has("2", &["kept/file"]);
+    wait_for_the_next_second();
+    fs::rename(mounted.path("other"), mounted.path("moved")).unwrap();
+    dump("3", &pattern);
+    has("3", &["kept/file", "moved/deep/link"]);
+}

@@ -100,12 +100,14 @@ fn router(server: Arc<Server>) -> Router {
         .layer(axum::middleware::from_fn_with_state(server.clone(), tell_of_waits))
         .layer(axum::middleware::from_fn(tell_what_is_wrong))
         .layer(axum::extract::DefaultBodyLimit::max(MAX_BODY))
-        .layer(axum::middleware::map_response(|mut response: Response| async move {
-            let version = HeaderValue::from_static(env!("CARGO_PKG_VERSION"));
-            response.headers_mut().insert(VERSION_HEADER, version);
-            response
-        }))
+        .layer(axum::middleware::map_response(tell_version))
         .with_state(server)
+}
+
+async fn tell_version(mut response: Response) -> Response {
+    let version = HeaderValue::from_static(env!("CARGO_PKG_VERSION"));
+    response.headers_mut().insert(VERSION_HEADER, version);
+    response
 }
 
 /// Answers on the control socket, and on TCP when there is such a listener, until `end` resolves.
@@ -133,7 +135,9 @@ pub(crate) async fn serve(
             .layer(axum::middleware::from_fn(drills::refuse_commands))
             .layer(axum::middleware::from_fn(mounts::refuse_from_afar))
             .layer(axum::middleware::from_fn(devices::refuse_paths))
-            .layer(axum::middleware::from_fn_with_state(auth::Bearer::new(token), auth::demand_token));
+            .layer(axum::middleware::from_fn_with_state(auth::Bearer::new(token), auth::demand_token))
+            // Who is turned away hears of it as well: else that looks like a server of another version.
+            .layer(axum::middleware::map_response(tell_version));
         let guarded = guarded.into_make_service_with_connect_info::<guests::Known>();
         let remote = axum::serve(guests::Door::new(listener), guarded).with_graceful_shutdown(wait(stopped));
         tasks.push(tokio::spawn(remote.into_future()));

@@ -150,7 +150,7 @@ impl ServerError {
             }
             E::Taken { what, .. } => format!("choose another name, or delete that {what} first"),
             E::InUse { name, .. } => format!("disconnect the clients of `{name}`; `cairn status` names them"),
-            E::NoEarlierDump { name, .. } | E::DumpGivenUp { name, .. } => format!("begin with everything: cairn dump -0 {name}"),
+            E::NoEarlierDump { name, .. } | E::DumpGivenUp { name, .. } => format!("begin with everything: `cairn dump -0 -f FILE {name}`"),
             E::DumpIsOlder { .. } => "dump a snapshot that was made later, or this one with everything in it (-0)".into(),
             E::DumpOutput { .. } => "make room, or see why the reader of the pipe ended; then run it again".into(),
             E::DumpSource { .. } => "see what is damaged with `cairn volume check`".into(),
