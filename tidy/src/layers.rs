@@ -5,7 +5,7 @@ use crate::Finding;
 /// From the command line down to the words that all use. A crate imports only crates of later rows; two crates of
 /// one row do not know each other. The folders are the architecture, so a new crate means a new entry here.
 pub const LAYERS: &[&[&str]] = &[
-    &["sim", "tidy", "bench", "conformance", "fuzz/targets"],
+    &["sim", "suite", "tidy", "bench", "conformance", "fuzz/targets"],
     &["crates/cli"],
     &["crates/server"],
     &["crates/frontend/nbd", "crates/frontend/iscsi", "crates/frontend/fuse"],

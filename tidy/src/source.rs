@@ -29,6 +29,7 @@ const EDGES: &[&str] = &[
     "bench/",
     "conformance/",
     "fuzz/",
+    "suite/",
     "tidy/",
     "sim/src/main.rs",
 ];

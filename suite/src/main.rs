@@ -1,0 +1,100 @@
+//! `cairn-suite [--jobs N] [--target NAME]... [-- ARGUMENTS]`: builds the tests of the workspace
+//! and runs the test programs side by side. ARGUMENTS go to every test program.
+
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context, Result, bail};
+use cairn_suite::{Outcome, Tally, Times, parse, run_all, tally};
+
+/// Programs at a time, for each processor. Most of their tests wait.
+const JOBS_PER_PROCESSOR: usize = 2;
+
+struct Options {
+    jobs: usize,
+    /// Names of test targets; empty for all.
+    targets: Vec<String>,
+    arguments: Vec<String>,
+}
+
+fn main() -> Result<ExitCode> {
+    let options = options(std::env::args().skip(1))?;
+    let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".to_owned());
+    let logs = Path::new(&target).join("suite");
+    std::fs::create_dir_all(&logs).with_context(|| format!("cannot create {}", logs.display()))?;
+    let mut programs = parse(&build()?);
+    if !options.targets.is_empty() {
+        let is_wanted =
+            |name: &str| options.targets.iter().any(|target| name.ends_with(&format!(" {target}")));
+        programs.retain(|program| is_wanted(&program.name));
+    }
+    if programs.is_empty() {
+        bail!("no test program has that name");
+    }
+    let remembered = logs.join("seconds.json");
+    let mut times = Times::load(&remembered);
+    let outcomes = run_all(programs, &options.arguments, options.jobs, &logs, &mut times, &mut report)?;
+    times.save(&remembered);
+    let mut all = Tally::default();
+    outcomes.iter().for_each(|outcome| all.add(tally(&outcome.output)));
+    let failed: Vec<&str> =
+        outcomes.iter().filter(|outcome| !outcome.passed).map(|outcome| outcome.name.as_str()).collect();
+    println!("{} passed, {} failed, {} skipped", all.passed, all.failed, all.ignored);
+    if !failed.is_empty() {
+        println!("failed: {}", failed.join(", "));
+        println!("run one again with: cargo test --package PACKAGE --test TARGET (or --lib)");
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn options(mut given: impl Iterator<Item = String>) -> Result<Options> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut options =
+        Options { jobs: processors * JOBS_PER_PROCESSOR, targets: Vec::new(), arguments: Vec::new() };
+    while let Some(option) = given.next() {
+        match option.as_str() {
+            "--jobs" => {
+                let jobs = given.next().context("--jobs needs a number")?;
+                options.jobs = jobs.parse().with_context(|| format!("--jobs {jobs} is not a number"))?;
+            }
+            "--target" => options.targets.push(given.next().context("--target needs a name")?),
+            "--" => options.arguments = given.by_ref().collect(),
+            other => bail!(
+                "unknown option {other}; usage: cairn-suite [--jobs N] [--target NAME]... [-- ARGUMENTS]"
+            ),
+        }
+    }
+    Ok(options)
+}
+
+/// Builds all tests and returns cargo's messages. The checks of the repository's own rules run
+/// before, by themselves.
+fn build() -> Result<String> {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let built = Command::new(cargo)
+        .args(["test", "--locked", "--workspace", "--exclude", "cairn-tidy", "--no-run"])
+        .arg("--message-format=json-render-diagnostics")
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot run cargo")?;
+    if !built.status.success() {
+        bail!("the tests do not build");
+    }
+    String::from_utf8(built.stdout).context("cargo's messages are not UTF-8")
+}
+
+fn report(outcome: &Outcome) {
+    let counted = tally(&outcome.output);
+    let word = if outcome.passed { "ok    " } else { "FAILED" };
+    println!(
+        "{word} {:>6.1} s  {}: {} passed, {} failed",
+        outcome.took.as_secs_f64(),
+        outcome.name,
+        counted.passed,
+        counted.failed
+    );
+    if !outcome.passed {
+        println!("{}", outcome.output);
+    }
+}

@@ -1,0 +1,58 @@
+//! How long each program took, to start the slowest first.
+//!
+//! A run leaves its times in the target folder. A fresh checkout has none, so the programs that
+//! were the slowest when this was written are listed here. A wrong order costs time, nothing else.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::Program;
+
+/// The slowest programs, with seconds.
+const SLOWEST: &[(&str, u64)] = &[
+    ("cairn-conformance killed", 51),
+    ("cairn-sim cairn_sim", 47),
+    ("cairn-cli restores", 43),
+    ("cairn-cli backups", 37),
+    ("cairn-cli mounts", 32),
+    ("cairn-fuzz short_runs", 26),
+    ("cairn-cli images", 21),
+    ("cairn-cli damaged_state", 19),
+];
+
+/// Seconds of an unknown program.
+const UNKNOWN_SECONDS: u64 = 5;
+
+/// Seconds by the name of a program.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Times(BTreeMap<String, u64>);
+
+impl Times {
+    /// The times that a run left in `file`. A file that is missing or damaged counts as empty.
+    pub fn load(file: &Path) -> Self {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        Self(serde_json::from_str(&text).unwrap_or_default())
+    }
+
+    /// Leaves the times for the next run. Best effort: they only decide an order.
+    pub fn save(&self, file: &Path) {
+        if let Ok(text) = serde_json::to_string_pretty(&self.0) {
+            std::fs::write(file, text).ok();
+        }
+    }
+
+    /// Notes that a program took `seconds`.
+    pub fn note(&mut self, name: &str, seconds: u64) {
+        self.0.insert(name.to_owned(), seconds);
+    }
+
+    fn seconds(&self, name: &str) -> u64 {
+        let listed = || SLOWEST.iter().find(|(slow, _)| *slow == name).map(|(_, seconds)| *seconds);
+        self.0.get(name).copied().or_else(listed).unwrap_or(UNKNOWN_SECONDS)
+    }
+
+    /// Sorts programs by time, the fastest first: a run takes them from the end.
+    pub fn sort(&self, programs: &mut [Program]) {
+        programs.sort_by_key(|program| (self.seconds(&program.name), program.name.clone()));
+    }
+}
