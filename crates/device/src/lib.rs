@@ -16,6 +16,7 @@ mod error;
 mod fault;
 mod file;
 mod image;
+mod locks;
 mod memory;
 mod operation;
 mod pool;
@@ -26,6 +27,7 @@ mod side;
 pub mod suite;
 #[cfg(test)]
 mod tests;
+mod ticket;
 
 pub use begun::Begun;
 pub use block::{Block, BlockMut, pieces, pieces_mut};
@@ -39,6 +41,7 @@ pub use operation::{Operation, Request};
 pub use rehearsal::{Faults, Rehearsal, RehearsalDevice};
 pub use segments::{Segment, Segments};
 pub use side::SideDevice;
+pub use ticket::{Gate, IsGone, Pass, Ticket, admit, park};
 
 /// What a device is and what it takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,8 +114,15 @@ pub trait Device: Send + Sync {
     ///
     /// # Errors
     /// Nothing was written; with `fua` it may also be all there, but not durable. [`DeviceError::Unaligned`] also for a length above [`atomic_bytes_max`](Self::atomic_bytes_max).
-    fn write_atomic(&self, offset: u64, data: Segments, fua: bool) -> Result<(), DeviceError> {
-        let _ = fua;
+    /// [`DeviceError::Withdrawn`] when `ticket` was withdrawn before it began; the caller holds no pass of it.
+    fn write_atomic(
+        &self,
+        offset: u64,
+        data: Segments,
+        fua: bool,
+        ticket: Option<&Ticket>,
+    ) -> Result<(), DeviceError> {
+        let _ = (fua, ticket);
         Err(DeviceError::not_atomic(offset, &data))
     }
 

@@ -6,7 +6,7 @@ use cairn_base::BLOCK_SIZE;
 use parking_lot::RwLock;
 
 use crate::image::{self, Image};
-use crate::{Action, Device, DeviceError, Extent, Geometry, Operation, Request, Segments};
+use crate::{Action, Device, DeviceError, Extent, Geometry, Operation, Request, Segments, Ticket};
 
 /// The longest atomic write.
 const ATOMIC_BYTES_MAX: u32 = 1 << 20;
@@ -75,12 +75,19 @@ impl Device for MemoryDevice {
         ATOMIC_BYTES_MAX
     }
 
-    fn write_atomic(&self, offset: u64, data: Segments, fua: bool) -> Result<(), DeviceError> {
+    fn write_atomic(
+        &self,
+        offset: u64,
+        data: Segments,
+        fua: bool,
+        ticket: Option<&Ticket>,
+    ) -> Result<(), DeviceError> {
         let block = BLOCK_SIZE as u64;
         let whole = offset.is_multiple_of(block) && (data.len() as u64).is_multiple_of(block);
         if !whole || data.len() > ATOMIC_BYTES_MAX as usize {
             return Err(DeviceError::not_atomic(offset, &data));
         }
+        let _pass = Ticket::begin_with(ticket)?;
         // One write holds the lock from its first byte to its last.
         self.one(Operation::new(Request::Write { offset, data, fua }))
     }

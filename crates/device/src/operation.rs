@@ -1,6 +1,6 @@
 //! One operation of a batch, and what became of it.
 
-use crate::{DeviceError, Segments};
+use crate::{DeviceError, Pass, Segments, Ticket};
 
 /// What to do. Offsets and lengths are bytes.
 #[derive(Debug, Clone)]
@@ -57,12 +57,15 @@ pub enum Request {
 pub struct Operation {
     request: Request,
     outcome: Option<Result<Segments, DeviceError>>,
+    ticket: Option<Ticket>,
+    /// While a change with a ticket is under way.
+    pass: Option<Pass>,
 }
 
 impl Operation {
     /// An operation that is still to be done.
     pub fn new(request: Request) -> Self {
-        Self { request, outcome: None }
+        Self { request, outcome: None, ticket: None, pass: None }
     }
 
     /// A pending read.
@@ -83,6 +86,53 @@ impl Operation {
     /// A pending trim without FUA.
     pub fn trim(offset: u64, length: u64) -> Self {
         Self::new(Request::Trim { offset, length, fua: false })
+    }
+
+    /// The operation of a command that can be withdrawn.
+    pub fn of(self, ticket: Ticket) -> Self {
+        Self { ticket: Some(ticket), ..self }
+    }
+
+    /// Makes it one of a command that can be withdrawn.
+    pub fn give(&mut self, ticket: Ticket) {
+        self.ticket = Some(ticket);
+    }
+
+    /// What it can be withdrawn by.
+    pub fn ticket(&self) -> Option<&Ticket> {
+        self.ticket.as_ref()
+    }
+
+    /// Declares that nothing of it has happened: a device calls it before it waits. See [`Gate`](crate::Gate).
+    pub fn park(&mut self) {
+        self.pass = None;
+    }
+
+    /// Begins a change that waited; true when it may go on. One that was withdrawn has failed.
+    pub fn resume(&mut self) -> bool {
+        if self.pass.is_some() || !self.request.is_mutation() {
+            return true;
+        }
+        match Ticket::begin_with(self.ticket.as_ref()) {
+            Ok(pass) => {
+                self.pass = pass;
+                true
+            }
+            Err(withdrawn) => {
+                self.finish(Err(withdrawn));
+                false
+            }
+        }
+    }
+
+    /// Declares that all its bytes are there. It changes nothing any more, though it may not be durable yet.
+    pub fn settle(&mut self) {
+        self.pass = None;
+    }
+
+    /// Whether it waits in vain.
+    pub fn is_withdrawn(&self) -> bool {
+        self.ticket.as_ref().is_some_and(Ticket::is_withdrawn)
     }
 
     /// What is asked.
@@ -109,6 +159,7 @@ impl Operation {
     pub fn finish(&mut self, outcome: Result<Segments, DeviceError>) {
         debug_assert!(self.is_pending(), "an operation has one outcome");
         self.outcome = Some(outcome);
+        self.pass = None;
     }
 
     /// The outcome, once there is one.

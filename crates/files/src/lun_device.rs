@@ -2,13 +2,17 @@
 //!
 //! Whole blocks pass through without a copy. A request that covers part of a block reads the block, changes it and writes it, while no other
 //! write to the LUN is between its own reading and writing: neighbours in the same block are never lost.
+//!
+//! A change waits for nodes to be read, for others that cover a part of a block, and for memory and room in the volume. It begins when the volume takes its blocks;
+//! until then it can be [withdrawn](cairn_device::Gate). One of several steps begins once for each of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cairn_base::{BLOCK_SIZE, FileId, Lba};
 use cairn_device::{
-    Block, BlockMut, Device, DeviceError, Extent, Geometry, Operation, Request, Segment, Segments,
+    Block, BlockMut, Device, DeviceError, Extent, Geometry, Operation, Request, Segment, Segments, Ticket,
+    park,
 };
 use cairn_volume::{BlockRead, FileExtent, Image, Role, Volume, VolumeError};
 use parking_lot::RwLock;
@@ -126,7 +130,13 @@ impl LunDevice {
     }
 
     /// Performs one write, trim or write-zeroes. Without `wait`, `None` when it would need the device.
-    fn change(&self, volume: &Arc<Volume>, request: &Request, wait: bool) -> Option<Result<(), VolumeError>> {
+    fn change(
+        &self,
+        volume: &Arc<Volume>,
+        operation: &Operation,
+        wait: bool,
+    ) -> Option<Result<(), VolumeError>> {
+        let (request, ticket) = (operation.request(), operation.ticket());
         let (offset, length) = match request {
             Request::Write { offset, data, .. } => (*offset, data.len() as u64),
             Request::Trim { offset, length, .. } | Request::WriteZeroes { offset, length, .. } => {
@@ -140,12 +150,14 @@ impl LunDevice {
                 return None;
             }
             let _alone = self.partial.write();
-            return Some(self.change_in_parts(volume, request, offset, length));
+            return Some(self.change_in_parts(volume, request, ticket, offset, length));
         }
-        let _together = self.partial.read();
         if wait {
-            return Some(self.change_whole(volume, request, offset, length));
+            let _together = self.partial.read();
+            return Some(self.change_whole(volume, request, ticket, offset, length));
         }
+        // Who has it may wait for room.
+        let _together = self.partial.try_read()?;
         let first = offset / BLOCK;
         match request {
             Request::Write { data, .. } => volume.write_ready(self.file, numbered(first, data).collect()),
@@ -158,22 +170,23 @@ impl LunDevice {
         &self,
         volume: &Arc<Volume>,
         request: &Request,
+        ticket: Option<&Ticket>,
         offset: u64,
         length: u64,
     ) -> Result<(), VolumeError> {
         let first = offset / BLOCK;
         match request {
-            Request::Write { data, .. } => volume.write(self.file, &mut numbered(first, data)),
+            Request::Write { data, .. } => volume.write_for(ticket, self.file, &mut numbered(first, data)),
             Request::WriteZeroes { may_trim: false, .. } => {
                 let count = length / BLOCK;
                 for start in (0..count).step_by(ZERO_BLOCKS as usize) {
                     let step = ZERO_BLOCKS.min(count - start) as usize;
                     let mut zeroes = (0..step).map(|n| (Lba(first + start + n as u64), Block::zero()));
-                    volume.write(self.file, &mut zeroes)?;
+                    volume.write_for(ticket, self.file, &mut zeroes)?;
                 }
                 Ok(())
             }
-            _ => volume.punch(self.file, Lba(first), length / BLOCK),
+            _ => volume.punch_for(ticket, self.file, Lba(first), length / BLOCK),
         }
     }
 
@@ -182,6 +195,7 @@ impl LunDevice {
         &self,
         volume: &Arc<Volume>,
         request: &Request,
+        ticket: Option<&Ticket>,
         offset: u64,
         length: u64,
     ) -> Result<(), VolumeError> {
@@ -201,14 +215,14 @@ impl LunDevice {
                 },
                 _ => request.clone(),
             };
-            self.change_whole(volume, &inner, inner_start, inner_length)?;
+            self.change_whole(volume, &inner, ticket, inner_start, inner_length)?;
         }
         let head = (offset, end.min(inner_start));
         let tail = (inner_end.max(inner_start), end);
         for (from, to) in [head, tail] {
             if from < to {
                 let bytes = data.map(|data| data.slice((from - offset) as usize, (to - from) as usize));
-                self.change_part(volume, from, to, bytes)?;
+                self.change_part(volume, ticket, from, to, bytes)?;
             }
         }
         Ok(())
@@ -218,6 +232,7 @@ impl LunDevice {
     fn change_part(
         &self,
         volume: &Arc<Volume>,
+        ticket: Option<&Ticket>,
         from: u64,
         to: u64,
         data: Option<Segments>,
@@ -234,11 +249,12 @@ impl LunDevice {
             Some(data) => data.copy_to(part),
             None => part.fill(0),
         }
-        volume.write(self.file, &mut std::iter::once((lba, block.freeze())))
+        volume.write_for(ticket, self.file, &mut std::iter::once((lba, block.freeze())))
     }
 
     /// Performs the changes of a batch in their order, then one flush for all that ask for one.
     fn run_changes(&self, volume: &Arc<Volume>, batch: &mut [Operation], geometry: &Geometry) {
+        park(batch);
         let mut flushed = Vec::new();
         let writes = batch.iter().filter(|operation| operation.is_pending()).map(Operation::request);
         let ranges: Vec<(u64, u64)> = writes
@@ -293,7 +309,7 @@ impl LunDevice {
         if length == 0 {
             return Some(Ok(()));
         }
-        let outcome = self.change(volume, operation.request(), wait)?;
+        let outcome = self.change(volume, operation, wait)?;
         Some(outcome.map_err(|error| error.to_device(offset, length)))
     }
 }
@@ -389,7 +405,13 @@ impl Device for LunDevice {
         }
     }
 
-    fn write_atomic(&self, offset: u64, data: Segments, fua: bool) -> Result<(), DeviceError> {
+    fn write_atomic(
+        &self,
+        offset: u64,
+        data: Segments,
+        fua: bool,
+        ticket: Option<&Ticket>,
+    ) -> Result<(), DeviceError> {
         let request = Request::Write { offset, data, fua };
         self.geometry().admit(&request)?;
         let (Source::Active(volume), Request::Write { data, .. }) = (&self.source, &request) else {
@@ -402,7 +424,7 @@ impl Device for LunDevice {
         }
         let outcome = {
             let _together = self.partial.read();
-            volume.write_atomic(self.file, &mut numbered(offset / BLOCK, data))
+            volume.write_atomic_for(ticket, self.file, &mut numbered(offset / BLOCK, data))
         };
         let flushed = outcome.and_then(|()| if fua { volume.flush() } else { Ok(()) });
         flushed.map_err(|error| error.to_device(offset, length))

@@ -107,7 +107,7 @@ fn whole_block_is_not_what_it_was_again_by_a_write_to_a_part_of_it() {
             let byte = (round % 200) as u8 + 1;
             let data = Segments::copy_of(&[byte; 4096]);
             match round % 3 {
-                0 => disk.write_atomic(0, data, false).unwrap(),
+                0 => disk.write_atomic(0, data, false, None).unwrap(),
                 1 => disk.write(0, data).unwrap(),
                 _ => {
                     let mut batch = [Operation::write(0, data)];
@@ -238,7 +238,7 @@ fn what_was_answered_with_fua_is_there_after_any_cut_with_all_before_it() {
                 let block = &mut now[at as usize..at as usize + 8192];
                 rng.fill(block);
                 let fua = rng.one_in(2);
-                lun.write_atomic(at, Segments::copy_of(block), fua).unwrap();
+                lun.write_atomic(at, Segments::copy_of(block), fua, None).unwrap();
                 fua
             } else {
                 let request = any_request(&mut rng, &mut now);

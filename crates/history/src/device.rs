@@ -1,8 +1,14 @@
 //! The present as a device: requests in pieces of blocks (section 2.3 of the 2006 paper), none of which loses a byte.
+//!
+//! A change waits for room in memory, for the [`merge`](History) lock and for the store. Until its blocks are put into the write cache nothing of it has happened, so
+//! it can be [withdrawn](cairn_device::Gate) until then. It begins under the lock of the state, which orders all changes: whoever withdraws it, or acknowledges a newer
+//! change of the same block, does so before that or after it. A trim or write-zeroes of several pieces begins once for each of them.
 
 use std::time::Duration;
 
-use cairn_device::{Action, Device, DeviceError, Extent, Geometry, Operation, Request, Segments};
+use cairn_device::{
+    Action, Device, DeviceError, Extent, Geometry, Operation, Request, Segments, Ticket, park,
+};
 use cairn_format::history::FloorPolicy;
 
 use crate::HistoryError;
@@ -27,17 +33,20 @@ impl Device for History {
                 operation.finish(Err(refusal));
             }
         }
+        // Changes may have to wait behind reads as well.
+        park(batch);
         self.run_reads(batch);
         let mut at = 0;
         while at < batch.len() {
             at += self.take_whole(&mut batch[at..]);
             let Some(operation) = batch.get_mut(at) else { break };
+            let ticket = operation.ticket();
             let (outcome, waits) = match operation.request() {
                 Request::Write { offset, data, fua } => {
-                    (self.change(*offset, data.len() as u64, Some(data)), *fua)
+                    (self.change(*offset, data.len() as u64, Some(data), ticket), *fua)
                 }
                 Request::Trim { offset, length, fua } | Request::WriteZeroes { offset, length, fua, .. } => {
-                    (self.clear(*offset, *length), *fua)
+                    (self.clear(*offset, *length, ticket), *fua)
                 }
                 Request::Flush => (Ok(()), true),
                 Request::Read { .. } | Request::Prefetch { .. } => (Ok(()), false),
@@ -104,7 +113,7 @@ impl History {
             if !operation.is_pending() {
                 continue;
             }
-            let Request::Write { offset, data, fua } = operation.request() else {
+            let Request::Write { offset, data, .. } = operation.request() else {
                 taken = index;
                 break;
             };
@@ -116,6 +125,10 @@ impl History {
                 taken = index;
                 break;
             }
+            if !operation.resume() {
+                continue;
+            }
+            let Request::Write { offset, data, fua } = operation.request() else { continue };
             let time = self.stamp(state);
             let mut skip = 0;
             for piece in self.pieces(*offset, data.len() as u64) {
@@ -124,9 +137,7 @@ impl History {
                 skip += piece.count;
                 self.put(state, piece.lba, time, Content::Data(part));
             }
-            if !fua {
-                operation.succeed();
-            }
+            if *fua { operation.settle() } else { operation.succeed() }
         }
         self.tell_of_work(state, was_little);
         taken
@@ -149,9 +160,11 @@ impl History {
 
     /// What is still pending waits for a flush. One for all of them, after all that the batch wrote, covers more than each asks for.
     fn finish_flushes(&self, batch: &mut [Operation]) {
+        let tickets = batch.iter().filter(|operation| operation.is_pending());
+        let tickets: Vec<Option<Ticket>> = tickets.map(|operation| operation.ticket().cloned()).collect();
         let mut outcome = None;
         for operation in batch.iter_mut().filter(|operation| operation.is_pending()) {
-            let outcome = outcome.get_or_insert_with(|| self.flush_or_wait());
+            let outcome = outcome.get_or_insert_with(|| self.flush_or_wait(&tickets));
             let (offset, length) =
                 operation.request().range().map_or((0, 0), |(_, offset, length)| (offset, length));
             let finished = outcome.as_ref().map(|()| Segments::default());
@@ -159,12 +172,18 @@ impl History {
         }
     }
 
-    /// Makes all durable that was taken before the call; where there is no room yet and the owner wants that, when there is.
-    fn flush_or_wait(&self) -> Result<(), HistoryError> {
+    /// Makes all durable that was taken before the call; where there is no room yet and the owner wants that, when there is. Once all that wait for it are withdrawn
+    /// it fails, as nobody is answered any more.
+    fn flush_or_wait(&self, tickets: &[Option<Ticket>]) -> Result<(), HistoryError> {
         let asked = self.state.lock().last;
+        let is_withdrawn = |ticket: &Option<Ticket>| ticket.as_ref().is_some_and(Ticket::is_withdrawn);
         loop {
             match self.flush_all(asked) {
-                Err(error) if error.is_full() && self.wait_a_while() => {}
+                Err(error) if error.is_full() && self.wait_a_while() => {
+                    if tickets.iter().all(is_withdrawn) {
+                        return Err(DeviceError::Withdrawn.into());
+                    }
+                }
                 outcome => return outcome,
             }
         }
@@ -184,24 +203,36 @@ impl History {
     }
 
     /// Takes a write (`None`: of zeroes) with one stamp.
-    fn change(&self, offset: u64, length: u64, data: Option<&Segments>) -> Result<(), DeviceError> {
+    fn change(
+        &self,
+        offset: u64,
+        length: u64,
+        data: Option<&Segments>,
+        ticket: Option<&Ticket>,
+    ) -> Result<(), DeviceError> {
         if length == 0 {
             return Ok(());
         }
-        self.wait_for_room(offset, length)?;
+        self.wait_for_room(offset, length, ticket)?;
         let pieces: Vec<Piece> = self.pieces(offset, length).collect();
         let whole = |piece: &Piece| piece.count == self.length_of(piece.lba);
         if pieces.iter().all(whole) {
             let _shared = self.merge.read();
-            self.take(offset, &pieces, data)
+            self.take(offset, &pieces, data, ticket)
         } else {
             let _alone = self.merge.write();
-            self.take(offset, &pieces, data)
+            self.take(offset, &pieces, data, ticket)
         }
     }
 
     /// Puts the pieces of a write into the cache. Parts of blocks are filled up from the present; the caller keeps others from changing it.
-    fn take(&self, offset: u64, pieces: &[Piece], data: Option<&Segments>) -> Result<(), DeviceError> {
+    fn take(
+        &self,
+        offset: u64,
+        pieces: &[Piece],
+        data: Option<&Segments>,
+        ticket: Option<&Ticket>,
+    ) -> Result<(), DeviceError> {
         let mut skip = 0;
         let mut contents = Vec::with_capacity(pieces.len());
         for piece in pieces {
@@ -222,6 +253,7 @@ impl History {
             return Err(error.clone());
         }
         let state = &mut *state;
+        let _pass = Ticket::begin_late(ticket)?;
         let time = self.stamp(state);
         let was_little = state.cache.bytes() <= self.dirty_bytes / 2;
         for (piece, content) in pieces.iter().zip(contents) {
@@ -232,7 +264,7 @@ impl History {
     }
 
     /// A trim or write-zeroes: history like any write. What is zeroes already stays as it is.
-    fn clear(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+    fn clear(&self, offset: u64, length: u64, ticket: Option<&Ticket>) -> Result<(), DeviceError> {
         let (mut at, end) = (offset, offset + length);
         while at < end {
             let piece = (ZERO_PIECE - at % ZERO_PIECE).min(end - at);
@@ -240,7 +272,7 @@ impl History {
             let mut from = at;
             for extent in extents {
                 if !extent.zero {
-                    self.change(from, extent.length, None)?;
+                    self.change(from, extent.length, None, ticket)?;
                 }
                 from += extent.length;
             }
@@ -250,10 +282,13 @@ impl History {
     }
 
     /// Writes out blocks until the cache takes another write.
-    fn wait_for_room(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+    fn wait_for_room(&self, offset: u64, length: u64, ticket: Option<&Ticket>) -> Result<(), DeviceError> {
         loop {
             if self.state.lock().cache.bytes() < self.dirty_bytes {
                 return Ok(());
+            }
+            if ticket.is_some_and(Ticket::is_withdrawn) {
+                return Err(DeviceError::Withdrawn);
             }
             let outcome = {
                 let mut writer = self.writer.lock();

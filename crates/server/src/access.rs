@@ -89,6 +89,9 @@ impl From<&Secret> for Credential {
     }
 }
 
+/// What was set for an export before a change.
+pub(crate) struct Before(Option<Entry>);
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
     #[serde(default)]
@@ -378,12 +381,13 @@ impl Access {
     }
 
     /// Changes what a request names, and leaves the rest.
-    pub(crate) fn set(&self, export: &str, request: &api::SetAccess) -> Result<(), ServerError> {
+    pub(crate) fn set(&self, export: &str, request: &api::SetAccess) -> Result<Before, ServerError> {
         for network in request.networks.iter().flatten() {
             network.parse::<Network>()?;
         }
         let mut exports = self.exports.lock();
         let before = exports.exports.get(export).cloned();
+        let was = Before(before.clone());
         // What would be as at the source without it is written down also where it is as if nothing was set.
         let is_said = before.as_ref().is_some_and(|entry| entry.from_source || *entry == Entry::default());
         let mut entry = Entry { from_source: false, ..before.unwrap_or_default() };
@@ -440,6 +444,19 @@ impl Access {
         } else {
             new.exports.insert(export.to_owned(), entry);
         }
+        state::save(&self.exports_path, &new)?;
+        *exports = new;
+        Ok(was)
+    }
+
+    /// Sets again for an export what was set [before](Self::set).
+    pub(crate) fn put_back(&self, export: &str, before: Before) -> Result<(), ServerError> {
+        let mut exports = self.exports.lock();
+        let mut new = Exports { exports: exports.exports.clone() };
+        match before.0 {
+            Some(entry) => new.exports.insert(export.to_owned(), entry),
+            None => new.exports.remove(export),
+        };
         state::save(&self.exports_path, &new)?;
         *exports = new;
         Ok(())

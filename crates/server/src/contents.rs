@@ -418,10 +418,10 @@ impl Server {
         self.forget_dumps_past(&open, &snapshot)?;
         // The disks change under their clients, who must not go on with what they have cached.
         let mine = |export: &ExportName<'_>| export.volume == volume && export.snapshot.is_none();
-        let closed = self.close_sessions(mine);
+        let closed = self.close_sessions(mine)?;
         let undo = open.volume.rollback(snapshot.id).map_err(named(volume, &format!("{volume}@{name}")))?;
         // Those that came back meanwhile.
-        let closed = closed + self.close_sessions(mine);
+        let closed = closed + self.end_sessions(mine);
         tracing::info!(volume, snapshot = name, closed, undo = undo.name, "rolled back");
         Ok(show_snapshot(volume, &undo))
     }
@@ -474,7 +474,7 @@ impl Server {
         let mine = |export: &ExportName<'_>| export.volume == name;
         let mut ended = 0;
         let outcome = self.forget_dumps_since(&open, then.created, || {
-            ended = self.close_sessions(mine);
+            ended = self.close_sessions(mine)?;
             // What was answered since, and is in memory alone, must not go with a revert that is refused.
             open.write_out_over_history()?;
             self.volumes.revert(name, at)

@@ -404,7 +404,7 @@ impl Server {
                 self.devices.read(name)?;
                 // Who has it open since it was not known whose it is would go on past the device.
                 if let Some(lun) = self.devices.lun_of(name) {
-                    self.close_named(&lun);
+                    self.end_late(&lun);
                 }
                 self.access.join(&self.devices.on_luns())?;
             }

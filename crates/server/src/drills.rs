@@ -365,7 +365,7 @@ impl Server {
         result.recovery_ms = since();
         Tried { outcome: result.outcome, exit_code: result.exit_code, said: result.said } = tried;
         progress.phase("removing the clone");
-        self.close_sessions(|export| export.volume == name);
+        self.end_sessions(|export| export.volume == name);
         // What a probe that failed has not unmounted would be in the way of the next one.
         let unmounted = self.mounts.close_all(&name);
         if unmounted > 0 {

@@ -148,6 +148,9 @@ pub enum ServerError {
         /// With what.
         by: &'static str,
     },
+    /// A disk has not finished what it began for sessions that were to end.
+    #[error("{0}; nothing else was changed")]
+    Unfinished(#[from] cairn_frontend_nbd::Unfinished),
     /// The mirror begins no updates.
     #[error("the mirror `{volume}` is paused")]
     Paused {

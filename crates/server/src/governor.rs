@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cairn_base::Clock;
-use cairn_device::{Begun, Device, DeviceError, Extent, Geometry, Operation, Segments};
+use cairn_device::{Begun, Device, DeviceError, Extent, Geometry, Operation, Segments, Ticket};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -251,10 +251,16 @@ impl Device for Timed {
         self.device.atomic_bytes_max()
     }
 
-    fn write_atomic(&self, offset: u64, data: Segments, fua: bool) -> Result<(), DeviceError> {
+    fn write_atomic(
+        &self,
+        offset: u64,
+        data: Segments,
+        fua: bool,
+        ticket: Option<&Ticket>,
+    ) -> Result<(), DeviceError> {
         let clock = &self.governor.clock;
         let began = clock.monotonic();
-        let written = self.device.write_atomic(offset, data, fua);
+        let written = self.device.write_atomic(offset, data, fua, ticket);
         self.governor.latencies.note(clock.monotonic().saturating_sub(began), 1);
         written
     }

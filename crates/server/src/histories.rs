@@ -32,7 +32,7 @@ impl Server {
         }
         let _still = self.mounts.keep_still(name);
         self.refuse_if_stood_on(name)?;
-        let ended = self.close_sessions(mine);
+        let ended = self.close_sessions(mine)?;
         let outcome = self.mirrors.alone(name, || self.volumes.enable_history(name, wish));
         let ended = ended + self.close_sessions_before(&before);
         let open = outcome?;
@@ -58,7 +58,7 @@ impl Server {
             let _still = mine.mounts.keep_still(name);
             mine.refuse_if_stood_on(name)?;
             let before = mine.volumes.get(name)?;
-            mine.close_sessions(|export| export.volume == name);
+            mine.close_sessions(|export| export.volume == name)?;
             let outcome = mine.mirrors.alone(name, || mine.volumes.disable_history(name, progress));
             mine.close_sessions_before(&before);
             outcome?;
@@ -100,7 +100,7 @@ impl Server {
         }
         let mine = |export: &ExportName<'_>| export.volume == name;
         let before = self.volumes.get(name)?;
-        let ended = self.close_sessions(mine);
+        let ended = self.close_sessions(mine)?;
         let outcome = self.mirrors.alone(name, || self.volumes.open_anew(name));
         let ended = ended + self.close_sessions_before(&before);
         let open = outcome?;
@@ -119,7 +119,7 @@ impl Server {
     /// more, and no client looks for another one as long as its connection is well.
     pub(crate) fn close_sessions_before(&self, before: &Arc<OpenVolume>) -> usize {
         let is_open_still = self.volumes.get(&before.name).is_ok_and(|now| Arc::ptr_eq(&now, before));
-        if is_open_still { 0 } else { self.close_sessions(|export| export.volume == before.name) }
+        if is_open_still { 0 } else { self.end_sessions(|export| export.volume == before.name) }
     }
 
     /// Does what may open a volume that was closed, also where it fails at something else, and takes in what belongs to that.

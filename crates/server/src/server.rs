@@ -211,12 +211,14 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     let (of_volumes, of_disks) = (Arc::downgrade(&server), Arc::downgrade(&server));
     let close_volume = move |volume: &str| {
         of_volumes.upgrade().map_or(0, |server| {
-            let sessions =
-                server.close_sessions(|export| export.volume == volume && export.snapshot.is_none());
+            let sessions = server.end_sessions(|export| export.volume == volume && export.snapshot.is_none());
             sessions + server.mounts.close_live(volume)
         })
     };
-    let close_disk = move |export: &str| of_disks.upgrade().map_or(0, |server| server.close_disk(export));
+    let close_disk = move |export: &str| {
+        // Settings that the source has changed hold from here on, whatever the disk does.
+        of_disks.upgrade().map_or(0, |server| server.close_disk(export).unwrap_or(0))
+    };
     server.mirrors.close_with(Box::new(close_volume), Box::new(close_disk));
     let mounts = Arc::downgrade(&server.mounts);
     server.mirrors.follow_with(move |volume| {
@@ -555,8 +557,14 @@ impl Server {
                 rule: "the size of the disk is a multiple of it",
             });
         }
-        self.access.set(&disk, request)?;
-        let closed = self.close_disk(&disk);
+        let before = self.access.set(&disk, request)?;
+        let closed = match self.close_disk(&disk) {
+            Ok(closed) => closed,
+            Err(unfinished) => {
+                self.access.put_back(&disk, before)?;
+                return Err(unfinished);
+            }
+        };
         tracing::info!(export = name, closed, "changed who may use an export");
         self.exports().into_iter().find(|export| export.name == name).ok_or(ServerError::NotFound {
             what: "export",
@@ -566,10 +574,10 @@ impl Server {
     }
 
     /// Ends the sessions with a disk, of its present or past, whose settings stand under this name; how many there were.
-    fn close_disk(&self, disk: &str) -> usize {
+    fn close_disk(&self, disk: &str) -> Result<usize, ServerError> {
         let mut open: Vec<String> = self.exports().into_iter().map(|export| export.name).collect();
         open.retain(|export| self.settings_of(export) == disk);
-        open.iter().map(|export| self.close_named(export)).sum()
+        self.close_all(&open)
     }
 
     /// Exports that nobody can log in to for want of a secret.
@@ -623,9 +631,19 @@ impl Server {
         nbd + initiators.iter().filter(|session| session.export.as_deref() == Some(name)).count()
     }
 
-    /// Ends the sessions of an export; the count of them.
-    pub(crate) fn close_named(&self, name: &str) -> usize {
-        self.nbd.close_export(name) + self.iscsi.close_export(name)
+    /// Ends the sessions of an export; the count of them. Nothing of them can happen any more when it returns.
+    ///
+    /// # Errors
+    /// [`ServerError::Unfinished`]: the caller changes nothing.
+    pub(crate) fn close_named(&self, name: &str) -> Result<usize, ServerError> {
+        let (nbd, iscsi) = (self.nbd.close_export(name), self.iscsi.close_export(name));
+        Ok(nbd? + iscsi?)
+    }
+
+    /// The same of several; all are ended, also where one fails.
+    fn close_all(&self, names: &[String]) -> Result<usize, ServerError> {
+        let outcomes: Vec<_> = names.iter().map(|name| self.close_named(name)).collect();
+        outcomes.into_iter().sum()
     }
 
     /// True when a client has one of these exports open.
@@ -645,12 +663,26 @@ impl Server {
         }
     }
 
-    /// Ends the sessions of some exports; the count of them.
-    pub(crate) fn close_sessions(&self, concerned: impl Fn(&ExportName<'_>) -> bool) -> usize {
+    /// Ends the sessions of some exports; the count of them. Nothing of them can happen any more when it returns.
+    ///
+    /// # Errors
+    /// [`ServerError::Unfinished`]: the caller changes nothing.
+    pub(crate) fn close_sessions(
+        &self,
+        concerned: impl Fn(&ExportName<'_>) -> bool,
+    ) -> Result<usize, ServerError> {
         let mut names = self.sessions_of(concerned);
         names.sort_unstable();
         names.dedup();
-        names.iter().map(|name| self.nbd.close_export(name) + self.iscsi.close_export(name)).sum()
+        self.close_all(&names)
+    }
+
+    /// The same where what the sessions used takes no more writes from them in any case: LUNs of a volume that was closed, went back, or has become a destination.
+    pub(crate) fn end_sessions(&self, concerned: impl Fn(&ExportName<'_>) -> bool) -> usize {
+        self.close_sessions(concerned).unwrap_or_else(|unfinished| {
+            tracing::warn!(%unfinished, "sessions that are ended still wait for their disk");
+            0
+        })
     }
 
     pub(crate) fn list_peers(&self) -> Vec<api::Peer> {

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cairn_base::{Clock, Timestamp};
-use cairn_device::{Begun, Device, DeviceError, Extent, Geometry, Operation, Request, Segments};
+use cairn_device::{Begun, Device, DeviceError, Extent, Geometry, Operation, Request, Segments, Ticket};
 use parking_lot::Mutex;
 
 use crate::writer::END_BYTES_MAX;
@@ -277,12 +277,18 @@ impl Device for Tap {
         self.inner.atomic_bytes_max()
     }
 
-    fn write_atomic(&self, offset: u64, data: Segments, fua: bool) -> Result<(), DeviceError> {
+    fn write_atomic(
+        &self,
+        offset: u64,
+        data: Segments,
+        fua: bool,
+        ticket: Option<&Ticket>,
+    ) -> Result<(), DeviceError> {
         if self.feed.is_on() || !self.curves.is_empty() {
             let request = Request::Write { offset, data: data.clone(), fua };
             self.note(std::iter::once(&request));
         }
-        self.inner.write_atomic(offset, data, fua)
+        self.inner.write_atomic(offset, data, fua, ticket)
     }
 
     fn prepare(&self, offset: u64, length: u64) -> Result<(), DeviceError> {

@@ -1,11 +1,14 @@
 //! The path of a write: into memory, to its place, into the log.
+//!
+//! A client's write waits for nodes, memory and room. On the way its thread may place blocks of others or make a consistency point, which wait for the device. It begins when
+//! its blocks are taken, under the lock of the state; until then its [ticket](Ticket) can be withdrawn. What was taken is the volume's: it goes to its place with all else.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cairn_base::{FileId, Generation, Lba};
-use cairn_device::{Block, Operation};
+use cairn_device::{Block, Operation, Ticket};
 use cairn_format::LogEntry;
 
 use crate::error::VolumeError;
@@ -53,7 +56,21 @@ impl Volume {
         file: FileId,
         blocks: &mut dyn ExactSizeIterator<Item = (Lba, Block)>,
     ) -> Result<(), VolumeError> {
-        self.write_if(file, blocks.collect(), Kind::Plain, true).unwrap_or(Err(VolumeError::Closed))
+        self.write_for(None, file, blocks)
+    }
+
+    /// The same for a client's command that can be withdrawn.
+    ///
+    /// # Errors
+    /// As [`Volume::write`]; [`VolumeError::Device`] with [`Withdrawn`](cairn_device::DeviceError::Withdrawn).
+    pub fn write_for(
+        self: &Arc<Self>,
+        ticket: Option<&Ticket>,
+        file: FileId,
+        blocks: &mut dyn ExactSizeIterator<Item = (Lba, Block)>,
+    ) -> Result<(), VolumeError> {
+        let outcome = self.write_if(ticket, file, blocks.collect(), Kind::Plain, true);
+        outcome.unwrap_or(Err(VolumeError::Closed))
     }
 
     /// The same for blocks that a cut leaves all of or none, whenever it comes; at most [`Volume::ATOMIC_BLOCKS_MAX`].
@@ -69,10 +86,24 @@ impl Volume {
         file: FileId,
         blocks: &mut dyn ExactSizeIterator<Item = (Lba, Block)>,
     ) -> Result<(), VolumeError> {
+        self.write_atomic_for(None, file, blocks)
+    }
+
+    /// The same for a client's command that can be withdrawn.
+    ///
+    /// # Errors
+    /// As [`Volume::write_atomic`]; [`VolumeError::Device`] with [`Withdrawn`](cairn_device::DeviceError::Withdrawn).
+    pub fn write_atomic_for(
+        self: &Arc<Self>,
+        ticket: Option<&Ticket>,
+        file: FileId,
+        blocks: &mut dyn ExactSizeIterator<Item = (Lba, Block)>,
+    ) -> Result<(), VolumeError> {
         if blocks.len() > Self::ATOMIC_BLOCKS_MAX {
             return Err(VolumeError::Refused("an atomic write has at most 256 blocks"));
         }
-        self.write_if(file, blocks.collect(), Kind::Atomic, true).unwrap_or(Err(VolumeError::Closed))
+        let outcome = self.write_if(ticket, file, blocks.collect(), Kind::Atomic, true);
+        outcome.unwrap_or(Err(VolumeError::Closed))
     }
 
     /// The same for a caller that does not want to wait for a read of the device: `None`, and nothing was taken, when it would.
@@ -81,11 +112,12 @@ impl Volume {
         file: FileId,
         blocks: Vec<(Lba, Block)>,
     ) -> Option<Result<(), VolumeError>> {
-        self.write_if(file, blocks, Kind::Plain, false)
+        self.write_if(None, file, blocks, Kind::Plain, false)
     }
 
     fn write_if(
         self: &Arc<Self>,
+        ticket: Option<&Ticket>,
         file: FileId,
         blocks: Vec<(Lba, Block)>,
         kind: Kind,
@@ -95,7 +127,7 @@ impl Volume {
         match self.check_leaves(file, &leaves, wait) {
             Ok(true) => {
                 let blocks = blocks.into_iter().map(|(lba, block)| Arrival::new(lba, block)).collect();
-                Some(self.take(file, &leaves, blocks, kind))
+                Some(self.take(ticket, file, &leaves, blocks, kind))
             }
             Ok(false) => None,
             Err(error) => Some(Err(error)),
@@ -104,6 +136,7 @@ impl Volume {
 
     fn take(
         self: &Arc<Self>,
+        ticket: Option<&Ticket>,
         file: FileId,
         leaves: &[u64],
         blocks: Vec<Arrival>,
@@ -122,6 +155,7 @@ impl Volume {
         if blocks.iter().any(|arrival| arrival.lba.0 >= length) {
             return Err(VolumeError::Refused("a block is past the end of the file"));
         }
+        let _pass = Ticket::begin_with(ticket)?;
         state.order += 1;
         let order = state.order;
         if kind == Kind::Atomic {
@@ -143,11 +177,25 @@ impl Volume {
     /// [`VolumeError::Damaged`] or [`VolumeError::Device`] when a node above or among them can't be read: what is below it is not known, and can't
     /// be freed. The volume's other states.
     pub fn punch(self: &Arc<Self>, file: FileId, lba: Lba, count: u64) -> Result<(), VolumeError> {
+        self.punch_for(None, file, lba, count)
+    }
+
+    /// The same for a client's command that can be withdrawn.
+    ///
+    /// # Errors
+    /// As [`Volume::punch`]; [`VolumeError::Device`] with [`Withdrawn`](cairn_device::DeviceError::Withdrawn).
+    pub fn punch_for(
+        self: &Arc<Self>,
+        ticket: Option<&Ticket>,
+        file: FileId,
+        lba: Lba,
+        count: u64,
+    ) -> Result<(), VolumeError> {
         if count <= PUNCH_BLOCKS {
-            return self.punch_if(file, lba, count, true).unwrap_or(Err(VolumeError::Closed));
+            return self.punch_if(ticket, file, lba, count, true).unwrap_or(Err(VolumeError::Closed));
         }
         self.check_range(file, lba.0, lba.0 + count)?;
-        self.take_hole(file, lba, count)
+        self.take_hole(ticket, file, lba, count)
     }
 
     /// The same for a caller that does not want to wait for a read of the device: `None`, and nothing was done, when it would.
@@ -157,11 +205,12 @@ impl Volume {
         lba: Lba,
         count: u64,
     ) -> Option<Result<(), VolumeError>> {
-        if count <= PUNCH_BLOCKS { self.punch_if(file, lba, count, false) } else { None }
+        if count <= PUNCH_BLOCKS { self.punch_if(None, file, lba, count, false) } else { None }
     }
 
     fn punch_if(
         self: &Arc<Self>,
+        ticket: Option<&Ticket>,
         file: FileId,
         lba: Lba,
         count: u64,
@@ -169,17 +218,24 @@ impl Volume {
     ) -> Option<Result<(), VolumeError>> {
         let leaves = leaves_of(lba.0..lba.0 + count);
         match self.check_leaves(file, &leaves, wait) {
-            Ok(true) => Some(self.take_hole(file, lba, count)),
+            Ok(true) => Some(self.take_hole(ticket, file, lba, count)),
             Ok(false) => None,
             Err(error) => Some(Err(error)),
         }
     }
 
-    fn take_hole(self: &Arc<Self>, file: FileId, lba: Lba, count: u64) -> Result<(), VolumeError> {
+    fn take_hole(
+        self: &Arc<Self>,
+        ticket: Option<&Ticket>,
+        file: FileId,
+        lba: Lba,
+        count: u64,
+    ) -> Result<(), VolumeError> {
         if count == 0 {
             return Ok(());
         }
         let mut state = self.admit_to_free(0)?;
+        let _pass = Ticket::begin_with(ticket)?;
         state.order += 1;
         let order = state.order;
         state.open.punch(file, lba.0, count, order, is_logged(file));

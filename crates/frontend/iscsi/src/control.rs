@@ -1,16 +1,23 @@
 //! What is no SCSI command: NOPs, task management, text requests, logout.
 
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use cairn_proto_iscsi::pdu::Header;
 use cairn_proto_iscsi::{Event, Management, ManagementResponse, text};
 
+use crate::limits::TASK_PATIENCE;
 use crate::listener::canonical;
 use crate::round::Round;
 use crate::session::{Gathered, Incoming, Session};
 
-impl Session<'_> {
-    /// Handles a PDU that is complete. Commands before it are done.
+/// Tasks were ended: a function is complete when nothing of them can happen any more (SAM-5, section 7).
+fn ended(is_over: bool) -> ManagementResponse {
+    if is_over { ManagementResponse::Complete } else { ManagementResponse::Rejected }
+}
+
+impl Session {
+    /// Handles a PDU that is complete. Commands before it are done, or are in the device.
     pub(crate) fn control(&mut self, incoming: &Incoming, round: &mut Round) {
         let header = &incoming.header;
         match incoming.event {
@@ -20,8 +27,12 @@ impl Session<'_> {
             Event::Logout { response } => {
                 self.protocol.logged_out(header, response, &mut round.out);
                 if response == 0 {
-                    // What it held is free before the initiator hears of it.
-                    self.drop_tasks();
+                    // What it held is free before the initiator hears of it, and nothing of it happens any more.
+                    self.entry.gate.close();
+                    if !self.entry.gate.wait(Instant::now() + TASK_PATIENCE) {
+                        tracing::warn!(peer = %self.entry.peer, "the device has not finished a write of a session that logged out");
+                    }
+                    self.drop_tasks(round);
                     self.place = None;
                     self.ending = Some(Gathered::Last);
                 }
@@ -32,31 +43,27 @@ impl Session<'_> {
     }
 
     fn manage(&mut self, header: &Header, function: Management, round: &mut Round) {
-        use ManagementResponse::{Complete, NoLogicalUnit, NoReassignment, NoTask, NotSupported};
+        use ManagementResponse::{NoLogicalUnit, NoReassignment, NotSupported};
         let exists = header.lun[..2] == [0, 0] || header.lun[..2] == [0x40, 0];
         let response = match function {
-            Management::AbortTask { referenced } => {
-                if self.drop_task(referenced) {
-                    Complete
-                } else {
-                    NoTask
-                }
-            }
+            Management::AbortTask { referenced } => self.abort_task(referenced, round),
             Management::TaskReassign => NoReassignment,
             Management::ClearAca | Management::Unknown => NotSupported,
-            Management::TargetWarmReset | Management::TargetColdReset => self.reset(),
+            Management::TargetWarmReset | Management::TargetColdReset => self.reset(round),
             _ if !exists => NoLogicalUnit,
-            Management::LogicalUnitReset => self.reset(),
+            Management::LogicalUnitReset => self.reset(round),
             Management::AbortTaskSet => {
-                self.drop_tasks();
-                Complete
+                self.entry.gate.withdraw_all();
+                self.drop_aborted(round);
+                self.drop_tasks(round);
+                ended(self.entry.gate.wait(Instant::now() + TASK_PATIENCE))
             }
             Management::ClearTaskSet => {
-                if let Some(place) = &self.place {
-                    place.attached.unit.clear(place.attached.nexus);
-                }
-                self.drop_tasks();
-                Complete
+                let cleared =
+                    self.place.as_ref().map(|place| place.attached.unit.clear(place.attached.nexus));
+                self.drop_aborted(round);
+                self.drop_tasks(round);
+                ended(cleared.unwrap_or(true))
             }
         };
         self.protocol.managed(header, response, &mut round.out);
@@ -69,17 +76,29 @@ impl Session<'_> {
         }
     }
 
-    fn reset(&mut self) -> ManagementResponse {
+    /// A task that has begun in the device and is not over in time goes on, and is answered.
+    fn abort_task(&mut self, tag: u32, round: &mut Round) -> ManagementResponse {
+        if self.is_executing(tag) {
+            self.entry.gate.withdraw(tag);
+            if !self.entry.gate.wait_for(tag, Instant::now() + TASK_PATIENCE) {
+                return ManagementResponse::Rejected;
+            }
+        }
+        if self.drop_task(tag, round) { ManagementResponse::Complete } else { ManagementResponse::NoTask }
+    }
+
+    fn reset(&mut self, round: &mut Round) -> ManagementResponse {
         let Some(place) = &self.place else { return ManagementResponse::NoLogicalUnit };
         let unit = &place.attached.unit;
         let had_cache = !unit.state.lock().writes_through();
-        unit.reset();
+        let is_over = unit.reset();
         // The modes are the owner's again. Who hears that there is no write cache any more flushes nothing: what was answered before is durable by then.
         let flushes = had_cache && unit.state.lock().writes_through();
         let flushed = if flushes { place.export.device.flush() } else { Ok(()) };
-        self.drop_tasks();
+        self.drop_aborted(round);
+        self.drop_tasks(round);
         match flushed {
-            Ok(()) => ManagementResponse::Complete,
+            Ok(()) => ended(is_over),
             Err(error) => {
                 self.note(&error);
                 ManagementResponse::Rejected

@@ -13,6 +13,6 @@ pub(crate) fn sense(error: &DeviceError) -> Sense {
         DeviceError::OutOfRange { .. } => Failure::OutOfRange,
         DeviceError::Unaligned { .. } => Failure::Refused,
         DeviceError::ReadOnly => Failure::ReadOnly,
-        DeviceError::OutOfService => Failure::OutOfService,
+        DeviceError::OutOfService | DeviceError::Withdrawn => Failure::OutOfService,
     })
 }

@@ -1,15 +1,14 @@
 //! Commands that are more than one operation of the device, done one at a time.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use cairn_device::{Device, DeviceError, Operation, Request, Segments};
+use cairn_device::{Device, DeviceError, Operation, Request, Segments, Ticket, admit};
 use cairn_proto_iscsi::scsi::Failure::OutOfRange;
 use cairn_proto_iscsi::scsi::{Compare, CopyList, LogicalUnit, Medium, Sense};
 
 use crate::device_error::sense;
 use crate::limits::{EXTENTS_MAX, STRIDE_BYTES};
-use crate::locks::{AtomicBool, RwLockReadGuard};
+use crate::locks::RwLockReadGuard;
 use crate::units::{Unit, stretches};
 
 /// Finds the device of a designator, and the length of its blocks: another LUN of this server that the initiator may use.
@@ -44,8 +43,8 @@ pub(crate) struct Place<'a> {
     pub(crate) unit: &'a Unit,
     pub(crate) block_bytes: u32,
     pub(crate) writes_through: bool,
-    /// [`Attached::aborted`](crate::units::Attached::aborted)
-    pub(crate) aborted: &'a AtomicBool,
+    /// What it can be withdrawn by.
+    pub(crate) ticket: &'a Ticket,
     pub(crate) resolve: Resolve<'a>,
 }
 
@@ -64,8 +63,8 @@ impl Place<'_> {
             Medium::WriteAtomic { lba, fua, .. } if !data.is_empty() => {
                 let _shared = self.beside_others()?;
                 let fua = *fua || self.writes_through;
-                let written = self.device.write_atomic(bytes(*lba), data.clone(), fua);
-                written.map_err(|error| sense(&error))?;
+                let written = self.device.write_atomic(bytes(*lba), data.clone(), fua, Some(self.ticket));
+                written.map_err(failed)?;
             }
             Medium::WriteAtomic { .. } => {}
             Medium::Verify { lba, blocks, compare: Compare::Nothing } => {
@@ -111,9 +110,11 @@ impl Place<'_> {
                     |(lba, blocks): &(u64, u32)| self.zeroes(bytes(*lba), bytes((*blocks).into()), true);
                 let mut batch: Vec<Operation> =
                     list.iter().filter(|(_, blocks)| *blocks > 0).map(zeroes).collect();
+                batch.iter_mut().for_each(|operation| operation.give(self.ticket.clone()));
+                admit(&mut batch);
                 self.device.run(&mut batch);
                 for operation in batch {
-                    operation.into_outcome().map_err(|error| sense(&error))?;
+                    operation.into_outcome().map_err(failed)?;
                 }
             }
             Medium::LbaStatus { lba, allocation } => {
@@ -142,20 +143,20 @@ impl Place<'_> {
         Ok(shared)
     }
 
-    /// To be asked under the unit's lock: [who ends tasks](Unit::abort) waits for those that have it.
+    /// Whether it is worth to go on. Each change asks its ticket once more when it begins.
     fn still_wanted(&self) -> Result<(), Failure> {
-        if self.aborted.load(Ordering::Acquire) { Err(Failure::Aborted) } else { Ok(()) }
+        if self.ticket.is_known_withdrawn() { Err(Failure::Aborted) } else { Ok(()) }
     }
 
     fn zeroes(&self, offset: u64, length: u64, may_trim: bool) -> Operation {
         Operation::new(Request::WriteZeroes { offset, length, may_trim, fua: self.writes_through })
     }
 
-    fn one(&self, operation: Operation) -> Result<(), Sense> {
-        self.device.one(operation).map_err(|error| sense(&error))
+    fn one(&self, operation: Operation) -> Result<(), Failure> {
+        one(self.device, operation.of(self.ticket.clone())).map_err(failed)
     }
 
-    fn write(&self, offset: u64, data: Segments, fua: bool) -> Result<(), Sense> {
+    fn write(&self, offset: u64, data: Segments, fua: bool) -> Result<(), Failure> {
         if data.is_empty() {
             return Ok(());
         }
@@ -209,7 +210,7 @@ impl Place<'_> {
         let block = data.to_vec();
         if no_data || block.iter().all(|byte| *byte == 0) {
             let _shared = self.beside_others()?;
-            return Ok(self.one(self.zeroes(offset, length, unmap))?);
+            return self.one(self.zeroes(offset, length, unmap));
         }
         // Data that is no zeroes can't be unmapped, as unmapped blocks read as zeroes (SBC-3, section 5.43).
         let stride = block.repeat(STRIDE_BYTES as usize / block.len().max(1));
@@ -217,7 +218,7 @@ impl Place<'_> {
         let _shared = self.beside_others()?;
         self.each(offset, length, |at, length| {
             self.still_wanted()?;
-            Ok(self.write(at, stride.slice(0, length as usize), false)?)
+            self.write(at, stride.slice(0, length as usize), false)
         })
     }
 
@@ -243,8 +244,8 @@ impl Place<'_> {
             let aborted = |_: DeviceError| Sense::COPY_ABORTED;
             self.each(0, length, |at, length| {
                 // Of the unit that is written, as a COMPARE AND WRITE there must not be undone, and of no other: copies in opposite directions never wait
-                // for each other. Let go of behind each stretch, so that clients wait for one and not for all. Who ends this session's tasks waits for its own unit.
-                let _known = self.unit.elsewhere.read();
+                // for each other. Let go of behind each stretch, so that clients wait for one and not for all. Whoever ends this session's tasks waits for what its ticket has begun,
+                // on whatever unit.
                 let _alone = destination.unit.exclusive.write();
                 self.still_wanted()?;
                 let is_own = std::ptr::eq(self.unit, &*destination.unit);
@@ -252,12 +253,32 @@ impl Place<'_> {
                     return Err(Sense::COPY_ABORTED.into());
                 }
                 let data = source.device.read(from + at, length).map_err(aborted)?;
-                Ok::<(), Failure>(destination.device.write(to + at, data).map_err(aborted)?)
+                let write = Operation::write(to + at, data).of(self.ticket.clone());
+                one(&*destination.device, write).map_err(|error| match error {
+                    DeviceError::Withdrawn => Failure::Aborted,
+                    _ => Failure::Sense(Sense::COPY_ABORTED),
+                })
             })?;
             // Whether the destination has a write cache is not known here: it may be another unit.
             destination.device.flush().map_err(aborted)?;
         }
         Ok(())
+    }
+}
+
+fn one(device: &dyn Device, operation: Operation) -> Result<(), DeviceError> {
+    let mut batch = [operation];
+    admit(&mut batch);
+    device.run(&mut batch);
+    let [operation] = batch;
+    operation.into_outcome()
+}
+
+/// What becomes of a command whose device failed.
+fn failed(error: DeviceError) -> Failure {
+    match error {
+        DeviceError::Withdrawn => Failure::Aborted,
+        error => Failure::Sense(sense(&error)),
     }
 }
 

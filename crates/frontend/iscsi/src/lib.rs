@@ -9,8 +9,10 @@
 //! - COMPARE AND WRITE is one step among all writes over iSCSI to that unit. Writes over NBD to the same LUN are not held back by it.
 //! - Reservations belong to initiator ports; those with APTPL outlive the server.
 //! - Targets that are names of one disk share its unit, with all that it knows of reservations, and tell apart by which of them an initiator came.
+//! - Task management is answered at once, however long the device takes: what waits is dropped, and what has begun is waited for or the function is rejected.
 //! - An initiator that breaks the protocol, stalls or goes away harms no other session.
 
+mod attend;
 mod control;
 mod device_error;
 mod execute;

@@ -10,7 +10,7 @@ use crate::round::Round;
 use crate::session::Session;
 use crate::task::{Task, Work};
 
-impl Session<'_> {
+impl Session {
     /// Whether a command that came may not begin yet.
     pub(crate) fn must_wait(&self, request: &CommandRequest) -> bool {
         let waits = match request.attribute {
@@ -18,6 +18,8 @@ impl Session<'_> {
             Attribute::Ordered => self.ordered.is_some() || !self.tasks.is_empty(),
             Attribute::HeadOfQueue => false,
         };
+        // What is in the device is not done.
+        let waits = waits || self.is_attended && request.attribute != Attribute::Simple;
         waits && self.place.is_some()
     }
 

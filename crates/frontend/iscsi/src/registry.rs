@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
 
-use cairn_frontend_session::limits::{CLOSE_PATIENCE, HANDSHAKES_MAX};
-use cairn_frontend_session::{Activity, Meter, Socket, Totals};
+use cairn_device::Gate;
+use cairn_frontend_session::limits::{CLOSE_PATIENCE, HANDSHAKES_MAX, LAST_ANSWERS, LINGER};
+use cairn_frontend_session::{Activity, Meter, Socket, Totals, Unfinished};
 use cairn_proto_iscsi::{Identity, LoginError, Operational};
 
-use crate::locks::{AtomicBool, Condvar, Mutex, MutexGuard};
+use crate::locks::{AtomicBool, Condvar, Mutex};
+use crate::session::Shareable;
 
 /// A session as others see it.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,8 +40,35 @@ pub(crate) struct Entry {
     pub(crate) meter: Meter,
     /// The server wants it to end.
     pub(crate) leaving: AtomicBool,
+    /// What lets its commands begin.
+    pub(crate) gate: Arc<Gate>,
+    /// Since when its thread is in the device: milliseconds since the start of the registry, and one; 0 while it is not there.
+    busy: AtomicU64,
+    /// Its session, for whoever attends to it meanwhile.
+    pub(crate) session: OnceLock<Weak<Shareable>>,
+    /// Somebody does.
+    pub(crate) is_attended: AtomicBool,
     /// Another handle on its socket, to end it.
-    socket: Socket,
+    socket: Arc<Socket>,
+    begin: Instant,
+}
+
+impl Entry {
+    /// Its thread goes into the device.
+    pub(crate) fn enters(&self) {
+        self.busy.store(self.begin.elapsed().as_millis() as u64 + 1, Ordering::Release);
+    }
+
+    /// Its thread is back.
+    pub(crate) fn returns(&self) {
+        self.busy.store(0, Ordering::Release);
+    }
+
+    /// Whether its thread has been in the device for so long.
+    fn is_stuck(&self, patience: Duration) -> bool {
+        let since = self.busy.load(Ordering::Acquire);
+        since > 0 && self.begin.elapsed() >= Duration::from_millis(since - 1) + patience
+    }
 }
 
 struct Established {
@@ -78,18 +107,32 @@ impl Registry {
             && let Some((_, oldest)) = table.logging_in.pop_first()
         {
             tracing::warn!(peer = %oldest.peer, "too many initiators log in; closed the one that takes longest");
+            oldest.gate.close();
             oldest.socket.close();
         }
         table.next_id += 1;
         let id = table.next_id;
         let meter = Meter::new(Instant::now());
-        let entry = Arc::new(Entry { id, peer, meter, leaving: AtomicBool::new(false), socket });
+        let socket = Arc::new(socket);
+        let entry = Arc::new(Entry {
+            id,
+            peer,
+            meter,
+            leaving: AtomicBool::new(false),
+            gate: Gate::new(socket.watch()),
+            busy: AtomicU64::new(0),
+            session: OnceLock::new(),
+            is_attended: AtomicBool::new(false),
+            socket,
+            begin: Instant::now(),
+        });
         table.logging_in.insert(id, Arc::clone(&entry));
         Some(entry)
     }
 
     /// A login succeeded: an older session of the same port and target ends first (RFC 7143, section 6.3.5), and so does one of the same
-    /// initiator that is dead, so that what it held does not stand in the way. Returns the TSIH.
+    /// initiator that is dead, so that what it held does not stand in the way. One that is closed and has nothing under way is over, although its thread may still
+    /// hang in the device: nothing of it can happen any more. Returns the TSIH.
     pub(crate) fn establish(
         &self,
         entry: &Arc<Entry>,
@@ -97,30 +140,37 @@ impl Registry {
         export: Option<String>,
         sessions_max: usize,
     ) -> Result<u16, LoginError> {
+        let (deadline, lingering) = (Instant::now() + CLOSE_PATIENCE, Instant::now() + LAST_ANSWERS);
+        let older = |table: &Table| -> Vec<Arc<Entry>> {
+            let concerned = |other: &&Established| {
+                let same = other.identity.initiator == identity.initiator
+                    && other.identity.target == identity.target;
+                same && (other.identity.isid == identity.isid || other.entry.socket.is_gone())
+            };
+            let concerned = table.established.values().filter(concerned);
+            concerned.map(|other| Arc::clone(&other.entry)).collect()
+        };
         let mut table = self.table.lock();
-        let deadline = Instant::now() + CLOSE_PATIENCE;
-        if identity.target.is_some() {
-            loop {
-                let older: Vec<u64> = table
-                    .established
-                    .iter()
-                    .filter(|(_, other)| {
-                        let same = other.identity.initiator == identity.initiator
-                            && other.identity.target == identity.target;
-                        same && (other.identity.isid == identity.isid || other.entry.socket.is_gone())
-                    })
-                    .map(|(id, other)| {
-                        other.entry.socket.close();
-                        *id
-                    })
-                    .collect();
-                if older.is_empty() {
-                    break;
-                }
-                if self.ended.wait_until(&mut table, deadline).timed_out() {
-                    return Err(LoginError::Unavailable);
-                }
+        while identity.target.is_some() {
+            let older = older(&table);
+            if older.is_empty() {
+                break;
             }
+            for other in &older {
+                other.gate.close();
+                other.socket.close();
+            }
+            // Mostly it goes at once.
+            if !self.ended.wait_until(&mut table, lingering).timed_out() {
+                continue;
+            }
+            drop(table);
+            if !older.iter().all(|other| other.gate.wait(deadline)) {
+                tracing::warn!(peer = %entry.peer, "refused a login: the device has not finished a write of an earlier session");
+                return Err(LoginError::Unavailable);
+            }
+            table = self.table.lock();
+            break;
         }
         if table.stopping {
             return Err(LoginError::Unavailable);
@@ -190,13 +240,23 @@ impl Registry {
         totals
     }
 
-    /// Ends the sessions of `export` and waits until they have let go of it; returns how many there were.
-    pub(crate) fn close_export(&self, export: &str) -> usize {
-        let mut table = self.table.lock();
-        let concerned = |session: &Established| session.export.as_deref() == Some(export);
-        let of_export = Self::end(&table, concerned);
-        self.wait(&mut table, |table| !of_export.iter().any(|id| table.established.contains_key(id)));
-        of_export.len()
+    /// Ends the sessions of `export`; returns how many there were. When it returns nothing of them can happen any more.
+    ///
+    /// # Errors
+    /// A device has begun changes that are not over in time. The sessions are ended all the same.
+    pub(crate) fn close_export(&self, export: &str) -> Result<usize, Unfinished> {
+        let of_export = {
+            let table = self.table.lock();
+            Self::end(&table, |session: &Established| session.export.as_deref() == Some(export))
+        };
+        let deadline = Instant::now() + CLOSE_PATIENCE;
+        let unfinished = of_export.iter().filter(|entry| !entry.gate.wait(deadline)).count();
+        self.wait(&of_export);
+        if unfinished > 0 {
+            tracing::warn!(export, unfinished, "a device has not finished what sessions had begun");
+            return Err(Unfinished { export: export.to_owned(), sessions: unfinished });
+        }
+        Ok(of_export.len())
     }
 
     /// Ends the sessions of a target but one, without waiting: after a cold reset.
@@ -207,27 +267,42 @@ impl Registry {
         });
     }
 
-    fn end(table: &Table, concerned: impl Fn(&Established) -> bool) -> Vec<u64> {
-        let concerned = table.established.iter().filter(|(_, session)| concerned(session));
+    fn end(table: &Table, concerned: impl Fn(&Established) -> bool) -> Vec<Arc<Entry>> {
+        let concerned = table.established.values().filter(|session| concerned(session));
         concerned
-            .map(|(id, session)| {
-                session.entry.leaving.store(true, Ordering::Release);
+            .map(|session| {
+                let entry = &session.entry;
+                entry.leaving.store(true, Ordering::Release);
+                entry.gate.close();
                 // It says good-bye and goes.
-                session.entry.socket.shut(std::net::Shutdown::Read);
-                *id
+                entry.socket.shut(std::net::Shutdown::Read);
+                Arc::clone(entry)
             })
             .collect()
     }
 
-    fn wait(&self, table: &mut MutexGuard<'_, Table>, over: impl Fn(&Table) -> bool) {
-        let deadline = Instant::now() + CLOSE_PATIENCE;
-        while !over(table) {
-            if self.ended.wait_until(table, deadline).timed_out() {
-                tracing::warn!("iSCSI sessions are still in the middle of an operation of the device");
-                table.established.values().for_each(|session| session.entry.socket.close());
+    /// Waits for the threads of sessions that can't change anything any more: they may wait for a read, or in the middle of what a volume does for others.
+    fn wait(&self, entries: &[Arc<Entry>]) {
+        let deadline = Instant::now() + LINGER;
+        let mut table = self.table.lock();
+        while entries.iter().any(|entry| table.established.contains_key(&entry.id)) {
+            if self.ended.wait_until(&mut table, deadline).timed_out() {
+                tracing::warn!("iSCSI sessions that are closed still wait for their device");
+                entries.iter().for_each(|entry| entry.socket.close());
                 break;
             }
         }
+    }
+
+    /// The sessions whose threads have been in the device for so long, and that nobody attends to yet; `None` once the server stops.
+    pub(crate) fn stuck(&self, patience: Duration) -> Option<Vec<Arc<Entry>>> {
+        let table = self.table.lock();
+        if table.stopping {
+            return None;
+        }
+        let stuck =
+            |entry: &&Arc<Entry>| entry.is_stuck(patience) && !entry.is_attended.swap(true, Ordering::AcqRel);
+        Some(table.established.values().map(|session| &session.entry).filter(stuck).cloned().collect())
     }
 
     /// Ends all and lets nobody in; waits until they are gone.
@@ -235,7 +310,14 @@ impl Registry {
         let mut table = self.table.lock();
         table.stopping = true;
         table.logging_in.values().for_each(|entry| entry.socket.close());
-        Self::end(&table, |_| true);
-        self.wait(&mut table, |table| table.logging_in.is_empty() && table.established.is_empty());
+        let ended = Self::end(&table, |_| true);
+        let deadline = Instant::now() + CLOSE_PATIENCE;
+        while !(table.logging_in.is_empty() && table.established.is_empty()) {
+            if self.ended.wait_until(&mut table, deadline).timed_out() {
+                tracing::warn!("iSCSI sessions are still in the middle of an operation of the device");
+                ended.iter().for_each(|entry| entry.socket.close());
+                break;
+            }
+        }
     }
 }

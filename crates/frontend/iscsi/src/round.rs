@@ -5,10 +5,9 @@
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use cairn_device::{DeviceError, Operation, Request, Segments};
+use cairn_device::{DeviceError, Operation, Request, Segments, Ticket, admit, park};
 use cairn_frontend_session::limits::BATCH_OPERATIONS_MAX;
 use cairn_frontend_session::{Kind, Socket, each_piece};
 use cairn_proto_iscsi::pdu::{DIGEST_BYTES, digest_append, padding, put_header};
@@ -17,8 +16,10 @@ use cairn_proto_iscsi::{CommandRequest, Residual};
 
 use crate::device_error::sense;
 use crate::execute::{self, Failure, Found};
-use crate::session::{Session, SessionEnd};
-use crate::targets::Export;
+use crate::server::Shared;
+use crate::session::Place;
+use crate::session::{Held, Session, SessionEnd};
+use crate::targets::{Export, Initiator};
 use crate::task::Read;
 use crate::units::Unit;
 
@@ -47,6 +48,7 @@ impl Slot {
 /// A command that is done by itself, after the batch.
 pub(crate) struct Later {
     pub(crate) request: CommandRequest,
+    pub(crate) ticket: Ticket,
     /// When it came.
     pub(crate) since: Instant,
     pub(crate) medium: Medium,
@@ -87,16 +89,34 @@ impl Round {
     }
 
     /// Adds an operation without data.
-    pub(crate) fn push(&mut self, slot: Slot, request: Request) {
+    pub(crate) fn push(&mut self, slot: Slot, request: Request, ticket: Ticket) {
         self.slots.push(slot);
-        self.operations.push(Operation::new(request));
+        self.operations.push(Operation::new(request).of(ticket));
+    }
+
+    /// The tags of its commands that are not answered.
+    pub(crate) fn tags(&self) -> impl Iterator<Item = u32> {
+        self.slots.iter().filter_map(Slot::tag).chain(self.later.iter().map(|later| later.request.tag))
+    }
+
+    /// Takes a command out of a round that has not begun. False when there is none of that tag.
+    pub(crate) fn remove(&mut self, tag: u32) -> bool {
+        let before = self.slots.len() + self.later.len();
+        let is_other = |slot: &Slot| slot.tag() != Some(tag);
+        let mut stays: Vec<bool> = self.slots.iter().map(is_other).collect();
+        let mut each = stays.drain(..);
+        self.operations.retain(|_| each.next().unwrap_or(true));
+        drop(each);
+        self.slots.retain(is_other);
+        self.later.retain(|later| later.request.tag != tag);
+        self.slots.len() + self.later.len() < before
     }
 
     /// Adds a piece of a write.
-    pub(crate) fn write(&mut self, slot: Slot, offset: u64, data: Segments, fua: bool) {
+    pub(crate) fn write(&mut self, slot: Slot, offset: u64, data: Segments, fua: bool, ticket: Ticket) {
         self.bytes += data.len() as u64;
         self.writes = true;
-        self.push(slot, Request::Write { offset, data, fua });
+        self.push(slot, Request::Write { offset, data, fua }, ticket);
     }
 
     /// Adds a piece of a read.
@@ -130,11 +150,15 @@ impl Round {
     }
 }
 
-impl Session<'_> {
+impl Session {
     /// Does all of a round and sends all answers. An error means that the initiator is gone.
-    pub(crate) fn run_round(&mut self, round: &mut Round) -> Result<(), SessionEnd> {
-        self.take_reads(round);
-        let result = self.run_operations(round).and_then(|()| self.run_later(round));
+    pub(crate) fn run_round(held: &mut Held<'_>, round: &mut Round) -> Result<(), SessionEnd> {
+        held.take_reads(round);
+        held.executing = round.tags().collect();
+        let result = Self::run_operations(held, round).and_then(|()| Self::run_later(held, round));
+        held.executing.clear();
+        held.dropped.clear();
+        held.entry.gate.forget_withdrawn();
         round.operations.clear();
         round.slots.clear();
         round.later.clear();
@@ -145,51 +169,50 @@ impl Session<'_> {
         Ok(result?)
     }
 
-    fn run_operations(&mut self, round: &mut Round) -> io::Result<()> {
-        if let Some(place) = &self.place
+    fn run_operations(held: &mut Held<'_>, round: &mut Round) -> io::Result<()> {
+        if let Some(place) = &held.place
             && !round.operations.is_empty()
         {
             let device = Arc::clone(&place.export.device);
             let unit = Arc::clone(&place.attached.unit);
-            {
-                let _shared = round.writes.then(|| unit.exclusive.read());
-                if !(round.writes && self.drop_aborted(round)) {
-                    device.run_ready(&mut round.operations);
+            for ready in [true, false] {
+                if round.slots.iter().all(|slot| matches!(slot, Slot::Answered)) {
+                    break;
                 }
-            }
-            self.answer_operations(round);
-            round.send(self.socket)?;
-            if round.slots.iter().any(|slot| !matches!(slot, Slot::Answered)) {
-                {
-                    let _shared = round.writes.then(|| unit.exclusive.read());
-                    if !(round.writes && self.drop_aborted(round)) {
-                        device.run(&mut round.operations);
+                let (mut operations, writes) = (std::mem::take(&mut round.operations), round.writes);
+                Self::in_device(held, || {
+                    // Whoever waits for the lock has not begun.
+                    park(&mut operations);
+                    let _shared = writes.then(|| unit.exclusive.read());
+                    admit(&mut operations);
+                    if ready {
+                        device.run_ready(&mut operations)
+                    } else {
+                        device.run(&mut operations)
                     }
-                }
-                self.answer_operations(round);
+                    round.operations = operations;
+                });
+                held.answer_operations(round);
+                round.send(&held.socket)?;
             }
         }
-        round.send(self.socket)
+        round.send(&held.socket)
     }
 
-    /// Forgets all tasks and what of the round is not answered, if somebody has ended this session's tasks; true then. What writes asks again under the unit's
-    /// lock, as [who ends tasks](Unit::abort) waits for those that have it.
+    /// Forgets all tasks, and what of a round has not begun, if somebody has ended this session's tasks; true then.
     pub(crate) fn drop_aborted(&mut self, round: &mut Round) -> bool {
-        let aborted =
-            self.place.as_ref().is_some_and(|place| place.attached.aborted.swap(false, Ordering::AcqRel));
-        if aborted {
-            self.drop_tasks();
-            let begun = round.slots.drain(..).filter_map(|slot| slot.tag());
-            let later = round.later.drain(..).map(|later| later.request.tag);
-            begun.chain(later).for_each(|tag| self.protocol.forget(tag));
-            round.operations.clear();
+        let generation = self.entry.gate.generation();
+        let is_aborted = generation != self.generation;
+        if is_aborted {
+            self.generation = generation;
+            self.drop_tasks(round);
         }
-        aborted
+        is_aborted
     }
 
     /// Prepares the answers of what finished since the last call.
     fn answer_operations(&mut self, round: &mut Round) {
-        let entry = self.entry;
+        let entry = Arc::clone(&self.entry);
         let mut batch = entry.meter.batch(Instant::now());
         for index in 0..round.slots.len() {
             let Some(outcome) = round.operations[index].outcome() else { continue };
@@ -198,8 +221,19 @@ impl Session<'_> {
                 self.note(error);
             }
             let slot = std::mem::replace(&mut round.slots[index], Slot::Answered);
+            // Its tag may be another command's by now.
+            if slot.tag().is_some_and(|tag| self.dropped.contains(&tag)) {
+                continue;
+            }
             match (slot, failure) {
                 (Slot::Answered, _) => {}
+                // Its tasks were ended, or the session is over.
+                (slot, Some(DeviceError::Withdrawn)) => {
+                    if let Some(tag) = slot.tag() {
+                        self.release(tag);
+                        self.protocol.forget(tag);
+                    }
+                }
                 (Slot::Read(read, bytes), None) => {
                     batch.moved(Kind::Read, bytes.into());
                     if read.done + bytes == read.length {
@@ -280,76 +314,112 @@ impl Session<'_> {
         }
     }
 
-    fn run_later(&mut self, round: &mut Round) -> io::Result<()> {
-        for Later { request, since, medium, data, at, residual } in std::mem::take(&mut round.later) {
-            let Some(place) = &self.place else { break };
-            let unit = &place.attached.unit;
+    fn run_later(held: &mut Held<'_>, round: &mut Round) -> io::Result<()> {
+        for Later { request, ticket, since, medium, data, at, residual } in std::mem::take(&mut round.later) {
+            let Some(place) = &held.place else { break };
+            if held.dropped.contains(&request.tag) {
+                continue;
+            }
+            let unit = Arc::clone(&place.attached.unit);
+            let nexus = place.attached.nexus;
             let (geometry, writes_through) = {
                 let state = unit.state.lock();
                 (state.geometry(), state.writes_through())
             };
-            let resolve = |designator: &[u8]| self.resolve(designator);
-            let executed_at = execute::Place {
-                device: &*place.export.device,
-                unit,
-                block_bytes: geometry.block_bytes,
-                writes_through,
-                aborted: &place.attached.aborted,
-                resolve: &resolve,
-            };
-            let outcome = executed_at.run(&medium, &data, at);
+            let device = Arc::clone(&place.export.device);
+            let resolver = held.resolver(place);
+            let outcome = Self::in_device(held, || {
+                let resolve = |designator: &[u8]| resolver.resolve(designator);
+                let executed_at = execute::Place {
+                    device: &*device,
+                    unit: &unit,
+                    block_bytes: geometry.block_bytes,
+                    writes_through,
+                    ticket: &ticket,
+                    resolve: &resolve,
+                };
+                executed_at.run(&medium, &data, at)
+            });
             if outcome.is_ok() {
                 let (kind, bytes) = kind_of(&medium, &data);
-                let mut batch = self.entry.meter.batch(Instant::now());
+                let mut batch = held.entry.meter.batch(Instant::now());
                 if residual.is_some() { batch.done(kind, since, bytes) } else { batch.moved(kind, bytes) }
             }
             if let Medium::Copy(list) = &medium {
-                unit.state.lock().copied(place.attached.nexus, list, outcome.is_err());
+                unit.state.lock().copied(nexus, list, outcome.is_err());
+            }
+            if held.dropped.contains(&request.tag) {
+                continue;
             }
             let outcome = match outcome {
                 Ok(answer) => Ok(answer),
                 Err(Failure::Sense(sense)) => Err(sense),
-                // The flag stays: those behind it are not done either.
                 Err(Failure::Aborted) => {
-                    self.release(request.tag);
-                    self.protocol.forget(request.tag);
+                    held.release(request.tag);
+                    held.protocol.forget(request.tag);
                     continue;
                 }
             };
             match outcome {
                 Ok(answer) if answer.is_empty() => match residual {
                     Some(residual) => {
-                        self.protocol.respond(request.tag, 0, &[], residual, 0, &mut round.out);
+                        held.protocol.respond(request.tag, 0, &[], residual, 0, &mut round.out);
                     }
-                    None => self.waiting.push_back(request.tag),
+                    None => held.waiting.push_back(request.tag),
                 },
                 Ok(data) => {
                     let status = cairn_proto_iscsi::scsi::Status::Good;
                     let answer = cairn_proto_iscsi::scsi::Answer { status, data, sense: Vec::new() };
-                    self.answer(&request, &answer, round);
+                    held.answer(&request, &answer, round);
                 }
                 Err(sense) => {
-                    self.release(request.tag);
-                    self.fail(request.tag, request.expected, sense, 0, round);
+                    held.release(request.tag);
+                    held.fail(request.tag, request.expected, sense, 0, round);
                 }
             }
-            round.send(self.socket)?;
+            round.send(&held.socket)?;
         }
         Ok(())
     }
 
+    fn resolver(&self, place: &Place) -> Resolver {
+        Resolver {
+            shared: Arc::clone(&self.shared),
+            initiator: self.initiator.clone(),
+            own: Arc::clone(&place.attached.unit),
+            export: place.export.clone(),
+        }
+    }
+
+    /// Notes a failure of the device.
+    pub(crate) fn note(&self, error: &DeviceError) {
+        if matches!(error, DeviceError::Io { .. } | DeviceError::Corrupt { .. }) {
+            let export = self.place.as_ref().map_or("", |place| place.export.name.as_str());
+            tracing::warn!(export, %error, "a command failed; the initiator was told");
+        }
+    }
+}
+
+/// Finds the units that a copy is between, for one session.
+struct Resolver {
+    shared: Arc<Shared>,
+    initiator: Initiator,
+    own: Arc<Unit>,
+    export: Export,
+}
+
+impl Resolver {
     /// The unit of a designator, if this initiator may use it: its own, or one that asks nothing of it and that nobody has reserved.
     fn resolve(&self, designator: &[u8]) -> Option<Found> {
-        let place = self.place.as_ref()?;
         let found = |unit: Arc<Unit>, export: &Export| {
             let geometry = crate::units::geometry(export);
             let read_only = geometry.read_only || unit.state.lock().is_write_protected();
             let device = Arc::clone(&export.device);
             Found { unit, device, block_bytes: geometry.block_bytes, read_only }
         };
-        let own = Arc::clone(&place.attached.unit);
+        let own = Arc::clone(&self.own);
         if designator == own.state.lock().description().designator() {
-            return Some(found(own, &place.export));
+            return Some(found(own, &self.export));
         }
         let targets = &self.shared.targets;
         for target in targets.list(&self.initiator) {
@@ -367,14 +437,6 @@ impl Session<'_> {
             }
         }
         None
-    }
-
-    /// Notes a failure of the device.
-    pub(crate) fn note(&self, error: &DeviceError) {
-        if matches!(error, DeviceError::Io { .. } | DeviceError::Corrupt { .. }) {
-            let export = self.place.as_ref().map_or("", |place| place.export.name.as_str());
-            tracing::warn!(export, %error, "a command failed; the initiator was told");
-        }
     }
 }
 

@@ -54,7 +54,7 @@ fn session_replaces_only_one_that_is_over_and_nobody_comes_in_behind_a_stop_in_a
             })
             .collect();
         let before: Vec<u64> = registry.sessions().iter().map(|session| session.id).collect();
-        registry.close_export("lun");
+        registry.close_export("lun").expect("nothing hangs");
         assert!(!registry.sessions().iter().any(|session| before.contains(&session.id)), "they are gone");
         registry.stop();
         let counted = || registry.totals().get("lun").map_or(0, |totals| totals.requests);

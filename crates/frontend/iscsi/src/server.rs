@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_frontend_session::limits::{HANDSHAKE_TIMEOUT, SESSIONS_MAX};
-use cairn_frontend_session::{Acceptors, Socket, Totals, Windows};
+use cairn_frontend_session::{Acceptors, Socket, Totals, Unfinished, Windows};
 
+use crate::attend;
 use crate::listener::Listener;
 use crate::pacer::Pacer;
 use crate::registry::{Registry, SessionInfo};
@@ -68,6 +69,7 @@ impl IscsiServer {
         let begun = Arc::clone(&shared);
         let begin = move |peer, socket| start_session(&begun, peer, socket);
         let acceptors = Acceptors::start("iscsi", listeners, begin)?;
+        attend::start(&shared)?;
         Ok(Self { shared, addresses, acceptors })
     }
 
@@ -86,9 +88,12 @@ impl IscsiServer {
         self.shared.registry.totals()
     }
 
-    /// Ends the sessions of an export and waits until they have let go of its device; returns how many there were. Take the target
-    /// out of [`Targets`] first, or initiators come back.
-    pub fn close_export(&self, export: &str) -> usize {
+    /// Ends the sessions of an export; returns how many there were. When it returns nothing of them can happen any more: what waited is dropped, and what had
+    /// begun is over. Take the target out of [`Targets`] first, or initiators come back.
+    ///
+    /// # Errors
+    /// The device does not finish what it has begun. The sessions are ended, and the caller leaves all else as it is.
+    pub fn close_export(&self, export: &str) -> Result<usize, Unfinished> {
         self.shared.registry.close_export(export)
     }
 
@@ -118,7 +123,7 @@ impl Drop for Ending {
 fn start_session(shared: &Arc<Shared>, peer: SocketAddr, socket: Socket) -> io::Result<()> {
     let Some(entry) = shared.registry.connected(peer, socket.another()?) else { return Ok(()) };
     let ending = Ending(Arc::clone(shared), entry.id);
-    let shared = Arc::clone(shared);
+    let (shared, socket) = (Arc::clone(shared), Arc::new(socket));
     std::thread::Builder::new().name(format!("iscsi-{}", entry.id)).spawn(move || {
         let _ending = ending;
         match session::run(&shared, &entry, &socket) {

@@ -1,4 +1,7 @@
 //! A session, on a thread of its own: login, then rounds of commands until the initiator goes.
+//!
+//! The thread holds the session's lock but for the time that it is in the device. Where that takes long, [another thread](crate::attend) takes the lock meanwhile and does what
+//! does not need the device: it answers pings, task management and commands that are no I/O, keeps other commands for the next round, and notices when the initiator goes.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSliceMut};
@@ -6,12 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use cairn_device::Ticket;
 use cairn_frontend_session::limits::{RECEIVE_BYTES, RECEIVE_BYTES_BETWEEN};
 use cairn_frontend_session::{Input, Patience, Socket, Window};
 use cairn_proto_iscsi::pdu::{DIGEST_BYTES, HEADER_BYTES, Header, digest, padding};
 use cairn_proto_iscsi::{Attribute, Event, LoginError, RejectReason, Session as Protocol, Violation};
+use parking_lot::{Mutex, MutexGuard};
 
-use crate::limits::{IDLE_LOOK, LONG_SEGMENT_BYTES};
+use crate::limits::{ATTENDED_BYTES_MAX, IDLE_LOOK, LONG_SEGMENT_BYTES};
 use crate::login::{self, Established};
 use crate::registry::Entry;
 use crate::round::Round;
@@ -34,7 +39,7 @@ pub(crate) enum SessionEnd {
 }
 
 /// Serves one connection to its end.
-pub(crate) fn run(shared: &Shared, entry: &Arc<Entry>, socket: &Socket) -> Result<(), SessionEnd> {
+pub(crate) fn run(shared: &Arc<Shared>, entry: &Arc<Entry>, socket: &Arc<Socket>) -> Result<(), SessionEnd> {
     let mut input = Input::default();
     let Some(established) = login::run(shared, entry, socket, &mut input)? else { return Ok(()) };
     let Established { login, initiator, export } = established;
@@ -42,14 +47,23 @@ pub(crate) fn run(shared: &Shared, entry: &Arc<Entry>, socket: &Socket) -> Resul
     let place = export.map(|mut export| {
         export.block_bytes = export.block_bytes.max(export.device.geometry().alignment);
         let target = login.identity.target.clone().unwrap_or_default();
-        let attached = shared.units.attach(target.clone(), &export, &login.identity.port());
+        let attached = shared.units.attach(target.clone(), &export, &login.identity.port(), &entry.gate);
         Place { attached, export, target }
     });
     socket.set_receive_timeout(Some(IDLE_LOOK))?;
+    let generation = entry.gate.generation();
     let mut session = Session {
-        shared,
-        entry,
-        socket,
+        shared: Arc::clone(shared),
+        entry: Arc::clone(entry),
+        socket: Arc::clone(socket),
+        generation,
+        next: Round::default(),
+        executing: Vec::new(),
+        dropped: Vec::new(),
+        visit: 0,
+        is_in_device: false,
+        is_attended: false,
+        failed: None,
         initiator,
         protocol: Protocol::new(&login),
         place,
@@ -71,8 +85,19 @@ pub(crate) fn run(shared: &Shared, entry: &Arc<Entry>, socket: &Socket) -> Resul
         is_current: false,
     };
     session.blocks = session.unit_blocks();
-    session.serve()
+    let session = Arc::new(Mutex::new(session));
+    let _ = entry.session.set(Arc::downgrade(&session));
+    let mut held = session.lock();
+    let outcome = Session::serve(&mut held);
+    // Whoever attended to it may have the rest for a moment.
+    (held.place, held.window) = (None, None);
+    outcome
 }
+
+/// A session as the threads have it that serve it.
+pub(crate) type Shareable = Mutex<Session>;
+/// What its thread has while it is not in the device.
+pub(crate) type Held<'a> = MutexGuard<'a, Session>;
 
 /// The unit that a session uses.
 pub(crate) struct Place {
@@ -105,10 +130,25 @@ pub(crate) enum Gathered {
     Last,
 }
 
-pub(crate) struct Session<'a> {
-    pub(crate) shared: &'a Shared,
-    pub(crate) entry: &'a Arc<Entry>,
-    pub(crate) socket: &'a Socket,
+pub(crate) struct Session {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) entry: Arc<Entry>,
+    pub(crate) socket: Arc<Socket>,
+    /// Of the gate, as far as it was noticed: commands have tickets of it.
+    pub(crate) generation: u64,
+    /// What came while the thread was in the device.
+    pub(crate) next: Round,
+    /// Tags of the commands of the round that is in the device.
+    pub(crate) executing: Vec<u32>,
+    /// Those of them that were aborted meanwhile: there is no answer to them.
+    pub(crate) dropped: Vec<u32>,
+    /// Counts how often the thread was in the device.
+    pub(crate) visit: u64,
+    pub(crate) is_in_device: bool,
+    /// Another thread takes PDUs while this one is in the device.
+    pub(crate) is_attended: bool,
+    /// Why the session ends, as was found meanwhile.
+    pub(crate) failed: Option<SessionEnd>,
     pub(crate) initiator: Initiator,
     pub(crate) protocol: Protocol,
     /// None in a discovery session.
@@ -143,21 +183,99 @@ pub(crate) struct Session<'a> {
     pub(crate) is_current: bool,
 }
 
-impl Session<'_> {
-    fn serve(&mut self) -> Result<(), SessionEnd> {
+impl Session {
+    fn serve(held: &mut Held<'_>) -> Result<(), SessionEnd> {
         let mut round = Round::default();
         loop {
-            let gathered = self.gather(&mut round)?;
-            self.run_round(&mut round)?;
+            std::mem::swap(&mut round, &mut held.next);
+            let gathered = held.gather(&mut round)?;
+            Self::run_round(held, &mut round)?;
+            if let Some(failed) = held.failed.take() {
+                return Err(failed);
+            }
             if let Gathered::Last = gathered {
                 return Ok(());
             }
         }
     }
 
+    /// The ticket of a command that came now.
+    pub(crate) fn ticket(&self, tag: u32) -> Ticket {
+        self.entry.gate.ticket_of(self.generation, tag)
+    }
+
+    /// Does something in the device, for which the thread lets go of the session.
+    pub(crate) fn in_device<T>(held: &mut Held<'_>, work: impl FnOnce() -> T) -> T {
+        let entry = Arc::clone(&held.entry);
+        held.visit += 1;
+        held.is_in_device = true;
+        entry.enters();
+        let done = MutexGuard::unlocked(held, work);
+        entry.returns();
+        entry.is_attended.store(false, Ordering::Release);
+        held.is_in_device = false;
+        done
+    }
+
+    /// Takes what the initiator has sent while the thread is in the device. False when no more is to be taken meanwhile: the session is over, or there is no room for it.
+    pub(crate) fn attend(&mut self) -> bool {
+        let mut next = std::mem::take(&mut self.next);
+        self.is_attended = true;
+        let outcome = self.take_beside(&mut next);
+        let is_full = self.is_full(&next);
+        self.is_attended = false;
+        self.next = next;
+        if let Err(failed) = outcome {
+            self.failed = Some(failed);
+        }
+        if self.is_over() {
+            self.entry.gate.close();
+        }
+        !self.is_over() && !is_full
+    }
+
+    /// Whether it ends when its thread is back.
+    fn is_over(&self) -> bool {
+        self.failed.is_some() || self.ending.is_some()
+    }
+
+    fn take_beside(&mut self, next: &mut Round) -> Result<(), SessionEnd> {
+        while !self.is_over() {
+            self.ending = self.take(next)?.filter(|gathered| matches!(gathered, Gathered::Last));
+            next.send(&self.socket)?;
+            if self.is_over() || self.is_full(next) {
+                break;
+            }
+            match self.receive(false)? {
+                None => break,
+                Some(0) => {
+                    self.say_good_bye(next);
+                    next.send(&self.socket)?;
+                    self.ending = Some(Gathered::Last);
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The input is at its end: where the server wants that, the initiator hears of it.
+    fn say_good_bye(&mut self, round: &mut Round) {
+        if self.entry.leaving.load(Ordering::Acquire) {
+            self.protocol.announce_drop(&mut round.out);
+        }
+    }
+
+    fn is_full(&self, round: &Round) -> bool {
+        round.is_full(if self.is_attended { ATTENDED_BYTES_MAX } else { self.window_bytes })
+    }
+
     /// Takes PDUs until the round is full or no more are there; waits for the first only.
     fn gather(&mut self, round: &mut Round) -> Result<Gathered, SessionEnd> {
         self.is_current = false;
+        if let Some(end) = self.ending.take() {
+            return Ok(end);
+        }
         loop {
             let window = self.window.get_or_insert_with(|| self.shared.windows.take());
             self.window_bytes = window.bytes();
@@ -172,7 +290,7 @@ impl Session<'_> {
                 return Ok(Gathered::Round);
             }
             // What asks for data must not wait for it, and must not end a round that may have to be made durable.
-            round.send(self.socket)?;
+            round.send(&self.socket)?;
             if !has_work && self.tasks.is_empty() && self.incoming.is_none() {
                 self.window = None;
             }
@@ -180,9 +298,7 @@ impl Session<'_> {
             self.is_current &= has_work;
             match received {
                 Some(0) => {
-                    if self.entry.leaving.load(Ordering::Acquire) {
-                        self.protocol.announce_drop(&mut round.out);
-                    }
+                    self.say_good_bye(round);
                     return Ok(Gathered::Last);
                 }
                 None if has_work => return Ok(Gathered::Round),
@@ -216,7 +332,7 @@ impl Session<'_> {
     /// Takes what is complete in the input. `None` when more bytes are needed.
     fn take(&mut self, round: &mut Round) -> Result<Option<Gathered>, SessionEnd> {
         loop {
-            if round.is_full(self.window_bytes) {
+            if self.is_full(round) {
                 return Ok(Some(Gathered::Round));
             }
             if self.incoming.is_none() {
@@ -252,7 +368,8 @@ impl Session<'_> {
         }
         // What depends on the order of commands waits until those before it are done.
         let busy = !round.is_empty() || !self.reads.is_empty();
-        if busy && waits_for_others(&header) {
+        // Beside the device they are held back otherwise, and task management is what the device is not waited for.
+        if busy && !self.is_attended && waits_for_others(&header) {
             return Ok(Begun::Later);
         }
         self.drop_aborted(round);
@@ -317,7 +434,7 @@ impl Session<'_> {
             let crc = cairn_proto_iscsi::pdu::digest_append(incoming.crc, zeroes);
             if crc.to_le_bytes() != found {
                 self.protocol.reject(&incoming.header, RejectReason::DataDigest, &mut round.out);
-                round.send(self.socket)?;
+                round.send(&self.socket)?;
                 return Err(Violation::Digest { part: "data segment" }.into());
             }
         }

@@ -9,6 +9,7 @@ use cairn_proto_iscsi::{CommandRequest, Residual, Wants};
 
 use crate::round::{Later, Round, Slot};
 use crate::session::Session;
+use crate::units::Ended;
 
 /// What a command does once its data is here.
 pub(crate) enum Work {
@@ -81,7 +82,7 @@ impl Task {
     }
 }
 
-impl Session<'_> {
+impl Session {
     /// A command came: answers it, or makes it a task. Returns how many bytes of the PDU's own data it wants.
     pub(crate) fn command(&mut self, request: &CommandRequest, round: &mut Round) -> u32 {
         let Some(place) = &self.place else {
@@ -146,13 +147,13 @@ impl Session<'_> {
                 self.await_data(*request, Work::Write { fua: fua || through }, actual, lba * block)
             }
             Medium::Synchronize { .. } => {
-                round.push(self.plain(request), Request::Flush);
+                round.push(self.plain(request), Request::Flush, self.ticket(request.tag));
                 0
             }
             Medium::Prefetch { lba, blocks } => {
                 let length = (blocks * block).min(cairn_proto_iscsi::limits::TRANSFER_BYTES_MAX);
                 let slot = self.plain(request);
-                round.push(slot, Request::Prefetch { offset: lba * block, length });
+                round.push(slot, Request::Prefetch { offset: lba * block, length }, self.ticket(request.tag));
                 0
             }
             Medium::Write { lba, blocks, fua, verify: true } => {
@@ -241,9 +242,10 @@ impl Session<'_> {
         let slot = |last| Slot::Write { tag, since, last, expected };
         // The command is answered behind its last piece: one flush there is for all of them.
         let flushes = fua && begun;
-        round.write(slot(residual.filter(|_| !flushes)), offset, data, fua && !begun);
+        let ticket = self.ticket(tag);
+        round.write(slot(residual.filter(|_| !flushes)), offset, data, fua && !begun, ticket.clone());
         if flushes {
-            round.push(slot(residual), Request::Flush);
+            round.push(slot(residual), Request::Flush, ticket);
         }
     }
 
@@ -263,7 +265,8 @@ impl Session<'_> {
         task.offset += data.len() as u64;
         let residual = last.then(|| task.residual());
         let (request, since, medium) = (task.request, task.since, medium.clone());
-        round.later.push(Later { request, since, medium, data, at, residual });
+        let ticket = self.ticket(tag);
+        round.later.push(Later { request, ticket, since, medium, data, at, residual });
         true
     }
 
@@ -299,12 +302,14 @@ impl Session<'_> {
             let flushes = begun && (fua || keep == 0);
             self.release(tag);
             let slot = |last| Slot::Write { tag, since, last, expected };
+            let ticket = self.ticket(tag);
             if keep > 0 {
                 let last = (!flushes).then_some(residual);
-                round.write(slot(last), offset, rest.slice(0, keep as usize), fua && !flushes);
+                let data = rest.slice(0, keep as usize);
+                round.write(slot(last), offset, data, fua && !flushes, ticket.clone());
             }
             if flushes {
-                round.push(slot(Some(residual)), Request::Flush);
+                round.push(slot(Some(residual)), Request::Flush, ticket);
             } else if keep == 0 {
                 self.protocol.respond(tag, 0, &[], residual, 0, &mut round.out);
             }
@@ -320,7 +325,8 @@ impl Session<'_> {
         match task.work {
             Work::Medium(medium) => {
                 let Task { request, since, .. } = task;
-                round.later.push(Later { request, since, medium, data, at: 0, residual: Some(residual) });
+                let (ticket, residual) = (self.ticket(tag), Some(residual));
+                round.later.push(Later { request, ticket, since, medium, data, at: 0, residual });
             }
             Work::Parameters(command) => self.parameters(&task.request, &command, &data.to_vec(), round),
             Work::Write { .. } | Work::Pieces(_) | Work::Held => {}
@@ -333,11 +339,14 @@ impl Session<'_> {
         let mine = place.attached.nexus;
         // One change at a time: what is written down is what the next one begins with.
         let keeping = matches!(command, Command::ReserveOut { .. }).then(|| unit.keeping.lock());
+        let mut ended = Vec::new();
         let (mut outcome, now_through) = {
             let mut state = unit.state.lock();
             let before = state.writes_through();
             let outcome = state.parameters(place.attached.nexus, command, data);
-            unit.abort(&state, |nexus, port| nexus != mine && outcome.abort.iter().any(|gone| gone == port));
+            let concerned =
+                |nexus, port: &str| nexus != mine && outcome.abort.iter().any(|gone| gone == port);
+            ended.push(unit.abort(&state, concerned));
             (outcome, !before && state.writes_through())
         };
         if let Some(change) = outcome.change {
@@ -351,24 +360,31 @@ impl Session<'_> {
             }
             let mut state = unit.state.lock();
             outcome.abort = state.apply(change);
-            unit.abort(&state, |nexus, port| nexus != mine && outcome.abort.iter().any(|gone| gone == port));
+            let concerned =
+                |nexus, port: &str| nexus != mine && outcome.abort.iter().any(|gone| gone == port);
+            ended.push(unit.abort(&state, concerned));
         }
         drop(keeping);
-        if !outcome.abort.is_empty() {
-            unit.wait_for_writes();
+        // Reservations have changed by now. Where what was ended is not over, that must not be called done: the command fails, and is repeated.
+        if !ended.iter().all(Ended::wait_long) {
+            let sense = Sense::of_failure(cairn_proto_iscsi::scsi::Failure::Write);
+            let answer = unit.state.lock().failed(sense);
+            self.answer(request, &answer, round);
+            return;
         }
         match outcome.plan {
             // Who hears that there is no write cache any more flushes nothing: what was answered before is durable by then.
             Plan::Answer(_) if now_through => {
                 let (tag, since, expected) = (request.tag, self.received, request.expected);
                 let slot = Slot::Write { tag, since, last: Some(Residual::default()), expected };
-                round.push(slot, Request::Flush);
+                round.push(slot, Request::Flush, self.ticket(tag));
             }
             Plan::Answer(answer) => self.answer(request, &answer, round),
             Plan::Medium(medium) => {
                 let residual = Some(Residual::new(request.expected, data.len() as u64));
                 let (request, since, data) = (*request, self.received, Segments::default());
-                round.later.push(Later { request, since, medium, data, at: 0, residual });
+                let ticket = self.ticket(request.tag);
+                round.later.push(Later { request, ticket, since, medium, data, at: 0, residual });
             }
             Plan::Parameters(..) => {}
         }
@@ -422,25 +438,35 @@ impl Session<'_> {
         Some(task)
     }
 
-    /// Forgets all tasks without an answer.
-    pub(crate) fn drop_tasks(&mut self) {
-        let tags: Vec<u32> =
-            self.tasks.keys().copied().chain(self.reads.iter().map(|read| read.tag)).collect();
+    /// Forgets all tasks without an answer, also those that are in the device: what they have begun is to be waited for.
+    pub(crate) fn drop_tasks(&mut self, round: &mut Round) {
+        let waiting = self.tasks.keys().copied().chain(self.reads.iter().map(|read| read.tag));
+        let tags: Vec<u32> = waiting.chain(self.executing.iter().copied()).chain(round.tags()).collect();
         for tag in tags {
-            self.drop_task(tag);
+            self.drop_task(tag, round);
         }
     }
 
     /// Forgets a task without an answer. False when there is none.
-    pub(crate) fn drop_task(&mut self, tag: u32) -> bool {
+    pub(crate) fn drop_task(&mut self, tag: u32, round: &mut Round) -> bool {
         let waited = self.release(tag).is_some();
         let before = self.reads.len();
         self.reads.retain(|read| read.tag != tag);
-        let dropped = waited || self.reads.len() < before;
+        let is_executing = self.is_executing(tag);
+        if is_executing {
+            self.entry.gate.withdraw(tag);
+            self.dropped.push(tag);
+        }
+        let dropped = round.remove(tag) || waited || is_executing || self.reads.len() < before;
         if dropped {
             self.protocol.forget(tag);
         }
         dropped
+    }
+
+    /// True for a command that is in the device and will be answered.
+    pub(crate) fn is_executing(&self, tag: u32) -> bool {
+        self.executing.contains(&tag) && !self.dropped.contains(&tag)
     }
 
     /// Asks for data as far as the window allows. A task that was asked once is asked again in any case, so that it ends.

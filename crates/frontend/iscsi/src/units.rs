@@ -3,27 +3,29 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
-use cairn_device::Device;
+use cairn_device::{Device, Gate};
+use cairn_frontend_session::limits::CLOSE_PATIENCE;
 use cairn_proto_iscsi::scsi::{Description, Geometry, LogicalUnit, Nexus, TargetPort, nexus_name};
 
-use crate::locks::{AtomicBool, Mutex, MutexGuard, RwLock};
+use crate::limits::TASK_PATIENCE;
+use crate::locks::{Mutex, MutexGuard, RwLock};
 use crate::targets::Export;
 
 /// The unit behind a target, or behind several that are names of one disk. It stays for the server's life, as reservations outlive sessions.
 ///
-/// Locks are taken in the order `keeping`, `elsewhere`, `exclusive`, `state`, `sessions`; of several units nobody has more than one `elsewhere` and then one `exclusive`. `state` and
-/// `sessions` are never held while anything waits. `exclusive` is held while the device writes, which those wait for that read and then write, or end tasks; `keeping` while reservations
-/// are written down, which only changes of reservations wait for.
+/// Locks are taken in the order `keeping`, `exclusive`, `state`, `sessions`; of several units nobody has more than one `exclusive`. `state` and
+/// `sessions` are never held while anything waits. `exclusive` is held while the device writes, which those wait for that read and then write; `keeping` while reservations
+/// are written down, which only changes of reservations wait for. Whoever ends tasks waits for no lock, as a write may wait for room in the device under it: it withdraws what has
+/// not begun, and waits for what has.
 pub(crate) struct Unit {
     pub(crate) state: Mutex<LogicalUnit>,
     /// Held shared by writes, and alone by commands that read and then write.
     pub(crate) exclusive: RwLock<()>,
-    /// Held shared by commands of this unit's sessions while they write to another unit.
-    pub(crate) elsewhere: RwLock<()>,
     /// Held from the asking for a change of reservations to its end, so that what is written down last is what holds.
     pub(crate) keeping: Mutex<()>,
-    sessions: Mutex<Vec<(Nexus, String, Arc<AtomicBool>)>>,
+    sessions: Mutex<Vec<(Nexus, String, Arc<Gate>)>>,
 }
 
 /// All units, by [their names](Export::unit).
@@ -37,8 +39,25 @@ pub(crate) struct Units {
 pub(crate) struct Attached {
     pub(crate) unit: Arc<Unit>,
     pub(crate) nexus: Nexus,
-    /// Somebody ended this session's tasks.
-    pub(crate) aborted: Arc<AtomicBool>,
+}
+
+/// Tasks that were ended, some of which may be under way.
+#[must_use = "what has begun has to be waited for"]
+pub(crate) struct Ended(Vec<Arc<Gate>>);
+
+impl Ended {
+    /// Waits until none of the tasks writes any more, so that the caller's own writes are the last ones; false when that takes too long. Not to be called with any of the locks
+    /// but `keeping`.
+    pub(crate) fn wait(&self) -> bool {
+        let deadline = Instant::now() + TASK_PATIENCE;
+        self.0.iter().all(|gate| gate.wait(deadline))
+    }
+
+    /// The same for one that can't be refused any more.
+    pub(crate) fn wait_long(&self) -> bool {
+        let deadline = Instant::now() + CLOSE_PATIENCE;
+        self.0.iter().all(|gate| gate.wait(deadline))
+    }
 }
 
 /// What the device is at this moment, as SCSI counts it.
@@ -58,12 +77,11 @@ pub(crate) fn geometry(export: &Export) -> Geometry {
 
 impl Units {
     /// The unit behind a target, for a session of the initiator port `port`.
-    pub(crate) fn attach(&self, target: String, export: &Export, port: &str) -> Attached {
+    pub(crate) fn attach(&self, target: String, export: &Export, port: &str, gate: &Arc<Gate>) -> Attached {
         let nexus = Nexus(self.next.fetch_add(1, Ordering::Relaxed));
         let unit = self.of(export);
-        let aborted = Arc::new(AtomicBool::new(false));
         let name = nexus_name(port, export.port);
-        unit.sessions.lock().push((nexus, name.clone(), Arc::clone(&aborted)));
+        unit.sessions.lock().push((nexus, name.clone(), Arc::clone(gate)));
         let mut state = unit.state.lock();
         state.set_ports(export.ports);
         state.set_removable(export.removable);
@@ -71,7 +89,7 @@ impl Units {
         state.set_geometry(geometry(export));
         state.attach(nexus, name, TargetPort { target, number: export.port });
         drop(state);
-        Attached { unit, nexus, aborted }
+        Attached { unit, nexus }
     }
 
     /// The unit behind an export, also when nobody has logged in to it yet.
@@ -89,7 +107,6 @@ impl Units {
             Arc::new(Unit {
                 state: Mutex::new(state),
                 exclusive: RwLock::new(()),
-                elsewhere: RwLock::new(()),
                 keeping: Mutex::new(()),
                 sessions: Mutex::default(),
             })
@@ -104,24 +121,26 @@ impl Units {
 }
 
 impl Unit {
-    /// Resets it: all tasks of all sessions end.
-    pub(crate) fn reset(&self) {
-        {
+    /// Resets it: all tasks of all sessions end. False when what some have begun is not over in time.
+    pub(crate) fn reset(&self) -> bool {
+        let ended = {
             let mut state = self.state.lock();
-            self.abort(&state, |_, _| true);
+            let ended = self.abort(&state, |_, _| true);
             state.reset();
-        }
-        self.wait_for_writes();
+            ended
+        };
+        ended.wait()
     }
 
-    /// Ends all tasks of all sessions for one of them.
-    pub(crate) fn clear(&self, by: Nexus) {
-        {
+    /// Ends all tasks of all sessions for one of them. False when what some have begun is not over in time.
+    pub(crate) fn clear(&self, by: Nexus) -> bool {
+        let ended = {
             let mut state = self.state.lock();
-            self.abort(&state, |_, _| true);
+            let ended = self.abort(&state, |_, _| true);
             state.clear(by);
-        }
-        self.wait_for_writes();
+            ended
+        };
+        ended.wait()
     }
 
     /// Ends tasks of sessions; they notice before they look at another PDU. In one step with what their initiators are told of it, hence with the `state`: of commands
@@ -130,19 +149,17 @@ impl Unit {
         &self,
         _state: &MutexGuard<'_, LogicalUnit>,
         concerned: impl Fn(Nexus, &str) -> bool,
-    ) {
-        for (nexus, port, aborted) in self.sessions.lock().iter() {
-            if concerned(*nexus, port) {
-                aborted.store(true, Ordering::Release);
-            }
-        }
-    }
-
-    /// When this returns none of the tasks that were ended writes any more, so that the caller's own writes are the last ones. Not to be called with any of the locks but `keeping`.
-    pub(crate) fn wait_for_writes(&self) {
-        // Whoever has them for a write that was begun lets go of them, and whoever gets them looks at the flag first.
-        drop(self.exclusive.write());
-        drop(self.elsewhere.write());
+    ) -> Ended {
+        let sessions = self.sessions.lock();
+        let concerned = sessions.iter().filter(|(nexus, port, _)| concerned(*nexus, port));
+        Ended(
+            concerned
+                .map(|(_, _, gate)| {
+                    gate.withdraw_all();
+                    Arc::clone(gate)
+                })
+                .collect(),
+        )
     }
 }
 

@@ -11,6 +11,6 @@ pub(crate) fn nbd_error(error: &DeviceError) -> NbdError {
         DeviceError::OutOfRange { action: Action::Write | Action::WriteZeroes, .. } => NbdError::NoSpace,
         DeviceError::OutOfRange { .. } | DeviceError::Unaligned { .. } => NbdError::Invalid,
         DeviceError::ReadOnly => NbdError::NotPermitted,
-        DeviceError::OutOfService => NbdError::Shutdown,
+        DeviceError::OutOfService | DeviceError::Withdrawn => NbdError::Shutdown,
     }
 }

@@ -31,7 +31,7 @@ mod transport;
 mod unaligned;
 
 pub use address::{Address, InvalidAddress};
-pub use cairn_frontend_session::{Activity, Rate, Totals};
+pub use cairn_frontend_session::{Activity, Rate, Totals, Unfinished};
 pub use cairn_proto_nbd::{ContextStatus, NbdError, ReplyMode, StatusExtent};
 pub use client::{Answer, Client, ClientError, ClientOptions, ClientRequest, Completion};
 pub use exports::{ChangedBlocks, Export, ExportInfo, Exports, OpenExportError};

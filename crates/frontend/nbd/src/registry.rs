@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use cairn_frontend_session::limits::{CLOSE_PATIENCE, HANDSHAKES_MAX};
-use cairn_frontend_session::{Activity, Meter, Socket, Totals};
+use cairn_device::Gate;
+use cairn_frontend_session::limits::{CLOSE_PATIENCE, HANDSHAKES_MAX, LAST_ANSWERS, LINGER};
+use cairn_frontend_session::{Activity, Meter, Socket, Totals, Unfinished};
 use parking_lot::RwLock;
 
 use crate::locks::{Condvar, Mutex};
@@ -32,8 +33,18 @@ pub(crate) struct Entry {
     pub(crate) id: u64,
     pub(crate) peer: String,
     pub(crate) meter: Meter,
+    /// What lets its requests begin.
+    pub(crate) gate: Arc<Gate>,
     /// Another handle on its socket, to end it.
-    socket: Socket,
+    socket: Arc<Socket>,
+}
+
+impl Entry {
+    /// Ends it: no request of it begins any more.
+    fn close(&self) {
+        self.gate.close();
+        self.socket.close();
+    }
 }
 
 #[derive(Default)]
@@ -60,6 +71,8 @@ pub(crate) struct Registry {
 pub(crate) enum NotLetIn {
     TooMany,
     Stopping,
+    /// A device has not finished what an earlier session began.
+    Unfinished,
 }
 
 impl Registry {
@@ -76,11 +89,13 @@ impl Registry {
                 peer = oldest.peer,
                 "too many clients negotiate; closed the one that takes longest"
             );
-            oldest.socket.close();
+            oldest.close();
         }
         table.next_id += 1;
         let id = table.next_id;
-        let entry = Arc::new(Entry { id, peer, meter: Meter::new(Instant::now()), socket });
+        let socket = Arc::new(socket);
+        let gate = Gate::new(socket.watch());
+        let entry = Arc::new(Entry { id, peer, meter: Meter::new(Instant::now()), gate, socket });
         table.negotiating.insert(id, Arc::clone(&entry));
         Some(entry)
     }
@@ -161,34 +176,69 @@ impl Registry {
         totals
     }
 
-    /// Ends the sessions of `export` and waits until they have let go of it; returns how many there were.
-    pub(crate) fn close_export(&self, export: &str) -> usize {
+    /// Waits until nothing of earlier sessions with an export, whose clients have gone, can come behind what `entry` writes: a client that connects again repeats
+    /// its requests, and then writes something newer to the same blocks.
+    pub(crate) fn after_earlier(&self, entry: &Entry, export: &str) -> Result<(), NotLetIn> {
         let mut table = self.table.lock();
-        let of_export: Vec<u64> = table
-            .established
-            .iter()
-            .filter(|(_, (_, name, _))| name == export)
-            .map(|(id, (entry, ..))| {
-                entry.socket.close();
-                *id
-            })
-            .collect();
-        let deadline = Instant::now() + CLOSE_PATIENCE;
-        while of_export.iter().any(|id| table.established.contains_key(id)) {
+        let gone = |(other, name, _): &&(Arc<Entry>, String, bool)| {
+            other.id != entry.id && name == export && other.socket.is_gone()
+        };
+        let earlier: Vec<Arc<Entry>> =
+            table.established.values().filter(gone).map(|(other, ..)| Arc::clone(other)).collect();
+        // One that has only said that it sends no more gets its last answers.
+        let deadline = Instant::now() + LAST_ANSWERS;
+        while earlier.iter().any(|other| table.established.contains_key(&other.id)) {
             if self.ended.wait_until(&mut table, deadline).timed_out() {
-                tracing::warn!(export, "sessions are still in the middle of an operation of the device");
                 break;
             }
         }
-        of_export.len()
+        drop(table);
+        earlier.iter().for_each(|other| other.gate.close());
+        let deadline = Instant::now() + CLOSE_PATIENCE;
+        let is_quiet = earlier.iter().all(|other| other.gate.wait(deadline));
+        if is_quiet { Ok(()) } else { Err(NotLetIn::Unfinished) }
+    }
+
+    /// Ends the sessions of `export`; returns how many there were. When it returns nothing of them can happen any more.
+    ///
+    /// # Errors
+    /// A device has begun changes that are not over in time. The sessions are ended all the same.
+    pub(crate) fn close_export(&self, export: &str) -> Result<usize, Unfinished> {
+        let of_export: Vec<Arc<Entry>> = {
+            let table = self.table.lock();
+            let mine = table.established.values().filter(|(_, name, _)| name == export);
+            mine.map(|(entry, ..)| Arc::clone(entry)).collect()
+        };
+        self.close(&of_export, export)?;
+        Ok(of_export.len())
+    }
+
+    fn close(&self, entries: &[Arc<Entry>], export: &str) -> Result<(), Unfinished> {
+        entries.iter().for_each(|entry| entry.close());
+        let deadline = Instant::now() + CLOSE_PATIENCE;
+        let unfinished = entries.iter().filter(|entry| !entry.gate.wait(deadline)).count();
+        if unfinished > 0 {
+            tracing::warn!(export, unfinished, "a device has not finished what sessions had begun");
+            return Err(Unfinished { export: export.to_owned(), sessions: unfinished });
+        }
+        // Their threads may still wait for a read, or in the middle of what a volume does for others.
+        let deadline = Instant::now() + LINGER;
+        let mut table = self.table.lock();
+        while entries.iter().any(|entry| table.established.contains_key(&entry.id)) {
+            if self.ended.wait_until(&mut table, deadline).timed_out() {
+                tracing::warn!(export, "sessions that are closed still wait for their device");
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Ends all and lets nobody in; waits until they are gone.
     pub(crate) fn stop(&self) {
         let mut table = self.table.lock();
         table.stopping = true;
-        table.negotiating.values().for_each(|entry| entry.socket.close());
-        table.established.values().for_each(|(entry, ..)| entry.socket.close());
+        table.negotiating.values().for_each(|entry| entry.close());
+        table.established.values().for_each(|(entry, ..)| entry.close());
         let deadline = Instant::now() + CLOSE_PATIENCE;
         while !(table.negotiating.is_empty() && table.established.is_empty()) {
             if self.ended.wait_until(&mut table, deadline).timed_out() {

@@ -4,10 +4,11 @@
 //! waited for, so replies may come in another order than their requests.
 
 use std::io::{self, IoSlice};
+use std::sync::Arc;
 use std::time::Instant;
 
 use cairn_base::BLOCK_SIZE;
-use cairn_device::{DeviceError, Operation, Request as DeviceRequest, Segments};
+use cairn_device::{DeviceError, Gate, Operation, Request as DeviceRequest, Segments, admit, park};
 use cairn_frontend_session::limits::BATCH_OPERATIONS_MAX;
 use cairn_frontend_session::{Kind, Meter, each_piece};
 use cairn_proto_nbd::{
@@ -32,6 +33,8 @@ pub(crate) struct Surroundings<'a> {
     /// Held shared for aligned writes and alone for others, when there is an alignment.
     pub(crate) partial_writes: &'a RwLock<()>,
     pub(crate) meter: &'a Meter,
+    /// What lets requests begin.
+    pub(crate) gate: &'a Arc<Gate>,
 }
 
 /// What an operation answers.
@@ -254,13 +257,20 @@ impl Round {
     fn run_operations(&mut self, around: &Surroundings<'_>, transport: &mut Transport) -> io::Result<()> {
         let device = &*around.export.device;
         if !self.operations.is_empty() {
+            let ticket = around.gate.ticket(0);
+            let ends = self.operations.iter_mut().filter(|one| one.is_flush() || one.request().is_mutation());
+            ends.for_each(|operation| operation.give(ticket.clone()));
             let _shared = (around.alignment > 1).then(|| around.partial_writes.read());
+            // Whoever waits for the lock has not begun.
+            admit(&mut self.operations);
             device.run_ready(&mut self.operations);
         }
         self.answer(around, transport)?;
         if self.slots.iter().any(|slot| !slot.answered) {
             {
+                park(&mut self.operations);
                 let _shared = (around.alignment > 1).then(|| around.partial_writes.read());
+                admit(&mut self.operations);
                 device.run(&mut self.operations);
             }
             self.answer(around, transport)?;
@@ -273,7 +283,8 @@ impl Round {
         if let Some(Partial { to, since, request, piece }) = self.partial.take() {
             let outcome = {
                 let _alone = around.partial_writes.write();
-                unaligned::run(&*around.export.device, around.alignment, &request)
+                let device = &*around.export.device;
+                unaligned::run(device, around.alignment, &request, &around.gate.ticket(0))
             };
             if outcome.is_ok() {
                 let (kind, bytes) = kind_of(&request);

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use cairn_frontend_session::limits::SESSIONS_MAX;
-use cairn_frontend_session::{Acceptors, Socket, Totals, Windows};
+use cairn_frontend_session::{Acceptors, Socket, Totals, Unfinished, Windows};
 
 use crate::address::Address;
 use crate::exports::Exports;
@@ -89,9 +89,12 @@ impl NbdServer {
         self.shared.registry.totals()
     }
 
-    /// Ends the sessions of an export and waits until they have let go of its device; returns how many there were.
-    /// Take the export out of [`Exports`] first, or clients come back.
-    pub fn close_export(&self, name: &str) -> usize {
+    /// Ends the sessions of an export; returns how many there were. When it returns nothing of them can happen any more: what waited is dropped, and what had
+    /// begun is over. Take the export out of [`Exports`] first, or clients come back.
+    ///
+    /// # Errors
+    /// The device does not finish what it has begun. The sessions are ended, and the caller leaves all else as it is.
+    pub fn close_export(&self, name: &str) -> Result<usize, Unfinished> {
         self.shared.registry.close_export(name)
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cairn_frontend_session::limits::{
-    HANDSHAKE_LONGEST, HANDSHAKE_TIMEOUT, RECEIVE_BYTES, RECEIVE_BYTES_BETWEEN,
+    HANDSHAKE_LONGEST, HANDSHAKE_TIMEOUT, RECEIVE_BYTES, RECEIVE_BYTES_BETWEEN, SLOW_ROUND,
 };
 use cairn_frontend_session::{Input, Patience, Payload, Socket, Window, Windows};
 use cairn_proto_nbd::{
@@ -177,6 +177,14 @@ fn refused(error: OpenExportError) -> (Refusal, String) {
     (refusal, error.to_string())
 }
 
+fn unfinished(export: &str) -> (Refusal, String) {
+    tracing::warn!(export, "refused a session: the device has not finished a write of an earlier one");
+    (
+        Refusal::Shutdown,
+        "the device has not finished a write of an earlier connection; connect again later".to_owned(),
+    )
+}
+
 impl Catalog for Negotiation<'_> {
     fn list(&mut self) -> Vec<(String, String)> {
         self.shared.exports.list().into_iter().map(|export| (export.name, export.description)).collect()
@@ -202,8 +210,14 @@ impl Catalog for Negotiation<'_> {
                     (Refusal::Policy, format!("the server has {sessions_max} sessions, as many as it may"))
                 }
                 NotLetIn::Stopping => (Refusal::Shutdown, "the server is stopping".to_owned()),
+                NotLetIn::Unfinished => unfinished(&name),
             },
         )?;
+        let earlier = self.shared.registry.after_earlier(self.entry, &name);
+        if earlier.is_err() {
+            self.shared.registry.withdraw(self.entry);
+            return Err(unfinished(&name));
+        }
         // Opened only now: whoever takes an export away and then ends its sessions finds this one, or it finds no export.
         let export = self.open(&name).inspect_err(|_| self.shared.registry.withdraw(self.entry))?;
         let description = describe(name.clone(), &export);
@@ -296,7 +310,12 @@ impl Session<'_> {
             let gathered = self.gather(&mut round, transport)?;
             let alignment = u64::from(self.export.device.geometry().alignment.max(1));
             let around = self.surroundings(alignment);
+            let begin = Instant::now();
             round.run(&around, transport)?;
+            // What a client has sent and not waited for is not done long after it has gone.
+            if begin.elapsed() > SLOW_ROUND && self.entry.gate.is_closed() {
+                return Ok(());
+            }
             if let Some(error) = round.take_failed_piece() {
                 self.refuse_rest(error);
             }
@@ -323,6 +342,7 @@ impl Session<'_> {
             alignment,
             partial_writes: &self.partial_writes,
             meter: &self.entry.meter,
+            gate: &self.entry.gate,
         }
     }
 

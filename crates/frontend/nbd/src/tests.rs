@@ -19,6 +19,7 @@ fn stretches_grow_outward_and_shrink_inward() {
 #[test]
 fn partial_writes_change_only_their_bytes() -> Result<(), DeviceError> {
     let device = MemoryDevice::new(64 << 10);
+    let ticket = cairn_device::Gate::new(Box::new(|_| false)).ticket(0);
     let mut model = vec![7; 64 << 10];
     device.write_from(0, &model)?;
     let mut rng = Rng::new(2);
@@ -29,10 +30,11 @@ fn partial_writes_change_only_their_bytes() -> Result<(), DeviceError> {
         if rng.one_in(2) {
             rng.fill(&mut model[range.clone()]);
             let data = Segments::copy_of(&model[range]);
-            run(&device, 4096, &Request::Write { offset, data, fua: false })?;
+            run(&device, 4096, &Request::Write { offset, data, fua: false }, &ticket)?;
         } else {
             model[range].fill(0);
-            run(&device, 4096, &Request::WriteZeroes { offset, length, may_trim: true, fua: false })?;
+            let request = Request::WriteZeroes { offset, length, may_trim: true, fua: false };
+            run(&device, 4096, &request, &ticket)?;
         }
         assert!(device.read(0, 64 << 10)?.to_vec() == model);
     }

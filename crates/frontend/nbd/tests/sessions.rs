@@ -305,7 +305,7 @@ fn sessions_are_limited_listed_and_closed_by_export() {
     assert_eq!((totals.requests, totals.written_bytes, totals.read_bytes), (2, 1000, 500));
     assert!(info.activity.write.p99.is_some() && info.activity.read.per_second > 0.0, "{info:?}");
 
-    assert_eq!(server.server.close_export("v/plain"), 1);
+    assert_eq!(server.server.close_export("v/plain"), Ok(1));
     assert!(first.read(0, 1).is_err());
     second.write(0, b"unharmed").unwrap();
     assert_eq!(server.server.sessions().len(), 1);

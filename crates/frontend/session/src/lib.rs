@@ -18,6 +18,7 @@ mod schedules;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod unfinished;
 mod window;
 
 pub use acceptors::{Acceptors, Portal};
@@ -26,4 +27,5 @@ pub use meter::{Activity, Batch, Kind, Meter, Rate, Totals};
 pub use patience::Patience;
 pub use payload::{Payload, each_piece};
 pub use socket::Socket;
+pub use unfinished::Unfinished;
 pub use window::{Window, Windows};

@@ -46,8 +46,20 @@ pub const HANDSHAKES_MAX: usize = 64;
 /// Sessions at once by default; one more is refused.
 pub const SESSIONS_MAX: usize = 256;
 
-/// How long closing waits for sessions that are in the middle of an operation.
+/// How long closing waits for changes that a device has begun. Then it is refused.
 pub const CLOSE_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long closing waits for threads of sessions that can't change anything any more.
+pub const LINGER: Duration = Duration::from_secs(5);
+
+/// How long a new session waits for one of the same export whose client sends no more, before that one is closed: it may be at its last answers.
+pub const LAST_ANSWERS: Duration = Duration::from_secs(1);
+
+/// A session that was in its device for so long looks whether its client is still there, before it takes what else that has sent.
+pub const SLOW_ROUND: Duration = Duration::from_secs(1);
+
+/// The least time from one look whether a client has hung up to the next, where nothing had to wait.
+pub const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// How long accepting pauses when the system is out of files or memory.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -6,13 +6,19 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
+use cairn_device::IsGone;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg, sendmsg, shutdown, sockopt,
 };
 
-use crate::limits::{KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, SOCKET_BUFFER_BYTES, VECTORS_MAX};
+use crate::limits::{
+    KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, LOOK_AGAIN, SOCKET_BUFFER_BYTES, VECTORS_MAX,
+};
 
 /// One end of a connection.
 #[derive(Debug)]
@@ -71,13 +77,34 @@ impl Socket {
         let _ = shutdown(&self.file, how);
     }
 
-    /// True when the peer has closed its end, and nobody has noticed yet.
+    /// True when the peer sends no more, or either end has closed the connection, also where bytes that came before that are still to be received.
     pub fn is_gone(&self) -> bool {
-        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
-        match rustix::net::recv(&self.file, &mut [0; 1][..], flags) {
-            Ok((_, received)) => received == 0,
-            Err(error) => error != rustix::io::Errno::AGAIN,
-        }
+        self.has(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
+    }
+
+    /// True when both directions are at their end: nobody reads an answer any more. Over TCP a peer that has closed its end is not known for that before something
+    /// was sent to it.
+    pub fn is_hung_up(&self) -> bool {
+        self.has(PollFlags::HUP | PollFlags::ERR)
+    }
+
+    fn has(&self, wanted: PollFlags) -> bool {
+        let mut polled = [PollFd::new(&self.file, wanted)];
+        let outcome = poll(&mut polled, Some(&Timespec::default()));
+        outcome.is_ok_and(|_| polled[0].revents().intersects(wanted))
+    }
+
+    /// Whether the client at the other end is there, for [`Gate`](cairn_device::Gate).
+    pub fn watch(self: &Arc<Self>) -> IsGone {
+        let (socket, begin, looked) = (Arc::clone(self), Instant::now(), AtomicU64::new(0));
+        Box::new(move |waited| {
+            if waited {
+                return socket.is_gone();
+            }
+            let now = begin.elapsed().as_micros() as u64;
+            let before = looked.swap(now, Ordering::Relaxed);
+            now.saturating_sub(before) > LOOK_AGAIN.as_micros() as u64 && socket.is_hung_up()
+        })
     }
 
     /// How long receiving waits; `None` is for ever.

@@ -2,7 +2,8 @@
 
 use super::*;
 use cairn_base::Clock;
-use cairn_device::{Operation, Request};
+use cairn_device::{Gate, Operation, Request, admit};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const B: usize = 4096;
 
@@ -178,4 +179,79 @@ fn release_that_failed_in_the_middle_goes_on_when_it_is_asked_for_again() {
             assert_eq!(bytes(&*origin, 0, 64 * B).expect("a read"), expected, "{placement:?}, {after}");
         }
     }
+}
+
+/// Writes with tickets of `gate` until one does not succeed: how that ended.
+fn write_until_withdrawn(
+    history: &History,
+    gate: &Arc<Gate>,
+    request: impl Fn(u64) -> Request,
+) -> DeviceError {
+    (0..64)
+        .find_map(|lba| {
+            let mut batch = [Operation::new(request(lba)).of(gate.ticket(7))];
+            admit(&mut batch);
+            history.run(&mut batch);
+            let [operation] = batch;
+            operation.into_outcome().err()
+        })
+        .expect("one had to wait")
+}
+
+#[test]
+fn change_that_waits_for_room_is_dropped_when_it_is_withdrawn_and_never_comes_later() {
+    let zeroes = |lba: u64| Request::WriteZeroes {
+        offset: lba * B as u64,
+        length: B as u64,
+        may_trim: true,
+        fua: false,
+    };
+    let write =
+        |lba: u64| Request::Write { offset: lba * B as u64, data: Segments::copy_of(&[9; B]), fua: false };
+    let part = |lba: u64| Request::Write {
+        offset: lba * B as u64 + 512,
+        data: Segments::copy_of(&[9; 512]),
+        fua: false,
+    };
+    let through =
+        |lba: u64| Request::Write { offset: lba * B as u64, data: Segments::copy_of(&[9; B]), fua: true };
+    let kinds: [&(dyn Fn(u64) -> Request + Sync); 4] = [&write, &part, &zeroes, &through];
+    for (kind, request) in kinds.into_iter().enumerate() {
+        let stack = full();
+        let history = &*stack.history;
+        let gone = Arc::new(AtomicBool::new(false));
+        let seen = gone.clone();
+        let gate = Gate::new(Box::new(move |_| seen.load(Ordering::Acquire)));
+        let mut before = Vec::new();
+        std::thread::scope(|scope| {
+            let client = scope.spawn(|| write_until_withdrawn(history, &gate, request));
+            until_waiting(history, 1);
+            assert!(gate.is_quiet(), "{kind}: nothing of what waits has happened");
+            before = bytes(history, 0, 64 * B).expect("a read");
+            // Half of them by the server, half by a client that went away.
+            if kind % 2 == 0 {
+                gate.close()
+            } else {
+                gone.store(true, Ordering::Release)
+            }
+            assert!(matches!(client.join().expect("no panic"), DeviceError::Withdrawn), "{kind}");
+        });
+        stack.clock.advance(Duration::from_secs(7200));
+        history.flush().expect("there is room again");
+        assert!(bytes(history, 0, 64 * B).expect("a read") == before, "{kind}: nothing came later");
+    }
+}
+
+#[test]
+fn flush_of_a_session_that_is_over_waits_no_longer() {
+    let stack = full();
+    let history = &*stack.history;
+    let gate = Gate::new(Box::new(|_| false));
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| history.one(Operation::flush().of(gate.ticket(1))));
+        until_waiting(history, 1);
+        gate.close();
+        assert!(matches!(client.join().expect("no panic"), Err(DeviceError::Withdrawn)));
+    });
+    assert_eq!(history.status().waiting, 0);
 }

@@ -35,7 +35,7 @@ impl Server {
         self.devices.adopt(request)?;
         // Of whoever came in between.
         for lun in luns.iter().flatten() {
-            self.close_named(lun);
+            self.end_late(lun);
         }
         let device = self.devices.show(&request.name, &|name| self.uris(name))?;
         Ok(api::Device { target: Some(self.target(&device.name)), ..device })
@@ -132,7 +132,7 @@ impl Server {
         let without_history = query.without_history == Some(true);
         let given_up = without_history && self.devices.release_without_history(device)?;
         if given_up || self.devices.release_plain(device)? {
-            self.close_device(device, lun.as_deref());
+            [Some(device), lun.as_deref()].into_iter().flatten().for_each(|name| self.end_late(name));
             self.plans.forget(|subject| subject == device);
             self.access.forget(|name| present_of(name) == device)?;
             return self.jobs.start("release", device, |_| Ok(None));
@@ -142,7 +142,10 @@ impl Server {
             return self.jobs.start("release", device, |_| Ok(None));
         };
         // Who came in between; nobody else can.
-        self.close_device(device, lun.as_deref());
+        if let Err(unfinished) = self.close_device(device, lun.as_deref()) {
+            self.devices.stop_release(&open, &unfinished);
+            return Err(unfinished);
+        }
         let (devices, access, plans) = (self.devices.clone(), self.access.clone(), self.plans.clone());
         let mine = open.clone();
         let name = device.to_owned();
@@ -219,9 +222,16 @@ impl Server {
     }
 
     /// Ends the sessions of a device, under both names that one on a LUN has; the count of them.
-    fn close_device(&self, device: &str, lun: Option<&str>) -> u64 {
-        let of_lun = lun.map_or(0, |lun| self.close_named(lun));
-        (self.close_named(device) + of_lun) as u64
+    fn close_device(&self, device: &str, lun: Option<&str>) -> Result<u64, ServerError> {
+        let of_lun = lun.map_or(Ok(0), |lun| self.close_named(lun));
+        Ok((self.close_named(device)? + of_lun?) as u64)
+    }
+
+    /// Ends the sessions of an export that came in while it was taken away.
+    pub(crate) fn end_late(&self, lun: &str) {
+        if let Err(unfinished) = self.close_named(lun) {
+            tracing::warn!(%unfinished, "sessions that are ended still wait for their disk");
+        }
     }
 
     pub(crate) fn revert_device(
@@ -244,10 +254,10 @@ impl Server {
             return Ok(api::Reverted::would(held.instant().0, sessions));
         }
         // What clients have in memory is of another time. A write that waits for the revert would be the first one after it.
-        let mut sessions_ended = self.close_device(device, lun.as_deref());
+        let mut sessions_ended = self.close_device(device, lun.as_deref())?;
         let (at_ns, undo) = open.revert(at)?;
         // Those that came back meanwhile.
-        sessions_ended += self.close_device(device, lun.as_deref());
+        sessions_ended += self.close_device(device, lun.as_deref())?;
         Ok(api::Reverted { at_ns, undo, sessions_ended, findings: Vec::new(), dry_run: false })
     }
 }

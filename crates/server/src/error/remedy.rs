@@ -45,6 +45,7 @@ impl ServerError {
             | E::SnapshotHeld { .. }
             | E::HasClone { .. }
             | E::Busy { .. }
+            | E::Unfinished(_)
             | E::Shown { .. }
             | E::DumpUnfinished { .. }
             | E::DumpNotWhole { .. }
@@ -179,6 +180,10 @@ impl ServerError {
             }
             E::Shown { device, .. } => format!(
                 "end them with `cairn history view {device} --delete NAME`, and clones with `cairn history clone {device} --delete NAME`"
+            ),
+            E::Unfinished(error) => format!(
+                "look why the disk of {} hangs; once it answers, give the same command again",
+                error.export
             ),
             E::Busy { .. } => "wait until it is over; `cairn status` shows it".into(),
             E::DeviceClaimed { volume, .. } => format!(

@@ -88,6 +88,6 @@ fn timed_device_does_what_the_device_does_and_counts() {
     assert_eq!(device.read(4096, 4096).unwrap().to_vec(), [7; 4096]);
     assert!(device.read(1 << 20, 4096).is_err());
     assert_eq!(device.atomic_bytes_max(), MemoryDevice::new(1 << 20).atomic_bytes_max());
-    device.write_atomic(8192, Segments::copy_of(&[8; 4096]), true).unwrap();
+    device.write_atomic(8192, Segments::copy_of(&[8; 4096]), true, None).unwrap();
     assert_eq!(governor.latencies.take().0, 5);
 }

@@ -249,7 +249,7 @@ impl Server {
             })?;
         }
         // Who has come in between was shown the instant without being let write: he comes again.
-        let closed = self.close_sessions(|export| {
+        let closed = self.end_sessions(|export| {
             export.snapshot.is_none() && group.volumes.iter().any(|volume| volume == export.volume)
         });
         drop(still);

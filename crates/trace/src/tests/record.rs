@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_base::{ManualClock, Timestamp};
-use cairn_device::{Device, DeviceError, Extent, Geometry, MemoryDevice, Operation, Request, Segments};
+use cairn_device::{
+    Device, DeviceError, Extent, Geometry, MemoryDevice, Operation, Request, Segments, Ticket,
+};
 use parking_lot::Mutex;
 
 use super::*;
@@ -66,7 +68,13 @@ impl Device for HalfReady {
         8192
     }
 
-    fn write_atomic(&self, offset: u64, data: Segments, _fua: bool) -> Result<(), DeviceError> {
+    fn write_atomic(
+        &self,
+        offset: u64,
+        data: Segments,
+        _fua: bool,
+        _ticket: Option<&Ticket>,
+    ) -> Result<(), DeviceError> {
         self.0.write(offset, data)
     }
 }
@@ -124,7 +132,7 @@ fn each_request_is_recorded_once_with_its_time_whether_or_not_it_was_ready() {
         Request::Flush,
     ]);
     assert_eq!(recorder.tap.atomic_bytes_max(), 8192, "a tap hides nothing that its device can do");
-    recorder.tap.write_atomic(0, Segments::copy_of(&[2; 8192]), true).expect("a write");
+    recorder.tap.write_atomic(0, Segments::copy_of(&[2; 8192]), true, None).expect("a write");
     let state = recorder.feed.stop().expect("a recording");
     assert_eq!((state.requests, state.end), (8, Some(RecordEnd::Asked)));
     recorder.write(4);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cairn_base::explored::explore;
-use cairn_device::{Device, DeviceError, Extent, Geometry, MemoryDevice, Operation, Request};
+use cairn_device::{Device, DeviceError, Extent, Gate, Geometry, MemoryDevice, Operation, Request};
 use cairn_frontend_session::Socket;
 use cairn_proto_iscsi::pdu::{self, HEADER_BYTES, Header, opcode, padding};
 use cairn_proto_iscsi::scsi::{CopyList, CopySegment, CopyTarget, Medium};
@@ -215,7 +215,7 @@ impl Script {
         let (ours, mut theirs) = UnixStream::pair().expect("a pair");
         theirs.write_all(&self.bytes).expect("it fits");
         theirs.shutdown(std::net::Shutdown::Write).expect("it ends");
-        let ours = Socket::from_unix(ours).expect("a socket");
+        let ours = Arc::new(Socket::from_unix(ours).expect("a socket"));
         let peer = SocketAddr::from(([127, 0, 0, 1], 3260));
         let entry = shared.registry.connected(peer, ours.another().expect("a handle")).expect("it runs");
         let (shared, connection, commands) = (shared.clone(), entry.clone(), self.commands);
@@ -331,7 +331,8 @@ fn nothing_is_copied_behind_the_end_of_the_tasks_in_any_schedule() {
         let devices = [Recorded::new(), Recorded::new()];
         devices[0].inner.write_from(0, &[COPIED; 2 * BLOCK]).expect("it is written");
         let export = |id: u64| OneTarget::export(&devices[id as usize], id, ReservationState::default());
-        let attached = Arc::new(units.attach("target".to_owned(), &export(0), &port("one")));
+        let gate = Gate::new(Box::new(|_| false));
+        let attached = Arc::new(units.attach("target".to_owned(), &export(0), &port("one"), &gate));
         let found = |id: u64| Found {
             unit: units.of(&export(id)),
             device: devices[id as usize].clone(),
@@ -340,6 +341,7 @@ fn nothing_is_copied_behind_the_end_of_the_tasks_in_any_schedule() {
         };
         let (source, destination) = (found(0), found(1));
         let own: Arc<Attached> = attached.clone();
+        let ticket = gate.ticket(1);
         let copier = thread::spawn(move || {
             let target = |id| CopyTarget { designator: vec![id], block_bytes: BLOCK as u32 };
             let segment = |lba| CopySegment {
@@ -363,12 +365,12 @@ fn nothing_is_copied_behind_the_end_of_the_tasks_in_any_schedule() {
                 unit: &own.unit,
                 block_bytes: BLOCK as u32,
                 writes_through: false,
-                aborted: &own.aborted,
+                ticket: &ticket,
                 resolve: &resolve,
             };
             let _ = place.run(&Medium::Copy(list), &cairn_device::Segments::default(), 0);
         });
-        attached.unit.reset();
+        assert!(attached.unit.reset());
         devices[1].write_from(0, &[LAST; BLOCK]).expect("it is written");
         copier.join().expect("it ends");
         let written = devices[1].written.lock().clone();
@@ -423,15 +425,13 @@ fn sessions_that_end_tasks_come_and_go_and_wait_for_the_write_under_way_in_any_s
         let units = Arc::new(Units::default());
         let device = Recorded::new();
         let export = OneTarget::export(&device, 1, ReservationState::default());
-        let attached = Arc::new(units.attach("target".to_owned(), &export, &port("one")));
+        let gate = Gate::new(Box::new(|_| false));
+        let attached = Arc::new(units.attach("target".to_owned(), &export, &port("one"), &gate));
         let writing = Arc::new(AtomicBool::new(false));
-        let (own, going) = (attached.clone(), writing.clone());
+        let (ticket, going) = (gate.ticket(1), writing.clone());
         let writer = thread::spawn(move || {
             for _ in 0..3 {
-                let _shared = own.unit.exclusive.read();
-                if own.aborted.swap(false, Ordering::AcqRel) {
-                    break;
-                }
+                let Ok(_pass) = ticket.begin() else { break };
                 going.store(true, Ordering::SeqCst);
                 thread::yield_now();
                 going.store(false, Ordering::SeqCst);
@@ -440,11 +440,12 @@ fn sessions_that_end_tasks_come_and_go_and_wait_for_the_write_under_way_in_any_s
         let (other, ends) = (attached.clone(), units.clone());
         let leaver = thread::spawn(move || {
             let export = OneTarget::export(&Recorded::new(), 1, ReservationState::default());
-            let second = ends.attach("target".to_owned(), &export, &port("two"));
+            let second =
+                ends.attach("target".to_owned(), &export, &port("two"), &Gate::new(Box::new(|_| false)));
             assert!(Arc::ptr_eq(&second.unit, &other.unit), "one disk, one unit");
-            second.unit.reset();
+            assert!(second.unit.reset());
         });
-        attached.unit.reset();
+        assert!(attached.unit.reset());
         assert!(!writing.load(Ordering::SeqCst), "a write under way is waited for");
         writer.join().expect("it ends");
         leaver.join().expect("it ends");

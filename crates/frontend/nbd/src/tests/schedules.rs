@@ -62,7 +62,7 @@ fn closing_waits_for_all_sessions_and_no_request_is_lost_in_any_schedule() {
             thread::yield_now();
         }
         let before: Vec<u64> = registry.sessions().iter().map(|session| session.id).collect();
-        registry.close_export("lun");
+        registry.close_export("lun").expect("nothing hangs");
         assert!(!registry.sessions().iter().any(|session| before.contains(&session.id)), "they are gone");
         registry.stop();
         assert_eq!(using.load(Ordering::SeqCst), 0, "nobody uses anything");

@@ -1,0 +1,228 @@
+//! Withdrawal: a request that has not begun when its session ends, or when it is aborted, never happens.
+//!
+//! A front end gives each session a [`Gate`] and each command a [`Ticket`] of it. An operation with a ticket is in one of three stages:
+//!
+//! - *Under way*: it may change bytes at any moment. The operation holds a [`Pass`]. This is what a front end makes of it before it calls the device, so a
+//!   device that does not know tickets is safe: the session counts as busy until the device returns.
+//! - *Waiting*: the device called [`Operation::park`] before it waits for room, memory or a lock. Nothing of the operation has happened.
+//! - *Begun*: the device called [`Operation::resume`], or [`Ticket::begin`], under the lock that orders changes of its content. This is one atomic step: it
+//!   fails for a ticket that was withdrawn, and a withdrawal that comes later finds the operation under way.
+//!
+//! Whoever ends a session first withdraws (which never waits), then waits for what is under way ([`Gate::wait`]). After that the session changes nothing any
+//! more, although its thread may still hang in the device. When the wait is in vain the caller refuses what it was about to do.
+//!
+//! What a volume writes to the device below has no ticket. The volume has acknowledged it, or will, and no client can take it back.
+//!
+//! A gate also asks whether the client is still there each time that something begins. So a write that waited for longer than its client did is dropped, even
+//! when no thread was free to notice that the connection ended. A client that has ended its own direction only may still read answers: it counts as gone for what
+//! had to wait, which may take its place in the content late, and not for what did not.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::locks::{Condvar, Mutex};
+use crate::{DeviceError, Operation};
+
+/// True when the client has gone. It is asked under the locks of devices: it never waits. The argument says that something had to wait: then a client that sends
+/// no more has gone as well. Else the answer may be some milliseconds old.
+pub type IsGone = Box<dyn Fn(bool) -> bool + Send + Sync>;
+
+/// What lets the commands of one session begin, until they are withdrawn.
+pub struct Gate {
+    state: Mutex<State>,
+    /// Something that was under way is over.
+    over: Condvar,
+    is_gone: IsGone,
+}
+
+#[derive(Default)]
+struct State {
+    is_closed: bool,
+    /// Tickets of earlier generations are withdrawn.
+    generation: u64,
+    /// Tags whose tickets are withdrawn, though they are of this generation.
+    withdrawn: Vec<u32>,
+    /// Tags of what is under way; one that has several operations stands there as often.
+    under_way: Vec<u32>,
+}
+
+/// A command's right to begin.
+#[derive(Clone)]
+pub struct Ticket {
+    gate: Arc<Gate>,
+    generation: u64,
+    tag: u32,
+}
+
+/// Something is under way until this goes.
+#[derive(Debug)]
+pub struct Pass(Ticket);
+
+impl Gate {
+    /// A gate for the session of a client.
+    pub fn new(is_gone: IsGone) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::new(State::default()), over: Condvar::new(), is_gone })
+    }
+
+    /// A ticket for a command that came now.
+    pub fn ticket(self: &Arc<Self>, tag: u32) -> Ticket {
+        Ticket { gate: Arc::clone(self), generation: self.generation(), tag }
+    }
+
+    /// The same for a command that came when the generation was still this one.
+    pub fn ticket_of(self: &Arc<Self>, generation: u64, tag: u32) -> Ticket {
+        Ticket { gate: Arc::clone(self), generation, tag }
+    }
+
+    /// Goes up with each [`withdraw_all`](Self::withdraw_all).
+    pub fn generation(&self) -> u64 {
+        self.state.lock().generation
+    }
+
+    /// Nothing begins any more, ever.
+    pub fn close(&self) {
+        self.state.lock().is_closed = true;
+    }
+
+    /// True once it was closed, or its client has gone.
+    pub fn is_closed(&self) -> bool {
+        let mut state = self.state.lock();
+        state.is_closed |= (self.is_gone)(true);
+        state.is_closed
+    }
+
+    /// Withdraws all commands that came so far.
+    pub fn withdraw_all(&self) {
+        self.state.lock().generation += 1;
+    }
+
+    /// Withdraws the commands with this tag that came so far, until [`forget_withdrawn`](Self::forget_withdrawn).
+    pub fn withdraw(&self, tag: u32) {
+        self.state.lock().withdrawn.push(tag);
+    }
+
+    /// The commands that were withdrawn by their tags are over: the tags are free for others.
+    pub fn forget_withdrawn(&self) {
+        self.state.lock().withdrawn.clear();
+    }
+
+    /// Waits until nothing is under way, for no longer than `deadline`; false when something still is.
+    pub fn wait(&self, deadline: Instant) -> bool {
+        self.wait_until(deadline, |state| state.under_way.is_empty())
+    }
+
+    /// The same for the commands with one tag.
+    pub fn wait_for(&self, tag: u32, deadline: Instant) -> bool {
+        self.wait_until(deadline, |state| !state.under_way.contains(&tag))
+    }
+
+    /// True while nothing is under way.
+    pub fn is_quiet(&self) -> bool {
+        self.state.lock().under_way.is_empty()
+    }
+
+    fn wait_until(&self, deadline: Instant, is_over: impl Fn(&State) -> bool) -> bool {
+        let mut state = self.state.lock();
+        while !is_over(&state) {
+            if self.over.wait_until(&mut state, deadline).timed_out() {
+                return is_over(&state);
+            }
+        }
+        true
+    }
+}
+
+impl std::fmt::Debug for Gate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Gate")
+    }
+}
+
+impl Ticket {
+    /// Begins something in one step with the look whether it was withdrawn. To be called under the lock that orders changes, after all waiting.
+    ///
+    /// # Errors
+    /// [`DeviceError::Withdrawn`]: nothing may be changed.
+    pub fn begin(&self) -> Result<Pass, DeviceError> {
+        self.begin_if(false)
+    }
+
+    fn begin_if(&self, waited: bool) -> Result<Pass, DeviceError> {
+        let mut state = self.gate.state.lock();
+        state.is_closed |= (self.gate.is_gone)(waited);
+        if self.is_withdrawn_in(&state) {
+            return Err(DeviceError::Withdrawn);
+        }
+        state.under_way.push(self.tag);
+        drop(state);
+        Ok(Pass(self.clone()))
+    }
+
+    /// Whether it can't begin any more: for one that waits, again and again.
+    pub fn is_withdrawn(&self) -> bool {
+        let mut state = self.gate.state.lock();
+        state.is_closed |= (self.gate.is_gone)(true);
+        self.is_withdrawn_in(&state)
+    }
+
+    /// The same by what is known: the client is not looked at.
+    pub fn is_known_withdrawn(&self) -> bool {
+        self.is_withdrawn_in(&self.gate.state.lock())
+    }
+
+    fn is_withdrawn_in(&self, state: &State) -> bool {
+        state.is_closed || state.generation != self.generation || state.withdrawn.contains(&self.tag)
+    }
+
+    /// [`begin`](Self::begin) for what may have no ticket, and then begins in any case.
+    ///
+    /// # Errors
+    /// [`DeviceError::Withdrawn`]: nothing may be changed.
+    pub fn begin_with(ticket: Option<&Self>) -> Result<Option<Pass>, DeviceError> {
+        ticket.map(Self::begin).transpose()
+    }
+
+    /// [`begin_with`](Self::begin_with) for what had to wait.
+    ///
+    /// # Errors
+    /// [`DeviceError::Withdrawn`]: nothing may be changed.
+    pub fn begin_late(ticket: Option<&Self>) -> Result<Option<Pass>, DeviceError> {
+        ticket.map(|ticket| ticket.begin_if(true)).transpose()
+    }
+}
+
+impl std::fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Ticket({})", self.tag)
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        let Ticket { gate, tag, .. } = &self.0;
+        let mut state = gate.state.lock();
+        if let Some(at) = state.under_way.iter().position(|under_way| under_way == tag) {
+            state.under_way.swap_remove(at);
+        }
+        drop(state);
+        gate.over.notify_all();
+    }
+}
+
+/// Lets the changes of a batch begin before a device gets it: for front ends. What was withdrawn fails with [`DeviceError::Withdrawn`].
+pub fn admit(batch: &mut [Operation]) {
+    for operation in batch.iter_mut().filter(|operation| operation.is_pending()) {
+        operation.resume();
+    }
+}
+
+/// Declares that nothing of the changes of a batch has happened: for devices, before they wait.
+pub fn park(batch: &mut [Operation]) {
+    batch.iter_mut().for_each(Operation::park);
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;
+
+#[cfg(all(test, feature = "shuttle"))]
+mod schedules;
