@@ -164,6 +164,10 @@ impl Gatekeeper for Gate<'_> {
         self.shared.pacer.succeeded(self.address());
     }
 
+    fn has_session(&mut self, isid: &[u8; 6], tsih: u16) -> bool {
+        self.shared.registry.has_session(isid, tsih)
+    }
+
     fn establish(&mut self, identity: &Identity) -> Result<u16, LoginError> {
         let sessions_max = self.shared.options.max_sessions;
         let registry = &self.shared.registry;

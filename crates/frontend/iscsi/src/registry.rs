@@ -73,6 +73,7 @@ impl Entry {
 
 struct Established {
     entry: Arc<Entry>,
+    tsih: u16,
     identity: Identity,
     export: Option<String>,
     operational: Operational,
@@ -184,12 +185,19 @@ impl Registry {
         table.logging_in.remove(&entry.id);
         let established = Established {
             entry: Arc::clone(entry),
+            tsih,
             identity: identity.clone(),
             export,
             operational: Operational::default(),
         };
         table.established.insert(entry.id, established);
         Ok(tsih)
+    }
+
+    /// Whether there is a session of this number, of an initiator port with this ISID.
+    pub(crate) fn has_session(&self, isid: &[u8; 6], tsih: u16) -> bool {
+        let table = self.table.lock();
+        table.established.values().any(|session| session.tsih == tsih && session.identity.isid == *isid)
     }
 
     /// What a session agreed on, for others to see.

@@ -105,6 +105,9 @@ pub trait Gatekeeper {
     /// The proof was right.
     fn proved(&mut self);
 
+    /// Whether there is a session of this number, of an initiator port with this ISID.
+    fn has_session(&mut self, isid: &[u8; 6], tsih: u16) -> bool;
+
     /// The login is complete: a session begins, in the place of an older one of the same port if there is one. Returns its TSIH, which is not 0.
     fn establish(&mut self, identity: &Identity) -> Result<u16, LoginError>;
 }
@@ -259,7 +262,7 @@ impl Login {
         data: &[u8],
         gatekeeper: &mut dyn Gatekeeper,
     ) -> Result<Taken, LoginError> {
-        let (stage, next) = self.check(header, data)?;
+        let (stage, next) = self.check(header, data, gatekeeper)?;
         let transit = header.is_final();
         self.text.extend_from_slice(data);
         if header.flags & FLAG_CONTINUE != 0 {
@@ -293,7 +296,12 @@ impl Login {
     }
 
     /// What can be said of a request without its text. Returns its stage and the one after it.
-    fn check(&mut self, header: &Header, data: &[u8]) -> Result<(Stage, Stage), LoginError> {
+    fn check(
+        &mut self,
+        header: &Header,
+        data: &[u8],
+        gatekeeper: &mut dyn Gatekeeper,
+    ) -> Result<(Stage, Stage), LoginError> {
         self.requests += 1;
         let first = self.requests == 1;
         if header.opcode() != opcode::LOGIN || self.requests > LOGIN_REQUESTS_MAX {
@@ -310,9 +318,11 @@ impl Login {
         if header.detail[1] > 0 {
             return Err(LoginError::Version);
         }
-        if header.lun[6..] != [0, 0] {
+        let tsih = u16::from_be_bytes([header.lun[6], header.lun[7]]);
+        if tsih != 0 {
             // It names a session to which it wants to add a connection.
-            return Err(LoginError::TooManyConnections);
+            let exists = gatekeeper.has_session(&self.identity.isid, tsih);
+            return Err(if exists { LoginError::TooManyConnections } else { LoginError::NoSession });
         }
         let too_long = self.text.len() + data.len() > LOGIN_TEXT_BYTES_MAX
             || data.len() > LOGIN_SEGMENT_BYTES_MAX as usize;
@@ -437,8 +447,11 @@ impl Login {
 
     /// Keys of the operational stage.
     fn agree(&mut self, pairs: &[(&str, &str)], answer: &mut Vec<u8>) {
-        for (key, value) in pairs {
-            if matches!(*key, "InitiatorName" | "SessionType" | "TargetName" | "InitiatorAlias") {
+        // What is answered of the first burst depends on the longest one, wherever that stands.
+        let (first_burst, others): (Vec<_>, Vec<_>) =
+            pairs.iter().copied().partition(|(key, _)| *key == "FirstBurstLength");
+        for (key, value) in others.into_iter().chain(first_burst) {
+            if matches!(key, "InitiatorName" | "SessionType" | "TargetName" | "InitiatorAlias") {
                 continue;
             }
             let discovery = self.identity.target.is_none();

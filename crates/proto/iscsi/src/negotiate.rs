@@ -16,6 +16,8 @@ pub struct Operational {
     pub max_burst: u32,
     /// The most that comes unasked with a command, in bytes.
     pub first_burst: u32,
+    /// What the initiator was answered of it, if it asked.
+    pub(crate) first_burst_answered: Option<u32>,
     /// Nothing comes in Data-Out unasked.
     pub initial_r2t: bool,
     /// Data may come within a command.
@@ -37,6 +39,7 @@ impl Default for Operational {
             send_segment: 8192,
             max_burst: 262_144,
             first_burst: 65_536,
+            first_burst_answered: None,
             initial_r2t: true,
             immediate_data: true,
             max_outstanding_r2t: 1,
@@ -74,9 +77,18 @@ impl Operational {
                 }
                 _ => answer(REJECT),
             },
-            "MaxBurstLength" if !discovery => Self::least(value, BURST_BYTES, 512, &mut self.max_burst),
+            // FirstBurstLength must not exceed MaxBurstLength (RFC 7143, section 13.14). What was answered holds: where it is too late for that, the longest burst stays what it is.
+            "MaxBurstLength" if !discovery => match (number(value), self.first_burst_answered) {
+                (Some(bytes), Some(first)) if bytes < first => answer(REJECT),
+                _ => Self::least(value, BURST_BYTES, 512, &mut self.max_burst),
+            },
             "FirstBurstLength" if !discovery => {
-                Self::least(value, FIRST_BURST_BYTES, 512, &mut self.first_burst)
+                let most = FIRST_BURST_BYTES.min(self.max_burst);
+                let outcome = Self::least(value, most, 512, &mut self.first_burst);
+                if outcome != answer(REJECT) {
+                    self.first_burst_answered = Some(self.first_burst);
+                }
+                outcome
             }
             "MaxConnections" if !discovery => Self::least(value, 1, 1, &mut 1),
             "MaxOutstandingR2T" if !discovery => Self::least(value, 1, 1, &mut self.max_outstanding_r2t),

@@ -47,6 +47,10 @@ impl Gatekeeper for Gate {
         self.proved += 1;
     }
 
+    fn has_session(&mut self, isid: &[u8; 6], tsih: u16) -> bool {
+        *isid == [0, 2, 0x3d, 0, 0, 1] && tsih == 7
+    }
+
     fn establish(&mut self, _: &Identity) -> Result<u16, LoginError> {
         Ok(1)
     }
@@ -269,7 +273,9 @@ fn logins_that_make_no_sense_are_refused_with_the_right_status() {
     ));
     fails(request(3, 3, true), &NAMES, 0x0200);
     fails(request(1, 1, true), &NAMES, 0x0200);
-    fails(Header { lun: [0, 2, 0x3d, 0, 0, 1, 0, 5], ..request(1, 3, true) }, &NAMES, 0x0206);
+    fails(Header { lun: [0, 2, 0x3d, 0, 0, 1, 0, 7], ..request(1, 3, true) }, &NAMES, 0x0206);
+    fails(Header { lun: [0, 2, 0x3d, 0, 0, 1, 0, 5], ..request(1, 3, true) }, &NAMES, 0x020a);
+    fails(Header { lun: [0, 2, 0x3d, 0, 0, 2, 0, 7], ..request(1, 3, true) }, &NAMES, 0x020a);
     fails(Header { detail: [1, 1], ..request(1, 3, true) }, &NAMES, 0x0205);
     fails(Header::new(opcode::SCSI_COMMAND, 1), &[], 0x0200);
 }
@@ -322,6 +328,29 @@ fn first_burst_is_within_the_longest_one_whatever_is_offered_first() {
     let (step, ..) = send(&mut Login::default(), &mut gate, request(1, 3, true), &all);
     let Step::Done(login) = step else { panic!("{step:?}") };
     assert_eq!((login.operational.first_burst, login.operational.max_burst), (4096, 4096));
+}
+
+#[test]
+fn first_burst_that_is_answered_is_what_holds_and_never_above_the_longest_one() {
+    let (first, longest) = (("FirstBurstLength", "65536"), ("MaxBurstLength", "32768"));
+    for keys in [[first, longest], [longest, first]] {
+        let all: Vec<_> = NAMES.into_iter().chain(keys).collect();
+        let (step, _, answers) = send(&mut Login::default(), &mut Gate::default(), request(1, 3, true), &all);
+        let Step::Done(login) = step else { panic!("{step:?}") };
+        let answered = |key: &str| {
+            let found = answers.iter().find(|(known, _)| known == key);
+            found.and_then(|(_, value)| value.parse::<u32>().ok())
+        };
+        assert_eq!((answered("FirstBurstLength"), answered("MaxBurstLength")), (Some(32768), Some(32768)));
+        assert_eq!((login.operational.first_burst, login.operational.max_burst), (32768, 32768));
+    }
+    // In requests of their own the first one is answered before the other is known.
+    let mut operational = Operational::default();
+    assert_eq!(operational.offer(first.0, first.1, false), Outcome::Answer("65536".to_owned()));
+    assert_eq!(operational.offer(longest.0, longest.1, false), Outcome::Answer("Reject".to_owned()));
+    operational.settle();
+    assert_eq!(operational.first_burst, 65536);
+    assert!(operational.first_burst <= operational.max_burst);
 }
 
 fn command(tag: u32, number: u32, flags: u8, expected: u32, immediate: usize) -> Header {

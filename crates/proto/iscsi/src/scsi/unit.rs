@@ -444,7 +444,8 @@ impl LogicalUnit {
     }
 
     fn need_medium(&self) -> Result<(), Sense> {
-        if self.loaded { Ok(()) } else { Err(Sense::NO_MEDIUM) }
+        // What is shorter than a block has none, and no capacity says so: the least is one block.
+        if self.loaded && self.geometry.blocks > 0 { Ok(()) } else { Err(Sense::NO_MEDIUM) }
     }
 
     fn writable(&self) -> Result<(), Sense> {
