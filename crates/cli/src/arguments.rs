@@ -789,16 +789,30 @@ pub enum Mirror {
         #[command(flatten)]
         decision: Decision,
     },
-    /// On the source: let a mirror take over with `reverse`, within some time. A source that a mirror was made of gets its role back without that
+    /// On the source: let one mirror take over with `reverse` or `failback`
     AllowReverse {
         /// The volume
         volume: String,
+        /// The mirror as `cairn status --json` names it, or how that begins
+        #[arg(long, value_name = "NAME")]
+        mirror: Option<String>,
         /// Within this time
         #[arg(long = "for", value_name = "TIME", default_value = "15m")]
         length: Interval,
         /// No longer
         #[arg(long, conflicts_with = "length")]
         off: bool,
+    },
+    /// Lift the locks of a mirror's snapshots for a while, with its lock key
+    Unlock {
+        /// The mirror
+        name: String,
+        /// The file that was named when the lock key was set
+        #[arg(long, value_name = "FILE")]
+        lock_key: PathBuf,
+        /// For so long; 0s puts the locks in force again
+        #[arg(long = "for", value_name = "TIME", default_value = "15m")]
+        length: Interval,
     },
     /// Change the roles without loss: the source stops, its last changes are brought, and this side, the destination, takes writes
     Reverse {
@@ -859,9 +873,14 @@ pub struct When {
     /// The time zone of the expression and of the hours of --limit, such as Europe/Berlin; UTC when not given
     #[arg(long, value_name = "ZONE")]
     pub zone: Option<String>,
-    /// Snapshots of the source stay here for so long whatever becomes of them there, such as 30d: an update that would take one away is refused; `off` for none
+    /// Keep each snapshot for so long, such as 30d; `off` for later ones
+    ///
+    /// Neither the source nor a command here deletes a snapshot before.
     #[arg(long, value_name = "TIME")]
     pub lock: Option<Setting>,
+    /// A file with a secret that lifts locks before their time
+    #[arg(long, value_name = "FILE")]
+    pub lock_key: Option<PathBuf>,
 }
 
 /// How the link of a mirror to its source is used.

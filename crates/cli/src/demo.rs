@@ -153,6 +153,7 @@ impl Story {
             cron: None,
             zone: None,
             lock_ms: None,
+            lock_key: None,
             devices: Vec::new(),
             log_device: None,
             history: None,

@@ -97,6 +97,7 @@ fn mirror_of_a_source_from_a_backup_takes_over_and_the_backup_follows_it() {
     });
     source.good(&["mirror", "resync", "vol0", "--discard-divergent", "--yes"]);
     assert_eq!(content(&source), newest);
+    destination.good(&["mirror", "allow-reverse", "vol0"]);
     source.good(&["mirror", "failback", "vol0"]);
     // Said once more, it does not send its owner to fail the other side over.
     let message = source.bad(13, "wrong-role", &["mirror", "failback", "vol0"]);

@@ -127,6 +127,7 @@ fn continuous_mirror_keeps_following_over_changes_of_role() {
     poll("the old source hears of it", || {
         source.json(&["status"])["problems"].to_string().contains("was failed over to")
     });
+    destination.good(&["mirror", "allow-reverse", "vol0"]);
     source.good(&["mirror", "failback", "vol0", "--discard-divergent", "--yes"]);
     assert_eq!(content(&source)[0], 51);
     write(&source, 0, 52, 64 << 10);

@@ -31,6 +31,7 @@ serve destination
 at destination lun create vol0/more --size 1M
 serve source --mirror 10.77.0.1:7500 --advertise 10.77.0.1:7500
 for _ in $(seq 1500); do at source status --json | grep -q 'was failed over to 10.77.0.1:7420' && break; sleep 0.02; done
+at destination mirror allow-reverse vol0
 at source mirror failback vol0 --discard-divergent --yes
 at source lun list vol0 | grep -q more
 at destination mirror update vol0

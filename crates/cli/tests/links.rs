@@ -383,7 +383,12 @@ fn cron_lock_and_tokens_hold_what_they_say() {
     let expires = invited["expires_ms"].as_u64().unwrap();
     assert!((14 * 60_000..=15 * 60_000).contains(&(expires - now)), "15 minutes");
     let word = invited["token"].as_str().unwrap();
-    let nightly = ["--cron", "30 2 * * *", "--zone", "Europe/Berlin", "--lock", "30d"];
+    let key = dir.path().join("lock.key");
+    std::fs::write(&key, "a secret of enough bytes\n").unwrap();
+    let key = key.to_str().unwrap();
+    let nightly = [
+        "--cron", "30 2 * * *", "--zone", "Europe/Berlin", "--lock", "30d", "--lock-key", key,
+    ];
     destination.good(&[&["mirror", "create", "vol0", word][..], &nightly].concat());
     let shown = status(&destination);
     assert_eq!((&shown["cron"], &shown["zone"]), (&"30 2 * * *".into(), &"Europe/Berlin".into()));
@@ -405,7 +410,10 @@ fn cron_lock_and_tokens_hold_what_they_say() {
     assert!(message.contains("payroll") && message.contains("locked"), "{message}");
     assert_eq!(status(&destination)["state"], "diverged");
     assert!(destination.good(&["snapshot", "list", "vol0"]).contains("payroll"));
+    // A lock that is taken off counts for what comes later.
     destination.good(&["mirror", "set", "vol0", "--lock", "off", "--every", "1d"]);
+    let advice = destination.advice(13, &["mirror", "update", "vol0"]);
+    destination.follow(&advice.replace("FILE", key), "unlock");
     destination.good(&["mirror", "update", "vol0"]);
     assert!(!destination.good(&["snapshot", "list", "vol0"]).contains("payroll"));
     assert_eq!(content(&destination), content(&source));

@@ -424,6 +424,26 @@ fn stalled_transfers_are_seen_ended_aborted_and_paused() {
 }
 
 #[test]
+fn aborted_transfer_ends_with_130() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_source, destination, relay, token) = stuck(dir.path(), 8 * MIB as i64);
+    let mut create = begin(&destination, &relay, &token);
+    destination.good(&["mirror", "abort", "vol0"]);
+    assert_eq!(create.wait().unwrap().code(), Some(130));
+    for _ in 0..4 {
+        relay.left.store(MIB as i64, std::sync::atomic::Ordering::SeqCst);
+        let mut update = cairn();
+        update.args(["mirror", "update", "vol0", "--json", "--data"]).arg(&destination.data);
+        let update = update.stdout(std::process::Stdio::piped()).spawn().unwrap();
+        wait_for(&destination, "state", "transferring-baseline");
+        destination.good(&["mirror", "abort", "vol0"]);
+        let ended = update.wait_with_output().unwrap();
+        let said = running::refused(&ended, 130, "interrupted", &["mirror", "update", "vol0"]);
+        assert!(said.contains("was aborted") && !said.contains("http"), "{said}");
+    }
+}
+
+#[test]
 fn what_is_set_while_a_mirror_connects_holds_for_what_comes_of_that() {
     let dir = tempfile::tempdir().unwrap();
     let (source, destination, relay, token) = stuck(dir.path(), i64::MAX / 2);

@@ -395,3 +395,18 @@ fn mirror_that_may_not_take_over_takes_nothing_from_a_dump_that_was_cut() {
     server.good(&["image", "dump", "v", "--resume"]);
     server.good(&delete);
 }
+
+#[test]
+fn volume_is_not_deleted_while_a_dump_of_it_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server_with_disk(dir.path());
+    let file = path(dir.path(), "dump");
+    let dump = begun(&server, &["--to", &file], &file, MIB);
+    for end in ["--yes", "-n"] {
+        let message = server.bad(11, "busy", &["volume", "delete", "v", end]);
+        assert!(message.contains("a dump of it runs"), "{message}");
+    }
+    quick_again(&server);
+    assert!(dump.wait_with_output().unwrap().status.success());
+    server.good(&["volume", "delete", "v", "--yes"]);
+}

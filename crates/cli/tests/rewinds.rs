@@ -403,6 +403,7 @@ fn mirror_that_was_failed_over_and_failed_back_is_rewound() {
     destination.good(&["mirror", "update", "vol0"]);
     destination.good(&["mirror", "failover", "vol0", "--yes"]);
     write(&destination, "vol0/db", 3);
+    destination.good(&["mirror", "allow-reverse", "vol0"]);
     // The source hears of it within seconds.
     let deadline = Instant::now() + PATIENCE;
     while !source.run(&["mirror", "failback", "vol0", "--discard-divergent", "--yes"]).status.success() {

@@ -126,6 +126,11 @@ fn old_source_comes_back_learns_of_the_failover_is_resynced_and_gets_its_role_ba
 
     write(&destination, 3 << 20, 5, 64 << 10);
     let before = content(&destination);
+    // The failover was its owner's, and only that owner gives the role away.
+    let advice = source.advice(12, &["mirror", "failback", "vol0"]);
+    write(&destination, 2 << 20, 5, 4096);
+    let before = [&before[..2 << 20], &[5; 4096], &before[(2 << 20) + 4096..]].concat();
+    destination.follow(&advice, "allow-reverse");
     let back = source.good(&["mirror", "failback", "vol0"]);
     assert!(back.contains("vol0 (here, source)"), "{back}");
     assert_eq!(content(&source), before);
@@ -414,6 +419,150 @@ fn source_that_gave_its_role_away_takes_it_back_when_the_other_side_is_gone() {
     source.kill();
     source.restart();
     destination.bad(12, "peer-refused", &["mirror", "reverse", "vol0", "--yes"]);
+}
+
+#[test]
+fn consent_is_for_the_mirror_that_it_names_and_for_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, meant) = pair(dir.path());
+    let other = Running::start(dir.path(), "other");
+    other.good(&["mirror", "create", "vol0", &source.invite()]);
+    let name = |mirror: &Running| status(mirror)["source_name"].as_str().unwrap().to_owned();
+    // Of several the owner has to say which, and each is named.
+    let asked = source.bad(2, "usage", &["mirror", "allow-reverse", "vol0"]);
+    assert!(asked.contains(&name(&meant)) && asked.contains(&name(&other)), "{asked}");
+    source.follow(&source.advice(2, &["mirror", "allow-reverse", "vol0"]), "allow-reverse");
+    source.good(&["mirror", "allow-reverse", "vol0", "--off"]);
+    source.bad(10, "not-found", &["mirror", "allow-reverse", "vol0", "--mirror", "nobody"]);
+    let allowed = source.json(&["mirror", "allow-reverse", "vol0", "--mirror", &name(&meant)[..12]]);
+    assert_eq!(allowed["mirror"], name(&meant));
+    other.bad(12, "peer-refused", &["mirror", "reverse", "vol0", "--yes"]);
+    write(&source, 0, 7, 4096);
+    meant.good(&["mirror", "reverse", "vol0", "--yes"]);
+    write(&meant, 0, 8, 4096);
+}
+
+#[test]
+fn old_source_gets_its_role_back_after_a_failover_only_if_the_new_source_allows_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, destination) = pair(dir.path());
+    // As planned, back and forth: the source that the mirror was made of needs no further consent.
+    source.good(&["mirror", "allow-reverse", "vol0"]);
+    destination.good(&["mirror", "reverse", "vol0", "--yes"]);
+    source.good(&["mirror", "failback", "vol0"]);
+    destination.good(&["mirror", "failover", "vol0", "--yes"]);
+    write(&destination, 0, 9, 4096);
+    poll("the old source hears of it", || {
+        source.json(&["status"])["problems"].to_string().contains("was failed over to")
+    });
+    let failback = ["mirror", "failback", "vol0", "--discard-divergent", "--yes"];
+    for _ in 0..2 {
+        source.bad(12, "peer-refused", &failback);
+        source.bad(12, "peer-refused", &["mirror", "reverse", "vol0", "--yes"]);
+        write(&destination, 0, 10, 4096);
+    }
+    // Nor after a restart, and a consent of the other side is none.
+    destination.good(&["mirror", "allow-reverse", "vol0", "--for", "5m"]);
+    destination.good(&["mirror", "allow-reverse", "vol0", "--off"]);
+    destination.follow(&source.advice(12, &failback), "allow-reverse");
+    source.good(&failback);
+    assert_eq!(content(&source)[..4096], [10; 4096]);
+    write(&source, 0, 11, 4096);
+}
+
+/// Commands for a mirror, on the side that takes writes.
+const FOR_A_MIRROR: [&[&str]; 7] = [
+    &["mirror", "update", "vol0"],
+    &["mirror", "pause", "vol0"],
+    &["mirror", "set", "vol0", "--every", "5m"],
+    &["mirror", "verify", "vol0"],
+    &["mirror", "delete", "vol0", "--yes"],
+    &["mirror", "delete", "vol0", "-n"],
+    &["mirror", "reverse", "vol0", "-n"],
+];
+
+#[test]
+fn source_that_took_its_role_back_says_so_and_advises_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, destination) = pair(dir.path());
+    source.good(&["mirror", "allow-reverse", "vol0"]);
+    destination.good(&["mirror", "reverse", "vol0", "--yes"]);
+    // A good change is no problem, on either side and at any moment.
+    for server in [&source, &destination] {
+        assert_eq!(server.json(&["status"])["problems"], serde_json::json!([]));
+    }
+    source.good(&["mirror", "failback", "vol0"]);
+    for server in [&source, &destination] {
+        assert_eq!(server.json(&["status"])["problems"], serde_json::json!([]));
+    }
+    for command in FOR_A_MIRROR {
+        let message = source.bad(13, "wrong-role", command);
+        assert!(message.contains("`vol0` is the source here"), "{command:?}: {message}");
+        let advice = source.advice(13, command);
+        assert!(advice.contains("run the command on the server at"), "{command:?}: {advice}");
+    }
+    write(&source, 0, 9, 4096);
+    // One that was failed over, and that nobody follows yet, says that.
+    destination.good(&["mirror", "failover", "vol0", "--yes"]);
+    for command in FOR_A_MIRROR {
+        let message = destination.bad(13, "wrong-role", command);
+        assert!(message.contains("was failed over"), "{command:?}: {message}");
+    }
+}
+
+#[test]
+fn dry_runs_are_refused_as_the_commands_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, destination) = pair(dir.path());
+    source.good(&["snapshot", "create", "vol0@kept"]);
+    source.good(&["snapshot", "hold", "vol0@kept"]);
+    destination.good(&["mirror", "update", "vol0"]);
+    let _connected = source.disk("vol0/db");
+    for (server, command) in [
+        (&destination, &["volume", "delete", "vol0"][..]),
+        (&destination, &["snapshot", "delete", "vol0@kept"]),
+        (&destination, &["snapshot", "rollback", "vol0@kept"]),
+        (&source, &["volume", "delete", "vol0"]),
+        (&source, &["snapshot", "delete", "vol0@kept"]),
+        (&source, &["mirror", "delete", "vol0"]),
+        (&source, &["mirror", "reverse", "vol0"]),
+    ] {
+        let outcome = |end: &str| {
+            let output = server.run(&[command, &["--json", end]].concat());
+            (output.status.code(), String::from_utf8(output.stdout).unwrap())
+        };
+        let (real, dry) = (outcome("--yes"), outcome("-n"));
+        assert_eq!(real, dry, "{command:?}");
+        assert_ne!(real.0, Some(0), "{command:?}");
+    }
+    let message = source.bad(2, "usage", &["snapshot", "create", "vol0@mirror.x"]);
+    assert!(message.contains("must not begin with `mirror.`"), "{message}");
+}
+
+#[test]
+fn old_source_follows_no_address_that_its_owner_has_not_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut source = Running::start(dir.path(), "source");
+    source.stay();
+    source.good(&["volume", "create", "vol0", "--size", "64M"]);
+    source.good(&["lun", "create", "vol0/db", "--size", "4M"]);
+    write(&source, 0, 1, 4096);
+    // It says that it is reached on another machine than the one that it connects from.
+    let elsewhere = ["--mirror", "127.0.0.1:0", "--advertise", "127.9.9.9:7420"];
+    let destination = Running::start_with(dir.path(), "destination", &elsewhere);
+    destination.good(&["mirror", "create", "vol0", &source.invite(), "--every", "1s"]);
+    source.good(&["mirror", "allow-reverse", "vol0"]);
+    destination.good(&["mirror", "reverse", "vol0", "--yes"]);
+    write(&destination, 0, 2, 4096);
+    let problems = source.json(&["status"])["problems"].to_string();
+    assert!(problems.contains("127.9.9.9:7420") && problems.contains("never seen it there"), "{problems}");
+    let advice = source.advice(12, &["mirror", "update", "vol0"]);
+    assert!(advice.contains("cairn mirror resync vol0 --from 127.9.9.9:7420"), "{advice}");
+    // Its owner says where it is, and it follows from then on.
+    let real = destination.json(&["status"])["mirror"].as_str().unwrap().to_owned();
+    source.good(&["mirror", "resync", "vol0", "--from", &real]);
+    assert_eq!(content(&source), content(&destination));
+    source.good(&["mirror", "update", "vol0"]);
 }
 
 #[test]

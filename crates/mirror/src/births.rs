@@ -4,8 +4,12 @@
 //! it counts how old it is by the source's clock alone, and no more than has passed here since the update before was asked for, as that did not bring it yet. In doubt a snapshot is
 //! younger than it is: it stays for longer.
 //!
-//! Of a first image nothing is known but what the source says. A clock of this side that is set takes the births along, as the time that has passed is told by the one that is never set; but one that is set forward
-//! while nothing runs here ends a lock sooner.
+//! Of a first image nothing is known but what the source says. The clock of this side that is never set measures the time
+//! that passes while the program runs; a wall clock that is set moves the births along. Over a stop of the program there is
+//! only the wall clock, which may have been put forward: of a stop no more than [`STOPPED_MAX`] counts, and nothing when the
+//! clock was put back.
+//!
+//! A lock that was in force while a snapshot was here stays with it: a shorter one counts for later snapshots only.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,8 +21,8 @@ use cairn_volume::Volume;
 
 use crate::lag::Contact;
 
-/// A clock that differs by more from what has passed was set: a minute.
-const SET: i128 = 60_000_000_000;
+/// The longest stop of the program that counts for a lock, in nanoseconds: a day. A longer one makes a lock longer.
+const STOPPED_MAX: i128 = 86_400_000_000_000;
 
 /// When a snapshot was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +33,39 @@ pub struct Birth {
     pub created: Timestamp,
     /// By this side's clock.
     pub at: Timestamp,
+    /// How long it stays from then on, whatever becomes of it at the source; none without a lock.
+    pub lock: Option<Duration>,
+}
+
+/// A snapshot whose lock is in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Locked {
+    /// Which.
+    pub snapshot: SnapshotId,
+    /// Its name.
+    pub name: String,
+    /// For how long it stays from now on.
+    pub left: Duration,
+}
+
+impl Birth {
+    /// The locks of snapshots that were in force when the clock showed `looked`, and are at `now`: of a volume that is not
+    /// open, of whose snapshots only the numbers are known.
+    pub fn left(births: &[Self], looked: Timestamp, now: Timestamp) -> Vec<Locked> {
+        let left = |birth: &Self| {
+            let at = shifted(birth.at, uncounted(looked, now));
+            let left = birth.lock?.saturating_sub(now.since(at));
+            let name = format!("number {}", birth.snapshot.0);
+            (!left.is_zero()).then_some(Locked { snapshot: birth.snapshot, name, left })
+        };
+        births.iter().filter_map(left).collect()
+    }
+}
+
+/// How much of a stop of the program does not count for a lock, in nanoseconds; below 0 for a clock that was put back.
+fn uncounted(looked: Timestamp, now: Timestamp) -> i128 {
+    let stopped = i128::from(now.0) - i128::from(looked.0);
+    stopped - stopped.clamp(0, STOPPED_MAX)
 }
 
 /// The births of the snapshots that owners made; those of mirrors come and go.
@@ -49,18 +86,21 @@ impl Births {
             None => entry.root.created,
         };
         let looked = Some(both(volume));
-        Self { known: each(volume, |entry| at(entry)), asked: received(volume), looked }
+        Self { known: each(volume, |entry| (at(entry), None)), asked: received(volume), looked }
     }
 
-    /// As it was written down. Of what arrived since the latest moment counts at which it can have been made.
-    pub(crate) fn remembered(volume: &Volume, births: &[Birth]) -> Self {
+    /// As it was written down, when this side's clock showed `looked`. Of what arrived since the latest moment counts at which it can have been made.
+    pub(crate) fn remembered(volume: &Volume, births: &[Birth], looked: Option<Timestamp>) -> Self {
+        let uncounted = looked.map_or(0, |looked| uncounted(looked, volume.clock().now()));
         let births: BTreeMap<SnapshotId, Birth> =
             births.iter().map(|birth| (birth.snapshot, *birth)).collect();
         let asked = received(volume);
         let at = |entry: &SnapshotEntry| {
             let known = births.get(&entry.id).filter(|birth| birth.created == entry.root.created);
-            known.map(|birth| birth.at).or(asked).unwrap_or(entry.root.created)
+            let at = known.map(|birth| birth.at).or(asked).unwrap_or(entry.root.created);
+            (shifted(at, uncounted), known.and_then(|birth| birth.lock))
         };
+        let asked = asked.map(|asked| shifted(asked, uncounted));
         Self { known: each(volume, |entry| at(entry)), asked, looked: Some(both(volume)) }
     }
 
@@ -75,15 +115,20 @@ impl Births {
         let Some((at, since)) = before else { return };
         let expected = i128::from(at.0) + passed.saturating_sub(since).as_nanos().cast_signed();
         let ahead = i128::from(now.0) - expected;
-        if ahead.abs() <= SET {
-            return;
-        }
-        let shifted = |at: Timestamp| {
-            let at = (i128::from(at.0) + ahead).clamp(0, i128::from(u64::MAX));
-            Timestamp(u64::try_from(at).unwrap_or(u64::MAX))
-        };
-        self.known.values_mut().for_each(|birth| birth.at = shifted(birth.at));
-        self.asked = self.asked.map(shifted);
+        self.known.values_mut().for_each(|birth| birth.at = shifted(birth.at, ahead));
+        self.asked = self.asked.map(|asked| shifted(asked, ahead));
+    }
+
+    /// What is here stays for no less than that.
+    pub(crate) fn lock(&mut self, lock: Duration) {
+        self.known.values_mut().for_each(|birth| birth.lock = birth.lock.max(Some(lock)));
+    }
+
+    /// For how long a snapshot that is here stays from now on, by its own lock or by `lock`.
+    pub(crate) fn left(&self, entry: &SnapshotEntry, now: Timestamp, lock: Option<Duration>) -> Duration {
+        let own = self.known.get(&entry.id).filter(|birth| birth.created == entry.root.created);
+        let lock = own.and_then(|birth| birth.lock).max(lock).unwrap_or_default();
+        lock.saturating_sub(now.since(self.of(entry)))
     }
 
     /// When a snapshot that is here was made.
@@ -92,17 +137,23 @@ impl Births {
         known.map_or(entry.root.created, |birth| birth.at)
     }
 
-    /// An image has arrived, which was asked for at `asked`; the source's clock showed `theirs` when it answered.
-    pub(crate) fn arrived(&mut self, volume: &Volume, asked: Timestamp, theirs: Timestamp) {
+    /// An image has arrived under `lock`, which was asked for at `asked`; the source's clock showed `theirs` when it answered.
+    pub(crate) fn arrived(
+        &mut self,
+        volume: &Volume,
+        (asked, theirs): (Timestamp, Timestamp),
+        lock: Option<Duration>,
+    ) {
         let now = volume.clock().now();
         let (before_this, known) = (self.asked, std::mem::take(&mut self.known));
         let at = |entry: &SnapshotEntry| {
             let same = known.get(&entry.id).filter(|birth| birth.created == entry.root.created);
             let by_theirs = before(now, theirs, entry.root.created);
-            same.map_or_else(
+            let at = same.map_or_else(
                 || before_this.map_or(by_theirs, |earliest| by_theirs.max(earliest)).min(now),
                 |birth| birth.at,
-            )
+            );
+            (at, same.and_then(|birth| birth.lock).max(lock))
         };
         self.known = each(volume, |entry| at(entry));
         self.asked = Some(asked);
@@ -125,9 +176,20 @@ fn received(volume: &Volume) -> Option<Timestamp> {
     (cursor.snapshot.0 != 0 && cursor.received != Cursor::OWN).then_some(cursor.received)
 }
 
-fn each(volume: &Volume, at: impl Fn(&SnapshotEntry) -> Timestamp) -> BTreeMap<SnapshotId, Birth> {
+fn each(
+    volume: &Volume,
+    birth: impl Fn(&SnapshotEntry) -> (Timestamp, Option<Duration>),
+) -> BTreeMap<SnapshotId, Birth> {
     let entries = volume.snapshot_entries();
     let own = entries.iter().filter(|entry| !entry.name.starts_with(MIRROR_PREFIX));
-    own.map(|entry| (entry.id, Birth { snapshot: entry.id, created: entry.root.created, at: at(entry) }))
-        .collect()
+    own.map(|entry| {
+        let (at, lock) = birth(entry);
+        (entry.id, Birth { snapshot: entry.id, created: entry.root.created, at, lock })
+    })
+    .collect()
+}
+
+fn shifted(at: Timestamp, by: i128) -> Timestamp {
+    let at = (i128::from(at.0) + by).clamp(0, i128::from(u64::MAX));
+    Timestamp(u64::try_from(at).unwrap_or(u64::MAX))
 }

@@ -12,7 +12,7 @@ use cairn_format::{Role, SnapshotEntry};
 use cairn_stream::{Compression, Have, Keeps, MIRROR_PREFIX, Progress, StreamError, Threads, apply_keeping};
 use cairn_volume::{Receiver, Snapshot, Volume, VolumeError};
 
-use crate::births::{Birth, Births};
+use crate::births::{Birth, Births, Locked};
 use crate::client::{Client, began, unexpected};
 use crate::error::{MirrorError, NackReason, Refusal};
 use crate::keeper::{Keeper, Settles, Withheld};
@@ -142,6 +142,10 @@ pub(crate) struct Inner {
     /// When that was, by the clock that is never set; none when an earlier run of the program had it.
     heard: Option<Duration>,
     births: Births,
+    /// Of what arrives.
+    lock: Option<Duration>,
+    /// Until when the locks are lifted, by the clock that is never set.
+    lifted: Option<Duration>,
     /// An image that the source said it had never made, while it is shown: it came from a later time of the source than that is of.
     parted: Option<(SnapshotId, Checksum)>,
     relay: Option<Arc<Source>>,
@@ -192,6 +196,8 @@ impl Destination {
                 contact,
                 heard: None,
                 births,
+                lock: None,
+                lifted: None,
                 parted: None,
                 relay: None,
                 keeper: None,
@@ -201,12 +207,54 @@ impl Destination {
 
     /// When the snapshots that are here were made, by this side's clock: worth keeping across a restart, for a mirror with a lock.
     pub fn births(&self) -> Vec<Birth> {
-        self.inner.lock().births.list()
+        let births = &mut self.inner.lock().births;
+        births.follow(&self.volume);
+        births.list()
     }
 
-    /// What [`Destination::births`] said before a restart. Of what came after that was written down it is only known when the last image came.
-    pub fn remember_births(&self, births: &[Birth]) {
-        self.inner.lock().births = Births::remembered(&self.volume, births);
+    /// The snapshots that stay for a while, whatever becomes of them at the source and whatever lock is wanted by now; none while their locks are lifted.
+    pub fn locked(&self) -> Vec<Locked> {
+        if self.lifted().is_some() { Vec::new() } else { self.locked_ever() }
+    }
+
+    /// The same, also while their locks are lifted.
+    pub fn locked_ever(&self) -> Vec<Locked> {
+        let entries = self.volume.snapshot_entries();
+        let births = &mut self.inner.lock().births;
+        births.follow(&self.volume);
+        let now = self.volume.clock().now();
+        let left = entries.into_iter().map(|entry| (births.left(&entry, now, None), entry));
+        let locked = left.filter(|(left, entry)| !left.is_zero() && !entry.name.starts_with(MIRROR_PREFIX));
+        locked.map(|(left, entry)| Locked { snapshot: entry.id, name: entry.name, left }).collect()
+    }
+
+    /// Whether there is a snapshot that a lock can keep: those of mirrors come and go.
+    pub fn has_lockable(&self) -> bool {
+        self.volume.snapshot_entries().iter().any(|entry| !entry.name.starts_with(MIRROR_PREFIX))
+    }
+
+    /// Lifts the locks for so long.
+    pub fn lift_locks(&self, length: Duration) {
+        let ends = self.volume.clock().monotonic().saturating_add(length);
+        self.inner.lock().lifted = Some(ends);
+    }
+
+    /// For how long the locks are lifted from now on; none while they are in force.
+    pub fn lifted(&self) -> Option<Duration> {
+        let left = self.inner.lock().lifted?.saturating_sub(self.volume.clock().monotonic());
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// Snapshots that are here or arrive from now on stay for no less than so long. What was said before holds for what was here then.
+    pub fn set_lock(&self, lock: Option<Duration>) {
+        let inner = &mut self.inner.lock();
+        inner.lock = lock;
+        lock.into_iter().for_each(|lock| inner.births.lock(lock));
+    }
+
+    /// What [`Destination::births`] said before a restart, when this side's clock showed `looked`. Of what came after that was written down it is only known when the last image came.
+    pub fn remember_births(&self, births: &[Birth], looked: Option<Timestamp>) {
+        self.inner.lock().births = Births::remembered(&self.volume, births, looked);
     }
 
     /// The image that is shown and that the source said it had never made, with its content ([`root_digest`]): worth keeping across a restart. A source that was put back from a backup gives its
@@ -483,11 +531,10 @@ impl Destination {
             cairn_stream::Work { cancel: work.cancel, progress: &mut tell, threads: work.threads };
         self.inner.lock().births.follow(&self.volume);
         let (now, lock) = (self.volume.clock().now(), self.options().lock);
-        let births = lock.map(|_| self.inner.lock().births.clone());
+        let births = self.inner.lock().births.clone();
+        let lifted = self.lifted().is_some();
         let locked = |entry: &SnapshotEntry| {
-            let of = lock.zip(births.as_ref());
-            let young = of.is_some_and(|(lock, births)| now.since(births.of(entry)) < lock);
-            young && !entry.name.starts_with(MIRROR_PREFIX)
+            !lifted && !births.left(entry, now, lock).is_zero() && !entry.name.starts_with(MIRROR_PREFIX)
         };
         let withheld = RefCell::new(None);
         let admits = |snapshots: &[SnapshotEntry]| {
@@ -522,9 +569,10 @@ impl Destination {
             }
         };
         {
-            let births = &mut self.inner.lock().births;
-            births.follow(&self.volume);
-            births.arrived(&self.volume, asked, status.now);
+            let inner = &mut self.inner.lock();
+            let lock = inner.lock;
+            inner.births.follow(&self.volume);
+            inner.births.arrived(&self.volume, (asked, status.now), lock);
         }
         let told_at = self.volume.clock().monotonic();
         let confirmed = match client.ask(&Request::Ack { target, keep: self.kept() }) {

@@ -7,6 +7,8 @@ use cairn_base::{SnapshotId, VolumeId};
 use cairn_stream::StreamError;
 use cairn_volume::VolumeError;
 
+use crate::limits::{HELD_PER_PEER, MIRRORS_PER_PEER};
+
 /// Why a source says no.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
@@ -84,20 +86,24 @@ pub enum Refusal {
     /// A command that the source's owner has run around snapshots failed, and none was made.
     #[error("a command around snapshots of the source failed, and none was made: see `cairn status` there")]
     Hook,
+    /// One server has too many mirrors of a volume.
+    #[error("the source keeps at most {MIRRORS_PER_PEER} mirrors of a volume and {HELD_PER_PEER} snapshots for one server, and this server has as many")]
+    TooMany,
     /// A reason or request that one side does not know.
     #[error("the source does not know this request")]
     Unknown,
 }
 
 /// The number on the wire of the last [`Refusal`] that this version knows.
-pub const LAST_REFUSAL: u32 = 17;
+pub const LAST_REFUSAL: u32 = 18;
 
 impl Refusal {
     /// The same for a destination that knows those up to the number `last`: what it does not know it would call a version that does not match.
     pub fn for_who_knows(self, last: u32) -> Self {
         match self {
             // Its owner looks at `cairn status` of the source for that, too, which has the reason.
-            Refusal::NoRoom if last < LAST_REFUSAL => Refusal::Hook,
+            Refusal::NoRoom if last < 17 => Refusal::Hook,
+            Refusal::TooMany if last < 18 => Refusal::Hook,
             known => known,
         }
     }

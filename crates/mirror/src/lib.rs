@@ -21,6 +21,7 @@ mod follower;
 pub mod fuzzing;
 mod keeper;
 mod lag;
+mod limits;
 mod locks;
 mod message;
 mod offer;
@@ -38,7 +39,7 @@ mod tests;
 mod wire;
 
 pub use access::LunAccess;
-pub use births::Birth;
+pub use births::{Birth, Locked};
 pub use bundle::Bundle;
 pub use cairn_stream::{Compression, Helper, Own, Threads};
 pub use client::{Client, Provision};
@@ -50,6 +51,7 @@ pub use destination::{
 pub use error::{LAST_REFUSAL, MirrorError, NackReason, Refusal};
 pub use follower::{Follower, MirrorAtSource};
 pub use keeper::{Keeper, Withheld};
+pub use limits::{HELD_PER_PEER, MIRRORS_PER_PEER};
 pub use lag::{Contact, Lag, Loss, SourceStatus};
 pub use message::{HEIRS_MAX, PROTOCOL_VERSION};
 pub use offer::SourceVolumes;

@@ -755,6 +755,7 @@ fn put_refusal(body: Body, refusal: &Refusal) -> Body {
         Refusal::OtherGroup(group) => body.u32(15).text(group),
         Refusal::Circle => body.u32(16),
         Refusal::NoRoom => body.u32(17),
+        Refusal::TooMany => body.u32(18),
     }
 }
 
@@ -777,6 +778,7 @@ fn parse_refusal(parser: &mut Parser<'_>) -> Result<Refusal, MirrorError> {
         15 => Refusal::OtherGroup(parser.text()?),
         16 => Refusal::Circle,
         17 => Refusal::NoRoom,
+        18 => Refusal::TooMany,
         _ => Refusal::Unknown,
     })
 }

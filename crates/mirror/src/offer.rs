@@ -73,6 +73,11 @@ pub trait SourceVolumes {
         false
     }
 
+    /// A refusal in words that the other side knows.
+    fn in_words(&self, refusal: Refusal) -> Refusal {
+        refusal
+    }
+
     /// So many bytes more were sent of a volume. It may wait, for the sake of others.
     fn sent(&self, _volume: &str, _bytes: u64) {}
 

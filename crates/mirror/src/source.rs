@@ -33,6 +33,7 @@ use crate::roles::{Departure, handed_over, keep_for_spill};
 use crate::wire::{Frame, read_frame, write_frame};
 
 mod behind;
+mod places;
 pub(crate) use behind::status_of;
 use behind::whole_lag;
 
@@ -342,6 +343,10 @@ impl Source {
             ..Heard::default()
         };
         let is_known = self.followers.lock().contains_key(&key);
+        if let Err(refusal) = self.refuse_too_many(volume, &key) {
+            answer(stream, &Answer::Refused(volumes.in_words(refusal.clone())))?;
+            return Err(refusal.into());
+        }
         self.hear(volume, &prefix, &hears);
         let known = ask_began(stream, volume, &prefix, update)?;
         let mut prepared = Err(Refusal::Hook);
@@ -367,7 +372,7 @@ impl Source {
                 if !is_known && claim.check().is_ok() {
                     self.followers.lock().remove(&key);
                 }
-                answer(stream, &Answer::Refused(refusal.clone()))?;
+                answer(stream, &Answer::Refused(volumes.in_words(refusal.clone())))?;
                 return Err(refusal.into());
             }
         };
@@ -460,10 +465,14 @@ impl Source {
         drop(plan);
         let sent = match produced {
             Ok(produced) => produced.bytes,
-            Err(error) => return Err(give_up(volume, stream, error)),
+            Err(error) => {
+                gauge.broke();
+                return Err(give_up(volume, stream, error));
+            }
         };
-        match read_request(stream)? {
+        match read_request(stream).inspect_err(|_| gauge.broke())? {
             Request::Ack { target: acknowledged, keep } if acknowledged == target => {
+                gauge.came_through();
                 if sent < BUFFERED {
                     // The sockets took it at once: only now it is known how long it was on its way.
                     gauge.sent(sent, clock.monotonic().saturating_sub(began));
@@ -531,7 +540,9 @@ impl Source {
             // It was never made here: this volume was set back to an earlier copy, and what the mirror has may be nowhere else.
             return Err(Refusal::Diverged(update.shown));
         }
-        if let Some(base) = self.step_base(volume, update, prefix) {
+        // One that has too many is to let go of some first, as an update does.
+        let has_place = || places::refuse_too_many_held(volume, prefix).is_ok();
+        if let Some(base) = self.step_base(volume, update, prefix).filter(|_| has_place()) {
             match self.prepare_step(volume, update, prefix, &base) {
                 // A snapshot that it would let go of has a clone, or went meanwhile: an update sorts that out.
                 Err(refusal) => tracing::debug!(%refusal, "a step of a mirror becomes an update"),
@@ -586,6 +597,7 @@ impl Source {
             }
             return Ok(Err(status_of(volume, prefix, keep.unwrap_or_default(), None, since)?));
         }
+        places::refuse_too_many_held(volume, prefix)?;
         // By the maps as they are: after the snapshot they tell of that.
         let behind = since.map(|since| status_of(volume, prefix, SnapshotId(0), None, Some(since)));
         let mut behind = behind.transpose()?;

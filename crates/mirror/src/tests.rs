@@ -7,6 +7,7 @@ mod continuous;
 mod copies;
 mod harness;
 mod hostile;
+mod places;
 mod resume;
 mod roles;
 mod since;

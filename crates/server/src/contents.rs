@@ -70,13 +70,29 @@ impl Server {
         self.clear_left_dumps_of(open);
     }
 
-    pub(crate) fn delete_volume(&self, name: &str) -> Result<(), ServerError> {
+    /// Refuses what keeps a volume from being deleted.
+    pub(crate) fn check_delete_volume(&self, name: &str) -> Result<(), ServerError> {
         self.mirrors.refuse_if_followed(name)?;
+        self.mirrors.refuse_locked(name)?;
         self.devices.refuse_adopted(name, None)?;
+        self.refuse_while_dumped(name)?;
         if self.volumes.get(name).is_ok() {
             self.refuse_if_in_use(name, |export| export.volume == name)?;
             self.mounts.refuse_if_mounted(name, |volume, _| volume == name)?;
         }
+        self.volumes.refuse_if_cloned(name)
+    }
+
+    /// A dump that its volume is taken from would end without a word of why.
+    pub(crate) fn refuse_while_dumped(&self, name: &str) -> Result<(), ServerError> {
+        match self.jobs.is_running(&["image dump", "file dump"], name) {
+            true => Err(ServerError::Busy { name: name.to_owned(), by: "a dump of it runs" }),
+            false => Ok(()),
+        }
+    }
+
+    pub(crate) fn delete_volume(&self, name: &str) -> Result<(), ServerError> {
+        self.check_delete_volume(name)?;
         self.volumes.delete(name)?;
         self.mirrors.forget(name);
         self.drills.forget_volume(name);
@@ -259,7 +275,8 @@ impl Server {
         Ok(show_snapshot(volume, &snapshot))
     }
 
-    pub(crate) fn delete_snapshot(&self, volume: &str, name: &str) -> Result<api::Freed, ServerError> {
+    /// Refuses what keeps a snapshot from being deleted.
+    pub(crate) fn check_delete_snapshot(&self, volume: &str, name: &str) -> Result<Snapshot, ServerError> {
         let open = self.writable(volume)?;
         let snapshot = find_snapshot(&open, name)?;
         let full = format!("{volume}@{name}");
@@ -267,6 +284,17 @@ impl Server {
         self.mounts.refuse_if_mounted(&full, |of, snapshot| of == volume && snapshot == Some(name))?;
         self.refuse_if_held(volume, &snapshot)?;
         self.groups.refuse_needed(volume, name)?;
+        self.mirrors.refuse_locked_snapshot(volume, snapshot.id)?;
+        if open.volume.is_cloned(snapshot.id) {
+            let source = cairn_volume::VolumeError::Cloned(snapshot.id);
+            return Err(ServerError::Volume { volume: volume.to_owned(), source });
+        }
+        Ok(snapshot)
+    }
+
+    pub(crate) fn delete_snapshot(&self, volume: &str, name: &str) -> Result<api::Freed, ServerError> {
+        let snapshot = self.check_delete_snapshot(volume, name)?;
+        let (open, full) = (self.writable(volume)?, format!("{volume}@{name}"));
         open.refuse_without_room()?;
         let freed = open.volume.delete_snapshots(&[snapshot.id]).map_err(named(volume, &full))?;
         Ok(api::Freed { freed_bytes: freed * BLOCK_SIZE as u64 })
@@ -334,6 +362,7 @@ impl Server {
         // What it is needed for looks for it by its name.
         self.refuse_if_base(volume, name)?;
         self.groups.refuse_needed(volume, name)?;
+        self.mirrors.refuse_locked_snapshot(volume, snapshot.id)?;
         // The next start would look for it under the name by which it was mounted.
         let before = format!("{volume}@{name}");
         self.mounts.refuse_if_mounted(&before, |of, snapshot| of == volume && snapshot == Some(name))?;
@@ -403,6 +432,14 @@ impl Server {
         self.rollback(volume, name)
     }
 
+    /// Refuses what keeps one volume from being brought back to a snapshot.
+    pub(crate) fn check_rollback(&self, volume: &str, name: &str) -> Result<(), ServerError> {
+        self.groups.refuse_if_unfinished(volume)?;
+        find_snapshot(&*self.writable(volume)?, name)?;
+        self.devices.refuse_adopted(volume, None)?;
+        self.mounts.refuse_if_live(volume)
+    }
+
     pub(crate) fn rollback(&self, volume: &str, name: &str) -> Result<api::Snapshot, ServerError> {
         let open = self.writable(volume)?;
         let snapshot = find_snapshot(&open, name)?;
@@ -443,6 +480,7 @@ impl Server {
     ) -> Result<(HistoryView, Inspection), ServerError> {
         let name = open.name.as_str();
         let found = self.volumes.check_revert(open, at)?;
+        self.mirrors.refuse_going_back(name, &found.1)?;
         self.groups.refuse_alone(name)?;
         self.devices.refuse_adopted(name, None)?;
         self.mounts.refuse_if_mounted(name, |volume, _| volume == name)?;

@@ -356,7 +356,10 @@ impl Server {
             self.devices.check_unread(name.as_deref().unwrap_or_default())?;
         }
         let successor = match (kind.file, &name) {
-            ("mirror.json", Some(name)) => self.mirrors.of_nobody(name)?,
+            ("mirror.json", Some(name)) => {
+                self.mirrors.refuse_forgetting_locks(name, &state::previous(&path))?;
+                self.mirrors.of_nobody(name)?
+            }
             _ => None,
         };
         let kept = set_aside(&path, || match &successor {

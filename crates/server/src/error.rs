@@ -15,7 +15,9 @@ use cairn_volume::VolumeError;
 use crate::api::{ErrorBody, ErrorKind};
 
 mod remedy;
+mod roles;
 pub(crate) use remedy::{volume_kind, volume_next};
+pub use roles::RoleError;
 
 /// Why a request, or the start of a server, failed.
 #[derive(Debug, thiserror::Error)]
@@ -578,6 +580,9 @@ pub enum ServerError {
         /// Its name.
         volume: String,
     },
+    /// A role or a lock forbids it.
+    #[error(transparent)]
+    Role(#[from] RoleError),
     /// Not a token of this program.
     #[error("this is no invitation token")]
     InvalidToken,

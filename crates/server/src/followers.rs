@@ -3,12 +3,12 @@
 //! What a mirror needs is in the volume. `followers.json` says whose it is and how its owner wants it; what is lost of it is learnt again when
 //! the destination comes.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cairn_base::{BLOCK_SIZE, Checksum, Generation, SnapshotId, Timestamp, VolumeId};
-use cairn_mirror::{Departure, Follower, MirrorAtSource, Source};
+use cairn_mirror::{Departure, Follower, MIRRORS_PER_PEER, MirrorAtSource, Source};
 use cairn_volume::{Behind, VolumeError};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -313,6 +313,30 @@ fn follower(volume: &str, mirror: &MirrorAtSource, base: Option<String>) -> api:
             diverged_bytes: mirror.behind.map(|behind| behind.blocks * BLOCK_SIZE as u64),
         }),
     }
+}
+
+/// The problems that a peer has nearly as many mirrors of a volume as it can have.
+pub(crate) fn crowded(followers: &[api::Follower], leftovers: &[api::Leftover]) -> Vec<api::Problem> {
+    let followers = followers.iter().map(|one| (&one.volume, &one.name));
+    let leftovers = leftovers.iter().map(|one| (&one.volume, &one.name));
+    let mut mirrors: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+    for (volume, name) in followers.chain(leftovers) {
+        let peer = name.rsplit_once('-').map_or(name.as_str(), |(peer, _)| peer);
+        mirrors.entry((volume, peer)).or_default().push(name);
+    }
+    let many = mirrors.into_iter().filter(|(_, names)| names.len() >= MIRRORS_PER_PEER * 3 / 4);
+    let problem = |((volume, peer), names): ((&str, &str), Vec<&str>)| api::Problem {
+        subject: volume.to_owned(),
+        message: format!(
+            "the server {peer} has {} mirrors of it, and no more than {MIRRORS_PER_PEER} are kept for one server",
+            names.len()
+        ),
+        next: format!(
+            "let go of those that will not come again, such as `cairn mirror forget {volume} {}`; `cairn status --json` lists them",
+            names.first().copied().unwrap_or_default()
+        ),
+    };
+    many.map(problem).collect()
 }
 
 impl api::Follower {

@@ -791,7 +791,9 @@ impl Server {
         let snapshots = self.group_snapshots_and_for_whom(&group, &members);
         for name in self.superfluous(&group, &members, &snapshots)? {
             for member in &members {
-                if let Some(found) = member.snapshots.iter().find(|found| found.name == name) {
+                let found = member.snapshots.iter().find(|found| found.name == name);
+                let may_go = |id| self.mirrors.refuse_locked_snapshot(&member.open.name, id).is_ok();
+                if let Some(found) = found.filter(|found| may_go(found.id)) {
                     let deleted = member.open.volume.delete_snapshots(&[found.id]);
                     deleted.map_err(ServerError::volume(&member.open.name))?;
                 }

@@ -184,6 +184,13 @@ impl Jobs {
         self.records.lock().iter().for_each(|record| record.progress.cancel());
     }
 
+    /// True while one of these kinds runs on a subject.
+    pub(crate) fn is_running(&self, kinds: &[&str], subject: &str) -> bool {
+        let records = self.records.lock();
+        let is_it = |record: &Arc<Record>| record.subject == subject && kinds.contains(&record.kind);
+        records.iter().any(|record| is_it(record) && record.is_running())
+    }
+
     /// True while one runs.
     pub(crate) fn any_running(&self) -> bool {
         self.records.lock().iter().any(|record| record.is_running())

@@ -15,6 +15,7 @@ mod data_dir;
 mod destination;
 mod devices;
 mod drills;
+mod dry_runs;
 mod dumps;
 mod error;
 mod exports;

@@ -37,11 +37,13 @@ use crate::volumes::{OpenVolume, Volumes};
 pub(crate) use closed::is_mirror;
 pub(crate) use consent::Consent;
 use consent::Consents;
+pub(crate) use giving::Asker;
 use relation::{Asking, Claim, Live, Relation};
 use roles::{Change, Changed, Decision};
 use spread::Spread;
 use when::When;
 
+mod allowing;
 mod closed;
 mod commands;
 mod consent;
@@ -49,6 +51,7 @@ mod continuous;
 mod facing;
 mod giving;
 mod guards;
+mod locks;
 mod relation;
 mod rewind;
 mod roles;
@@ -95,6 +98,12 @@ pub(crate) struct Document {
     /// When the snapshots were made, by this server's clock, while there is a lock.
     #[serde(default)]
     births: Option<Vec<Born>>,
+    /// What this server's clock showed when they were written down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    births_ns: Option<u64>,
+    /// The digest of the secret that lifts locks before their time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    lock_key: Option<String>,
     /// What is shown, where the source said that it had never made that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     parted: Option<Parted>,
@@ -120,6 +129,10 @@ pub(crate) struct Document {
     /// Its owner made it a mirror of that source, which therefore gets its role back for the asking. Everybody else needs a word of the owner.
     #[serde(default = "by_origin")]
     origin: bool,
+    /// The other side said where it is reached when the roles changed, and nothing is connected to there before the owner
+    /// of this side has named that address.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    unseen: bool,
     /// The address of this machine from which the source is reached.
     #[serde(default)]
     facing: Option<IpAddr>,
@@ -199,11 +212,19 @@ struct Born {
     snapshot: u64,
     created_ns: u64,
     at_ns: u64,
+    /// How long it stays from then on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    lock_ms: Option<u64>,
 }
 
 impl From<Birth> for Born {
     fn from(birth: Birth) -> Self {
-        Self { snapshot: birth.snapshot.0, created_ns: birth.created.0, at_ns: birth.at.0 }
+        Self {
+            snapshot: birth.snapshot.0,
+            created_ns: birth.created.0,
+            at_ns: birth.at.0,
+            lock_ms: birth.lock.map(millis),
+        }
     }
 }
 
@@ -213,6 +234,7 @@ impl From<Born> for Birth {
             snapshot: SnapshotId(born.snapshot),
             created: Timestamp(born.created_ns),
             at: Timestamp(born.at_ns),
+            lock: born.lock_ms.map(Duration::from_millis),
         }
     }
 }
@@ -487,6 +509,7 @@ impl Mirrors {
                     mirrors.ask_for_access(&relation);
                     mirrors.tell_of_failover(&relation);
                     mirrors.ask_for_heir(&relation);
+                    mirrors.note_locks(&relation);
                 }
                 let mut asleep = mirrors.asleep.lock();
                 if !mirrors.ending.load(Ordering::Acquire) {
@@ -524,6 +547,7 @@ impl Mirrors {
         drop(self.asleep.lock());
         self.wake.notify_all();
         self.all().iter().for_each(|relation| relation.cut());
+        self.all().iter().for_each(|relation| self.save_locks(relation));
     }
 
     /// Begins an update, over a connection that is there already or a new one.
@@ -534,9 +558,7 @@ impl Mirrors {
         kind: &'static str,
         manner: Manner,
     ) -> Result<api::Job, ServerError> {
-        if relation.is_failed_over() {
-            return Err(ServerError::FailedOver { volume: relation.name.clone() });
-        }
+        self.refuse_taking_writes(relation)?;
         if self.ending.load(Ordering::Acquire) {
             return Err(ServerError::Ending);
         }
@@ -563,7 +585,7 @@ impl Mirrors {
             mirrors.follow_image(&mine.name);
             // The next run may have been due meanwhile.
             mirrors.look();
-            outcome.map(|()| Some(api::JobOutcome::Mirror(Box::new(mirrors.show(&mine)))))
+            outcome.map_err(|error| mine.as_aborted(error)).map(|()| Some(api::JobOutcome::Mirror(Box::new(mirrors.show(&mine)))))
         });
         if started.is_err() {
             relation.release();
@@ -582,6 +604,7 @@ impl Mirrors {
     ) -> Result<(), ServerError> {
         progress.phase("connecting");
         let document = relation.document.lock().clone();
+        document.refuse_unseen(&relation.name)?;
         let patience = document.stall(self.patience);
         let mut stream = match connected {
             Some(stream) => {
@@ -801,6 +824,8 @@ impl Document {
             relationship,
             contact: None,
             births: None,
+            births_ns: None,
+            lock_key: None,
             parted: None,
             sent_bytes: 0,
             updates: 0,
@@ -813,6 +838,7 @@ impl Document {
             link: Link::default(),
             lock_ms: None,
             origin: false,
+            unseen: false,
             facing: None,
         }
     }
@@ -820,8 +846,7 @@ impl Document {
     /// What is known of the source, and of what came from it.
     fn heard(&mut self, destination: &Destination) {
         self.contact = destination.contact().map(Heard::from);
-        let born = || destination.births().into_iter().map(Born::from).collect();
-        self.births = self.lock_ms.map(|_| born());
+        self.note_births(destination);
         let parted =
             |(image, root): (SnapshotId, Checksum)| Parted { image: image.0, root: roles::hex(root) };
         self.parted = destination.parted().map(parted);
@@ -837,7 +862,7 @@ impl Document {
         self.no_hold = before.no_hold;
         self.stall_ms = before.stall_ms;
         self.link = before.link.clone();
-        self.lock_ms = before.lock_ms;
+        self.locks_of(before);
         // Of that source alone: another one that its owner has let take over once needs a word again.
         self.origin = before.origin
             && before.fingerprint == self.fingerprint

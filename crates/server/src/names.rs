@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use crate::error::ServerError;
+use crate::error::{RoleError, ServerError};
 
 /// Longest name of a volume, LUN or snapshot, in bytes.
 pub(crate) const MAX_NAME: usize = 64;
@@ -23,10 +23,7 @@ pub(crate) fn check_snapshot(name: &str) -> Result<(), ServerError> {
     check("snapshot", name)?;
     let reserved = [cairn_stream::MIRROR_PREFIX, crate::images::DUMP_PREFIX, crate::dumps::DUMP_PREFIX];
     if reserved.iter().any(|prefix| name.starts_with(prefix)) {
-        return Err(ServerError::Invalid {
-            what: "the name of the snapshot",
-            rule: "it does not begin with `mirror.`, `image.` or `dump.`: such come and go with mirrors and dumps",
-        });
+        return Err(RoleError::ReservedName { name: name.to_owned() }.into());
     }
     Ok(())
 }

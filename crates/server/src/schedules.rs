@@ -296,9 +296,11 @@ impl Server {
             self.has_sessions(|export| export.volume == open.name && export.snapshot == name)
                 || !self.mounts.of(|volume, snapshot| volume == open.name && snapshot == name).is_empty()
         };
+        let locked = self.mirrors.locked(&open.name);
+        let is_locked = |snapshot: &Snapshot| locked.iter().any(|one| one.snapshot == snapshot.id);
         let gone: Vec<SnapshotId> = superfluous(plan, &snapshots)?
             .iter()
-            .filter(|snapshot| !is_open(snapshot) && !open.volume.is_cloned(snapshot.id))
+            .filter(|snapshot| !is_open(snapshot) && !is_locked(snapshot) && !open.volume.is_cloned(snapshot.id))
             .map(|snapshot| snapshot.id)
             .collect();
         if !gone.is_empty() {

@@ -22,7 +22,7 @@ use crate::devices::Devices;
 use crate::drills::Drills;
 use crate::error::ServerError;
 use crate::exports::{ExportTable, luns_of};
-use crate::followers::Followers;
+use crate::followers::{Followers, crowded};
 use crate::groups::Groups;
 use crate::handover::Handover;
 use crate::http;
@@ -349,6 +349,7 @@ impl Server {
         problems.extend(followers.iter().filter_map(parted));
         let now_ms = self.clock.now().0 / 1_000_000;
         problems.extend(followers.iter().filter_map(|follower| follower.unheard(now_ms)));
+        problems.extend(crowded(&followers, &leftovers));
         problems.extend(self.schedule_problems());
         problems.extend(self.state_problems());
         problems.extend(self.access_problems());

@@ -16,7 +16,7 @@ use crate::api::ErrorKind;
 use crate::error::{ServerError, volume_kind, volume_next};
 use crate::identity::Fingerprint;
 use crate::jobs::Progress;
-use crate::mirrors::Mirrors;
+use crate::mirrors::{Asker, Mirrors};
 use crate::peers::Peers;
 use crate::threads::{NO_THREAD_NEXT, Scoped};
 use crate::volumes::{Volumes, is_of_full_history};
@@ -46,7 +46,14 @@ pub(crate) struct Offered<'a> {
     pub(crate) last_refusal: u32,
 }
 
+/// Longest address that a peer may give for itself.
+const ADDRESS_MAX: usize = 300;
+
 impl Offered<'_> {
+    fn asker(&self) -> Asker {
+        Asker { certificate: self.certificate, host: self.host }
+    }
+
     /// Why a snapshot of a volume can't be made, or the like, in words that the peer knows.
     fn refusal_of(&self, volume: &str, error: &ServerError) -> Refusal {
         tracing::debug!(volume, %error, "what a mirror needs of its source was not begun");
@@ -70,6 +77,10 @@ impl SourceVolumes for Offered<'_> {
     }
 
     fn reachable(&self, address: &str) -> String {
+        let is_one = address.len() <= ADDRESS_MAX && address.bytes().all(|byte| byte.is_ascii_graphic());
+        if !is_one {
+            return String::new();
+        }
         match (address.strip_prefix(':'), self.host) {
             (Some(port), Some(std::net::IpAddr::V6(host))) => format!("[{host}]:{port}"),
             (Some(port), Some(host)) => format!("{host}:{port}"),
@@ -85,7 +96,7 @@ impl SourceVolumes for Offered<'_> {
         successor: &Successor,
         give: &mut GiveWay<'_>,
     ) -> Result<Snapshot, Refusal> {
-        self.mirrors.hand_over(volume, self.certificate, relationship, successor, give)
+        self.mirrors.hand_over(volume, self.asker(), relationship, successor, give)
     }
 
     fn hand_over_together(
@@ -95,7 +106,7 @@ impl SourceVolumes for Offered<'_> {
         heirs: &[Heir],
         give: &mut GiveTogether<'_>,
     ) -> Result<Vec<Snapshot>, Refusal> {
-        self.mirrors.hand_over_together(group, self.certificate, heirs, give)
+        self.mirrors.hand_over_together(group, self.asker(), heirs, give)
     }
 
     fn departed(
@@ -122,6 +133,10 @@ impl SourceVolumes for Offered<'_> {
             std::thread::sleep(time);
         }
         !self.ending.load(Ordering::Acquire)
+    }
+
+    fn in_words(&self, refusal: Refusal) -> Refusal {
+        refusal.for_who_knows(self.last_refusal)
     }
 
     fn sent(&self, volume: &str, bytes: u64) {
@@ -276,7 +291,7 @@ pub(crate) fn error_kind(error: &MirrorError) -> ErrorKind {
             Refusal::Superseded | Refusal::Behind => ErrorKind::Busy,
             Refusal::NotTaken | Refusal::InGroup(_) => ErrorKind::WrongRole,
             Refusal::OtherGroup(_) => ErrorKind::NotFound,
-            Refusal::NotAllowed => ErrorKind::PeerRefused,
+            Refusal::NotAllowed | Refusal::TooMany => ErrorKind::PeerRefused,
             Refusal::Hook => ErrorKind::Failed,
             Refusal::SourceFailed | Refusal::Unknown => ErrorKind::Failed,
         },
@@ -328,6 +343,7 @@ pub(crate) fn error_next(volume: &str, error: &MirrorError) -> String {
             Refusal::NotAllowed => format!(
                 "on the source: `cairn mirror allow-reverse VOLUME` (of a group: `cairn group allow-reverse GROUP`), and then this command again within 15 minutes; what was to be lost by that is nothing: `{volume}` follows as before"
             ),
+            Refusal::TooMany => "on the source: `cairn status --json` lists this server's mirrors, and `cairn mirror forget VOLUME NAME` lets go of one that will not come again".into(),
             Refusal::InGroup(group) => format!(
                 "`cairn group reverse {group}` here changes the roles of all of them at one instant (`cairn group create {group} ...` first, if there is no such group here); for this one alone, `cairn group apart {group}` on the source first"
             ),
@@ -350,8 +366,7 @@ pub(crate) fn error_next(volume: &str, error: &MirrorError) -> String {
             "`cairn mirror resync {volume} --spill FILE` keeps it in a file and follows, `--discard-divergent` drops it; `cairn mirror failover {volume}` takes it back"
         ),
         MirrorError::Locked { .. } => format!(
-            "ask at the source who deleted it; updates go on when the lock has run out, or after `cairn mirror set {volume} --lock off` here; `cairn mirror failover {volume}` keeps \
-             what is here"
+            "ask at the source who deleted it. `cairn mirror status {volume}` says when the lock ends and whether a lock key was set; with that key `cairn mirror unlock {volume} --lock-key FILE` lifts it, and the next update goes through. `cairn mirror failover {volume}` keeps what is here"
         ),
         MirrorError::Withheld { group, .. } => format!(
             "make a newer one at the source with `cairn snapshot create --group {group}`, and update again; or have each volume here show its own newest image: `cairn group apart {group}`"

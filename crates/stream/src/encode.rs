@@ -76,8 +76,8 @@ pub(crate) struct Ready {
 pub(crate) type Batch = Vec<Vec<Run>>;
 
 /// All records of a plan, in batches.
-pub(crate) fn batches_of(plan: &Plan) -> impl Iterator<Item = Batch> + Send + '_ {
-    let mut records = plan.records();
+pub(crate) fn batches_of(plan: &Plan, record_blocks: usize) -> impl Iterator<Item = Batch> + Send + '_ {
+    let mut records = plan.records_of(record_blocks);
     std::iter::from_fn(move || {
         let batch: Batch = records.by_ref().take(RECORDS_PER_READ).collect();
         (!batch.is_empty()).then_some(batch)

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use cairn_base::Mutex;
+use cairn_format::stream::RECORD_BLOCKS_MAX;
 
 /// Once in so many pieces one is packed only to measure.
 const TRY_EVERY: u32 = 32;
@@ -14,6 +15,8 @@ const TRY_EVERY: u32 = 32;
 const SAVES_ONE_IN: f64 = 16.0;
 /// Of each measurement.
 const WEIGHT: f64 = 0.25;
+/// Breaks after which records get no smaller: they have 4 blocks then.
+const BREAKS_MAX: u32 = 3;
 /// Less is over before it can be measured.
 const LITTLE: u64 = 64 << 10;
 
@@ -26,6 +29,8 @@ struct Measured {
     /// Bytes after packing for each byte before it.
     ratio: f64,
     pieces: u32,
+    /// Breaks since the last transfers that came through.
+    breaks: u32,
 }
 
 /// What was measured on one link.
@@ -58,6 +63,23 @@ impl Gauge {
             Some(_) => measured.ratio + (ratio - measured.ratio) * WEIGHT,
         };
         mix(&mut measured.packing, took.as_nanos() as f64 / before as f64);
+    }
+
+    /// The link broke in the middle of a transfer. What had arrived of a record is lost: the next ones are smaller.
+    pub fn broke(&self) {
+        let measured = &mut *self.0.lock();
+        measured.breaks = (measured.breaks + 1).min(BREAKS_MAX);
+    }
+
+    /// A transfer came through.
+    pub fn came_through(&self) {
+        let measured = &mut *self.0.lock();
+        measured.breaks = measured.breaks.saturating_sub(1);
+    }
+
+    /// Blocks of a record at most: a quarter for each break.
+    pub(crate) fn record_blocks(&self) -> usize {
+        RECORD_BLOCKS_MAX >> (2 * self.0.lock().breaks)
     }
 
     /// Whether the next piece is to be packed.

@@ -283,7 +283,12 @@ impl Plan {
 
     /// The runs of each extents record.
     pub(crate) fn records(&self) -> Records<'_> {
-        Records { runs: &self.runs, taken: 0 }
+        self.records_of(RECORD_BLOCKS_MAX)
+    }
+
+    /// The same with so many blocks in each at most.
+    pub(crate) fn records_of(&self, blocks: usize) -> Records<'_> {
+        Records { runs: &self.runs, taken: 0, blocks: blocks.clamp(1, RECORD_BLOCKS_MAX) as u64 }
     }
 }
 
@@ -300,11 +305,12 @@ fn pin(volume: &Arc<Volume>, target: SnapshotId) -> Result<Vec<Image>, StreamErr
     Ok(pinned)
 }
 
-/// Cuts runs into records of at most [`RECORD_BLOCKS_MAX`] blocks.
+/// Cuts runs into records of at most so many blocks.
 pub(crate) struct Records<'a> {
     runs: &'a [Run],
     /// Blocks of the first run that earlier records have.
     taken: u64,
+    blocks: u64,
 }
 
 impl Iterator for Records<'_> {
@@ -312,7 +318,7 @@ impl Iterator for Records<'_> {
 
     fn next(&mut self) -> Option<Vec<Run>> {
         let mut record = Vec::new();
-        let mut room = RECORD_BLOCKS_MAX as u64;
+        let mut room = self.blocks;
         while room > 0 {
             let Some(((first, count), rest)) = self.runs.split_first() else { break };
             let left = count - self.taken;

@@ -63,7 +63,8 @@ pub fn produce_gauged(
     let out = &mut Plain(out);
     let mut sender = Sender::new(out, None, Reached::default());
     sender.raw(&plan.header.to_bytes())?;
-    let batches = (|| batches_of(plan), sender.at.bytes);
+    let record_blocks = gauge.record_blocks();
+    let batches = (|| batches_of(plan, record_blocks), sender.at.bytes);
     let form = Form { compression, gauge, aligned: false, streams: 1 };
     each_record(plan, batches, form, work, &mut |ready, work| sender.tell_and_send(ready, total, work))?;
     if sender.at.blocks != total {

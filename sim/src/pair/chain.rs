@@ -171,7 +171,7 @@ impl Chain {
         );
         let options = Options { lock: self.lock, ..mirror.options() };
         mirror.set_options(options);
-        mirror.remember_births(&self.births);
+        mirror.remember_births(&self.births, None);
         mirror.set_relay(self.relay.clone());
         let last = Destination::new(self.last.volume(), VOLUME_NAME, SECOND, compression(&mut rng), None);
         let devices =

@@ -46,10 +46,13 @@ pub enum Group {
         #[arg(short = 'n', long)]
         dry_run: bool,
     },
-    /// On the source: let the mirrors of all volumes of a group take over with `group reverse`, within some time
+    /// On the source: let one mirror of each volume take over with `group reverse`
     AllowReverse {
         /// Its name
         name: String,
+        /// How the names of its mirrors begin: that of their server
+        #[arg(long, value_name = "NAME")]
+        mirror: Option<String>,
         /// Within this time
         #[arg(long = "for", value_name = "TIME", default_value = "15m")]
         length: Interval,

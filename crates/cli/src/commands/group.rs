@@ -37,17 +37,17 @@ pub fn run(command: Group, client: &Client, output: Output) -> Result<(), Failur
         Group::Together { name } => show_together(&name, true, client, output)?,
         Group::Apart { name } => show_together(&name, false, client, output)?,
         Group::Failover { name, dry_run } => failover(&name, dry_run, client, output)?,
-        Group::AllowReverse { name, length, off } => {
+        Group::AllowReverse { name, mirror, length, off } => {
             let for_ms = u64::try_from(length.0.as_millis()).unwrap_or(u64::MAX);
-            let request = api::AllowReverse { for_ms: Some(if off { 0 } else { for_ms }) };
+            let request = api::AllowReverse { mirror, for_ms: Some(if off { 0 } else { for_ms }) };
             let allowed: Vec<api::ReverseAllowed> =
                 client.post(&format!("{}/allow-reverse", path(&name)?), &request)?;
-            output.tell(&allowed, |allowed| match allowed.iter().filter_map(|one| one.until_ms).min() {
-                Some(until) => format!(
-                    "the mirrors of all volumes of {name} may take over until {}\nnext: `cairn group reverse {name}` on their server; clients here are cut off then",
-                    ago(until)
+            output.tell(&allowed, |_| match off {
+                false => format!(
+                    "one mirror of each volume of {name} may take over within {}\nnext: `cairn group reverse {name}` on their server; clients here are cut off then",
+                    duration(for_ms)
                 ),
-                None => format!("no mirror of a volume of {name} may take over"),
+                true => format!("no mirror of a volume of {name} may take over"),
             });
         }
         Group::Reverse { name, dry_run } => reverse(&name, dry_run, client, output)?,
@@ -143,6 +143,7 @@ fn failover(name: &str, dry_run: bool, client: &Client, output: Output) -> Resul
 fn reverse(name: &str, dry_run: bool, client: &Client, output: Output) -> Result<(), Failure> {
     let path = path(name)?;
     let group: api::Group = client.get(&path)?;
+    super::mirror::would(client, &api::DryRun::ReverseGroup { group: name.to_owned() })?;
     let lag = |member: &api::GroupMember| {
         let behind = member.lag_ms.map_or("-".to_owned(), duration);
         format!("{} is behind by {behind}", member.volume)

@@ -1,5 +1,6 @@
 //! `cairn mirror`.
 
+use std::path::Path;
 use std::time::Duration;
 
 use cairn_base::Interval;
@@ -40,6 +41,7 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
                 continuous,
                 zone: when.zone,
                 lock_ms: when.lock.map(setting),
+                lock_key: when.lock_key.as_deref().map(secret).transpose()?,
                 rpo_ms: rpo.map(ms),
                 no_hold,
                 stall_ms: stall.map(ms),
@@ -79,6 +81,7 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
                 continuous: (continuous || times).then_some(continuous),
                 zone: when.zone,
                 lock_ms: when.lock.map(setting),
+                lock_key: when.lock_key.as_deref().map(secret).transpose()?,
                 rpo_ms: rpo.map(setting),
                 hold: (hold || no_hold).then_some(hold),
                 stall_ms: stall.map(setting),
@@ -114,16 +117,25 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
             let job: api::Job = client.post(&format!("{}/verify", path(&name)?), &request)?;
             verified(job, client, output)?;
         }
-        Mirror::AllowReverse { volume, length, off } => {
-            let request = api::AllowReverse { for_ms: Some(if off { 0 } else { ms(length) }) };
+        Mirror::AllowReverse { volume, mirror, length, off } => {
+            let for_ms = if off { 0 } else { ms(length) };
+            let request = api::AllowReverse { mirror, for_ms: Some(for_ms) };
             let path = format!("/v1/volumes/{}/allow-reverse", segment(&volume)?);
             let allowed: api::ReverseAllowed = client.post(&path, &request)?;
-            output.tell(&allowed, |allowed| match allowed.until_ms {
-                Some(until) => format!(
-                    "a mirror of {volume} may take over until {}\nnext: `cairn mirror reverse` on its server; clients here are cut off then",
-                    ago(until)
+            output.tell(&allowed, |allowed| match &allowed.mirror {
+                Some(mirror) => format!(
+                    "the mirror {mirror} of {volume} may become the source within {}\nnext: on its server, `cairn mirror reverse` (after a failover here, `cairn mirror failback`); clients here are cut off then",
+                    duration(for_ms)
                 ),
-                None => format!("no mirror of {volume} may take over"),
+                None => format!("no mirror of {volume} may become the source"),
+            });
+        }
+        Mirror::Unlock { name, lock_key, length } => {
+            let request = api::UnlockMirror { lock_key: secret(&lock_key)?, for_ms: Some(ms(length)) };
+            let mirror: api::Mirror = client.post(&format!("{}/unlock", path(&name)?), &request)?;
+            output.tell(&mirror, |mirror| match mirror.unlocked_ms {
+                Some(left) => format!("the locks of {name} are lifted for {}", duration(left)),
+                None => format!("the locks of {name} are in force"),
             });
         }
         Mirror::Forget { volume, name, dry_run } => forget(&volume, &name, dry_run, client, output)?,
@@ -134,6 +146,7 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
         Mirror::Reverse { name, dry_run } => reverse(&name, dry_run, client, output)?,
         Mirror::Delete { name, dry_run } => {
             let mirror: api::Mirror = client.get(&path(&name)?)?;
+            would(client, &api::DryRun::DeleteMirror { mirror: name.clone() })?;
             let what =
                 format!("this ends the mirror of {} and deletes volume {name} here", mirror.source_volume);
             if dry_run {
@@ -157,6 +170,31 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
     Ok(())
 }
 
+/// Fails as the command itself would that is not run, or that is about to be asked about.
+pub fn would(client: &Client, asked: &api::DryRun) -> Result<(), Failure> {
+    client.post("/v1/dry-run", asked)
+}
+
+/// The secret in a file, without the end of its line.
+fn secret(file: &Path) -> Result<String, Failure> {
+    let read = std::fs::read_to_string(file);
+    let text = read.map_err(|error| {
+        let message = format!("cannot read the lock key in {}: {error}", file.display());
+        Failure::new(ErrorKind::Usage, message, "name a file of text, as `head -c 32 /dev/urandom | base64` makes it")
+    })?;
+    Ok(text.trim_end_matches(['\n', '\r']).to_owned())
+}
+
+/// What is to be said of a lock that has just been set.
+fn tell_lock(mirror: &api::Mirror) {
+    if mirror.lock_ms.is_some()
+        && mirror.locked == 0
+        && let Some(next) = mirror.remedy.as_ref().filter(|_| mirror.check > 0)
+    {
+        print_line(&format!("warning: {}\nnext: {next}", mirror.reason));
+    }
+}
+
 fn wish(link: Link) -> api::LinkWish {
     let compress = |when| match when {
         Compress::Auto => api::Compress::Auto,
@@ -175,6 +213,7 @@ fn transferred(job: api::Job, client: &Client, output: Output) -> Result<(), Fai
         let last = mirror.last.clone().unwrap_or_default();
         if last.up_to_date {
             print_line(&format!("{} is up to date: nothing had changed, nothing was sent", mirror.name));
+            tell_lock(&mirror);
             return Ok(());
         }
         if last.kept_bytes > 0 {
@@ -188,6 +227,7 @@ fn transferred(job: api::Job, client: &Client, output: Output) -> Result<(), Fai
             duration(last.duration_ms),
             size(last.full_bytes),
         ));
+        tell_lock(&mirror);
     }
     Ok(())
 }
@@ -344,7 +384,13 @@ fn judge(mirror: &api::Mirror, rpo_ms: Option<u64>) -> (u8, String) {
         (Some(false), S::Failing) if mirror.over_rpo && mirror.image.is_some() => 1,
         _ => mirror.check,
     };
-    let line = format!("{} {}, lag {}: {}", mirror.name, state(mirror.state), lag(mirror), mirror.reason);
+    let line = match (rpo_ms.filter(|_| late == Some(true) && level == 2 && !is_wrong), mirror.lag_ms) {
+        (Some(rpo), Some(lag)) => {
+            let waiting = mirror.lag_bytes.map_or(String::new(), |bytes| format!(" ({} waiting)", size(bytes)));
+            format!("{}: lag {} is over the RPO of {}{waiting}", mirror.name, duration(lag), duration(rpo))
+        }
+        _ => format!("{} {}, lag {}: {}", mirror.name, state(mirror.state), lag(mirror), mirror.reason),
+    };
     // A reason may be what the other side has said, and stays in its line.
     (level, name(line.as_bytes()))
 }
@@ -415,6 +461,11 @@ fn resync(
     let path = path(name)?;
     let Decision { spill, discard_divergent, compare, from, mirror, dry_run } = decision;
     if dry_run || discard_divergent {
+        let mirror_name = name.to_owned();
+        would(client, &match kind {
+            "failback" => api::DryRun::Failback { mirror: mirror_name },
+            _ => api::DryRun::Resync { mirror: mirror_name },
+        })?;
         let request = api::DivergenceRequest { from: from.clone(), mirror: mirror.clone() };
         let found: api::Divergence = client.post(&format!("{path}/divergence"), &request)?;
         if dry_run {
@@ -459,6 +510,7 @@ fn divergence(found: &api::Divergence) -> String {
 fn reverse(name: &str, dry_run: bool, client: &Client, output: Output) -> Result<(), Failure> {
     let path = path(name)?;
     let mirror: api::Mirror = client.get(&path)?;
+    would(client, &api::DryRun::ReverseMirror { mirror: name.to_owned() })?;
     let what = format!(
         "{} at {} becomes read-only, its clients are cut off, and {name} takes writes here; it is behind by {} now, which is brought first",
         mirror.source_volume,
@@ -561,6 +613,18 @@ fn every(mirror: &api::Mirror) -> String {
     }
 }
 
+fn lock(mirror: &api::Mirror) -> String {
+    let length = mirror.lock_ms.map_or("off".to_owned(), duration);
+    let locked = match (mirror.locked, mirror.locked_until_ms) {
+        (0, _) => "no snapshot is locked".to_owned(),
+        (count, None) => format!("{count} snapshot(s) are locked"),
+        (count, Some(until)) => format!("{count} snapshot(s) are locked, the last one ends {}", coming(until)),
+    };
+    let key = if mirror.lock_key { ", a lock key is set" } else { "" };
+    let lifted = mirror.unlocked_ms.map_or(String::new(), |left| format!("; lifted for {}", duration(left)));
+    format!("{length}: {locked}{key}{lifted}")
+}
+
 fn link(mirror: &api::Mirror) -> String {
     let limit = match (&mirror.limit, mirror.limit_now_bytes) {
         (None, _) => "no limit".to_owned(),
@@ -615,11 +679,8 @@ fn show(mirror: &api::Mirror) -> String {
         size(mirror.sent_bytes),
     );
     text += &format!("\nlink      {}", link(mirror));
-    if let Some(lock) = mirror.lock_ms {
-        text += &format!(
-            "\nlock      snapshots stay for {}, whatever becomes of them at the source",
-            duration(lock)
-        );
+    if mirror.lock_ms.is_some() || mirror.locked > 0 {
+        text += &format!("\nlock      {}", lock(mirror));
     }
     if let Some(session) = &mirror.session {
         text += &format!(

@@ -39,6 +39,8 @@ pub fn run(command: Snapshot, client: &Client, output: Output) -> Result<(), Fai
         Snapshot::Schedule(command) => super::schedule::run(command, client, output)?,
         Snapshot::Rollback { name, dry_run } => {
             find(&name, client)?;
+            let (volume, snapshot) = (name.volume.clone(), name.snapshot.clone());
+            super::mirror::would(client, &api::DryRun::Rollback { volume, snapshot })?;
             let what =
                 format!("this brings {} back to {name}; the state before is kept as a snapshot", name.volume);
             if dry_run {
@@ -96,6 +98,8 @@ fn delete(names: &[SnapshotName], dry_run: bool, client: &Client, output: Output
     if dry_run {
         for name in names {
             let snapshot = find(name, client)?;
+            let (volume, named) = (name.volume.clone(), name.snapshot.clone());
+            super::mirror::would(client, &api::DryRun::DeleteSnapshot { volume, snapshot: named })?;
             output.show(&snapshot, |_| format!("this deletes {name}; nothing was done"));
         }
         return Ok(());

@@ -64,6 +64,7 @@ pub fn run(command: Volume, client: &Client, output: Output) -> Result<(), Failu
         Volume::Delete { name, dry_run } => {
             let path = format!("/v1/volumes/{}", segment(&name)?);
             let volume: api::Volume = client.get(&path)?;
+            super::mirror::would(client, &api::DryRun::DeleteVolume { volume: name.clone() })?;
             let what = match volume.role {
                 api::VolumeRole::Unavailable => format!(
                     "this deletes volume {name}, which is not open now: WHAT IS IN IT CANNOT BE SAID HERE ({})",

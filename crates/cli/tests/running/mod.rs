@@ -250,6 +250,23 @@ impl Running {
         refused(&self.run(&[arguments, &["--json"]].concat()), code, kind, arguments)
     }
 
+    /// Runs what must fail with this exit code; the next step that its error prints.
+    pub fn advice(&self, code: i32, arguments: &[&str]) -> String {
+        let output = self.run(&[arguments, &["--json"]].concat());
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
+        let object: Value = serde_json::from_str(text.lines().last().unwrap_or("null")).unwrap();
+        object["next"].as_str().unwrap_or_else(|| panic!("no next step: {object}")).to_owned()
+    }
+
+    /// Runs the command of an advice that has this word, as it is printed.
+    pub fn follow(&self, advice: &str, word: &str) -> String {
+        let command = advice.split('`').find(|part| part.starts_with("cairn ") && part.contains(word));
+        let command = command.unwrap_or_else(|| panic!("no command in: {advice}"));
+        let words: Vec<&str> = command.split_whitespace().skip(1).chain(["--yes"]).collect();
+        self.good(&words)
+    }
+
     /// Its jobs, as its API tells them.
     pub fn jobs(&self) -> String {
         use std::io::{Read, Write};

@@ -11,7 +11,7 @@ use cairn_volume::Volume;
 
 use super::harness::*;
 use crate::{
-    Client, Destination, Lag, MirrorError, Options, Pace, PeerName, Refusal, SourceVolumes, TransferKind,
+    Birth, Client, Destination, Lag, MirrorError, Options, Pace, PeerName, Refusal, SourceVolumes, TransferKind,
     TransferProgress, Work,
 };
 
@@ -139,7 +139,7 @@ fn lock_counts_what_has_passed_at_the_mirror_and_not_what_the_source_says() {
             assert_eq!(births.len(), 1);
             pair.destination = open(&pair.destination_device, &far);
             mirror = pair.mirror();
-            mirror.remember_births(&births);
+            mirror.remember_births(&births, None);
         }
         // Images that come meanwhile make it no younger.
         for _ in 0..2 {
@@ -208,7 +208,7 @@ fn births_that_were_not_written_down_are_those_of_the_last_image() {
     // The power goes before that is written down.
     pair.destination = open(&pair.destination_device, &far);
     let again = pair.mirror();
-    again.remember_births(&births);
+    again.remember_births(&births, None);
     let births = again.births();
     let received = pair.destination.status().cursor.received;
     assert_eq!(births.iter().map(|birth| birth.snapshot).collect::<Vec<_>>()[0], old.id);
@@ -341,4 +341,69 @@ fn time_that_an_answer_is_on_its_way_makes_no_lag_smaller() {
         assert!(followed.is_none() && age() >= LATE - pace.wait, "{:?}", age());
         drop(late);
     });
+}
+
+#[test]
+fn lock_that_is_shortened_counts_for_later_snapshots_alone() {
+    let (pair, far) = apart(29, HOUR);
+    let mut rng = Rng::new(29);
+    let mirror = pair.mirror();
+    let update = || pair.update_with(&mirror, Trouble::default()).map(drop);
+    let make = |name: &str, rng: &mut Rng| {
+        pair.write(pair.files[0], 0, 20, rng);
+        let made = pair.source.create_snapshot(name).expect("a snapshot").id;
+        update().expect("it comes along");
+        made
+    };
+    let pass = |by: Duration| [&pair.clock, &far].iter().for_each(|clock| clock.advance(by));
+    mirror.set_lock(Some(DAY * 30));
+    let payroll = make("payroll", &mut rng);
+    for lock in [Some(HOUR), None] {
+        mirror.set_lock(lock);
+        let later = make("later", &mut rng);
+        pass(DAY);
+        assert_eq!(mirror.locked().iter().map(|one| one.snapshot).collect::<Vec<_>>(), [payroll]);
+        pair.source.delete_snapshots(&[later]).expect("it is deleted");
+        update().expect("nothing keeps it");
+    }
+    pair.source.delete_snapshots(&[payroll]).expect("it is deleted");
+    pair.write(pair.files[0], 0, 20, &mut rng);
+    let error = update().expect_err("it is locked");
+    assert!(matches!(&error, MirrorError::Locked { name } if name == "payroll"), "{error}");
+    // Its own time, or one who may, ends it.
+    mirror.lift_locks(HOUR);
+    assert!(mirror.locked().is_empty() && mirror.locked_ever().len() == 1);
+    pass(HOUR);
+    assert!(update().is_err() && mirror.lifted().is_none());
+    pass(DAY * 28);
+    update().expect("its time is over");
+}
+
+#[test]
+fn clock_that_is_put_forward_or_back_while_the_program_is_off_ends_no_lock() {
+    for back in [false, true] {
+        let (mut pair, far) = apart(30, HOUR);
+        let mut rng = Rng::new(30);
+        let mirror = pair.mirror();
+        mirror.set_lock(Some(DAY * 30));
+        pair.write(pair.files[0], 0, 20, &mut rng);
+        pair.update_with(&mirror, Trouble::default()).expect("a baseline");
+        let payroll = pair.source.create_snapshot("payroll").expect("a snapshot").id;
+        pair.update_with(&mirror, Trouble::default()).expect("the snapshot comes along");
+        let (births, looked) = (mirror.births(), far.now());
+        turn(&far, back, DAY * 400);
+        let left = Birth::left(&births, looked, far.now());
+        assert_eq!(left.iter().map(|one| one.snapshot).collect::<Vec<_>>(), [payroll]);
+        pair.destination = open(&pair.destination_device, &far);
+        let again = pair.mirror();
+        again.remember_births(&births, Some(looked));
+        assert_eq!(again.locked().len(), 1);
+        pair.source.delete_snapshots(&[payroll]).expect("it is deleted");
+        pair.write(pair.files[0], 0, 20, &mut rng);
+        // Of a stop a day counts, and of a clock that was put back nothing.
+        far.advance(DAY * 28);
+        assert!(pair.update_with(&again, Trouble::default()).is_err(), "{:?}", again.locked());
+        far.advance(DAY * 2);
+        pair.update_with(&again, Trouble::default()).expect("its time is over");
+    }
 }

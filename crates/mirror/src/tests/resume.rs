@@ -216,3 +216,16 @@ fn a_failover_in_the_middle_forgets_what_had_arrived() {
     assert_clean(&reopened);
     assert!(reopened.receive().is_err(), "it takes no transfer any more");
 }
+
+#[test]
+fn link_that_breaks_within_every_record_brings_an_image_all_the_same() {
+    let mut pair = Pair::new(0);
+    fill(&mut pair, &mut Rng::new(1));
+    let cut_after = Some(RECORD * 4096 / 2);
+    for _ in 0..40 {
+        if pair.update_with(&pair.mirror(), Trouble { cut_after, ..Trouble::default() }).is_ok() {
+            return pair.assert_mirrored();
+        }
+    }
+    panic!("{} blocks have arrived, and no image", pair.destination.arrived_blocks());
+}

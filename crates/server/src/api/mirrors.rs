@@ -29,6 +29,8 @@ pub struct CreateMirror {
     /// Snapshots of the source stay here for so long, whatever becomes of them there: an update that would take one away is refused.
     #[serde(default)]
     pub lock_ms: Option<u64>,
+    /// A secret that lifts the locks before their time; only a digest of it is kept.
+    pub lock_key: Option<String>,
     /// The lag that is wanted at most. Past it the mirror is `behind`, on both ends.
     #[serde(default)]
     pub rpo_ms: Option<u64>,
@@ -93,6 +95,8 @@ pub struct SetMirror {
     pub zone: Option<String>,
     /// Snapshots stay here for so long, whatever becomes of them at the source; 0 for no longer than there.
     pub lock_ms: Option<u64>,
+    /// A secret that lifts locks before their time; refused while a snapshot is locked. Empty for none.
+    pub lock_key: Option<String>,
     /// The lag that is wanted at most; 0 for none.
     pub rpo_ms: Option<u64>,
     /// The source holds a base snapshot for it.
@@ -278,10 +282,23 @@ pub struct DivergenceRequest {
     pub mirror: Option<String>,
 }
 
-/// Lets a mirror take over.
+/// Lifts the locks of a mirror's snapshots for a while.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UnlockMirror {
+    /// The secret that was set as its lock key.
+    pub lock_key: String,
+    /// For so long; 15 minutes when not given, 0 to put them in force again.
+    #[serde(default)]
+    pub for_ms: Option<u64>,
+}
+
+/// Lets one mirror take over.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AllowReverse {
+    /// Which mirror, as `followers` calls it, or the beginning of that; needed where there are several.
+    pub mirror: Option<String>,
     /// Within this time; 15 minutes when not given, 0 for no longer.
     pub for_ms: Option<u64>,
 }
@@ -291,7 +308,9 @@ pub struct AllowReverse {
 pub struct ReverseAllowed {
     /// The volume.
     pub volume: String,
-    /// Until when; none when it may not.
+    /// Which mirror.
+    pub mirror: Option<String>,
+    /// Until when; none when no mirror may.
     pub until_ms: Option<u64>,
 }
 
@@ -374,6 +393,18 @@ pub struct DeletedMirror {
 pub struct Mirror {
     /// The volume here.
     pub name: String,
+    /// Snapshots here whose locks are in force.
+    #[serde(default)]
+    pub locked: u64,
+    /// When the last of those locks ends.
+    #[serde(default)]
+    pub locked_until_ms: Option<u64>,
+    /// A lock key was set, which lifts locks before their time.
+    #[serde(default)]
+    pub lock_key: bool,
+    /// For how long the locks are lifted from now on; none while they are in force.
+    #[serde(default)]
+    pub unlocked_ms: Option<u64>,
     /// Which side of the mirror it is now.
     pub role: MirrorRole,
     /// Both sides and the direction between them, for people.
@@ -533,4 +564,54 @@ pub struct FailoverRequest {
     /// Only say what would be lost.
     #[serde(default)]
     pub dry_run: bool,
+}
+
+/// A command of which is asked whether it would be refused.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "what", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum DryRun {
+    /// `volume delete`.
+    DeleteVolume {
+        /// The volume.
+        volume: String,
+    },
+    /// `snapshot delete`.
+    DeleteSnapshot {
+        /// The volume.
+        volume: String,
+        /// The snapshot.
+        snapshot: String,
+    },
+    /// `snapshot rollback`.
+    Rollback {
+        /// The volume.
+        volume: String,
+        /// The snapshot.
+        snapshot: String,
+    },
+    /// `mirror delete`.
+    DeleteMirror {
+        /// The mirror.
+        mirror: String,
+    },
+    /// `mirror reverse`.
+    ReverseMirror {
+        /// The mirror.
+        mirror: String,
+    },
+    /// `mirror resync`.
+    Resync {
+        /// The volume here.
+        mirror: String,
+    },
+    /// `mirror failback`.
+    Failback {
+        /// The volume here.
+        mirror: String,
+    },
+    /// `group reverse`.
+    ReverseGroup {
+        /// The group.
+        group: String,
+    },
 }

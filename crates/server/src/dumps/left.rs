@@ -117,6 +117,7 @@ impl Server {
         };
         for name in left {
             match open.volume.snapshot_named(&name) {
+                Some(snapshot) if self.mirrors.refuse_locked_snapshot(&open.name, snapshot.id).is_err() => {}
                 Some(snapshot) if self.is_used(open, &snapshot) => {
                     tracing::info!(
                         volume = open.name,

@@ -58,6 +58,7 @@ impl ServerError {
             | E::MountLeft { .. }
             | E::DataDirBusy { .. }
             | E::Paused { .. } => ErrorKind::Busy,
+            E::Role(error) => error.kind(),
             E::NbdListen(error) => listen_kind(error),
             E::IscsiListen(error) => match error {
                 cairn_frontend_iscsi::ListenError::InUse { .. } => ErrorKind::PortTaken,
@@ -314,6 +315,7 @@ impl ServerError {
                 "one that was failed over says so within seconds of when it reaches this server, and `cairn status` here tells it then: wait for that, and see that this server listens for mirrors where it did (--mirror)"
                     .into()
             }
+            E::Role(error) => error.next(),
             E::NotAMirror { .. } => "see the mirrors with `cairn mirror status`".into(),
             E::FailedOver { volume } => format!(
                 "it takes writes: let the other side follow it with `cairn mirror resync` there, or give up what was written here with `cairn mirror resync {volume}`"

@@ -35,8 +35,15 @@ impl Server {
         request: &api::AllowReverse,
     ) -> Result<Vec<api::ReverseAllowed>, ServerError> {
         let group = self.groups.get(name)?;
-        group.volumes.iter().try_for_each(|volume| self.check_allow_reverse(volume, request))?;
+        for volume in &group.volumes {
+            self.check_allow_reverse(volume, request)?;
+        }
         group.volumes.iter().map(|volume| self.allow_reverse(volume, request)).collect()
+    }
+
+    /// Refuses what keeps the mirrors of a group from asking for the roles of their sources.
+    pub(crate) fn check_reverse_group(&self, name: &str) -> Result<(), ServerError> {
+        self.begun_reverse(&self.groups.get(name)?).map(drop)
     }
 
     /// Begins to change the roles of all volumes of a group, or goes on with that. Done before, it says so.

@@ -29,6 +29,8 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(failback_mirror))
         .routes(routes!(reverse_mirror))
         .routes(routes!(allow_reverse))
+        .routes(routes!(unlock_mirror))
+        .routes(routes!(dry_run))
 }
 
 /// Who may mirror from here, and who is invited to.
@@ -242,4 +244,23 @@ async fn allow_reverse(
     Body(request): Body<api::AllowReverse>,
 ) -> Answer<api::ReverseAllowed> {
     blocking(server, move |server| server.allow_reverse(&volume, &request)).await
+}
+
+/// Lifts the locks of a mirror's snapshots for a while, with its lock key.
+#[utoipa::path(post, path = "/v1/mirrors/{mirror}/unlock", tag = "mirrors",
+    params(("mirror" = String, Path,)), request_body = api::UnlockMirror,
+    responses((status = 200, body = api::Mirror), (status = "default", body = ErrorBody)))]
+async fn unlock_mirror(
+    State(server): State<Arc<Server>>,
+    Path(mirror): Path<String>,
+    Body(request): Body<api::UnlockMirror>,
+) -> Answer<api::Mirror> {
+    blocking(server, move |server| server.unlock_mirror(&mirror, &request)).await
+}
+
+/// Whether a command would be refused, and why; nothing is done.
+#[utoipa::path(post, path = "/v1/dry-run", tag = "server", request_body = api::DryRun,
+    responses((status = 200, body = ()), (status = "default", body = ErrorBody)))]
+async fn dry_run(State(server): State<Arc<Server>>, Body(request): Body<api::DryRun>) -> Answer<()> {
+    blocking(server, move |server| server.dry_run(&request)).await
 }

@@ -64,6 +64,10 @@ impl Mirrors {
         let within_ms = document.within().map(super::millis);
         Some(api::Mirror {
             name: name.to_owned(),
+            locked: self.locked(name).len() as u64,
+            locked_until_ms: None,
+            lock_key: document.lock_key.is_some(),
+            unlocked_ms: None,
             role,
             direction,
             role_since_ms: document.change.map(|change| change.at_ms),

@@ -11,7 +11,7 @@ use cairn_volume::Role;
 
 use super::roles::Change;
 use super::when::When;
-use super::{Document, Link, Manner, Mirrors, Relation, image_of, millis, now_ms};
+use super::{locks, Document, Link, Manner, Mirrors, Relation, image_of, millis, now_ms};
 use crate::api;
 use crate::destination::{connect, hang_up};
 use crate::error::ServerError;
@@ -75,6 +75,7 @@ impl Server {
             stall_ms: request.stall_ms.filter(|stall| *stall > 0),
             link,
             lock_ms: request.lock_ms.filter(|lock| *lock > 0),
+            lock_key: request.lock_key.as_deref().map(locks::digest).transpose()?.flatten(),
             origin: true,
             ..Document::of(&token.address, token.fingerprint, &request.volume, relationship)
         };
@@ -121,9 +122,7 @@ impl Server {
     /// Asks the source what an update now would bring.
     pub(crate) fn price_update(&self, name: &str) -> Result<api::UpdatePrice, ServerError> {
         let relation = self.mirrors.get(name)?;
-        if relation.is_failed_over() {
-            return Err(ServerError::FailedOver { volume: name.to_owned() });
-        }
+        self.mirrors.refuse_taking_writes(&relation)?;
         let destination = &relation.destination;
         let lag = self.mirrors.talk(&relation, |client| destination.refresh(client))?;
         let status = destination.contact().ok_or(ServerError::Bug)?.status;
@@ -140,9 +139,7 @@ impl Server {
     /// Changes what is wanted of a mirror. A change of the schedule counts from now.
     pub(crate) fn set_mirror(&self, name: &str, set: &api::SetMirror) -> Result<api::Mirror, ServerError> {
         let relation = self.mirrors.get(name)?;
-        if relation.is_failed_over() {
-            return Err(ServerError::FailedOver { volume: name.to_owned() });
-        }
+        self.mirrors.refuse_taking_writes(&relation)?;
         let some = |value: u64| (value > 0).then_some(value);
         {
             let mut document = relation.document.lock();
@@ -152,12 +149,18 @@ impl Server {
             changed.when = changed.when.changed(set.every_ms, set.cron.as_deref(), set.zone.as_deref())?;
             changed.when = changed.when.continuously(set.continuous, times)?;
             changed.lock_ms = set.lock_ms.map_or(changed.lock_ms, some);
+            if let Some(key) = &set.lock_key {
+                relation.refuse_lock_key()?;
+                changed.lock_key = locks::digest(key)?;
+            }
             changed.rpo_ms = set.rpo_ms.map_or(changed.rpo_ms, some);
             changed.stall_ms = set.stall_ms.map_or(changed.stall_ms, some);
             changed.no_hold = set.hold.map_or(changed.no_hold, |hold| !hold);
             changed.paused = set.paused.unwrap_or(changed.paused);
             changed.link = link(&set.link, changed.link)?;
-            relation.save(&changed)?;
+            relation.destination.set_lock(changed.lock());
+            changed.note_births(&relation.destination);
+            relation.save(&changed).inspect_err(|_| relation.destination.set_lock(document.lock()))?;
             relation.destination.set_options(changed.options());
             let resumed = document.paused && !changed.paused;
             let now_ms = now_ms(&*self.clock);
@@ -191,9 +194,7 @@ impl Server {
     ) -> Result<api::Job, ServerError> {
         let mirrors = &self.mirrors;
         let relation = mirrors.get(name)?;
-        if relation.is_failed_over() {
-            return Err(ServerError::FailedOver { volume: name.to_owned() });
-        }
+        self.mirrors.refuse_taking_writes(&relation)?;
         let token = Token::decode(&request.token)?;
         let volume = request.volume.clone().unwrap_or_else(|| relation.document.lock().volume.clone());
         names::check("volume", &volume)?;
@@ -263,9 +264,7 @@ impl Server {
 
     pub(crate) fn failover(&self, name: &str, dry_run: bool) -> Result<api::Failover, ServerError> {
         let relation = self.mirrors.get(name)?;
-        if relation.is_failed_over() {
-            return Err(ServerError::FailedOver { volume: name.to_owned() });
-        }
+        self.mirrors.refuse_taking_writes(&relation)?;
         let open = self.volumes.get(name)?;
         let shown = image_of(&open);
         if shown.is_none() {
@@ -308,14 +307,21 @@ impl Server {
         })
     }
 
-    /// Ends a mirror and deletes its volume, and tells the source, which need not keep anything for it any more.
-    pub(crate) fn delete_mirror(&self, name: &str) -> Result<api::DeletedMirror, ServerError> {
+    /// Refuses what keeps a mirror from being deleted.
+    pub(crate) fn check_delete_mirror(&self, name: &str) -> Result<(), ServerError> {
         let relation = self.mirrors.get(name)?;
-        if relation.is_failed_over() {
-            return Err(ServerError::FailedOver { volume: name.to_owned() });
-        }
+        self.mirrors.refuse_taking_writes(&relation)?;
+        self.mirrors.refuse_locked(name)?;
+        self.refuse_while_dumped(name)?;
         self.refuse_if_in_use(name, |export| export.volume == name)?;
         self.mounts.refuse_if_mounted(name, |volume, _| volume == name)?;
+        self.volumes.refuse_if_cloned(name)
+    }
+
+    /// Ends a mirror and deletes its volume, and tells the source, which need not keep anything for it any more.
+    pub(crate) fn delete_mirror(&self, name: &str) -> Result<api::DeletedMirror, ServerError> {
+        self.check_delete_mirror(name)?;
+        let relation = self.mirrors.get(name)?;
         relation.settle()?;
         self.volumes.delete(name)?;
         self.mirrors.forget(name);

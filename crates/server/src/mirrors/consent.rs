@@ -1,8 +1,8 @@
-//! The word of a source's owner that a mirror may take its role: for a time, and once.
+//! The consent of a source's owner that one mirror may take its role: for a time, and once.
 //!
-//! `reverse.json` in the folder of the volume has it, so that a restart of the server takes nothing back that the owner has said. It is taken by one mirror, in the file too, before
-//! the volume gives way, and gone afterwards. A crash in between leaves one that is taken: where the volume has given way it goes with the next start, as the volume follows then, and
-//! where it has not, the mirror that took it may come again.
+//! `reverse.json` in the folder of the volume holds it, so that it survives a restart of the server. It names the mirror
+//! that it is for. It goes once the volume has given way. After a crash in between, the next start removes it where the
+//! volume has given way, as the volume follows then; where it has not, the same mirror may ask again.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,15 +19,15 @@ use crate::error::ServerError;
 use crate::identity::Fingerprint;
 use crate::state;
 
-/// Which mirror took it.
+/// Which mirror it is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Taker {
+pub(crate) struct Taker {
     fingerprint: Fingerprint,
     relationship: u64,
 }
 
 impl Taker {
-    pub(super) fn new(fingerprint: Fingerprint, relationship: Relationship) -> Self {
+    pub(crate) fn new(fingerprint: Fingerprint, relationship: Relationship) -> Self {
         Self { fingerprint, relationship: relationship.0 }
     }
 }
@@ -35,7 +35,9 @@ impl Taker {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Consent {
     until_ms: u64,
-    taken: Option<Taker>,
+    /// Called so since a consent was for the first mirror that took it. Without a mirror it is for none.
+    #[serde(rename = "taken")]
+    mirror: Option<Taker>,
     /// The end by the clock that is never set, in the run of the program in which it was given: a wall clock that is put back makes it no longer.
     #[serde(skip)]
     ends: Option<Duration>,
@@ -43,7 +45,7 @@ pub(crate) struct Consent {
 
 impl Consent {
     fn is_for(&self, taker: Taker, clock: &dyn Clock) -> bool {
-        !self.is_over(clock) && self.taken.is_none_or(|other| other == taker)
+        !self.is_over(clock) && self.mirror == Some(taker)
     }
 
     fn is_over(&self, clock: &dyn Clock) -> bool {
@@ -51,7 +53,7 @@ impl Consent {
     }
 }
 
-/// Those of all volumes of a server, by name. Held while a file is written: two mirrors come one after the other.
+/// Those of all volumes of a server, by name. Held while a file is written.
 #[derive(Default)]
 pub(super) struct Consents {
     given: Mutex<BTreeMap<String, Consent>>,
@@ -88,43 +90,32 @@ impl Consents {
         }
     }
 
-    /// Lets a mirror take over for so long; until when, in milliseconds since 1970.
+    /// Lets one mirror take over for so long; until when, in milliseconds since 1970.
     pub(super) fn give(
         &self,
         name: &str,
         folder: &Path,
-        for_ms: u64,
-        clock: &dyn Clock,
-    ) -> Result<u64, ServerError> {
-        self.write(name, folder, for_ms, None, clock)
-    }
-
-    /// What a mirror took and used stands for it again, and for no other: what it was used for is done once more.
-    pub(super) fn renew(
-        &self,
-        name: &str,
-        folder: &Path,
-        taker: Taker,
-        clock: &dyn Clock,
-    ) -> Result<(), ServerError> {
-        self.write(name, folder, ALLOWED_MS, Some(taker), clock).map(drop)
-    }
-
-    fn write(
-        &self,
-        name: &str,
-        folder: &Path,
-        for_ms: u64,
-        taken: Option<Taker>,
+        (mirror, for_ms): (Taker, u64),
         clock: &dyn Clock,
     ) -> Result<u64, ServerError> {
         let mut given = self.given.lock();
         let until_ms = now_ms(clock).saturating_add(for_ms);
         let ends = clock.monotonic().saturating_add(Duration::from_millis(for_ms));
-        let consent = Consent { until_ms, taken, ends: Some(ends) };
+        let consent = Consent { until_ms, mirror: Some(mirror), ends: Some(ends) };
         state::save(&file(folder), &consent)?;
         given.insert(name.to_owned(), consent);
         Ok(until_ms)
+    }
+
+    /// A mirror has used its consent, and what it was used for has to be done once more.
+    pub(super) fn renew(
+        &self,
+        name: &str,
+        folder: &Path,
+        mirror: Taker,
+        clock: &dyn Clock,
+    ) -> Result<(), ServerError> {
+        self.give(name, folder, (mirror, ALLOWED_MS), clock).map(drop)
     }
 
     /// No mirror may take over any more: the owner has said so, or it was used.
@@ -140,28 +131,9 @@ impl Consents {
         self.given.lock().remove(name);
     }
 
-    /// Whether a mirror could take it.
-    pub(super) fn may_take(&self, name: &str, taker: Taker, clock: &dyn Clock) -> bool {
-        self.given.lock().get(name).is_some_and(|consent| consent.is_for(taker, clock))
-    }
-
-    /// Takes it for one mirror, and writes that down; false when there is none, or another mirror has it.
-    pub(super) fn take(
-        &self,
-        name: &str,
-        folder: &Path,
-        taker: Taker,
-        clock: &dyn Clock,
-    ) -> Result<bool, ServerError> {
-        let mut given = self.given.lock();
-        let Some(consent) = given.get_mut(name) else { return Ok(false) };
-        if !consent.is_for(taker, clock) {
-            return Ok(false);
-        }
-        let taken = Consent { taken: Some(taker), ..consent.clone() };
-        state::save(&file(folder), &taken)?;
-        *consent = taken;
-        Ok(true)
+    /// Whether a mirror may take over.
+    pub(super) fn allows(&self, name: &str, mirror: Taker, clock: &dyn Clock) -> bool {
+        self.given.lock().get(name).is_some_and(|consent| consent.is_for(mirror, clock))
     }
 }
 

@@ -2,7 +2,6 @@
 //!
 //! | step | what a crash after it leaves |
 //! |---|---|
-//! | the consent is taken (`reverse.json`) | the same mirror may come again |
 //! | whom it follows is written down (`mirror.json`) | nothing: it is without effect while the volume takes writes |
 //! | it gives way, in one superblock write | the mirror comes again, and is told the same |
 //! | the consent goes | the next start does it |
@@ -10,6 +9,7 @@
 //! Of a group each step is done for all volumes before the next one. A crash between two that give way leaves some that show their last snapshot and take no writes, and others that still do: nothing is lost
 //! by that, and the mirrors that come again find it. Then those that gave way take writes again first, since all of them are to stop at one instant.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::{fs, io};
@@ -26,6 +26,23 @@ use crate::identity::Fingerprint;
 use crate::state;
 use crate::volumes::OpenVolume;
 
+/// The server of a mirror that asks for a role.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asker {
+    /// Its certificate, which is pinned.
+    pub(crate) certificate: Fingerprint,
+    /// The address that it connects from.
+    pub(crate) host: Option<IpAddr>,
+}
+
+impl Asker {
+    /// Whether an address is that of the machine that asks.
+    fn is_at(&self, address: &str) -> bool {
+        let named = address.parse::<SocketAddr>().ok().map(|address| address.ip().to_canonical());
+        named.is_some() && named == self.host
+    }
+}
+
 /// A volume whose role a mirror asks for.
 struct Giving {
     open: Arc<OpenVolume>,
@@ -35,7 +52,8 @@ struct Giving {
     /// Whom it follows from then on.
     document: Document,
     taker: Taker,
-    /// It was made of that mirror, which needs no word of its owner.
+    /// Its owner made it a mirror of that source, and gave the roles back and forth as planned since: that source needs
+    /// no further consent. After a failover it does, as the source may be why there was one.
     from_origin: bool,
     /// It has given way to it before.
     is_given: bool,
@@ -61,7 +79,7 @@ impl Mirrors {
     pub(crate) fn hand_over(
         &self,
         name: &str,
-        certificate: Fingerprint,
+        asker: Asker,
         relationship: Relationship,
         successor: &Successor,
         give: &mut GiveWay<'_>,
@@ -71,10 +89,9 @@ impl Mirrors {
             tracing::warn!(volume = name, group, "a mirror wants to take over alone, and not with its group");
             return Err(Refusal::InGroup(group));
         }
-        let giving = self.giving(name, certificate, relationship, successor)?;
+        let giving = self.giving(name, asker, relationship, successor)?;
         self.check_consent(&giving)?;
         giving.open.make_room_as_destination().map_err(|error| refused(name, &error))?;
-        self.take_consent(&giving)?;
         state::save(&giving.path(), &giving.document).map_err(|error| refused(name, &error))?;
         // What programs wrote to mounted files and the kernel still holds would be refused afterwards.
         giving.open.collect();
@@ -96,7 +113,7 @@ impl Mirrors {
     pub(crate) fn hand_over_together(
         &self,
         group: &str,
-        certificate: Fingerprint,
+        asker: Asker,
         heirs: &[Heir],
         give: &mut GiveTogether<'_>,
     ) -> Result<Vec<Snapshot>, Refusal> {
@@ -108,7 +125,7 @@ impl Mirrors {
         })?;
         let all = heirs
             .iter()
-            .map(|heir| self.giving(&heir.volume, certificate, heir.relationship, &heir.successor));
+            .map(|heir| self.giving(&heir.volume, asker, heir.relationship, &heir.successor));
         let all: Vec<Giving> = all.collect::<Result<_, _>>()?;
         // Before anything is changed for any of them.
         all.iter().try_for_each(|giving| self.check_consent(giving))?;
@@ -122,7 +139,8 @@ impl Mirrors {
         for giving in all.iter().filter(|giving| giving.is_given) {
             self.take_back(giving).map_err(failed(giving))?;
         }
-        all.iter().try_for_each(|giving| self.take_consent(giving))?;
+        // Also of those that had given way: the consent was renewed.
+        all.iter().try_for_each(|giving| self.check_consent(giving))?;
         let saved = all
             .iter()
             .try_for_each(|giving| state::save(&giving.path(), &giving.document).map_err(failed(giving)));
@@ -154,10 +172,11 @@ impl Mirrors {
     fn giving(
         &self,
         name: &str,
-        certificate: Fingerprint,
+        asker: Asker,
         relationship: Relationship,
         successor: &Successor,
     ) -> Result<Giving, Refusal> {
+        let certificate = asker.certificate;
         let open = self.volumes.get(name).map_err(|_| Refusal::NoSuchVolume)?;
         // Whom it gives its role to is written down where the other is.
         self.check_known(name).map_err(|error| refused(name, &error))?;
@@ -176,7 +195,8 @@ impl Mirrors {
         }
         let from_origin = before.as_ref().is_some_and(|before| {
             let document = before.document.lock();
-            document.origin && document.fingerprint == certificate && document.relationship == relationship.0
+            let planned = document.change.is_some_and(|change| change.kind == Change::Reverse);
+            document.origin && planned && document.fingerprint == certificate && document.relationship == relationship.0
         });
         let mut document = Document::of(&successor.address, certificate, &successor.volume, relationship.0);
         let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
@@ -186,8 +206,12 @@ impl Mirrors {
         document.when = when.unwrap_or_default();
         document.when.continuous = successor.continuous;
         document.rpo_ms = successor.rpo_ms;
+        document.unseen = !asker.is_at(&successor.address);
         if let Some(before) = &before {
-            document.settings_of(&before.document.lock());
+            let known = before.known();
+            document.settings_of(&known);
+            let is_known = known.fingerprint == certificate && known.address == successor.address;
+            document.unseen &= !is_known || known.unseen;
         }
         document.change = Some(self.changed(Change::HandOver));
         let folder = self.volumes.folder(name);
@@ -198,20 +222,7 @@ impl Mirrors {
     /// Refuses what the owner has not allowed; of what was given before he had.
     fn check_consent(&self, giving: &Giving) -> Result<(), Refusal> {
         let name = giving.name();
-        if giving.from_origin || giving.is_given || self.consents.may_take(name, giving.taker, &*self.clock) {
-            return Ok(());
-        }
-        tracing::warn!(volume = name, "a mirror wants to take over, and nobody has allowed that");
-        Err(Refusal::NotAllowed)
-    }
-
-    fn take_consent(&self, giving: &Giving) -> Result<(), Refusal> {
-        let name = giving.name();
-        if giving.from_origin {
-            return Ok(());
-        }
-        let taken = self.consents.take(name, &giving.folder, giving.taker, &*self.clock);
-        if taken.map_err(|error| refused(name, &error))? {
+        if giving.from_origin || giving.is_given || self.consents.allows(name, giving.taker, &*self.clock) {
             return Ok(());
         }
         tracing::warn!(volume = name, "a mirror wants to take over, and nobody has allowed that");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use cairn_base::{Clock, SnapshotId};
+use cairn_base::{Clock, SnapshotId, Timestamp};
 use cairn_mirror::{Birth, Compression, Contact, Destination, Options, Relationship};
 use cairn_volume::Role;
 use parking_lot::{Condvar, Mutex};
@@ -15,7 +15,7 @@ use super::continuous::Following;
 use super::roles::unhex;
 use super::{CUT_PATIENCE, Document, millis, now_ms};
 use crate::api;
-use crate::error::ServerError;
+use crate::error::{RoleError, ServerError};
 use crate::pace::Pace;
 use crate::state;
 use crate::volumes::OpenVolume;
@@ -69,6 +69,8 @@ pub(super) struct Live {
     pub(super) taken_over: bool,
     /// Sessions that have failed since the last step.
     pub(super) failures: u32,
+    /// When it was last written down how long its snapshots stay, by the clock that is never set.
+    pub(super) locks_noted: Option<Duration>,
     /// Updates since the server started that found nothing in common, and compared everything.
     pub(super) compared: u64,
 }
@@ -112,8 +114,9 @@ impl Relation {
         destination.set_options(document.options());
         if let Some(births) = &document.births {
             let births: Vec<Birth> = births.iter().copied().map(Birth::from).collect();
-            destination.remember_births(&births);
+            destination.remember_births(&births, document.births_ns.map(Timestamp));
         }
+        destination.set_lock(document.lock());
         let parted = document.parted.as_ref();
         destination.remember_parted(parted.and_then(|of| Some((SnapshotId(of.image), unhex(&of.root)?))));
         Self {
@@ -192,6 +195,15 @@ impl Relation {
             self.replaced.store(false, Ordering::Release);
         }
         given
+    }
+
+    /// What a transfer ended with that was told to end: its connections were cut, and what they say of that is no cause.
+    pub(super) fn as_aborted(&self, error: ServerError) -> ServerError {
+        match error {
+            ServerError::Ending => error,
+            _ if self.abort.load(Ordering::Acquire) => RoleError::Aborted { volume: self.name.clone() }.into(),
+            error => error,
+        }
     }
 
     /// The role in the volume decides.

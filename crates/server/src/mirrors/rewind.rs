@@ -40,9 +40,7 @@ impl Server {
         request: &api::Revert,
     ) -> Result<api::Reverted, ServerError> {
         let relation = self.mirrors.get(name)?;
-        if relation.is_failed_over() {
-            return Err(ServerError::FailedOver { volume: name.to_owned() });
-        }
+        self.mirrors.refuse_taking_writes(&relation)?;
         let open = self.volumes.get(name)?;
         if self.is_followed(&open)? {
             return Err(ServerError::OverHistory {

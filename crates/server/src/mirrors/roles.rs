@@ -100,6 +100,7 @@ impl Mirrors {
         say: impl FnOnce(&mut Client<'_, SourceStream>) -> Result<T, MirrorError>,
     ) -> Result<T, ServerError> {
         let document = relation.document.lock().clone();
+        document.refuse_unseen(&relation.name)?;
         let patience = document.stall(self.patience);
         let mut stream = connect(&self.identity, &document.source(), patience, &|_| ())?;
         let said = Client::hello(&mut stream).and_then(|mut client| say(&mut client));
@@ -274,7 +275,7 @@ impl Mirrors {
             mirrors.note(&mine, &outcome);
             drop(claim);
             mirrors.follow_image(&mine.name);
-            outcome.map(|()| Some(api::JobOutcome::Mirror(Box::new(mirrors.show(&mine)))))
+            outcome.map_err(|error| mine.as_aborted(error)).map(|()| Some(api::JobOutcome::Mirror(Box::new(mirrors.show(&mine)))))
         });
         if started.is_err() {
             relation.release();
@@ -375,6 +376,8 @@ impl Mirrors {
         divergence: &Divergence,
         wish: &api::ResyncRequest,
     ) -> Result<(), ServerError> {
+        let lost = divergence.snapshots.iter().map(|snapshot| snapshot.id);
+        self.refuse_losing(&relation.name, &lost.collect::<Vec<_>>())?;
         if !is_lost(divergence) || wish.spill.is_some() || wish.discard {
             return Ok(());
         }
@@ -542,9 +545,7 @@ impl Mirrors {
         open: &Arc<OpenVolume>,
         progress: &Progress,
     ) -> Result<(), ServerError> {
-        if relation.is_failed_over() {
-            return Err(ServerError::FailedOver { volume: relation.name.clone() });
-        }
+        self.refuse_taking_writes(relation)?;
         self.let_follow(relation)?;
         let whole = Manner { hold: true, ..Manner::default() };
         for _ in 0..CATCH_UP {
@@ -558,7 +559,8 @@ impl Mirrors {
         progress.phase("asking for the role of the source");
         let successor = self.successor(relation);
         let destination = &relation.destination;
-        let target = self.talk(relation, |client| destination.ask_for_role(client, successor))?;
+        let target = self.talk(relation, |client| destination.ask_for_role(client, successor));
+        let target = target.map_err(|error| self.name_consent(relation, error))?;
         self.update(relation, open, None, progress, whole)?;
         progress.phase("taking over");
         self.change_role(relation, Change::Reverse, || {
@@ -742,34 +744,6 @@ fn is_spill_of(path: &Path, relation: &Relation, head: &Snapshot, base: Option<S
 }
 
 impl Server {
-    /// Lets a mirror of a volume here take over within that time, or no longer.
-    pub(crate) fn allow_reverse(
-        &self,
-        volume: &str,
-        request: &api::AllowReverse,
-    ) -> Result<api::ReverseAllowed, ServerError> {
-        self.check_allow_reverse(volume, request)?;
-        let for_ms = request.for_ms.unwrap_or(ALLOWED_MS);
-        let (mirrors, folder) = (&self.mirrors, self.volumes.folder(volume));
-        let until_ms = match for_ms {
-            0 => mirrors.consents.end(volume, &folder).map(|()| None)?,
-            _ => Some(mirrors.consents.give(volume, &folder, for_ms, &*self.clock)?),
-        };
-        Ok(api::ReverseAllowed { volume: volume.to_owned(), until_ms })
-    }
-
-    /// Refuses what keeps a mirror from taking over.
-    pub(crate) fn check_allow_reverse(
-        &self,
-        volume: &str,
-        request: &api::AllowReverse,
-    ) -> Result<(), ServerError> {
-        if self.volumes.get(volume)?.is_destination() {
-            return Err(ServerError::IsDestination { volume: volume.to_owned() });
-        }
-        if request.for_ms == Some(0) { Ok(()) } else { self.refuse_history_on(volume) }
-    }
-
     /// The mirror of that name; or, for a volume whose mirror was failed over and has told so, the relation to that one, which nothing is written down of yet.
     fn other_side(
         &self,
@@ -786,7 +760,10 @@ impl Server {
         {
             if let Some(from) = from {
                 self.mirrors.look_for(&relation, from)?;
-                self.mirrors.keep(&relation, |document| document.address = from.to_owned())?;
+                self.mirrors.keep(&relation, |document| {
+                    document.address = from.to_owned();
+                    document.unseen = false;
+                })?;
             }
             return Ok(relation);
         }
@@ -815,6 +792,10 @@ impl Server {
             return Ok(relation);
         }
         let mut document = Document::of(&address, fingerprint, &volume, relationship);
+        // What another source has brought here stays locked.
+        if let Ok(before) = self.mirrors.get(name) {
+            document.locks_of(&before.known());
+        }
         document.rpo_ms = follower.rpo.map(super::millis);
         let path = self.volumes.folder(name).join("mirror.json");
         let relation = Arc::new(Relation::new(&open, path, document, now_ms(&*self.clock)));
@@ -887,14 +868,29 @@ impl Server {
         })
     }
 
+    /// Refuses what keeps a volume from following the other side, and with `alone` from taking its role without a group.
+    pub(crate) fn check_follow(&self, name: &str, alone: bool) -> Result<(), ServerError> {
+        if alone {
+            self.groups.refuse_role_alone(name)?;
+        }
+        self.refuse_history_on(name)?;
+        self.volumes.get(name)?.refuse_while_writes_wait()
+    }
+
+    /// Refuses what keeps a mirror from asking for the role of its source.
+    pub(crate) fn check_reverse(&self, name: &str) -> Result<(), ServerError> {
+        self.mirrors.refuse_taking_writes(&*self.mirrors.get(name)?)?;
+        self.groups.refuse_role_alone(name)?;
+        self.volumes.get(name)?.refuse_while_writes_wait()
+    }
+
     pub(crate) fn resync_mirror(
         &self,
         name: &str,
         wish: api::ResyncRequest,
     ) -> Result<api::Job, ServerError> {
         self.refuse_nonsense(&wish)?;
-        self.refuse_history_on(name)?;
-        self.volumes.get(name)?.refuse_while_writes_wait()?;
+        self.check_follow(name, false)?;
         let relation = self.other_side(name, wish.from.as_deref(), wish.mirror.as_deref())?;
         self.mirrors.start(&relation, "mirror resync", move |mirrors, relation, open, progress| {
             mirrors.resync(relation, open, progress, &wish)
@@ -907,9 +903,7 @@ impl Server {
         wish: api::ResyncRequest,
     ) -> Result<api::Job, ServerError> {
         self.refuse_nonsense(&wish)?;
-        self.groups.refuse_role_alone(name)?;
-        self.refuse_history_on(name)?;
-        self.volumes.get(name)?.refuse_while_writes_wait()?;
+        self.check_follow(name, true)?;
         let relation = self.other_side(name, wish.from.as_deref(), wish.mirror.as_deref())?;
         self.mirrors.start(&relation, "mirror failback", move |mirrors, relation, open, progress| {
             mirrors.resync(relation, open, progress, &wish)?;
@@ -918,19 +912,15 @@ impl Server {
     }
 
     pub(crate) fn reverse_mirror(&self, name: &str) -> Result<api::Job, ServerError> {
+        self.check_reverse(name)?;
         let relation = self.mirrors.get(name)?;
-        if relation.is_failed_over() {
-            return Err(ServerError::FailedOver { volume: name.to_owned() });
-        }
-        self.groups.refuse_role_alone(name)?;
-        self.volumes.get(name)?.refuse_while_writes_wait()?;
         self.mirrors.start(&relation, "mirror reverse", |mirrors, relation, open, progress| {
             mirrors.reverse(relation, open, progress)
         })
     }
 
     /// A volume that gives way shows what the other side has, and a device on a LUN of it would remember another disk.
-    fn refuse_history_on(&self, name: &str) -> Result<(), ServerError> {
+    pub(super) fn refuse_history_on(&self, name: &str) -> Result<(), ServerError> {
         match self.volumes.get(name)?.is_destination() {
             true => Ok(()),
             false => self.devices.refuse_adopted(name, None),

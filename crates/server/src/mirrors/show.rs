@@ -14,6 +14,9 @@ use crate::transfer;
 /// A transfer whose last byte is older than this, or than half of what its owner allows, is called stalled.
 const QUIET: Duration = Duration::from_secs(5);
 
+/// The other side has so long to take over, before its silence is a problem.
+const TAKES_OVER_WITHIN_MS: u64 = 30_000;
+
 /// A state, and why.
 struct Judged {
     state: MirrorState,
@@ -32,6 +35,8 @@ struct Facts<'a> {
     followed: bool,
     /// It shows what was written to it, and the other side is to go on from there.
     handed_over: bool,
+    /// That was a moment ago.
+    just_handed_over: bool,
     /// It shows what was written to it, and gave way to the other side: what becomes of that nobody has said.
     undecided: bool,
     /// The same, and it is given up for the other side's image, which is not here yet.
@@ -39,6 +44,10 @@ struct Facts<'a> {
     /// It follows the other side, which comes as a mirror of this one.
     is_crossed: bool,
     has_image: bool,
+    /// There is a lock, and no snapshot here that it could keep.
+    locks_nothing: bool,
+    /// For how long the locks are lifted.
+    unlocked: Option<Duration>,
     lag: Option<Lag>,
     quiet: Duration,
     patience: Duration,
@@ -65,6 +74,10 @@ impl Mirrors {
         let followed = failed_over && self.is_followed(relation, &document);
         // What nobody is to go on from is behind nothing.
         let lag = relation.destination.lag().filter(|_| !failed_over && !own_alone);
+        let locked = relation.destination.locked_ever();
+        let unlocked = relation.destination.lifted();
+        let has_none = || !relation.destination.has_lockable();
+        let locks_nothing = document.lock().is_some() && !failed_over && shown.is_some() && has_none();
         let live = relation.live.lock();
         let facts = Facts {
             name: &relation.name,
@@ -73,10 +86,16 @@ impl Mirrors {
             failed_over,
             followed,
             handed_over,
+            just_handed_over: document.change.is_some_and(|change| {
+                change.kind == Change::HandOver
+                    && now_ms(&*self.clock).abs_diff(change.at_ms) < TAKES_OVER_WITHIN_MS
+            }),
             undecided,
             given_up,
             is_crossed,
             has_image: shown.is_some() && !own_alone,
+            locks_nothing,
+            unlocked,
             lag,
             quiet: Duration::from_millis(relation.quiet_ms(&*self.clock)),
             patience: document.stall(self.patience),
@@ -95,6 +114,14 @@ impl Mirrors {
         };
         api::Mirror {
             name: relation.name.clone(),
+            locked: locked.len() as u64,
+            locked_until_ms: locked
+                .iter()
+                .map(|one| one.left)
+                .max()
+                .map(|left| now_ms(&*self.clock).saturating_add(millis(left))),
+            lock_key: document.lock_key.is_some(),
+            unlocked_ms: unlocked.map(millis),
             role,
             direction,
             role_since_ms: document.change.map(|change| change.at_ms),
@@ -152,7 +179,7 @@ impl Mirrors {
 impl Mirrors {
     /// Whether the other side of a mirror has come for an image since this one takes writes, or has given it its role and has not taken that back: without a schedule it comes when
     /// it is told to.
-    fn is_followed(&self, relation: &Relation, document: &Document) -> bool {
+    pub(super) fn is_followed(&self, relation: &Relation, document: &Document) -> bool {
         let (name, volume) = (relation.follower(), relation.destination.volume().id());
         let since = document.change.map_or(0, |change| change.at_ms);
         let was_given = document.change.is_some_and(|change| change.kind == Change::Reverse);
@@ -196,7 +223,7 @@ impl Facts<'_> {
     }
 
     fn judge(&self) -> Judged {
-        let judged = self.judge_state();
+        let judged = self.judge_lock(self.judge_state());
         let found = self.document.verified.as_ref().map_or(0, |verified| verified.contradictions);
         if found == 0 || self.failed_over || self.followed {
             return judged;
@@ -210,6 +237,29 @@ impl Facts<'_> {
                 "do not fail over to it; keep the logs of both servers, `cairn mirror delete {name}`, and make it anew; `cairn mirror verify {name}` compares once more"
             )),
             check: 2,
+            ..judged
+        }
+    }
+
+    /// The same with what is to be said of its lock, where nothing worse is.
+    fn judge_lock(&self, judged: Judged) -> Judged {
+        let name = self.name;
+        if let Some(left) = self.unlocked.filter(|_| judged.check == 0) {
+            let reason =
+                format!("its locks are lifted with the lock key for another {} min", left.as_secs().div_ceil(60));
+            let remedy = format!("`cairn mirror unlock {name} --lock-key FILE --for 0s` puts them in force again");
+            return Judged { reason, remedy: Some(remedy), check: 1, ..judged };
+        }
+        if !self.locks_nothing || judged.check > 0 {
+            return judged;
+        }
+        let there = &self.document.volume;
+        Judged {
+            reason: "its lock protects nothing: the source has made no snapshot that could be locked, and each update replaces the mirror's own image".to_owned(),
+            remedy: Some(format!(
+                "make snapshots at the source, such as one a day: `cairn snapshot schedule set {there} daily --cron '0 1 * * *' --keep-daily 30`"
+            )),
+            check: 1,
             ..judged
         }
     }
@@ -230,6 +280,8 @@ impl Facts<'_> {
             );
             let reason = format!("it takes writes and follows nobody; the other side {knows}");
             (MirrorState::FailedOver, reason, Some(next), 0)
+        } else if let Err(error) = self.document.refuse_unseen(name) {
+            (MirrorState::HandedOver, error.to_string(), Some(error.next()), 2)
         } else if self.document.address.is_empty() {
             let error = crate::error::ServerError::SourceForgotten { volume: name.to_owned() };
             let reason = "it shows its last image, and whom it follows is not known any more".to_owned();
@@ -247,6 +299,9 @@ impl Facts<'_> {
                 "`cairn mirror resync {name} -n` here says what only this side has, and with `--spill FILE` or `--discard-divergent`, and `--compare` where it asks for that, gives it up and follows the other one; or `cairn mirror failover {name}` here takes the role back with it, and `cairn mirror resync {name}` on the other side has that follow"
             );
             (MirrorState::Diverged, problem.message.clone(), Some(next), 2)
+        } else if self.handed_over && self.just_handed_over && !self.live.running && !self.live.taken_over {
+            let reason = "it has given its role to the other side, which is to take over within seconds";
+            (MirrorState::HandedOver, reason.to_owned(), None, 0)
         } else if self.handed_over && !self.live.running && !self.live.taken_over {
             let next = format!(
                 "repeat `cairn mirror reverse` (of a group: `cairn group reverse`) on the other side; if that is gone for good, `cairn mirror failover {name}` (`cairn group failover`) takes the role back, and loses what was written there if it had taken over"

@@ -27,9 +27,7 @@ impl Mirrors {
         let mut fingerprints = Vec::new();
         for volume in volumes {
             let relation = self.get(volume)?;
-            if relation.is_failed_over() {
-                return Err(ServerError::FailedOver { volume: volume.clone() });
-            }
+            self.refuse_taking_writes(&relation)?;
             fingerprints.push(relation.document.lock().fingerprint);
         }
         match fingerprints.windows(2).all(|pair| pair[0] == pair[1]) {

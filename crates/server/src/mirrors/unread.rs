@@ -7,14 +7,14 @@ use std::path::Path;
 
 use super::{Document, Mirrors, Relation, now_ms};
 use crate::api::{self, MirrorState};
-use crate::error::ServerError;
+use crate::error::{RoleError, ServerError};
 use crate::identity::Fingerprint;
 use crate::state::{self, Unread};
 use crate::token::random_bytes;
 use crate::transfer;
 
 /// For how long the snapshots of a mirror stay of which is not known how long they are to: a hundred years.
-const UNTIL_SAID_MS: u64 = 100 * 365 * 24 * 3_600_000;
+pub(super) const UNTIL_SAID_MS: u64 = 100 * 365 * 24 * 3_600_000;
 
 impl Mirrors {
     /// Refuses while it is not known whom a volume follows, or followed.
@@ -117,9 +117,18 @@ impl Relation {
 
     /// Refuses where what was known of the other side was given up.
     pub(super) fn refuse_without_source(&self) -> Result<(), ServerError> {
-        match self.document.lock().address.is_empty() {
+        let document = self.document.lock();
+        match document.address.is_empty() {
             true => Err(ServerError::SourceForgotten { volume: self.name.clone() }),
-            false => Ok(()),
+            false => document.refuse_unseen(&self.name),
         }
+    }
+}
+
+impl Document {
+    /// Refuses to connect where the other side alone says that it is.
+    pub(super) fn refuse_unseen(&self, volume: &str) -> Result<(), ServerError> {
+        let (volume, address) = (volume.to_owned(), self.address.clone());
+        if self.unseen { Err(RoleError::AddressUnseen { volume, address }.into()) } else { Ok(()) }
     }
 }

@@ -103,9 +103,8 @@ impl Mirrors {
         request: api::VerifyRequest,
     ) -> Result<api::Job, ServerError> {
         let name = relation.name.clone();
-        if relation.is_failed_over() {
-            return Err(ServerError::FailedOver { volume: name });
-        }
+        self.refuse_taking_writes(relation)?;
+        relation.refuse_without_source()?;
         if request.rate_bytes.is_some_and(|rate| rate < BLOCK) {
             return Err(ServerError::Invalid { what: "the rate", rule: "it is 4 KiB a second or more" });
         }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use cairn_base::{BLOCK_SIZE, Timestamp};
 use cairn_format::SnapshotEntry;
 use cairn_format::dump::{DUMP_VERSION, DumpHeader, DumpId, DumpLevel, PARTS_MAX};
-use cairn_format::stream::{RECORD_SNAPSHOTS_MAX, RecordHeader, StreamHeader, StreamRun, StreamTrailer};
+use cairn_format::stream::{RECORD_BLOCKS_MAX, RECORD_SNAPSHOTS_MAX, RecordHeader, StreamHeader, StreamRun, StreamTrailer};
 use cairn_volume::Run;
 
 use super::read::{HEAD_BYTES, PartHead};
@@ -223,7 +223,7 @@ impl<'a> Dump<'a> {
 
     /// Every n-th batch: together the parts read the device in order.
     pub(super) fn batches(&self, part: u32) -> impl Iterator<Item = Batch> + Send + '_ {
-        batches_of(self.plan).skip(part as usize).step_by(self.parts as usize)
+        batches_of(self.plan, RECORD_BLOCKS_MAX).skip(part as usize).step_by(self.parts as usize)
     }
 
     /// The same without the first `skip` records; a batch may be cut.

@@ -19,9 +19,10 @@ fn volume_of_a_group_that_gave_no_role_away_follows_nobody_though_it_cannot_be_u
         let (volume, address) = (volume.to_owned(), "mirror:1".to_owned());
         let (cron, zone, rpo_ms) = (String::new(), String::new(), None);
         let (every_ms, continuous) = (None, false);
+        let asker = Asker { certificate: Fingerprint::default(), host: None };
         let successor =
             Successor { address, volume: volume.clone(), every_ms, cron, continuous, zone, rpo_ms };
-        let giving = mirrors.giving(&volume, Fingerprint::default(), Relationship(1), &successor);
+        let giving = mirrors.giving(&volume, asker, Relationship(1), &successor);
         let giving = giving.unwrap_or_else(|_| panic!("{volume} can be given away"));
         state::save(&giving.path(), &giving.document).unwrap();
         giving

@@ -1,0 +1,208 @@
+//! Locks of a mirror's snapshots against this server's own administrator, as in the compliance mode of object stores.
+//!
+//! A snapshot that is here while a lock is in force stays until it is as old as that lock says. A shorter lock, or none,
+//! counts for later snapshots only. Until then nothing that this server is asked for deletes or renames the snapshot: that
+//! waits for the end of the lock. Who set a lock key can lift the locks before, for a time that `cairn status` shows.
+//!
+//! The ends of the locks are kept with the mirror (`mirror.json`) and go along through every change of its role and source.
+
+use std::path::Path;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use cairn_base::{SnapshotId, Timestamp};
+use cairn_mirror::{Birth, Destination, Locked};
+use cairn_volume::Inspection;
+use chrono_tz::Tz;
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use super::unread::UNTIL_SAID_MS;
+use super::{Born, Document, Mirrors, Relation, millis, now_ms};
+use crate::api;
+use crate::error::{RoleError, ServerError};
+use crate::schedules::timetable;
+use crate::server::Server;
+use crate::state;
+
+/// A shorter lock key could be guessed.
+const KEY_BYTES_MIN: usize = 16;
+/// For how long locks are lifted when nothing else is said.
+const LIFTED_MS: u64 = 15 * 60_000;
+/// How often the births of locked snapshots are written down: the time of a stop that is not known to have passed does not
+/// count for a lock.
+const NOTE_EVERY: Duration = Duration::from_secs(3600);
+
+/// What is kept of a lock key; none of an empty one.
+pub(super) fn digest(key: &str) -> Result<Option<String>, ServerError> {
+    match key.len() {
+        0 => Ok(None),
+        1..KEY_BYTES_MIN => Err(ServerError::Invalid { what: "the lock key", rule: "it has 16 bytes or more" }),
+        _ => Ok(Some(URL_SAFE_NO_PAD.encode(Sha256::digest(key.as_bytes())))),
+    }
+}
+
+/// A moment for a person to read.
+fn moment(at_ms: u64) -> String {
+    let at = timetable::in_zone(at_ms, Tz::UTC);
+    at.map(|at| at.format("%Y-%m-%d %H:%M UTC").to_string()).unwrap_or_default()
+}
+
+impl Document {
+    /// The lock that its owner wants. Where only is known that there was one, nothing is known of its length.
+    pub(super) fn lock(&self) -> Option<Duration> {
+        self.lock_ms.filter(|lock| *lock != UNTIL_SAID_MS).map(Duration::from_millis)
+    }
+
+    /// Writes down how long the snapshots stay.
+    pub(super) fn note_births(&mut self, destination: &Destination) {
+        let births = destination.births();
+        let keeps = self.lock_ms.is_some() || births.iter().any(|birth| birth.lock.is_some());
+        self.births = keeps.then(|| births.into_iter().map(Born::from).collect());
+        self.births_ns = keeps.then(|| destination.volume().clock().now().0);
+    }
+
+    /// Takes over the locks of what is in the volume, when it gets another role or source.
+    pub(super) fn locks_of(&mut self, before: &Self) {
+        self.lock_ms = before.lock_ms;
+        self.lock_key.clone_from(&before.lock_key);
+        self.births.clone_from(&before.births);
+        self.births_ns = before.births_ns;
+    }
+}
+
+impl Relation {
+    /// What is known of it by now, with the births of its snapshots.
+    pub(super) fn known(&self) -> Document {
+        let mut known = self.document.lock().clone();
+        known.note_births(&self.destination);
+        known
+    }
+
+    /// Refuses another lock key while a snapshot is locked: who has the token alone could lift the locks with it.
+    pub(super) fn refuse_lock_key(&self) -> Result<(), ServerError> {
+        let locked = self.destination.locked();
+        match locked.is_empty() {
+            true => Ok(()),
+            false => Err(RoleError::LockKeyStays { volume: self.name.clone(), locked: locked.len() }.into()),
+        }
+    }
+}
+
+impl Mirrors {
+    /// The snapshots of a volume whose locks are in force.
+    pub(crate) fn locked(&self, name: &str) -> Vec<Locked> {
+        let known = self.relations.lock().get(name).cloned();
+        match known {
+            Some(relation) => relation.destination.locked(),
+            None => self.locked_by_file(&self.volumes.folder(name).join("mirror.json")),
+        }
+    }
+
+    /// The same of a volume that is not open, by what is written down. What can't be read has no say.
+    fn locked_by_file(&self, path: &Path) -> Vec<Locked> {
+        let document = state::load::<Document>(path).ok().flatten();
+        let Some(Document { births: Some(births), births_ns: Some(looked), .. }) = document else {
+            return Vec::new();
+        };
+        let births: Vec<Birth> = births.into_iter().map(Birth::from).collect();
+        Birth::left(&births, Timestamp(looked), self.clock.now())
+    }
+
+    fn refuse(&self, name: &str, locked: &[Locked]) -> Result<(), ServerError> {
+        let Some(last) = locked.iter().max_by_key(|one| one.left) else { return Ok(()) };
+        let has_key =
+            self.relations.lock().get(name).is_some_and(|known| known.document.lock().lock_key.is_some());
+        Err(RoleError::Locked {
+            volume: name.to_owned(),
+            snapshot: last.name.clone(),
+            others: locked.len() - 1,
+            until: moment(now_ms(&*self.clock).saturating_add(millis(last.left))),
+            has_key,
+        }
+        .into())
+    }
+
+    /// Refuses what would destroy a volume while it has a locked snapshot.
+    pub(crate) fn refuse_locked(&self, name: &str) -> Result<(), ServerError> {
+        self.refuse(name, &self.locked(name))
+    }
+
+    /// Refuses to delete or rename a snapshot that is locked.
+    pub(crate) fn refuse_locked_snapshot(&self, name: &str, snapshot: SnapshotId) -> Result<(), ServerError> {
+        self.refuse_losing(name, &[snapshot])
+    }
+
+    /// Refuses what would lose snapshots of which one is locked.
+    pub(crate) fn refuse_losing(&self, name: &str, lost: &[SnapshotId]) -> Result<(), ServerError> {
+        let mut locked = self.locked(name);
+        locked.retain(|one| lost.contains(&one.snapshot));
+        self.refuse(name, &locked)
+    }
+
+    /// Refuses to bring a volume back to an instant before it had a snapshot that is locked.
+    pub(crate) fn refuse_going_back(&self, name: &str, then: &Inspection) -> Result<(), ServerError> {
+        let mut locked = self.locked(name);
+        locked.retain(|one| one.snapshot.0 >= then.numbers.snapshot);
+        self.refuse(name, &locked)
+    }
+
+    /// Refuses to give up a mirror's file while its previous generation tells of locks.
+    pub(crate) fn refuse_forgetting_locks(&self, name: &str, previous: &Path) -> Result<(), ServerError> {
+        let mut locked = self.locked_by_file(previous);
+        if let Ok(open) = self.volumes.get(name) {
+            locked.retain(|one| open.volume.snapshot(one.snapshot).is_some());
+        }
+        self.refuse(name, &locked)
+    }
+
+    /// Writes down how long snapshots stay, from time to time: after a stop nothing else tells how long the server ran.
+    pub(super) fn note_locks(&self, relation: &Relation) {
+        let now = self.clock.monotonic();
+        {
+            let mut live = relation.live.lock();
+            let noted = *live.locks_noted.get_or_insert(now);
+            if now.saturating_sub(noted) < NOTE_EVERY {
+                return;
+            }
+            live.locks_noted = Some(now);
+        }
+        self.save_locks(relation);
+    }
+
+    pub(super) fn save_locks(&self, relation: &Relation) {
+        if relation.destination.locked().is_empty() {
+            return;
+        }
+        let mut document = relation.document.lock();
+        document.note_births(&relation.destination);
+        if let Err(error) = relation.save_known(&document) {
+            tracing::warn!(mirror = relation.name, %error, "how long its snapshots stay was not written down");
+        }
+    }
+}
+
+impl Server {
+    /// Lifts the locks of a mirror for a while, for who has its lock key.
+    pub(crate) fn unlock_mirror(
+        &self,
+        name: &str,
+        request: &api::UnlockMirror,
+    ) -> Result<api::Mirror, ServerError> {
+        let relation = self.mirrors.get(name)?;
+        let kept = relation.document.lock().lock_key.clone();
+        let kept = kept.ok_or_else(|| RoleError::NoLockKey { volume: name.to_owned() })?;
+        let given = digest(&request.lock_key)?.unwrap_or_default();
+        if !bool::from(given.as_bytes().ct_eq(kept.as_bytes())) {
+            return Err(RoleError::WrongLockKey { volume: name.to_owned() }.into());
+        }
+        let lifted = Duration::from_millis(request.for_ms.unwrap_or(LIFTED_MS));
+        relation.destination.lift_locks(lifted);
+        tracing::warn!(mirror = name, seconds = lifted.as_secs(), "its locks are lifted with the lock key");
+        Ok(self.mirrors.show(&relation))
+    }
+}
+
+#[cfg(test)]
+mod tests;
