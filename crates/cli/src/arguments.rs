@@ -810,9 +810,12 @@ pub enum Mirror {
         /// The file that was named when the lock key was set
         #[arg(long, value_name = "FILE")]
         lock_key: PathBuf,
-        /// For so long; 0s puts the locks in force again
+        /// For so long
         #[arg(long = "for", value_name = "TIME", default_value = "15m")]
         length: Interval,
+        /// Put the locks in force again
+        #[arg(long, conflicts_with = "length")]
+        off: bool,
     },
     /// Change the roles without loss: the source stops, its last changes are brought, and this side, the destination, takes writes
     Reverse {

@@ -386,9 +386,7 @@ fn cron_lock_and_tokens_hold_what_they_say() {
     let key = dir.path().join("lock.key");
     std::fs::write(&key, "a secret of enough bytes\n").unwrap();
     let key = key.to_str().unwrap();
-    let nightly = [
-        "--cron", "30 2 * * *", "--zone", "Europe/Berlin", "--lock", "30d", "--lock-key", key,
-    ];
+    let nightly = ["--cron", "30 2 * * *", "--zone", "Europe/Berlin", "--lock", "30d", "--lock-key", key];
     destination.good(&[&["mirror", "create", "vol0", word][..], &nightly].concat());
     let shown = status(&destination);
     assert_eq!((&shown["cron"], &shown["zone"]), (&"30 2 * * *".into(), &"Europe/Berlin".into()));

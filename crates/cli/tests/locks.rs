@@ -134,7 +134,7 @@ fn lock_key_lifts_locks_for_a_while_and_nothing_else_does() {
     assert!(status(&destination)["unlocked_ms"].as_u64().unwrap() > 0);
     assert!(destination.json(&["status"])["problems"].to_string().contains("locks are lifted"));
     // Its owner, or a restart, puts the locks in force again.
-    destination.good(&["mirror", "unlock", "vol0", "--lock-key", &key, "--for", "0s"]);
+    destination.good(&["mirror", "unlock", "vol0", "--lock-key", &key, "--off"]);
     stays(&destination, &delete);
     destination.follow(&advice, "unlock");
     destination.kill();

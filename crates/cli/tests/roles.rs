@@ -550,7 +550,7 @@ fn old_source_follows_no_address_that_its_owner_has_not_named() {
     // It says that it is reached on another machine than the one that it connects from.
     let elsewhere = ["--mirror", "127.0.0.1:0", "--advertise", "127.9.9.9:7420"];
     let destination = Running::start_with(dir.path(), "destination", &elsewhere);
-    destination.good(&["mirror", "create", "vol0", &source.invite(), "--every", "1s"]);
+    destination.good(&["mirror", "create", "vol0", &source.invite()]);
     source.good(&["mirror", "allow-reverse", "vol0"]);
     destination.good(&["mirror", "reverse", "vol0", "--yes"]);
     write(&destination, 0, 2, 4096);

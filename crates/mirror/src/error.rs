@@ -87,7 +87,9 @@ pub enum Refusal {
     #[error("a command around snapshots of the source failed, and none was made: see `cairn status` there")]
     Hook,
     /// One server has too many mirrors of a volume.
-    #[error("the source keeps at most {MIRRORS_PER_PEER} mirrors of a volume and {HELD_PER_PEER} snapshots for one server, and this server has as many")]
+    #[error(
+        "the source keeps at most {MIRRORS_PER_PEER} mirrors of a volume and {HELD_PER_PEER} snapshots for one server, and this server has as many"
+    )]
     TooMany,
     /// A reason or request that one side does not know.
     #[error("the source does not know this request")]

@@ -51,8 +51,8 @@ pub use destination::{
 pub use error::{LAST_REFUSAL, MirrorError, NackReason, Refusal};
 pub use follower::{Follower, MirrorAtSource};
 pub use keeper::{Keeper, Withheld};
-pub use limits::{HELD_PER_PEER, MIRRORS_PER_PEER};
 pub use lag::{Contact, Lag, Loss, SourceStatus};
+pub use limits::{HELD_PER_PEER, MIRRORS_PER_PEER};
 pub use message::{HEIRS_MAX, PROTOCOL_VERSION};
 pub use offer::SourceVolumes;
 pub use relationship::{InvalidPeerName, PeerName, Relationship};

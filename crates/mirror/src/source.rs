@@ -34,8 +34,10 @@ use crate::wire::{Frame, read_frame, write_frame};
 
 mod behind;
 mod places;
+mod same;
 pub(crate) use behind::status_of;
 use behind::whole_lag;
+use same::is_same_table;
 
 /// A volume, and how the names of a mirror's snapshots begin.
 pub(crate) type Key = (VolumeId, String);
@@ -889,22 +891,6 @@ pub(crate) fn common(volume: &Volume, have: &[Have]) -> Result<Vec<SnapshotId>, 
         }
     }
     Ok(common)
-}
-
-/// True when the destination has the snapshots of the source under their names. Those of mirrors come and go with
-/// updates, so they don't count.
-fn is_same_table(volume: &Volume, have: &[Have]) -> bool {
-    let entries = volume.snapshot_entries();
-    let theirs: HashMap<SnapshotId, Checksum> = have.iter().map(|have| (have.id, have.label)).collect();
-    let named_here = entries
-        .iter()
-        .filter(|entry| !entry.name.starts_with(MIRROR_PREFIX))
-        .all(|entry| theirs.get(&entry.id) == Some(&Have::from(entry).label));
-    let gone = have
-        .iter()
-        .filter(|have| !have.mirror)
-        .any(|have| entries.binary_search_by_key(&have.id, |entry| entry.id).is_err());
-    named_here && !gone
 }
 
 /// What is sent to a mirror to which this side has given its role: the last snapshot, and nothing is changed for it.

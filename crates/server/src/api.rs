@@ -43,8 +43,9 @@ pub use groups::{
 pub use hooks::{Hooks, SetHooks};
 pub use mirrors::{
     Aborted, AllowReverse, Compress, CreateMirror, DeletedMirror, Departed, Divergence, DivergenceRequest,
-    DryRun, Failover, FailoverRequest, Follower, Leftover, LinkWish, Mirror, MirrorRole, MirrorSession, MirrorState,
-    RepointMirror, ResyncRequest, ReverseAllowed, SetMirror, Transfer, UnlockMirror, UpdatePrice, UpdateRequest,
+    DryRun, Failover, FailoverRequest, Follower, Leftover, LinkWish, Mirror, MirrorRole, MirrorSession,
+    MirrorState, RepointMirror, ResyncRequest, ReverseAllowed, SetMirror, Transfer, UnlockMirror,
+    UpdatePrice, UpdateRequest,
 };
 pub use mounts::{CreateMount, Mount, Unmount};
 pub use plans::{LivePlan, PlanQuery};

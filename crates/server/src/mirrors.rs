@@ -585,7 +585,9 @@ impl Mirrors {
             mirrors.follow_image(&mine.name);
             // The next run may have been due meanwhile.
             mirrors.look();
-            outcome.map_err(|error| mine.as_aborted(error)).map(|()| Some(api::JobOutcome::Mirror(Box::new(mirrors.show(&mine)))))
+            outcome
+                .map_err(|error| mine.as_aborted(error))
+                .map(|()| Some(api::JobOutcome::Mirror(Box::new(mirrors.show(&mine)))))
         });
         if started.is_err() {
             relation.release();

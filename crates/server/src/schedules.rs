@@ -300,7 +300,9 @@ impl Server {
         let is_locked = |snapshot: &Snapshot| locked.iter().any(|one| one.snapshot == snapshot.id);
         let gone: Vec<SnapshotId> = superfluous(plan, &snapshots)?
             .iter()
-            .filter(|snapshot| !is_open(snapshot) && !is_locked(snapshot) && !open.volume.is_cloned(snapshot.id))
+            .filter(|snapshot| {
+                !is_open(snapshot) && !is_locked(snapshot) && !open.volume.is_cloned(snapshot.id)
+            })
             .map(|snapshot| snapshot.id)
             .collect();
         if !gone.is_empty() {

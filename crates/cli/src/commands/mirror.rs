@@ -130,8 +130,9 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
                 None => format!("no mirror of {volume} may become the source"),
             });
         }
-        Mirror::Unlock { name, lock_key, length } => {
-            let request = api::UnlockMirror { lock_key: secret(&lock_key)?, for_ms: Some(ms(length)) };
+        Mirror::Unlock { name, lock_key, length, off } => {
+            let for_ms = Some(if off { 0 } else { ms(length) });
+            let request = api::UnlockMirror { lock_key: secret(&lock_key)?, for_ms };
             let mirror: api::Mirror = client.post(&format!("{}/unlock", path(&name)?), &request)?;
             output.tell(&mirror, |mirror| match mirror.unlocked_ms {
                 Some(left) => format!("the locks of {name} are lifted for {}", duration(left)),
@@ -180,7 +181,11 @@ fn secret(file: &Path) -> Result<String, Failure> {
     let read = std::fs::read_to_string(file);
     let text = read.map_err(|error| {
         let message = format!("cannot read the lock key in {}: {error}", file.display());
-        Failure::new(ErrorKind::Usage, message, "name a file of text, as `head -c 32 /dev/urandom | base64` makes it")
+        Failure::new(
+            ErrorKind::Usage,
+            message,
+            "name a file of text, as `head -c 32 /dev/urandom | base64` makes it",
+        )
     })?;
     Ok(text.trim_end_matches(['\n', '\r']).to_owned())
 }
@@ -386,7 +391,8 @@ fn judge(mirror: &api::Mirror, rpo_ms: Option<u64>) -> (u8, String) {
     };
     let line = match (rpo_ms.filter(|_| late == Some(true) && level == 2 && !is_wrong), mirror.lag_ms) {
         (Some(rpo), Some(lag)) => {
-            let waiting = mirror.lag_bytes.map_or(String::new(), |bytes| format!(" ({} waiting)", size(bytes)));
+            let waiting =
+                mirror.lag_bytes.map_or(String::new(), |bytes| format!(" ({} waiting)", size(bytes)));
             format!("{}: lag {} is over the RPO of {}{waiting}", mirror.name, duration(lag), duration(rpo))
         }
         _ => format!("{} {}, lag {}: {}", mirror.name, state(mirror.state), lag(mirror), mirror.reason),
@@ -443,7 +449,7 @@ fn failover(name: &str, dry_run: bool, client: &Client, output: Output) -> Resul
             "{name} takes writes now, and follows nobody; the source is told as soon as it answers\n\
              lost: {}\n\
              roles: {}{access}\n\
-             next: connect the clients to its LUNs (`cairn lun list {name}`); when the old source is back, `cairn mirror resync` or `cairn mirror failback` there",
+             next: connect the clients to its LUNs (`cairn lun list {name}`); when the old source is back, `cairn mirror resync` there makes it follow, or `cairn mirror allow-reverse {name}` here and `cairn mirror failback` there give it the role",
             loss(outcome),
             outcome.direction,
         )
@@ -462,10 +468,13 @@ fn resync(
     let Decision { spill, discard_divergent, compare, from, mirror, dry_run } = decision;
     if dry_run || discard_divergent {
         let mirror_name = name.to_owned();
-        would(client, &match kind {
-            "failback" => api::DryRun::Failback { mirror: mirror_name },
-            _ => api::DryRun::Resync { mirror: mirror_name },
-        })?;
+        would(
+            client,
+            &match kind {
+                "failback" => api::DryRun::Failback { mirror: mirror_name },
+                _ => api::DryRun::Resync { mirror: mirror_name },
+            },
+        )?;
         let request = api::DivergenceRequest { from: from.clone(), mirror: mirror.clone() };
         let found: api::Divergence = client.post(&format!("{path}/divergence"), &request)?;
         if dry_run {
@@ -618,7 +627,9 @@ fn lock(mirror: &api::Mirror) -> String {
     let locked = match (mirror.locked, mirror.locked_until_ms) {
         (0, _) => "no snapshot is locked".to_owned(),
         (count, None) => format!("{count} snapshot(s) are locked"),
-        (count, Some(until)) => format!("{count} snapshot(s) are locked, the last one ends {}", coming(until)),
+        (count, Some(until)) => {
+            format!("{count} snapshot(s) are locked, the last one ends {}", coming(until))
+        }
     };
     let key = if mirror.lock_key { ", a lock key is set" } else { "" };
     let lifted = mirror.unlocked_ms.map_or(String::new(), |left| format!("; lifted for {}", duration(left)));

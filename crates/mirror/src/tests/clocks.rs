@@ -11,8 +11,8 @@ use cairn_volume::Volume;
 
 use super::harness::*;
 use crate::{
-    Birth, Client, Destination, Lag, MirrorError, Options, Pace, PeerName, Refusal, SourceVolumes, TransferKind,
-    TransferProgress, Work,
+    Birth, Client, Destination, Lag, MirrorError, Options, Pace, PeerName, Refusal, SourceVolumes,
+    TransferKind, TransferProgress, Work,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);

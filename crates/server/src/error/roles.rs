@@ -50,7 +50,9 @@ pub enum RoleError {
         volume: String,
     },
     /// The other side says that it is reached where it was not seen.
-    #[error("`{volume}` is to follow {address}, where the other side says that it is reached, and this server has never seen it there")]
+    #[error(
+        "`{volume}` is to follow {address}, where the other side says that it is reached, and this server has never seen it there"
+    )]
     AddressUnseen {
         /// The volume.
         volume: String,
@@ -58,7 +60,9 @@ pub enum RoleError {
         address: String,
     },
     /// Names that come and go with mirrors and dumps.
-    #[error("the name `{name}` is reserved: snapshot names must not begin with `mirror.`, `image.` or `dump.`")]
+    #[error(
+        "the name `{name}` is reserved: snapshot names must not begin with `mirror.`, `image.` or `dump.`"
+    )]
     ReservedName {
         /// As given.
         name: String,

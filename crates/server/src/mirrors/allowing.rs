@@ -82,8 +82,10 @@ impl Server {
             let relationship = Relationship(u64::from_str_radix(number, 16).ok()?);
             Some(Taker::new(*pinned.get(peer)?, relationship))
         };
-        let mut mirrors: BTreeMap<String, Taker> =
-            own.into_iter().filter_map(|mirror| Some((mirror.name.clone(), of_follower(&mirror.name)?))).collect();
+        let mut mirrors: BTreeMap<String, Taker> = own
+            .into_iter()
+            .filter_map(|mirror| Some((mirror.name.clone(), of_follower(&mirror.name)?)))
+            .collect();
         if let Ok(relation) = self.mirrors.get(volume)
             && relation.refuse_without_source().is_ok()
         {

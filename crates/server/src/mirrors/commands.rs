@@ -11,7 +11,7 @@ use cairn_volume::Role;
 
 use super::roles::Change;
 use super::when::When;
-use super::{locks, Document, Link, Manner, Mirrors, Relation, image_of, millis, now_ms};
+use super::{Document, Link, Manner, Mirrors, Relation, image_of, locks, millis, now_ms};
 use crate::api;
 use crate::destination::{connect, hang_up};
 use crate::error::ServerError;

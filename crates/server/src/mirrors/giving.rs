@@ -123,9 +123,8 @@ impl Mirrors {
             let is_other = matches!(error, ServerError::NotFound { .. } | ServerError::Invalid { .. });
             if is_other { Refusal::OtherGroup(group.to_owned()) } else { refusal }
         })?;
-        let all = heirs
-            .iter()
-            .map(|heir| self.giving(&heir.volume, asker, heir.relationship, &heir.successor));
+        let all =
+            heirs.iter().map(|heir| self.giving(&heir.volume, asker, heir.relationship, &heir.successor));
         let all: Vec<Giving> = all.collect::<Result<_, _>>()?;
         // Before anything is changed for any of them.
         all.iter().try_for_each(|giving| self.check_consent(giving))?;
@@ -196,7 +195,10 @@ impl Mirrors {
         let from_origin = before.as_ref().is_some_and(|before| {
             let document = before.document.lock();
             let planned = document.change.is_some_and(|change| change.kind == Change::Reverse);
-            document.origin && planned && document.fingerprint == certificate && document.relationship == relationship.0
+            document.origin
+                && planned
+                && document.fingerprint == certificate
+                && document.relationship == relationship.0
         });
         let mut document = Document::of(&successor.address, certificate, &successor.volume, relationship.0);
         let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());

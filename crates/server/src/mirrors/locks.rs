@@ -38,7 +38,9 @@ const NOTE_EVERY: Duration = Duration::from_secs(3600);
 pub(super) fn digest(key: &str) -> Result<Option<String>, ServerError> {
     match key.len() {
         0 => Ok(None),
-        1..KEY_BYTES_MIN => Err(ServerError::Invalid { what: "the lock key", rule: "it has 16 bytes or more" }),
+        1..KEY_BYTES_MIN => {
+            Err(ServerError::Invalid { what: "the lock key", rule: "it has 16 bytes or more" })
+        }
         _ => Ok(Some(URL_SAFE_NO_PAD.encode(Sha256::digest(key.as_bytes())))),
     }
 }

@@ -201,7 +201,9 @@ impl Relation {
     pub(super) fn as_aborted(&self, error: ServerError) -> ServerError {
         match error {
             ServerError::Ending => error,
-            _ if self.abort.load(Ordering::Acquire) => RoleError::Aborted { volume: self.name.clone() }.into(),
+            _ if self.abort.load(Ordering::Acquire) => {
+                RoleError::Aborted { volume: self.name.clone() }.into()
+            }
             error => error,
         }
     }

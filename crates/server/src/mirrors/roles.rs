@@ -275,7 +275,9 @@ impl Mirrors {
             mirrors.note(&mine, &outcome);
             drop(claim);
             mirrors.follow_image(&mine.name);
-            outcome.map_err(|error| mine.as_aborted(error)).map(|()| Some(api::JobOutcome::Mirror(Box::new(mirrors.show(&mine)))))
+            outcome
+                .map_err(|error| mine.as_aborted(error))
+                .map(|()| Some(api::JobOutcome::Mirror(Box::new(mirrors.show(&mine)))))
         });
         if started.is_err() {
             relation.release();

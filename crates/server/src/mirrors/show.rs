@@ -245,9 +245,12 @@ impl Facts<'_> {
     fn judge_lock(&self, judged: Judged) -> Judged {
         let name = self.name;
         if let Some(left) = self.unlocked.filter(|_| judged.check == 0) {
-            let reason =
-                format!("its locks are lifted with the lock key for another {} min", left.as_secs().div_ceil(60));
-            let remedy = format!("`cairn mirror unlock {name} --lock-key FILE --for 0s` puts them in force again");
+            let reason = format!(
+                "its locks are lifted with the lock key for another {} min",
+                left.as_secs().div_ceil(60)
+            );
+            let remedy =
+                format!("`cairn mirror unlock {name} --lock-key FILE --off` puts them in force again");
             return Judged { reason, remedy: Some(remedy), check: 1, ..judged };
         }
         if !self.locks_nothing || judged.check > 0 {
@@ -257,7 +260,7 @@ impl Facts<'_> {
         Judged {
             reason: "its lock protects nothing: the source has made no snapshot that could be locked, and each update replaces the mirror's own image".to_owned(),
             remedy: Some(format!(
-                "make snapshots at the source, such as one a day: `cairn snapshot schedule set {there} daily --cron '0 1 * * *' --keep-daily 30`"
+                "make snapshots at the source, such as one a day: `cairn snapshot schedule set {there} daily --every 1d --keep-daily 30`"
             )),
             check: 1,
             ..judged
@@ -275,8 +278,8 @@ impl Facts<'_> {
             let told = self.document.change.is_some_and(|change| change.told);
             let knows = if told { "knows" } else { "has not heard of it yet" };
             let next = format!(
-                "connect clients to `{name}`; when the other side is back, `cairn mirror resync` there makes it follow, and `cairn mirror failback` gives it its role \
-                 back; `cairn mirror resync {name}` here gives up what was written here"
+                "connect clients to `{name}`; when the other side is back, `cairn mirror resync` there makes it follow, and `cairn mirror allow-reverse {name}` here lets \
+                 `cairn mirror failback` there give it its role back; `cairn mirror resync {name}` here gives up what was written here"
             );
             let reason = format!("it takes writes and follows nobody; the other side {knows}");
             (MirrorState::FailedOver, reason, Some(next), 0)

@@ -5,7 +5,9 @@ use std::io::{self, Write};
 use cairn_base::{BLOCK_SIZE, Timestamp};
 use cairn_format::SnapshotEntry;
 use cairn_format::dump::{DUMP_VERSION, DumpHeader, DumpId, DumpLevel, PARTS_MAX};
-use cairn_format::stream::{RECORD_BLOCKS_MAX, RECORD_SNAPSHOTS_MAX, RecordHeader, StreamHeader, StreamRun, StreamTrailer};
+use cairn_format::stream::{
+    RECORD_BLOCKS_MAX, RECORD_SNAPSHOTS_MAX, RecordHeader, StreamHeader, StreamRun, StreamTrailer,
+};
 use cairn_volume::Run;
 
 use super::read::{HEAD_BYTES, PartHead};
