@@ -38,6 +38,7 @@ pub use fault::{Fate, FaultDevice, FaultPart, LoggedKind, LoggedOperation};
 pub use file::{Direct, Engine, FileDevice, FileOptions, OpenError};
 pub use memory::MemoryDevice;
 pub use operation::{Operation, Request};
+pub use pool::give_memory_back;
 pub use rehearsal::{Faults, Rehearsal, RehearsalDevice};
 pub use segments::{Segment, Segments};
 pub use side::SideDevice;

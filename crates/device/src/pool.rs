@@ -2,8 +2,8 @@
 //!
 //! Direct I/O wants aligned memory, and `Arc<[u8; 4096]>` with that alignment would take two pages a block. So blocks come from slabs: 2 MiB of
 //! aligned memory, with the counts beside it. Where the kernel gives one large page for a slab, blocks that were handed out all over the place
-//! are copied and pinned without a miss of the address cache for each. Slabs are never given back to the system: the number of blocks
-//! alive is bounded by those who hold them (the cache has a limit, each session has a window).
+//! are copied and pinned without a miss of the address cache for each. The addresses of slabs stay valid as long as the program runs. Their
+//! memory goes back to the system: [`give_memory_back`] releases the chunks that nobody has needed since its last call.
 //!
 //! # Runs
 //! The blocks of one request mostly go to the device together, and there each piece of memory costs: a page to pin, an entry in the list that the disk
@@ -16,7 +16,8 @@
 //!
 //! # Threads
 //! Each thread keeps some free blocks, so that most blocks come and go without the lock. It gives back those first that have been free for longest. One that takes none, as it only writes what others have
-//! read, keeps few: what lies with it, nobody else has.
+//! read, keeps few: what lies with it, nobody else has. All threads together keep [`THREADS_BLOCKS`] or so, however many there are: with many threads each keeps
+//! little, and gives the rest of a run back at once.
 
 #[cfg(all(test, feature = "shuttle"))]
 mod schedules;
@@ -26,7 +27,7 @@ mod tests;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use cairn_base::BLOCK_SIZE;
 use parking_lot::Mutex;
@@ -46,6 +47,14 @@ const THREAD_BLOCKS: usize = 512;
 const GIVER_BLOCKS: usize = 64;
 /// So many times half of its blocks may be surplus before a thread is one that only gives back.
 const PATIENCE: u8 = 2;
+/// Free blocks that all threads keep, as long as that is at least [`SHARE_MIN`] for each.
+const THREADS_BLOCKS: usize = 4096;
+/// The least that a thread may keep.
+const SHARE_MIN: usize = 16;
+/// A thread that may keep less than this gives the rest of a run back.
+const SHARE_FOR_RUNS: usize = 128;
+/// Whole chunks that stay with the pool in any case: 8 MiB.
+const KEPT_CHUNKS: usize = 64;
 /// Blocks that a thread without any takes at once.
 const REFILL_BLOCKS: usize = 128;
 /// While less than one in so many blocks is free, memory is added for a run that finds no whole chunk.
@@ -73,6 +82,10 @@ struct Chunk {
     headers: &'static [Header],
     /// One bit for each that is free.
     free: u32,
+    /// Of these, those whose memory the system has back.
+    gone: u32,
+    /// A block was taken or given back since the last [`Pool::trim`].
+    touched: bool,
     /// It is in `Pool::partial`.
     listed: bool,
 }
@@ -87,8 +100,18 @@ impl Chunk {
             into.push(&self.headers[self.free.trailing_zeros() as usize]);
             self.free &= self.free - 1;
         }
+        self.gone &= self.free;
+        self.touched = true;
         count
     }
+}
+
+/// Memory that nobody needs, out of the pool.
+struct Idle {
+    /// Chunks.
+    whole: Vec<usize>,
+    /// Blocks of chunks of which others are in use: one bit each.
+    parts: Vec<(usize, u32)>,
 }
 
 /// All blocks that no thread has.
@@ -96,9 +119,13 @@ struct Pool {
     chunks: Vec<Chunk>,
     /// Chunks all of whose blocks are free. The one that became so last is taken first, as its memory may still be in the processor's cache.
     whole: Vec<usize>,
+    /// The least number of whole chunks since the last [`Pool::trim`].
+    least_whole: usize,
+    /// Whole chunks whose memory the system has back.
+    released: Vec<usize>,
     /// Chunks some of whose blocks are free, the one that has been so for longest first; and some that have become whole or empty since.
     partial: VecDeque<usize>,
-    /// Free blocks.
+    /// Free blocks, but for those of `released`.
     free: usize,
 }
 
@@ -117,7 +144,14 @@ static POOL: Mutex<Pool> = Mutex::new(Pool::new());
 
 impl Pool {
     const fn new() -> Self {
-        Self { chunks: Vec::new(), whole: Vec::new(), partial: VecDeque::new(), free: 0 }
+        Self {
+            chunks: Vec::new(),
+            whole: Vec::new(),
+            least_whole: 0,
+            released: Vec::new(),
+            partial: VecDeque::new(),
+            free: 0,
+        }
     }
 
     /// Takes blocks back.
@@ -129,6 +163,7 @@ impl Pool {
             let bit = 1 << (number % CHUNK_BLOCKS);
             assert!(chunk.free & bit == 0, "a block is given back once");
             chunk.free |= bit;
+            chunk.touched = true;
             self.free += 1;
             if chunk.free == Chunk::ALL {
                 self.whole.push(index);
@@ -145,7 +180,7 @@ impl Pool {
         while left > 0 {
             if let Some(index) = self.next_partial() {
                 left -= self.take_from(index, left, into);
-            } else if let Some(index) = self.whole.pop() {
+            } else if let Some(index) = self.next_whole() {
                 left -= self.take_from(index, left, into);
             } else if left == count {
                 self.grow();
@@ -157,10 +192,11 @@ impl Pool {
 
     /// Gives the blocks of one chunk, in order: of a whole one, where there is one or memory may be added for one.
     fn take_chunk(&mut self, into: &mut Vec<&'static Header>) {
-        if self.whole.is_empty() && self.free * FREE_PART <= self.chunks.len() * CHUNK_BLOCKS {
+        let with_memory = (self.chunks.len() - self.released.len()) * CHUNK_BLOCKS;
+        if self.whole.is_empty() && self.free * FREE_PART <= with_memory {
             self.grow();
         }
-        if let Some(index) = self.whole.pop().or_else(|| self.next_partial()) {
+        if let Some(index) = self.next_whole().or_else(|| self.next_partial()) {
             self.take_from(index, CHUNK_BLOCKS, into);
         }
     }
@@ -176,6 +212,49 @@ impl Pool {
         count
     }
 
+    fn next_whole(&mut self) -> Option<usize> {
+        let index = self.whole.pop()?;
+        self.least_whole = self.least_whole.min(self.whole.len());
+        Some(index)
+    }
+
+    /// Takes the chunks out that were whole all the time since the last call, but for some that are kept, and the free blocks of those that nobody touched. Their memory may be
+    /// released; then they come to [`Pool::let_go`].
+    fn trim(&mut self) -> Idle {
+        let idle = self.least_whole.min(self.whole.len()).saturating_sub(KEPT_CHUNKS);
+        // The last ones are taken first, so the first ones were idle.
+        let whole: Vec<usize> = self.whole.drain(..idle).collect();
+        self.free -= whole.len() * CHUNK_BLOCKS;
+        self.least_whole = self.whole.len();
+        let mut parts = Vec::new();
+        for (index, chunk) in self.chunks.iter_mut().enumerate() {
+            let bits = chunk.free & !chunk.gone;
+            if !std::mem::replace(&mut chunk.touched, false) && chunk.free != Chunk::ALL && bits != 0 {
+                chunk.free &= !bits;
+                self.free -= bits.count_ones() as usize;
+                parts.push((index, bits));
+            }
+        }
+        Idle { whole, parts }
+    }
+
+    /// The system has the memory of these.
+    fn let_go(&mut self, mut idle: Idle) {
+        self.released.append(&mut idle.whole);
+        for (index, bits) in idle.parts {
+            let chunk = &mut self.chunks[index];
+            chunk.free |= bits;
+            chunk.gone |= bits;
+            self.free += bits.count_ones() as usize;
+            if chunk.free == Chunk::ALL {
+                self.whole.push(index);
+            } else if !chunk.listed {
+                chunk.listed = true;
+                self.partial.push_back(index);
+            }
+        }
+    }
+
     /// Takes the next chunk out of those that are partly free.
     fn next_partial(&mut self) -> Option<usize> {
         while let Some(index) = self.partial.pop_front() {
@@ -188,8 +267,13 @@ impl Pool {
         None
     }
 
-    /// Adds a slab.
+    /// Adds memory: a chunk that has none, or else a slab.
     fn grow(&mut self) {
+        if let Some(index) = self.released.pop() {
+            self.free += CHUNK_BLOCKS;
+            self.whole.push(index);
+            return;
+        }
         let memory = slab_memory();
         let first = self.chunks.len() * CHUNK_BLOCKS;
         let headers: Vec<Header> = (0..SLAB_BLOCKS)
@@ -201,7 +285,7 @@ impl Pool {
             })
             .collect();
         for headers in headers.leak().chunks(CHUNK_BLOCKS) {
-            self.chunks.push(Chunk { headers, free: Chunk::ALL, listed: false });
+            self.chunks.push(Chunk { headers, free: Chunk::ALL, gone: 0, touched: true, listed: false });
         }
         self.free += SLAB_BLOCKS;
         self.whole.extend((first / CHUNK_BLOCKS..self.chunks.len()).rev());
@@ -220,17 +304,31 @@ struct Local {
     run: Vec<&'static Header>,
     /// How often it may still give back before it keeps few.
     patience: u8,
+    /// How many it may keep.
+    share: usize,
+    /// It is one of [`THREADS`].
+    counted: bool,
 }
 
 impl Local {
     const fn new() -> Self {
-        Self { free: Vec::new(), run: Vec::new(), patience: 0 }
+        Self { free: Vec::new(), run: Vec::new(), patience: 0, share: THREAD_BLOCKS, counted: false }
+    }
+
+    /// Learns how many blocks a thread may keep now.
+    fn look_at_share(&mut self) {
+        if !self.counted {
+            self.counted = true;
+            count_threads(1);
+        }
+        self.share = SHARE.load(Ordering::Relaxed);
     }
 
     fn take(&mut self, pool: &impl Shared) -> &'static Header {
         self.patience = PATIENCE;
         if self.free.is_empty() {
-            pool.with(|pool| pool.take(REFILL_BLOCKS, &mut self.free));
+            let count = REFILL_BLOCKS.min(self.share);
+            pool.with(|pool| pool.take(count, &mut self.free));
         }
         self.free.pop().expect("a refill brings at least one block")
     }
@@ -245,11 +343,18 @@ impl Local {
 
     fn give_back(&mut self, header: &'static Header, pool: &impl Shared) {
         self.free.push(header);
-        let most = if self.patience > 0 { THREAD_BLOCKS } else { GIVER_BLOCKS };
+        let most = self.share.min(if self.patience > 0 { THREAD_BLOCKS } else { GIVER_BLOCKS });
         if self.free.len() > most {
             self.patience = self.patience.saturating_sub(1);
             let surplus = self.free.len() - most / 2;
             pool.with(|pool| pool.put(self.free.drain(..surplus)));
+        }
+    }
+
+    /// A run is complete.
+    fn end_run(&mut self, pool: &impl Shared) {
+        if self.share < SHARE_FOR_RUNS && !self.run.is_empty() {
+            pool.with(|pool| pool.put(self.run.drain(..)));
         }
     }
 
@@ -261,7 +366,52 @@ impl Local {
 impl Drop for Local {
     fn drop(&mut self) {
         self.end(&POOL);
+        if self.counted {
+            count_threads(-1);
+        }
     }
+}
+
+/// Threads that keep blocks.
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+/// Blocks that each of them may keep.
+static SHARE: AtomicUsize = AtomicUsize::new(THREAD_BLOCKS);
+
+fn share(threads: usize) -> usize {
+    (THREADS_BLOCKS / threads.max(1)).clamp(SHARE_MIN, THREAD_BLOCKS)
+}
+
+/// One thread more or less. Two that come at once may leave the share of either: it differs by one part in their number.
+fn count_threads(change: isize) {
+    let threads = THREADS.fetch_add(change.cast_unsigned(), Ordering::Relaxed).wrapping_add_signed(change);
+    SHARE.store(share(threads), Ordering::Relaxed);
+}
+
+/// Gives memory back to the system: that of blocks that were free since the last call, and then what the allocator keeps. Call it every few seconds: what is needed again
+/// within that time is kept.
+pub fn give_memory_back() {
+    if trim() {
+        #[cfg(all(target_os = "linux", target_env = "gnu"))]
+        // SAFETY: it may be called at any time, and changes no memory that is in use.
+        unsafe {
+            libc::malloc_trim(0);
+        }
+    }
+}
+
+/// True when there was some.
+fn trim() -> bool {
+    let mut pool = POOL.lock();
+    let idle = pool.trim();
+    let whole = idle.whole.iter().map(|index| (*index, Chunk::ALL));
+    let places: Vec<(NonNull<Bytes>, u32)> = whole
+        .chain(idle.parts.iter().copied())
+        .map(|(index, bits)| (pool.chunks[index].headers[0].bytes, bits))
+        .collect();
+    drop(pool);
+    places.iter().for_each(|(chunk, bits)| release(*chunk, *bits));
+    POOL.lock().let_go(idle);
+    !places.is_empty()
 }
 
 /// Whether `next` stands behind `one` in memory, in the same slab.
@@ -272,7 +422,12 @@ pub(crate) fn follows(one: &Header, next: &Header) -> bool {
 /// A block that nobody holds.
 pub(crate) fn take() -> &'static Header {
     // Without its own blocks the thread is ending.
-    LOCAL.try_with(|local| local.borrow_mut().take(&POOL)).unwrap_or_else(|_| {
+    let take = |local: &RefCell<Local>| {
+        let local = &mut local.borrow_mut();
+        local.look_at_share();
+        local.take(&POOL)
+    };
+    LOCAL.try_with(take).unwrap_or_else(|_| {
         let mut one = Vec::new();
         POOL.lock().take(1, &mut one);
         one.pop().expect("the pool gives at least one block")
@@ -284,10 +439,12 @@ pub(crate) fn take_run(count: usize, mut each: impl FnMut(&'static Header)) {
     let mut left = count;
     let _ = LOCAL.try_with(|local| {
         let local = &mut local.borrow_mut();
+        local.look_at_share();
         while left > 0 {
             each(local.take_of_run(&POOL));
             left -= 1;
         }
+        local.end_run(&POOL);
     });
     // The thread is ending.
     (0..left).for_each(|_| each(take()));
@@ -295,8 +452,31 @@ pub(crate) fn take_run(count: usize, mut each: impl FnMut(&'static Header)) {
 
 /// Takes a block that nobody holds any more.
 pub(crate) fn give_back(header: &'static Header) {
-    if LOCAL.try_with(|local| local.borrow_mut().give_back(header, &POOL)).is_err() {
+    let give = |local: &RefCell<Local>| {
+        let local = &mut local.borrow_mut();
+        local.look_at_share();
+        local.give_back(header, &POOL);
+    };
+    if LOCAL.try_with(give).is_err() {
         POOL.lock().put(std::iter::once(header));
+    }
+}
+
+/// Gives the memory of blocks of a chunk back; it reads as zeroes from then on. The slab is in small pages from then on, or the kernel would fill a large one again.
+fn release(chunk: NonNull<Bytes>, mut bits: u32) {
+    let start = chunk.as_ptr().cast::<u8>();
+    let slab = start.wrapping_sub(start.addr() % SLAB_BYTES);
+    // SAFETY: the chunk lies in a slab that is mapped for as long as the program runs, at a multiple of its size. What is advised about it changes no bytes.
+    unsafe { libc::madvise(slab.cast(), SLAB_BYTES, libc::MADV_NOHUGEPAGE) };
+    while bits != 0 {
+        let first = bits.trailing_zeros();
+        let count = (bits >> first).trailing_ones();
+        // SAFETY: nobody holds these blocks: whoever calls has taken them out of the pool. They lie in the chunk.
+        unsafe {
+            let place = start.wrapping_add(first as usize * BLOCK_SIZE);
+            libc::madvise(place.cast(), count as usize * BLOCK_SIZE, libc::MADV_DONTNEED);
+        }
+        bits &= !(u32::MAX >> (32 - count) << first);
     }
 }
 

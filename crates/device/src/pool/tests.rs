@@ -45,9 +45,24 @@ fn no_block_is_given_twice_and_none_is_lost() {
         let mut held: Vec<&'static Header> = Vec::new();
         for _ in 0..300 {
             let before = held.len();
-            match rng.below(5) {
+            match rng.below(6) {
                 0 | 1 => pool.take_chunk(&mut held),
                 2 => pool.take(1 + rng.below(200) as usize, &mut held),
+                3 => {
+                    let idle = pool.trim();
+                    let whole = idle.whole.iter().map(|index| (*index, Chunk::ALL));
+                    for (index, bits) in whole.chain(idle.parts.iter().copied()) {
+                        let base = index as u32 * CHUNK_BLOCKS as u32;
+                        let goes = |header: &&'static Header| {
+                            header
+                                .number
+                                .checked_sub(base)
+                                .is_some_and(|bit| bit < 32 && bits >> bit & 1 == 1)
+                        };
+                        assert!(!held.iter().any(|header| goes(header)), "seed {seed}: nobody has it");
+                    }
+                    pool.let_go(idle);
+                }
                 _ => {
                     let count = rng.below(held.len() as u64 + 1) as usize;
                     let gone: Vec<_> =
@@ -59,11 +74,87 @@ fn no_block_is_given_twice_and_none_is_lost() {
                 let distinct: BTreeSet<u32> = numbers(&held).into_iter().collect();
                 assert_eq!(distinct.len(), held.len(), "seed {seed}");
             }
-            assert_eq!(pool.free + held.len(), pool.chunks.len() * CHUNK_BLOCKS, "seed {seed}");
+            let with_memory = (pool.chunks.len() - pool.released.len()) * CHUNK_BLOCKS;
+            assert_eq!(pool.free + held.len(), with_memory, "seed {seed}");
         }
         pool.put(held.drain(..));
-        assert_eq!(pool.whole.len(), pool.chunks.len(), "seed {seed}: all come together again");
+        let whole = pool.whole.len() + pool.released.len();
+        assert_eq!(whole, pool.chunks.len(), "seed {seed}: all come together again");
     }
+}
+
+#[test]
+fn memory_that_was_free_for_a_while_goes_back_and_comes_again() {
+    let mut pool = Pool::new();
+    let mut held: Vec<&'static Header> = Vec::new();
+    (0..4 * KEPT_CHUNKS).for_each(|_| pool.take_chunk(&mut held));
+    for header in &held {
+        // SAFETY: the test has the block alone.
+        unsafe { (*header.bytes.as_ptr()).fill(7) };
+    }
+    pool.put(held.drain(..));
+    let none = |idle: Idle| idle.whole.is_empty() && idle.parts.is_empty();
+    assert!(none(pool.trim()), "it was in use until now");
+    held.extend(chunk(&mut pool));
+    // Of this one every second block is given back.
+    let (some, others): (Vec<_>, Vec<_>) = held.drain(..).partition(|header| header.number % 2 == 0);
+    pool.put(some.into_iter());
+    held = others;
+    let idle = pool.trim();
+    assert_eq!(idle.whole.len(), 4 * KEPT_CHUNKS - 1 - KEPT_CHUNKS, "one is in use, and some stay");
+    assert!(idle.parts.is_empty(), "it was touched");
+    idle.whole.iter().for_each(|index| release(pool.chunks[*index].headers[0].bytes, Chunk::ALL));
+    let (slabs, released) = (pool.chunks.len(), idle.whole.len() * CHUNK_BLOCKS);
+    pool.let_go(idle);
+    let idle = pool.trim();
+    assert_eq!(
+        (idle.whole.len(), &idle.parts[..]),
+        (0, &[(held[0].number as usize / CHUNK_BLOCKS, 0x5555_5555)][..])
+    );
+    release(pool.chunks[idle.parts[0].0].headers[0].bytes, idle.parts[0].1);
+    let released = released + CHUNK_BLOCKS / 2;
+    pool.let_go(idle);
+    assert!(none(pool.trim()), "what is left stays");
+    // SAFETY: the test has them alone.
+    assert!(
+        held.iter().all(|header| unsafe { *header.bytes.as_ptr() } == [7; BLOCK_SIZE]),
+        "what is in use stays"
+    );
+    while pool.free > 0 || !pool.released.is_empty() {
+        pool.take(1, &mut held);
+    }
+    // SAFETY: as above.
+    let zeroes = held.iter().filter(|header| unsafe { *header.bytes.as_ptr() } == [0; BLOCK_SIZE]);
+    assert_eq!(zeroes.count(), released, "the system had the memory");
+    assert_eq!(pool.chunks.len(), slabs, "and gave it again, where it was");
+}
+
+#[test]
+fn all_threads_together_keep_little_however_many_they_are() {
+    for threads in 1..2000 {
+        let most = share(threads) * threads;
+        assert!(most <= THREADS_BLOCKS.max(SHARE_MIN * threads), "{threads} threads keep {most} blocks");
+    }
+    assert_eq!(share(1), THREAD_BLOCKS);
+    let pool = Mutex::new(Pool::new());
+    let mut locals: Vec<_> = (0..264).map(|_| ManuallyDrop::new(Local::new())).collect();
+    for round in 0..3 {
+        let mut taken: Vec<&'static Header> = Vec::new();
+        for local in &mut locals {
+            local.share = share(264);
+            taken.extend((0..16 + round).map(|_| local.take(&pool)));
+            taken.extend((0..40).map(|_| local.take_of_run(&pool)));
+            local.end_run(&pool);
+        }
+        for (number, header) in taken.into_iter().enumerate() {
+            locals[number % 264].give_back(header, &pool);
+        }
+        let kept: usize = locals.iter().map(|local| local.free.len() + local.run.len()).sum();
+        assert!(kept <= 264 * SHARE_MIN, "round {round}: {kept} blocks");
+    }
+    locals.iter_mut().for_each(|local| local.end(&pool));
+    let pool = pool.lock();
+    assert_eq!(pool.free, pool.chunks.len() * CHUNK_BLOCKS);
 }
 
 #[test]
