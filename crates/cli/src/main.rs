@@ -7,6 +7,7 @@ mod commands;
 mod demo;
 mod exit;
 mod instant;
+mod log;
 mod output;
 
 use std::ffi::OsString;
@@ -36,7 +37,7 @@ fn main() -> ExitCode {
         Err(error) => named_in_time(error).exit(),
     };
     let global = arguments.global;
-    log(&global);
+    set_up_log(&global);
     let output = Output { json: global.json, quiet: global.quiet, yes: global.yes };
     let outcome = match arguments.command {
         Command::Serve(serve) => commands::serve::run(serve, global.data, output),
@@ -132,7 +133,7 @@ fn asks_for_check(arguments: impl Iterator<Item = OsString>) -> bool {
     words.windows(2).any(|pair| pair[0] == "mirror" && pair[1] == "check")
 }
 
-fn log(global: &Global) {
+fn set_up_log(global: &Global) {
     let level = match (global.quiet, global.verbose) {
         (true, _) => "error",
         (false, 0) => "info",
@@ -140,12 +141,7 @@ fn log(global: &Global) {
         (false, _) => "trace",
     };
     let filter = EnvFilter::try_from_env("CAIRN_LOG").unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_target(false)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .with_writer(std::io::stderr)
-        .init();
+    log::start(filter);
 }
 
 fn connect(global: &Global) -> Result<Client, Failure> {
