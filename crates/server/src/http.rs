@@ -33,6 +33,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::api::{self, ErrorBody, ErrorKind};
+use crate::budgets::Budgets;
 use crate::error::ServerError;
 use crate::metrics;
 use crate::server::Server;
@@ -115,6 +116,7 @@ pub(crate) async fn serve(
     server: Arc<Server>,
     control: StdUnixListener,
     tcp: Option<(std::net::TcpListener, String)>,
+    budgets: Budgets,
     end: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
     control.set_nonblocking(true)?;
@@ -125,6 +127,7 @@ pub(crate) async fn serve(
     };
     // Made once: served as it is, a router is made anew, all of it, for each connection, and `cairn` opens one for each thing that it asks.
     let router = router(server);
+    let control = guests::Door::open(control, budgets.control);
     let local = axum::serve(control, router.clone().into_make_service());
     let local = local.with_graceful_shutdown(wait(stopped.clone()));
     let mut tasks = vec![tokio::spawn(local.into_future())];
@@ -139,7 +142,8 @@ pub(crate) async fn serve(
             // Who is turned away hears of it as well: else that looks like a server of another version.
             .layer(axum::middleware::map_response(tell_version));
         let guarded = guarded.into_make_service_with_connect_info::<guests::Known>();
-        let remote = axum::serve(guests::Door::new(listener), guarded).with_graceful_shutdown(wait(stopped));
+        let remote = axum::serve(guests::Door::guarded(listener, budgets.api), guarded)
+            .with_graceful_shutdown(wait(stopped));
         tasks.push(tokio::spawn(remote.into_future()));
     }
     end.await;

@@ -7,6 +7,7 @@
 mod access;
 pub mod api;
 mod background;
+mod budgets;
 mod changed;
 mod config;
 mod contents;
@@ -31,6 +32,7 @@ mod identity;
 mod images;
 mod jobs;
 mod limits;
+mod memory;
 mod metrics;
 mod mirrors;
 mod mounts;

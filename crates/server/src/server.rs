@@ -12,9 +12,11 @@ use cairn_frontend_iscsi::{
     IscsiServer, Listener as Portal, ServerOptions as IscsiOptions, SessionInfo as IscsiSession,
 };
 use cairn_frontend_nbd::{Address as NbdAddress, Listener, NbdServer, ServerOptions, SessionInfo};
+use cairn_frontend_session::Windows;
 
 use crate::access::Access;
 use crate::api;
+use crate::budgets::Budgets;
 use crate::config::{Address, Config, check_reachable};
 use crate::damaged;
 use crate::data_dir::DataDir;
@@ -29,6 +31,7 @@ use crate::http;
 use crate::identity::Identity;
 use crate::images::Dumping;
 use crate::jobs::Jobs;
+use crate::memory::GivingBack;
 use crate::mirrors::{Mirrors, Surroundings};
 use crate::mounts::Mounts;
 use crate::names::{self, ExportName};
@@ -86,6 +89,7 @@ pub(crate) struct Server {
 
 /// Runs a server until SIGTERM or SIGINT; `ready` is called once it serves.
 pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), ServerError> {
+    let budgets = Budgets::of_this_process();
     let data = DataDir::open(&config.data)?;
     let here = data.path().to_owned();
     damaged::refuse_newer(&here)?;
@@ -148,9 +152,14 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         patience: config.mirror_patience,
     })?;
     let mirrors = Arc::new(mirrors);
+    // What clients have on its way is bounded over all of them.
+    let windows = Arc::<Windows>::default();
     let options = ServerOptions {
         tls: Some(tls::nbd_server(&identity)?),
         tls_required: config.nbd_tls_required,
+        max_sessions: budgets.sessions,
+        max_handshakes: budgets.handshakes,
+        windows: windows.clone(),
         ..ServerOptions::default()
     };
     let recordings = Arc::new(Recordings::new(clock.clone()));
@@ -166,7 +175,13 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     let nbd = NbdServer::start(nbd, Arc::new(exports()), options)?;
     let targets = TargetTable { exports: exports(), fingerprint: identity.fingerprint.to_string() };
     let advertised = config.iscsi_advertise.clone();
-    let options = IscsiOptions { advertise: config.iscsi_advertise, ..IscsiOptions::default() };
+    let options = IscsiOptions {
+        advertise: config.iscsi_advertise,
+        max_sessions: budgets.sessions,
+        max_handshakes: budgets.handshakes,
+        windows,
+        ..IscsiOptions::default()
+    };
     let iscsi = IscsiServer::start(portals, Arc::new(targets), options)
         .map_err(|source| ServerError::Thread { what: "iSCSI", source })?;
     let portals = iscsi.addresses().iter().map(|address| names::from_elsewhere(address));
@@ -233,7 +248,9 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         let (clock, sessions, mirrors) =
             (server.clock.clone(), server.source.clone(), server.mirrors.clone());
         let (identity, patience) = (&server.identity, config.mirror_patience);
-        Source::start(listener, identity, peers, volumes, clock, sessions, patience, followers, mirrors)
+        Source::start(
+            listener, identity, peers, volumes, clock, sessions, patience, followers, mirrors, budgets,
+        )
     });
     let source = source.transpose()?;
     if let Some(source) = source.as_ref().filter(|_| config.mirror_learns) {
@@ -244,12 +261,13 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     let snapshots = Runner::start(server.clone())?;
     let drills = server.start_drills()?;
     let watch = server.mounts.watch()?;
+    let giving_back = GivingBack::start()?;
 
     ready(&server.status());
     notify::tell("READY=1");
     let watchdog = Watchdog::start(control_path.clone(), server.nbd_socket.clone(), server.volumes.clone())?;
     tracing::info!(data = %server.data.path().display(), "serving");
-    let outcome = runtime.block_on(http::serve(server.clone(), control, http, async move {
+    let outcome = runtime.block_on(http::serve(server.clone(), control, http, budgets, async move {
         let signal = signals.next().await;
         tracing::info!(signal, "ending");
         notify::tell("STOPPING=1");
@@ -265,7 +283,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         source.end();
     }
     drop((schedule, snapshots, drills));
-    drop(watch);
+    drop((watch, giving_back));
     std::thread::scope(|scope| {
         // What programs have written comes first, unless it waits for room that may never come: then it is let go with all else that does.
         let mounts = scope.spawn(|| server.mounts.end());

@@ -9,11 +9,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cairn_base::Clock;
+use cairn_frontend_session::{Lobby, Place};
 use cairn_mirror::{Bundle, MirrorError};
 use parking_lot::{Condvar, Mutex};
 use rustls::{ServerConnection, StreamOwned};
 
 use crate::background;
+use crate::budgets::Budgets;
 use crate::error::ServerError;
 use crate::followers::Followers;
 use crate::identity::{Fingerprint, Identity};
@@ -29,8 +31,54 @@ use crate::wire::{self, Hello, LANES_MAX, Lane, PEER_VERSION, Welcome};
 const HELLO_PATIENCE: Duration = Duration::from_secs(10);
 /// And who is not admitted by then, whatever he says: there are places for so many.
 const HELLO_LONGEST: Duration = Duration::from_secs(20);
-/// Connections at once; the next is closed at once.
-const MAX_CONNECTIONS: usize = 256;
+/// One peer has at most one in so many of the places for peers that were let in.
+const PEER_PART: usize = 2;
+/// How often a connection that waits for a place looks whether the server ends.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// The connections, to cut them off at the end or in favour of others.
+struct Connections {
+    by_number: HashMap<u64, Connection>,
+    /// Those whose peer was not let in yet. They make room for each other, and take none from peers that were.
+    lobby: Lobby,
+}
+
+struct Connection {
+    stream: TcpStream,
+    /// Who was let in.
+    peer: Option<Fingerprint>,
+}
+
+impl Connections {
+    /// A peer was let in, if there is room for it.
+    fn admit(&mut self, number: u64, peer: Fingerprint, most: usize) -> Result<(), ServerError> {
+        let peers = self.by_number.values().filter_map(|connection| connection.peer);
+        let (mut all, mut own) = (0, 0);
+        for other in peers {
+            all += 1;
+            own += usize::from(other == peer);
+        }
+        if all >= most || own >= most.div_ceil(PEER_PART) {
+            return Err(ServerError::Invalid {
+                what: "the connection",
+                rule: "the source has as many from mirrors as it takes; end a transfer, or try again later",
+            });
+        }
+        // Of one that was closed in favour of another the number is not there any more.
+        if let Some(connection) = self.by_number.get_mut(&number) {
+            connection.peer = Some(peer);
+        }
+        self.lobby.leave(number);
+        Ok(())
+    }
+
+    fn forget(&mut self, numbers: &[u64]) {
+        for number in numbers {
+            self.by_number.remove(number);
+            self.lobby.leave(*number);
+        }
+    }
+}
 
 struct Shared {
     tls: Arc<rustls::ServerConfig>,
@@ -44,8 +92,9 @@ struct Shared {
     mirrors: Arc<Mirrors>,
     ending: AtomicBool,
     next: AtomicU64,
-    /// To cut them off at the end.
-    connections: Mutex<Vec<(u64, TcpStream)>>,
+    connections: Mutex<Connections>,
+    /// Connections of peers that were let in, at most.
+    most: usize,
     gathering: Gathering,
     /// Further places that are listened on ([`Source::opener`]).
     further: Mutex<Vec<(SocketAddr, JoinHandle<()>)>>,
@@ -70,6 +119,7 @@ impl Source {
         patience: Duration,
         followers: Arc<Followers>,
         mirrors: Arc<Mirrors>,
+        budgets: Budgets,
     ) -> Result<Self, ServerError> {
         let shared = Arc::new(Shared {
             tls: tls::mirror_server(identity)?,
@@ -82,7 +132,11 @@ impl Source {
             mirrors,
             ending: AtomicBool::new(false),
             next: AtomicU64::new(0),
-            connections: Mutex::default(),
+            connections: Mutex::new(Connections {
+                by_number: HashMap::new(),
+                lobby: Lobby::new(budgets.strangers),
+            }),
+            most: budgets.mirrors,
             gathering: Gathering::default(),
             further: Mutex::default(),
         });
@@ -99,8 +153,8 @@ impl Source {
     /// Takes no more connections, and cuts off those that are.
     pub(crate) fn end(self) {
         self.shared.ending.store(true, Ordering::Release);
-        for (_, stream) in &*self.shared.connections.lock() {
-            let _ = stream.shutdown(Shutdown::Both);
+        for connection in self.shared.connections.lock().by_number.values() {
+            let _ = connection.stream.shutdown(Shutdown::Both);
         }
         wake(self.address, self.thread);
         for (address, thread) in std::mem::take(&mut *self.shared.further.lock()) {
@@ -163,32 +217,56 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         }
         let id = shared.next.fetch_add(1, Ordering::Relaxed);
         let Ok(handle) = stream.try_clone() else { continue };
-        {
-            let mut connections = shared.connections.lock();
-            if connections.len() >= MAX_CONNECTIONS {
-                tracing::warn!(%peer, "too many mirror connections; this one is closed");
-                continue;
-            }
-            connections.push((id, handle));
+        if !make_room(shared, peer.ip().to_canonical(), id, handle) {
+            return;
         }
         let mine = shared.clone();
         let talk = move || {
             background::step_back();
             let mut own = vec![id];
-            if let Err(error) = converse(stream, &mine, &mut own) {
+            if let Err(error) = converse(stream, id, &mine, &mut own) {
                 tracing::warn!(%peer, %error, "a mirror connection failed");
             }
-            mine.connections.lock().retain(|(other, _)| !own.contains(other));
+            mine.connections.lock().forget(&own);
         };
         if std::thread::Builder::new().name(format!("mirror-{peer}")).spawn(talk).is_err() {
-            shared.connections.lock().retain(|(other, _)| *other != id);
+            shared.connections.lock().forget(&[id]);
         }
+    }
+}
+
+/// Gives a connection a place, that of another one if need be. Until there is one, the next connections wait in the queue of the kernel. False when the server ends.
+fn make_room(shared: &Shared, from: IpAddr, number: u64, stream: TcpStream) -> bool {
+    loop {
+        let wait = {
+            let mut connections = shared.connections.lock();
+            let now = Instant::now();
+            match connections.lobby.place(Some(from), now) {
+                Place::After(wait) => wait.clamp(Duration::from_millis(1), LOOK_EVERY),
+                place => {
+                    if let Place::Of(other) = place {
+                        connections.lobby.leave(other);
+                        if let Some(other) = connections.by_number.remove(&other) {
+                            tracing::warn!(%from, "too many connections where mirrors come say not who they are; closed one");
+                            let _ = other.stream.shutdown(Shutdown::Both);
+                        }
+                    }
+                    connections.lobby.enter(number, Some(from), now);
+                    connections.by_number.insert(number, Connection { stream, peer: None });
+                    return true;
+                }
+            }
+        };
+        if shared.ending.load(Ordering::Acquire) {
+            return false;
+        }
+        std::thread::sleep(wait);
     }
 }
 
 /// Talks on a connection. `own` is the number of it; and then those that are to be forgotten when this returns: none when the connection went to the first one of its
 /// bundle, and all of them at that.
-fn converse(stream: TcpStream, shared: &Shared, own: &mut Vec<u64>) -> Result<(), ServerError> {
+fn converse(stream: TcpStream, number: u64, shared: &Shared, own: &mut Vec<u64>) -> Result<(), ServerError> {
     let address = stream.peer_addr().map(|peer| peer.to_string()).unwrap_or_default();
     let hello_patience = HELLO_PATIENCE.min(shared.patience);
     let cut = |source: io::Error| match is_late(&source) {
@@ -198,6 +276,10 @@ fn converse(stream: TcpStream, shared: &Shared, own: &mut Vec<u64>) -> Result<()
         false => ServerError::PeerGone { address: address.clone(), source },
     };
     stream.set_nodelay(true).map_err(cut)?;
+    // Who says something at least keeps his place before those who say nothing.
+    stream.set_read_timeout(Some(hello_patience)).map_err(cut)?;
+    stream.peek(&mut [0]).map_err(cut)?;
+    shared.connections.lock().lobby.spoke(number);
     let mut stream = Watched::new(stream, shared.clock.clone(), hello_patience);
     set_patience(&mut stream, hello_patience).map_err(cut)?;
     stream.set_end(Some(HELLO_LONGEST));
@@ -207,7 +289,11 @@ fn converse(stream: TcpStream, shared: &Shared, own: &mut Vec<u64>) -> Result<()
         wire::send(&mut stream, &Welcome::Version { version: PEER_VERSION }).map_err(cut)?;
         return Err(ServerError::PeerVersion { theirs: hello.version, ours: PEER_VERSION });
     }
-    let certificate = match admit(&hello, &stream, shared) {
+    let admitted = admit(&hello, &stream, shared).and_then(|certificate| {
+        shared.connections.lock().admit(number, certificate, shared.most)?;
+        Ok(certificate)
+    });
+    let certificate = match admitted {
         Ok(certificate) => certificate,
         Err(error) => {
             wire::send(&mut stream, &Welcome::Refused(error.body())).map_err(cut)?;

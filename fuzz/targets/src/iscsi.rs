@@ -23,11 +23,11 @@ impl Gatekeeper for Gate {
         [7; CHALLENGE_BYTES + 1]
     }
 
-    fn before_proof(&mut self) -> Result<(), LoginError> {
+    fn before_proof(&mut self, _: &Identity) -> Result<(), LoginError> {
         Ok(())
     }
 
-    fn proved(&mut self) {}
+    fn proved(&mut self, _: &Identity) {}
 
     fn has_session(&mut self, _: &[u8; 6], tsih: u16) -> bool {
         tsih == 1

@@ -7,14 +7,12 @@ pub(crate) const LONG_SEGMENT_BYTES: usize = 8 << 10;
 
 /// Proofs of CHAP that an address may get wrong before it has to wait.
 pub(crate) const FREE_TRIES: u32 = 4;
-/// What the next one waits, and twice as long after each further one.
-pub(crate) const PACE_STEP: Duration = Duration::from_millis(500);
-/// How often that doubles: 8 s are the most between two tries of one address.
-pub(crate) const PACE_DOUBLINGS_MAX: u32 = 4;
-/// The least time between two tries of addresses that have to wait, however many those are.
+/// The least time between two looks at proofs that have to wait, however many those are: 20 looks a second.
 pub(crate) const PACE_OF_ALL: Duration = Duration::from_millis(50);
 /// Tries are forgotten when there was none for so long.
 pub(crate) const PACE_MEMORY: Duration = Duration::from_secs(120);
+/// Initiators that proved themselves which are remembered; past it the one is forgotten that did so longest ago.
+pub(crate) const KNOWN_INITIATORS_MAX: usize = 4096;
 /// Addresses whose tries are remembered; past it the one that was silent for longest is forgotten.
 pub(crate) const PACED_ADDRESSES_MAX: usize = 4096;
 /// How often a login that has to wait looks whether its initiator is still there.

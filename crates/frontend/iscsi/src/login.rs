@@ -3,6 +3,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use cairn_frontend_session::{Input, Socket};
@@ -37,10 +38,14 @@ pub(crate) fn run(
     let mut login = Login::default();
     let mut gate = Gate { shared, entry, socket, deadline, account: None, export: None };
     let mut out = Vec::new();
+    let mut spoke = false;
     loop {
         let Some(header) = Header::parse(input.bytes()) else {
             if !receive(shared, socket, input, deadline)? {
                 return Ok(None);
+            }
+            if !std::mem::replace(&mut spoke, true) {
+                shared.registry.spoke(entry.id);
             }
             continue;
         };
@@ -139,29 +144,30 @@ impl Gatekeeper for Gate<'_> {
         bytes
     }
 
-    fn before_proof(&mut self) -> Result<(), LoginError> {
-        let now = Instant::now();
-        let patience = self.deadline.saturating_duration_since(now);
-        let Some(wait) = self.shared.pacer.turn(self.address(), now, patience) else {
-            tracing::warn!(peer = %self.entry.peer, "a login was refused unseen: its address failed too often");
-            return Err(LoginError::Unavailable);
+    fn before_proof(&mut self, identity: &Identity) -> Result<(), LoginError> {
+        let pacer = &self.shared.pacer;
+        let Some(ticket) = pacer.arrive(self.address(), &identity.initiator, Instant::now()) else {
+            return Ok(());
         };
-        let turn = now + wait;
         // This thread is the initiator's own: nobody else waits.
-        loop {
-            let left = turn.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(());
+        let outcome = loop {
+            let now = Instant::now();
+            let Err(pause) = pacer.has_turn(ticket, now) else { break Ok(()) };
+            if now >= self.deadline || self.socket.is_gone() {
+                break Err(LoginError::Unavailable);
             }
-            std::thread::sleep(left.min(PACE_LOOK));
-            if self.socket.is_gone() {
-                return Err(LoginError::Unavailable);
-            }
+            std::thread::sleep(pause.clamp(Duration::from_millis(1), PACE_LOOK));
+        };
+        pacer.leave(ticket);
+        if outcome.is_err() {
+            tracing::warn!(peer = %self.entry.peer, "a login was refused unseen: too many secrets are tried at once");
         }
+        outcome
     }
 
-    fn proved(&mut self) {
-        self.shared.pacer.succeeded(self.address());
+    fn proved(&mut self, identity: &Identity) {
+        self.entry.proved.store(true, Ordering::Relaxed);
+        self.shared.pacer.succeeded(self.address(), &identity.initiator, Instant::now());
     }
 
     fn has_session(&mut self, isid: &[u8; 6], tsih: u16) -> bool {

@@ -8,10 +8,13 @@ use std::time::{Duration, Instant};
 
 use cairn_device::Gate;
 use cairn_frontend_session::limits::{CLOSE_PATIENCE, HANDSHAKES_MAX, LAST_ANSWERS, LINGER};
-use cairn_frontend_session::{Activity, Meter, Socket, Totals, Unfinished};
+use cairn_frontend_session::{
+    Activity, Lobby, Meter, Place, Room, Seat, Socket, Totals, Unfinished, room,
+};
 use cairn_proto_iscsi::{Identity, LoginError, Operational};
 
-use crate::locks::{AtomicBool, Condvar, Mutex};
+use crate::listener::canonical;
+use crate::locks::{AtomicBool, Condvar, Mutex, MutexGuard};
 use crate::session::Shareable;
 
 /// A session as others see it.
@@ -42,21 +45,23 @@ pub(crate) struct Entry {
     pub(crate) leaving: AtomicBool,
     /// What lets its commands begin.
     pub(crate) gate: Arc<Gate>,
-    /// Since when its thread is in the device: milliseconds since the start of the registry, and one; 0 while it is not there.
+    /// Since when its thread is in the device: milliseconds since `since`, and one; 0 while it is not there.
     busy: AtomicU64,
     /// Its session, for whoever attends to it meanwhile.
     pub(crate) session: OnceLock<Weak<Shareable>>,
     /// Somebody does.
     pub(crate) is_attended: AtomicBool,
+    /// The initiator has proved itself.
+    pub(crate) proved: AtomicBool,
+    since: Instant,
     /// Another handle on its socket, to end it.
     socket: Arc<Socket>,
-    begin: Instant,
 }
 
 impl Entry {
     /// Its thread goes into the device.
     pub(crate) fn enters(&self) {
-        self.busy.store(self.begin.elapsed().as_millis() as u64 + 1, Ordering::Release);
+        self.busy.store(self.since.elapsed().as_millis() as u64 + 1, Ordering::Release);
     }
 
     /// Its thread is back.
@@ -67,7 +72,7 @@ impl Entry {
     /// Whether its thread has been in the device for so long.
     fn is_stuck(&self, patience: Duration) -> bool {
         let since = self.busy.load(Ordering::Acquire);
-        since > 0 && self.begin.elapsed() >= Duration::from_millis(since - 1) + patience
+        since > 0 && self.since.elapsed() >= Duration::from_millis(since - 1) + patience
     }
 }
 
@@ -79,56 +84,114 @@ struct Established {
     operational: Operational,
 }
 
-#[derive(Default)]
+impl Established {
+    fn seat(&self) -> Seat {
+        // A discovery session has had its answer.
+        let unused = self.export.is_none() || self.entry.meter.totals().requests == 0;
+        let from = Some(canonical(self.entry.peer.ip()));
+        Seat { id: self.entry.id, from, since: self.entry.since, unused }
+    }
+}
+
 struct Table {
     next_id: u64,
     next_tsih: u16,
     stopping: bool,
     logging_in: BTreeMap<u64, Arc<Entry>>,
+    /// The same.
+    lobby: Lobby,
     established: BTreeMap<u64, Established>,
     /// What sessions that are over did, by export.
     past: BTreeMap<String, Totals>,
 }
 
+impl Table {
+    fn new(handshakes_max: usize) -> Self {
+        Self {
+            next_id: 0,
+            next_tsih: 0,
+            stopping: false,
+            logging_in: BTreeMap::new(),
+            lobby: Lobby::new(handshakes_max),
+            established: BTreeMap::new(),
+            past: BTreeMap::new(),
+        }
+    }
+}
+
+impl Table {
+    fn leave_lobby(&mut self, id: u64) {
+        self.logging_in.remove(&id);
+        self.lobby.leave(id);
+    }
+}
+
 /// All connections of a server. One lock, never held while anything waits but for sessions to end; those of meters are taken under it.
-#[derive(Default)]
 pub(crate) struct Registry {
     table: Mutex<Table>,
     ended: Condvar,
 }
 
+impl Default for Registry {
+    fn default() -> Self {
+        Self::new(HANDSHAKES_MAX)
+    }
+}
+
 impl Registry {
+    /// With places for so many initiators that log in.
+    pub(crate) fn new(handshakes_max: usize) -> Self {
+        Self { table: Mutex::new(Table::new(handshakes_max)), ended: Condvar::default() }
+    }
+
+    /// How long there is no place for an initiator that connects.
+    pub(crate) fn time_to_place(&self, peer: SocketAddr) -> Duration {
+        let table = self.table.lock();
+        match table.lobby.place(Some(canonical(peer.ip())), Instant::now()) {
+            Place::After(wait) if !table.stopping => wait,
+            _ => Duration::ZERO,
+        }
+    }
+
     /// An initiator connected. `None` when the server stops.
     pub(crate) fn connected(&self, peer: SocketAddr, socket: Socket) -> Option<Arc<Entry>> {
         let mut table = self.table.lock();
         if table.stopping {
             return None;
         }
-        if table.logging_in.len() >= HANDSHAKES_MAX
-            && let Some((_, oldest)) = table.logging_in.pop_first()
-        {
-            tracing::warn!(peer = %oldest.peer, "too many initiators log in; closed the one that takes longest");
-            oldest.gate.close();
-            oldest.socket.close();
+        let (from, now) = (Some(canonical(peer.ip())), Instant::now());
+        if let Place::Of(id) = table.lobby.place(from, now) {
+            if let Some(entry) = table.logging_in.get(&id) {
+                tracing::warn!(peer = %entry.peer, "too many initiators log in; closed one that takes long");
+                entry.gate.close();
+                entry.socket.close();
+            }
+            table.leave_lobby(id);
         }
         table.next_id += 1;
         let id = table.next_id;
-        let meter = Meter::new(Instant::now());
+        table.lobby.enter(id, from, now);
         let socket = Arc::new(socket);
         let entry = Arc::new(Entry {
             id,
             peer,
-            meter,
+            meter: Meter::new(now),
             leaving: AtomicBool::new(false),
             gate: Gate::new(socket.watch()),
             busy: AtomicU64::new(0),
             session: OnceLock::new(),
             is_attended: AtomicBool::new(false),
+            proved: AtomicBool::new(false),
+            since: now,
             socket,
-            begin: Instant::now(),
         });
         table.logging_in.insert(id, Arc::clone(&entry));
         Some(entry)
+    }
+
+    /// An initiator that logs in has said something.
+    pub(crate) fn spoke(&self, id: u64) {
+        self.table.lock().lobby.spoke(id);
     }
 
     /// A login succeeded: an older session of the same port and target ends first (RFC 7143, section 6.3.5), and so does one of the same
@@ -176,13 +239,27 @@ impl Registry {
         if table.stopping {
             return Err(LoginError::Unavailable);
         }
-        if table.established.len() >= sessions_max {
-            tracing::warn!(peer = %entry.peer, sessions_max, "refused a session: there are too many");
-            return Err(LoginError::OutOfResources);
+        // Who proves a secret has room that others can't take.
+        let proved = entry.proved.load(Ordering::Relaxed);
+        let alike = |other: &&Established| {
+            other.entry.proved.load(Ordering::Relaxed) == proved
+                && !other.entry.leaving.load(Ordering::Relaxed)
+        };
+        let seats: Vec<Seat> = table.established.values().filter(alike).map(Established::seat).collect();
+        match room(&seats, Some(canonical(entry.peer.ip())), sessions_max, Instant::now()) {
+            Room::Free => {}
+            Room::Full => {
+                tracing::warn!(peer = %entry.peer, sessions_max, "refused a session: there are too many");
+                return Err(LoginError::OutOfResources);
+            }
+            Room::Of(id) => {
+                Self::end(&table, |session| session.entry.id == id);
+                tracing::info!(peer = %entry.peer, "a session that asked for nothing was ended, for another initiator");
+            }
         }
         table.next_tsih = table.next_tsih.checked_add(1).unwrap_or(1);
         let tsih = table.next_tsih;
-        table.logging_in.remove(&entry.id);
+        table.leave_lobby(entry.id);
         let established = Established {
             entry: Arc::clone(entry),
             tsih,
@@ -210,7 +287,7 @@ impl Registry {
     /// A connection ended, and has let go of its export.
     pub(crate) fn ended(&self, id: u64) {
         let mut table = self.table.lock();
-        table.logging_in.remove(&id);
+        table.leave_lobby(id);
         if let Some(Established { entry, export: Some(export), .. }) = table.established.remove(&id) {
             *table.past.entry(export).or_default() += entry.meter.totals();
         }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_frontend_session::limits::{HANDSHAKE_TIMEOUT, SESSIONS_MAX};
+use cairn_frontend_session::limits::{HANDSHAKE_TIMEOUT, HANDSHAKES_MAX, SESSIONS_MAX};
 use cairn_frontend_session::{Acceptors, Socket, Totals, Unfinished, Windows};
 
 use crate::attend;
@@ -20,17 +20,27 @@ use crate::units::Units;
 /// What a server allows and says.
 #[derive(Debug, Clone)]
 pub struct ServerOptions {
-    /// Sessions at once; one more is refused.
+    /// Sessions at once of initiators that need not prove themselves, and as many of those that have; one more is refused.
     pub max_sessions: usize,
     /// An initiator that has not logged in by then is closed.
     pub login_timeout: Duration,
     /// The portal that discovery names (`HOST:PORT`), when it is not the one that the initiator came to.
     pub advertise: Option<String>,
+    /// Initiators that log in at once; one more takes the place of another.
+    pub max_handshakes: usize,
+    /// The memory that sessions may hold for data, which other servers may share.
+    pub windows: Arc<Windows>,
 }
 
 impl Default for ServerOptions {
     fn default() -> Self {
-        Self { max_sessions: SESSIONS_MAX, login_timeout: HANDSHAKE_TIMEOUT, advertise: None }
+        Self {
+            max_sessions: SESSIONS_MAX,
+            login_timeout: HANDSHAKE_TIMEOUT,
+            advertise: None,
+            max_handshakes: HANDSHAKES_MAX,
+            windows: Arc::default(),
+        }
     }
 }
 
@@ -57,18 +67,20 @@ impl IscsiServer {
         targets: Arc<dyn Targets>,
         options: ServerOptions,
     ) -> io::Result<Self> {
+        let windows = Arc::clone(&options.windows);
         let shared = Arc::new(Shared {
             targets,
+            registry: Registry::new(options.max_handshakes),
             options,
-            registry: Registry::default(),
             units: Units::default(),
-            windows: Arc::default(),
+            windows,
             pacer: Pacer::default(),
         });
         let addresses = listeners.iter().map(Listener::address).collect();
-        let begun = Arc::clone(&shared);
+        let (full, begun) = (Arc::clone(&shared), Arc::clone(&shared));
+        let wait = move |peer: &SocketAddr| full.registry.time_to_place(*peer);
         let begin = move |peer, socket| start_session(&begun, peer, socket);
-        let acceptors = Acceptors::start("iscsi", listeners, begin)?;
+        let acceptors = Acceptors::start("iscsi", listeners, wait, begin)?;
         attend::start(&shared)?;
         Ok(Self { shared, addresses, acceptors })
     }
@@ -121,7 +133,7 @@ impl Drop for Ending {
 }
 
 fn start_session(shared: &Arc<Shared>, peer: SocketAddr, socket: Socket) -> io::Result<()> {
-    let Some(entry) = shared.registry.connected(peer, socket.another()?) else { return Ok(()) };
+    let Some(entry) = shared.registry.connected(peer, socket.another()) else { return Ok(()) };
     let ending = Ending(Arc::clone(shared), entry.id);
     let (shared, socket) = (Arc::clone(shared), Arc::new(socket));
     std::thread::Builder::new().name(format!("iscsi-{}", entry.id)).spawn(move || {

@@ -27,7 +27,8 @@ fn login(server: &TestServer, isid: u8) -> Initiator {
 #[test]
 fn initiators_that_never_log_in_keep_no_others_out() {
     let server = TestServer::plain();
-    let mut silent: Vec<_> = (0..70).map(|_| std::net::TcpStream::connect(&server.portal).unwrap()).collect();
+    let mut silent: Vec<_> =
+        (0..300).map(|_| std::net::TcpStream::connect(&server.portal).unwrap()).collect();
     // Half a header is no login either.
     silent.iter_mut().for_each(|stream| _ = stream.write_all(&[0x43, 0x87, 0]));
     assert!(login(&server, 1).is_served());

@@ -1,7 +1,7 @@
 //! Sockets that take connections, and whose they are: a stale unix socket is replaced, a live one never.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -48,9 +48,24 @@ pub enum ListenError {
     },
 }
 
+/// Where a client comes from.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    /// Its address, for people; "unix" for a unix socket.
+    pub(crate) name: String,
+    /// Over TCP.
+    pub(crate) from: Option<IpAddr>,
+    /// Which of the server's listeners it came to.
+    pub(crate) listener: usize,
+}
+
 /// A socket that takes connections. A unix socket is removed from its folder when this goes.
 #[derive(Debug)]
-pub struct Listener(Kind);
+pub struct Listener {
+    kind: Kind,
+    /// Which of its server's it is.
+    pub(crate) number: usize,
+}
 
 #[derive(Debug)]
 enum Kind {
@@ -65,7 +80,7 @@ impl Listener {
     /// Listens on `address`; port 0 takes a free one, see [`Listener::address`].
     pub fn bind(address: &Address) -> Result<Self, ListenError> {
         let listener = match address {
-            Address::Tcp(text) => Self(Kind::Tcp(bind_tcp(text)?)),
+            Address::Tcp(text) => Self { kind: Kind::Tcp(bind_tcp(text)?), number: 0 },
             Address::Unix(path) => bind_unix(path)?,
         };
         let failed = |source| ListenError::Failed { address: address.clone(), source };
@@ -75,7 +90,7 @@ impl Listener {
 
     fn set_nonblocking(&self) -> io::Result<()> {
         // Only accepting: a client that goes between poll and accept must not block the thread.
-        match &self.0 {
+        match &self.kind {
             Kind::Tcp(listener) => listener.set_nonblocking(true),
             Kind::Unix { listener, .. } => listener.set_nonblocking(true),
         }
@@ -83,7 +98,7 @@ impl Listener {
 
     /// Where it listens, with the port that it got.
     pub fn address(&self) -> Address {
-        match &self.0 {
+        match &self.kind {
             Kind::Tcp(listener) => {
                 Address::Tcp(listener.local_addr().map(|at| at.to_string()).unwrap_or_default())
             }
@@ -93,20 +108,21 @@ impl Listener {
 }
 
 impl Portal for Listener {
-    /// The client's address.
-    type Peer = String;
+    type Peer = Peer;
 
-    fn accept(&self) -> io::Result<(String, Socket)> {
-        match &self.0 {
-            Kind::Tcp(listener) => {
-                let (stream, peer) = listener.accept()?;
+    fn accept(&self) -> io::Result<(Peer, Socket)> {
+        let listener = self.number;
+        match &self.kind {
+            Kind::Tcp(socket) => {
+                let (stream, peer) = socket.accept()?;
                 stream.set_nonblocking(false)?;
-                Ok((peer.to_string(), Socket::from_tcp(stream)?))
+                let from = Some(peer.ip().to_canonical());
+                Ok((Peer { name: peer.to_string(), from, listener }, Socket::from_tcp(stream)?))
             }
-            Kind::Unix { listener, .. } => {
-                let (stream, _) = listener.accept()?;
+            Kind::Unix { listener: socket, .. } => {
+                let (stream, _) = socket.accept()?;
                 stream.set_nonblocking(false)?;
-                Ok(("unix".to_owned(), Socket::from_unix(stream)?))
+                Ok((Peer { name: "unix".to_owned(), from: None, listener }, Socket::from_unix(stream)?))
             }
         }
     }
@@ -118,7 +134,7 @@ impl Portal for Listener {
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.0 {
+        match &self.kind {
             Kind::Tcp(listener) => listener.as_fd(),
             Kind::Unix { listener, .. } => listener.as_fd(),
         }
@@ -127,7 +143,7 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Kind::Unix { path, identity, .. } = &self.0
+        if let Kind::Unix { path, identity, .. } = &self.kind
             && identity.is_some()
             && identify(path) == *identity
         {
@@ -165,7 +181,8 @@ fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
         }
     }
     let listener = UnixListener::bind(path).map_err(|source| listen_error(address(), source))?;
-    Ok(Listener(Kind::Unix { listener, path: path.to_owned(), identity: identify(path) }))
+    let kind = Kind::Unix { listener, path: path.to_owned(), identity: identify(path) };
+    Ok(Listener { kind, number: 0 })
 }
 
 fn identify(path: &Path) -> Option<(u64, u64)> {

@@ -1,13 +1,17 @@
 //! The sessions of a server: who they are, what they did, and how to end them.
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cairn_device::Gate;
 use cairn_frontend_session::limits::{CLOSE_PATIENCE, HANDSHAKES_MAX, LAST_ANSWERS, LINGER};
-use cairn_frontend_session::{Activity, Meter, Socket, Totals, Unfinished};
+use cairn_frontend_session::{Activity, Lobby, Meter, Place, Room, Seat, Socket, Totals, Unfinished, room};
 use parking_lot::RwLock;
+
+use crate::listener::Peer;
 
 use crate::locks::{Condvar, Mutex};
 
@@ -35,6 +39,11 @@ pub(crate) struct Entry {
     pub(crate) meter: Meter,
     /// What lets its requests begin.
     pub(crate) gate: Arc<Gate>,
+    from: Option<IpAddr>,
+    listener: usize,
+    since: Instant,
+    /// It was closed to make room for another.
+    evicted: AtomicBool,
     /// Another handle on its socket, to end it.
     socket: Arc<Socket>,
 }
@@ -47,11 +56,20 @@ impl Entry {
     }
 }
 
+impl Entry {
+    fn seat(&self) -> Seat {
+        let unused = self.meter.totals().requests == 0;
+        Seat { id: self.id, from: self.from, since: self.since, unused }
+    }
+}
+
 #[derive(Default)]
 struct Table {
     next_id: u64,
     stopping: bool,
     negotiating: BTreeMap<u64, Arc<Entry>>,
+    /// Of these, those of each listener.
+    lobbies: HashMap<usize, Lobby>,
     /// With the export and whether TLS is used.
     established: BTreeMap<u64, (Arc<Entry>, String, bool)>,
     partial_writes: HashMap<String, Weak<RwLock<()>>>,
@@ -59,11 +77,26 @@ struct Table {
     past: BTreeMap<String, Totals>,
 }
 
+impl Table {
+    fn leave_lobby(&mut self, entry: &Entry) {
+        self.negotiating.remove(&entry.id);
+        if let Some(lobby) = self.lobbies.get_mut(&entry.listener) {
+            lobby.leave(entry.id);
+        }
+    }
+}
+
 /// All connections of a server. One lock, never held while anything waits; those of meters are taken under it.
-#[derive(Default)]
 pub(crate) struct Registry {
     table: Mutex<Table>,
     ended: Condvar,
+    handshakes_max: usize,
+}
+
+impl Default for Registry {
+    fn default() -> Self {
+        Self::new(HANDSHAKES_MAX)
+    }
 }
 
 /// Why a session was not let in.
@@ -76,28 +109,56 @@ pub(crate) enum NotLetIn {
 }
 
 impl Registry {
+    /// With places for so many clients of each listener that negotiate.
+    pub(crate) fn new(handshakes_max: usize) -> Self {
+        Self { table: Mutex::default(), ended: Condvar::default(), handshakes_max }
+    }
+
+    /// How long there is no place for a client that connects.
+    pub(crate) fn time_to_place(&self, peer: &Peer) -> Duration {
+        let table = self.table.lock();
+        let place = table.lobbies.get(&peer.listener).map(|lobby| lobby.place(peer.from, Instant::now()));
+        match place {
+            Some(Place::After(wait)) if !table.stopping => wait,
+            _ => Duration::ZERO,
+        }
+    }
+
     /// A client connected. `None` when the server stops.
-    pub(crate) fn connected(&self, peer: String, socket: Socket) -> Option<Arc<Entry>> {
+    pub(crate) fn connected(&self, peer: Peer, socket: Socket) -> Option<Arc<Entry>> {
         let mut table = self.table.lock();
+        let Table { negotiating, lobbies, .. } = &mut *table;
+        let lobby = lobbies.entry(peer.listener).or_insert_with(|| Lobby::new(self.handshakes_max));
+        let now = Instant::now();
+        if let Place::Of(id) = lobby.place(peer.from, now) {
+            lobby.leave(id);
+            if let Some(entry) = negotiating.remove(&id) {
+                tracing::warn!(peer = entry.peer, "too many clients negotiate; closed one that takes long");
+                entry.close();
+            }
+        }
         if table.stopping {
             return None;
         }
-        if table.negotiating.len() >= HANDSHAKES_MAX
-            && let Some((_, oldest)) = table.negotiating.pop_first()
-        {
-            tracing::warn!(
-                peer = oldest.peer,
-                "too many clients negotiate; closed the one that takes longest"
-            );
-            oldest.close();
-        }
         table.next_id += 1;
         let id = table.next_id;
-        let socket = Arc::new(socket);
-        let gate = Gate::new(socket.watch());
-        let entry = Arc::new(Entry { id, peer, meter: Meter::new(Instant::now()), gate, socket });
+        let Peer { name, from, listener } = peer;
+        if let Some(lobby) = table.lobbies.get_mut(&listener) {
+            lobby.enter(id, from, now);
+        }
+        let (meter, socket) = (Meter::new(now), Arc::new(socket));
+        let (gate, evicted) = (Gate::new(socket.watch()), AtomicBool::new(false));
+        let entry =
+            Arc::new(Entry { id, peer: name, meter, gate, from, listener, since: now, evicted, socket });
         table.negotiating.insert(id, Arc::clone(&entry));
         Some(entry)
+    }
+
+    /// A client that negotiates has said something.
+    pub(crate) fn spoke(&self, entry: &Entry) {
+        if let Some(lobby) = self.table.lock().lobbies.get_mut(&entry.listener) {
+            lobby.spoke(entry.id);
+        }
     }
 
     /// A client goes on to use an export.
@@ -112,10 +173,24 @@ impl Registry {
         if table.stopping {
             return Err(NotLetIn::Stopping);
         }
-        if table.established.len() >= sessions_max {
-            return Err(NotLetIn::TooMany);
+        let others = table.established.values().map(|(other, ..)| other);
+        let others = others.filter(|other| other.listener == entry.listener);
+        let seats = others.filter(|other| !other.evicted.load(Ordering::Relaxed)).map(|other| other.seat());
+        match room(&seats.collect::<Vec<_>>(), entry.from, sessions_max, Instant::now()) {
+            Room::Free => {}
+            Room::Full => return Err(NotLetIn::TooMany),
+            Room::Of(id) => {
+                if let Some((unused, ..)) = table.established.get(&id) {
+                    tracing::info!(
+                        peer = unused.peer,
+                        "closed a session that asked for nothing, for another client"
+                    );
+                    unused.evicted.store(true, Ordering::Relaxed);
+                    unused.close();
+                }
+            }
         }
-        table.negotiating.remove(&entry.id);
+        table.leave_lobby(entry);
         table.established.insert(entry.id, (Arc::clone(entry), export.to_owned(), tls));
         Ok(())
     }
@@ -125,6 +200,10 @@ impl Registry {
         let mut table = self.table.lock();
         if table.established.remove(&entry.id).is_some() {
             table.negotiating.insert(entry.id, Arc::clone(entry));
+            if let Some(lobby) = table.lobbies.get_mut(&entry.listener) {
+                lobby.enter(entry.id, entry.from, entry.since);
+                lobby.spoke(entry.id);
+            }
         }
         self.ended.notify_all();
     }
@@ -132,7 +211,9 @@ impl Registry {
     /// A connection ended, and has let go of its export.
     pub(crate) fn ended(&self, id: u64) {
         let mut table = self.table.lock();
-        table.negotiating.remove(&id);
+        if let Some(entry) = table.negotiating.get(&id).cloned() {
+            table.leave_lobby(&entry);
+        }
         if let Some((entry, export, _)) = table.established.remove(&id) {
             *table.past.entry(export).or_default() += entry.meter.totals();
         }

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-use cairn_frontend_session::limits::SESSIONS_MAX;
+use cairn_frontend_session::limits::{HANDSHAKES_MAX, SESSIONS_MAX};
 use cairn_frontend_session::{Acceptors, Socket, Totals, Unfinished, Windows};
 
 use crate::address::Address;
 use crate::exports::Exports;
-use crate::listener::Listener;
+use crate::listener::{Listener, Peer};
 use crate::registry::{Registry, SessionInfo};
 use crate::session::{self, SessionEnd};
 
@@ -20,13 +20,23 @@ pub struct ServerOptions {
     pub tls: Option<Arc<rustls::ServerConfig>>,
     /// Nothing is answered before TLS. Needs `tls`.
     pub tls_required: bool,
-    /// Sessions at once; one more is refused.
+    /// Sessions at once, of each listener; one more is refused.
     pub max_sessions: usize,
+    /// Clients of each listener that negotiate at once; one more takes the place of another.
+    pub max_handshakes: usize,
+    /// The memory that sessions may hold for data, which other servers may share.
+    pub windows: Arc<Windows>,
 }
 
 impl Default for ServerOptions {
     fn default() -> Self {
-        Self { tls: None, tls_required: false, max_sessions: SESSIONS_MAX }
+        Self {
+            tls: None,
+            tls_required: false,
+            max_sessions: SESSIONS_MAX,
+            max_handshakes: HANDSHAKES_MAX,
+            windows: Arc::default(),
+        }
     }
 }
 
@@ -58,19 +68,24 @@ pub struct NbdServer {
 impl NbdServer {
     /// Serves `exports` on `listeners`, on threads of its own.
     pub fn start(
-        listeners: Vec<Listener>,
+        mut listeners: Vec<Listener>,
         exports: Arc<dyn Exports>,
         options: ServerOptions,
     ) -> Result<Self, StartError> {
         if options.tls_required && options.tls.is_none() {
             return Err(StartError::NoCertificate);
         }
-        let shared =
-            Arc::new(Shared { exports, options, registry: Registry::default(), windows: Arc::default() });
+        for (number, listener) in listeners.iter_mut().enumerate() {
+            listener.number = number;
+        }
+        let windows = Arc::clone(&options.windows);
+        let registry = Registry::new(options.max_handshakes);
+        let shared = Arc::new(Shared { exports, options, registry, windows });
         let addresses = listeners.iter().map(Listener::address).collect();
-        let begun = Arc::clone(&shared);
+        let (full, begun) = (Arc::clone(&shared), Arc::clone(&shared));
+        let wait = move |peer: &Peer| full.registry.time_to_place(peer);
         let begin = move |peer, socket| start_session(&begun, peer, socket);
-        let acceptors = Acceptors::start("nbd", listeners, begin)?;
+        let acceptors = Acceptors::start("nbd", listeners, wait, begin)?;
         Ok(Self { shared, addresses, acceptors })
     }
 
@@ -121,8 +136,8 @@ impl Drop for Ending {
     }
 }
 
-fn start_session(shared: &Arc<Shared>, peer: String, socket: Socket) -> io::Result<()> {
-    let Some(entry) = shared.registry.connected(peer, socket.another()?) else { return Ok(()) };
+fn start_session(shared: &Arc<Shared>, peer: Peer, socket: Socket) -> io::Result<()> {
+    let Some(entry) = shared.registry.connected(peer, socket.another()) else { return Ok(()) };
     let ending = Ending(Arc::clone(shared), entry.id);
     let shared = Arc::clone(shared);
     std::thread::Builder::new().name(format!("nbd-{}", entry.id)).spawn(move || {

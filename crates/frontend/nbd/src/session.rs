@@ -87,6 +87,7 @@ fn negotiate(
     let mut out = Vec::new();
     let mut handshake = Handshake::new(policy, &mut out);
     let mut negotiation = Negotiation { shared, entry, tls: false, attached: None };
+    let mut spoke = false;
     loop {
         let (taken, step) = handshake.receive(input.bytes(), &mut negotiation, &mut out);
         input.consume(taken);
@@ -113,6 +114,9 @@ fn negotiate(
                 match transport.receive(&mut [IoSliceMut::new(into)], true).map_err(timed_out)? {
                     None | Some(0) => return Ok(None),
                     Some(count) => input.received(count),
+                }
+                if !std::mem::replace(&mut spoke, true) {
+                    shared.registry.spoke(entry);
                 }
             }
             Step::StartTls => {

@@ -316,6 +316,18 @@ fn sessions_are_limited_listed_and_closed_by_export() {
 }
 
 #[test]
+fn clients_that_fill_one_listener_take_no_place_of_another_and_silent_ones_none_at_all() {
+    let server = TestServer::start(ServerOptions { max_sessions: 2, ..ServerOptions::default() });
+    let over_tcp = || Client::connect(&server.tcp, &ClientOptions::new("v/plain"));
+    let Address::Tcp(tcp) = &server.tcp else { panic!("it is TCP") };
+    let _silent: Vec<_> = (0..300).map(|_| std::net::TcpStream::connect(tcp).unwrap()).collect();
+    let _sessions = [over_tcp().unwrap(), over_tcp().unwrap()];
+    assert!(matches!(over_tcp(), Err(ClientError::Handshake(_))));
+    let mut local = server.client("v/plain", ReplyMode::Extended);
+    local.write(0, b"served").unwrap();
+}
+
+#[test]
 fn unknown_and_default_exports_are_refused_with_the_reason() {
     let server = TestServer::plain();
     for name in ["", "v/none"] {

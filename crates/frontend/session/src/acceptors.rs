@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -34,24 +35,26 @@ pub struct Acceptors {
 }
 
 impl Acceptors {
-    /// Takes connections of all portals and gives each to `begin`, which must return soon: it starts a thread. `protocol` is for the log.
+    /// Takes connections of all portals and gives each to `begin`, which must return soon: it starts a thread. `wait` says how long there is no place for one;
+    /// meanwhile the others wait in the queue of the portal. `protocol` is for the log.
     ///
     /// # Errors
     /// The system gives no thread or no socket; those that run already end.
     pub fn start<P: Portal>(
         protocol: &'static str,
         portals: Vec<P>,
+        wait: impl Fn(&P::Peer) -> Duration + Send + Sync + 'static,
         begin: impl Fn(P::Peer, Socket) -> io::Result<()> + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let (wake, woken) = UnixStream::pair()?;
         let acceptors = Self { protocol, wake: Mutex::new(Some(wake)), threads: Mutex::default() };
-        let begin = Arc::new(begin);
+        let (wait, begin) = (Arc::new(wait), Arc::new(begin));
         for portal in portals {
             let woken = woken.try_clone()?;
-            let begin = Arc::clone(&begin);
+            let (wait, begin) = (Arc::clone(&wait), Arc::clone(&begin));
             let thread = std::thread::Builder::new()
                 .name(format!("{protocol}-accept"))
-                .spawn(move || take_connections(protocol, &portal, &woken, &*begin))?;
+                .spawn(move || take_connections(protocol, &portal, &woken, &*wait, &*begin))?;
             acceptors.threads.lock().push(thread);
         }
         Ok(acceptors)
@@ -78,6 +81,7 @@ fn take_connections<P: Portal>(
     protocol: &str,
     portal: &P,
     woken: &UnixStream,
+    wait: &dyn Fn(&P::Peer) -> Duration,
     begin: &dyn Fn(P::Peer, Socket) -> io::Result<()>,
 ) {
     loop {
@@ -96,6 +100,16 @@ fn take_connections<P: Portal>(
         }
         match portal.accept() {
             Ok((peer, socket)) => {
+                loop {
+                    let pause = wait(&peer);
+                    if pause.is_zero() {
+                        break;
+                    }
+                    // A pause of no time would be one without an end.
+                    if sleep(woken, pause.max(Duration::from_millis(1))) {
+                        return;
+                    }
+                }
                 if let Err(error) = begin(peer, socket) {
                     tracing::warn!(protocol, %error, "a connection was dropped: there is no thread for it");
                 }
@@ -103,12 +117,22 @@ fn take_connections<P: Portal>(
             Err(error) if is_transient(&error) => {}
             Err(error) => {
                 tracing::warn!(protocol, %error, "a connection can't be taken; trying again");
-                let pause = Timespec { tv_sec: 0, tv_nsec: ACCEPT_PAUSE.subsec_nanos().into() };
-                // Ends early when the server stops; whatever it returns, the loop looks again.
-                let _ = poll(&mut [PollFd::new(woken, PollFlags::IN)], Some(&pause));
+                if sleep(woken, ACCEPT_PAUSE) {
+                    return;
+                }
             }
         }
     }
+}
+
+/// Sleeps; true when the server stops meanwhile.
+fn sleep(woken: &UnixStream, pause: Duration) -> bool {
+    let seconds = pause.as_secs().try_into().unwrap_or(i64::MAX);
+    let pause = Timespec { tv_sec: seconds, tv_nsec: pause.subsec_nanos().into() };
+    let mut waiting = [PollFd::new(woken, PollFlags::IN)];
+    // An error looks like the end of the pause: whoever sleeps looks again.
+    let _ = poll(&mut waiting, Some(&pause));
+    !waiting[0].revents().is_empty()
 }
 
 fn is_transient(error: &io::Error) -> bool {

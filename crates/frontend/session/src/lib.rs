@@ -4,17 +4,20 @@
 //! Nothing here knows a protocol. Invariants:
 //! - Data stands in its blocks where the device has it ([`Payload`]), so that an aligned write becomes whole blocks without another copy.
 //! - What sessions hold for data has a limit, and none waits for another to have its part ([`Windows`]).
+//! - Connections that have shown nothing yet have places of their own, and make room for each other ([`Lobby`]).
 //! - What a session does is counted once a batch, under a lock that nobody else takes but whoever looks at it ([`Meter`]).
 
 mod acceptors;
 mod input;
 pub mod limits;
+mod lobby;
 mod locks;
 mod meter;
 mod patience;
 mod payload;
 #[cfg(all(test, feature = "shuttle"))]
 mod schedules;
+mod seats;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -23,9 +26,11 @@ mod window;
 
 pub use acceptors::{Acceptors, Portal};
 pub use input::Input;
+pub use lobby::{Lobby, Place};
 pub use meter::{Activity, Batch, Kind, Meter, Rate, Totals};
 pub use patience::Patience;
 pub use payload::{Payload, each_piece};
+pub use seats::{Room, Seat, room};
 pub use socket::Socket;
 pub use unfinished::Unfinished;
 pub use window::{Window, Windows};

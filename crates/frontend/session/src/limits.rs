@@ -40,11 +40,22 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Nobody negotiates for longer. Who asks for each of some hundred exports over a long link takes a while.
 pub const HANDSHAKE_LONGEST: Duration = Duration::from_secs(180);
 
-/// Clients that negotiate at once; one more closes the oldest of them, so that silent clients keep no others out.
-pub const HANDSHAKES_MAX: usize = 64;
+/// Clients that negotiate at once, of each listener; one more takes the place of another ([`crate::Lobby`]), so that silent clients keep no others out.
+pub const HANDSHAKES_MAX: usize = 256;
 
-/// Sessions at once by default; one more is refused.
+/// How long a connection keeps its place on which nothing came.
+pub const SILENT_GRACE: Duration = Duration::from_millis(250);
+/// The same of one on which something came. A handshake over a long link takes that long.
+pub const SPOKEN_GRACE: Duration = Duration::from_secs(2);
+
+/// Sessions at once by default, of each listener; one more is refused.
 pub const SESSIONS_MAX: usize = 256;
+
+/// One in so many sessions is for other addresses than the one that has most of them.
+pub const SESSIONS_FOR_OTHERS: usize = 8;
+
+/// A session that has asked for nothing since it began gives its place to another client once it is that old.
+pub const UNUSED_GRACE: Duration = Duration::from_secs(10);
 
 /// How long closing waits for changes that a device has begun. Then it is refused.
 pub const CLOSE_PATIENCE: Duration = Duration::from_secs(30);

@@ -23,7 +23,8 @@ use crate::limits::{
 /// One end of a connection.
 #[derive(Debug)]
 pub struct Socket {
-    file: OwnedFd,
+    /// Shared with all handles: a connection takes one descriptor.
+    file: Arc<OwnedFd>,
     /// Our end, over TCP.
     local: Option<SocketAddr>,
     /// Reading ([`Read`]) returns `WouldBlock` instead of waiting. Of no concern to [`Socket::receive`].
@@ -33,7 +34,7 @@ pub struct Socket {
 impl Socket {
     /// Takes over a unix socket and gives it room for long replies.
     pub fn from_unix(stream: UnixStream) -> io::Result<Self> {
-        let file = OwnedFd::from(stream);
+        let file = Arc::new(OwnedFd::from(stream));
         sockopt::set_socket_send_buffer_size(&file, SOCKET_BUFFER_BYTES)?;
         sockopt::set_socket_recv_buffer_size(&file, SOCKET_BUFFER_BYTES)?;
         Ok(Self { file, local: None, impatient: false })
@@ -43,7 +44,7 @@ impl Socket {
     pub fn from_tcp(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         let local = stream.local_addr().ok();
-        let file = OwnedFd::from(stream);
+        let file = Arc::new(OwnedFd::from(stream));
         sockopt::set_socket_keepalive(&file, true)?;
         sockopt::set_tcp_keepidle(&file, KEEPALIVE_IDLE)?;
         sockopt::set_tcp_keepintvl(&file, KEEPALIVE_INTERVAL)?;
@@ -57,8 +58,8 @@ impl Socket {
     }
 
     /// Another handle on the same connection, to close it from another thread.
-    pub fn another(&self) -> io::Result<Socket> {
-        Ok(Self { file: self.file.try_clone()?, local: self.local, impatient: false })
+    pub fn another(&self) -> Socket {
+        Self { file: Arc::clone(&self.file), local: self.local, impatient: false }
     }
 
     /// Ends the connection; calls that wait in other threads return.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,8 +11,13 @@ use std::time::{Duration, Instant};
 use cairn_base::Rng;
 use cairn_device::Segments;
 
-use crate::limits::{BATCH_BYTES_MAX, METER_PERIOD, WINDOW_BYTES_MIN, WINDOWS_BYTES};
-use crate::{Acceptors, Input, Kind, Meter, Payload, Portal, Socket, Windows, each_piece};
+use crate::limits::{
+    BATCH_BYTES_MAX, METER_PERIOD, SILENT_GRACE, SPOKEN_GRACE, UNUSED_GRACE, WINDOW_BYTES_MIN, WINDOWS_BYTES,
+};
+use crate::{
+    Acceptors, Input, Kind, Lobby, Meter, Payload, Place, Portal, Room, Seat, Socket, Windows, each_piece,
+    room,
+};
 
 #[test]
 fn payloads_stand_in_their_blocks_where_the_device_has_them() {
@@ -225,12 +230,17 @@ fn acceptors_take_connections_until_they_are_stopped() {
     });
     let taken = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&taken);
-    let acceptors = Acceptors::start("test", portals.collect(), move |(), socket| {
-        counted.fetch_add(1, Ordering::SeqCst);
-        // What goes wrong with one connection is no end of the others.
-        socket.send(&[io::IoSlice::new(b"hello")])?;
-        Err(io::ErrorKind::OutOfMemory.into())
-    });
+    let acceptors = Acceptors::start(
+        "test",
+        portals.collect(),
+        |()| Duration::ZERO,
+        move |(), socket| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            // What goes wrong with one connection is no end of the others.
+            socket.send(&[io::IoSlice::new(b"hello")])?;
+            Err(io::ErrorKind::OutOfMemory.into())
+        },
+    );
     let acceptors = acceptors.unwrap();
     for address in addresses.iter().cycle().take(6) {
         let mut client = TcpStream::connect(address).unwrap();
@@ -242,4 +252,92 @@ fn acceptors_take_connections_until_they_are_stopped() {
     acceptors.stop();
     assert_eq!(taken.load(Ordering::SeqCst), 6);
     assert!(addresses.iter().all(|address| TcpStream::connect(address).is_err()), "the portals are gone");
+}
+
+fn address(number: u32) -> Option<IpAddr> {
+    Some(IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + number)))
+}
+
+#[test]
+fn connection_that_says_nothing_makes_room_first_and_the_oldest_of_the_greediest_address() {
+    let (begin, ms) = (Instant::now(), Duration::from_millis);
+    let mut lobby = Lobby::new(4);
+    for (id, from) in [(1, 1), (2, 2), (3, 2), (4, 2)] {
+        assert_eq!(lobby.place(address(from), begin), Place::Free);
+        lobby.enter(id, address(from), begin + ms(id));
+    }
+    let later = begin + SPOKEN_GRACE + ms(10);
+    assert_eq!(lobby.place(address(3), later), Place::Of(2));
+    lobby.spoke(2);
+    assert_eq!(lobby.place(address(3), later), Place::Of(3), "one that spoke stays longer");
+    lobby.spoke(3);
+    lobby.spoke(4);
+    assert_eq!(lobby.place(address(3), later), Place::Of(2), "and not for ever");
+    assert!(lobby.leave(2) && !lobby.leave(2));
+    assert_eq!(lobby.place(address(3), later), Place::Free);
+}
+
+#[test]
+fn handshakes_that_begin_without_an_end_cut_off_none_before_its_time() {
+    // As fast as there is room: each that enters is there for its grace.
+    for spoke in [false, true] {
+        let grace = if spoke { SPOKEN_GRACE } else { SILENT_GRACE };
+        let (begin, mut now, mut lobby) = (Instant::now(), Instant::now(), Lobby::new(16));
+        let mut since = BTreeMap::new();
+        for id in 0..200u64 {
+            match lobby.place(address(1), now) {
+                Place::Free => {}
+                Place::Of(other) => {
+                    assert!(now - since[&other] >= grace, "cut off too soon");
+                    lobby.leave(other);
+                }
+                Place::After(wait) => {
+                    assert!(wait <= grace);
+                    now += wait;
+                    let Place::Of(other) = lobby.place(address(1), now) else { panic!("there is room then") };
+                    lobby.leave(other);
+                }
+            }
+            lobby.enter(id, address(1), now);
+            since.insert(id, now);
+            if spoke {
+                lobby.spoke(id);
+            }
+            // Who comes from elsewhere waits for none of them.
+            assert!(!matches!(lobby.place(address(2), now), Place::After(_)));
+            now += Duration::from_millis(1);
+        }
+        assert!(now - begin < grace * 14 && lobby.len() == 16, "and room comes");
+    }
+}
+
+#[test]
+fn session_that_is_used_is_never_ended_for_another_and_one_address_leaves_room() {
+    let (begin, max) = (Instant::now(), 256);
+    let seat = |id: u64, from: u32, unused| Seat { id, from: address(from), since: begin, unused };
+    let later = begin + UNUSED_GRACE;
+    let used: Vec<Seat> = (0..256).map(|id| seat(id, id as u32 % 64, false)).collect();
+    assert_eq!(room(&used, address(100), max, later), Room::Full);
+    assert_eq!(room(&used[..255], address(100), max, later), Room::Free);
+    let mut unused = used.clone();
+    unused[7].unused = true;
+    assert_eq!(room(&unused, address(100), max, later), Room::Of(7));
+    let soon = later - Duration::from_millis(1);
+    assert_eq!(room(&unused, address(100), max, soon), Room::Full, "it has just come");
+    unused[7].from = None;
+    assert_eq!(room(&unused, address(100), max, later), Room::Full, "a local one stays");
+    // One address.
+    let mut one: Vec<Seat> = (0..224).map(|id| seat(id, 1, false)).collect();
+    assert_eq!(room(&one, address(1), max, later), Room::Full);
+    assert_eq!(room(&one, address(2), max, later), Room::Free);
+    one.push(Seat { unused: true, ..seat(300, 2, true) });
+    assert_eq!(room(&one, address(1), max, later), Room::Full, "it takes none of another one");
+    one[3].unused = true;
+    assert_eq!(room(&one, address(1), max, later), Room::Of(3));
+    // Local sockets.
+    let local: Vec<Seat> = (0..255).map(|id| Seat { from: None, ..seat(id, 1, true) }).collect();
+    assert_eq!(room(&local, None, max, later), Room::Free);
+    // Small limits are what they say.
+    assert_eq!(room(&[], address(1), 1, later), Room::Free);
+    assert_eq!(room(&[seat(1, 1, false)], address(1), 2, later), Room::Free);
 }

@@ -100,10 +100,10 @@ pub trait Gatekeeper {
     fn challenge(&mut self) -> [u8; CHALLENGE_BYTES + 1];
 
     /// A proof of the initiator is here. Returns when it may be looked at, so that secrets can't be tried fast; an error ends the login.
-    fn before_proof(&mut self) -> Result<(), LoginError>;
+    fn before_proof(&mut self, identity: &Identity) -> Result<(), LoginError>;
 
     /// The proof was right.
-    fn proved(&mut self);
+    fn proved(&mut self, identity: &Identity);
 
     /// Whether there is a session of this number, of an initiator port with this ISID.
     fn has_session(&mut self, isid: &[u8; 6], tsih: u16) -> bool;
@@ -349,7 +349,10 @@ impl Login {
         let find = |wanted: &str| pairs.iter().find(|(key, _)| *key == wanted).map(|(_, value)| *value);
         let initiator = find("InitiatorName").filter(|name| !name.is_empty());
         self.identity.initiator = initiator.ok_or(LoginError::MissingParameter)?.to_owned();
-        if self.identity.initiator.len() > NAME_BYTES_MAX {
+        // People read it in tables and logs.
+        if self.identity.initiator.len() > NAME_BYTES_MAX
+            || self.identity.initiator.chars().any(char::is_control)
+        {
             return Err(LoginError::Initiator);
         }
         self.session_type = find("SessionType").map(str::to_owned);
@@ -430,11 +433,11 @@ impl Login {
         let (Some(account), Proof::Challenged(challenge)) = (&self.account, &self.proof) else {
             return Err(LoginError::Authentication);
         };
-        gatekeeper.before_proof()?;
+        gatekeeper.before_proof(&self.identity)?;
         if !challenge.is_proof(&account.initiator, name, response) {
             return Err(LoginError::Authentication);
         }
-        gatekeeper.proved();
+        gatekeeper.proved(&self.identity);
         if let Some((identifier, theirs)) = asked {
             let credential = account.target.as_ref().ok_or(LoginError::Authentication)?;
             let proof = challenge.answer(credential, identifier, theirs).ok_or(LoginError::Authentication)?;

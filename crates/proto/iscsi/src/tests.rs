@@ -39,11 +39,11 @@ impl Gatekeeper for Gate {
         [7; CHALLENGE_BYTES + 1]
     }
 
-    fn before_proof(&mut self) -> Result<(), LoginError> {
+    fn before_proof(&mut self, _: &Identity) -> Result<(), LoginError> {
         if self.closed { Err(LoginError::Unavailable) } else { Ok(()) }
     }
 
-    fn proved(&mut self) {
+    fn proved(&mut self, _: &Identity) {
         self.proved += 1;
     }
 

@@ -1,6 +1,7 @@
 //! The bearer token of the API over TCP.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::HeaderValue;
@@ -12,6 +13,9 @@ use subtle::ConstantTimeEq;
 use super::Refusal;
 use super::guests::Known;
 use crate::error::ServerError;
+
+/// How long a refusal takes.
+const REFUSAL_PAUSE: Duration = Duration::from_millis(100);
 
 /// What a request must carry.
 #[derive(Clone)]
@@ -40,6 +44,8 @@ pub(super) async fn demand_token(
         known.note();
         next.run(request).await
     } else {
+        // Who guesses gets no answer sooner; the place is one that others may take meanwhile.
+        tokio::time::sleep(REFUSAL_PAUSE).await;
         let mut refused = Refusal::from(ServerError::Unauthorized).into_response();
         refused.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         refused

@@ -1,114 +1,253 @@
-//! Who comes over TCP: only so many at a time, and for long only who has shown the token. Each connection takes a descriptor of those that the server needs for all else, and a place of those that others wait for.
+//! Who comes to the API: only so many at a time, and for long only who has shown the token, or uses the control socket. Each connection takes a descriptor of those that the server needs for all else.
+//!
+//! Connections that have shown nothing make room for each other ([`Lobby`]). The others have places of their own: when those are taken, the connection on which nothing was asked for longest is closed.
 
+use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
+use cairn_frontend_session::{Lobby, Place};
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep};
 
-/// Connections at once; the next is closed at once.
-const GUESTS_MAX: usize = 64;
 /// How long one may go without the token, whatever he says meanwhile.
 const UNKNOWN_MAX: Duration = Duration::from_secs(10);
 
+/// The connections of one listener.
+pub(super) struct Guests(Mutex<Table>);
+
+struct Table {
+    next: u64,
+    lobby: Lobby,
+    known_max: usize,
+    /// Those that have shown what was asked for, and when something was asked on them.
+    known: HashMap<u64, Instant>,
+    /// Dropping one closes its connection.
+    ends: HashMap<u64, oneshot::Sender<()>>,
+}
+
+impl Guests {
+    /// Places for so many connections that have shown nothing, and so many others.
+    fn new(unknown_max: usize, known_max: usize) -> Arc<Self> {
+        let lobby = Lobby::new(unknown_max);
+        let (known, ends) = (HashMap::new(), HashMap::new());
+        Arc::new(Self(Mutex::new(Table { next: 0, lobby, known_max: known_max.max(1), known, ends })))
+    }
+
+    /// Lets a connection in, or says how long there is no place for it.
+    fn enter(&self, from: Option<IpAddr>) -> Result<(u64, oneshot::Receiver<()>), Duration> {
+        let mut table = self.0.lock();
+        let now = Instant::now();
+        match table.lobby.place(from, now) {
+            Place::Free => {}
+            Place::After(wait) => return Err(wait),
+            Place::Of(other) => {
+                table.lobby.leave(other);
+                table.ends.remove(&other);
+                tracing::warn!("too many connections to the API show no token; closed one of them");
+            }
+        }
+        table.next += 1;
+        let id = table.next;
+        table.lobby.enter(id, from, now);
+        let (end, ended) = oneshot::channel();
+        table.ends.insert(id, end);
+        Ok((id, ended))
+    }
+
+    /// A connection has shown what was asked for, and asks for something.
+    fn know(&self, id: u64) {
+        let mut table = self.0.lock();
+        if !table.ends.contains_key(&id) {
+            return;
+        }
+        table.lobby.leave(id);
+        table.known.insert(id, Instant::now());
+        while table.known.len() > table.known_max {
+            let oldest = table.known.iter().min_by_key(|(_, asked)| **asked).map(|(id, _)| *id);
+            let Some(oldest) = oldest else { return };
+            table.known.remove(&oldest);
+            table.ends.remove(&oldest);
+            tracing::warn!(
+                "too many connections to the API; closed the one that asked for nothing for longest"
+            );
+        }
+    }
+
+    fn spoke(&self, id: u64) {
+        self.0.lock().lobby.spoke(id);
+    }
+
+    fn leave(&self, id: u64) {
+        let mut table = self.0.lock();
+        table.lobby.leave(id);
+        table.known.remove(&id);
+        table.ends.remove(&id);
+    }
+}
+
 /// Whether the token has come on a connection.
-#[derive(Clone, Default)]
-pub(super) struct Known(Arc<AtomicBool>);
+#[derive(Clone)]
+pub(super) struct Known {
+    guests: Arc<Guests>,
+    id: u64,
+    is_so: Arc<AtomicBool>,
+}
 
 impl Known {
     /// It has.
     pub(super) fn note(&self) {
-        self.0.store(true, Ordering::Release);
+        self.guests.know(self.id);
+        self.is_so.store(true, Ordering::Release);
     }
 
     fn is_so(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        self.is_so.load(Ordering::Acquire)
     }
 }
 
-impl Connected<IncomingStream<'_, Door>> for Known {
-    fn connect_info(stream: IncomingStream<'_, Door>) -> Self {
+impl<L: Listener> Connected<IncomingStream<'_, Door<L>>> for Known
+where
+    L::Addr: From,
+{
+    fn connect_info(stream: IncomingStream<'_, Door<L>>) -> Self {
         stream.io().known.clone()
     }
 }
 
+/// Where a connection comes from.
+pub(super) trait From: Clone + Send + 'static {
+    /// Over TCP.
+    fn address(&self) -> Option<IpAddr>;
+}
+
+impl From for SocketAddr {
+    fn address(&self) -> Option<IpAddr> {
+        Some(self.ip().to_canonical())
+    }
+}
+
+impl From for tokio::net::unix::SocketAddr {
+    fn address(&self) -> Option<IpAddr> {
+        None
+    }
+}
+
 /// A listener that lets no more in than there is room for.
-pub(super) struct Door {
-    listener: TcpListener,
-    room: Arc<Semaphore>,
+pub(super) struct Door<L> {
+    listener: L,
+    guests: Arc<Guests>,
+    /// Whoever can connect may ask.
+    trusts: bool,
 }
 
-impl Door {
-    pub(super) fn new(listener: TcpListener) -> Self {
-        Self { listener, room: Arc::new(Semaphore::new(GUESTS_MAX)) }
+impl<L> Door<L> {
+    /// Who comes must show the token.
+    pub(super) fn guarded(listener: L, places: usize) -> Self {
+        Self { listener, guests: Guests::new(places, places), trusts: false }
+    }
+
+    /// The permissions of the socket have decided.
+    pub(super) fn open(listener: L, places: usize) -> Self {
+        Self { listener, guests: Guests::new(places, places), trusts: true }
     }
 }
 
-impl Listener for Door {
-    type Io = Guest;
-    type Addr = SocketAddr;
+impl<L: Listener> Listener for Door<L>
+where
+    L::Addr: From,
+{
+    type Io = Guest<L::Io>;
+    type Addr = L::Addr;
 
-    async fn accept(&mut self) -> (Guest, SocketAddr) {
-        loop {
-            let (stream, address) = Listener::accept(&mut self.listener).await;
-            match self.room.clone().try_acquire_owned() {
-                Ok(place) => {
-                    let patience = Some(Box::pin(sleep(UNKNOWN_MAX)));
-                    return (Guest { stream, known: Known::default(), patience, _place: place }, address);
-                }
-                Err(_) => {
-                    tracing::warn!(peer = %address, "too many connections to the API; this one is closed");
-                }
+    async fn accept(&mut self) -> (Guest<L::Io>, L::Addr) {
+        let (stream, address) = self.listener.accept().await;
+        let (id, end) = loop {
+            match self.guests.enter(address.address()) {
+                Ok(entered) => break entered,
+                // The next ones wait in the queue of the kernel.
+                Err(wait) => sleep(wait.max(Duration::from_millis(1))).await,
             }
-        }
+        };
+        let known = Known { guests: self.guests.clone(), id, is_so: Arc::default() };
+        let patience = (!self.trusts).then(|| Box::pin(sleep(UNKNOWN_MAX)));
+        (Guest { stream, known, patience, end, spoke: false, trusts: self.trusts }, address)
     }
 
-    fn local_addr(&self) -> io::Result<SocketAddr> {
+    fn local_addr(&self) -> io::Result<L::Addr> {
         self.listener.local_addr()
     }
 }
 
 /// A connection.
-pub(super) struct Guest {
-    stream: TcpStream,
+pub(super) struct Guest<S> {
+    stream: S,
     known: Known,
     /// Until then.
     patience: Option<Pin<Box<Sleep>>>,
-    _place: OwnedSemaphorePermit,
+    /// Its place is another one's.
+    end: oneshot::Receiver<()>,
+    spoke: bool,
+    trusts: bool,
 }
 
-impl AsyncRead for Guest {
+impl<S> Guest<S> {
+    fn is_over(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        if self.known.is_so() {
+            self.patience = None;
+        }
+        // Also where there is something to read: it may come one byte at a time.
+        let is_late =
+            self.patience.as_mut().is_some_and(|patience| patience.as_mut().poll(context).is_ready());
+        if is_late || Pin::new(&mut self.end).poll(context).is_ready() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(())
+    }
+}
+
+impl<S> Drop for Guest<S> {
+    fn drop(&mut self) {
+        self.known.guests.leave(self.known.id);
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Guest<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.known.is_so() {
-            self.patience = None;
+        self.is_over(context)?;
+        let before = buffer.filled().len();
+        let outcome = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            if self.trusts {
+                self.known.note();
+            } else if !std::mem::replace(&mut self.spoke, true) {
+                self.known.guests.spoke(self.known.id);
+            }
         }
-        // Also where there is something to read: it may come one byte at a time.
-        if self.patience.as_mut().is_some_and(|patience| patience.as_mut().poll(context).is_ready()) {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-        }
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        outcome
     }
 }
 
-impl AsyncWrite for Guest {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Guest<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.is_over(context)?;
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
@@ -117,6 +256,7 @@ impl AsyncWrite for Guest {
         context: &mut Context<'_>,
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.is_over(context)?;
         Pin::new(&mut self.stream).poll_write_vectored(context, pieces)
     }
 
@@ -130,5 +270,41 @@ impl AsyncWrite for Guest {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_that_showed_the_token_have_places_of_their_own() {
+        let guests = Guests::new(2, 2);
+        let from = SocketAddr::from(([10, 0, 0, 1], 1)).address();
+        let other = SocketAddr::from(([10, 0, 0, 2], 1)).address();
+        let enter = || guests.enter(from).map_err(|wait| assert!(wait > Duration::ZERO));
+        let (known, mut known_end) = enter().unwrap();
+        guests.know(known);
+        let (first, mut first_end) = enter().unwrap();
+        let (second, mut second_end) = enter().unwrap();
+        assert!(enter().is_err(), "none is cut off at once");
+        guests.spoke(first);
+        // Somebody else does not wait for those.
+        let (third, mut third_end) = guests.enter(other).unwrap();
+        assert!(second_end.try_recv() == Err(oneshot::error::TryRecvError::Closed), "the silent one goes");
+        guests.know(second);
+        guests.know(first);
+        assert!(
+            known_end.try_recv() == Err(oneshot::error::TryRecvError::Empty),
+            "it went before it was known"
+        );
+        guests.know(third);
+        assert!(known_end.try_recv() == Err(oneshot::error::TryRecvError::Closed), "it asked longest ago");
+        for end in [&mut first_end, &mut third_end] {
+            assert!(end.try_recv() == Err(oneshot::error::TryRecvError::Empty));
+        }
+        [first, second, third, known].into_iter().for_each(|id| guests.leave(id));
+        let table = guests.0.lock();
+        assert!(table.lobby.is_empty() && table.known.is_empty() && table.ends.is_empty());
     }
 }

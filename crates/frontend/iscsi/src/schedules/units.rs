@@ -217,7 +217,7 @@ impl Script {
         theirs.shutdown(std::net::Shutdown::Write).expect("it ends");
         let ours = Arc::new(Socket::from_unix(ours).expect("a socket"));
         let peer = SocketAddr::from(([127, 0, 0, 1], 3260));
-        let entry = shared.registry.connected(peer, ours.another().expect("a handle")).expect("it runs");
+        let entry = shared.registry.connected(peer, ours.another()).expect("it runs");
         let (shared, connection, commands) = (shared.clone(), entry.clone(), self.commands);
         let thread = thread::spawn(move || {
             assert!(crate::session::run(&shared, &connection, &ours).is_ok(), "it says good-bye");

@@ -8,6 +8,7 @@ use cairn_base::explored::explore;
 use cairn_frontend_session::Socket;
 use shuttle::thread;
 
+use crate::listener::Peer;
 use crate::registry::Registry;
 
 /// Schedules of each scenario and kind of scheduler.
@@ -17,7 +18,8 @@ const SCHEDULES: usize = 500;
 fn session(registry: &Registry, export: &str, sessions_max: usize, using: &AtomicU64) -> u64 {
     let (ours, _client) = UnixStream::pair().expect("a pair");
     let ours = Socket::from_unix(ours).expect("a socket");
-    let Some(entry) = registry.connected("unix".to_owned(), ours.another().expect("a handle")) else {
+    let peer = Peer { name: "unix".to_owned(), from: None, listener: 0 };
+    let Some(entry) = registry.connected(peer, ours.another()) else {
         return 0;
     };
     let mut requests = 0;
