@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 
-use cairn_frontend_nbd::{Address, Client, ClientOptions, ClientRequest};
+use cairn_frontend_nbd::{Address, Client, ClientOptions, ClientRequest, StatusExtent};
 use running::{Running, cairn};
 use serde_json::Value;
 
@@ -14,6 +14,15 @@ use serde_json::Value;
 fn client(address: &str, export: &str) -> Result<Client, String> {
     let address: Address = address.parse().unwrap();
     Client::connect(&address, &ClientOptions::new(export)).map_err(|error| error.to_string())
+}
+
+/// What the API answers on the control socket.
+fn api(server: &Running, path: &str) -> Value {
+    let mut stream = UnixStream::connect(server.data.join("control.sock")).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: cairn\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
 }
 
 /// A line of `/proc/PID/FILE` that begins so, without that.
@@ -98,6 +107,81 @@ fn limit_of_open_files_is_raised_and_silent_connections_keep_no_mirror_out() {
         }
         destination.good(&["mirror", "update", "vol0"]);
     }
+}
+
+#[test]
+fn changed_blocks_are_told_since_every_snapshot_over_nbd_and_http() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "d");
+    server.good(&["volume", "create", "vol0", "--size", "256M"]);
+    server.good(&["lun", "create", "vol0/db", "--size", "8M"]);
+    let mib = 1u64 << 20;
+    let mut disk = server.disk("vol0/db");
+    for number in 0..70u64 {
+        disk.write(number % 8 * mib, &[number as u8 + 1; 4096]).unwrap();
+        disk.flush().unwrap();
+        server.good(&["snapshot", "create", &format!("vol0@n{number}"), "-q"]);
+    }
+    disk.write(7 * mib + 8192, &[200; 4096]).unwrap();
+    // Of the export, since, up to: the blocks that differ.
+    let blocks = |megabytes: &[u64]| megabytes.iter().map(|number| (number * mib, 4096)).collect::<Vec<_>>();
+    let last = (7 * mib + 8192, 4096);
+    let all = blocks(&[0, 1, 2, 3, 4, 5, 6, 7]);
+    let cases = [
+        ("vol0/db", "n69", None, vec![last]),
+        ("vol0/db", "n0", None, [all.clone(), vec![last]].concat()),
+        ("vol0@n69/db", "n68", Some("n69"), blocks(&[5])),
+        ("vol0@n69/db", "n0", Some("n69"), all.clone()),
+        ("vol0@n3/db", "n1", Some("n3"), blocks(&[2, 3])),
+        ("vol0@n1/db", "n3", Some("n1"), blocks(&[2, 3])),
+        ("vol0@n5/db", "n5", Some("n5"), Vec::new()),
+    ];
+    for (export, since, until, expected) in cases {
+        let contexts = vec![format!("qemu:dirty-bitmap:{since}")];
+        let options = ClientOptions { contexts, ..ClientOptions::new(export) };
+        let address = Address::Unix(server.data.join("nbd.sock"));
+        let mut client = Client::connect(&address, &options).unwrap();
+        assert_eq!(client.offer().contexts.len(), 1, "{export} since {since}");
+        let mut at = 0;
+        let mut dirty = Vec::new();
+        for StatusExtent { length, flags } in client.block_status(0, 8 * mib).unwrap().remove(0).extents {
+            if flags == 1 {
+                dirty.push((at, length));
+            }
+            at += length;
+        }
+        assert_eq!((at, &dirty), (8 * mib, &expected), "{export} since {since}");
+        // In pages of three.
+        let (mut ranges, mut offset) = (Vec::new(), Some(0));
+        while let Some(from) = offset {
+            let until = until.map(|until| format!("&until={until}")).unwrap_or_default();
+            let path = format!("/v1/volumes/vol0/luns/db/changed?since={since}{until}&offset={from}&limit=3");
+            let page = api(&server, &path);
+            assert_eq!(page["size_bytes"], 8 * mib, "{page}");
+            let pair = |range: &Value| (range["offset"].as_u64().unwrap(), range["bytes"].as_u64().unwrap());
+            ranges.extend(page["ranges"].as_array().unwrap().iter().map(pair));
+            offset = page["next"].as_u64();
+        }
+        assert_eq!(ranges, expected, "{export} since {since}, over HTTP");
+    }
+    let refused = api(&server, "/v1/volumes/vol0/luns/db/changed?since=none");
+    assert!(refused["message"].as_str().unwrap().contains("vol0@none"), "{refused}");
+    // What was made again under its name has no block in common with the one before, nor a hole.
+    drop(disk);
+    server.good(&["lun", "delete", "vol0/db", "--yes"]);
+    server.good(&["lun", "create", "vol0/db", "--size", "8M"]);
+    let page = api(&server, "/v1/volumes/vol0/luns/db/changed?since=n0");
+    assert_eq!(page["ranges"], serde_json::json!([{ "offset": 0, "bytes": 8 * mib }]));
+    // Lists are whole.
+    let mut stream = UnixStream::connect(server.data.join("nbd.sock")).unwrap();
+    let mut ask = 3u32.to_be_bytes().to_vec();
+    ask.extend(b"IHAVEOPT\0\0\0\x03\0\0\0\0IHAVEOPT\0\0\0\x02\0\0\0\0");
+    stream.write_all(&ask).unwrap();
+    let mut list = Vec::new();
+    stream.read_to_end(&mut list).unwrap();
+    let list = String::from_utf8_lossy(&list);
+    let missing = (0..70).filter(|number| !list.contains(&format!("vol0@n{number}/db")));
+    assert_eq!(missing.collect::<Vec<u64>>(), []);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use utoipa::{IntoParams, ToSchema};
 
 mod access;
 mod activity;
+mod changed;
 mod clones;
 mod devices;
 mod drills;
@@ -24,6 +25,7 @@ mod verify;
 
 pub use access::{Access, IscsiParameters, SetAccess, SetChap, Target, WriteCache};
 pub use activity::{Activity, Rate};
+pub use changed::{ChangedQuery, ChangedRange, ChangedRanges};
 pub use clones::{CreateClone, VolumeClone};
 pub use devices::{
     AcceptOlder, AcceptedOlder, AdoptDevice, CreateMark, CreateView, Device, DiscardHistory,

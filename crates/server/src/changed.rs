@@ -1,49 +1,86 @@
-//! Which blocks of a LUN changed since a snapshot, for `qemu:dirty-bitmap:SNAPSHOT`.
+//! Which blocks of a LUN changed since a snapshot, for `qemu:dirty-bitmap:SNAPSHOT` and over HTTP.
+//!
+//! What is compared with the snapshot is the LUN of the present, or in another snapshot, older or newer.
 //!
 //! The trees of the LUN then and now are compared, which costs what changed and not what the LUN holds. What is still in memory
 //! has no tree, so a question first brings about a consistency point when there is something to commit.
 
 use std::sync::Arc;
 
-use cairn_base::{BLOCK_SIZE, FileId, Generation, Lba, SnapshotId};
+use cairn_base::{BLOCK_SIZE, FileId, Generation, Lba, SnapshotId, VolumeId};
 use cairn_device::DeviceError;
+use cairn_files::LunInfo;
 use cairn_frontend_nbd::ChangedBlocks;
-use cairn_volume::VolumeError;
+use cairn_volume::{Image, VolumeError};
 use parking_lot::Mutex;
 
+use crate::api;
+use crate::error::ServerError;
+use crate::server::Server;
 use crate::volumes::OpenVolume;
+
+/// Ranges in an answer over HTTP, unless told, and at most.
+const PAGE_RANGES: u32 = 1000;
+const PAGE_RANGES_MAX: usize = 100_000;
 
 /// Runs of blocks, in order: the first and how many.
 type Runs = Arc<Vec<(Lba, u64)>>;
+
+/// An answer: since which snapshot, up to which generation, and what.
+type Answer = (SnapshotId, Generation, Runs);
+
+/// The last answer over HTTP: a client asks for one page after the other. Which volume, which LUN, up to which snapshot, and what.
+#[derive(Default)]
+pub(crate) struct LastAnswer(Mutex<Option<(VolumeId, FileId, Option<SnapshotId>, Answer)>>);
 
 /// Answers for one LUN.
 pub(crate) struct Changed {
     open: Arc<OpenVolume>,
     file: FileId,
+    /// None: the present.
+    image: Option<Image>,
     /// The last answer: a client asks for one window of the disk after the other.
-    last: Mutex<Option<(SnapshotId, Generation, Runs)>>,
+    last: Mutex<Option<Answer>>,
 }
 
 impl Changed {
-    pub(crate) fn new(open: Arc<OpenVolume>, file: FileId) -> Self {
-        Self { open, file, last: Mutex::new(None) }
+    /// Of the LUN as it is now.
+    pub(crate) fn of_present(open: Arc<OpenVolume>, file: FileId) -> Self {
+        Self { open, file, image: None, last: Mutex::new(None) }
+    }
+
+    /// Of the LUN in an image of its volume.
+    pub(crate) fn of_image(open: Arc<OpenVolume>, file: FileId, image: Image) -> Self {
+        Self { open, file, image: Some(image), last: Mutex::new(None) }
     }
 
     fn runs(&self, snapshot: &str) -> Result<Runs, VolumeError> {
         let volume = &self.open.volume;
         let base = volume.snapshot_named(snapshot).ok_or(VolumeError::NoSuchSnapshot(SnapshotId(0)))?;
-        if volume.status().dirty > 0 {
+        if self.image.is_none() && volume.status().dirty > 0 {
             volume.consistency_point()?;
         }
         let mut last = self.last.lock();
-        let now = volume.image(None)?;
+        let now = match &self.image {
+            Some(image) => image.clone(),
+            None => volume.image(None)?,
+        };
         let generation = now.root().generation;
         if let Some((id, at, runs)) = &*last
             && (*id, *at) == (base.id, generation)
         {
             return Ok(runs.clone());
         }
-        let runs = Arc::new(now.changed_since(&volume.image(Some(base.id))?, self.file)?);
+        let base_image = volume.image(Some(base.id))?;
+        let runs = match base_image.inode(self.file) {
+            // What had its name then was another LUN: all of this one is new, its holes as well.
+            Err(VolumeError::NoSuchFile(_)) => {
+                let bytes = now.inode(self.file)?.length_bytes;
+                vec![(Lba(0), bytes.div_ceil(BLOCK_SIZE as u64))]
+            }
+            _ => now.changed_since(&base_image, self.file)?,
+        };
+        let runs = Arc::new(runs);
         *last = Some((base.id, generation, runs.clone()));
         Ok(runs)
     }
@@ -85,6 +122,65 @@ fn stretches(runs: &[(Lba, u64)], offset: u64, length: u64, limit: usize) -> Vec
     }
     stretches.truncate(limit);
     stretches
+}
+
+impl Server {
+    /// The ranges of a LUN that changed between a snapshot and another one, or now; a page of them.
+    pub(crate) fn changed_ranges(
+        &self,
+        volume: &str,
+        lun: &str,
+        query: &api::ChangedQuery,
+    ) -> Result<api::ChangedRanges, ServerError> {
+        let limit = query.limit.unwrap_or(PAGE_RANGES) as usize;
+        if limit == 0 || limit > PAGE_RANGES_MAX {
+            return Err(ServerError::Invalid { what: "the limit", rule: "it is 1 to 100,000 ranges" });
+        }
+        let open = self.volumes.get(volume)?;
+        let failed = ServerError::volume(volume);
+        let name = format!("{volume}/{lun}");
+        let of_lun = ServerError::files(&name);
+        let named = |name: &str| open.volume.snapshot_named(name).ok_or_else(|| open.no_snapshot(name));
+        named(&query.since)?;
+        let until = query.until.as_deref().map(named).transpose()?;
+        let image = until.as_ref().map(|until| open.volume.image(Some(until.id))).transpose();
+        let image = image.map_err(&failed)?;
+        let found = match &image {
+            Some(image) => open.luns.find_in(image, lun),
+            None => open.luns.find(lun),
+        };
+        let LunInfo { file, bytes, .. } = found.map_err(&of_lun)?;
+        let until = until.map(|until| until.id);
+        let changed = match image {
+            Some(image) => Changed::of_image(open.clone(), file, image),
+            None => Changed::of_present(open.clone(), file),
+        };
+        let id = open.volume.id();
+        if let Some((of, lun, up_to, answer)) = &*self.changed.0.lock()
+            && (*of, *lun, *up_to) == (id, file, until)
+        {
+            *changed.last.lock() = Some(answer.clone());
+        }
+        let runs = changed.runs(&query.since).map_err(&failed)?;
+        *self.changed.0.lock() = changed.last.into_inner().map(|answer| (id, file, until, answer));
+        Ok(page(&runs, bytes, query.offset.unwrap_or(0), limit))
+    }
+}
+
+/// The ranges from `offset` on, of a LUN of `bytes`.
+fn page(runs: &[(Lba, u64)], bytes: u64, offset: u64, limit: usize) -> api::ChangedRanges {
+    let block = BLOCK_SIZE as u64;
+    let first = runs.partition_point(|(lba, count)| (lba.0 + count) * block <= offset);
+    let mut ranges: Vec<api::ChangedRange> = runs[first..]
+        .iter()
+        .take(limit.saturating_add(1))
+        .map(|(lba, count)| ((lba.0 * block).max(offset), ((lba.0 + count) * block).min(bytes)))
+        .filter(|(start, end)| start < end)
+        .map(|(start, end)| api::ChangedRange { offset: start, bytes: end - start })
+        .collect();
+    let next = ranges.get(limit).map(|range| range.offset);
+    ranges.truncate(limit);
+    api::ChangedRanges { size_bytes: bytes, ranges, next }
 }
 
 #[cfg(test)]

@@ -4,13 +4,15 @@
 //! for the whole session, however many newer ones arrive: a file system that is mounted from it never sees its disk
 //! change. Whoever wants a newer image connects again. The mirrors of a group are shown together: as of one snapshot of the group.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use cairn_base::{Generation, SnapshotId, Timestamp, VolumeId};
 use cairn_device::DeviceError;
 use cairn_files::{FilesError, LunInfo};
 use cairn_frontend_nbd::{Export, ExportInfo, Exports, OpenExportError};
-use cairn_volume::VolumeError;
+use cairn_volume::{Image, Snapshot, VolumeError};
+use parking_lot::Mutex;
 
 use crate::access::Access;
 use crate::api::WriteCache;
@@ -24,11 +26,6 @@ use crate::recordings::Recordings;
 use crate::targets::present_of;
 use crate::volumes::{OpenVolume, Volumes};
 
-/// Snapshots of a volume, the newest ones, whose LUNs show in the list that a client asks for. All can be opened by name.
-const LISTED_SNAPSHOTS: usize = 64;
-/// Snapshots of a volume, the newest ones, that a client is offered as `qemu:dirty-bitmap:SNAPSHOT`.
-const OFFERED_CONTEXTS: usize = 64;
-
 /// The exports of the volumes.
 pub(crate) struct ExportTable {
     pub(crate) volumes: Arc<Volumes>,
@@ -37,11 +34,49 @@ pub(crate) struct ExportTable {
     pub(crate) access: Arc<Access>,
     pub(crate) recordings: Arc<Recordings>,
     pub(crate) plans: Arc<Plans>,
+    pub(crate) frozen: Arc<FrozenNames>,
+}
+
+/// The names of the LUNs in snapshots, which stay as they are: clients ask for lists as often as they like.
+#[derive(Default)]
+pub(crate) struct FrozenNames(Mutex<BTreeMap<FrozenKey, Arc<[String]>>>);
+
+/// A snapshot. A volume that was restored may have one of the same number that is another.
+type FrozenKey = (VolumeId, SnapshotId, Generation, Timestamp);
+
+fn frozen_key(open: &OpenVolume, snapshot: &Snapshot) -> FrozenKey {
+    (open.volume.id(), snapshot.id, snapshot.generation, snapshot.created)
+}
+
+impl FrozenNames {
+    /// Those of a snapshot; none where they can't be read.
+    fn of(&self, open: &OpenVolume, snapshot: &Snapshot) -> Arc<[String]> {
+        let key = frozen_key(open, snapshot);
+        if let Some(known) = self.0.lock().get(&key) {
+            return known.clone();
+        }
+        let image = open.volume.image(Some(snapshot.id));
+        let Ok(luns) = image.map_err(FilesError::from).and_then(|image| open.luns.readable_in(&image)) else {
+            return Arc::default();
+        };
+        let names: Arc<[String]> = luns.into_iter().map(|lun| lun.name).collect();
+        self.0.lock().insert(key, names.clone());
+        names
+    }
+
+    /// Forgets what is not there any more.
+    fn keep(&self, there: &BTreeSet<FrozenKey>) {
+        let mut known = self.0.lock();
+        if known.len() > there.len() {
+            known.retain(|key, _| there.contains(key));
+        }
+    }
 }
 
 impl Exports for ExportTable {
     fn list(&self) -> Vec<ExportInfo> {
         let mut exports = self.devices.exports();
+        let mut there = BTreeSet::new();
         for open in self.volumes.all() {
             let volume = &open.name;
             let (luns, takes_writes) = luns_of(&self.groups, &open).unwrap_or_default();
@@ -50,10 +85,10 @@ impl Exports for ExportTable {
                 let name = format!("{volume}/{}", lun.name);
                 exports.push(ExportInfo { name, description: description.to_owned() });
             }
-            for snapshot in open.volume.snapshots().iter().rev().take(LISTED_SNAPSHOTS) {
-                let Ok(image) = open.volume.image(Some(snapshot.id)) else { continue };
-                for lun in open.luns.readable_in(&image).unwrap_or_default() {
-                    let name = format!("{volume}@{}/{}", snapshot.name, lun.name);
+            for snapshot in open.volume.snapshots().iter().rev() {
+                there.insert(frozen_key(&open, snapshot));
+                for lun in &*self.frozen.of(&open, snapshot) {
+                    let name = format!("{volume}@{}/{lun}", snapshot.name);
                     exports.push(ExportInfo { name, description: "snapshot, read-only".to_owned() });
                 }
             }
@@ -64,6 +99,7 @@ impl Exports for ExportTable {
                 }
             }
         }
+        self.frozen.keep(&there);
         exports
     }
 
@@ -136,10 +172,9 @@ impl ExportTable {
     fn open_shown(&self, name: &str, open: &Arc<OpenVolume>, lun: &str) -> Result<Export, Refusal> {
         match self.groups.open_for_client(open) {
             Ok(Showing::Newest) => open_image(open, lun),
-            Ok(Showing::Image(image)) => read_only(
-                open.luns.open_in(&image, lun)?,
-                "what all mirrors of its group had when you connected",
-            ),
+            Ok(Showing::Image(image)) => {
+                frozen(open, &image, lun, "what all mirrors of its group had when you connected")
+            }
             Ok(Showing::Live) => {
                 let export = self.offered(name, open_present(open, lun)?);
                 // A client that wrote to a LUN with a history in it would destroy that.
@@ -204,28 +239,45 @@ impl From<FilesError> for Refusal {
 fn open_present(open: &Arc<OpenVolume>, lun: &str) -> Result<Export, Refusal> {
     let device = open.governor.timed(open.luns.open(lun)?);
     let file = open.luns.find(lun)?.file;
-    let snapshots = open.volume.snapshots();
-    let newest = snapshots.iter().rev().take(OFFERED_CONTEXTS);
     Ok(Export {
         device,
         description: String::new(),
         read_only: false,
         writes_through: false,
         multi_conn: true,
-        dirty_contexts: newest.map(|snapshot| snapshot.name.clone()).collect(),
-        changed: Some(Arc::new(Changed::new(open.clone(), file))),
+        dirty_contexts: contexts(open),
+        changed: Some(Arc::new(Changed::of_present(open.clone(), file))),
     })
 }
 
 fn open_image(open: &Arc<OpenVolume>, lun: &str) -> Result<Export, Refusal> {
     let image = open.volume.image(None)?;
-    read_only(open.luns.open_in(&image, lun)?, "the newest image of a mirror when you connected")
+    frozen(open, &image, lun, "the newest image of a mirror when you connected")
 }
 
 fn open_past(open: &Arc<OpenVolume>, past: &str, lun: &str) -> Result<Export, Refusal> {
     let image = open.past(past)?.ok_or(Refusal::Unknown)?;
-    let description = if image.snapshot().is_some() { "a snapshot" } else { "an instant" };
-    read_only(open.luns.open_in(&image, lun)?, description)
+    match open.view(past) {
+        // Of a history, which has no snapshots.
+        Some(_) => read_only(open.luns.open_in(&image, lun)?, "an instant"),
+        None => frozen(open, &image, lun, "a snapshot"),
+    }
+}
+
+/// The snapshots of a volume, the newest first, for `qemu:dirty-bitmap:SNAPSHOT`.
+fn contexts(open: &OpenVolume) -> Vec<String> {
+    open.volume.snapshots().iter().rev().map(|snapshot| snapshot.name.clone()).collect()
+}
+
+/// A LUN in an image of its volume. Each snapshot can be compared with it, an older one or a newer one.
+fn frozen(open: &Arc<OpenVolume>, image: &Image, lun: &str, description: &str) -> Result<Export, Refusal> {
+    let file = open.luns.find_in(image, lun)?.file;
+    let export = read_only(open.luns.open_in(image, lun)?, description)?;
+    Ok(Export {
+        dirty_contexts: contexts(open),
+        changed: Some(Arc::new(Changed::of_image(open.clone(), file, image.clone()))),
+        ..export
+    })
 }
 
 fn read_only(device: Arc<dyn cairn_device::Device>, description: &str) -> Result<Export, Refusal> {

@@ -3,6 +3,7 @@
 //! This is the only asynchronous part of the server. Every handler hands its work to a thread that may wait.
 
 mod auth;
+mod changed;
 mod clones;
 mod devices;
 mod drills;
@@ -65,6 +66,7 @@ fn api() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(jobs))
         .routes(routes!(job, cancel_job))
         .merge(volumes::routes())
+        .merge(changed::routes())
         .merge(mirrors::routes())
         .merge(images::routes())
         .merge(devices::routes())

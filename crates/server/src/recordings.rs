@@ -181,6 +181,7 @@ impl Server {
             access: self.access.clone(),
             recordings: self.recordings.clone(),
             plans: self.plans.clone(),
+            frozen: Arc::default(),
         };
         let name = self.recorded_as(&asked.export);
         if table.open_named(&name, None).is_err() {

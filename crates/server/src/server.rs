@@ -17,13 +17,14 @@ use cairn_frontend_session::Windows;
 use crate::access::Access;
 use crate::api;
 use crate::budgets::Budgets;
+use crate::changed::LastAnswer;
 use crate::config::{Address, Config, check_reachable};
 use crate::damaged;
 use crate::data_dir::DataDir;
 use crate::devices::Devices;
 use crate::drills::Drills;
 use crate::error::ServerError;
-use crate::exports::{ExportTable, luns_of};
+use crate::exports::{ExportTable, FrozenNames, luns_of};
 use crate::followers::{Followers, crowded};
 use crate::groups::Groups;
 use crate::handover::Handover;
@@ -72,6 +73,7 @@ pub(crate) struct Server {
     pub(crate) drills: Arc<Drills>,
     pub(crate) mounts: Arc<Mounts>,
     pub(crate) groups: Arc<Groups>,
+    pub(crate) changed: LastAnswer,
     nbd: NbdServer,
     iscsi: IscsiServer,
     /// Where initiators are told to come.
@@ -164,7 +166,9 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     };
     let recordings = Arc::new(Recordings::new(clock.clone()));
     let plans = Arc::new(Plans::new(clock.clone()));
+    let frozen = Arc::<FrozenNames>::default();
     let exports = || ExportTable {
+        frozen: frozen.clone(),
         volumes: volumes.clone(),
         groups: groups.clone(),
         devices: devices.clone(),
@@ -198,6 +202,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         drills,
         mounts,
         groups,
+        changed: LastAnswer::default(),
         jobs,
         started: clock.monotonic(),
         clock,

@@ -117,7 +117,7 @@ impl Known {
 
 impl<L: Listener> Connected<IncomingStream<'_, Door<L>>> for Known
 where
-    L::Addr: From,
+    L::Addr: Origin,
 {
     fn connect_info(stream: IncomingStream<'_, Door<L>>) -> Self {
         stream.io().known.clone()
@@ -125,18 +125,18 @@ where
 }
 
 /// Where a connection comes from.
-pub(super) trait From: Clone + Send + 'static {
+pub(super) trait Origin: Clone + Send + 'static {
     /// Over TCP.
     fn address(&self) -> Option<IpAddr>;
 }
 
-impl From for SocketAddr {
+impl Origin for SocketAddr {
     fn address(&self) -> Option<IpAddr> {
         Some(self.ip().to_canonical())
     }
 }
 
-impl From for tokio::net::unix::SocketAddr {
+impl Origin for tokio::net::unix::SocketAddr {
     fn address(&self) -> Option<IpAddr> {
         None
     }
@@ -164,7 +164,7 @@ impl<L> Door<L> {
 
 impl<L: Listener> Listener for Door<L>
 where
-    L::Addr: From,
+    L::Addr: Origin,
 {
     type Io = Guest<L::Io>;
     type Addr = L::Addr;

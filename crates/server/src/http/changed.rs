@@ -1,0 +1,27 @@
+//! Changed blocks of LUNs over HTTP.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, Query, State};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{Answer, blocking};
+use crate::api::{self, ErrorBody};
+use crate::server::Server;
+
+pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
+    OpenApiRouter::new().routes(routes!(changed_ranges))
+}
+
+/// The ranges of a LUN that changed since a snapshot, up to another one or now: what `qemu:dirty-bitmap:SNAPSHOT` says over NBD.
+#[utoipa::path(get, path = "/v1/volumes/{volume}/luns/{lun}/changed", tag = "volumes",
+    params(("volume" = String, Path,), ("lun" = String, Path,), api::ChangedQuery),
+    responses((status = 200, body = api::ChangedRanges), (status = "default", body = ErrorBody)))]
+async fn changed_ranges(
+    State(server): State<Arc<Server>>,
+    Path((volume, lun)): Path<(String, String)>,
+    Query(query): Query<api::ChangedQuery>,
+) -> Answer<api::ChangedRanges> {
+    blocking(server, move |server| server.changed_ranges(&volume, &lun, &query)).await
+}
