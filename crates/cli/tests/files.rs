@@ -5,13 +5,16 @@
 mod running;
 
 use std::fs;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 
 use running::{Running, can_mount};
 
 const EDQUOT: i32 = 122;
+const ENOSPC: i32 = 28;
 const EIO: i32 = 5;
 /// A user who may do nothing.
 const NOBODY: u32 = 65_534;
@@ -168,6 +171,137 @@ fn damaged_block_of_a_file_is_told_by_its_path_now_and_in_a_snapshot() {
     let problems = mounted.server.json(&["status"])["problems"].clone();
     let message = problems[0]["message"].as_str().unwrap_or_default();
     assert!(message.contains("/home/ann/notes in vol0@kept"), "{problems}");
+}
+
+/// A file without a name, held without being open; a file that is mounted elsewhere and replaced; a directory in which somebody works.
+#[test]
+fn what_has_lost_its_name_is_there_until_nobody_refers_to_it() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mounted = Mounted::new(scratch.path());
+    for name in ["file", "bound", "new"] {
+        fs::write(mounted.path(name), name).unwrap();
+    }
+    fs::create_dir(mounted.path("folder")).unwrap();
+    let refer = |name: &str| {
+        let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
+        rustix::fs::open(mounted.path(name), flags, rustix::fs::Mode::empty()).unwrap()
+    };
+    let (file, folder) = (refer("file"), refer("folder"));
+    let elsewhere = scratch.path().join("elsewhere");
+    fs::write(&elsewhere, "below").unwrap();
+    rustix::mount::mount_bind(mounted.path("bound"), &elsewhere).unwrap();
+    fs::remove_file(mounted.path("file")).unwrap();
+    fs::remove_dir(mounted.path("folder")).unwrap();
+    fs::rename(mounted.path("new"), mounted.path("bound")).unwrap();
+    let by_number = format!("/proc/self/fd/{}", file.as_raw_fd());
+    for _ in 0..2 {
+        assert_eq!(rustix::fs::fstat(&file).unwrap().st_nlink, 0);
+        assert_eq!(fs::read_to_string(&by_number).unwrap(), "file");
+        assert_eq!(rustix::fs::fstat(&folder).unwrap().st_nlink, 0);
+        assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "bound");
+        // What the kernel need not know it forgets now.
+        fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+    }
+    let mut again = fs::OpenOptions::new().append(true).read(true).open(&by_number).unwrap();
+    again.write_all(b" goes on").unwrap();
+    assert_eq!(fs::read_to_string(&by_number).unwrap(), "file goes on");
+    rustix::mount::unmount(&elsewhere, rustix::mount::UnmountFlags::empty()).unwrap();
+    drop((file, folder, again));
+    mounted.unmount();
+    assert_eq!(mounted.server.good(&["volume", "check", "vol0"]), "volume vol0 is sound\n");
+    mounted.mount();
+    assert_eq!(fs::read_dir(&mounted.point).unwrap().count(), 1);
+}
+
+/// As `cp` does: it writes, closes, and goes by that.
+#[test]
+fn writer_is_told_of_its_quota_or_a_full_volume_by_the_write_and_nothing_else_is_shown() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mounted = Mounted::new(scratch.path());
+    fs::create_dir(mounted.path("limited")).unwrap();
+    mounted.server.good(&["quota", "set", "vol0:/limited", "--size", "4M"]);
+    for (name, errno) in [("limited/file", EDQUOT), ("file", ENOSPC)] {
+        let path = mounted.path(name);
+        let mut file = fs::File::create(&path).unwrap();
+        let piece: Vec<u8> = (0..300_000u32).map(|at| (at / 7) as u8).collect();
+        let mut written = 0;
+        let error = loop {
+            match file.write(&piece) {
+                Ok(count) => written += count as u64,
+                Err(error) => break error,
+            }
+            assert!(written < 1 << 30, "{name}");
+        };
+        assert_eq!(error.raw_os_error(), Some(errno), "{name}");
+        rustix::io::close_checked(file).expect("what was told is told");
+        assert_eq!(fs::metadata(&path).unwrap().len(), written, "{name}");
+        mounted.server.good(&["snapshot", "create", &format!("vol0@{errno}")]);
+        let kept = mounted.path(&format!(".snapshot/{errno}/{name}"));
+        assert!(fs::read(&path).unwrap() == fs::read(&kept).unwrap(), "{name}");
+        fs::remove_file(&path).unwrap();
+        mounted.server.good(&["snapshot", "delete", &format!("vol0@{errno}"), "--yes"]);
+        // What is removed makes room for what comes next, at once.
+        fs::write(&path, &piece).unwrap();
+    }
+}
+
+/// The kernel keeps the bits of its own callers; of those of a file system above it knows nothing.
+#[test]
+fn stranger_who_writes_through_an_overlay_takes_set_user_id_away() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mounted = Mounted::new(scratch.path());
+    for folder in ["upper", "work"] {
+        fs::create_dir(mounted.path(folder)).unwrap();
+    }
+    let [lower, merged] = ["lower", "merged"].map(|name| scratch.path().join(name));
+    fs::create_dir(&lower).unwrap();
+    fs::create_dir(&merged).unwrap();
+    // Strangers get in.
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let at = |folder: &str| mounted.path(folder).display().to_string();
+    let layers = format!("lowerdir={},upperdir={},workdir={}", lower.display(), at("upper"), at("work"));
+    let layers = std::ffi::CString::new(layers).unwrap();
+    match rustix::mount::mount(
+        "overlay",
+        &merged,
+        "overlay",
+        rustix::mount::MountFlags::empty(),
+        Some(layers.as_c_str()),
+    ) {
+        Err(rustix::io::Errno::NODEV) => return eprintln!("skipped: this kernel has no overlays"),
+        outcome => outcome.expect("an overlay takes a mount"),
+    }
+    let program = merged.join("program");
+    let mode = || fs::metadata(&program).unwrap().mode() & 0o7777;
+    let reset = || {
+        fs::write(&program, "x").unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o6777)).unwrap();
+    };
+    for command in
+        ["printf y >> program", "printf y 1<> program", "truncate -s 0 program", "fallocate -l 9999 program"]
+    {
+        reset();
+        assert_eq!(mode(), 0o6777);
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", command]).current_dir(&merged).uid(NOBODY).gid(NOBODY).groups(&[]);
+        assert!(shell.status().unwrap().success(), "{command}");
+        assert_eq!(mode(), 0o777, "{command}");
+    }
+    reset();
+    let mut file = fs::OpenOptions::new().append(true).open(&program).unwrap();
+    file.write_all(b"root's own").unwrap();
+    assert_eq!(mode(), 0o6777, "root may");
+    drop(file);
+    rustix::mount::unmount(&merged, rustix::mount::UnmountFlags::empty()).unwrap();
 }
 
 /// Spoils every version of the block of inodes that a file's is in, which has no other user's.

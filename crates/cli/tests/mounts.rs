@@ -1355,7 +1355,7 @@ fn planned_change_of_roles_takes_along_what_the_kernel_still_holds_of_a_mount() 
     source.stay();
     let mut destination = Running::start(scratch.path(), "destination");
     destination.stay();
-    source.good(&["volume", "create", "vol0", "--size", "1G"]);
+    source.good(&["volume", "create", "vol0", "--size", "3G"]);
     let point = scratch.path().join("mnt");
     fs::create_dir(&point).unwrap();
     source.good(&["mount", "vol0", point.to_str().unwrap()]);

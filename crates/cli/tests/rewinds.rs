@@ -517,7 +517,8 @@ fn over_a_floor(server: &Running, dir: &Path, policy: &str, placement: &str) {
     let store = path(dir, "vol0.history");
     let history = ["--history", &store, "--history-size", "96M", "--placement", placement];
     let kept = ["--granularity", "every-write", "--floor", "1h", "--floor-policy", policy];
-    server.good(&[&["volume", "create", "vol0", "--size", "256M"], &history[..], &kept].concat());
+    // With room for what the kernel keeps back of a mount.
+    server.good(&[&["volume", "create", "vol0", "--size", "2G"], &history[..], &kept].concat());
     server.good(&["lun", "create", "vol0/db", "--size", "128M"]);
     server.good(&["snapshot", "create", "vol0@empty"]);
 }

@@ -16,8 +16,8 @@ pub use lun::{LunInfo, Luns};
 pub use lun_device::LunDevice;
 pub use tree::{
     Allocate, ChangeKind, Entry, FILE_BYTES_MAX, FileDifference, New, NodeKind, Owner, Quota, QuotaLimits,
-    ReadableNodes, Rename, SetStat, SetTime, SetXattr, Space, Stat, Tree, TreeChange, TreeError, TreeFinding,
-    check_tree,
+    ReadableNodes, Rename, Room, SetStat, SetTime, SetXattr, Space, Stat, Tree, TreeChange, TreeError,
+    TreeFinding, check_tree,
 };
 
 #[cfg(test)]

@@ -51,8 +51,14 @@ pub enum TreeError {
     #[error("the file has no such attribute")]
     NoAttribute,
     /// An extended attribute of more than 64 KiB.
-    #[error("the value of an extended attribute has 65,536 bytes at most, its name 255")]
+    #[error("the value of an extended attribute has 65,536 bytes at most")]
     AttributeTooLarge,
+    /// The name of an extended attribute has no byte, or more than 255.
+    #[error("the name of an extended attribute has 1 to 255 bytes")]
+    AttributeName,
+    /// An extended attribute outside of the namespaces that file systems of Linux have.
+    #[error("extended attributes are named user.NAME, trusted.NAME or security.NAME, or are access lists")]
+    AttributeNamespace,
     /// Not something that this tree does.
     #[error("this is not supported")]
     Unsupported,
@@ -104,11 +110,12 @@ impl TreeError {
             TreeError::TooLarge => 27,
             TreeError::NoSpace => 28,
             TreeError::ReadOnly => 30,
+            TreeError::AttributeName => 34,
             TreeError::TooManyLinks => 31,
             TreeError::NameTooLong => 36,
             TreeError::NotEmpty => 39,
             TreeError::NoAttribute => 61,
-            TreeError::Unsupported => 95,
+            TreeError::Unsupported | TreeError::AttributeNamespace => 95,
             TreeError::Stale => 116,
             TreeError::Quota => 122,
             TreeError::Volume(VolumeError::Latched(_) | VolumeError::InodesLost(_)) => 30,

@@ -11,6 +11,8 @@ use super::source::{Source, damaged};
 use super::stat::{NodeKind, SetXattr};
 use super::{Tree, acl};
 
+/// What names of attributes begin with, beside the access lists.
+const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 /// Permission bits of a mode.
 const PERMISSIONS: u32 = 0o777;
 
@@ -20,7 +22,7 @@ impl Tree {
     /// # Errors
     /// [`TreeError::NoAttribute`]; [`TreeError::NotFound`]; damage.
     pub fn xattr(&self, file: FileId, name: &[u8]) -> Result<Vec<u8>, TreeError> {
-        self.extended(file)?.0.remove(name).ok_or(TreeError::NoAttribute)
+        self.extended(file)?.0.remove(name).ok_or_else(|| no_attribute(name))
     }
 
     /// The names of all extended attributes.
@@ -48,7 +50,7 @@ impl Tree {
     ///
     /// # Errors
     /// [`TreeError::Exists`] with [`SetXattr::Create`]; [`TreeError::NoAttribute`] with [`SetXattr::Replace`]; [`TreeError::AttributeTooLarge`];
-    /// [`TreeError::NoSpace`] also when all of the file's would take more than 262,144 bytes; [`TreeError::Invalid`] for what is no access list;
+    /// [`TreeError::AttributeName`], [`TreeError::AttributeNamespace`] and [`TreeError::Invalid`] for names that no file system takes; [`TreeError::NoSpace`] also when all of the file's would take more than 262,144 bytes; [`TreeError::Invalid`] for what is no access list;
     /// [`TreeError::NotFound`]; [`TreeError::ReadOnly`]; damage.
     pub fn set_xattr(
         &self,
@@ -57,10 +59,8 @@ impl Tree {
         value: &[u8],
         mode: SetXattr,
     ) -> Result<(), TreeError> {
-        if name.is_empty() || name.contains(&0) {
-            return Err(TreeError::Invalid("an attribute has a name without zeroes"));
-        }
-        if name.len() > EXTENDED_NAME_MAX || value.len() > EXTENDED_VALUE_MAX {
+        check_name(name)?;
+        if value.len() > EXTENDED_VALUE_MAX {
             return Err(TreeError::AttributeTooLarge);
         }
         let source = self.live()?;
@@ -108,7 +108,7 @@ impl Tree {
         let _files = self.lock_files(&[file]);
         let mut edit = Edit::new(source, &self.quotas);
         let mut all = read_extended(source, &edit.inode(file)?)?;
-        all.0.remove(name).ok_or(TreeError::NoAttribute)?;
+        all.0.remove(name).ok_or_else(|| no_attribute(name))?;
         put_extended(&mut edit, file, &all)?;
         edit.touch(file)?;
         edit.commit(true)
@@ -144,6 +144,30 @@ impl Tree {
         let Some(list) = all.0.get_mut(acl::ACCESS) else { return Ok(()) };
         *list = acl::with_mode(list, mode)?;
         put_extended(edit, file, &all)
+    }
+}
+
+/// What a name that no attribute has is: that of one that could be there, or an error of its own. An older program has stored such names; these are read and removed.
+fn no_attribute(name: &[u8]) -> TreeError {
+    check_name(name).err().unwrap_or(TreeError::NoAttribute)
+}
+
+/// Takes the names that ext4 takes, and gives its errors for others.
+fn check_name(name: &[u8]) -> Result<(), TreeError> {
+    if name.is_empty() || name.len() > EXTENDED_NAME_MAX {
+        return Err(TreeError::AttributeName);
+    }
+    if name.contains(&0) {
+        return Err(TreeError::Invalid("an attribute has a name without zeroes"));
+    }
+    if matches!(name, acl::ACCESS | acl::DEFAULT) {
+        return Ok(());
+    }
+    let inside = NAMESPACES.iter().find_map(|namespace| name.strip_prefix(*namespace));
+    match inside {
+        Some([]) => Err(TreeError::Invalid("an attribute has a name in its namespace")),
+        Some(_) => Ok(()),
+        None => Err(TreeError::AttributeNamespace),
     }
 }
 

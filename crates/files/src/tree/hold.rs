@@ -1,75 +1,139 @@
 //! Files that are kept though they have no name any more, or none yet: those that somebody has open.
 
-use std::collections::hash_map::Entry as Held;
+use std::collections::{HashMap, HashSet};
 
 use cairn_base::FileId;
 
 use super::edit::Edit;
 use super::error::TreeError;
-use super::stat::{Entry, NodeKind};
+use super::stat::{Entry, NodeKind, Stat};
 use super::{Tree, trie};
 
 /// Names that one round of emptying the orphan directory looks at.
 const ROUND: usize = 256;
+/// Files without names that one change frees: the lock of all names is held meanwhile.
+const FREED_TOGETHER: usize = 16;
+
+/// The files that are held.
+#[derive(Default)]
+pub(crate) struct Holds {
+    /// How often each of them is.
+    counts: HashMap<FileId, u64>,
+    /// Those of them that are in the orphan directory, or were about to be put there.
+    nameless: HashSet<FileId>,
+    /// Those of them that were made without a name and have had none since.
+    unnamed: HashSet<FileId>,
+    /// Counts how often a file has lost its last name and stayed.
+    kept: u64,
+}
+
+impl Holds {
+    /// A file is held so many times less. True for one without names that is not held any more.
+    pub(crate) fn release(&mut self, file: FileId, times: u64) -> bool {
+        let Some(count) = self.counts.get_mut(&file) else { return false };
+        *count = count.saturating_sub(times);
+        if *count > 0 {
+            return false;
+        }
+        self.counts.remove(&file);
+        self.nameless.remove(&file)
+    }
+}
 
 impl Tree {
-    /// Keeps a file or directory though its last name goes, until [`Tree::release`]: once for each time that it is opened. After a crash nobody holds anything.
+    /// Keeps a file or directory though its last name goes, until [`Tree::release`] was called as often. After a crash nobody holds anything.
     ///
     /// # Errors
     /// [`TreeError::NotFound`] when it is gone already.
-    pub fn hold(&self, file: FileId) -> Result<(), TreeError> {
+    pub fn hold(&self, file: FileId) -> Result<Stat, TreeError> {
         let _names = self.names.read();
-        self.source.inode(file)?;
-        *self.holds.lock().entry(file).or_insert(0) += 1;
-        Ok(())
+        let stat = Stat::from(&self.source.inode(file)?);
+        *self.holds.lock().counts.entry(file).or_default() += 1;
+        Ok(stat)
     }
 
     /// Gives back what [`Tree::hold`] has taken. When it was the last one of a file without names, the file is gone.
     pub fn release(&self, file: FileId) {
-        if self.let_go(file)
-            && let Err(reason) = self.free_orphan(file)
-        {
-            // It stays in the orphan directory, which is emptied when the tree is opened again.
-            tracing::warn!(%file, %reason, "a file without names is freed later");
+        self.release_all([(file, 1)]);
+    }
+
+    /// The same for several files, each with how often it was held. Those that are gone by that go a few at a time.
+    pub fn release_all(&self, files: impl IntoIterator<Item = (FileId, u64)>) {
+        let nameless: Vec<FileId> = {
+            let mut holds = self.holds.lock();
+            let released = files.into_iter().filter(|(file, times)| holds.release(*file, *times));
+            released.map(|(file, _)| file).collect()
+        };
+        self.free_nameless(&nameless);
+    }
+
+    /// Gives back all that is held: whoever held it is gone.
+    pub fn release_everything(&self) {
+        let nameless: Vec<FileId> = {
+            let mut holds = self.holds.lock();
+            holds.counts.clear();
+            holds.nameless.drain().collect()
+        };
+        self.free_nameless(&nameless);
+    }
+
+    /// Whether a file has lost its last name, is held, and can't get another name.
+    pub fn is_nameless(&self, file: FileId) -> bool {
+        let holds = self.holds.lock();
+        holds.nameless.contains(&file) && !holds.unnamed.contains(&file)
+    }
+
+    /// How many files that are held have no name, and how many have lost their last one and stayed since the tree was opened.
+    pub fn nameless(&self) -> (usize, u64) {
+        let holds = self.holds.lock();
+        (holds.nameless.len(), holds.kept)
+    }
+
+    fn free_nameless(&self, files: &[FileId]) {
+        if self.is_read_only() {
+            return;
+        }
+        for some in files.chunks(FREED_TOGETHER) {
+            if self.free_orphans_of(some).is_ok() {
+                continue;
+            }
+            // One that can't be freed keeps none of the others.
+            for file in some {
+                if let Err(reason) = self.free_orphans_of(&[*file]) {
+                    // It stays in the orphan directory, which is emptied when the tree is opened again.
+                    tracing::warn!(%file, %reason, "a file without names is freed later");
+                }
+            }
         }
     }
 
-    /// The first half of it: true for a file without names that nobody holds any more.
-    pub(crate) fn let_go(&self, file: FileId) -> bool {
-        // An unlink that is under way sees the file held, or is seen here.
-        let _names = self.names.read();
-        let mut holds = self.holds.lock();
-        let Held::Occupied(mut count) = holds.entry(file) else { return false };
-        if *count.get() > 1 {
-            *count.get_mut() -= 1;
-            return false;
-        }
-        count.remove();
-        drop(holds);
-        !self.is_read_only() && self.source.inode(file).is_ok_and(|inode| inode.attributes.links == 0)
-    }
-
-    pub(crate) fn is_held(&self, file: FileId) -> bool {
-        self.holds.lock().contains_key(&file)
-    }
-
-    /// Removes a file of the orphan directory, unless somebody holds it again or has given it a name.
-    pub(crate) fn free_orphan(&self, file: FileId) -> Result<(), TreeError> {
+    /// Removes files of the orphan directory, but those that somebody holds again or has given a name.
+    pub(crate) fn free_orphans_of(&self, files: &[FileId]) -> Result<(), TreeError> {
         let _names = self.names.write();
-        let _files = self.lock_files(&[file, self.orphans]);
-        if self.is_held(file) {
-            return Ok(());
-        }
+        let mut changed = files.to_vec();
+        changed.push(self.orphans);
+        let _files = self.lock_files(&changed);
         let mut edit = Edit::new(self.live()?, &self.quotas);
-        // One that was made without a name may have got one since it was let go.
-        if edit.inode(file).is_ok_and(|inode| inode.attributes.links > 0) {
-            return Ok(());
-        }
-        self.unnamed.lock().remove(&file);
-        self.forget_orphan(&mut edit, file)?;
-        match edit.remove(file) {
-            Ok(()) | Err(TreeError::NotFound) => {}
-            Err(error) => return Err(error),
+        for file in files {
+            {
+                let mut holds = self.holds.lock();
+                if holds.counts.contains_key(file) {
+                    // A file that was looked at by its number again goes when it is released.
+                    holds.nameless.insert(*file);
+                    continue;
+                }
+                holds.unnamed.remove(file);
+            }
+            // One that was made without a name may have got one since it was released.
+            if edit.inode(*file).is_ok_and(|inode| inode.attributes.links > 0) {
+                continue;
+            }
+            self.load_to_remove(*file);
+            self.forget_orphan(&mut edit, *file)?;
+            match edit.remove(*file) {
+                Ok(()) | Err(TreeError::NotFound) => {}
+                Err(error) => return Err(error),
+            }
         }
         edit.commit(true)
     }
@@ -128,13 +192,33 @@ impl Tree {
 
     /// Holds a file that was just made without a name, for who has made it. Nobody else knows of it.
     pub(crate) fn hold_unnamed(&self, file: FileId) {
-        self.holds.lock().insert(file, 1);
-        self.unnamed.lock().insert(file);
+        let mut holds = self.holds.lock();
+        holds.counts.insert(file, 1);
+        holds.nameless.insert(file);
+        holds.unnamed.insert(file);
     }
 
     /// Whether a file was made without a name and has had none since.
     pub(crate) fn is_unnamed(&self, file: FileId) -> bool {
-        self.unnamed.lock().contains(&file)
+        self.holds.lock().unnamed.contains(&file)
+    }
+
+    /// A file that was made without a name has one now.
+    pub(crate) fn is_named_now(&self, file: FileId) {
+        let mut holds = self.holds.lock();
+        holds.nameless.remove(&file);
+        holds.unnamed.remove(&file);
+    }
+
+    /// True for a file that is held, of which the last name goes. It is noted as one without names, also should that fail: then its release finds that it has one.
+    pub(crate) fn stays_without_name(&self, file: FileId) -> bool {
+        let mut holds = self.holds.lock();
+        let stays = holds.counts.contains_key(&file);
+        if stays {
+            holds.nameless.insert(file);
+            holds.kept += 1;
+        }
+        stays
     }
 
     /// Takes a file out of the orphan directory.

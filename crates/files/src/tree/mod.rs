@@ -7,7 +7,7 @@
 //!    operation before it that touched the same things. What [`Tree::sync`] covered is there.
 //! 2. A directory that has a name has one: its block 0 says which. So `..` and the path of a directory are found without search, and no directory is below itself.
 //! 3. A file's `links` is the number of its names; a directory's 2 and one for each directory in it.
-//! 4. A file without names is in the orphan directory while somebody holds it, and gone otherwise; opening empties that directory.
+//! 4. A file without names is in the orphan directory while somebody holds it (for FUSE the kernel, from the first time that it is told of the file until it forgets it), and gone otherwise; opening empties that directory.
 //! 5. In the last block of a file what lies past its end is zero.
 //! 6. `blocks` of an inode is the number of blocks of its content that are no hole.
 //!
@@ -36,7 +36,7 @@ mod stat;
 mod tests;
 mod trie;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use cairn_base::{BLOCK_SIZE, FileId};
@@ -47,13 +47,14 @@ use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use crate::directory::Directory;
 
 use ahead::Missed;
+use hold::Holds;
 use quota::Quotas;
 use source::{Source, damaged};
 
 pub use check::{TreeFinding, check_tree};
 pub use difference::{ChangeKind, FileDifference, TreeChange};
 pub use error::TreeError;
-pub use quota::{Quota, QuotaLimits};
+pub use quota::{Quota, QuotaLimits, Room};
 pub use stat::{
     Allocate, Entry, New, NodeKind, ReadableNodes, Rename, SetStat, SetTime, SetXattr, Space, Stat,
 };
@@ -103,10 +104,7 @@ pub struct Tree {
     names: RwLock<()>,
     /// Inodes and content, by file.
     shards: Vec<RwLock<()>>,
-    /// How often each file is held.
-    holds: Mutex<HashMap<FileId, u32>>,
-    /// Those of them that were made without a name and have had none since.
-    unnamed: Mutex<HashSet<FileId>>,
+    holds: Mutex<Holds>,
     quotas: Quotas,
     missed: Missed,
 }
@@ -165,7 +163,6 @@ impl Tree {
             names: RwLock::new(()),
             shards: (0..SHARDS).map(|_| RwLock::new(())).collect(),
             holds: Mutex::default(),
-            unnamed: Mutex::default(),
             missed: Missed::default(),
         })
     }

@@ -216,7 +216,7 @@ impl Tree {
         edit.touch_content(directory)?;
         let stat = Stat::from(&edit.inode(file)?);
         edit.commit(false)?;
-        self.unnamed.lock().remove(&file);
+        self.is_named_now(file);
         Ok(stat)
     }
 
@@ -280,7 +280,11 @@ impl Tree {
         if edit.inode(file)?.attributes.links > 0 {
             return Ok(());
         }
-        if self.is_held(file) { self.keep_orphan(edit, file, found.kind) } else { edit.remove(file) }
+        if self.stays_without_name(file) {
+            self.keep_orphan(edit, file, found.kind)
+        } else {
+            edit.remove(file)
+        }
     }
 
     /// Renames, by all rules of `rename` but permissions.

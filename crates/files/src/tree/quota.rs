@@ -30,6 +30,15 @@ pub struct QuotaLimits {
     pub files: Option<u64>,
 }
 
+/// What can be added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// Bytes of content.
+    pub bytes: u64,
+    /// Files.
+    pub files: u64,
+}
+
 /// A quota tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
@@ -343,6 +352,23 @@ impl Tree {
         }
         edit.touch(directory)?;
         edit.commit(false)
+    }
+
+    /// What can be added to a file or directory, by the volume and by the quota tree that it is in.
+    ///
+    /// # Errors
+    /// [`TreeError::NotFound`]; damage, also of the record of the quota.
+    pub fn room(&self, file: FileId) -> Result<Room, TreeError> {
+        let free = self.volume().status().free;
+        let number = self.source.inode(file)?.attributes.quota;
+        let record = self.quotas.record(&self.source, number)?;
+        let left = |limit: u64, used: u64| if limit == 0 { u64::MAX } else { limit.saturating_sub(used) };
+        let of_quota = record.map_or(Room { bytes: u64::MAX, files: u64::MAX }, |record| Room {
+            bytes: left(record.limit_bytes, record.used_blocks.saturating_mul(BLOCK_SIZE as u64)),
+            files: left(record.limit_files, record.used_files),
+        });
+        let bytes = of_quota.bytes.min(free.saturating_mul(BLOCK_SIZE as u64));
+        Ok(Room { bytes, files: of_quota.files.min(free) })
     }
 
     /// The quota tree that a file or directory is in.

@@ -53,6 +53,8 @@ pub(crate) enum Step {
     Data { unique: u64, data: Result<Segments, i32> },
     /// The same for a write, once the kernel has forgotten what it holds of these bytes of a file.
     AfterForgetting { unique: u64, answer: Answer, stretch: fuse_notify_inval_inode_out },
+    /// The same, before the kernel is made to forget what it holds of a file: it shows what could not be kept. With `names`, it looks all names up anew as well, as it would go on with the length of the file.
+    BeforeForgetting { unique: u64, answer: Answer, node: u64, names: bool },
     /// It has none.
     Silence,
     /// It is answered ([`FileSystem::answer_late`]) once the kernel has sent what it holds of the file with this number.
@@ -98,11 +100,11 @@ impl FileSystem {
                 Step::Answer { unique, answer }
             }
             Operation::Forget { lookups } => {
-                self.shown.forget(request.header.nodeid, *lookups);
+                self.forget([(request.header.nodeid, *lookups)]);
                 Step::Silence
             }
             Operation::BatchForget { nodes } => {
-                nodes.iter().for_each(|node| self.shown.forget(node.nodeid, node.nlookup));
+                self.forget(nodes.iter().map(|node| (node.nodeid, node.nlookup)));
                 Step::Silence
             }
             Operation::Destroy => Step::End { unique },
@@ -113,6 +115,13 @@ impl FileSystem {
             Operation::Write { arguments, .. } => {
                 self.write_step(&request.header, arguments, self.answer(&request))
             }
+            Operation::Release(_) => {
+                let (node, answer) = (request.header.nodeid, self.answer(&request));
+                match self.lost_and_closed(node) {
+                    true => Step::BeforeForgetting { unique, answer, node, names: true },
+                    false => Step::Answer { unique, answer },
+                }
+            }
             _ => Step::Answer { unique, answer: self.answer(&request) },
         }
     }
@@ -120,6 +129,12 @@ impl FileSystem {
     /// The answer to a write, also one of which only a part was written.
     fn write_step(&self, header: &fuse_in_header, write: &fuse_write_in, answer: Answer) -> Step {
         let (unique, node) = (header.unique, header.nodeid);
+        if answer.is_err()
+            && write.write_flags & FUSE_WRITE_CACHE != 0
+            && let Some(names) = self.loses(node)
+        {
+            return Step::BeforeForgetting { unique, answer, node, names };
+        }
         if self.may_be_outdated_by(node, write) {
             let (off, len) = (write.offset.cast_signed(), write.size.into());
             let stretch = fuse_notify_inval_inode_out { ino: node, off, len };
@@ -232,9 +247,9 @@ impl Unmounted {
         let joined = |parts: &[IoSlice<'_>]| parts.iter().flat_map(|part| part.to_vec()).collect();
         let (unique, answer) = match step {
             Step::Data { unique, data } => return Some(with_data(unique, data, joined)),
-            Step::Answer { unique, answer } | Step::AfterForgetting { unique, answer, .. } => {
-                (unique, answer)
-            }
+            Step::Answer { unique, answer }
+            | Step::AfterForgetting { unique, answer, .. }
+            | Step::BeforeForgetting { unique, answer, .. } => (unique, answer),
             Step::Silence => return None,
             Step::AfterData { .. } => (unique_of(request)?, self.files.answer_late(request)),
             Step::End { unique } => (unique, Ok(Vec::new())),

@@ -82,19 +82,18 @@ fn read_tree(
             if !listing.has_room(&found.name) {
                 return Ok(());
             }
-            let number = shown.number(slot, found.file)?;
+            let Ok(number) = shown.number(slot, found.file) else { continue };
             let is_dot = found.name == b"." || found.name == b"..";
             let kind = entry_type(found.kind.type_bits());
             // One that is gone meanwhile is listed without what a lookup would say, and the kernel looks itself.
             let stat = (listing.plus && !is_dot).then(|| slot.tree.stat(found.file)).and_then(Result::ok);
-            let told = match stat {
-                Some(stat) => {
-                    let may_keep = shown.may_keep(slot, node, &found.name);
-                    let told = shown.entry(slot, &stat)?;
-                    if may_keep { told } else { fuse_entry_out { entry_valid: 0, ..told } }
-                }
-                None => fuse_entry_out::default(),
-            };
+            // What was told before it counts, so that nothing of this may fail as a whole.
+            let told = stat.and_then(|stat| {
+                let may_keep = shown.may_keep(slot, node, &found.name);
+                let told = shown.entry(slot, &stat).ok()?;
+                Some(if may_keep { told } else { fuse_entry_out { entry_valid: 0, ..told } })
+            });
+            let told = told.unwrap_or_default();
             listing.put(told, number, found.cookie, kind, &found.name);
             after = found.cookie;
         }
@@ -128,9 +127,9 @@ fn read_snapshots(
         let Ok(slot) = shown.snapshot(&snapshot) else { continue };
         let Ok(file) = in_snapshot(shown, &slot, directory) else { continue };
         let Ok(stat) = slot.tree.stat(file) else { continue };
-        let number = shown.number(&slot, file)?;
+        let Ok(number) = shown.number(&slot, file) else { continue };
         let told = match listing.plus {
-            true => snapshot_entry(shown, &slot, directory, &stat)?,
+            true => snapshot_entry(shown, &slot, directory, &stat).unwrap_or_default(),
             false => fuse_entry_out::default(),
         };
         listing.put(told, number, cookie, DT_DIR, name);

@@ -4,7 +4,7 @@
 //! appears in several places. With a write-back cache it is the master of a file's size and times as long as somebody writes it, so that a close brings the data here,
 //! and an fsync brings it here and makes it durable.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use cairn_base::FileId;
@@ -23,6 +23,7 @@ use crate::directory;
 use crate::node::{BASE, Node};
 use crate::received::BlockWrite;
 use crate::request::{Operation, Request};
+use crate::room::Forgetting;
 use crate::shown::{Shown, Slot};
 
 /// The name below which every directory shows its snapshots. It is in no listing.
@@ -31,6 +32,8 @@ pub(crate) const SNAPSHOTS_NAME: &[u8] = b".snapshot";
 const CAPABILITY: &[u8] = b"security.capability";
 /// Bits of a file handle: the file has [`CAPABILITY`].
 const HANDLE_CAPABILITY: u64 = 1;
+/// It was opened with [`FOPEN_DIRECT_IO`].
+const HANDLE_DIRECT: u64 = 2;
 /// Bytes that one request copies at most: others want to be served as well.
 const COPY_BYTES_MAX: u64 = 16 << 20;
 /// Bytes of a copy between two trees that are in memory.
@@ -62,6 +65,9 @@ pub(crate) struct FileSystem {
     pub(crate) shown: Shown,
     /// Files that are open for writing. The kernel may hold data of these that is not here.
     writers: Mutex<HashMap<FileId, Writers>>,
+    /// Files of which the kernel shows what could not be kept.
+    lost: Mutex<HashSet<FileId>>,
+    pub(crate) forgetting: Forgetting,
 }
 
 /// Who has a file open for writing.
@@ -72,7 +78,7 @@ struct Writers {
     is_cached: bool,
 }
 
-fn errno(error: TreeError) -> i32 {
+pub(crate) fn errno(error: TreeError) -> i32 {
     let number = error.errno();
     if number == errno::EIO {
         tracing::error!(%error, "a file operation failed");
@@ -86,7 +92,7 @@ fn bytes(value: impl IntoBytes + zerocopy::Immutable) -> Vec<u8> {
 
 impl FileSystem {
     pub(crate) fn new(shown: Shown) -> Self {
-        Self { shown, writers: Mutex::default() }
+        Self { shown, writers: Mutex::default(), lost: Mutex::default(), forgetting: Forgetting::default() }
     }
 
     /// True when answering needs what the kernel has not sent yet: see [`crate::session`].
@@ -107,7 +113,8 @@ impl FileSystem {
     /// Whether the kernel may hold bytes from before a write that went past its cache: what it was given between the beginning of that write and its end. It drops those itself when the program waits
     /// for the write, and not when the program hears of it later (Linux 6.18, `fuse_aio_complete`).
     pub(crate) fn may_be_outdated_by(&self, node: u64, write: &fuse_write_in) -> bool {
-        let goes_past = write.flags & O_DIRECT != 0 && write.write_flags & FUSE_WRITE_CACHE == 0;
+        let is_past = write.flags & O_DIRECT != 0 || write.fh & HANDLE_DIRECT != 0;
+        let goes_past = is_past && write.write_flags & FUSE_WRITE_CACHE == 0;
         let is_cached = |file| self.writers.lock().get(&file).is_some_and(|writers| writers.is_cached);
         goes_past && self.shown.file(node).is_ok_and(|(_, file)| is_cached(file))
     }
@@ -120,7 +127,7 @@ impl FileSystem {
             Operation::Lookup { name } => self.lookup(node, name),
             Operation::GetAttr => self.get_attributes(node),
             Operation::Statx => self.statx(node),
-            Operation::SetAttr(arguments) => self.set_attributes(node, arguments),
+            Operation::SetAttr(arguments) => self.set_attributes(header, arguments),
             Operation::ReadLink => {
                 let (slot, file) = self.shown.file(node)?;
                 slot.tree.read_link(file).map_err(errno)
@@ -202,6 +209,7 @@ impl FileSystem {
         let (slot, file) = self.shown.file(node)?;
         let length = (arguments.size as usize).min(WRITE_MAX);
         if arguments.flags & O_DIRECT == 0
+            && arguments.fh & HANDLE_DIRECT == 0
             && !slot.tree.is_read_only()
             && let Some(writers) = self.writers.lock().get_mut(&file)
         {
@@ -292,8 +300,26 @@ impl FileSystem {
         }
     }
 
-    fn set_attributes(&self, node: u64, arguments: &fuse_setattr_in) -> Answer {
+    fn set_attributes(&self, header: &fuse_in_header, arguments: &fuse_setattr_in) -> Answer {
+        let node = header.nodeid;
         let (slot, file) = self.shown.file(node)?;
+        // Of a file without names the kernel is the only one that has times, and keeps them as long as it knows the file.
+        if arguments.valid & !KEPT_BACK == 0 && arguments.valid != 0 && slot.tree.is_nameless(file) {
+            let stat = slot.tree.stat(file).map_err(errno)?;
+            return Ok(bytes(attr_out(node, &stat)));
+        }
+        // A file system above this one (overlayfs) has found that its caller may not keep the rights, and asks with its own, which may. Of that request the kernel leaves out all that it asks for, as
+        // this side takes rights away by itself.
+        let asks_nothing = arguments.valid & !(fattr::FH | fattr::LOCKOWNER) == 0;
+        if asks_nothing && !slot.tree.is_read_only() {
+            self.take_rights(header, &slot, file, true)?;
+            let stat = slot.tree.stat(file).map_err(errno)?;
+            return Ok(bytes(attr_out(node, &stat)));
+        }
+        // Of a new length it does not even send that, so that the caller is looked at.
+        if arguments.valid & (fattr::SIZE | fattr::KILL_SUIDGID) == fattr::SIZE {
+            self.take_rights(header, &slot, file, false)?;
+        }
         let given = |bit: u32| arguments.valid & bit != 0;
         let time = |bit: u32, now: u32, seconds: u64, ns: u32| match (given(now), given(bit)) {
             (true, _) => Some(SetTime::Now),
@@ -342,6 +368,7 @@ impl FileSystem {
         if name == SNAPSHOTS_NAME && self.shown.snapshots_in(&slot, directory).is_some() {
             return Err(errno::EEXIST);
         }
+        self.wait_for_room(&slot, directory, 0, 1);
         let stat = act(&slot.tree, directory).map_err(errno)?;
         self.shown.entry(&slot, &stat).map(bytes)
     }
@@ -379,28 +406,24 @@ impl FileSystem {
     }
 
     fn open(&self, node: u64, flags: u32) -> Result<fuse_open_out, i32> {
+        // The kernel knows a file that it has open, so that it stays.
         let (slot, file) = self.shown.file(node)?;
-        let writes = flags & O_ACCMODE != 0;
-        let mut handle = 0;
-        if slot.tree.is_read_only() {
-            if writes {
+        let stat = slot.tree.stat(file).map_err(errno)?;
+        let (mut handle, mut open_flags) = (0, FOPEN_KEEP_CACHE);
+        if flags & O_ACCMODE != 0 {
+            if slot.tree.is_read_only() {
                 return Err(errno::EROFS);
             }
-        } else {
-            slot.tree.hold(file).map_err(errno)?;
-            if writes {
-                self.writers.lock().entry(file).or_default().count += 1;
-                let stat = slot.tree.stat(file).map_err(|error| {
-                    // The kernel releases nothing that it was not given.
-                    let _ = self.release(node, flags);
-                    errno(error)
-                })?;
-                if stat.has_xattrs && slot.tree.xattr(file, CAPABILITY).is_ok() {
-                    handle |= HANDLE_CAPABILITY;
-                }
+            if stat.has_xattrs && slot.tree.xattr(file, CAPABILITY).is_ok() {
+                handle |= HANDLE_CAPABILITY;
             }
+            if !self.may_keep_writes_back(&slot, file)? {
+                handle |= HANDLE_DIRECT;
+                open_flags = FOPEN_DIRECT_IO;
+            }
+            self.writers.lock().entry(file).or_default().count += 1;
         }
-        Ok(fuse_open_out { fh: handle, open_flags: FOPEN_KEEP_CACHE, backing_id: 0 })
+        Ok(fuse_open_out { fh: handle, open_flags, backing_id: 0 })
     }
 
     fn open_directory(&self, node: u64) -> Result<fuse_open_out, i32> {
@@ -410,28 +433,45 @@ impl FileSystem {
                 let moves_on = node == FUSE_ROOT_ID && !self.shown.is_live();
                 open_flags = if moves_on { 0 } else { FOPEN_KEEP_CACHE | FOPEN_CACHE_DIR };
             } else {
-                slot.tree.hold(at.file).map_err(errno)?;
+                slot.tree.stat(at.file).map_err(errno)?;
             }
         }
         Ok(fuse_open_out { fh: 0, open_flags, backing_id: 0 })
     }
 
     fn release(&self, node: u64, flags: u32) -> Answer {
-        if let (at, Some(slot)) = self.shown.find(node)?
+        if flags & O_ACCMODE != 0
+            && let (at, Some(slot)) = self.shown.find(node)?
             && !slot.tree.is_read_only()
         {
-            if flags & O_ACCMODE != 0 {
-                let mut writers = self.writers.lock();
-                if let Some(open) = writers.get_mut(&at.file) {
-                    open.count -= 1;
-                    if open.count == 0 {
-                        writers.remove(&at.file);
-                    }
+            let mut writers = self.writers.lock();
+            if let Some(open) = writers.get_mut(&at.file) {
+                open.count -= 1;
+                if open.count == 0 {
+                    writers.remove(&at.file);
                 }
             }
-            slot.tree.release(at.file);
         }
         Ok(Vec::new())
+    }
+
+    /// Notes that a write which the kernel had kept back has failed. None when that is known of the file; else whether nobody has it open for writing any more.
+    pub(crate) fn loses(&self, node: u64) -> Option<bool> {
+        let (_, file) = self.shown.file(node).ok()?;
+        let is_closed = !self.writers.lock().contains_key(&file);
+        (is_closed || self.lost.lock().insert(file)).then_some(is_closed)
+    }
+
+    /// True when nobody has such a file open for writing any more: from now on the kernel can be made to show it as it is.
+    pub(crate) fn lost_and_closed(&self, node: u64) -> bool {
+        let Ok((_, file)) = self.shown.file(node) else { return false };
+        !self.writers.lock().contains_key(&file) && self.lost.lock().remove(&file)
+    }
+
+    /// The kernel knows files less: each by its number, with how many times.
+    pub(crate) fn forget(&self, numbers: impl IntoIterator<Item = (u64, u64)>) {
+        self.shown.forget(numbers);
+        self.forgetting.has_come_round();
     }
 
     fn create(&self, header: &fuse_in_header, arguments: &fuse_create_in, name: &[u8]) -> Answer {
@@ -446,7 +486,7 @@ impl FileSystem {
         let stat = slot.tree.make_unnamed(directory, &new).map_err(errno)?;
         let answer =
             self.shown.entry(&slot, &stat).map(bytes).and_then(|entry| self.and_open(entry, arguments));
-        // Who has it open holds it from here on; without that it is gone.
+        // The kernel, which was told of it, holds it from here on; without that it is gone.
         slot.tree.release(stat.file);
         answer
     }
@@ -454,7 +494,9 @@ impl FileSystem {
     /// What is known of a file that was made, and then what is known of it as an open one.
     fn and_open(&self, mut entry: Vec<u8>, arguments: &fuse_create_in) -> Answer {
         let number = u64::from_ne_bytes(entry[..8].try_into().map_err(|_| errno::EIO)?);
-        entry.extend(self.open(number, arguments.flags)?.as_bytes());
+        // Of a file that it is not told of after all the kernel knows nothing.
+        let open = self.open(number, arguments.flags).inspect_err(|_| self.forget([(number, 1)]))?;
+        entry.extend(open.as_bytes());
         Ok(entry)
     }
 
@@ -486,7 +528,12 @@ impl FileSystem {
         }
         // What the kernel wrote back: it says by itself when a program had written it.
         let is_kept_back = arguments.write_flags & FUSE_WRITE_CACHE != 0;
-        let written = act(&slot.tree, file, is_kept_back).map_err(errno)?;
+        self.wait_for_room(&slot, file, arguments.size.into(), 0);
+        let written = act(&slot.tree, file, is_kept_back).map_err(|error| match error {
+            // The kernel tells a close of what it had kept back by one of two errors, and EDQUOT is none of them.
+            TreeError::Quota if is_kept_back => errno(TreeError::NoSpace),
+            error => errno(error),
+        })?;
         Ok(bytes(fuse_write_out { size: written as u32, padding: 0 }))
     }
 
@@ -541,14 +588,22 @@ impl FileSystem {
     }
 
     /// Somebody changes content otherwise than by a write, of which alone the kernel says whether it takes rights away: all lose them who may not keep them, that of the group also when it is not theirs.
-    fn take_rights(&self, header: &fuse_in_header, slot: &Slot, file: FileId) -> Result<(), i32> {
+    /// With `is_asked` the kernel has found that the caller may not, also of a directory that gets an access control list.
+    fn take_rights(
+        &self,
+        header: &fuse_in_header,
+        slot: &Slot,
+        file: FileId,
+        is_asked: bool,
+    ) -> Result<(), i32> {
         let stat = slot.tree.stat(file).map_err(errno)?;
         let mode = stat.mode & 0o7777;
-        if stat.kind != NodeKind::File || mode & (S_ISUID | S_ISGID) == 0 {
+        let has_some = stat.kind == NodeKind::File || is_asked && stat.kind == NodeKind::Directory;
+        if !has_some || mode & (S_ISUID | S_ISGID) == 0 {
             return Ok(());
         }
         let caller = Caller::of(header.pid);
-        if caller.as_ref().is_some_and(|caller| caller.may_keep_rights) {
+        if !is_asked && caller.as_ref().is_some_and(|caller| caller.may_keep_rights) {
             return Ok(());
         }
         let foreign = if caller.is_some_and(|caller| caller.is_in(stat.gid)) { 0 } else { S_ISGID };
@@ -569,7 +624,8 @@ impl FileSystem {
             ZERO_AND_KEEP => Allocate::Zero { keep: true },
             _ => return Err(errno::EOPNOTSUPP),
         };
-        self.take_rights(header, &slot, file)?;
+        self.take_rights(header, &slot, file, false)?;
+        self.wait_for_room(&slot, file, arguments.length, 0);
         let done = slot.tree.allocate(file, arguments.offset, arguments.length, mode);
         done.map(|()| Vec::new()).map_err(errno)
     }
@@ -587,8 +643,9 @@ impl FileSystem {
     fn copy(&self, header: &fuse_in_header, arguments: &fuse_copy_file_range_in) -> Answer {
         let (from_slot, from) = self.shown.file(header.nodeid)?;
         let (to_slot, to) = self.shown.file(arguments.nodeid_out)?;
-        self.take_rights(header, &to_slot, to)?;
+        self.take_rights(header, &to_slot, to, false)?;
         let length = arguments.len.min(COPY_BYTES_MAX);
+        self.wait_for_room(&to_slot, to, length, 0);
         let copied = if Arc::ptr_eq(&from_slot, &to_slot) {
             let (tree, at, onto) = (&to_slot.tree, arguments.off_in, arguments.off_out);
             tree.copy_range(from, at, to, onto, length).map_err(errno)?

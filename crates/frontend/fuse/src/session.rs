@@ -85,6 +85,7 @@ impl Connection {
                     tracing::error!("a thread of a mount had panicked");
                 }
             }
+            own.files.shown.forget_everything();
             *own.ended.lock() = true;
             own.changed.notify_all();
             // Who waits for the files to be let go may hold what `on_end` waits for.
@@ -152,7 +153,11 @@ impl Connection {
                 own.forget(stretch);
                 answer
             }),
-            Step::Silence if !self.queues.is_empty() => std::thread::sleep(FORGETTING),
+            Step::BeforeForgetting { unique, answer, node, names } => {
+                reply(&self.device, unique, answer);
+                self.forget_lost(node, names);
+            }
+            Step::Silence if !self.queues.is_empty() => self.files.forgetting.rest(FORGETTING),
             Step::Silence => {}
             Step::AfterData { node } => {
                 let bytes = received.bytes();
@@ -178,6 +183,20 @@ impl Connection {
         if let Err(error) = spawned {
             tracing::error!(%error, "no thread for a request");
             reply(&self.device, unique, Err(errno::EIO));
+        }
+    }
+
+    /// Has the kernel forget, on a thread that nobody waits for, what it holds of a file and could not be kept; with `names` also the length of the file, with all names.
+    pub(crate) fn forget_lost(self: &Arc<Self>, node: u64, names: bool) {
+        let own = self.clone();
+        let forget = move || {
+            own.forget_content(node);
+            if names {
+                own.notify(FUSE_NOTIFY_INC_EPOCH, &[]);
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("fuse-lost".to_owned()).spawn(forget) {
+            tracing::error!(%error, "the kernel goes on to show what could not be written");
         }
     }
 

@@ -157,15 +157,20 @@ impl Shown {
     /// What the kernel is told of a file, which it knows once more.
     pub(crate) fn entry(&self, slot: &Arc<Slot>, stat: &Stat) -> Result<fuse_entry_out, i32> {
         let number = self.number(slot, stat.file)?;
-        self.told(slot);
+        // The kernel knows the root as long as it is mounted, and does not say when it forgets it.
+        if number == FUSE_ROOT_ID {
+            return Ok(entry(number, slot.generation, stat));
+        }
+        if slot.number != BASE {
+            self.told(slot);
+        } else if !slot.tree.is_read_only() {
+            slot.tree.hold(stat.file).map_err(|error| error.errno())?;
+        }
         Ok(entry(number, slot.generation, stat))
     }
 
     /// Notes that the kernel was told of a file: it knows it once more, and tells when it forgets. An image that was let go meanwhile is there again.
     fn told(&self, slot: &Arc<Slot>) {
-        if slot.number == BASE {
-            return;
-        }
         {
             let slots = self.slots.read();
             if slots.by_number.contains_key(&slot.number) {
@@ -214,16 +219,33 @@ impl Shown {
         seen.extract_if(|one| !now.contains(one)).map(|(_, name)| name).collect()
     }
 
-    /// The kernel knows a file so many times less.
-    pub(crate) fn forget(&self, number: u64, lookups: u64) {
-        let Some(node) = Node::of_number(number) else { return };
-        if node.slot == BASE || node.slot == SNAPSHOTS {
-            return;
+    /// The kernel knows files less: each by its number, with how many times.
+    pub(crate) fn forget(&self, numbers: impl IntoIterator<Item = (u64, u64)>) {
+        let (mut live, mut is_unknown) = (Vec::new(), false);
+        for (number, lookups) in numbers {
+            let Some(node) = Node::of_number(number) else { continue };
+            match node.slot {
+                SNAPSHOTS => {}
+                BASE => live.push((node.file, lookups)),
+                slot => {
+                    let Ok(slot) = self.slot(slot) else { continue };
+                    let lookups = i64::try_from(lookups).unwrap_or(i64::MAX);
+                    is_unknown |= slot.lookups.fetch_sub(lookups, Ordering::Relaxed) <= lookups;
+                }
+            }
         }
-        let Ok(slot) = self.slot(node.slot) else { return };
-        let lookups = i64::try_from(lookups).unwrap_or(i64::MAX);
-        if slot.lookups.fetch_sub(lookups, Ordering::Relaxed) <= lookups {
+        if let View::Live(tree) = &self.view {
+            tree.release_all(live);
+        }
+        if is_unknown {
             self.drop_unknown();
+        }
+    }
+
+    /// The mount has ended: the kernel knows nothing of it any more, and does not say so of each file.
+    pub(crate) fn forget_everything(&self) {
+        if let View::Live(tree) = &self.view {
+            tree.release_everything();
         }
     }
 

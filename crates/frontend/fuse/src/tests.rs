@@ -1,5 +1,7 @@
 //! What can be said without a kernel; `crates/cli/tests/mounts.rs` has one.
 
+mod known;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +9,7 @@ use std::time::Duration;
 
 use cairn_base::{FileId, ManualClock, Timestamp, VolumeId};
 use cairn_device::{Device, Geometry, MemoryDevice, Operation as DeviceOperation};
-use cairn_files::{New, SetStat, Tree, check_tree};
+use cairn_files::{New, QuotaLimits, SetStat, Tree, check_tree};
 use cairn_volume::{FormatOptions, OpenOptions, Role, Volume};
 use parking_lot::Mutex;
 use rustix::io::{read, write};
@@ -207,6 +209,8 @@ fn handles_are_found_by_number_and_those_of_other_images_are_others() {
     assert_eq!(mount.entry(snapshots, b".").unwrap().nodeid, snapshots);
     assert_eq!(mount.entry(snapshots, b"..").unwrap().nodeid, FUSE_ROOT_ID);
     tree.unlink(Node::of_number(below).unwrap().file, b"f").unwrap();
+    assert_eq!(mount.entry(file, b".").map(|entry| entry.nodeid), Ok(file), "the kernel knows it still");
+    mount.forget(&[(file, 2)]);
     assert_eq!(mount.entry(file, b".").map(|entry| entry.nodeid), Err(errno::ENOENT));
     drop(first);
 }

@@ -90,6 +90,44 @@ fn file_that_was_open_without_a_name_is_gone_after_a_crash() {
 }
 
 #[test]
+fn file_without_a_name_stays_until_it_is_released_as_often_as_it_was_held() {
+    let (_device, tree) = fresh(4096);
+    let used = |tree: &Tree| {
+        tree.volume().consistency_point().expect("it commits");
+        tree.volume().status().used
+    };
+    let before = used(&tree);
+    let names: Vec<String> = (0..50).map(|number| format!("file {number}")).collect();
+    let make = |name: &String| {
+        let file = tree.make(tree.root(), name.as_bytes(), &FILE).expect("there is room").file;
+        tree.write(file, 0, &[9; 5000]).expect("there is room");
+        for _ in 0..3 {
+            tree.hold(file).expect("it is there");
+        }
+        file
+    };
+    for everything in [false, true] {
+        let files: Vec<FileId> = names.iter().map(make).collect();
+        for name in &names {
+            tree.unlink(tree.root(), name.as_bytes()).expect("it is there");
+        }
+        let there = |file: &FileId| tree.stat(*file).is_ok_and(|stat| stat.links == 0);
+        tree.release_all(files.iter().map(|file| (*file, 2)));
+        assert!(files.iter().all(there), "each is held once more");
+        assert!(files.iter().all(|file| tree.is_nameless(*file)));
+        assert_whole(&tree);
+        match everything {
+            true => tree.release_everything(),
+            false => tree.release_all(files.iter().map(|file| (*file, 1))),
+        }
+        assert!(!files.iter().any(there), "nobody holds one");
+        assert_eq!(tree.nameless().0, 0);
+        assert_whole(&tree);
+    }
+    assert_eq!(used(&tree), before, "nothing of them is left");
+}
+
+#[test]
 fn file_that_was_made_without_a_name_gets_one_or_is_gone() {
     let (device, tree) = fresh(4096);
     let folder = tree.make_directory(tree.root(), b"folder", &FOLDER).expect("there is room").file;

@@ -382,6 +382,43 @@ fn luns_and_files_live_side_by_side() {
     assert_whole(&tree);
 }
 
+/// As ext4 has it.
+#[test]
+fn names_of_attributes_that_no_file_system_takes_are_refused() {
+    let (_device, tree) = fresh(4096);
+    let file = tree.make(tree.root(), b"a", &FILE).expect("there is room").file;
+    let long = [&b"user."[..], &[b'u'; 251]].concat();
+    let wrong: [(&[u8], i32); 12] = [
+        (b"", 34),
+        (&long, 34),
+        (b"user.", 22),
+        (b"trusted.", 22),
+        (b"security.", 22),
+        (b"user", 95),
+        (b"name", 95),
+        (b".name", 95),
+        (b"users.name", 95),
+        (b"system.other", 95),
+        (b"system.posix_acl_access.", 95),
+        (b"User.name", 95),
+    ];
+    for (name, errno) in wrong {
+        let named = name.escape_ascii();
+        for mode in [SetXattr::Any, SetXattr::Create, SetXattr::Replace] {
+            let set = tree.set_xattr(file, name, b"value", mode);
+            assert_eq!(set.map_err(|error| error.errno()), Err(errno), "{named}");
+        }
+        assert_eq!(tree.xattr(file, name).map_err(|error| error.errno()), Err(errno), "{named}");
+        assert_eq!(tree.remove_xattr(file, name).map_err(|error| error.errno()), Err(errno), "{named}");
+    }
+    assert!(tree.xattrs(file).expect("it reads").is_empty());
+    for name in [&b"user.a"[..], b"user..", b"trusted.overlay.opaque", b"security.capability", b"user.\xff"] {
+        tree.set_xattr(file, name, b"value", SetXattr::Any).expect("ext4 takes it");
+    }
+    assert!(matches!(tree.xattr(file, b"user.none"), Err(TreeError::NoAttribute)));
+    assert_whole(&tree);
+}
+
 #[test]
 fn attributes_have_their_limits() {
     let (_device, tree) = fresh(8192);
@@ -391,8 +428,9 @@ fn attributes_have_their_limits() {
     };
     assert_eq!(errno(b"user.large", 65_536), Ok(()));
     assert_eq!(errno(b"user.larger", 65_537), Err(7));
-    assert_eq!(errno(&[b'u'; 256], 1), Err(7));
-    assert_eq!(errno(b"", 1), Err(22));
+    assert_eq!(errno(b"", 1), Err(34));
+    assert_eq!(errno(&[&b"user."[..], &[b'u'; 250]].concat(), 1), Ok(()));
+    tree.remove_xattr(file, &[&b"user."[..], &[b'u'; 250]].concat()).expect("it is there");
     for number in 0..2 {
         assert_eq!(errno(format!("user.{number}").as_bytes(), 65_536), Ok(()));
     }
@@ -446,9 +484,9 @@ fn file_without_a_name_that_gets_one_while_it_is_closed_stays() {
     let (_device, tree) = fresh(4096);
     let file = tree.make_unnamed(tree.root(), &FILE).expect("there is room").file;
     tree.write(file, 0, b"content").expect("there is room");
-    assert!(tree.let_go(file), "nobody holds it, and it has no name");
+    assert!(tree.holds.lock().release(file, 1), "nobody holds it, and it has no name");
     tree.link(file, tree.root(), b"named").expect("it has no name yet");
-    tree.free_orphan(file).expect("it looks again");
+    tree.free_orphans_of(&[file]).expect("it looks again");
     let found = tree.resolve(b"named").expect("the name is there");
     assert_eq!((found.file, found.links), (file, 1));
     assert_eq!(tree.read(file, 0, 99).expect("what has a name is there"), b"content");

@@ -45,7 +45,7 @@ fn mount_moves_on_also_after_more_images_than_it_has_numbers_for() {
     // A program works in the first one all the time.
     let (_, worked_in) = shown.find(crate::abi::FUSE_ROOT_ID).unwrap();
     let worked_in = worked_in.unwrap();
-    let file = worked_in.tree.stat(worked_in.tree.root()).unwrap();
+    let file = worked_in.tree.lookup(worked_in.tree.root(), b"first").unwrap();
     let number = Node { slot: worked_in.number, file: file.file }.number().unwrap();
     shown.entry(&worked_in, &file).unwrap();
     shown.slots.write().given = SNAPSHOTS - 3;
