@@ -13,8 +13,8 @@ pub enum WriteError {
     #[error("what is to be dumped has no root directory")]
     NoRoot,
     /// No path leads to what was asked for.
-    #[error("there is no such path in what is to be dumped: {0}")]
-    NoSuchPath(String),
+    #[error("there is no such path in what is to be dumped: {}", .0.escape_ascii())]
+    NoSuchPath(Vec<u8>),
     /// The caller asked to end it.
     #[error("the dump was ended before it was whole")]
     Cancelled,

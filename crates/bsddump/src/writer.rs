@@ -400,7 +400,7 @@ impl Dump {
             return Err(WriteError::Source(failed.reason));
         }
         if !found {
-            return Err(WriteError::NoSuchPath(String::from_utf8_lossy(&subtree.join(&b'/')).into_owned()));
+            return Err(WriteError::NoSuchPath(subtree.join(&b'/')));
         }
         // What is below a directory that can't be read is not known, and a restore removes what is not in use.
         if self.failed.is_empty() {
@@ -713,7 +713,7 @@ impl Tape<'_> {
         };
         let (blocks, left_out) = attributes::encode(&attributes);
         for name in left_out {
-            let name = String::from_utf8_lossy(&name).into_owned();
+            let name = name.escape_ascii();
             let reason = std::io::Error::other(format!("the format has no place for `{name}`"));
             let what = "an extended attribute";
             self.failed.push(Failed { number: inode.number, what, reason, lacks: Lacks::Nothing });

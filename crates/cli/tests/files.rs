@@ -4,9 +4,11 @@
 
 mod running;
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -302,6 +304,105 @@ fn stranger_who_writes_through_an_overlay_takes_set_user_id_away() {
     assert_eq!(mode(), 0o6777, "root may");
     drop(file);
     rustix::mount::unmount(&merged, rustix::mount::UnmountFlags::empty()).unwrap();
+}
+
+/// A name is any bytes. Two of them are never told alike, and each can be named.
+#[test]
+fn names_that_are_no_text_are_told_apart_and_taken_as_they_are() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mounted = Mounted::new(scratch.path());
+    let server = &mounted.server;
+    let at = |name: &[u8]| mounted.point.join(OsStr::from_bytes(name));
+    server.good(&["snapshot", "create", "vol0@a"]);
+    let names: [&[u8]; 5] = [b"n-\xff", b"n-\xfe", b"n-\\xff", b"n-\n", "n-ö".as_bytes()];
+    for name in names {
+        fs::create_dir(at(name)).unwrap();
+    }
+    server.good(&["snapshot", "create", "vol0@b"]);
+    let told = server.json(&["snapshot", "diff", "vol0@a", "vol0@b"]);
+    let paths = |change: &serde_json::Value| (change["path"].clone(), change["path_bytes"].clone());
+    let told: Vec<_> = told.as_array().unwrap().iter().map(paths).collect();
+    for (path, bytes) in [
+        (r"/n-\xff", Some("/n-%FF")),
+        (r"/n-\xfe", Some("/n-%FE")),
+        (r"/n-\xff", None),
+        ("/n-\n", None),
+        ("/n-ö", None),
+    ] {
+        assert_eq!(
+            told.iter().filter(|one| **one == (path.into(), bytes.into())).count(),
+            1,
+            "{path} {bytes:?}"
+        );
+    }
+    let people = server.good(&["snapshot", "diff", "vol0@a", "vol0@b"]);
+    for line in [r"$'/n-\xff'/", r"$'/n-\xfe'/", r"/n-\xff/", r"$'/n-\n'/", "/n-ö/"] {
+        assert!(people.lines().any(|told| told == format!("created   {line}")), "{line} in {people}");
+    }
+
+    let named =
+        |before: &str, name: &[u8]| OsString::from(OsStr::from_bytes(&[before.as_bytes(), name].concat()));
+    let run = |arguments: &[&OsStr]| {
+        let output = running::cairn().arg("--data").arg(&server.data).args(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned();
+        (output.status.code(), said)
+    };
+    let args = |texts: &[&str]| texts.iter().map(OsString::from).collect::<Vec<_>>();
+    let with = |before: &[&str], name: OsString, after: &[&str]| {
+        let all: Vec<OsString> = args(before).into_iter().chain([name]).chain(args(after)).collect();
+        run(&all.iter().map(OsString::as_os_str).collect::<Vec<_>>())
+    };
+    for name in names {
+        let (code, said) = with(&["quota", "set"], named("vol0:/", name), &["--size", "1M"]);
+        assert_eq!(code, Some(0), "{said}");
+    }
+    let quotas = server.json(&["quota", "list", "vol0"]);
+    let told: std::collections::HashSet<_> =
+        quotas.as_array().unwrap().iter().map(|quota| format!("{:?}", paths(quota))).collect();
+    assert_eq!(told.len(), names.len(), "{quotas}");
+    let (code, said) = with(&["quota", "set"], named("vol0:/", b"n-\xfd"), &["--size", "1M"]);
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains(r"vol0:/$'n-\xfd'"), "{said}");
+
+    fs::write(at(b"n-\xff/in-\xfe"), "one").unwrap();
+    fs::write(at(b"n-\xff/in-\xfd"), "other").unwrap();
+    fs::write(at(b"n-\xfe/in"), "elsewhere").unwrap();
+    let dump = scratch.path().join("dump");
+    let file = dump.to_str().unwrap();
+    let (code, said) =
+        with(&["dump", "-0", "-f", file, "--exclude", "in-?"], named("vol0:/", b"n-\xff"), &[]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains(r"$'/n-\xff'"), "{said}");
+    let restored = server.json(&["restore", "-t", "-f", file]);
+    let told: Vec<_> = restored.as_array().unwrap().iter().map(paths).collect();
+    assert_eq!(told, [("/n-\\xff".into(), "/n-%FF".into())], "the pattern leaves out both");
+    let (code, said) = with(&["dump", "-0", "-f", file, "--overwrite"], named("vol0:/", b"n-\xff"), &[]);
+    assert_eq!(code, Some(0), "{said}");
+    let to = scratch.path().join("to");
+    fs::create_dir(&to).unwrap();
+    let wanted = [named("", b"n-\xff/in-\xfe")];
+    let (code, said) =
+        with(&["restore", "-x", "-f", file, "--to", to.to_str().unwrap()], wanted[0].clone(), &[]);
+    assert_eq!(code, Some(0), "{said}");
+    let mut text = String::new();
+    fs::File::open(to.join(&wanted[0])).unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(text, "one");
+    let dates = server.json(&["dump", "--dates", "vol0"]);
+    assert_eq!(paths(&dates[0]), ("/n-\\xff".into(), "/n-%FF".into()), "{dates}");
+    // The next level stands on it.
+    let (code, said) = with(&["dump", "-1", "-f", file, "--overwrite"], named("vol0:/", b"n-\xff"), &[]);
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = with(&["dump", "-1", "-f", file, "--overwrite"], named("vol0:/", b"n-\xfe"), &[]);
+    assert_ne!(code, Some(0), "{said}");
+
+    let image = scratch.path().join("image");
+    server.good(&["image", "dump", "vol0", "-f", image.to_str().unwrap()]);
+    let listed = server.json(&["image", "ls", image.to_str().unwrap(), "/"]);
+    let told = listed.as_array().unwrap().iter().map(|one| (one["name"].clone(), one["name_bytes"].clone()));
+    assert_eq!(told.filter(|one| *one == (r"n-\xff".into(), "n-%FF".into())).count(), 1, "{listed}");
 }
 
 /// Spoils every version of the block of inodes that a file's is in, which has no other user's.

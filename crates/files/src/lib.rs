@@ -9,11 +9,13 @@ mod lun;
 mod lun_device;
 #[cfg(any(test, feature = "model"))]
 pub mod model;
+mod path_text;
 mod tree;
 
 pub use error::FilesError;
 pub use lun::{LunInfo, Luns};
 pub use lun_device::LunDevice;
+pub use path_text::{from_percent, kept_bytes, kept_path, path_bytes, path_text, quoted_path};
 pub use tree::{
     Allocate, ChangeKind, Entry, FILE_BYTES_MAX, FileDifference, New, NodeKind, Owner, Quota, QuotaLimits,
     ReadableNodes, Rename, Room, SetStat, SetTime, SetXattr, Space, Stat, Tree, TreeChange, TreeError,

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cairn_base::BLOCK_SIZE;
-use cairn_files::{ChangeKind, LunInfo, NodeKind, Tree, TreeChange, TreeError, check_tree};
+use cairn_files::{
+    ChangeKind, LunInfo, NodeKind, Tree, TreeChange, TreeError, check_tree, path_bytes, path_text,
+};
 use cairn_history::HistoryView;
 use cairn_stream::MIRROR_PREFIX;
 use cairn_volume::{CheckDepth, CheckProgress, Inspection, Role, Snapshot, VolumeError};
@@ -16,7 +18,7 @@ use crate::error::ServerError;
 use crate::images::DUMP_PREFIX;
 use crate::names::{self, ExportName};
 use crate::server::Server;
-use crate::volumes::{NewVolume, OpenVolume, blocks_of, file_of_finding, new_volume_id, shown_path};
+use crate::volumes::{NewVolume, OpenVolume, blocks_of, file_of_finding, new_volume_id};
 
 impl Server {
     pub(crate) fn create_volume(&self, request: &api::CreateVolume) -> Result<api::Volume, ServerError> {
@@ -331,20 +333,27 @@ impl Server {
                 before.all_as(ChangeKind::Deleted).map_err(|error| failed(Some(from), error))?
             }
         };
-        let text = |path: Vec<u8>| shown_path(&path);
-        let show = |change: TreeChange| api::FileChange {
-            path: change.path.map(text),
-            change: match change.kind {
-                ChangeKind::Created => api::FileChangeKind::Created,
-                ChangeKind::Changed => api::FileChangeKind::Changed,
-                ChangeKind::Renamed => api::FileChangeKind::Renamed,
-                ChangeKind::Linked => api::FileChangeKind::Linked,
-                ChangeKind::Unlinked => api::FileChangeKind::Unlinked,
-                ChangeKind::Deleted => api::FileChangeKind::Deleted,
-            },
-            from: change.from.map(text),
-            number: change.file.0,
-            directory: change.node == NodeKind::Directory,
+        let from_root = |path: Option<Vec<u8>>| path.map(|path| [b"/", &path[..]].concat());
+        let text = |path: &Option<Vec<u8>>| path.as_ref().map(|path| path_text(path));
+        let raw = |path: &Option<Vec<u8>>| path.as_ref().and_then(|path| path_bytes(path));
+        let show = |change: TreeChange| {
+            let (path, from) = (from_root(change.path), from_root(change.from));
+            api::FileChange {
+                path: text(&path),
+                path_bytes: raw(&path),
+                change: match change.kind {
+                    ChangeKind::Created => api::FileChangeKind::Created,
+                    ChangeKind::Changed => api::FileChangeKind::Changed,
+                    ChangeKind::Renamed => api::FileChangeKind::Renamed,
+                    ChangeKind::Linked => api::FileChangeKind::Linked,
+                    ChangeKind::Unlinked => api::FileChangeKind::Unlinked,
+                    ChangeKind::Deleted => api::FileChangeKind::Deleted,
+                },
+                from: text(&from),
+                from_bytes: raw(&from),
+                number: change.file.0,
+                directory: change.node == NodeKind::Directory,
+            }
         };
         Ok(changes.into_iter().map(show).collect())
     }
@@ -593,6 +602,7 @@ fn tree_findings(
             message: format!("{message}{of}"),
             lun: None,
             path: None,
+            path_bytes: None,
             snapshot: named.clone(),
         };
         match found {

@@ -17,7 +17,7 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use cairn_bsddump::{Dump, Failed, InodeMap, Known, Lacks, Options, Phase, Selection, WriteError};
-use cairn_files::Tree;
+use cairn_files::{Tree, kept_bytes, kept_path, path_bytes, path_text, quoted_path};
 use cairn_volume::{Image, Snapshot};
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use serde::{Deserialize, Serialize};
@@ -29,6 +29,7 @@ use crate::groups::Groups;
 use crate::handover::{Handed, settle};
 use crate::images::NOT_COUNTED;
 use crate::jobs::Progress;
+use crate::quotas::asked_path;
 use crate::server::Server;
 use crate::state;
 use crate::volumes::OpenVolume;
@@ -70,7 +71,7 @@ pub(crate) struct Document {
 /// The last dump of a level.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Record {
-    /// From the root, without slashes at its ends; empty for everything.
+    /// From the root, without slashes at its ends, as [`kept_path`] has it; empty for everything.
     path: String,
     level: u8,
     /// Seconds since 1970.
@@ -101,7 +102,7 @@ struct Noted {
 struct Making {
     groups: Arc<Groups>,
     open: Arc<OpenVolume>,
-    /// From the root, without slashes at its ends.
+    /// From the root, without slashes at its ends, as [`kept_path`] has it.
     path: String,
     level: u8,
     since: u32,
@@ -182,7 +183,8 @@ impl Server {
     pub(crate) fn dump_dates(&self, volume: &str) -> Result<Vec<api::FileDumpRecord>, ServerError> {
         self.volumes.get(volume)?;
         let show = |record: Record| api::FileDumpRecord {
-            path: format!("/{}", record.path),
+            path: path_text(&from_root(&record.path)),
+            path_bytes: path_bytes(&from_root(&record.path)),
             level: record.level,
             date_ms: u64::from(record.date) * 1000,
             snapshot: format!("{volume}@{}", record.snapshot),
@@ -197,11 +199,13 @@ impl Server {
         if level > HIGHEST_LEVEL {
             return Err(ServerError::Invalid { what: "the level", rule: "it is 0 to 9" });
         }
-        let names: Vec<&str> = request.path.split('/').filter(|name| !matches!(*name, "" | ".")).collect();
-        if names.contains(&"..") {
+        let asked = asked_path(&request.path, request.path_bytes.as_deref())?;
+        let names = asked.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
+        let names: Vec<&[u8]> = names.collect();
+        if names.contains(&&b".."[..]) {
             return Err(ServerError::Invalid { what: "the path", rule: "it goes down from the root" });
         }
-        let path = names.join("/");
+        let path = kept_path(&names.join(&b'/'));
         let dates = self.dates(volume)?;
         let lower = dates.iter().filter(|record| record.path == path && record.level < level);
         let base = lower.max_by_key(|record| record.date).cloned();
@@ -209,7 +213,8 @@ impl Server {
             (0, _) => 0,
             (_, Some(base)) => base.date,
             (level, None) => {
-                let name = if path.is_empty() { volume.to_owned() } else { format!("{volume}:/{path}") };
+                let shown = || format!("{volume}:{}", quoted_path(&from_root(&path)));
+                let name = if path.is_empty() { volume.to_owned() } else { shown() };
                 return Err(ServerError::NoEarlierDump { name, level });
             }
         };
@@ -320,6 +325,11 @@ impl Server {
         state::save(&path, &document)?;
         Ok(true)
     }
+}
+
+/// A path that is kept, from the root and with its slash.
+fn from_root(kept: &str) -> Vec<u8> {
+    [b"/", &kept_bytes(kept)[..]].concat()
 }
 
 /// Patterns of names and paths that are left out: one without a slash is of a name in any directory, one with a slash of a path from the root.
@@ -435,7 +445,7 @@ impl Making {
     fn keep_had(&self, record: &Record, had: Option<InodeMap>) {
         let kept = had.map(|had| had::save(&self.folder, record, &had));
         if let Some(Err(error)) = &kept {
-            tracing::warn!(path = self.path, level = self.level, %error, "the next dump of a higher level has all that is asked for");
+            tracing::warn!(path = quoted_path(&from_root(&self.path)), level = self.level, %error, "the next dump of a higher level has all that is asked for");
         }
         let first = self.level + u8::from(matches!(kept, Some(Ok(()))));
         for level in first..=HIGHEST_LEVEL {
@@ -452,7 +462,8 @@ impl Making {
     /// `VOLUME`, or `VOLUME:/PATH`.
     fn name(&self) -> String {
         let volume = &self.open.name;
-        if self.path.is_empty() { volume.clone() } else { format!("{volume}:/{}", self.path) }
+        let shown = || format!("{volume}:{}", quoted_path(&from_root(&self.path)));
+        if self.path.is_empty() { volume.clone() } else { shown() }
     }
 
     /// Refuses to go by dates that say nothing.
@@ -527,7 +538,11 @@ impl Making {
             file_system: short(&self.open.name, NAME_MAX),
             device: short(&format!("{}@{}", self.open.name, snapshot.name), NAME_MAX),
             host: short(&self.host, NAME_MAX),
-            subtree: self.path.split('/').filter(|name| !name.is_empty()).map(|name| name.into()).collect(),
+            subtree: kept_bytes(&self.path)
+                .split(|byte| *byte == b'/')
+                .filter(|name| !name.is_empty())
+                .map(<[u8]>::to_vec)
+                .collect(),
             volume_records: self.volume_records,
         }
     }
@@ -636,7 +651,8 @@ impl Making {
         let result = api::FileDumpResult {
             volume: self.open.name.clone(),
             snapshot: format!("{}@{}", self.open.name, frozen.snapshot.name),
-            path: format!("/{}", self.path),
+            path: path_text(&from_root(&self.path)),
+            path_bytes: path_bytes(&from_root(&self.path)),
             level: self.level,
             since_ms: (self.since > 0).then(|| u64::from(self.since) * 1000),
             inodes,
@@ -696,9 +712,11 @@ fn dump_error(error: WriteError) -> ServerError {
     match error {
         WriteError::Cancelled => ServerError::Cancelled,
         WriteError::Output(source) => ServerError::DumpOutput { source },
-        WriteError::NoSuchPath(path) => {
-            ServerError::NotFound { what: "path", name: format!("/{path}"), list: "cairn mount VOLUME DIR" }
-        }
+        WriteError::NoSuchPath(path) => ServerError::NotFound {
+            what: "path",
+            name: format!("/{}", quoted_path(&path)),
+            list: "cairn mount VOLUME DIR",
+        },
         WriteError::Source(source) => ServerError::DumpSource { source },
         WriteError::NoRoot => ServerError::Bug,
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cairn_files::{Quota, QuotaLimits, Tree, TreeError};
+use cairn_files::{Quota, QuotaLimits, Tree, TreeError, from_percent, path_bytes, path_text, quoted_path};
 
 use crate::api;
 use crate::error::ServerError;
@@ -29,9 +29,9 @@ impl Server {
         let open = self.writable(volume)?;
         open.refuse_without_room()?;
         let tree = open.live_tree()?;
-        let path = request.path.trim_matches('/');
+        let path = asked_path(&request.path, request.path_bytes.as_deref())?;
         let set = || -> Result<Option<api::Quota>, TreeError> {
-            let directory = tree.resolve(path.as_bytes())?.file;
+            let directory = tree.resolve(&path)?.file;
             let top = |quota: &Quota| quota.directory == directory;
             let before =
                 tree.quota(directory)?.filter(top).map_or(QuotaLimits::default(), |quota| quota.limits);
@@ -47,6 +47,7 @@ impl Server {
             tree.sync(directory)?;
             tree.quota(directory)?.filter(top).map(|quota| show(&tree, &quota)).transpose()
         };
+        let path = quoted_path(&path);
         let quota = set().map_err(ServerError::tree(&format!("{volume}:/{path}")))?;
         tracing::info!(volume, path, ?quota, "changed a quota");
         Ok(quota)
@@ -76,14 +77,28 @@ impl Server {
     }
 }
 
+/// The path in a tree that a request is about, without slashes at its ends.
+pub(crate) fn asked_path(text: &str, bytes: Option<&str>) -> Result<Vec<u8>, ServerError> {
+    let wrong = ServerError::Invalid { what: "path_bytes", rule: "it is percent-encoded" };
+    let path = match bytes {
+        Some(bytes) => from_percent(bytes).ok_or(wrong)?,
+        None => text.as_bytes().to_vec(),
+    };
+    let is_inside = |byte: &u8| *byte != b'/';
+    let start = path.iter().position(is_inside).unwrap_or(path.len());
+    let end = path.iter().rposition(is_inside).map_or(start, |end| end + 1);
+    Ok(path[start..end].to_vec())
+}
+
 fn show(tree: &Tree, quota: &Quota) -> Result<api::Quota, TreeError> {
     let path = match tree.directory_path(quota.directory) {
-        Ok(path) => Some(format!("/{}", String::from_utf8_lossy(&path))),
+        Ok(path) => Some([b"/", &path[..]].concat()),
         Err(TreeError::NotFound) => None,
         Err(error) => return Err(error),
     };
     Ok(api::Quota {
-        path,
+        path: path.as_ref().map(|path| path_text(path)),
+        path_bytes: path.and_then(|path| path_bytes(&path)),
         limit_bytes: quota.limits.bytes,
         limit_files: quota.limits.files,
         used_bytes: quota.used_bytes,

@@ -124,7 +124,7 @@ fn subtree_and_filter_leave_the_rest_out() {
 
     let nowhere = Options { subtree: vec![b"sub".to_vec(), b"none".to_vec()], ..Tree::options() };
     let refused = Dump::plan(&mut tree, nowhere, None, &mut |_| true);
-    assert!(matches!(refused, Err(WriteError::NoSuchPath(path)) if path == "sub/none"));
+    assert!(matches!(refused, Err(WriteError::NoSuchPath(path)) if path == b"sub/none"));
 }
 
 #[test]

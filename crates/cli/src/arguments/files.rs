@@ -1,9 +1,12 @@
 //! The flags of `cairn mount`, `cairn unmount`, `cairn quota` and `cairn dump`, and the names that they take.
 
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use cairn_base::ByteSize;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgGroup, Args, Subcommand};
 
 use super::InvalidName;
@@ -70,6 +73,7 @@ pub enum Quota {
 #[command(group = ArgGroup::new("limits").args(["size", "files"]).required(true).multiple(true))]
 pub struct SetQuota {
     /// VOLUME:/PATH of a directory; one without a quota yet must be empty
+    #[arg(value_parser = tree_name())]
     pub name: TreeName,
     /// What all in it may take together, such as 10G; `off` for no limit
     #[arg(long, value_name = "SIZE")]
@@ -121,6 +125,7 @@ impl FromStr for CountLimit {
 #[command(group = ArgGroup::new("volume").args(["records", "volume_size"]))]
 pub struct Dump {
     /// VOLUME, or VOLUME@SNAPSHOT, with :/PATH for one directory or file; of a volume a snapshot is made, and deleted again
+    #[arg(value_parser = tree_name())]
     pub name: TreeName,
     /// Everything, or what changed since the last dump of a lower level.
     #[command(flatten)]
@@ -139,7 +144,7 @@ pub struct Dump {
     pub multi_volume: bool,
     /// Leave out what matches, such as '*.o' (names), /tmp or 'home/*/cache' (paths); several
     #[arg(long, value_name = "GLOB")]
-    pub exclude: Vec<String>,
+    pub exclude: Vec<OsString>,
     /// Replace a file that exists
     #[arg(long)]
     pub overwrite: bool,
@@ -161,20 +166,24 @@ pub struct TreeName {
     pub volume: String,
     /// After it.
     pub snapshot: Option<String>,
-    /// From the root; empty for everything.
-    pub path: String,
+    /// From the root; empty for everything. Any bytes.
+    pub path: Vec<u8>,
 }
 
-impl FromStr for TreeName {
-    type Err = InvalidName;
+fn tree_name() -> impl TypedValueParser<Value = TreeName> {
+    OsStringValueParser::new().try_map(|text| TreeName::of(&text))
+}
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (name, path) = text.split_once(':').unwrap_or((text, ""));
+impl TreeName {
+    fn of(text: &OsStr) -> Result<Self, InvalidName> {
+        let mut parts = text.as_bytes().splitn(2, |byte| *byte == b':');
+        let name = std::str::from_utf8(parts.next().unwrap_or_default()).map_err(|_| InvalidName::Tree)?;
+        let path = parts.next().unwrap_or_default();
         let DumpName { volume, snapshot } = name.parse()?;
         if volume.is_empty() || volume.contains('/') {
             return Err(InvalidName::Tree);
         }
-        Ok(Self { volume, snapshot, path: path.to_owned() })
+        Ok(Self { volume, snapshot, path: path.to_vec() })
     }
 }
 

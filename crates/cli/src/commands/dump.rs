@@ -2,8 +2,11 @@
 
 pub mod volumes;
 
+use std::ffi::OsStr;
 use std::io::IsTerminal;
+use std::os::unix::ffi::OsStrExt;
 
+use cairn_files::{path_bytes, path_text};
 use cairn_server::api::{self, ErrorKind};
 
 use super::image::files::{Handed, Target};
@@ -12,7 +15,7 @@ use super::{follow, has_failed, summary};
 use crate::arguments::Dump;
 use crate::client::Client;
 use crate::exit::{Failure, PARTLY_DONE};
-use crate::output::{Output, ago, note_line, print_line, size, table};
+use crate::output::{Output, ago, name as called, note_line, path as shown, print_line, size, table};
 use volumes::{Cutting, Volumes, keep_whole};
 
 /// Runs the command.
@@ -25,9 +28,10 @@ pub fn run(asked: &Dump, client: &Client, output: Output) -> Result<(), Failure>
     }
     let mut request = api::FileDumpRequest {
         snapshot: asked.name.snapshot.clone(),
-        path: asked.name.path.clone(),
+        path: path_text(&asked.name.path),
+        path_bytes: path_bytes(&asked.name.path),
         level: asked.level.number(),
-        exclude: asked.exclude.clone(),
+        exclude: asked.exclude.iter().map(|pattern| pattern_text(pattern)).collect::<Result<_, _>>()?,
         ticket: None,
         volume_records: None,
         confirmed: false,
@@ -105,7 +109,7 @@ pub fn run(asked: &Dump, client: &Client, output: Output) -> Result<(), Failure>
             let since = result.since_ms.map(|since| format!(", what changed since {}", ago(since)));
             tell(&format!(
                 "dumped {} of {} at level {}{}: {} files and directories, {} in {name}",
-                result.path,
+                shown(&result.path, result.path_bytes.as_deref()),
                 result.snapshot,
                 result.level,
                 since.unwrap_or_default(),
@@ -115,6 +119,18 @@ pub fn run(asked: &Dump, client: &Client, output: Output) -> Result<(), Failure>
         }
     }
     if result.failed.is_empty() { Ok(()) } else { Err(Failure::silent(PARTLY_DONE)) }
+}
+
+/// A pattern of what is left out. In one there is a sign for any byte, and no way to write a byte that is no UTF-8.
+fn pattern_text(pattern: &OsStr) -> Result<String, Failure> {
+    pattern.to_str().map(str::to_owned).ok_or_else(|| {
+        let what = format!("the pattern {} is no UTF-8", called(pattern.as_bytes()));
+        Failure::new(
+            ErrorKind::Usage,
+            what,
+            "write `?` for each byte that is no UTF-8; it matches any byte but a slash",
+        )
+    })
 }
 
 /// Where the server can't be asked what became of a dump, or a file does not get its name, the date may stand: later levels leave out what is in it.
@@ -130,7 +146,7 @@ fn stays(mut failure: Failure) -> Failure {
 fn dates(records: &[api::FileDumpRecord]) -> String {
     let row = |record: &api::FileDumpRecord| {
         [
-            record.path.clone(),
+            shown(&record.path, record.path_bytes.as_deref()),
             record.level.to_string(),
             ago(record.date_ms),
             record.snapshot.clone(),

@@ -1,12 +1,13 @@
 //! `cairn quota`.
 
+use cairn_files::{path_bytes, path_text};
 use cairn_server::api::{self, ErrorKind};
 
 use super::volume::segment;
 use crate::arguments::{Quota, SetQuota};
 use crate::client::Client;
 use crate::exit::Failure;
-use crate::output::{Output, size, table};
+use crate::output::{Output, name as called, path as shown, size, table};
 
 /// Runs a command on quotas.
 pub fn run(command: Quota, client: &Client, output: Output) -> Result<(), Failure> {
@@ -30,7 +31,8 @@ fn set(asked: &SetQuota, client: &Client, output: Output) -> Result<(), Failure>
         return Err(Failure::new(ErrorKind::Usage, what, next));
     }
     let request = api::SetQuota {
-        path: name.path.clone(),
+        path: path_text(&name.path),
+        path_bytes: path_bytes(&name.path),
         bytes: asked.size.map(|limit| limit.0),
         files: asked.files.map(|limit| limit.0),
     };
@@ -38,7 +40,7 @@ fn set(asked: &SetQuota, client: &Client, output: Output) -> Result<(), Failure>
     let quota: Option<api::Quota> = client.patch(&path, &request)?;
     output.tell(&quota, |quota| match quota {
         Some(quota) => list(std::slice::from_ref(quota)),
-        None => format!("{}:{} has no quota", name.volume, name.path),
+        None => format!("{}:{} has no quota", name.volume, called(&name.path)),
     });
     Ok(())
 }
@@ -47,7 +49,10 @@ fn list(quotas: &[api::Quota]) -> String {
     let row = |quota: &api::Quota| {
         let files = quota.limit_files.map_or("-".to_owned(), |files| files.to_string());
         [
-            quota.path.clone().unwrap_or_else(|| "removed, and in use".to_owned()),
+            match &quota.path {
+                Some(path) => shown(path, quota.path_bytes.as_deref()),
+                None => "removed, and in use".to_owned(),
+            },
             size(quota.used_bytes),
             quota.limit_bytes.map_or("-".to_owned(), size),
             quota.used_files.to_string(),

@@ -16,7 +16,7 @@ use cairn_server::api::ErrorKind;
 
 use crate::arguments::Restore;
 use crate::exit::{Failure, PARTLY_DONE};
-use crate::output::{Output, name, note_line, print_line};
+use crate::output::{Output, name, note_line, print_line, put_name};
 use host::Target;
 use makers::Manner;
 
@@ -268,9 +268,11 @@ impl Open {
     fn list(&self, chosen: &[(Vec<u8>, u32)], output: Output) {
         let dumped = chosen.iter().filter(|(_, number)| self.reader.dumped().contains(*number));
         if output.json {
-            let path = |path: &[u8]| format!("/{}", String::from_utf8_lossy(path));
-            let show =
-                |(of, number): &(Vec<u8>, u32)| serde_json::json!({ "number": number, "path": path(of) });
+            let show = |(of, number): &(Vec<u8>, u32)| {
+                let mut entry = serde_json::json!({ "number": number });
+                put_name(&mut entry, "path", &[b"/", &of[..]].concat());
+                entry
+            };
             output.show(&dumped.map(show).collect::<Vec<_>>(), |_| String::new());
             return;
         }

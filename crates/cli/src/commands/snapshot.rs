@@ -6,7 +6,7 @@ use super::volume::segment;
 use crate::arguments::{DiffSnapshots, Snapshot, SnapshotName};
 use crate::client::Client;
 use crate::exit::Failure;
-use crate::output::{Output, ago, print_line, size, table};
+use crate::output::{Output, ago, path as shown, print_line, size, table};
 
 /// Runs a command on snapshots.
 pub fn run(command: Snapshot, client: &Client, output: Output) -> Result<(), Failure> {
@@ -77,7 +77,7 @@ fn diff(asked: &DiffSnapshots, client: &Client, output: Output) -> Result<(), Fa
     for change in &changes {
         let slash = if change.directory { "/" } else { "" };
         let path = match &change.path {
-            Some(path) => format!("{path}{slash}"),
+            Some(path) => format!("{}{slash}", shown(path, change.path_bytes.as_deref())),
             None => format!("file {} without a name", change.number),
         };
         let kind = match change.change {
@@ -88,7 +88,8 @@ fn diff(asked: &DiffSnapshots, client: &Client, output: Output) -> Result<(), Fa
             api::FileChangeKind::Unlinked => "unlinked",
             api::FileChangeKind::Deleted => "deleted",
         };
-        let from = change.from.as_ref().map(|from| format!("{from}{slash} -> ")).unwrap_or_default();
+        let from = change.from.as_ref().map(|from| shown(from, change.from_bytes.as_deref()));
+        let from = from.map(|from| format!("{from}{slash} -> ")).unwrap_or_default();
         print_line(&format!("{kind:9} {from}{path}"));
     }
     Ok(())

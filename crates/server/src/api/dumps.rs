@@ -12,6 +12,9 @@ pub struct FileDumpRequest {
     /// The only file or directory that is wanted, from the root; empty for all.
     #[serde(default)]
     pub path: String,
+    /// The same percent-encoded, of a path that is no UTF-8; then `path` does not count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_bytes: Option<String>,
     /// 0: everything. 1 to 9: what changed since the last dump of this path of a lower level. 0 when not given.
     pub level: Option<u8>,
     /// Patterns of what is left out: of names, or with a slash of paths from the root.
@@ -54,6 +57,9 @@ pub struct FileDumpResult {
     pub snapshot: String,
     /// The path.
     pub path: String,
+    /// Its bytes, percent-encoded, where they are no UTF-8; `path` then has `\xNN` for each byte that is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_bytes: Option<String>,
     /// 0 to 9.
     pub level: u8,
     /// It has what changed since then; none for everything.
@@ -74,6 +80,9 @@ pub struct FileDumpResult {
 pub struct FileDumpRecord {
     /// From the root.
     pub path: String,
+    /// Its bytes, percent-encoded, where they are no UTF-8; `path` then has `\xNN` for each byte that is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_bytes: Option<String>,
     /// 0 to 9.
     pub level: u8,
     /// What changed since then belongs to the next dump of a higher level.
@@ -107,10 +116,16 @@ pub enum FileChangeKind {
 pub struct FileChange {
     /// From the root; none of a file that is open and deleted.
     pub path: Option<String>,
+    /// Its bytes, percent-encoded, where they are no UTF-8; `path` then has `\xNN` for each byte that is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_bytes: Option<String>,
     /// What became of it.
     pub change: FileChangeKind,
     /// The path that it had, of one that was renamed.
     pub from: Option<String>,
+    /// The bytes of that path, as those of `path`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_bytes: Option<String>,
     /// Its number.
     pub number: u64,
     /// It is a directory.

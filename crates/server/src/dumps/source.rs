@@ -335,7 +335,7 @@ fn file_of(tree: &Tree, number: u32) -> FileId {
 /// A directory's path, or the number of anything else: which names a file has is not known without looking everywhere.
 pub(super) fn name_of(tree: &Tree, number: u32) -> String {
     match tree.directory_path(file_of(tree, number)) {
-        Ok(path) => format!("/{}", String::from_utf8_lossy(&path)),
+        Ok(path) => format!("/{}", cairn_files::quoted_path(&path)),
         Err(_) => format!("the file with the number {number}"),
     }
 }

@@ -26,7 +26,7 @@ type Of = (Option<SnapshotId>, FileId);
 /// Paths that were found of late; `None` for a file without one.
 #[derive(Default)]
 pub(crate) struct Paths {
-    known: Mutex<HashMap<Of, (Instant, Option<String>)>>,
+    known: Mutex<HashMap<Of, (Instant, Option<Vec<u8>>)>>,
 }
 
 /// The file that a place is in.
@@ -46,7 +46,7 @@ pub(crate) fn file_of_finding(finding: &Finding) -> Option<Of> {
 
 /// A path from the root, as messages have it.
 pub(crate) fn shown_path(path: &[u8]) -> String {
-    format!("/{}", String::from_utf8_lossy(path))
+    format!("/{}", cairn_files::quoted_path(path))
 }
 
 impl OpenVolume {
@@ -77,29 +77,29 @@ impl OpenVolume {
             let mut known = self.file_paths.known.lock();
             for file in files {
                 if known.len() < KEPT_MAX {
-                    let path = found.get(&file).map(|path| shown_path(path));
+                    let path = found.get(&file).map(|path| [b"/", &path[..]].concat());
                     known.insert((snapshot, file), (Instant::now(), path));
                 }
             }
         }
     }
 
-    /// The path of a file in a state, if it has one there.
-    pub(crate) fn path_of(&self, of: Of) -> Option<String> {
+    /// The path of a file in a state from the root, with its slash, if it has one there.
+    pub(crate) fn path_of(&self, of: Of) -> Option<Vec<u8>> {
         self.find_paths([of]);
         self.file_paths.known.lock().get(&of).and_then(|(_, path)| path.clone())
     }
 
     /// The path of a file now; of one that was deleted, that of the newest snapshot that has it, and its name.
-    pub(crate) fn path_anywhere(&self, file: FileId) -> Option<String> {
-        let now = self.path_of((None, file));
+    pub(crate) fn path_anywhere(&self, file: FileId) -> Option<(Vec<u8>, String)> {
+        let now = self.path_of((None, file)).map(|path| (path, String::new()));
         now.or_else(|| {
             let mut snapshots = self.volume.snapshots();
             snapshots.sort_unstable_by_key(|snapshot| std::cmp::Reverse(snapshot.id));
             let mut newest = snapshots.into_iter().take(SNAPSHOTS_MAX);
             newest.find_map(|snapshot| {
                 let path = self.path_of((Some(snapshot.id), file))?;
-                Some(format!("{path} in {}@{}", self.name, snapshot.name))
+                Some((path, format!(" in {}@{}", self.name, snapshot.name)))
             })
         })
     }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cairn_base::{BLOCK_SIZE, Checksum, Clock, FileId, Lba, SnapshotId, Vbn};
+use cairn_files::{path_bytes, path_text, quoted_path};
 use cairn_format::NodeAddress;
 use cairn_volume::{DamagedBlock, Finding, Health, Place, Position, ScrubCursor, Volume};
 use parking_lot::{Condvar, Mutex};
@@ -389,7 +390,8 @@ impl OpenVolume {
             Some(_) => None,
             None => file_of(block.place).and_then(|file| self.path_anywhere(file)),
         };
-        let named = lun.as_ref().or(path.as_ref());
+        let shown = path.as_ref().map(|(path, of)| format!("{}{of}", quoted_path(path)));
+        let named = lun.as_ref().or(shown.as_ref());
         let offset_bytes = match block.place {
             Place::Data { lba, .. } if named.is_some() => Some(lba.0 * BLOCK),
             _ => None,
@@ -402,7 +404,9 @@ impl OpenVolume {
             (None, _, place) => place.to_string(),
         };
         let message = format!("block {} is damaged: {what} cannot be read", block.vbn);
-        api::DamagedBlock { block: block.vbn.0, message, lun, path, offset_bytes }
+        let raw = path.as_ref().and_then(|(path, _)| path_bytes(path));
+        let path = path.map(|(path, of)| format!("{}{of}", path_text(&path)));
+        api::DamagedBlock { block: block.vbn.0, message, lun, path, path_bytes: raw, offset_bytes }
     }
 
     /// What is damaged, for `cairn status`.
@@ -436,11 +440,14 @@ impl OpenVolume {
             Some(_) => None,
             None => file_of_finding(finding).and_then(|of| self.path_of(of)),
         };
-        let of = lun.as_ref().or(path.as_ref()).map(|named| format!(" ({named})")).unwrap_or_default();
+        let named = lun.clone().or(path.as_ref().map(|path| quoted_path(path)));
+        let of = named.map(|named| format!(" ({named})")).unwrap_or_default();
         let snapshot = finding.snapshot().and_then(|id| self.volume.snapshot(id));
         let snapshot = snapshot.map(|snapshot| format!("{name}@{}", snapshot.name));
         let named = snapshot.as_ref().map(|snapshot| format!(" [{snapshot}]")).unwrap_or_default();
-        api::CheckFinding { message: format!("{finding}{of}{named}"), lun, path, snapshot }
+        let message = format!("{finding}{of}{named}");
+        let path_bytes = path.as_ref().and_then(|path| path_bytes(path));
+        api::CheckFinding { message, lun, path: path.map(|path| path_text(&path)), path_bytes, snapshot }
     }
 }
 

@@ -17,7 +17,9 @@ use super::mount::{dump_failure, open_dump, open_files};
 use crate::arguments::ExtractImage;
 use crate::commands::restore::host::{Place, Target};
 use crate::exit::{Failure, PARTLY_DONE};
-use crate::output::{Output, ago, name, note_line, print_line, size, table, unwritten};
+use crate::output::{
+    Output, ago, name, name as called, note_line, print_line, put_name, size, table, unwritten,
+};
 
 /// Bytes that are read at once.
 const PIECE: usize = 1 << 20;
@@ -164,11 +166,13 @@ pub fn ls(files: &[PathBuf], path: &Path, output: Output) -> Result<(), Failure>
     let shown: Vec<_> = list
         .iter()
         .map(|(name, stat)| {
-            serde_json::json!({
-                "name": String::from_utf8_lossy(name), "mode": stat.mode, "links": stat.links, "uid": stat.uid,
+            let mut entry = serde_json::json!({
+                "mode": stat.mode, "links": stat.links, "uid": stat.uid,
                 "gid": stat.gid, "size_bytes": stat.bytes, "modified_ms": stat.modified_ns / 1_000_000,
                 "number": stat.file.0,
-            })
+            });
+            put_name(&mut entry, "name", name);
+            entry
         })
         .collect();
     output.show(&shown, |_| {
@@ -185,7 +189,7 @@ pub fn ls(files: &[PathBuf], path: &Path, output: Output) -> Result<(), Failure>
                 stat.gid.to_string(),
                 size(stat.bytes),
                 ago(stat.modified_ns.max(0) as u64 / 1_000_000),
-                format!("{}{arrow}{}", String::from_utf8_lossy(name), String::from_utf8_lossy(&target)),
+                format!("{}{arrow}{}", called(name), called(&target)),
             ]
         };
         table(["MODE", "LINKS", "UID", "GID", "SIZE", "CHANGED", "NAME"], list.iter().map(row))
