@@ -14,7 +14,7 @@ use cairn_frontend_session::{
 use cairn_proto_iscsi::{Identity, LoginError, Operational};
 
 use crate::listener::canonical;
-use crate::locks::{AtomicBool, Condvar, Mutex, MutexGuard};
+use crate::locks::{AtomicBool, Condvar, Mutex};
 use crate::session::Shareable;
 
 /// A session as others see it.
