@@ -115,7 +115,7 @@ fn code(kind: ErrorKind) -> u8 {
         ErrorKind::NotFound => NO_SUCH_THING,
         ErrorKind::Busy => BUSY,
         ErrorKind::Unauthorized | ErrorKind::PeerRefused => REFUSED,
-        ErrorKind::Diverged | ErrorKind::WrongRole => DIVERGED,
+        ErrorKind::Diverged | ErrorKind::Contradicted | ErrorKind::WrongRole => DIVERGED,
         ErrorKind::WrongSize => WRONG_SIZE,
         ErrorKind::Taken => NAME_TAKEN,
         ErrorKind::TooSmall => TOO_SMALL,

@@ -2,8 +2,8 @@
 //!
 //! # Mending
 //! The destination dials, so it does the asking for both. It asks for blocks that are damaged here by number and checksum; the source gives what has that checksum, from its
-//! cache or its media, and nothing else. Then it asks what the source lacks, and gives that. Either side writes through [`Volume::repair`], which takes only bytes with the checksum
-//! that the block's parent names: neither side can spoil the other, and damage can't spread. Each step stands alone; a cut leaves blocks mended or damaged.
+//! cache or its media, and nothing else. Then it asks what the source lacks, and gives that. Either side writes through [`Volume::repair`], which overwrites only what can't be read, with
+//! bytes that have the checksum that the block's parent names: damage can't spread. That checksum is no proof against a peer in other hands: what was mended is the peer's word, and all else stays. Each step stands alone; a cut leaves blocks mended or damaged.
 //!
 //! # Verifying
 //! Snapshots that both sides have with the same root have the same blocks in the same order ([`Volume::region`]). The destination goes through its own, region by region, and the
@@ -341,6 +341,9 @@ pub struct Mended {
     pub left_here: u64,
     /// What is damaged at the source still.
     pub left_there: u64,
+    /// Of the blocks here, those that were mended while a lock was in force. They are the source's word: they have the checksum of what was there, which a source in other hands can
+    /// give to any content.
+    pub here_locked: u64,
 }
 
 /// Where the two sides differ, or one of them is damaged.
@@ -444,6 +447,7 @@ impl Destination {
                 mended.here += u64::from(whole);
             }
         }
+        mended.here_locked = if self.options().lock.is_some() { mended.here } else { 0 };
         mended.left_here = volume.damaged().len() as u64;
         let CopiesAnswer::Needs(needs) = self.ask_copies(client, Asks::Needs)? else {
             return Err(MirrorError::Protocol("its answer is to another question"));

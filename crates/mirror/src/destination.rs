@@ -555,6 +555,11 @@ impl Destination {
                 let name = self.volume.snapshot(snapshot).map(|snapshot| snapshot.name).unwrap_or_default();
                 return Err(MirrorError::Locked { name });
             }
+            Err(StreamError::Renamed { snapshot }) => {
+                let _ = client.tell(&Request::Nack { reason: NackReason::Unfit });
+                let name = self.volume.snapshot(snapshot).map(|snapshot| snapshot.name).unwrap_or_default();
+                return Err(MirrorError::Renamed { name });
+            }
             Err(StreamError::NotAdmitted) => {
                 let _ = client.tell(&Request::Nack { reason: NackReason::Unfit });
                 let Withheld { group, snapshot } = withheld.take().unwrap_or_default();
@@ -821,8 +826,10 @@ fn nack_reason(error: &StreamError) -> Option<NackReason> {
         StreamError::NoThread(_) => Some(NackReason::Other),
         StreamError::Cancelled => Some(NackReason::Cancelled),
         StreamError::Volume(VolumeError::Refused(_)) => Some(NackReason::Damaged),
+        StreamError::Volume(VolumeError::Contradicts(_)) => Some(NackReason::Unfit),
         StreamError::Volume(_) => Some(NackReason::VolumeFailed),
         StreamError::Locked { .. }
+        | StreamError::Renamed { .. }
         | StreamError::NotAdmitted
         | StreamError::WrongVolume { .. }
         | StreamError::BaseMissing { .. }

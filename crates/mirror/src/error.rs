@@ -191,6 +191,14 @@ pub enum MirrorError {
         /// The snapshot.
         name: String,
     },
+    /// The source has given another name to a snapshot that stays here for a while.
+    #[error(
+        "the source has renamed snapshot {name}, which is locked here: nothing was changed, and updates wait until it has its name again"
+    )]
+    Renamed {
+        /// What it is called here.
+        name: String,
+    },
     /// The source does not have a snapshot any more that the mirrors of a group show together, and nothing newer for all of them to show.
     #[error(
         "the source has deleted snapshot {snapshot}, which the volumes of group {group} show, and has no newer one of the group: nothing was changed, and updates wait for that"

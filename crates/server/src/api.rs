@@ -101,6 +101,8 @@ pub enum ErrorKind {
     WrongRole,
     /// Source and destination have no common base.
     Diverged,
+    /// What the source of a mirror sent contradicts what the mirror keeps: it may be in other hands.
+    Contradicted,
     /// The work was cut off: the server ended.
     Interrupted,
     /// Anything else.

@@ -186,7 +186,8 @@ fn http_status(kind: ErrorKind) -> StatusCode {
         | ErrorKind::PortTaken
         | ErrorKind::NotEmpty
         | ErrorKind::WrongRole
-        | ErrorKind::Diverged => StatusCode::CONFLICT,
+        | ErrorKind::Diverged
+        | ErrorKind::Contradicted => StatusCode::CONFLICT,
         ErrorKind::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
         ErrorKind::PeerUnreachable => StatusCode::BAD_GATEWAY,
         ErrorKind::Interrupted => StatusCode::SERVICE_UNAVAILABLE,

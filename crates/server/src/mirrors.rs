@@ -116,6 +116,8 @@ pub(crate) struct Document {
     mended_here: u64,
     #[serde(default)]
     mended_there: u64,
+    #[serde(default)]
+    mended_locked: u64,
     /// How the present roles came about; none while they are those of the beginning.
     #[serde(default)]
     change: Option<Changed>,
@@ -835,6 +837,7 @@ impl Document {
             verified: None,
             mended_here: 0,
             mended_there: 0,
+            mended_locked: 0,
             change: None,
             decision: None,
             link: Link::default(),

@@ -300,7 +300,9 @@ pub(crate) fn error_kind(error: &MirrorError) -> ErrorKind {
         MirrorError::FailedOver | MirrorError::FollowsItself => ErrorKind::WrongRole,
         MirrorError::CompareNeeded { .. } | MirrorError::Undecided { .. } => ErrorKind::Diverged,
         MirrorError::NotAhead(_) => ErrorKind::WrongRole,
-        MirrorError::Locked { .. } | MirrorError::Withheld { .. } => ErrorKind::Diverged,
+        MirrorError::Locked { .. } | MirrorError::Renamed { .. } | MirrorError::Withheld { .. } => {
+            ErrorKind::Diverged
+        }
         MirrorError::Cancelled => ErrorKind::Interrupted,
         MirrorError::Stream(StreamError::NoThread(_)) => ErrorKind::Failed,
         MirrorError::Stream(_) => ErrorKind::Damaged,
@@ -367,6 +369,9 @@ pub(crate) fn error_next(volume: &str, error: &MirrorError) -> String {
         ),
         MirrorError::Locked { .. } => format!(
             "ask at the source who deleted it. `cairn mirror status {volume}` says when the lock ends and whether a lock key was set; with that key `cairn mirror unlock {volume} --lock-key FILE` lifts it, and the next update goes through. `cairn mirror failover {volume}` keeps what is here"
+        ),
+        MirrorError::Renamed { name } => format!(
+            "ask at the source who renamed it, and give it its name back there with `cairn snapshot rename`: here it stays `{name}` until its lock has run out"
         ),
         MirrorError::Withheld { group, .. } => format!(
             "make a newer one at the source with `cairn snapshot create --group {group}`, and update again; or have each volume here show its own newest image: `cairn group apart {group}`"

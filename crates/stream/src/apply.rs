@@ -69,7 +69,7 @@ pub struct Keeps<'a> {
 /// [`apply_to`], and an image that does not leave in place what `keeps` names is not committed.
 ///
 /// # Errors
-/// [`StreamError::Locked`] with the first snapshot that it lacks; [`StreamError::NotAdmitted`].
+/// [`StreamError::Locked`] with the first snapshot that it lacks; [`StreamError::Renamed`]; [`StreamError::NotAdmitted`].
 pub fn apply_keeping(
     input: &mut dyn Read,
     mut receiver: Receiver,
@@ -108,10 +108,13 @@ pub fn apply_keeping(
         }
     }
     for kept in &kept {
-        // Nor may it become one that is not locked, by a name that mirrors give.
-        let same = |entry: &SnapshotEntry| root_digest(entry) == root_digest(kept) && locked(entry);
-        if !table.entries.get(&kept.id).is_some_and(same) {
+        let there = table.entries.get(&kept.id);
+        if !there.is_some_and(|there| root_digest(there) == root_digest(kept)) {
             return Err(StreamError::Locked { snapshot: kept.id });
+        }
+        // With another name it would not be found by who looks for it, and with one that mirrors give it would not be locked.
+        if there.is_some_and(|there| there.name != kept.name) {
+            return Err(StreamError::Renamed { snapshot: kept.id });
         }
     }
     let entries: Vec<SnapshotEntry> = table.entries.into_values().collect();

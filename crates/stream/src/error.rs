@@ -55,6 +55,12 @@ pub enum StreamError {
         /// Which.
         snapshot: SnapshotId,
     },
+    /// A snapshot that stays at the reader for a while has another name in the image.
+    #[error("snapshot {snapshot} is locked here and the source has renamed it")]
+    Renamed {
+        /// Which.
+        snapshot: SnapshotId,
+    },
     /// Everything has arrived, and whoever has a say in what is shown at this end does not want it shown yet.
     #[error("the image is not to be shown yet")]
     NotAdmitted,

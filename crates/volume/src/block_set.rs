@@ -8,7 +8,7 @@ use cairn_format::layout::BITS_PER_MAP_BLOCK;
 use crate::compare::{Run, append_runs};
 
 const WORDS: usize = (BITS_PER_MAP_BLOCK / 64) as usize;
-type Words = [u64; WORDS];
+pub(crate) type Words = [u64; WORDS];
 
 /// Numbers of blocks. Any number can be in it, also one that the volume has no block for.
 #[derive(Debug, Default)]
@@ -17,9 +17,36 @@ pub(crate) struct BlockSet {
 }
 
 impl BlockSet {
-    pub(crate) fn insert(&mut self, vbn: Vbn) {
+    /// Puts a block in; true if it was not.
+    pub(crate) fn insert(&mut self, vbn: Vbn) -> bool {
         let words = self.regions.entry(vbn.0 / BITS_PER_MAP_BLOCK).or_insert_with(|| Box::new([0; WORDS]));
-        words[word_of(vbn)] |= 1 << (vbn.0 % 64);
+        let (word, bit) = (&mut words[word_of(vbn)], 1 << (vbn.0 % 64));
+        let is_new = *word & bit == 0;
+        *word |= bit;
+        is_new
+    }
+
+    /// The regions of which it has any block.
+    pub(crate) fn regions(&self) -> impl Iterator<Item = u64> + '_ {
+        self.regions.keys().copied()
+    }
+
+    /// The blocks of a region, as the bits of a map block.
+    pub(crate) fn words(&self, region: u64) -> Option<&Words> {
+        self.regions.get(&region).map(|words| &**words)
+    }
+
+    /// The blocks that both have.
+    pub(crate) fn common<'a>(&'a self, other: &'a BlockSet) -> impl Iterator<Item = Vbn> + 'a {
+        let shared =
+            self.regions.iter().filter_map(|(region, words)| Some((*region, words, other.words(*region)?)));
+        shared.flat_map(|(region, own, others)| {
+            let mut both = **own;
+            both.iter_mut().zip(others).for_each(|(word, other)| *word &= other);
+            let mut runs = Vec::new();
+            append_runs(&mut runs, region * BITS_PER_MAP_BLOCK, &both);
+            runs.into_iter().flat_map(numbers)
+        })
     }
 
     pub(crate) fn contains(&self, vbn: Vbn) -> bool {

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use cairn_base::{FileId, Lba, Vbn};
+use cairn_base::{Checksum, FileId, Lba, Vbn};
 use cairn_format::layout::BITS_PER_MAP_BLOCK;
 use cairn_format::{BlockPointer, FANOUT, NodeAddress, Root, TreeRef};
 
@@ -120,11 +120,14 @@ impl<'a> Maps<'a> {
         visit: &mut dyn FnMut(u64, &[u8]),
         damaged: &mut dyn FnMut(u64, u64, VolumeError),
     ) {
-        let mut seen: HashSet<Vbn> = HashSet::new();
+        // A block counts in the place where it stands: a source may give the number of a block of one region to another one, and neither may hide the other.
+        let mut seen: HashSet<(Vbn, Checksum, u8, u64)> = HashSet::new();
+        let key =
+            |(pointer, level, at): &(BlockPointer, u8, u64)| (pointer.vbn, pointer.checksum, *level, *at);
         let mut round: Vec<(BlockPointer, u8, u64)> =
             maps.filter(|map| !map.pointer.is_hole()).map(|map| (map.pointer, map.height, 0)).collect();
         while !round.is_empty() {
-            round.retain(|(pointer, _, _)| seen.insert(pointer.vbn));
+            round.retain(|block| seen.insert(key(block)));
             round.sort_unstable_by_key(|(pointer, _, _)| pointer.vbn);
             let mut below = Vec::new();
             for chunk in round.chunks(8 * BATCH) {
@@ -145,7 +148,7 @@ impl<'a> Maps<'a> {
                     }
                     let children = (0..FANOUT)
                         .map(|slot| (pointer_in(&block, slot as usize), level - 1, at + slot * span(*level)))
-                        .filter(|(pointer, _, _)| !pointer.is_hole() && !seen.contains(&pointer.vbn));
+                        .filter(|block| !block.0.is_hole() && !seen.contains(&key(block)));
                     below.extend(children);
                 }
             }

@@ -10,7 +10,7 @@
 //!
 //! A descent that is not the true one and keeps to this is taken: deleting is as safe in it.
 //!
-//! Maps are compared, and maps are the source's too: one that lies about which blocks its own trees reach is found by `volume check`, not here.
+//! Maps are compared, and maps are the source's too: that each names what its image reaches was found before (`reached`).
 
 use std::collections::{BTreeMap, HashMap};
 

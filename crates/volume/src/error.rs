@@ -50,6 +50,45 @@ impl std::fmt::Display for Place {
     }
 }
 
+/// In what a source contradicts what is kept here. No honest source does, whatever it has lost: its checksums verify, and its content is not what it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Contradiction {
+    /// Other bytes for a block of a snapshot that stays.
+    Content(SnapshotId),
+    /// Other bytes for a block in use here, with the same checksum.
+    Forged(Vbn),
+    /// An image reaches a block that its own map leaves out.
+    Map,
+    /// An image reaches a block in two places.
+    Twice,
+    /// A block is younger than the image that reaches it, or a snapshot older than its parent.
+    Birth,
+    /// A number in the list of snapshots is one that no volume gives.
+    List,
+}
+
+impl std::fmt::Display for Contradiction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Contradiction::Content(snapshot) => {
+                write!(f, "it sent other content for a block of snapshot {snapshot}, which stays here")
+            }
+            Contradiction::Forged(vbn) => {
+                write!(
+                    f,
+                    "it sent other content with the same checksum for block {vbn}, which is in use here"
+                )
+            }
+            Contradiction::Map => {
+                f.write_str("its image reaches a block that its map of blocks in use leaves out")
+            }
+            Contradiction::Twice => f.write_str("its image reaches the same block in two places"),
+            Contradiction::Birth => f.write_str("its image reaches a block that is younger than the image"),
+            Contradiction::List => f.write_str("its list of snapshots has a number that no volume gives"),
+        }
+    }
+}
+
 /// Why a volume refused or failed. Cloning is cheap: the first failure latches and is told again.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum VolumeError {
@@ -220,6 +259,9 @@ pub enum VolumeError {
         "the volume was rolled back, or shows another image of its mirror since: what was open is of another state, and is opened anew"
     )]
     OtherHead,
+    /// What was received contradicts what is kept here, or itself, as nothing does that an honest source sends.
+    #[error("the source contradicts what is kept here: {0}; nothing was changed")]
+    Contradicts(Contradiction),
     /// What was received does not fit together.
     #[error("the transfer was refused: {0}; nothing of it was kept")]
     Refused(&'static str),

@@ -6,10 +6,12 @@
 //!
 //! # Invariants
 //! 1. A vbn counts as arrived only while its place has the content of its checksum: the bit is taken back before the place is written, and set after.
-//! 2. An arrived block is at home when no image here showed its vbn at that time, and else in a slot of the redirect area that nothing else uses.
+//! 2. An arrived block is at home when no image here showed its vbn at that time, or what they show there has the same bytes; and else in a slot of the redirect area that nothing
+//!    else uses.
 //! 3. Arrivals belong to the committed image on which they began (the epoch); the commit of another image, or a failover, ends them.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_base::{Checksum, Vbn};
@@ -17,6 +19,7 @@ use cairn_device::{Block, BlockMut, Operation};
 use cairn_format::{HaveBlock, RedirectRun, SegmentKind};
 
 use crate::error::VolumeError;
+use crate::kept::compare_arrivals;
 use crate::space::Redirects;
 use crate::store::Store;
 
@@ -253,6 +256,8 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) store: &'a Store,
     /// Whether an image here shows a vbn.
     pub(crate) used: &'a dyn Fn(Vbn) -> bool,
+    /// Where the blocks of images here are.
+    pub(crate) places: &'a [Arc<Redirects>],
     /// Slots of the redirect area that committed images need.
     pub(crate) taken: &'a mut HashSet<u64>,
 }
@@ -327,11 +332,16 @@ impl Arrivals {
             found.map(|(offset, _)| offset)
         };
         let places: Vec<Option<u64>> = candidates.iter().map(locate).collect();
+        let mut found = Vec::new();
         for (candidate, read) in candidates.into_iter().zip(store.read_places(&places)) {
-            let Candidate { vbn, checksum, slot } = candidate;
             // A block that can't be read is sent again.
-            let there = read.is_ok_and(|block| Checksum::of(&block[..]) == checksum);
-            if !there || self.has(vbn) {
+            let there = read.ok().filter(|block| Checksum::of(&block[..]) == candidate.checksum);
+            found.extend(there.map(|block| (candidate, block)));
+        }
+        for (Candidate { vbn, slot, .. }, block) in found {
+            // A slot may have what was made to have that checksum.
+            let is_forged = || compare_arrivals(store, around.places, &[(vbn, block)]).is_err();
+            if self.has(vbn) || slot.is_some() && (around.used)(vbn) && is_forged() {
                 continue;
             }
             if let Some(slot) = slot {

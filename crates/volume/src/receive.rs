@@ -3,7 +3,8 @@
 //! A received block whose vbn is in use here goes to the redirect area (DESIGN: collisions); the superblock that commits the image
 //! names the redirect map, and blocks move home when nothing shows the old content. What arrives is noted in the have map (a checksum for each vbn, `have`),
 //! and before the commit the new trees are walked and every new pointer compared with it: what the source read wrongly, or the
-//! network changed, is refused. A cut at any moment leaves the last committed image, and what had arrived is there for the next transfer.
+//! network changed, is refused. So is what would change anything that is kept here (`kept`), or lies about what it reaches (`reached`).
+//! A cut at any moment leaves the last committed image, and what had arrived is there for the next transfer.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -12,12 +13,15 @@ use cairn_base::{Checksum, SnapshotId, Timestamp, Vbn};
 use cairn_device::Block;
 use cairn_format::{Cursor, HaveBlock, RedirectRun, Role, Root, SegmentKind, SnapshotEntry};
 
+use crate::block_set;
 use crate::claims::BlockSet;
 use crate::compare::{Maps, Run};
 use crate::descent;
 use crate::error::VolumeError;
 use crate::have::{Arrivals, Surroundings};
+use crate::kept::{self, Base, Lineage};
 use crate::open::load_used;
+use crate::reached::{self, Compared};
 use crate::release::Reader;
 use crate::space::Redirects;
 use crate::state::{Committed, State};
@@ -25,7 +29,7 @@ use crate::store::{Store, is_of_a_place, pairs};
 use crate::table::prepare_redirects;
 use crate::used::UsedMap;
 use crate::volume::Volume;
-use crate::walk::{Reached, Rooted, new_blocks};
+use crate::walk::{Parted, Reached, Rooted, both_sides, new_blocks};
 
 /// Blocks that one round moves home: 16 MiB.
 const MOVE_BLOCKS: usize = 4096;
@@ -141,7 +145,7 @@ impl Volume {
             state.check_open()?;
             state.readers.retain(Reader::is_alive);
             // An image with the present redirect map finds its blocks where they are; one with another may read the old content at home. Not that of a snapshot that is still
-            // here: the source, too, has had it all along, and has given none of its blocks to anything else. What has come for one of them since is the same content.
+            // here: what has come since for one of its blocks is the same content, byte for byte, which was compared before the commit (`kept`).
             let listed = |id: SnapshotId, root: &Root| {
                 state.snapshots.get(id).is_some_and(|entry| entry.root == *root)
             };
@@ -304,7 +308,9 @@ impl Receiver {
         let arrivals = self.arrivals.as_mut().ok_or(VolumeError::Closed)?;
         // Only a commit could bring blocks into use, and there is none while this transfer runs.
         let used = |vbn| volume.state.lock().used.get(vbn);
-        let mut around = Surroundings { store: &volume.store, used: &used, taken: &mut self.taken };
+        let places = kept::redirects_in_use(&volume.state.lock());
+        let mut around =
+            Surroundings { store: &volume.store, used: &used, places: &places, taken: &mut self.taken };
         arrivals.recall(&mut around, go_on)
     }
 
@@ -336,7 +342,7 @@ impl Receiver {
         let store = &volume.store;
         let arrivals = self.arrivals.as_mut().ok_or(VolumeError::Closed)?;
         let (mut home, mut redirected) = (Vec::new(), Vec::new());
-        {
+        let places = {
             let state = volume.state.lock();
             state.check_open()?;
             for (vbn, block) in blocks {
@@ -345,7 +351,10 @@ impl Receiver {
                     false => home.push((*vbn, block.clone())),
                 }
             }
-        }
+            if redirected.is_empty() { Vec::new() } else { kept::redirects_in_use(&state) }
+        };
+        let same = kept::compare_arrivals(store, &places, &redirected)?;
+        redirected.retain(|(vbn, _)| !same.contains(vbn));
         let area = store.space().blocks(SegmentKind::Redirect);
         let mut slots = Vec::with_capacity(redirected.len());
         for (vbn, block) in redirected {
@@ -356,12 +365,13 @@ impl Receiver {
             slots.push((slot, block));
         }
         blocks.iter().for_each(|(vbn, _)| arrivals.forget(*vbn));
+        store.forget_blocks(home.iter().map(|(vbn, _)| *vbn));
         let mut operations = store.write_home(pairs(&home));
         operations.extend(
             store.write_kind(SegmentKind::Redirect, slots.iter().map(|(slot, block)| (*slot, block))),
         );
         store.run(operations)?;
-        for (vbn, _) in &home {
+        for vbn in home.iter().map(|(vbn, _)| vbn).chain(&same) {
             arrivals.redirected.remove(*vbn);
         }
         for (vbn, block) in blocks {
@@ -383,13 +393,15 @@ impl Receiver {
 
     /// Verifies the image. Where its blocks are then: an arrived block is the image's only when the image names it with that checksum. What an
     /// earlier attempt brought, or was spoiled, must not stand in for a block that the present image has under the same vbn.
-    fn settle(&self, image: &ReceivedImage, arrivals: &mut Arrivals) -> Result<Redirects, VolumeError> {
+    fn settle(&self, image: &ReceivedImage, arrivals: &mut Arrivals) -> Result<Settled, VolumeError> {
         loop {
             let redirects = self.redirects(arrivals, None);
             let mut found = Found::default();
+            found.elsewhere = arrivals.redirected.each().map(|(vbn, _)| (vbn, 1)).collect();
             let outcome = self.verify(image, &redirects, arrivals, &mut found);
             if found.stale.is_empty() {
-                return outcome.map(|()| self.redirects(arrivals, Some(&found.matched)));
+                let redirects = outcome.map(|()| self.redirects(arrivals, Some(&found.matched)))?;
+                return Ok(Settled { redirects, lineage: found.lineage });
             }
             let mut spoiled = None;
             for vbn in found.stale {
@@ -408,12 +420,12 @@ impl Receiver {
     pub(crate) fn redirects(&self, arrivals: &Arrivals, only: Option<&BlockSet>) -> Redirects {
         let committed = self.volume.state.lock().committed.clone();
         let mut redirects = (*committed.redirects).clone();
-        // What the redirect map says of a block that came home is of a content that nobody needs.
-        let at_home = |vbn: Vbn| arrivals.has(vbn) && arrivals.redirected.get(vbn).is_none();
+        let counts = |vbn: Vbn| arrivals.has(vbn) && only.is_none_or(|only| only.has(vbn));
+        // What the redirect map says of a block that came home is of another content.
+        let at_home = |vbn: Vbn| counts(vbn) && arrivals.redirected.get(vbn).is_none();
         for (vbn, _) in committed.redirects.each().filter(|(vbn, _)| at_home(*vbn)) {
             redirects.remove(vbn);
         }
-        let counts = |vbn: Vbn| arrivals.has(vbn) && only.is_none_or(|only| only.has(vbn));
         for (vbn, slot) in arrivals.redirected.each().filter(|(vbn, _)| counts(*vbn)) {
             redirects.remove(vbn);
             redirects.insert(RedirectRun { vbn, slot, count: 1 });
@@ -439,14 +451,9 @@ impl Receiver {
         if image.snapshots.iter().any(|entry| entry.root.blocks > space) {
             return Err(VolumeError::Refused("the source is larger than the destination: grow it first"));
         }
+        kept::check_list(&image.snapshots)?;
         self.check_descent(&image)?;
         let redirects = self.settled(&image)?;
-        let maps = Maps { store: &volume.store, redirects: &redirects };
-        let in_use = |run: Run| {
-            let state = volume.state.lock();
-            descent::each(run).filter(|vbn| state.used.get(*vbn)).collect()
-        };
-        descent::check(maps, &volume.snapshot_entries(), &image.snapshots, (space, &in_use))?;
         match self.install(&image, &target, redirects) {
             Err(VolumeError::Refused(why)) if why == COLLISIONS => {}
             done => return done,
@@ -457,12 +464,24 @@ impl Receiver {
         self.install(&image, &target, redirects)
     }
 
-    /// [`Receiver::settle`]; refused or not, what has arrived is not lost: only the superblock ends it.
+    /// Where the blocks of an image are that was found to be whole, and to leave all else as it is. Refused or not, what has arrived is not lost: only the superblock ends it.
     fn settled(&mut self, image: &ReceivedImage) -> Result<Redirects, VolumeError> {
+        let volume = self.volume.clone();
         let mut arrivals = self.arrivals.take().ok_or(VolumeError::Closed)?;
-        let verified = self.settle(image, &mut arrivals);
+        let settled = self.settle(image, &mut arrivals);
         self.arrivals = Some(arrivals);
-        verified
+        let Settled { redirects, lineage } = settled?;
+        let committed = volume.state.lock().committed.clone();
+        let both = (&*committed.redirects, &redirects);
+        kept::check_content(&volume.store, both, &image.snapshots, &lineage)?;
+        let maps = Maps { store: &volume.store, redirects: &redirects };
+        let in_use = |run: Run| {
+            let state = volume.state.lock();
+            descent::each(run).filter(|vbn| state.used.get(*vbn)).collect()
+        };
+        let space = volume.store.space().blocks(SegmentKind::Space);
+        descent::check(maps, &volume.snapshot_entries(), &image.snapshots, (space, &in_use))?;
+        Ok(redirects)
     }
 
     /// Moves home what need not be in the redirect area any more: blocks that have arrived and whose place nothing shows now, and those that earlier images brought, in consistency
@@ -648,11 +667,18 @@ impl Receiver {
                 continue;
             }
             let parent = listed.get(&entry.parent).map(|parent| match known.contains_key(&parent.id) {
-                true => here(&parent.root),
-                false => Rooted { root: &parent.root, redirects },
+                true => (here(&parent.root), Base::Here),
+                false => (Rooted { root: &parent.root, redirects }, Base::New(parent.id)),
             });
+            let base = match parent {
+                Some((_, base)) => base,
+                None if shows => Base::Here,
+                None => Base::Nothing,
+            };
             let new = Rooted { root: &entry.root, redirects };
-            verify_root(&volume.store, parent.or(shown), shown, new, arrivals, found)?;
+            let between = Between { new, parent: parent.map(|(parent, _)| parent), shown };
+            let added = verify_root(&volume.store, &between, arrivals, found)?;
+            found.lineage.add(entry.id, base, added.common(&found.elsewhere));
         }
         Ok(())
     }
@@ -668,17 +694,38 @@ struct Found {
     matched: BlockSet,
     /// Those whose vbn the images name with another checksum.
     stale: Vec<Vbn>,
+    /// Blocks that arrived and are in the redirect area.
+    elsewhere: block_set::BlockSet,
+    /// Which new snapshot brought which of these.
+    lineage: Lineage,
 }
 
-/// Every block of a new root must have arrived, or be the parent's or the present image's in the same position.
+/// An image that is whole.
+struct Settled {
+    /// Where the blocks are then.
+    redirects: Redirects,
+    lineage: Lineage,
+}
+
+/// A new root, and those in which it may have blocks that did not arrive.
+struct Between<'a> {
+    new: Rooted<'a>,
+    /// Of the snapshot from which it descends, if that is in the image.
+    parent: Option<Rooted<'a>>,
+    /// The present image.
+    shown: Option<Rooted<'a>>,
+}
+
+/// Every block of a new root must have arrived, or be the parent's or the present image's in the same position; and its map must name it. Returns the blocks that it has and
+/// that base has not in the same position.
 fn verify_root(
     store: &Store,
-    parent: Option<Rooted<'_>>,
-    shown: Option<Rooted<'_>>,
-    new: Rooted<'_>,
+    between: &Between<'_>,
     arrivals: &mut Arrivals,
     found: &mut Found,
-) -> Result<(), VolumeError> {
+) -> Result<block_set::BlockSet, VolumeError> {
+    let Between { new, parent, shown } = *between;
+    let base = parent.or(shown);
     let mut missing: HashSet<(Vbn, Checksum)> = HashSet::new();
     // Whether the present image has all of them.
     let settle = |missing: &mut HashSet<(Vbn, Checksum)>| {
@@ -690,8 +737,10 @@ fn verify_root(
             false => Ok(()),
         })
     };
-    let walked = new_blocks(store, parent, new, &mut |reached: Reached| {
+    let (mut added, mut parted) = (block_set::BlockSet::default(), Parted::default());
+    let walked = both_sides(store, base, new, &mut parted, &mut |reached: Reached| {
         let pointer = reached.pointer;
+        reached::note(&mut added, new, &pointer)?;
         match arrivals.checksum(pointer.vbn, store)? {
             Some(checksum) if checksum == pointer.checksum => {
                 found.matched.insert(pointer.vbn);
@@ -700,7 +749,7 @@ fn verify_root(
             Some(_) => found.stale.push(pointer.vbn),
             None => {}
         }
-        if shown.map(|shown| shown.root) == parent.map(|parent| parent.root) {
+        if shown.map(|shown| shown.root) == base.map(|base| base.root) {
             return Err(missing_block(&reached));
         }
         missing.insert((pointer.vbn, pointer.checksum));
@@ -710,7 +759,10 @@ fn verify_root(
     if !missing.is_empty() {
         settle(&mut missing)?;
     }
-    walked
+    walked?;
+    let compared = Compared { base, is_parent: parent.is_some(), added: &added, parted: &parted };
+    reached::check(store, new, &compared)?;
+    Ok(added)
 }
 
 /// The images here, and what they are read through.

@@ -152,6 +152,14 @@ impl Store {
         self.nodes.insert(vbn.0, Cached { checksum, block });
     }
 
+    /// Forgets what stood under these numbers: other content comes there, and it may have the same checksum, as a source can make it on purpose.
+    pub(crate) fn forget_blocks(&self, vbns: impl Iterator<Item = Vbn>) {
+        for vbn in vbns {
+            self.data.remove(&vbn.0);
+            self.nodes.remove(&vbn.0);
+        }
+    }
+
     /// Lets go of nodes that the active state no longer has, so that the next ones come into their room: what is new and finds none is soon
     /// pushed out by others that are new.
     pub(crate) fn forget_nodes(&self, replaced: &[Vbn]) {

@@ -11,6 +11,7 @@ mod descent;
 mod extents;
 mod flush;
 mod fresh;
+mod kept;
 mod lag;
 mod log;
 mod log_device;

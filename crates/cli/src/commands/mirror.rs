@@ -309,15 +309,24 @@ fn comparison(verified: &api::MirrorVerify) -> String {
         only => format!(", {only} snapshot(s) that only this side has read here alone"),
     };
     format!(
-        "{compared}{alone}, {} difference(s), {} block(s) mended here and {} at the source; read {} here and {} there, {} over the network, in {}",
+        "{compared}{alone}, {} difference(s), {} block(s) mended here{} and {} at the source; read {} here and {} there, {} over the network, in {}",
         verified.differences_total,
         verified.mended_here,
+        by_its_word(verified.mended_locked),
         verified.mended_there,
         size(verified.read_bytes),
         size(verified.read_there_bytes),
         size(verified.network_bytes),
         duration(verified.duration_ms),
     )
+}
+
+/// What is said of blocks that were mended while a lock was in force.
+fn by_its_word(blocks: u64) -> String {
+    match blocks {
+        0 => String::new(),
+        blocks => format!(" ({blocks} under the lock, with bytes that only the source vouches for)"),
+    }
 }
 
 fn ms(interval: Interval) -> u64 {
@@ -730,7 +739,8 @@ fn show(mirror: &api::Mirror) -> String {
     };
     if mirror.mended_here + mirror.mended_there > 0 {
         let (here, there) = (mirror.mended_here, mirror.mended_there);
-        text += &format!("\nmended    {here} block(s) here from the source, {there} there from here");
+        let word = by_its_word(mirror.mended_locked);
+        text += &format!("\nmended    {here} block(s) here from the source{word}, {there} there from here");
     }
     if let Some(problem) = &mirror.problem
         && problem.message != mirror.reason
@@ -749,6 +759,7 @@ fn state(state: api::MirrorState) -> &'static str {
         S::Baseline => "baseline",
         S::Failing => "failing",
         S::Diverged => "diverged",
+        S::Contradicted => "contradicted",
         S::Transferring => "transferring",
         S::Continuous => "continuous",
         S::CatchingUp => "catching up",

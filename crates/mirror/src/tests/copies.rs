@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use cairn_base::{Checksum, ManualClock, Rng, SnapshotId, Timestamp, Vbn, VolumeId};
 use cairn_device::{Device, MemoryDevice};
@@ -165,6 +166,27 @@ fn scrub(volume: &Arc<Volume>) -> usize {
 }
 
 #[test]
+fn what_is_mended_under_a_lock_is_told_and_a_sound_block_is_never_written() {
+    let (mut pair, [_, destination_device], data) = mirrored();
+    let before = fingerprint(&pair.destination);
+    spoil(&destination_device, home(data[7].vbn.0));
+    pair.reopen_destination();
+    assert_eq!(scrub(&pair.destination), 1);
+    let mirror = pair.mirror();
+    mirror.set_options(crate::Options { lock: Some(Duration::from_secs(60)), ..mirror.options() });
+    let mended = pair.converse(|client| mirror.mend(client)).expect("both sides answer");
+    assert_eq!(mended, Mended { here: 1, here_locked: 1, ..Mended::default() });
+    assert_eq!(fingerprint(&pair.destination), before);
+    // Nothing here is damaged: whatever comes is not written.
+    let (sound, other) = (data[8], data[9]);
+    let block = pair.source.read_blocks(&[(other.vbn, 1)]).expect("it can be read").remove(0);
+    for checksum in [sound.checksum, other.checksum] {
+        assert!(pair.destination.repair(sound.vbn, checksum, &block).is_err());
+    }
+    assert_eq!(fingerprint(&pair.destination), before);
+}
+
+#[test]
 fn block_that_rots_on_both_sides_stays_damaged_and_is_never_given_as_good() {
     let (mut pair, [source_device, destination_device], data) = mirrored();
     spoil(&source_device, home(data[7].vbn.0));
@@ -176,8 +198,8 @@ fn block_that_rots_on_both_sides_stays_damaged_and_is_never_given_as_good() {
     pair.source.close().expect("it closes");
     pair.source = super::harness::open(&source_device, &pair.clock);
     assert_eq!((scrub(&pair.source), scrub(&pair.destination)), (2, 2));
-    assert_eq!(mend(&pair), Mended { here: 1, there: 1, left_here: 1, left_there: 1 });
-    assert_eq!(mend(&pair), Mended { here: 0, there: 0, left_here: 1, left_there: 1 });
+    assert_eq!(mend(&pair), Mended { here: 1, there: 1, left_here: 1, left_there: 1, here_locked: 0 });
+    assert_eq!(mend(&pair), Mended { here: 0, there: 0, left_here: 1, left_there: 1, here_locked: 0 });
     for volume in [&pair.source, &pair.destination] {
         let left: Vec<Vbn> = volume.damaged().iter().map(|block| block.vbn).collect();
         assert_eq!(left, [data[7].vbn]);

@@ -631,11 +631,16 @@ fn locked_snapshots_stay_until_their_time_is_over_whatever_the_source_does() {
     pair.source.create_snapshot("later").expect("a snapshot");
     update(&pair).expect("snapshots that mirrors made for themselves come and go");
     let before = fingerprint(&pair.destination);
-    // A name of those that come and go takes no lock away.
-    pair.source.rename_snapshot(first, "mirror.payroll").expect("it is renamed");
-    pair.write(pair.files[0], 0, 5, &mut rng);
-    assert!(matches!(update(&pair), Err(MirrorError::Locked { .. })), "it is locked by whatever name");
-    assert!(before == fingerprint(&pair.destination), "nothing has changed");
+    // Another name hides it, and one of those that come and go would take its lock away.
+    for name in ["mirror.payroll", "something-else"] {
+        pair.source.rename_snapshot(first, name).expect("it is renamed");
+        pair.write(pair.files[0], 0, 5, &mut rng);
+        let error = update(&pair).expect_err("it keeps its name");
+        assert!(matches!(&error, MirrorError::Renamed { name } if name == "payroll"), "{error}");
+        assert!(before == fingerprint(&pair.destination), "nothing has changed");
+        let heard = heard.lock().take();
+        assert!(matches!(heard, Some(MirrorError::Nack(NackReason::Unfit))), "{heard:?}");
+    }
     pair.source.rename_snapshot(first, "payroll").expect("it is renamed");
     // Whoever has the source deletes it there, and writes over what it had.
     pair.source.delete_snapshots(&[first]).expect("it is deleted");

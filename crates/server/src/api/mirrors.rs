@@ -355,6 +355,8 @@ pub enum MirrorState {
     Failing,
     /// The source and the mirror have nothing in common: someone must decide.
     Diverged,
+    /// What the source sent contradicts what the mirror keeps: the source may be in other hands.
+    Contradicted,
     /// It shows an image, and the next is on its way.
     Transferring,
     /// It shows an image, and changes of the source follow as they are written, from its memory.
@@ -493,6 +495,9 @@ pub struct Mirror {
     pub mended_here: u64,
     /// Damaged blocks of the source that were given to it.
     pub mended_there: u64,
+    /// Of the blocks here, those that came while a lock was in force: they are the source's word, checked against a checksum that does not stop intent.
+    #[serde(default)]
+    pub mended_locked: u64,
 }
 
 /// A connection of a mirror that follows its source continuously.

@@ -603,6 +603,7 @@ pub(crate) fn volume_kind(error: &VolumeError) -> ErrorKind {
         | VolumeError::TransferInProgress
         | VolumeError::OtherHead => ErrorKind::Busy,
         VolumeError::WrongRole(_) => ErrorKind::WrongRole,
+        VolumeError::Contradicts(_) => ErrorKind::Contradicted,
         VolumeError::Refused(_) => ErrorKind::Diverged,
         VolumeError::Latched(_) | VolumeError::InodesLost(_) => ErrorKind::ReadOnly,
         VolumeError::Closed => ErrorKind::Interrupted,
@@ -642,6 +643,9 @@ pub(crate) fn volume_next(volume: &str, error: &VolumeError) -> String {
             "wait until the transfer is over; `cairn mirror status` shows it".into()
         }
         VolumeError::OtherHead => "run the command again: it is made with what there is now".into(),
+        VolumeError::Contradicts(_) => format!(
+            "the source may be in other hands: `cairn mirror pause {volume}`, and look for who has its keys; what is here stays as it is and is served. Once the source can be trusted again, make a new mirror of it beside this one with `cairn mirror create --as NAME`; without it, `cairn mirror failover {volume}` goes on with what is here"
+        ),
         VolumeError::Refused(_) => "update the mirror again; if it stays, make a new one".into(),
         VolumeError::Latched(reason) => match volume_kind(reason) {
             ErrorKind::NoSpace => "make room on the file system of its device, then restart the server".into(),

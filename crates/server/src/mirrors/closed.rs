@@ -111,6 +111,7 @@ impl Mirrors {
             verified: document.verified,
             mended_here: document.mended_here,
             mended_there: document.mended_there,
+            mended_locked: document.mended_locked,
         })
     }
 }

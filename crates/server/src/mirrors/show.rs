@@ -172,6 +172,7 @@ impl Mirrors {
             verified: document.verified,
             mended_here: document.mended_here,
             mended_there: document.mended_there,
+            mended_locked: document.mended_locked,
         }
     }
 }
@@ -329,10 +330,14 @@ impl Facts<'_> {
         } else if self.live.running {
             return self.judge_running(late);
         } else if let Some(problem) = &self.live.problem {
-            let diverged = problem.error == ErrorKind::Diverged;
-            let state = if diverged { MirrorState::Diverged } else { MirrorState::Failing };
+            let state = match problem.error {
+                ErrorKind::Diverged => MirrorState::Diverged,
+                ErrorKind::Contradicted => MirrorState::Contradicted,
+                _ => MirrorState::Failing,
+            };
             // A failure is not an outage while the lag is as is wanted.
-            let bearable = !diverged && !late && self.document.rpo().is_some() && self.has_image;
+            let bearable =
+                state == MirrorState::Failing && !late && self.document.rpo().is_some() && self.has_image;
             (state, problem.message.clone(), Some(problem.next.clone()), if bearable { 1 } else { 2 })
         } else if !self.has_image {
             let next = format!("`cairn mirror update {name}`");

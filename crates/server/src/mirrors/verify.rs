@@ -85,12 +85,14 @@ impl Mirrors {
             at_source = mended.there,
             left_here = mended.left_here,
             left_at_source = mended.left_there,
+            under_lock = mended.here_locked,
             "damaged blocks were looked for on the other side"
         );
         if mended.here + mended.there > 0 {
             let mut document = relation.document.lock();
             document.mended_here += mended.here;
             document.mended_there += mended.there;
+            document.mended_locked += mended.here_locked;
             if let Err(error) = relation.save_known(&document) {
                 tracing::warn!(mirror = relation.name, %error, "what was mended was not written down");
             }
@@ -197,6 +199,7 @@ impl Mirrors {
             differences: verified.differences.iter().map(show).collect(),
             mended_here: mended.here,
             mended_there: mended.there,
+            mended_locked: mended.here_locked,
             left_here: mended.left_here,
             left_there: mended.left_there,
         })

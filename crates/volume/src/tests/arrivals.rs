@@ -370,7 +370,7 @@ fn restart_finds_each_block_where_it_stands_in_a_place_that_is_no_other_ones() {
 
         let (mut found, mut taken) = (Arrivals::new(epoch, Duration::ZERO), held.clone());
         let used = |vbn: Vbn| shown.contains(&vbn.0);
-        let mut around = Surroundings { store, used: &used, taken: &mut taken };
+        let mut around = Surroundings { store, used: &used, places: &[], taken: &mut taken };
         assert!(found.recall(&mut around, &mut |_, _| true).expect("the map is readable"));
         let mut slots = held.clone();
         let list = found.list(Vbn(0), usize::MAX, store).expect("they are listed");

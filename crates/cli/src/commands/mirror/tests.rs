@@ -29,7 +29,7 @@ fn mirror_is_judged_by_the_lag_that_is_given_and_not_by_its_own_whatever_it_does
         assert_eq!(judge(&behind(state, 2), long).0, 1, "{state}: as where it is within its own");
     }
     // What is as bad whatever the lag is.
-    for state in ["stalled", "diverged", "handed-over", "unknown"] {
+    for state in ["stalled", "diverged", "contradicted", "handed-over", "unknown"] {
         assert_eq!(judge(&behind(state, 2), long).0, 2, "{state}");
     }
     assert_eq!(judge(&behind("mirrored", 0), short).0, 2, "it is past what is given");
