@@ -10,7 +10,7 @@ const USAGE: &str = "\
 cairn-sim SEED [--kind KIND]          replay one seed as a timeline
 cairn-sim --seeds A..B [--kind KIND]  run the seeds from A up to B; one line for each kind
 cairn-sim --soak [MINUTES]            run new seeds until one fails, or for so long
-KIND is one of volume, every-cut, media, image, mirror, every-message, continuous, every-step, mirror-media, mirror-full, chain, chain-every-cut, group, group-every-cut, history, history-every-cut, files, files-every-cut; all of them where it is left out. --trace prints every run's timeline.";
+KIND is one of volume, every-cut, media, image, mirror, every-message, continuous, every-step, mirror-media, mirror-full, chain, chain-every-cut, lying-source, lying-destination, group, group-every-cut, history, history-every-cut, files, files-every-cut; all of them where it is left out. --trace prints every run's timeline.";
 
 struct Arguments {
     kinds: Vec<Kind>,

@@ -6,6 +6,7 @@
 pub mod chain;
 pub mod full;
 pub mod group;
+pub mod liars;
 pub mod media;
 
 use std::collections::{BTreeMap, BTreeSet};

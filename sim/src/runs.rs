@@ -43,6 +43,10 @@ pub enum Kind {
     Chain,
     /// A short life of them, run once for every device operation of one of them or of a clone, with a cut there.
     ChainEveryCut,
+    /// A mirror whose source lies: an adversary that has its key.
+    LyingSource,
+    /// A source one of whose mirrors lies.
+    LyingDestination,
     /// A group of volumes, snapshots of it at one instant, its mirrors, and a failover of all of them.
     Group,
     /// A short life of one, run once for every device operation of one of its volumes, with a cut there.
@@ -59,7 +63,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 18] = [
+    pub const ALL: [Kind; 20] = [
         Kind::Volume,
         Kind::EveryCut,
         Kind::Media,
@@ -72,6 +76,8 @@ impl Kind {
         Kind::MirrorFull,
         Kind::Chain,
         Kind::ChainEveryCut,
+        Kind::LyingSource,
+        Kind::LyingDestination,
         Kind::Group,
         Kind::GroupEveryCut,
         Kind::History,
@@ -95,6 +101,8 @@ impl Kind {
             Kind::MirrorFull => "mirror-full",
             Kind::Chain => "chain",
             Kind::ChainEveryCut => "chain-every-cut",
+            Kind::LyingSource => "lying-source",
+            Kind::LyingDestination => "lying-destination",
             Kind::Group => "group",
             Kind::GroupEveryCut => "group-every-cut",
             Kind::History => "history",
@@ -144,6 +152,8 @@ pub fn run(kind: Kind, seed: u64, timeline: &mut Timeline) -> Result<Outcome> {
         Kind::MirrorFull => pair::full::run(seed, timeline, &mut tally)?,
         Kind::Chain => pair::chain::run(seed, timeline, &mut tally)?,
         Kind::ChainEveryCut => pair::chain::every_cut(seed, timeline, &mut tally)?,
+        Kind::LyingSource => pair::liars::run_source(seed, timeline, &mut tally)?,
+        Kind::LyingDestination => pair::liars::run_destination(seed, timeline, &mut tally)?,
         Kind::Group => pair::group::run(seed, timeline, &mut tally)?,
         Kind::GroupEveryCut => pair::group::every_cut(seed, timeline, &mut tally)?,
         Kind::History => history::run(seed, timeline, &mut tally)?,

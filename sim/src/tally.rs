@@ -205,6 +205,12 @@ pub struct Tally {
     pub full: u64,
     /// Images that a lock or a clone kept away.
     pub refused: u64,
+    /// Lies that were told, and those that another image came of.
+    pub lies: [u64; 2],
+    /// Images that a source which lies at other times has brought.
+    pub honest: u64,
+    /// Locked snapshots at the end of lives with lies.
+    pub locked: u64,
     /// Faults of the media by kind, and by what became of them.
     pub faults: [[u64; 3]; Fault::ALL.len()],
     /// The same of one side of a mirror.
@@ -245,6 +251,10 @@ impl AddAssign for Tally {
         self.mishaps += other.mishaps;
         self.full += other.full;
         self.refused += other.refused;
+        self.lies[0] += other.lies[0];
+        self.lies[1] += other.lies[1];
+        self.honest += other.honest;
+        self.locked += other.locked;
         for (all, more) in self.copy_faults.iter_mut().flatten().zip(other.copy_faults.iter().flatten()) {
             *all += more;
         }
@@ -266,6 +276,14 @@ impl fmt::Display for Tally {
         )?;
         if self.refused > 0 {
             write!(f, ", {} images refused for a lock or a clone", self.refused)?;
+        }
+        if self.lies[0] > 0 {
+            let [told, believed] = self.lies;
+            let (honest, locked) = (self.honest, self.locked);
+            write!(
+                f,
+                ", {told} lies, of {believed} of which an image came, {honest} true images, {locked} locked snapshots"
+            )?;
         }
         let of_one = Fault::ALL.iter().map(|fault| fault.name()).zip(&self.faults);
         let of_copies = CopyFault::ALL.iter().map(|fault| fault.name()).zip(&self.copy_faults);

@@ -18,6 +18,7 @@ mod copies;
 mod destination;
 mod error;
 mod follower;
+pub mod forging;
 pub mod fuzzing;
 mod keeper;
 mod lag;
