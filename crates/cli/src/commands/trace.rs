@@ -85,8 +85,8 @@ impl Made {
         }
         let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let mut builder = tempfile::Builder::new();
-        // Less what the user's mask takes away, as of any file.
-        builder.permissions(Permissions::from_mode(0o666));
+        // It tells when somebody's disk was used for what.
+        builder.permissions(Permissions::from_mode(0o600));
         let temporary = builder.tempfile_in(folder).map_err(|error| failed(&error))?;
         let file = temporary.as_file().try_clone().map_err(|error| failed(&error))?;
         Ok(Self { to: to.to_owned(), temporary: Some(temporary), file })

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +17,9 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 
 use crate::client::Place;
 use crate::exit::Failure;
+
+/// The mode of a file of a dump.
+const PRIVATE: u32 = 0o600;
 
 /// Bytes that are looked at together.
 const PIECE: usize = 1 << 20;
@@ -80,7 +83,8 @@ impl Target {
         let temporary = temporary(path);
         let failed = |error: std::io::Error| opening(&temporary, &error);
         let mut options = File::options();
-        options.read(true).write(true);
+        // A dump has what everybody's files say, and is for who made it alone.
+        options.read(true).write(true).mode(PRIVATE);
         let (file, passing) = match options.clone().create_new(true).open(&temporary) {
             Ok(file) => (file, true),
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
@@ -105,7 +109,14 @@ impl Target {
                 "go on with that dump with --resume; or name another file, or replace it with --overwrite",
             ));
         }
+        target.keep_private()?;
         Ok(target)
+    }
+
+    /// One that an earlier version has begun may be open to others.
+    fn keep_private(&self) -> Result<(), Failure> {
+        let private = fs::Permissions::from_mode(PRIVATE);
+        self.file.set_permissions(private).map_err(|error| opening(Path::new(&self.called), &error))
     }
 
     /// The file is there only since it was opened here.
@@ -139,6 +150,7 @@ impl Target {
                     Some(Names { temporary: temporary.clone(), path: path.to_owned(), passing: false });
                 let target = Self { file, names, called };
                 claim(&target.file, &temporary)?;
+                target.keep_private()?;
                 Ok(target)
             }
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(opening(&temporary, &error)),
