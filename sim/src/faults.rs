@@ -102,8 +102,10 @@ fn failing_writes(world: &mut World, fault: Fault, rng: &mut Rng, timeline: &mut
         DeviceError::Io { action: Action::Write, offset, length, source }
     };
     let for_good = matches!(fault, Fault::WriteErrorForGood | Fault::NoSpaceForGood);
+    let is_room = matches!(fault, Fault::NoSpace | Fault::NoSpaceForGood);
     let (began, after) = (world.device.operations(), rng.below(24));
-    world.device.fail_operations(after, if for_good { u64::MAX } else { 1 }, error);
+    let times = if for_good { u64::MAX } else { 1 };
+    world.device.fail_operations(after, times, error);
     let mut failed = false;
     for _ in 0..4 {
         failed |= changes(world, rng).is_err();
@@ -111,10 +113,28 @@ fn failing_writes(world: &mut World, fault: Fault, rng: &mut Rng, timeline: &mut
     // A volume that snapshots fill takes no write, and asks nothing of its device.
     let has_met_it = world.device.operations() - began > after;
     let volume = world.volume();
-    let latched = volume.status().latched.is_some();
-    ensure!(failed || !latched, "a latched volume took changes");
-    ensure!(latched || !for_good || !has_met_it, "a volume goes on over a device that takes nothing");
+    let status = volume.status();
+    let (latched, stopped) = (status.latched.is_some(), status.latched.is_some() || status.lacks_room);
+    ensure!(failed || !stopped, "a volume that takes no changes took some");
+    ensure!(stopped || !for_good || !has_met_it, "a volume goes on over a device that takes nothing");
     ensure!(!failed || has_met_it, "changes fail on a device that has failed none of them");
+    ensure!(!latched || !is_room, "a lack of room below has ended the volume: {:?}", status.latched);
+    ensure!(!status.lacks_room || is_room, "a failed write is taken for a lack of room");
+    if stopped && is_room {
+        ensure!(
+            looked_at(world, world.model.order())? == 0,
+            "a volume without room refuses reads of a device that can be read"
+        );
+        // The power goes now, or there is room and it goes on by itself: what was answered is there as well.
+        if rng.one_in(2) {
+            world.device.heal_operations();
+            volume.consistency_point().context("once there is room")?;
+            ensure!(!volume.status().lacks_room, "a volume waits for room that there is");
+            world.committed();
+            changes(world, rng).context("changes once there is room")?;
+            ensure!(looked_at(world, world.model.order())? == 0, "reads once there is room");
+        }
+    }
     if latched {
         ensure!(volume.flush().is_err(), "a latched volume says that it has flushed");
         ensure!(volume.consistency_point().is_err(), "a latched volume says that it has committed");
@@ -132,7 +152,7 @@ fn failing_writes(world: &mut World, fault: Fault, rng: &mut Rng, timeline: &mut
     }
     world.come_back(timeline, false).context("after failed writes")?;
     changes(world, rng).context("changes once the device takes them again")?;
-    Ok(if latched { Fate::Refused } else { Fate::Survived })
+    Ok(if stopped { Fate::Refused } else { Fate::Survived })
 }
 
 /// Nothing can be read for a while: what needs a read fails, and afterwards everything is there.

@@ -575,3 +575,124 @@ fn volume_is_deleted_where_what_is_left_of_an_earlier_one_of_its_name_cannot_be_
         server.good(&create);
     }
 }
+
+/// What the owner does by hand to a file that could not be read, while the server runs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Mishap {
+    Deleted,
+    Emptied,
+    AFolder,
+    PutBack,
+}
+
+/// Each state file of a volume and of the server, but for the document of the volume itself.
+const FILES: [&str; 14] = [
+    "peers.json",
+    "followers.json",
+    "groups.json",
+    "exports.json",
+    "reservations.json",
+    "mounts.json",
+    "volumes/v/reverse.json",
+    "volumes/v/drill.json",
+    "volumes/v/schedules.json",
+    "volumes/v/hooks.json",
+    "volumes/v/governor.json",
+    "volumes/v/scrub.json",
+    "volumes/v/dumps.json",
+    "volumes/v/dates.json",
+];
+
+/// The commands that a remedy names, as arguments of the program.
+fn commands(next: &str) -> Vec<Vec<String>> {
+    let quoted = next.split('`').skip(1).step_by(2);
+    let ours = quoted.filter_map(|command| command.strip_prefix("cairn "));
+    ours.map(|command| command.split(' ').map(str::to_owned).collect()).collect()
+}
+
+#[test]
+fn every_remedy_that_is_told_of_a_state_file_works_whatever_its_owner_did_to_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Running::start(dir.path(), "d");
+    volume(&server, "v");
+    server.good(&["volume", "hooks", "v", "--before", "true"]);
+    server.good(&["export", "set", "v/db", "--network", "127.0.0.0/8"]);
+    for mishap in [Mishap::Deleted, Mishap::Emptied, Mishap::AFolder, Mishap::PutBack] {
+        server.terminate();
+        let whole: Vec<Option<Vec<u8>>> =
+            FILES.iter().map(|file| std::fs::read(server.data.join(file)).ok()).collect();
+        for file in FILES {
+            std::fs::write(server.data.join(file), DAMAGE).unwrap();
+        }
+        server.restart();
+        assert!(!server.has_export("v/db"), "who may use it is not known");
+        for (file, whole) in FILES.iter().zip(&whole) {
+            let path = server.data.join(file);
+            match (mishap, whole) {
+                (Mishap::Emptied, _) => std::fs::write(&path, b"").unwrap(),
+                (Mishap::PutBack, Some(whole)) => std::fs::write(&path, whole).unwrap(),
+                (Mishap::AFolder, _) => {
+                    std::fs::remove_file(&path).unwrap();
+                    std::fs::create_dir(&path).unwrap();
+                }
+                (Mishap::Deleted | Mishap::PutBack, _) => std::fs::remove_file(&path).unwrap(),
+            }
+        }
+        assert!(!server.has_export("v/db"), "{mishap:?}: that is no word of its owner");
+        let listed = server.json(&["state", "list"]);
+        for (file, whole) in FILES.iter().zip(&whole) {
+            let told = problem(&server, file).unwrap_or_else(|| panic!("{mishap:?}: {file} is not told"));
+            let next = told["next"].as_str().unwrap();
+            assert!(listed.to_string().contains(file), "{mishap:?}: {file} is not listed");
+            let back = mishap == Mishap::PutBack && whole.is_some();
+            let way = if back { "restore" } else { "give-up" };
+            let command = commands(next).into_iter().find(|command| command.iter().any(|word| word == way));
+            let mut command = command.unwrap_or_else(|| panic!("{mishap:?}: {file}: {next}"));
+            if !back {
+                let restore = server.run(&["state", "restore", file]);
+                assert!(!restore.status.success(), "{mishap:?}: {file}: nothing is there to be restored");
+                command.push("--yes".to_owned());
+            }
+            server.good(&command.iter().map(String::as_str).collect::<Vec<_>>());
+            assert!(problem(&server, file).is_none(), "{mishap:?}: {file} is told still");
+        }
+        assert_eq!(server.json(&["state", "list"]), serde_json::json!([]), "{mishap:?}");
+        takes_writes(&server, "v/db");
+        server.good(&["snapshot", "create", &format!("v@{mishap:?}")]);
+        server.good(&["volume", "governor", "v", "--p99", "50ms"]);
+        server.good(&["volume", "scrub", "v", "--wait"]);
+    }
+    // With all of it gone the next start has nothing to say either.
+    server.terminate();
+    server.restart();
+    assert_eq!(server.json(&["state", "list"]), serde_json::json!([]));
+    takes_writes(&server, "v/db");
+}
+
+#[test]
+fn documents_of_volumes_and_devices_that_are_deleted_have_a_way_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Running::start(dir.path(), "d");
+    volume(&server, "v");
+    volume(&server, "w");
+    let plain = path(dir.path(), "plain");
+    server.good(&["device", "adopt", "disk1", "--origin", &plain, "--size", "8M"]);
+    server.terminate();
+    for file in ["volumes/v/volume.json", "volumes/w/volume.json", "devices/disk1.json"] {
+        std::fs::write(server.data.join(file), DAMAGE).unwrap();
+    }
+    server.restart();
+    for file in ["volumes/v/volume.json", "volumes/w/volume.json", "devices/disk1.json"] {
+        std::fs::remove_file(server.data.join(file)).unwrap();
+        assert!(server.json(&["state", "list"]).to_string().contains(file), "{file} is listed");
+    }
+    server.good(&["state", "restore", "volumes/v/volume.json", "--previous"]);
+    takes_writes(&server, "v/db");
+    server.bad(2, "usage", &["state", "give-up", "volumes/w/volume.json", "--yes"]);
+    server.good(&["volume", "delete", "w", "--yes"]);
+    server.good(&["state", "give-up", "devices/disk1.json", "--yes"]);
+    server.good(&["device", "adopt", "disk1", "--origin", &plain]);
+    takes_writes(&server, "disk1");
+    assert_eq!(server.json(&["state", "list"]), serde_json::json!([]));
+    assert_eq!(server.json(&["status"])["problems"], serde_json::json!([]));
+}

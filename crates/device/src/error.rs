@@ -53,7 +53,8 @@ pub enum DeviceError {
         /// The cause.
         source: Arc<io::Error>,
     },
-    /// No space is left for the write; nothing else suffers.
+    /// No space is left for the write; nothing else suffers. Of a flush: what it was to make durable is kept, and a later one that succeeds has made it so. A file whose flush
+    /// fails has lost it, whatever the reason, and says [`DeviceError::Io`].
     #[error("no space is left for {length} bytes at {offset}")]
     NoSpace {
         /// Bytes.

@@ -258,7 +258,7 @@ impl From<StreamError> for MirrorError {
 impl From<&VolumeError> for Refusal {
     fn from(error: &VolumeError) -> Self {
         match error {
-            VolumeError::NoSpace | VolumeError::TableFull => Refusal::SourceFull,
+            VolumeError::NoSpace | VolumeError::NoRoomBelow | VolumeError::TableFull => Refusal::SourceFull,
             VolumeError::WrongRole(_) => Refusal::NotASource,
             _ => Refusal::SourceFailed,
         }

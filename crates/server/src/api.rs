@@ -172,7 +172,7 @@ pub struct GiveUpState {
 pub struct GivenUp {
     /// As asked for.
     pub file: String,
-    /// Where it was set aside.
+    /// Where it was set aside; empty for one that was not there any more.
     pub aside: String,
 }
 
@@ -273,8 +273,24 @@ pub struct Volume {
     pub clone_of: Option<String>,
     /// How its scrub is, and what of it is damaged; none when it is not open.
     pub scrub: Option<Scrub>,
-    /// Why it is not open, or takes no writes any more.
+    /// The file system of its files; none when it is on disks, or not open.
+    #[serde(default)]
+    pub host: Option<HostRoom>,
+    /// Why it is not open, or takes no writes.
     pub problem: Option<String>,
+}
+
+/// The file system that the files of a volume are on. They are sparse, and take room of it as the volume fills.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HostRoom {
+    /// Where it is mounted.
+    pub path: String,
+    /// Of the whole file system.
+    pub size_bytes: u64,
+    /// What it has left.
+    pub free_bytes: u64,
+    /// What the files of the volume may still take of it.
+    pub unwritten_bytes: u64,
 }
 
 /// Makes a volume.

@@ -4,20 +4,24 @@
 //! given up by a word of the owner. The file itself is left as it is. [`KINDS`] has what that means for each; the parts of the server see to it.
 //!
 //! - `restore`: the owner has put a copy in its place, or wants the previous generation that lies beside some of them ([`state::keeps_previous`]); the part that it belongs to takes it in, without a restart.
+//! What the owner does to such a file by hand is no third way: one that was removed, or put back without a word, is still not known, and is told as that ([`Unknown`]).
+//!
 //! - `give up`: the file is set aside as `NAME.json.damaged`, and the part goes on as if there had been none.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 
 use crate::api;
 use crate::error::ServerError;
 use crate::server::Server;
 use crate::{
-    access, devices, drills, dumps, followers, governor, groups, hooks, images, mirrors, mounts, peers,
-    schedules, state, volumes,
+    access, devices, drills, dumps, followers, governor, groups, hooks, images, mirrors, mounts, names,
+    peers, schedules, state, volumes,
 };
 
 /// Where the files of a kind are.
@@ -47,6 +51,34 @@ struct Kind {
 
 fn check<T: DeserializeOwned>(path: &Path) -> Result<(), ServerError> {
     state::load::<T>(path).map(drop)
+}
+
+/// Reads one that has to be there.
+fn check_present<T: DeserializeOwned>(path: &Path) -> Result<(), ServerError> {
+    state::load::<T>(path)?.map(drop).ok_or_else(|| ServerError::StateGone { path: path.to_owned() })
+}
+
+/// State files that could not be read when they were wanted. What they say is not known until they are taken in or given up, whatever stands in their place by now.
+#[derive(Default)]
+pub(crate) struct Unknown(Mutex<BTreeSet<PathBuf>>);
+
+impl Unknown {
+    /// Of a data directory that is being opened.
+    pub(crate) fn of(dir: &Path) -> Self {
+        Self(Mutex::new(survey(dir).into_iter().map(|found| found.path).collect()))
+    }
+
+    fn paths(&self) -> Vec<PathBuf> {
+        self.0.lock().iter().cloned().collect()
+    }
+
+    fn has(&self, path: &Path) -> bool {
+        self.0.lock().contains(path)
+    }
+
+    fn forget(&self, path: &Path) {
+        self.0.lock().remove(path);
+    }
 }
 
 const fn kind(
@@ -116,7 +148,7 @@ const KINDS: [Kind; 17] = [
     Kind {
         file: "volume.json",
         place: Place::Volume,
-        check: check::<volumes::Document>,
+        check: check_present::<volumes::Document>,
         means: "CRITICAL: the volume is not open, as it is not known where it is",
         costs: None,
         is_told: true,
@@ -168,7 +200,7 @@ const KINDS: [Kind; 17] = [
         "scrub.json",
         check::<volumes::ScrubDocument>,
         "no scrub begins by the clock, and what one finds is not written down",
-        "when it was scrubbed, how often it is to be, and which blocks were found damaged: `cairn volume scrub` finds them again. Taken in when the server starts next",
+        "when it was scrubbed, how often it is to be, and which blocks were found damaged: `cairn volume scrub` finds them again",
     ),
     kind(
         Place::Volume,
@@ -240,11 +272,42 @@ fn names_in(dir: &Path) -> Vec<String> {
     names
 }
 
+/// Whether there is a folder of a volume of that name.
+fn is_volume(dir: &Path, name: &str) -> bool {
+    let folder = dir.join("volumes").join(name);
+    // What is there and is no volume has no document of one.
+    names::check("volume", name).is_ok()
+        && folder.is_dir()
+        && names_in(&folder).iter().any(|file| file.starts_with("volume."))
+}
+
+/// The kind of a state file, and the volume or device that it is of.
+fn kind_of(dir: &Path, path: &Path) -> Option<(&'static Kind, Option<String>)> {
+    let inside = path.strip_prefix(dir).ok()?;
+    let parts: Vec<&str> = inside.iter().map(|part| part.to_str().unwrap_or_default()).collect();
+    let of = |place: Place, file: &str| {
+        KINDS.iter().chain([&DATES]).find(|kind| kind.place == place && kind.file == file)
+    };
+    match parts[..] {
+        [file] => Some((of(Place::Server, file)?, None)),
+        ["devices", file] => Some((of(Place::Device, "")?, Some(file.strip_suffix(".json")?.to_owned()))),
+        ["volumes", volume, file] => Some((of(Place::Volume, file)?, Some(volume.to_owned()))),
+        _ => None,
+    }
+}
+
 /// All state files below a data directory that can't be read.
 fn survey(dir: &Path) -> Vec<Found> {
     let mut found = Vec::new();
     let mut look = |kind: &'static Kind, path: PathBuf, name: Option<&String>| {
         if let Err(error) = (kind.check)(&path) {
+            let error = match error {
+                // A folder in its place, or one that may not be read.
+                ServerError::Path { .. } => {
+                    ServerError::StateUnread { path: path.clone(), reason: error.to_string() }
+                }
+                error => error,
+            };
             found.push(Found { kind, path, name: name.cloned(), error });
         }
     };
@@ -254,7 +317,7 @@ fn survey(dir: &Path) -> Vec<Found> {
         match kind.place {
             Place::Server => look(kind, dir.join(kind.file), None),
             // What begins with a dot is being made or deleted.
-            Place::Volume => volumes.iter().filter(|name| !name.starts_with('.')).for_each(|name| {
+            Place::Volume => volumes.iter().filter(|name| is_volume(dir, name)).for_each(|name| {
                 look(kind, dir.join("volumes").join(name).join(kind.file), Some(name));
             }),
             Place::Device => devices.iter().for_each(|file| {
@@ -295,7 +358,12 @@ fn aside(path: &Path) -> PathBuf {
 /// stays what it was.
 fn set_aside(path: &Path, change: impl FnOnce() -> io::Result<()>) -> Result<PathBuf, ServerError> {
     let kept = aside(path);
-    state::keep_as(path, &kept).map_err(ServerError::path("write", &kept))?;
+    let is_file = fs::symlink_metadata(path).is_ok_and(|found| found.is_file());
+    // A folder has no second name, and a file that another user owns may get none.
+    let keep = || if is_file { state::keep_as(path, &kept) } else { Err(io::ErrorKind::IsADirectory.into()) };
+    keep()
+        .or_else(|_| fs::rename(path, &kept).and_then(|()| state::sync_parent(&kept)))
+        .map_err(ServerError::path("write", &kept))?;
     change().map_err(ServerError::path("change", path))?;
     Ok(kept)
 }
@@ -304,12 +372,47 @@ impl Server {
     /// The state files that can't be read.
     pub(crate) fn damaged_state(&self) -> Vec<api::DamagedFile> {
         let dir = self.data_dir();
-        survey(dir).iter().map(|found| found.show(dir)).collect()
+        self.not_known().iter().map(|found| found.show(dir)).collect()
+    }
+
+    /// Those that can't be read, and those that could not be when they were wanted and have not been taken in since.
+    fn not_known(&self) -> Vec<Found> {
+        let dir = self.data_dir();
+        let mut all = survey(dir);
+        for path in self.unknown.paths() {
+            if all.iter().any(|found| found.path == path) {
+                continue;
+            }
+            let Some((kind, name)) = kind_of(dir, &path).filter(|(kind, name)| self.waits_for(kind, name))
+            else {
+                self.unknown.forget(&path);
+                continue;
+            };
+            let error = match path.symlink_metadata().is_ok() {
+                true => ServerError::StateNotTaken { path: path.clone() },
+                false => ServerError::StateGone { path: path.clone() },
+            };
+            all.push(Found { kind, path, name, error });
+        }
+        all
+    }
+
+    /// Whether what a state file is of is still there, and still without it.
+    fn waits_for(&self, kind: &Kind, name: &Option<String>) -> bool {
+        let name = name.as_deref().unwrap_or_default();
+        match (kind.place, kind.file) {
+            (Place::Server, _) => true,
+            (Place::Device, _) => self.devices.check_unread(name).is_ok(),
+            (Place::Volume, "volume.json") => {
+                self.volumes.get(name).is_err() && is_volume(self.data_dir(), name)
+            }
+            (Place::Volume, _) => is_volume(self.data_dir(), name),
+        }
     }
 
     /// What is wrong with state files, as far as nobody else has said it.
     pub(crate) fn state_problems(&self) -> Vec<api::Problem> {
-        let untold = survey(self.data_dir()).into_iter().filter(|found| !found.kind.is_told);
+        let untold = self.not_known().into_iter().filter(|found| !found.kind.is_told);
         let problem = |found: Found| api::Problem {
             subject: found.subject(),
             message: format!("{}; {}", found.error, found.kind.means),
@@ -321,8 +424,9 @@ impl Server {
     /// Takes in a state file that could not be read: as it is by now, or its previous generation.
     pub(crate) fn restore_state(&self, request: &api::RestoreState) -> Result<(), ServerError> {
         let (kind, path, name) = self.state_file(&request.file)?;
+        let is_gone = path.symlink_metadata().is_err();
         if request.previous {
-            if (kind.check)(&path).is_ok() {
+            if (kind.check)(&path).is_ok() && !is_gone {
                 return Err(ServerError::StateKnown { file: request.file.clone() });
             }
             let old = state::previous(&path);
@@ -334,10 +438,16 @@ impl Server {
                 ("mirror.json", Some(name)) => self.mirrors.of_an_earlier_time(name, &old)?,
                 _ => fs::read(&old).map_err(ServerError::path("read", &old))?,
             };
-            set_aside(&path, || state::replace(&path, &text))?;
+            match is_gone {
+                true => state::replace(&path, &text).map_err(ServerError::path("write", &path))?,
+                false => drop(set_aside(&path, || state::replace(&path, &text))?),
+            }
+        } else if is_gone {
+            return Err(ServerError::StateGone { path });
         }
         (kind.check)(&path)?;
         self.take_in_state(kind, name.as_deref())?;
+        self.unknown.forget(&path);
         tracing::warn!(path = %path.display(), previous = request.previous, "a state file was restored");
         Ok(())
     }
@@ -345,7 +455,7 @@ impl Server {
     /// Goes on without a state file that can't be read; where it was set aside.
     pub(crate) fn give_up_state(&self, request: &api::GiveUpState) -> Result<api::GivenUp, ServerError> {
         let (kind, path, name) = self.state_file(&request.file)?;
-        if (kind.check)(&path).is_ok() {
+        if (kind.check)(&path).is_ok() && !self.unknown.has(&path) {
             return Err(ServerError::StateKnown { file: request.file.clone() });
         }
         if kind.costs.is_none() {
@@ -362,16 +472,26 @@ impl Server {
             }
             _ => None,
         };
-        let kept = set_aside(&path, || match &successor {
+        let change = || match &successor {
             Some(text) => state::replace(&path, text),
-            None => fs::remove_file(&path).and_then(|()| state::sync_parent(&path)),
-        })?;
-        tracing::warn!(path = %path.display(), kept = %kept.display(), "a state file was given up");
+            None => match fs::remove_file(&path) {
+                // A folder was moved.
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => state::sync_parent(&path),
+            },
+        };
+        let kept = match path.symlink_metadata() {
+            Ok(_) => set_aside(&path, change)?.display().to_string(),
+            // Its owner has removed it.
+            Err(_) => change().map(|()| String::new()).map_err(ServerError::path("write", &path))?,
+        };
+        tracing::warn!(path = %path.display(), kept, "a state file was given up");
         if let ("mirror.json", Some(name)) = (kind.file, &name) {
             self.mirrors.forget_source(name);
         }
         self.take_in_state(kind, name.as_deref())?;
-        Ok(api::GivenUp { file: request.file.clone(), aside: kept.display().to_string() })
+        self.unknown.forget(&path);
+        Ok(api::GivenUp { file: request.file.clone(), aside: kept })
     }
 
     /// The state file that a name means: a path, or one below the data directory.
@@ -379,22 +499,11 @@ impl Server {
         let unknown = || ServerError::StateKnown { file: file.to_owned() };
         let dir = self.data_dir();
         let path = dir.join(file);
-        let inside = path.strip_prefix(dir).map_err(|_| unknown())?;
-        let parts: Vec<&str> = inside.iter().map(|part| part.to_str().unwrap_or_default()).collect();
-        let of = |place: Place, file: &str| {
-            let mut kinds = KINDS.iter().chain([&DATES]);
-            kinds.find(|kind| kind.place == place && kind.file == file).ok_or_else(unknown)
-        };
-        let (kind, name) = match parts[..] {
-            [file] => (of(Place::Server, file)?, None),
-            ["devices", file] => (of(Place::Device, "")?, file.strip_suffix(".json")),
-            ["volumes", volume, file] => (of(Place::Volume, file)?, Some(volume)),
-            _ => return Err(unknown()),
-        };
-        if !path.is_file() || (kind.place != Place::Server && name.is_none()) {
+        let (kind, name) = kind_of(dir, &path).ok_or_else(unknown)?;
+        let is_there = path.symlink_metadata().is_ok();
+        if !is_there && !self.not_known().iter().any(|found| found.path == path) {
             return Err(unknown());
         }
-        let name = name.map(str::to_owned);
         Ok((kind, path, name))
     }
 
@@ -427,6 +536,7 @@ impl Server {
             }
             (_, "mirror.json" | "reverse.json") => self.mirrors.take_in(&open()?),
             (_, "drill.json") => self.drills.read(name),
+            (_, "scrub.json") => open()?.read_scrub(),
             (_, "schedules.json") => open()?.schedules.read(),
             (_, "hooks.json") => open()?.hooks.read(),
             (_, "governor.json") => open()?.governor.read(),

@@ -5,6 +5,7 @@
 //! DIR/control.sock               the API; mode 0600
 //! DIR/handover.sock              files that the command line hands over for image dumps and restores; mode 0600
 //! DIR/nbd.sock                   NBD, always there
+//! DIR/reserve                    room for a start on a full file system
 //! DIR/identity.pem               key and certificate
 //! DIR/peers.json                 invitations and pinned peers
 //! DIR/mounts.json                what is mounted where, to be mounted again
@@ -34,17 +35,25 @@
 //! ....json.damaged               one that could not be read and was set aside
 //! ```
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+use cairn_frontend_nbd::{Address, ListenError, Listener};
+
+pub(crate) mod guard;
 
 use crate::error::ServerError;
 use crate::mounts;
 use crate::state;
 use crate::token::random_bytes;
+
+/// Room for what a start can't do without, given up by one that finds a full file system.
+const RESERVE: &str = "reserve";
+const RESERVE_BYTES: usize = 64 << 10;
 
 /// Bytes that a path in a unix socket address has (`sun_path` without its final zero).
 const MAX_SOCKET_PATH: usize = 107;
@@ -68,8 +77,7 @@ pub(crate) struct DataDir {
 impl DataDir {
     /// Makes the directory if there is none (for the owner alone), and takes its lock.
     pub(crate) fn open(path: &Path) -> Result<Self, ServerError> {
-        let make = |path: &Path| DirBuilder::new().recursive(true).mode(0o700).create(path);
-        make(path).map_err(ServerError::path("create", path))?;
+        guard::make_folder(path).map_err(ServerError::path("create", path))?;
         let path = path.canonicalize().map_err(ServerError::path("open", path))?;
         let lock_path = path.join("lock");
         let lock = OpenOptions::new()
@@ -104,8 +112,9 @@ impl DataDir {
                 }
             }
         }
+        guard::close(&path)?;
         let volumes = path.join("volumes");
-        make(&volumes).map_err(ServerError::path("create", &volumes))?;
+        guard::make_folder(&volumes).map_err(ServerError::path("create", &volumes))?;
         Ok(Self { path, _lock: lock })
     }
 
@@ -148,24 +157,70 @@ impl DataDir {
         self.listen_private("handover.sock")
     }
 
-    /// Listens on a socket for the owner alone. It is never there with a mode that lets others in: it is made in a folder
-    /// that only the owner can enter, and then moved to its place. An old one is a dead server's, as the lock is ours.
+    /// Listens on a socket for the owner alone. Others can't reach it before it has its mode, as the directory lets nobody else in. It is made under another name and moved to its place, which takes
+    /// nothing of a full file system but an entry of the directory. An old one is a dead server's, as the lock is ours.
     fn listen_private(&self, name: &str) -> Result<(UnixListener, PathBuf), ServerError> {
         let place = self.socket(name)?;
-        let nursery = self.path.join(".sock");
-        let born = nursery.join("born.sock");
+        let born = self.path.join(format!(".{name}"));
         let listen = || -> io::Result<UnixListener> {
-            let _ = fs::remove_dir_all(&nursery);
-            DirBuilder::new().mode(0o700).create(&nursery)?;
+            // Versions before this one made it in a folder.
+            let _ = fs::remove_dir_all(self.path.join(".sock"));
+            let _ = fs::remove_file(&born);
             let listener = UnixListener::bind(&born)?;
             fs::set_permissions(&born, Permissions::from_mode(0o600))?;
             fs::rename(&born, &place)?;
-            fs::remove_dir(&nursery)?;
             Ok(listener)
         };
-        let listener = listen()
-            .map_err(|source| ServerError::Listen { address: format!("unix:{}", place.display()), source })?;
+        let listener = self.with_reserve(listen).map_err(|source| match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                ServerError::NoRoomForSocket { path: self.path.clone() }
+            }
+            _ => ServerError::Listen { address: format!("unix:{}", place.display()), source },
+        })?;
         Ok((listener, place))
+    }
+
+    /// Does what a start can't do without. Where the file system is full the room that is kept for that is given up, and it is done again.
+    pub(crate) fn with_reserve<T>(&self, act: impl Fn() -> io::Result<T>) -> io::Result<T> {
+        match act() {
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) =>
+            {
+                fs::remove_file(self.path.join(RESERVE)).map_err(|_| error)?;
+                tracing::warn!(path = %self.path.display(), "its file system is full: the room that is kept for a start is given up");
+                act()
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Keeps room for the next start on a full file system, as far as there is any now.
+    pub(crate) fn keep_reserve(&self) {
+        let path = self.path.join(RESERVE);
+        if path.exists() {
+            return;
+        }
+        if let Err(error) = state::replace(&path, &vec![0xff; RESERVE_BYTES]) {
+            tracing::warn!(path = %path.display(), %error, "no room is kept for a start on a full file system");
+        }
+    }
+
+    /// Listens on the NBD socket, which is for the owner alone as well.
+    pub(crate) fn listen_nbd(&self, place: &Path) -> Result<Listener, ServerError> {
+        let address = Address::Unix(place.to_owned());
+        let listen = || match Listener::bind(&address) {
+            Err(ListenError::Failed { source, .. }) => Err(source),
+            outcome => Ok(outcome),
+        };
+        let listener = self.with_reserve(listen).map_err(|source| match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                ServerError::NoRoomForSocket { path: self.path.clone() }
+            }
+            _ => ListenError::Failed { address: address.clone(), source }.into(),
+        })??;
+        fs::set_permissions(place, Permissions::from_mode(0o600))
+            .map_err(ServerError::path("set the mode of", place))?;
+        Ok(listener)
     }
 
     /// The bearer token of the API over TCP, made at first use.

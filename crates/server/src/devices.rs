@@ -24,6 +24,7 @@ use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 
 use crate::api::{self, ErrorKind};
+use crate::data_dir::guard;
 use crate::error::ServerError;
 use crate::names;
 use crate::seen::Seen;
@@ -44,7 +45,7 @@ mod waiting;
 
 use place::Place;
 use place::create_store_file;
-pub(crate) use place::{open_store_file, refuse_store_file, take_store_file};
+pub(crate) use place::{open_store_file, refuse_store_file, take_file, take_store_file};
 
 /// How long the background thread of a device rests when there was nothing to do.
 const REST: Duration = Duration::from_millis(50);
@@ -94,6 +95,9 @@ pub(crate) struct Document {
     /// Why the last release stopped in the middle.
     #[serde(default)]
     release_stopped: Option<String>,
+    /// The origin is opened though other programs have it: the word of its owner.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    in_use: bool,
     /// Nothing of it is known, as no document of it can be read: any LUN may be its origin or hold its history.
     #[serde(skip)]
     unknown: bool,
@@ -114,6 +118,7 @@ impl Document {
             adopting: false,
             origin_made_bytes: None,
             releasing: false,
+            in_use: false,
             release_stopped: None,
             unknown: true,
         }
@@ -215,7 +220,7 @@ impl Devices {
         clock: Arc<dyn Clock>,
         volumes: Arc<Volumes>,
     ) -> Result<Self, ServerError> {
-        fs::create_dir_all(&dir).map_err(ServerError::path("create", &dir))?;
+        guard::make_folder(&dir).map_err(ServerError::path("create", &dir))?;
         let (turns, claimed, entries) = (Turns::default(), Mutex::default(), RwLock::default());
         let devices = Self { dir, clock, volumes, turns, claimed, entries };
         let mut names = Vec::new();
@@ -337,7 +342,7 @@ impl Devices {
 
     /// Opens a device, its views and its clones, and gives it a thread.
     fn start(&self, name: &str, document: &Document) -> Result<Entry, ServerError> {
-        let origin = self.open_origin(&document.origin)?;
+        let origin = self.open_origin(&document.origin, document.in_use)?;
         let Some(history) = &document.history else { return Ok(Entry::Plain(document.clone(), origin)) };
         let store = self.open_store(history)?;
         let mut document = document.clone();
@@ -578,6 +583,7 @@ impl OpenDevice {
             origin_made_bytes: None,
             releasing: false,
             release_stopped: None,
+            in_use: false,
             unknown: false,
         };
         Arc::new(Self {

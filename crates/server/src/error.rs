@@ -159,6 +159,44 @@ pub enum ServerError {
         /// The mirror.
         volume: String,
     },
+    /// What is below a volume has no room.
+    #[error("{volume} takes no writes: its file system ({place}, {free} free) is full")]
+    HostFull {
+        /// The volume.
+        volume: String,
+        /// Where the file system is.
+        place: String,
+        /// What it has left.
+        free: cairn_base::ByteSize,
+    },
+    /// Something in the data directory belongs to somebody who is not the server's user.
+    #[error("{} belongs to user {owner}, and the server runs as user {user}: it could have the server read and write any file", path.display())]
+    ForeignState {
+        /// The file or folder.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// The server's user.
+        user: u32,
+    },
+    /// The data directory has no room for a socket.
+    #[error("the file system of {} is full: the server can't make its socket", path.display())]
+    NoRoomForSocket {
+        /// The data directory.
+        path: PathBuf,
+    },
+    /// A state file that could not be read is gone.
+    #[error("{} is gone, and what it said is not known: it could not be read before", path.display())]
+    StateGone {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A state file that could not be read can be read again.
+    #[error("{} can be read again, and is not taken in yet", path.display())]
+    StateNotTaken {
+        /// The file.
+        path: PathBuf,
+    },
     /// Another process has the data directory.
     #[error("another server runs on {}", path.display())]
     DataDirBusy {

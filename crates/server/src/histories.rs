@@ -77,44 +77,6 @@ impl Server {
         self.opening(name, || self.volumes.discard_history(name, request.dry_run))
     }
 
-    /// Opens a volume again that is read-only since its history was full beneath its floor, now that its window is another one. Its clients connect again.
-    pub(crate) fn open_anew(&self, name: &str) -> Result<(), ServerError> {
-        let _still = self.mounts.keep_still(name);
-        let stays = |why, next| {
-            let (volume, kind) = (name.to_owned(), ErrorKind::Busy);
-            Err(ServerError::OverHistory { volume, kind, why, next })
-        };
-        if self.mounts.refuse_if_mounted(name, |volume, _| volume == name).is_err()
-            || self.mounts.refuse_if_left(name).is_err()
-        {
-            return stays(
-                "its window is changed, and it stays read-only as long as it is mounted, or programs have files of it open",
-                "end those, unmount it with `cairn unmount DIR` (`cairn mount list` has it), and give the same command again",
-            );
-        }
-        if self.devices.refuse_adopted(name, None).is_err() || self.volumes.refuse_if_cloned(name).is_err() {
-            return stays(
-                "its window is changed, and it stays read-only, as clones of it (`cairn clone list`) or devices on LUNs of it (`cairn device list`) are open on it",
-                "restart the server; or delete or release those, and give the same command again",
-            );
-        }
-        let mine = |export: &ExportName<'_>| export.volume == name;
-        let before = self.volumes.get(name)?;
-        let ended = self.close_sessions(mine)?;
-        let outcome = self.mirrors.alone(name, || self.volumes.open_anew(name));
-        let ended = ended + self.close_sessions_before(&before);
-        let open = outcome?;
-        if open.is_destination() {
-            open.mark_image();
-        }
-        tracing::warn!(
-            volume = name,
-            ended,
-            "a volume that was read-only for want of room in its history is open again"
-        );
-        Ok(())
-    }
-
     /// Ends the sessions of those that came back while a volume was closed and opened anew, also where that failed: what they have is the volume as it was opened `before`, which answers nothing any
     /// more, and no client looks for another one as long as its connection is well.
     pub(crate) fn close_sessions_before(&self, before: &Arc<OpenVolume>) -> usize {

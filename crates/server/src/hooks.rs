@@ -20,6 +20,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde::{Deserialize, Serialize};
 
 use crate::api;
+use crate::data_dir::guard;
 use crate::error::ServerError;
 use crate::server::Server;
 use crate::state::{self, Unread};
@@ -303,7 +304,12 @@ fn start(volume: &str, which: &str, run: &str, text: &str) -> std::io::Result<(C
     let (reader, writer) = std::io::pipe()?;
     let said = Said::read(reader)?;
     let mut command = Command::new("/bin/sh");
-    command.arg("-c").arg(text).env("CAIRN_VOLUME", volume).env("CAIRN_HOOK", which).env(RUN, run);
+    command
+        .arg("-c")
+        .arg(guard::shell_text(text))
+        .env("CAIRN_VOLUME", volume)
+        .env("CAIRN_HOOK", which)
+        .env(RUN, run);
     command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer).process_group(0);
     // This side's ends of the pipe go with `command`.
     Ok((command.spawn()?, said))

@@ -186,6 +186,22 @@ impl Scrape {
             of_each(|v| fact(v.latched.is_some())),
         )?;
         page.gauges(
+            "volume_lacks_room",
+            "Whether it takes no writes until the file system or history below it has room",
+            of_each(|v| fact(v.lacks_room)),
+        )?;
+        let hosts = || shown.iter().filter_map(|volume| Some((&volume.name, volume.host.as_ref()?)));
+        page.gauges(
+            "volume_host_free_bytes",
+            "Free on the file system of its files",
+            hosts().map(|(name, host)| (of("volume", name), host.free_bytes as f64)),
+        )?;
+        page.gauges(
+            "volume_host_unwritten_bytes",
+            "What its sparse files may still take of their file system",
+            hosts().map(|(name, host)| (of("volume", name), host.unwritten_bytes as f64)),
+        )?;
+        page.gauges(
             "volume_changed_timestamp_seconds",
             "When its content last changed, as of the last consistency point",
             of_each(|v| v.changed.0 as f64 / 1e9),

@@ -1,7 +1,9 @@
 //! The server: its parts, how they start and end, and what it looks like at a glance.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, Permissions};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,8 +21,8 @@ use crate::api;
 use crate::budgets::Budgets;
 use crate::changed::LastAnswer;
 use crate::config::{Address, Config, check_reachable};
-use crate::damaged;
-use crate::data_dir::DataDir;
+use crate::damaged::{self, Unknown};
+use crate::data_dir::{DataDir, guard};
 use crate::devices::Devices;
 use crate::drills::Drills;
 use crate::error::ServerError;
@@ -87,10 +89,13 @@ pub(crate) struct Server {
     advertise: Option<String>,
     started: Duration,
     data: DataDir,
+    /// State files that could not be read, and were not taken in or given up since.
+    pub(crate) unknown: Unknown,
 }
 
 /// Runs a server until SIGTERM or SIGINT; `ready` is called once it serves.
 pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), ServerError> {
+    guard::set_umask();
     let budgets = Budgets::of_this_process();
     let data = DataDir::open(&config.data)?;
     let here = data.path().to_owned();
@@ -116,12 +121,18 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         _ => None,
     };
     let nbd_socket = data.nbd_socket()?;
-    let mut nbd = vec![Listener::bind(&NbdAddress::Unix(nbd_socket.clone()))?];
+    let mut nbd = vec![data.listen_nbd(&nbd_socket)?];
     for address in &config.nbd {
         nbd.extend(match address {
             Address::Off => None,
             Address::Tcp(address) => Some(Listener::bind(&NbdAddress::Tcp(address.clone()))?),
-            Address::Unix(path) => Some(Listener::bind(&NbdAddress::Unix(path.clone()))?),
+            Address::Unix(path) => {
+                let listener = Listener::bind(&NbdAddress::Unix(path.clone()))?;
+                // A socket that its owner has put somewhere is for those to whom the owner's umask gives it.
+                let mode = Permissions::from_mode(0o777 & !guard::umask_at_start());
+                fs::set_permissions(path, mode).map_err(ServerError::path("set the mode of", path))?;
+                Some(listener)
+            }
         });
     }
 
@@ -225,6 +236,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         http_addresses,
         mirror_address,
         advertise: config.advertise,
+        unknown: Unknown::of(data.path()),
         data,
     });
     // Not the server itself: it would never end.
@@ -268,6 +280,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     let watch = server.mounts.watch()?;
     let giving_back = GivingBack::start()?;
 
+    server.data.keep_reserve();
     ready(&server.status());
     notify::tell("READY=1");
     let watchdog = Watchdog::start(control_path.clone(), server.nbd_socket.clone(), server.volumes.clone())?;

@@ -197,9 +197,13 @@ fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
 fn write_beside(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let beside = path.with_extension("new");
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&beside, path)
+    let written =
+        file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&beside, path));
+    if written.is_err() {
+        // It would take room of a file system that is full.
+        let _ = fs::remove_file(&beside);
+    }
+    written
 }
 
 /// Makes the entries of the directory that holds `path` durable.

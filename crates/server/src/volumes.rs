@@ -20,6 +20,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{self, ErrorKind};
 use crate::background;
+use crate::data_dir::guard;
+use crate::devices::take_file;
 use crate::error::ServerError;
 use crate::governor::Governor;
 use crate::hooks::Hooks;
@@ -38,6 +40,7 @@ mod clones;
 mod deleting;
 mod fence;
 mod history;
+mod host;
 mod log;
 mod lost;
 mod making;
@@ -56,6 +59,7 @@ pub(crate) use clones::CloneOf;
 use deleting::{is_left, remove_left};
 use fence::Fence;
 use history::{Beneath, Given, Under};
+use host::HostRoom;
 use log::LogFile;
 use making::Making;
 use places::Paths;
@@ -92,8 +96,8 @@ pub(crate) struct OpenVolume {
     /// What remembers, between it and its devices.
     under: Option<Under>,
     writing_out: Arc<WritingOut>,
-    /// It was found read-only for want of room in its history, of which the floor may be another one since.
-    was_full: AtomicBool,
+    /// The file system of its files.
+    host: HostRoom,
     /// What it gives no number below of.
     numbers: Numbers,
     /// What it is a clone of. That snapshot stays in it.
@@ -323,12 +327,7 @@ impl Volumes {
 
     fn document(&self, name: &str) -> Result<Document, ServerError> {
         let path = self.folder(name).join("volume.json");
-        let missing = || ServerError::Path {
-            action: "read",
-            path: path.clone(),
-            source: std::io::ErrorKind::NotFound.into(),
-        };
-        state::load(&path)?.ok_or_else(missing)
+        state::load(&path)?.ok_or_else(|| ServerError::StateGone { path: path.clone() })
     }
 
     /// Writes down where a volume is and what it is made of, twice: the copy beside the document, which may be gone back to, says the same.
@@ -401,7 +400,7 @@ impl Volumes {
             fence,
             under: parts.under,
             writing_out: Arc::default(),
-            was_full: AtomicBool::new(false),
+            host: HostRoom::default(),
             numbers: parts.numbers,
             rehearsal,
             file_paths: Paths::default(),
@@ -417,7 +416,12 @@ impl Volumes {
             threads: Mutex::new(Vec::new()),
             rounds: Mutex::default(),
         });
-        let background = open.clone().work("volume", |volume| volume.background(PATIENCE))?;
+        open.look_at_host();
+        let looks = Arc::downgrade(&open);
+        let background = open.clone().work("volume", move |volume| {
+            looks.upgrade().iter().for_each(|open| open.look_at_host());
+            volume.background(PATIENCE)
+        })?;
         open.threads.lock().push(background);
         for _ in 0..WRITE_BACK_THREADS {
             let write_back = open.clone().work("write", |volume| volume.write_back(PATIENCE))?;
@@ -489,13 +493,12 @@ impl Volumes {
         for open in self.all() {
             problems.extend(open.hooks.problem(&open.name));
             if let Some(source) = open.volume.status().latched {
-                problems.push(open.problem_of_full_history(&source).unwrap_or_else(|| {
-                    // What it failed with is mended, and the server started anew: only then it takes writes again.
-                    let error = ServerError::volume(&open.name)(VolumeError::of_latched(source));
-                    let (message, next) = (error.to_string(), error.next());
-                    api::Problem { subject: open.name.clone(), message, next }
-                }));
+                // What it failed with is mended, and the server started anew: only then it takes writes again.
+                let error = ServerError::volume(&open.name)(VolumeError::of_latched(source));
+                let (message, next) = (error.to_string(), error.next());
+                problems.push(api::Problem { subject: open.name.clone(), message, next });
             }
+            problems.extend(open.host_problem());
             problems.extend(open.log_problem());
             problems.extend(open.history_problems());
             problems.extend(open.rehearsal_problem());
@@ -532,6 +535,7 @@ impl Volumes {
                     history: None,
                     clone_of: None,
                     scrub: None,
+                    host: None,
                     problem,
                 });
             }
@@ -559,7 +563,9 @@ impl Volumes {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         };
-        clear().and_then(|()| fs::create_dir(&nursery)).map_err(ServerError::path("create", &nursery))?;
+        clear()
+            .and_then(|()| guard::make_new_folder(&nursery))
+            .map_err(ServerError::path("create", &nursery))?;
         let mut stores = Vec::new();
         let made = self.make(new, &nursery, &mut stores).and_then(|mut parts| {
             fs::rename(&nursery, &folder)
@@ -612,7 +618,7 @@ impl Volumes {
         let mut parts = Vec::new();
         for path in devices {
             refuse_relative("the path of a device", Path::new(path))?;
-            let device = FileDevice::open(path, FileOptions::default())?;
+            let device = take_file(Path::new(path), FileOptions::default())?;
             // Once it is locked: nobody else gets it from here on.
             self.refuse_if_claimed(Path::new(path))?;
             refuse_if_not_empty(&device, Path::new(path))?;
@@ -814,9 +820,11 @@ impl OpenVolume {
             history: self.under.as_ref().map(Under::place),
             clone_of: self.clone_of.as_ref().map(CloneOf::shown),
             scrub: Some(self.show_scrub()),
+            host: self.host_room(),
             problem: status
                 .latched
                 .map(|error| error.to_string())
+                .or_else(|| status.lacks_room.then(|| self.no_room_below().to_string()))
                 .or_else(|| self.log_problem().map(|problem| problem.message)),
         }
     }

@@ -164,7 +164,11 @@ impl Volume {
             state.check_writable()?;
             state.settle_releases();
             let cost = state.cost_of_change(&change, &change.by_file());
-            if state.rolling_back || !self.has_memory_for_change(&state) || !state.may_take(cost) {
+            if state.rolling_back
+                || state.lacks_room.is_some()
+                || !self.has_memory_for_change(&state)
+                || !state.may_take(cost)
+            {
                 return Ok(false);
             }
             if change.head.is_some_and(|Head(head)| head != state.heads) {

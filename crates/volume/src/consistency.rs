@@ -15,10 +15,10 @@ use std::sync::atomic::Ordering;
 
 use crate::locks::MutexGuard;
 use cairn_base::{FileId, Generation, SnapshotId, Timestamp, Vbn};
+use cairn_device::Operation;
 use cairn_format::layout::{BITS_PER_MAP_BLOCK, SUPERBLOCK_A, SUPERBLOCK_B};
 use cairn_format::{
-    BlockPointer, Cursor, INODES_PER_BLOCK, Inode, LogTail, Root, SnapshotEntry, Superblock, TableRef,
-    TreeRef,
+    BlockPointer, Cursor, INODES_PER_BLOCK, Inode, LogTail, Root, SnapshotEntry, Superblock, TreeRef,
 };
 
 use crate::compare::{ACTIVE_MAP, INODE_FILE, Maps};
@@ -28,8 +28,9 @@ use crate::limits::{PLACE_BLOCKS, SNAPSHOTS_MAX};
 use crate::open::{map_blocks, write_slot};
 use crate::overlay::{FileOverlay, Overlay};
 use crate::release::Reader;
+use crate::room::{Left, Sealed};
 use crate::since::MapError;
-use crate::snapshots::check_name;
+use crate::snapshots::{check_deletion, check_name};
 use crate::space::{Space, add_destination_areas, grow_layout};
 use crate::state::{Committed, Frozen, State};
 use crate::store::pairs;
@@ -104,7 +105,7 @@ impl Rider {
     }
 
     /// Snapshots that are deleted along with it.
-    fn deletes(&self) -> &[SnapshotId] {
+    pub(crate) fn deletes(&self) -> &[SnapshotId] {
         match self {
             Rider::Delete(ids) | Rider::LetGo(ids) => ids,
             Rider::Step(step) => &step.over,
@@ -124,7 +125,7 @@ pub(crate) struct Done {
 }
 
 /// Blocks that only a deleted snapshot held, by snapshot.
-type Exclusive = Vec<(SnapshotId, Vec<Vbn>)>;
+pub(crate) type Exclusive = Vec<(SnapshotId, Vec<Vbn>)>;
 
 /// Changes wait while it lives.
 pub(crate) struct Waiting<'a>(&'a Volume);
@@ -137,7 +138,7 @@ impl Drop for Waiting<'_> {
 }
 
 /// A generation that left the open state.
-struct FrozenPart {
+pub(crate) struct FrozenPart {
     overlay: Arc<Overlay>,
     order: u64,
     tail: LogTail,
@@ -159,16 +160,12 @@ impl Volume {
         commit: &mut MutexGuard<'_, Commit>,
         rider: Rider,
     ) -> Result<Done, VolumeError> {
+        self.take_label_room(commit)?;
+        self.finish_left(commit)?;
         self.refuse_early(commit, &rider)?;
-        let outcome = self.commit_locked(commit, rider);
-        if let Err(reason) = &outcome {
-            let mut state = self.state.lock();
-            // Whatever fails from the freeze on must not be tried again as if nothing had happened. Without changes to freeze a
-            // snapshot's table and the superblock are written all the same, and the device may have failed there.
-            if state.frozen.is_some() || matches!(reason, VolumeError::Device(_)) {
-                state.latch(reason);
-            }
-            self.settled.notify_all();
+        let outcome = self.commit_or_wait(commit, rider);
+        if outcome.is_ok() {
+            self.state.lock().note_room();
         }
         outcome
     }
@@ -179,7 +176,7 @@ impl Volume {
         id: SnapshotId,
         name: impl Fn(Generation) -> String,
     ) -> Result<Done, VolumeError> {
-        let mut commit = self.commit.lock();
+        let mut commit = self.commit_turn()?;
         self.check_rider(&commit, &Rider::Rollback(id))?;
         // A snapshot that can't be read is refused here, before anything is frozen. Its map as well: no later consistency point would do without it.
         self.stale_since_maps(id)?;
@@ -226,13 +223,13 @@ impl Volume {
         Ok(())
     }
 
-    fn commit_locked(
+    pub(crate) fn commit_locked(
         self: &Arc<Self>,
         commit: &mut MutexGuard<'_, Commit>,
         rider: Rider,
     ) -> Result<Done, VolumeError> {
         let began = self.clock.now();
-        let frozen = self.freeze(&rider, began)?;
+        let frozen = self.freeze(commit, &rider, began)?;
         if let Some(vbn) = self.state.lock().contradiction {
             return Err(VolumeError::MapContradicts { vbn });
         }
@@ -275,23 +272,26 @@ impl Volume {
         if frozen.is_none() && matches!(rider, Rider::None) {
             return Ok(done);
         }
+        let mut operations = Vec::new();
         if let Some(table) = &table {
             superblock.snapshots = table.table.clone();
-            self.store.run(table.writes.operations(&commit.label))?;
+            operations = table.writes.operations(&commit.label);
         }
-        self.store.device().flush()?;
-        self.write_superblock(&superblock)?;
+        operations.push(Operation::flush());
+        if let Err(error) = self.store.run(operations) {
+            let error = error.of_room();
+            if let (VolumeError::NoRoomBelow, Some(table)) = (&error, &table) {
+                commit.label.release(&table.writes.addresses());
+            }
+            return Err(error);
+        }
         drop(before);
         if drops_changes && let Some(part) = &frozen {
             unheld.extend(placed_blocks(&part.overlay));
         }
-        self.install(commit, superblock, frozen, table, exclusive, unheld);
-        if !gathered.removed.is_empty() {
-            self.state.lock().removed.append(&mut gathered.removed);
-            self.work.notify_one();
-        }
-        self.store.forget_nodes(&gathered.replaced);
-        self.sort_releases();
+        let Gathered { removed, replaced, .. } = gathered;
+        let sealed = Sealed { superblock, frozen, table, exclusive, unheld, removed, replaced };
+        self.seal(commit, sealed, matches!(rider, Rider::None))?;
         Ok(done)
     }
 
@@ -345,9 +345,18 @@ impl Volume {
     }
 
     /// Ends the open generation; `None` when it has no changes (unless the rider changes the trees).
-    fn freeze(&self, rider: &Rider, began: Timestamp) -> Result<Option<FrozenPart>, VolumeError> {
-        let mut state = self.state.lock();
+    fn freeze(
+        &self,
+        commit: &mut Commit,
+        rider: &Rider,
+        began: Timestamp,
+    ) -> Result<Option<FrozenPart>, VolumeError> {
+        let state = self.state.lock();
         state.check_open()?;
+        if let Some(left) = commit.left.clone() {
+            return self.drain(state, left).map(Some);
+        }
+        let mut state = state;
         while state.compounds > 0 {
             state.freezing = true;
             self.settled.wait(&mut state);
@@ -372,10 +381,19 @@ impl Volume {
         state.frozen = Some(Frozen::Draining(Box::new(frozen)));
         state.note_first_change(generation);
         state.changed_since = None;
-        let (order, tail) = (state.order, log.mark());
+        let left = Left { generation, order: state.order, tail: log.mark() };
+        commit.left = Some(left.clone());
         drop(log);
         self.settled.notify_all();
-        // Drain.
+        self.drain(state, left).map(Some)
+    }
+
+    /// Has all blocks of the frozen generation at their places.
+    fn drain<'a>(&'a self, mut state: MutexGuard<'a, State>, left: Left) -> Result<FrozenPart, VolumeError> {
+        let Left { generation, order, tail } = left;
+        if let Some(Frozen::Settled(overlay)) = &state.frozen {
+            return Ok(FrozenPart { overlay: overlay.clone(), order, tail });
+        }
         loop {
             let unplaced = state.overlay_mut(generation).map_or((0, 0), |o| (o.unplaced, o.flights.len()));
             if let Some(reason) = &state.latched {
@@ -397,7 +415,7 @@ impl Volume {
         state.frozen_unlogged = overlay.take_unlogged(u64::MAX);
         let overlay: Arc<Overlay> = Arc::from(overlay);
         state.frozen = Some(Frozen::Settled(overlay.clone()));
-        Ok(Some(FrozenPart { overlay, order, tail }))
+        Ok(FrozenPart { overlay, order, tail })
     }
 
     pub(crate) fn allocate(&self, count: usize) -> Result<Vec<Vbn>, VolumeError> {
@@ -407,6 +425,7 @@ impl Volume {
             if !state.used.allocate(count, &mut taken) {
                 return Err(VolumeError::NoSpace);
             }
+            state.taken.extend(&taken);
         }
         Ok(taken)
     }
@@ -554,7 +573,10 @@ impl Volume {
     pub(crate) fn ungather(&self, gathered: &mut Gathered, mark: &Mark) {
         let taken = gathered.forget_after(mark);
         let mut state = self.state.lock();
-        taken.into_iter().for_each(|vbn| state.used.clear(vbn));
+        for vbn in taken {
+            state.taken.remove(&vbn);
+            state.used.clear(vbn);
+        }
     }
 
     /// One attempt at [`Volume::close_trees`], without the since maps of some relationships. Every place must be known before the content of inode file and active map is, as the map describes its
@@ -719,7 +741,7 @@ impl Volume {
         writes.sort_unstable_by_key(|(vbn, _)| *vbn);
         for chunk in writes.chunks(PLACE_BLOCKS) {
             self.store.fresh().note(pairs(chunk));
-            self.store.run(self.store.write_home(pairs(chunk)))?;
+            self.store.run(self.store.write_home(pairs(chunk))).map_err(VolumeError::of_room)?;
         }
         Ok(())
     }
@@ -891,15 +913,11 @@ impl Volume {
         Ok(())
     }
 
-    fn install(
-        &self,
-        commit: &mut Commit,
-        superblock: Superblock,
-        frozen: Option<FrozenPart>,
-        table: Option<PreparedTable>,
-        exclusive: Exclusive,
-        unheld: Vec<BlockPointer>,
-    ) {
+    pub(crate) fn install(&self, commit: &mut Commit, sealed: Sealed) {
+        let Sealed { superblock, frozen, table, exclusive, unheld, .. } = sealed;
+        if frozen.is_some() {
+            commit.left = None;
+        }
         if commit.superblock.layout != superblock.layout {
             self.store.set_space(Space::new(&superblock.layout));
         }
@@ -971,25 +989,6 @@ fn regions_of<'a>(vbns: impl Iterator<Item = &'a Vbn>) -> BTreeSet<u64> {
 pub(crate) fn bit(vbn: Vbn) -> (usize, u8) {
     let within = vbn.0 % BITS_PER_MAP_BLOCK;
     ((within / 8) as usize, 1 << (within % 8))
-}
-
-/// Refuses the deletion of what must stay, and one for which the label area has no room.
-fn check_deletion(state: &State, commit: &Commit, rider: &Rider) -> Result<(), VolumeError> {
-    // A mirror's own hold does not keep its snapshots from it.
-    let heeds_hold = !matches!(rider, Rider::Step(_) | Rider::LetGo(_));
-    for id in rider.deletes() {
-        let entry = state.snapshots.get(*id).ok_or(VolumeError::NoSuchSnapshot(*id))?;
-        if entry.held && heeds_hold {
-            return Err(VolumeError::Held(*id));
-        }
-        if state.kept.contains_key(id) {
-            return Err(VolumeError::Cloned(*id));
-        }
-    }
-    let touched: BTreeSet<usize> =
-        rider.deletes().iter().flat_map(|id| state.snapshots.touched_by_removal(*id)).collect();
-    let room = touched.len() + TableRef::INDEXES_MAX <= commit.label.free();
-    if room { Ok(()) } else { Err(VolumeError::TableFull) }
 }
 
 /// The root directory's file id is fixed; nothing else may take it.

@@ -222,6 +222,12 @@ pub enum VolumeError {
     /// No block is free.
     #[error("the volume is full: delete snapshots or LUNs, trim, or grow it with `cairn volume grow`")]
     NoSpace,
+    /// What is below the volume (a file system of a sparse file, a history) has no room for a write. Nothing else suffers: what was taken stays in memory, and is
+    /// written once there is room.
+    #[error(
+        "what the volume lies on has no room left: what waits in memory is written once there is some, and no other write is taken until then"
+    )]
+    NoRoomBelow,
     /// The snapshot table or the redirect map is full.
     #[error("the label area has no room for another entry: delete snapshots that are no longer needed")]
     TableFull,
@@ -290,6 +296,16 @@ impl VolumeError {
         }
     }
 
+    /// A device below has no room for a write. The device has not failed: the same write may succeed later.
+    pub(crate) fn is_room(&self) -> bool {
+        matches!(self, VolumeError::NoRoomBelow | VolumeError::Device(DeviceError::NoSpace { .. }))
+    }
+
+    /// The same error, with a lack of room below told as that.
+    pub(crate) fn of_room(self) -> Self {
+        if self.is_room() { VolumeError::NoRoomBelow } else { self }
+    }
+
     /// A block is not what it should be, or can't be read, on a device that answers otherwise.
     pub fn is_of_a_block(&self) -> bool {
         match self {
@@ -303,9 +319,10 @@ impl VolumeError {
     pub fn to_device(&self, offset: u64, length: u64) -> DeviceError {
         match self {
             VolumeError::Device(error) => error.clone(),
-            VolumeError::NoSpace | VolumeError::TableFull | VolumeError::TooManySegments => {
-                DeviceError::NoSpace { offset, length }
-            }
+            VolumeError::NoSpace
+            | VolumeError::NoRoomBelow
+            | VolumeError::TableFull
+            | VolumeError::TooManySegments => DeviceError::NoSpace { offset, length },
             VolumeError::Damaged { .. } | VolumeError::Label(_) => DeviceError::Corrupt { offset, length },
             VolumeError::WrongRole(_) | VolumeError::Latched(_) | VolumeError::InodesLost(_) => {
                 DeviceError::ReadOnly

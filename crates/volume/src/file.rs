@@ -46,6 +46,9 @@ impl Compound<'_> {
         };
         let mut state = volume.state.lock();
         state.check_writable()?;
+        if state.lacks_room.is_some() {
+            return Err(VolumeError::NoRoomBelow);
+        }
         state.settle_releases();
         if !state.has_room(8) {
             return Err(VolumeError::NoSpace);
@@ -141,7 +144,7 @@ impl Volume {
                 match self.free_part(&compound, file, room) {
                     Ok(blocks) => room = room.saturating_sub(blocks.max(REMOVE_FILE_COST)),
                     // Somebody else took the last room: later.
-                    Err(VolumeError::NoSpace) => break,
+                    Err(VolumeError::NoSpace | VolumeError::NoRoomBelow) => break,
                     Err(reason) => {
                         // What is below a node that can't be read is not known. The file's blocks stay in use, and everything else goes on.
                         tracing::error!(%file, %reason, "a removed file has a damaged node; its space is not freed until that is repaired, or all else is looked through");

@@ -115,6 +115,9 @@ pub(crate) struct LogWriter {
     next: Option<LogArea>,
     /// Its device failed: no record is written any more.
     failed: Option<DeviceError>,
+    /// Where records of a flush may stand whose data found no room, in blocks of the log. Nobody was told that they are durable. They are erased before the next record is written: one of another
+    /// length may start elsewhere, and replay would find these instead.
+    spoiled: Vec<u64>,
     /// Blocks ever passed by the head and by the tail; their difference is what is in use.
     head: u64,
     tail: u64,
@@ -135,6 +138,8 @@ pub(crate) struct LogUse {
 /// Records that found room, as device operations.
 pub(crate) struct Appended {
     operations: Vec<Operation>,
+    /// Where each record is to stand, in blocks of the log.
+    positions: Vec<u64>,
     head: u64,
     next_sequence: u64,
 }
@@ -151,6 +156,7 @@ impl LogWriter {
             blocks,
             next: None,
             failed: None,
+            spoiled: Vec::new(),
             head: tail.position + passed,
             tail: tail.position,
             next_sequence: head.sequence,
@@ -198,11 +204,11 @@ impl LogWriter {
 
     /// Makes records of `parts`, which hold together if they are to be `whole`; `None` when they do not fit before the tail, or no record may be written now.
     pub(crate) fn append(&self, parts: &[(Generation, Vec<LogEntry>)], whole: bool) -> Option<Appended> {
-        if self.next.is_some() || self.failed.is_some() {
+        if self.next.is_some() || self.failed.is_some() || !self.spoiled.is_empty() {
             return None;
         }
-        let mut appended =
-            Appended { operations: Vec::new(), head: self.head, next_sequence: self.next_sequence };
+        let (head, next_sequence) = (self.head, self.next_sequence);
+        let mut appended = Appended { operations: Vec::new(), positions: Vec::new(), head, next_sequence };
         let chunks: Vec<_> = parts
             .iter()
             .flat_map(|(generation, entries)| chunks_of(entries).map(move |chunk| (*generation, chunk)))
@@ -236,6 +242,7 @@ impl LogWriter {
             let position = (appended.head + skipped) % self.blocks;
             let offset = (self.area.start + position) * BLOCK_SIZE as u64;
             appended.operations.push(Operation::write(offset, Segments::copy_of(&bytes)));
+            appended.positions.push(position);
             appended.head += skipped + blocks;
             appended.next_sequence += 1;
         }
@@ -246,21 +253,23 @@ impl LogWriter {
     /// log's own device failed, which the volume can do without.
     ///
     /// # Errors
-    /// The volume's device failed.
+    /// The volume's device failed. Where it has no room ([`VolumeError::NoRoomBelow`]) nothing is durable that was not before, and no record of it stays.
     pub(crate) fn write_out(
         &mut self,
         store: &Store,
         mut data: Vec<Operation>,
         appended: Option<Appended>,
     ) -> Result<bool, VolumeError> {
-        let Some(Appended { operations: mut records, head, next_sequence }) = appended else {
-            return store.run(data).map(|()| false);
+        let Some(Appended { operations: mut records, positions, head, next_sequence }) = appended else {
+            return store.run(data).map(|()| false).map_err(VolumeError::of_room);
         };
         match self.area.log_device().filter(|_| !records.is_empty()) {
             None => {
                 data.extend(records);
                 data.push(Operation::flush());
-                store.run(data)?;
+                if let Err(error) = store.run(data) {
+                    return Err(self.spoil(store, positions, error));
+                }
             }
             Some(device) => {
                 records.push(Operation::flush());
@@ -269,7 +278,9 @@ impl LogWriter {
                 let begun = device.begin(records);
                 let written = store.run(data);
                 let logged = begun.wait();
-                written?;
+                if let Err(error) = written {
+                    return Err(self.spoil(store, positions, error));
+                }
                 if let Err(error) = logged {
                     tracing::error!(%error, "the device of the intent log failed; the log goes to the volume's own device");
                     self.failed = Some(error);
@@ -283,6 +294,47 @@ impl LogWriter {
         self.durable_through = next_sequence - 1;
         self.show();
         Ok(true)
+    }
+
+    /// The data of a flush could not be written. Where that was for want of room its records, which may be there, go at once.
+    fn spoil(&mut self, store: &Store, positions: Vec<u64>, error: VolumeError) -> VolumeError {
+        if !error.is_room() {
+            return error;
+        }
+        self.spoiled.extend(positions);
+        self.erase_spoiled(store).err().unwrap_or(VolumeError::NoRoomBelow)
+    }
+
+    /// Erases what a flush without room may have left, durably.
+    ///
+    /// # Errors
+    /// [`VolumeError::NoRoomBelow`]: it is still there, and no record is written before it is gone. Any other: the volume's device failed.
+    pub(crate) fn erase_spoiled(&mut self, store: &Store) -> Result<(), VolumeError> {
+        if self.spoiled.is_empty() {
+            return Ok(());
+        }
+        let mut operations: Vec<Operation> = self
+            .area
+            .erasures(&self.spoiled)
+            .into_iter()
+            .map(|(offset, block)| Operation::write(offset, Segments::from(block)))
+            .collect();
+        operations.push(Operation::flush());
+        match self.area.log_device() {
+            None => store.run(operations).map_err(VolumeError::of_room)?,
+            Some(device) => {
+                // A log that fails is left, and nobody reads it again.
+                let erased = device.begin(operations).wait();
+                self.failed = self.failed.take().or(erased.err());
+            }
+        }
+        self.spoiled.clear();
+        Ok(())
+    }
+
+    /// The superblock that was to say where the log goes is not written: it stays where it is.
+    pub(crate) fn stay(&mut self) {
+        self.next = None;
     }
 
     /// A superblock is committed: everything before its tail can be overwritten, or the log is where it was to go.

@@ -47,6 +47,7 @@ mod region;
 mod release;
 mod repair;
 mod roles;
+mod room;
 mod scrub;
 mod since;
 mod slots;

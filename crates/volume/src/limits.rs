@@ -16,6 +16,8 @@ pub(crate) const WRITE_BACK_AT: u64 = 512;
 pub(crate) const PUNCH_BLOCKS: u64 = 1024;
 /// A change waits no longer than this for a consistency point.
 pub const CONSISTENCY_INTERVAL: Duration = Duration::from_secs(10);
+/// From one question whether there is room again below a volume that waits for some to the next.
+pub(crate) const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 /// Blocks of a removed file that one round of background work frees: 4 GiB, some 8,000 nodes.
 pub(crate) const REMOVE_BLOCKS: u64 = 1 << 20;
 /// What a removed file counts for in it at least: a round frees up to 1,024 small ones.

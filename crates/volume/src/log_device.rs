@@ -107,7 +107,7 @@ impl Volume {
     /// [`VolumeError::LogTooSmall`], [`VolumeError::NotEmpty`], [`VolumeError::LogTaken`] for a device that does not do, and
     /// [`VolumeError::LogDevice`] for one that fails: the log stays where it is.
     pub fn move_log(self: &Arc<Self>, target: &LogTarget) -> Result<(), VolumeError> {
-        let mut commit = self.commit.lock();
+        let mut commit = self.commit_turn()?;
         self.state.lock().check_open()?;
         let old = self.log.lock().area().clone();
         let main = self.store.device();
@@ -115,7 +115,7 @@ impl Volume {
             LogTarget::Internal if old.external_log().is_none() => return Ok(()),
             LogTarget::Internal => {
                 let area = LogArea::internal(&commit.superblock.layout);
-                area.zero(&**main)?;
+                area.zero(&**main).map_err(VolumeError::of_room)?;
                 area
             }
             LogTarget::Device { device, id } => {
@@ -136,8 +136,11 @@ impl Volume {
     pub(crate) fn leave_failed_log(self: &Arc<Self>) -> Result<(), VolumeError> {
         let moved = self.move_log(&LogTarget::Internal);
         let mut state = self.state.lock();
-        if let Err(reason @ VolumeError::Device(_)) = &moved {
-            state.latch(reason);
+        match &moved {
+            // The next flush tries it again.
+            Err(VolumeError::NoRoomBelow) => state.note_no_room(self.clock.monotonic()),
+            Err(reason @ VolumeError::Device(_)) => state.latch(reason),
+            _ => {}
         }
         moved?;
         state.log_left = true;

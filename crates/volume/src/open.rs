@@ -22,7 +22,7 @@ use crate::mend::{Mends, Unmended};
 use crate::overlay::Overlay;
 use crate::release::{Ended, Releases};
 use crate::since::SinceMap;
-use crate::space::{Space, device_blocks, fresh_layout};
+use crate::space::{Space, device_blocks, fresh_layout, label_bytes};
 use crate::state::{Committed, State};
 use crate::store::Store;
 use crate::table::{SnapshotTable, TableReader, load_redirects};
@@ -111,6 +111,8 @@ impl Volume {
         if first.is_ok() || second.is_ok() {
             return Err(VolumeError::NotEmpty);
         }
+        // Nothing that a consistency point or a flush writes of its own accord can lack room from here on.
+        device.allocate(0, label_bytes(&layout))?;
         // A log of an earlier life would be refused by its volume id; its blocks are zeroed all the same, so that check
         // never sees them.
         zero_ring(device, layout.log_start, layout.log_blocks)?;
@@ -258,6 +260,9 @@ impl Volume {
             lost_since: BTreeSet::new(),
             log_left: false,
             latched: None,
+            lacks_room: None,
+            room_failures: 0,
+            taken: HashSet::new(),
             looked_for_inodes: options.clock.monotonic(),
             closed: false,
             receiving: false,
@@ -286,6 +291,8 @@ impl Volume {
                 mends.push(vec![(address * BLOCK_SIZE as u64, slot_block(&superblock, address))]);
             }
         }
+        // A volume of an earlier version may lack it. Reading needs none.
+        let label_has_room = device.allocate(0, label_bytes(&superblock.layout)).is_ok();
         match mends.write(&*device) {
             Err(error @ DeviceError::NoSpace { .. }) => {
                 tracing::warn!(%error, "its device has no room for what has to be mended; the volume is opened, and that comes before its next change");
@@ -304,6 +311,9 @@ impl Volume {
                 label,
                 redirect_blocks,
                 redirect_runs_max: REDIRECT_RUNS_MAX,
+                label_has_room,
+                left: None,
+                sealed: None,
             }),
             log_use: log.shown(),
             log: Mutex::new(log),

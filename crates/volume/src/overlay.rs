@@ -467,6 +467,22 @@ impl Overlay {
         }
     }
 
+    /// The write of a block found no room: it waits for a place again, under its old order. True when the place that it had is free again; one that the slot has given up since
+    /// is among the abandoned.
+    pub(crate) fn put_back(&mut self, flight: Flight) -> bool {
+        let Flight { file, lba, order, block, pointer, keep } = flight;
+        let slot = self.files.get_mut(&file).and_then(|overlay| overlay.slots.get_mut(lba));
+        let Some(slot) = slot else { return false };
+        if !matches!(slot, Slot::InFlight { spot, .. } if spot.vbn == pointer.vbn) {
+            return false;
+        }
+        *slot = Slot::Unplaced { block, checksum: pointer.checksum, order, keep };
+        self.unplaced += 1;
+        let at = self.queue.partition_point(|waiting| waiting.order < order);
+        self.queue.insert(at, Waiting { file, lba, count: 1, order });
+        true
+    }
+
     /// Whether a block of a file is placed there already.
     pub(crate) fn has_placed(&self, file: FileId, lba: u64, vbn: Vbn) -> bool {
         let slot = self.files.get(&file).and_then(|overlay| overlay.slots.get(lba));

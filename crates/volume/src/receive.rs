@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use cairn_base::{Checksum, SnapshotId, Timestamp, Vbn};
-use cairn_device::Block;
+use cairn_device::{Block, Operation};
 use cairn_format::{Cursor, HaveBlock, RedirectRun, Role, Root, SegmentKind, SnapshotEntry};
 
 use crate::block_set;
@@ -138,7 +138,7 @@ impl Volume {
 
     /// [`Volume::move_home`], also for the transfer that runs itself; what `stays` does not move, nor what can't be read where it is: that is as damaged as before, and holds up no other.
     fn bring_home(self: &Arc<Self>, stays: &dyn Fn(Vbn) -> bool) -> Result<usize, VolumeError> {
-        let mut commit = self.commit.lock();
+        let mut commit = self.commit_turn()?;
         let commit = &mut *commit;
         let committed = {
             let mut state = self.state.lock();
@@ -524,7 +524,7 @@ impl Receiver {
     ) -> Result<(), VolumeError> {
         let volume = self.volume.clone();
         let mut redirects = Arc::new(redirects);
-        let mut commit = volume.commit.lock();
+        let mut commit = volume.commit_turn()?;
         let commit = &mut *commit;
         if volume.state.lock().role != Role::Destination {
             return Err(VolumeError::WrongRole(Role::Normal));
@@ -566,12 +566,18 @@ impl Receiver {
         };
         superblock.snapshots = prepared.table.clone();
         superblock.redirects = table;
-        let written = volume
-            .store
-            .run(prepared.writes.operations(&commit.label))
-            .and_then(|()| volume.store.run(tables.operations(&commit.label)))
-            .and_then(|()| volume.store.device().flush().map_err(VolumeError::from))
-            .and_then(|()| volume.write_superblock(&superblock));
+        let mut operations = prepared.writes.operations(&commit.label);
+        operations.extend(tables.operations(&commit.label));
+        operations.push(Operation::flush());
+        let written = match volume.store.run(operations) {
+            Err(error) if error.is_room() => {
+                // No superblock has named them, and the next try writes them again.
+                commit.label.release(&prepared.writes.addresses());
+                commit.label.release(&tables.addresses());
+                return Err(error);
+            }
+            written => written.and_then(|()| volume.write_superblock(&superblock)),
+        };
         if written.is_ok() {
             volume.log.lock().committed(&superblock);
         }

@@ -51,7 +51,7 @@ impl Volume {
     /// destination as it was.
     pub fn failover(self: &Arc<Self>) -> Result<(), VolumeError> {
         self.without_transfer(|| {
-            let mut commit = self.commit.lock();
+            let mut commit = self.commit_turn()?;
             // Changes wait until what there is to be known of the image is known.
             let _waiting = self.hold_changes();
             self.become_writable(&mut commit)
@@ -100,7 +100,7 @@ impl Volume {
     /// # Errors
     /// As [`Volume::create_snapshot`]; [`VolumeError::DeviceTooSmall`]. The volume is then as it was.
     pub fn demote(self: &Arc<Self>, name: &str, held: bool) -> Result<Snapshot, VolumeError> {
-        let mut commit = self.commit.lock();
+        let mut commit = self.commit_turn()?;
         self.check_room_as_destination(&commit)?;
         let _waiting = self.hold_changes();
         let done = self.commit_holding(&mut commit, Rider::Demote(name.to_owned(), held))?;

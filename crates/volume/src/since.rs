@@ -230,7 +230,7 @@ impl Volume {
         relationship: u64,
         target: SnapshotId,
     ) -> Result<bool, VolumeError> {
-        let mut commit = self.commit.lock();
+        let mut commit = self.commit_turn()?;
         let (committed, accumulating, in_flight, root) = {
             let state = self.state.lock();
             let accumulating = state.since_map(relationship, FileKind::SinceAccumulating);
@@ -252,7 +252,7 @@ impl Volume {
     /// # Errors
     /// As those. [`VolumeError::NoSpace`] when the volume is too full to keep the map, if [`Step::relationship`] asks for that.
     pub fn create_snapshot_step(self: &Arc<Self>, step: Step<'_>) -> Result<Snapshot, VolumeError> {
-        let mut commit = self.commit.lock();
+        let mut commit = self.commit_turn()?;
         let mut arrived = false;
         if let Some(relationship) = step.relationship {
             if relationship == 0 {
@@ -302,7 +302,7 @@ impl Volume {
         relationship: u64,
         file: FileId,
     ) -> Result<bool, VolumeError> {
-        let mut commit = self.commit.lock();
+        let mut commit = self.commit_turn()?;
         match self.since_files(relationship) {
             Some(SinceFiles { accumulating, in_flight: Some(_) }) if accumulating == file => {
                 self.commit_holding(&mut commit, Rider::AcknowledgeSince(relationship)).map(|_| true)
@@ -352,7 +352,7 @@ impl Volume {
 
     /// Ends a relationship: its maps are freed. Without such a relationship nothing happens.
     pub fn delete_since(self: &Arc<Self>, relationship: u64) -> Result<(), VolumeError> {
-        let mut commit = self.commit.lock();
+        let mut commit = self.commit_turn()?;
         let known = self.state.lock().since_maps.iter().any(|map| map.relationship == relationship);
         if !known {
             return self.state.lock().check_writable();

@@ -13,7 +13,8 @@ use crate::consistency::Rider;
 use crate::error::VolumeError;
 use crate::image::Image;
 use crate::space::{Redirects, device_blocks, grow_layout};
-use crate::volume::{Snapshot, Volume};
+use crate::state::State;
+use crate::volume::{Commit, Snapshot, Volume};
 
 /// Blocks that a destination lacks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -303,4 +304,23 @@ pub(crate) fn join(mut runs: Vec<Run>) -> Vec<Run> {
         }
     }
     joined
+}
+
+/// Refuses the deletion of what must stay, and one for which the label area has no room.
+pub(crate) fn check_deletion(state: &State, commit: &Commit, rider: &Rider) -> Result<(), VolumeError> {
+    // A mirror's own hold does not keep its snapshots from it.
+    let heeds_hold = !matches!(rider, Rider::Step(_) | Rider::LetGo(_));
+    for id in rider.deletes() {
+        let entry = state.snapshots.get(*id).ok_or(VolumeError::NoSuchSnapshot(*id))?;
+        if entry.held && heeds_hold {
+            return Err(VolumeError::Held(*id));
+        }
+        if state.kept.contains_key(id) {
+            return Err(VolumeError::Cloned(*id));
+        }
+    }
+    let touched: BTreeSet<usize> =
+        rider.deletes().iter().flat_map(|id| state.snapshots.touched_by_removal(*id)).collect();
+    let room = touched.len() + TableRef::INDEXES_MAX <= commit.label.free();
+    if room { Ok(()) } else { Err(VolumeError::TableFull) }
 }

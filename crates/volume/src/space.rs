@@ -133,6 +133,11 @@ pub(crate) fn add_destination_areas(layout: &mut Layout) {
     }
 }
 
+/// Bytes from the start of the device that have everything but the block space: superblocks, tables and the intent log of the label area.
+pub(crate) fn label_bytes(layout: &Layout) -> u64 {
+    (layout.log_start + layout.log_blocks) * BLOCK_SIZE as u64
+}
+
 /// Blocks of device that `layout` needs.
 pub(crate) fn device_blocks(layout: &Layout) -> u64 {
     let fixed = layout.log_start + layout.log_blocks;

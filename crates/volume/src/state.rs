@@ -172,6 +172,12 @@ pub(crate) struct State {
     /// The device of the intent log failed, and the log went into the label area.
     pub(crate) log_left: bool,
     pub(crate) latched: Option<VolumeError>,
+    /// What is below has no room for something that was taken, and when that was tried last, by the clock that never goes back. No other change is taken meanwhile.
+    pub(crate) lacks_room: Option<Duration>,
+    /// How often a write found no room below: blocks that were on their way then wait for a place again.
+    pub(crate) room_failures: u64,
+    /// Blocks that the consistency point in progress took for its nodes.
+    pub(crate) taken: HashSet<Vbn>,
     /// When inodes without which no changes are taken were looked for, by the clock that never goes back.
     pub(crate) looked_for_inodes: Duration,
     pub(crate) closed: bool,
@@ -220,6 +226,23 @@ impl State {
         if self.latched.is_none() {
             tracing::error!(%reason, "a write or flush failed; the volume is read-only from now on");
             self.latched = Some(reason.clone());
+        }
+    }
+
+    /// A write found no room below. What it was of is in memory still, so this is no latch.
+    pub(crate) fn note_no_room(&mut self, now: Duration) {
+        self.room_failures += 1;
+        if self.lacks_room.replace(now).is_none() {
+            tracing::warn!(
+                "what the volume lies on has no room left: it takes no writes until there is some"
+            );
+        }
+    }
+
+    /// Everything that waited for room is written.
+    pub(crate) fn note_room(&mut self) {
+        if self.lacks_room.take().is_some() {
+            tracing::info!("what the volume lies on has room again: it takes writes");
         }
     }
 

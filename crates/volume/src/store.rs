@@ -432,12 +432,20 @@ impl Store {
         operations
     }
 
-    /// Runs operations and returns the first failure.
+    /// Runs operations and returns the first failure: of a device that lacks room for some only where none has another one, as a flush that failed is not made good by more room.
     pub(crate) fn run(&self, mut operations: Vec<Operation>) -> Result<(), VolumeError> {
         if !operations.is_empty() {
             self.device.run(&mut operations);
         }
-        operations.into_iter().try_for_each(|operation| operation.into_outcome().map_err(VolumeError::from))
+        let mut outcome = Ok(());
+        for operation in operations {
+            match operation.into_outcome() {
+                Ok(()) => {}
+                Err(error @ DeviceError::NoSpace { .. }) => outcome = outcome.and(Err(error.into())),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        outcome
     }
 }
 

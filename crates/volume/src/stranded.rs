@@ -87,7 +87,7 @@ impl Volume {
         }
         // A reader of what is freed: that would wait for it.
         drop(image);
-        let mut commit = self.commit.lock();
+        let mut commit = self.commit_turn()?;
         let committed = {
             let state = self.state.lock();
             if state.heads != heads || !state.has_room_to_free(0) {

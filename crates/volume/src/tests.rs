@@ -25,6 +25,7 @@ mod refusals;
 mod regions;
 mod release;
 mod repair;
+mod room;
 mod scrub;
 mod sides;
 mod since;

@@ -26,6 +26,7 @@ impl Volume {
         let order = in_one_order(members)?;
         let rider = Rider::Snapshot(name.to_owned());
         let mut commits: Vec<_> = order.iter().map(|at| members[*at].commit.lock()).collect();
+        finish_each(members, &order, &mut commits)?;
         for (at, commit) in order.iter().zip(&commits) {
             members[*at].check_rider(commit, &rider).map_err(|error| (*at, error))?;
         }
@@ -58,6 +59,7 @@ impl Volume {
         let snapshot = Rider::Snapshot(name.to_owned());
         let demotion = |at: usize| Rider::Demote(heads.get(at).cloned().unwrap_or_default(), true);
         let mut commits: Vec<_> = order.iter().map(|at| members[*at].commit.lock()).collect();
+        finish_each(members, &order, &mut commits)?;
         for (at, commit) in order.iter().zip(&commits) {
             let volume = &members[*at];
             let mut checked = volume.check_room_as_destination(commit);
@@ -105,6 +107,16 @@ fn in_one_order(members: &[Arc<Volume>]) -> Result<Vec<usize>, (usize, VolumeErr
         }
     }
     Ok(order)
+}
+
+/// What earlier consistency points have begun, and had no room for, is there before.
+fn finish_each(
+    members: &[Arc<Volume>],
+    order: &[usize],
+    commits: &mut [MutexGuard<'_, Commit>],
+) -> Result<(), (usize, VolumeError)> {
+    let mut each = order.iter().zip(commits);
+    each.try_for_each(|(at, commit)| members[*at].finish_left(commit).map_err(|error| (*at, error)))
 }
 
 /// A consistency point of each in this order, until one fails.

@@ -14,7 +14,8 @@ use cairn_format::{Cursor, Role, Root, SnapshotEntry, Superblock};
 
 use crate::error::VolumeError;
 use crate::intent::{LogUse, LogWriter};
-use crate::limits::{CONSISTENCY_INTERVAL, Memory, PLACE_BLOCKS, WRITE_BACK_AT};
+use crate::limits::{CONSISTENCY_INTERVAL, Memory, PLACE_BLOCKS, ROOM_INTERVAL, WRITE_BACK_AT};
+use crate::room::{Left, Sealed};
 use crate::state::State;
 use crate::store::Store;
 use crate::table::LabelSpace;
@@ -31,6 +32,12 @@ pub(crate) struct Commit {
     pub(crate) redirect_blocks: Vec<u64>,
     /// Runs of the redirect map at most: [`crate::limits::REDIRECT_RUNS_MAX`], or less in a test.
     pub(crate) redirect_runs_max: usize,
+    /// Its label area has its room on what is below. Until then no consistency point begins.
+    pub(crate) label_has_room: bool,
+    /// A generation that was frozen and that no root has yet, as there was no room below for its consistency point. The next one commits it first.
+    pub(crate) left: Option<Left>,
+    /// A consistency point of which all is durable but the superblock, for which there was no room below. Whether a slot has it is not known: nothing else is written to the slots before.
+    pub(crate) sealed: Option<Box<Sealed>>,
 }
 
 /// A write-anywhere volume on a device. Callers' threads call in; it starts none.
@@ -135,6 +142,8 @@ pub struct VolumeStatus {
     pub cursor: Cursor,
     /// Why the volume is read-only.
     pub latched: Option<VolumeError>,
+    /// What is below the volume has no room for what was taken: no other change is taken until it has.
+    pub lacks_room: bool,
 }
 
 impl Volume {
@@ -184,6 +193,7 @@ impl Volume {
             redirected: state.committed.redirects.iter().map(|run| run.count).sum(),
             cursor: state.cursor,
             latched: state.latched.clone(),
+            lacks_room: state.lacks_room.is_some(),
         }
     }
 
@@ -199,6 +209,18 @@ impl Volume {
             self.work.wait_for(&mut state, patience);
             drop(state);
             self.look_for_inodes();
+            return Ok(());
+        }
+        if let Some(tried) = state.lacks_room {
+            let wait = (tried + ROOM_INTERVAL).saturating_sub(self.clock.monotonic());
+            if wait.is_zero() {
+                drop(state);
+                return match self.consistency_point() {
+                    Ok(_) | Err(VolumeError::NoRoomBelow) => Ok(()),
+                    Err(error) => Err(error),
+                };
+            }
+            self.work.wait_for(&mut state, patience.min(wait));
             return Ok(());
         }
         if state.role == Role::Destination {
@@ -267,7 +289,7 @@ impl Volume {
     }
 
     pub(crate) fn wants_write_back(&self, state: &State) -> bool {
-        state.open.unplaced >= WRITE_BACK_AT.min(self.memory.dirty_blocks / 2)
+        state.lacks_room.is_none() && state.open.unplaced >= WRITE_BACK_AT.min(self.memory.dirty_blocks / 2)
     }
 
     /// Whether a consistency point should run now: by age, by the number of changes, by the log, or as space runs short.

@@ -13,7 +13,7 @@ use cairn_format::LogEntry;
 
 use crate::error::VolumeError;
 use crate::limits::{INODE_COST, PLACE_BLOCKS, PUNCH_BLOCKS, SPACE_ROUNDS};
-use crate::overlay::{Arrival, Flight, Unlogged};
+use crate::overlay::{Arrival, Flight, NumberSet, Unlogged};
 use crate::path::leaves_of;
 use crate::state::{Frozen, State};
 use crate::store::Keep;
@@ -351,6 +351,9 @@ impl Volume {
         let mut state = self.state.lock();
         loop {
             state.check_writable()?;
+            if state.lacks_room.is_some() {
+                return Err(VolumeError::NoRoomBelow);
+            }
             if !state.rolling_back {
                 return Ok(state);
             }
@@ -432,11 +435,13 @@ impl Volume {
         self.store.write_home(writes)
     }
 
-    /// A batch is written (or has failed, which latches).
+    /// A batch is written, has found no room below, or has failed, which latches.
     fn land(&self, state: &mut State, batch: Batch, outcome: &Result<(), VolumeError>, log: bool) {
         state.flying -= batch.flights.len() as u64;
-        if let Err(reason) = outcome {
-            state.latch(reason);
+        match outcome {
+            Err(VolumeError::NoRoomBelow) => return self.land_without_room(state, batch),
+            Err(reason) => state.latch(reason),
+            Ok(()) => {}
         }
         if let Some(overlay) = state.overlay_mut(batch.generation) {
             // Blocks of a batch that failed stay in memory, where reads find them: their places hold something else.
@@ -449,13 +454,27 @@ impl Volume {
         self.settled.notify_all();
     }
 
+    /// What a batch was to bring to its places found no room, or stays here as others' did: it waits for other places. No root and no log record has named those that it had.
+    fn land_without_room(&self, state: &mut State, batch: Batch) {
+        state.note_no_room(self.clock.monotonic());
+        let Some(overlay) = state.overlay_mut(batch.generation) else { return };
+        overlay.flights.retain(|flying| *flying != batch.launch);
+        let mut free = Vec::with_capacity(batch.flights.len());
+        for flight in batch.flights {
+            let vbn = flight.pointer.vbn;
+            free.extend(overlay.put_back(flight).then_some(vbn));
+        }
+        free.into_iter().for_each(|vbn| state.used.clear(vbn));
+        self.settled.notify_all();
+    }
+
     /// Writes up to `limit` unplaced blocks that arrived up to `order` to their places. Returns how many.
     pub(crate) fn place(&self, limit: usize, order: u64) -> Result<usize, VolumeError> {
         let batch = self.launch(&mut self.state.lock(), limit, order)?;
         let Some(batch) = batch else { return Ok(0) };
         let count = batch.flights.len();
         let operations = self.operations(&batch);
-        let outcome = self.store.run(operations);
+        let outcome = self.store.run(operations).map_err(VolumeError::of_room);
         self.land(&mut self.state.lock(), batch, &outcome, true);
         outcome.map(|()| count)
     }
@@ -463,7 +482,7 @@ impl Volume {
     /// Makes every write, hole and change of a file that was taken before the call durable.
     ///
     /// # Errors
-    /// After an error nothing is promised for them, and the volume takes no more writes.
+    /// [`VolumeError::NoRoomBelow`]: they are in memory still, and a later flush may make them durable. After any other nothing is promised for them, and the volume takes no more writes.
     pub fn flush(self: &Arc<Self>) -> Result<(), VolumeError> {
         let cut = {
             let state = self.state.lock();
@@ -481,6 +500,9 @@ impl Volume {
                 self.log.lock()
             }
         };
+        if let Err(reason) = log.erase_spoiled(&self.store) {
+            return Err(self.flush_failed(reason));
+        }
         let mut state = self.state.lock();
         state.check_open()?;
         // Someone else's flush may have covered this one while it waited.
@@ -496,6 +518,7 @@ impl Volume {
         while let Some(batch) = self.launch(&mut state, usize::MAX, cut)? {
             batches.push(batch);
         }
+        let failures = state.room_failures;
         drop(state);
         let operations: Vec<Operation> = batches.iter().flat_map(|batch| self.operations(batch)).collect();
         let mut state = self.state.lock();
@@ -508,6 +531,16 @@ impl Volume {
                     self.land(&mut state, batch, &Err(reason.clone()), false);
                 }
                 return Err(VolumeError::Latched(Box::new(reason)));
+            }
+            // What others were writing waits for a place again: no record can name it.
+            if state.room_failures != failures {
+                for batch in batches {
+                    self.land(&mut state, batch, &Err(VolumeError::NoRoomBelow), false);
+                }
+                for (generation, due) in due {
+                    state.put_back_unlogged(generation, due);
+                }
+                return Err(VolumeError::NoRoomBelow);
             }
             let frozen = match &state.frozen {
                 Some(Frozen::Draining(overlay)) => overlay.flies_before(first_own),
@@ -530,6 +563,20 @@ impl Volume {
         let logged = log.write_out(&self.store, operations, appended);
         let outcome = logged.clone().map(drop);
         let mut state = self.state.lock();
+        if matches!(outcome, Err(VolumeError::NoRoomBelow)) {
+            // Blocks that found no room are logged with their next places, and all others as they were to be.
+            let flown = batches.iter().flat_map(|batch| &batch.flights).map(|flight| flight.pointer.vbn.0);
+            let flown: NumberSet = flown.collect();
+            for (generation, mut due) in due {
+                due.retain(|unlogged| !matches!(unlogged.entry, LogEntry::Write { vbn, .. } if flown.contains(&vbn.0)));
+                state.put_back_unlogged(generation, due);
+            }
+            state.note_no_room(self.clock.monotonic());
+            for batch in batches {
+                self.land(&mut state, batch, &outcome, false);
+            }
+            return Err(VolumeError::NoRoomBelow);
+        }
         for batch in batches {
             self.land(&mut state, batch, &outcome, false);
         }
@@ -558,6 +605,18 @@ impl Volume {
             return self.leave_failed_log();
         }
         self.consistency_point().map(drop)
+    }
+}
+
+impl Volume {
+    /// What a flush could not do before it began.
+    fn flush_failed(&self, reason: VolumeError) -> VolumeError {
+        let mut state = self.state.lock();
+        match reason {
+            VolumeError::NoRoomBelow => state.note_no_room(self.clock.monotonic()),
+            _ => state.latch(&reason),
+        }
+        reason
     }
 }
 

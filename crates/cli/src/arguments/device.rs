@@ -63,6 +63,9 @@ pub struct Adopt {
     /// Read cache
     #[arg(long, value_name = "SIZE")]
     pub cache: Option<ByteSize>,
+    /// Adopt it although another program has it open for writing
+    #[arg(long)]
+    pub in_use: bool,
 }
 
 /// A history under a new volume.

@@ -37,6 +37,7 @@ pub fn run(command: Device, client: &Client, output: Output) -> Result<(), Failu
                 block_bytes: adopt.block.map(|block| u32::try_from(block.0).unwrap_or(u32::MAX)),
                 dirty_bytes: adopt.dirty.map(|size| size.0),
                 cache_bytes: adopt.cache.map(|size| size.0),
+                in_use: adopt.in_use,
             };
             let device: api::Device = client.post("/v1/devices", &request)?;
             output.tell(&device, |device| {

@@ -49,14 +49,23 @@ fn give_up(file: &str, dry_run: bool, client: &Client, output: Output) -> Result
     }
     let done: api::GivenUp = client.post("/v1/state/give-up", &api::GiveUpState { file })?;
     output.tell(&done, |done| {
-        format!("the server goes on without it\nnext: keep {} until all is set again", done.aside)
+        let goes_on = "the server goes on without it";
+        match done.aside.is_empty() {
+            true => goes_on.to_owned(),
+            false => format!("{goes_on}\nnext: keep {} until all is set again", done.aside),
+        }
     });
     Ok(())
 }
 
-/// A path of this directory is absolute for the server, if there is such a file; any other is below its data directory.
+/// A path of this directory is absolute for the server, if there is such a file, and so is one that is absolute already, also of a file that is gone; any other is below its data directory.
 fn absolute(file: &str) -> String {
-    let path = std::path::Path::new(file).canonicalize();
+    let given = std::path::Path::new(file);
+    let of_gone = || {
+        let (folder, name) = (given.parent()?, given.file_name()?);
+        given.is_absolute().then(|| folder.canonicalize().ok()).flatten().map(|folder| folder.join(name))
+    };
+    let path = given.canonicalize().ok().or_else(of_gone).ok_or(());
     path.map_or_else(|_| file.to_owned(), |path| path.display().to_string())
 }
 

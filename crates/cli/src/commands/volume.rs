@@ -8,7 +8,7 @@ use super::{follow, print_findings, scrub, summary};
 use crate::arguments::{Rehearse, Volume};
 use crate::client::Client;
 use crate::exit::Failure;
-use crate::output::{Output, ago, duration, print_besides, print_line, size, table};
+use crate::output::{Output, ago, duration, note_line, print_besides, print_line, size, table};
 
 /// Runs a command on volumes.
 pub fn run(command: Volume, client: &Client, output: Output) -> Result<(), Failure> {
@@ -26,6 +26,9 @@ pub fn run(command: Volume, client: &Client, output: Output) -> Result<(), Failu
                 let (name, bytes) = (&volume.name, size(volume.size_bytes));
                 format!("made volume {name} of {bytes}\nnext: cairn lun create {name}/NAME --size SIZE")
             });
+            if let Some(warning) = over_host(&volume) {
+                note_line(&format!("warning: {warning}"));
+            }
         }
         Volume::List => {
             let volumes: Vec<api::Volume> = client.get("/v1/volumes")?;
@@ -207,6 +210,21 @@ fn check(name: &str, deep: bool, client: &Client, output: Output) -> Result<(), 
 }
 
 /// The table of volumes.
+/// What a volume may ask of its file system beyond what that has.
+fn over_host(volume: &api::Volume) -> Option<String> {
+    let host = volume.host.as_ref().filter(|host| host.unwritten_bytes > host.free_bytes)?;
+    let (more, free, name) = (size(host.unwritten_bytes), size(host.free_bytes), &volume.name);
+    Some(format!(
+        "{name} may take {more} of the file system at {}, which has {free} free: when that is full, writes to {name} fail until it has room again",
+        host.path
+    ))
+}
+
+/// What the file system of a volume has left.
+fn host_free(volume: &api::Volume) -> String {
+    volume.host.as_ref().map_or("-".to_owned(), |host| size(host.free_bytes))
+}
+
 pub fn list(volumes: &[api::Volume]) -> String {
     let row = |volume: &api::Volume| {
         [
@@ -215,11 +233,12 @@ pub fn list(volumes: &[api::Volume]) -> String {
             size(volume.size_bytes),
             size(volume.used_bytes),
             size(volume.free_bytes),
+            host_free(volume),
             volume.luns.to_string(),
             volume.snapshots.to_string(),
         ]
     };
-    table(["NAME", "ROLE", "SIZE", "USED", "FREE", "LUNS", "SNAPSHOTS"], volumes.iter().map(row))
+    table(["NAME", "ROLE", "SIZE", "USED", "FREE", "HOST FREE", "LUNS", "SNAPSHOTS"], volumes.iter().map(row))
 }
 
 fn show(volume: &api::Volume) -> String {
@@ -239,6 +258,10 @@ fn show(volume: &api::Volume) -> String {
         volume.devices.join("\n            "),
         log_place(volume),
     );
+    if let Some(host) = &volume.host {
+        let [free, more] = [host.free_bytes, host.unwritten_bytes].map(size);
+        text += &format!("\nhost        {free} free at {}; the volume may take {more}", host.path);
+    }
     if let Some(history) = &volume.history {
         text += &format!("\nhistory     {history}");
     }

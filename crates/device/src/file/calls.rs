@@ -9,6 +9,8 @@ use super::transfer::{Step, Transfer};
 
 /// `BLKDISCARD` of linux/fs.h; libc does not name it on all targets.
 const BLKDISCARD: u64 = 0x1277;
+/// `F_SETSIG` of linux/fcntl.h, which libc does not name.
+const F_SETSIG: i32 = 10;
 
 /// Does `transfer` to its end.
 pub(super) fn run(file: &File, transfer: &mut Transfer) {
@@ -66,6 +68,67 @@ pub(super) fn lock(file: &File, shared: bool) -> io::Result<()> {
     let kind = if shared { libc::LOCK_SH } else { libc::LOCK_EX };
     // SAFETY: the call takes no memory of ours.
     retry(|| unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) })
+}
+
+/// A lock of one byte that goes with the open file.
+fn byte_lock(kind: i32, start: u64, length: u64) -> libc::flock {
+    // SAFETY: all of its fields are integers.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    (lock.l_start, lock.l_len) = (start as libc::off_t, length as libc::off_t);
+    lock
+}
+
+/// Takes a shared lock of a byte without waiting; false when somebody else has it alone. A file system without such locks gives it.
+pub(super) fn lock_byte(file: &File, byte: u64) -> io::Result<bool> {
+    let lock = byte_lock(libc::F_RDLCK, byte, 1);
+    // SAFETY: the call reads the lock, which outlives it.
+    match retry(|| unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) }) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+        Err(error) if has_no_locks(&error) => Ok(true),
+        outcome => outcome.map(|()| true),
+    }
+}
+
+/// Whether somebody else has a byte locked in whatever way.
+pub(super) fn is_byte_locked(file: &File, byte: u64) -> io::Result<bool> {
+    let mut lock = byte_lock(libc::F_WRLCK, byte, 1);
+    // SAFETY: the call reads and writes the lock, which outlives it.
+    match retry(|| unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) }) {
+        Err(error) if has_no_locks(&error) => Ok(false),
+        outcome => outcome.map(|()| i32::from(lock.l_type) != libc::F_UNLCK),
+    }
+}
+
+/// Gives back what this open file has locked of these bytes.
+pub(super) fn unlock_bytes(file: &File, start: u64, length: u64) {
+    let lock = byte_lock(libc::F_UNLCK, start, length);
+    // SAFETY: the call reads the lock, which outlives it.
+    let _ = retry(|| unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) });
+}
+
+fn has_no_locks(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOLCK | libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP))
+}
+
+/// Whether anybody has a file open for writing, by a read lease that is given back at once. `file` is open for reading alone. False where that can't be told.
+pub(super) fn has_writers(file: &File) -> bool {
+    let fd = file.as_raw_fd();
+    // Who opens the file within the lease has a signal sent here, which would end the process unless it is one that is ignored.
+    // SAFETY: the calls take no memory of ours.
+    if retry(|| unsafe { libc::fcntl(fd, F_SETSIG, libc::SIGURG) }).is_err() {
+        return false;
+    }
+    // SAFETY: as above.
+    match retry(|| unsafe { libc::fcntl(fd, libc::F_SETLEASE, libc::F_RDLCK) }) {
+        Ok(()) => {
+            // SAFETY: as above.
+            let _ = retry(|| unsafe { libc::fcntl(fd, libc::F_SETLEASE, libc::F_UNLCK) });
+            false
+        }
+        Err(error) => error.raw_os_error() == Some(libc::EAGAIN),
+    }
 }
 
 /// Gives the lock of the file back, whoever else has the open file. What fails here goes when the last of them closes it.

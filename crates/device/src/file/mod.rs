@@ -10,6 +10,7 @@
 //! reads past its end fail, they never give made-up bytes.
 
 mod calls;
+mod in_use;
 mod open;
 mod stage;
 #[cfg(test)]
@@ -66,6 +67,10 @@ pub struct FileOptions {
     pub direct: Direct,
     /// How requests reach the kernel.
     pub engine: Engine,
+    /// It is taken now, and was not this owner's before: what another program has open for writing is refused, as far as that can be seen.
+    pub is_new: bool,
+    /// It is opened though other programs use it: its owner answers for that.
+    pub in_use: bool,
 }
 
 /// A regular file or a raw disk.
@@ -203,7 +208,9 @@ impl FileDevice {
             None => error.kind().into(),
         };
         let length = self.length.load(Ordering::Relaxed);
-        self.failed.get_or_init(|| device_error(Action::Flush, 0, length, &Arc::new(source)));
+        // Also where it lacked room: what the kernel could not write it has dropped.
+        let error = DeviceError::Io { action: Action::Flush, offset: 0, length, source: Arc::new(source) };
+        self.failed.get_or_init(|| error);
     }
 
     fn latched(&self) -> Result<(), DeviceError> {
@@ -397,6 +404,7 @@ impl Drop for FileDevice {
     /// The lock goes now, and not with the last of those who have the open file: a program that is being started has it until its exec, and
     /// a ring of a thread that does nothing may have it for a transfer that a worker of the kernel was late to let go of.
     fn drop(&mut self) {
+        in_use::unlock_as_qemu(&self.file);
         calls::unlock(&self.file);
     }
 }

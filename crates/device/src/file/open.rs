@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use cairn_base::BLOCK_SIZE;
 
-use super::{Direct, FileOptions, calls};
+use super::{Direct, FileOptions, calls, in_use};
 use crate::BlockMut;
 
 /// Why a file or disk could not be opened or created, and what to do.
@@ -37,6 +37,14 @@ pub enum OpenError {
     Busy {
         /// What was to be opened.
         path: PathBuf,
+    },
+    /// Another program writes to it, or has locked it as QEMU locks its images.
+    #[error("{} is in use by {by}: two writers would destroy what is on it", path.display())]
+    InUse {
+        /// What was to be opened.
+        path: PathBuf,
+        /// Who has it.
+        by: String,
     },
     /// The file system takes no writes.
     #[error("{} is on a read-only file system: remount it for writing, or open it read-only", path.display())]
@@ -116,6 +124,7 @@ pub(super) fn create(path: &Path, length: u64, options: &FileOptions) -> Result<
     };
     // Whoever has it by now keeps it: it may be one of its own making.
     calls::lock(&file, false).map_err(error)?;
+    lock_as_qemu(&file, path, options)?;
     let found = file.metadata().map_err(error)?;
     if found.len() > 0 || found.nlink() == 0 {
         // Somebody was quicker.
@@ -144,6 +153,21 @@ pub(super) fn create(path: &Path, length: u64, options: &FileOptions) -> Result<
     }
 }
 
+/// Keeps QEMU away, and stays away from what it has.
+fn lock_as_qemu(file: &File, path: &Path, options: &FileOptions) -> Result<(), OpenError> {
+    if options.read_only {
+        return Ok(());
+    }
+    match in_use::lock_as_qemu(file, options.in_use) {
+        Ok(true) => Ok(()),
+        Ok(false) => {
+            let by = "QEMU, or another program that locks images as QEMU does".to_owned();
+            Err(OpenError::InUse { path: path.to_path_buf(), by })
+        }
+        Err(source) => Err(OpenError::new(path, 0, source)),
+    }
+}
+
 fn is_empty_file(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() == 0)
 }
@@ -158,6 +182,9 @@ pub(super) fn open(path: &Path, options: &FileOptions) -> Result<Opened, OpenErr
     }
     // On a disk, O_EXCL refuses what is mounted or part of something else.
     let exclusive = if kind.is_block_device() && !options.read_only { libc::O_EXCL } else { 0 };
+    // Before it is open here as well.
+    let asks = options.is_new && !options.read_only && !options.in_use;
+    let writer = if asks { in_use::writer_of(path).map_err(error)? } else { None };
     let file = OpenOptions::new()
         .read(true)
         .write(!options.read_only)
@@ -165,6 +192,10 @@ pub(super) fn open(path: &Path, options: &FileOptions) -> Result<Opened, OpenErr
         .open(path)
         .map_err(error)?;
     calls::lock(&file, options.read_only).map_err(error)?;
+    if let Some(by) = writer {
+        return Err(OpenError::InUse { path: path.to_path_buf(), by });
+    }
+    lock_as_qemu(&file, path, options)?;
     probe(file, options).map_err(error)
 }
 

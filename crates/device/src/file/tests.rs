@@ -13,7 +13,7 @@ fn every_option() -> Vec<FileOptions> {
     let mut all = Vec::new();
     for direct in [Direct::Auto, Direct::Writes, Direct::Never] {
         for engine in [Engine::Auto, Engine::Calls] {
-            all.push(FileOptions { read_only: false, direct, engine });
+            all.push(FileOptions { direct, engine, ..FileOptions::default() });
         }
     }
     all
@@ -298,4 +298,64 @@ fn failed_flush_is_reported_by_every_later_flush() {
     assert!(matches!(device.flush(), Err(DeviceError::Io { action: Action::Flush, .. })));
     assert!(device.one(Operation::new(fua)).is_err());
     assert!(device.read(0, 4096).is_ok(), "reads go on");
+}
+
+/// What another process does with a file, in its own open file.
+fn other(path: &std::path::Path, write: bool) -> std::fs::File {
+    std::fs::OpenOptions::new().read(true).write(write).open(path).unwrap()
+}
+
+#[test]
+fn file_that_is_open_for_writing_elsewhere_is_not_taken_unless_its_owner_insists() {
+    let (_folder, path) = place();
+    drop(FileDevice::create(&path, MIB).unwrap());
+    let taken = FileOptions { is_new: true, ..FileOptions::default() };
+    let insists = FileOptions { in_use: true, ..taken };
+    let reader = other(&path, false);
+    drop(FileDevice::open(&path, taken).expect("who only reads does no harm"));
+    let mut writer = std::process::Command::new("sleep")
+        .arg("600")
+        .stdin(std::process::Stdio::from(other(&path, true)))
+        .spawn()
+        .unwrap();
+    let refused = FileDevice::open(&path, taken).unwrap_err();
+    let process = format!("process {}", writer.id());
+    assert!(matches!(&refused, OpenError::InUse { by, .. } if by.contains(&process)), "{refused}");
+    drop(FileDevice::open(&path, insists).expect("its owner has insisted"));
+    drop(FileDevice::open(&path, FileOptions::default()).expect("what is ours is not asked for again"));
+    writer.kill().unwrap();
+    writer.wait().unwrap();
+    drop(FileDevice::open(&path, taken).expect("it has ended"));
+    drop(reader);
+}
+
+#[test]
+fn locks_of_qemu_are_heeded_and_held() {
+    let (_folder, path) = place();
+    drop(FileDevice::create(&path, MIB).unwrap());
+    // A reader of QEMU that lets others write (`-U`), and one that does not.
+    let sharing = other(&path, true);
+    assert!(calls::lock_byte(&sharing, 100).unwrap());
+    drop(FileDevice::open(&path, FileOptions::default()).expect("it lets others write"));
+    assert!(calls::lock_byte(&sharing, 201).unwrap());
+    let refused = FileDevice::open(&path, FileOptions::default()).unwrap_err();
+    assert!(matches!(&refused, OpenError::InUse { by, .. } if by.contains("QEMU")), "{refused}");
+    drop(FileDevice::open(&path, FileOptions { in_use: true, ..FileOptions::default() }).unwrap());
+    drop(sharing);
+    // A writer that would let others write.
+    let writer = other(&path, true);
+    assert!(calls::lock_byte(&writer, 101).unwrap());
+    assert!(matches!(FileDevice::open(&path, FileOptions::default()), Err(OpenError::InUse { .. })));
+    drop(writer);
+    // What QEMU looks at before it opens an image: that nobody writes, and that others may.
+    let device = FileDevice::open(&path, FileOptions::default()).unwrap();
+    let qemu = other(&path, true);
+    for byte in [101, 103, 201, 203] {
+        assert!(calls::is_byte_locked(&qemu, byte).unwrap(), "{byte}");
+    }
+    assert!(!calls::is_byte_locked(&qemu, 200).unwrap(), "others may read");
+    drop(device);
+    for byte in 100..=203 {
+        assert!(!calls::is_byte_locked(&qemu, byte).unwrap(), "{byte} is given back");
+    }
 }

@@ -82,7 +82,7 @@ pub enum TreeError {
 impl From<VolumeError> for TreeError {
     fn from(error: VolumeError) -> Self {
         match error {
-            VolumeError::NoSpace | VolumeError::TableFull => TreeError::NoSpace,
+            VolumeError::NoSpace | VolumeError::NoRoomBelow | VolumeError::TableFull => TreeError::NoSpace,
             VolumeError::NoSuchFile(_) => TreeError::NotFound,
             VolumeError::WrongRole(_) => TreeError::ReadOnly,
             VolumeError::OtherHead => TreeError::Stale,

@@ -98,6 +98,9 @@ pub struct AdoptDevice {
     pub dirty_bytes: Option<u64>,
     /// Bytes of read cache; 64 MiB when not given.
     pub cache_bytes: Option<u64>,
+    /// Adopts it although another program has it open for writing. Without this it is refused, as two writers destroy what is on it.
+    #[serde(default)]
+    pub in_use: bool,
 }
 
 /// A history under a volume: all of the volume can be brought back to an instant.

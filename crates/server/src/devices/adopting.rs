@@ -129,6 +129,7 @@ impl Devices {
             history: history_place,
             releasing: false,
             release_stopped: None,
+            in_use: request.in_use,
             unknown: false,
         };
         Ok((document, options))
@@ -142,7 +143,7 @@ impl Devices {
         made: &mut Made,
     ) -> Result<Entry, ServerError> {
         let name = &request.name;
-        let origin = self.take_origin(&plan.origin, request.size_bytes, &mut made.files)?;
+        let origin = self.take_origin(&plan.origin, plan.in_use, request.size_bytes, &mut made.files)?;
         let document = Document { adopting: false, origin_made_bytes: None, ..plan.clone() };
         let Some(place) = &document.history else {
             self.note_adopted(name, &document)?;
@@ -206,6 +207,7 @@ impl Devices {
     fn take_origin(
         &self,
         place: &Place,
+        in_use: bool,
         new: Option<u64>,
         made: &mut Vec<PathBuf>,
     ) -> Result<Arc<dyn Device>, ServerError> {
@@ -224,7 +226,7 @@ impl Devices {
                 rule: "a LUN has one: make it with `cairn lun create`",
             }),
             (place, None) => {
-                let origin = self.open_origin(place)?;
+                let origin = self.take_present_origin(place, in_use)?;
                 // Once it is locked: nobody else gets it from here on.
                 self.refuse_claimed_place(place)?;
                 Ok(origin)

@@ -100,11 +100,7 @@ impl Server {
         window: &api::Window,
     ) -> Result<api::HistoryStatus, ServerError> {
         let device = self.remembering(name)?;
-        let is_stopped = self.is_volume(name) && self.volumes.get(name)?.is_stopped_by_full_history();
         device.set_window(window)?;
-        if is_stopped {
-            self.open_anew(name)?;
-        }
         self.show_history(name)
     }
 

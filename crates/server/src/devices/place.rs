@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cairn_device::{Device, Direct, FileDevice, FileOptions, Geometry, OpenError};
 use serde::{Deserialize, Serialize};
@@ -14,6 +14,8 @@ use crate::volumes::{Claims, is_same};
 
 /// What a LUN's place begins with.
 const LUN: &str = "lun:";
+/// How long a program that writes to a file is given to end, as one does that is just being started or stopped.
+const TAKE_PATIENCE: Duration = Duration::from_millis(500);
 /// The part of a store that must be zero before it is taken.
 pub(super) const MUST_BE_EMPTY: u32 = 128 << 10;
 
@@ -98,9 +100,18 @@ impl fmt::Display for Place {
 }
 
 impl Devices {
-    /// Opens what is adopted.
-    pub(super) fn open_origin(&self, place: &Place) -> Result<Arc<dyn Device>, ServerError> {
-        self.open_place(place, origin_options())
+    /// Opens what is adopted; `in_use` where its owner has said that other programs may have it as well.
+    pub(super) fn open_origin(&self, place: &Place, in_use: bool) -> Result<Arc<dyn Device>, ServerError> {
+        self.open_place(place, FileOptions { in_use, ..origin_options() })
+    }
+
+    /// The same of what is being adopted.
+    pub(super) fn take_present_origin(
+        &self,
+        place: &Place,
+        in_use: bool,
+    ) -> Result<Arc<dyn Device>, ServerError> {
+        self.open_place(place, FileOptions { in_use, is_new: true, ..origin_options() })
     }
 
     /// Opens what holds a history.
@@ -225,6 +236,17 @@ fn store_options() -> FileOptions {
     FileOptions { direct: Direct::Writes, ..FileOptions::default() }
 }
 
+/// Opens a file or disk that was nobody's of this server. A program that just ends, or one that is just being started, may have it for a moment.
+pub(crate) fn take_file(path: &Path, options: FileOptions) -> Result<FileDevice, OpenError> {
+    let start = Instant::now();
+    loop {
+        match FileDevice::open(path, FileOptions { is_new: true, ..options }) {
+            Err(OpenError::InUse { .. }) if start.elapsed() < TAKE_PATIENCE => std::thread::sleep(BUSY_PAUSE),
+            outcome => return outcome,
+        }
+    }
+}
+
 /// The length of a file for a history that is so many bytes long: whole blocks.
 fn store_length(bytes: u64) -> u64 {
     // Past all that there are no file is so long.
@@ -238,7 +260,7 @@ pub(crate) fn take_store_file(
     made: &mut Vec<PathBuf>,
 ) -> Result<Arc<FileDevice>, ServerError> {
     let length = store_length(bytes);
-    match FileDevice::open(path, store_options()) {
+    match take_file(path, store_options()) {
         // What a kill has left that came before it had its length.
         Ok(store) if store.geometry().length == 0 => {
             drop(store);
@@ -266,7 +288,7 @@ pub(crate) fn refuse_store_file(path: &Path, bytes: u64) -> Result<Geometry, Ser
         trims: true,
         fast_zeroes: true,
     };
-    match FileDevice::open(path, store_options()) {
+    match take_file(path, store_options()) {
         Ok(store) if store.geometry().length == 0 => Ok(made),
         Ok(store) => refuse_used(&store, &Place::File(path.to_owned())).map(|()| store.geometry()),
         Err(OpenError::Missing { .. }) => {
@@ -303,6 +325,7 @@ fn open_when_free(path: &Path, options: FileOptions) -> Result<Arc<FileDevice>, 
     loop {
         match FileDevice::open(path, options) {
             Err(OpenError::Busy { .. }) if start.elapsed() < BUSY_PATIENCE => std::thread::sleep(BUSY_PAUSE),
+            Err(OpenError::InUse { .. }) if start.elapsed() < TAKE_PATIENCE => std::thread::sleep(BUSY_PAUSE),
             outcome => return outcome.map(Arc::new),
         }
     }

@@ -46,7 +46,7 @@ impl Devices {
             Some(Entry::Unavailable(document, _)) if document.history.is_some() => document.clone(),
             _ => return Ok(false),
         };
-        drop(self.open_origin(&document.origin)?);
+        drop(self.open_origin(&document.origin, document.in_use)?);
         match self.start(name, &document) {
             Ok(entry) => {
                 self.entries.write().insert(name.to_owned(), entry);

@@ -13,6 +13,7 @@ use cairn_base::Clock;
 use rustix::process::{Signal, kill_process};
 
 use crate::api::DrillOutcome;
+use crate::data_dir::guard;
 use crate::hooks::{self, processes_with};
 
 /// How often the end of the command is looked for.
@@ -79,7 +80,9 @@ impl Probe {
         let mut command = Command::new("sh");
         let (mirror, data) = &self.of;
         command.env(RUN, format!("{mirror}:{data}"));
-        command.args(["-c", &self.command]).envs(self.variables.iter().map(|(name, value)| (name, value)));
+        command
+            .args(["-c", &guard::shell_text(&self.command)])
+            .envs(self.variables.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         command.process_group(0).spawn()
     }

@@ -66,7 +66,11 @@ impl ServerError {
                 cairn_frontend_iscsi::ListenError::Failed { source, .. } => io_kind(source),
             },
             E::Path { source, .. } | E::Listen { source, .. } => io_kind(source),
-            E::DamagedState { .. } | E::StateUnread { .. } | E::DamagedIdentity { .. } => ErrorKind::Damaged,
+            E::DamagedState { .. }
+            | E::StateUnread { .. }
+            | E::StateGone { .. }
+            | E::StateNotTaken { .. }
+            | E::DamagedIdentity { .. } => ErrorKind::Damaged,
             E::StateKnown { .. } | E::NoPrevious { .. } => ErrorKind::NotFound,
             E::StateNeeded { .. } => ErrorKind::Usage,
             E::DeviceNotEmpty { .. } | E::DestinationTaken { .. } | E::MountNotEmpty { .. } => {
@@ -79,6 +83,8 @@ impl ServerError {
             E::OverHistory { kind, .. } => *kind,
             E::LogIsThere { .. } | E::Cron { .. } => ErrorKind::Usage,
             E::Hook { .. } | E::AccessUnknown { .. } => ErrorKind::Failed,
+            E::HostFull { .. } | E::NoRoomForSocket { .. } => ErrorKind::NoSpace,
+            E::ForeignState { .. } => ErrorKind::Usage,
             E::Device(error) => device_kind(error),
             E::Volume { source, .. } => volume_kind(source),
             E::Files { source, .. } => files_kind(source),
@@ -193,12 +199,25 @@ impl ServerError {
             E::ClaimedByDevice { device, .. } => format!(
                 "choose another one; see what `{device}` lacks with `cairn status`, which says how it is given up, too"
             ),
+            E::ForeignState { path, user, .. } => format!(
+                "look what it is: if it is the server's own, `chown -h {user} {0}`, else remove it; then start the server again",
+                path.display()
+            ),
+            E::NoRoomForSocket { path } => {
+                format!("free a few KiB there (`du -x {0}`, `journalctl --vacuum-size=100M`), then start the server again", path.display())
+            }
+            E::StateNotTaken { path } => format!("`cairn state restore {}` takes it in", path.display()),
+            E::HostFull { volume, place, .. } => {
+                format!("free space in {place}; {volume} takes writes again by itself")
+            }
             E::DataDirBusy { path } => format!(
                 "use it with `cairn status --data {}`, or choose another directory with --data",
                 path.display()
             ),
             E::Path { source, path, .. } => io_next(source, path),
-            E::DamagedState { path, .. } | E::StateUnread { path, .. } => state_next(path),
+            E::DamagedState { path, .. } | E::StateUnread { path, .. } | E::StateGone { path } => {
+                state_next(path)
+            }
             E::StateKnown { .. } => "`cairn state list` shows which there are".into(),
             E::StateNeeded { path, ends } => format!("{}; or {ends}", state_next(path)),
             E::NoPrevious { path } => format!(
@@ -236,6 +255,7 @@ impl ServerError {
                  `cairn mirror repoint VOLUME TOKEN` here), and each mirror of this server's volumes one of `cairn peer invite` here",
                 path.display()
             ),
+            E::OpenDevice(OpenError::InUse { .. }) => "stop that program, unmount the image or detach its loop device (`losetup -d`), and run the command again; `cairn device adopt --in-use` adopts it all the same".into(),
             E::OpenDevice(_) => "correct it and run the command again".into(),
             E::Device(error) => device_next(error).into(),
             E::Volume { volume, source } => volume_next(volume, source),
@@ -570,7 +590,7 @@ fn open_kind(error: &OpenError) -> ErrorKind {
     match error {
         OpenError::Missing { .. } => ErrorKind::NotFound,
         OpenError::Exists { .. } => ErrorKind::Taken,
-        OpenError::Busy { .. } => ErrorKind::Busy,
+        OpenError::Busy { .. } | OpenError::InUse { .. } => ErrorKind::Busy,
         OpenError::NotStorage { .. } | OpenError::TooLong { .. } => ErrorKind::Usage,
         OpenError::ReadOnlyFileSystem { .. } | OpenError::Permission { .. } => ErrorKind::ReadOnly,
         OpenError::NoSpace { .. } => ErrorKind::NoSpace,
@@ -595,7 +615,10 @@ pub(crate) fn volume_kind(error: &VolumeError) -> ErrorKind {
         VolumeError::DeviceTooSmall { .. } | VolumeError::LogTooSmall { .. } => ErrorKind::TooSmall,
         VolumeError::Size { .. } => ErrorKind::WrongSize,
         VolumeError::InvalidName => ErrorKind::Usage,
-        VolumeError::NoSpace | VolumeError::TableFull | VolumeError::TooManySegments => ErrorKind::NoSpace,
+        VolumeError::NoSpace
+        | VolumeError::NoRoomBelow
+        | VolumeError::TableFull
+        | VolumeError::TooManySegments => ErrorKind::NoSpace,
         VolumeError::NoSuchFile(_) | VolumeError::NoSuchSnapshot(_) => ErrorKind::NotFound,
         VolumeError::NameTaken => ErrorKind::Taken,
         VolumeError::Held(_)
@@ -617,6 +640,9 @@ pub(crate) fn volume_next(volume: &str, error: &VolumeError) -> String {
             format!("run `cairn volume check {volume}`; restore what it names from a snapshot or the mirror")
         }
         VolumeError::TooManySegments => "make a mirror anew (`cairn mirror delete`, `cairn mirror create`); of another volume make an image dump (`cairn image dump`), and a new one of that (`cairn image restore`)".into(),
+        VolumeError::NoRoomBelow => {
+            format!("free space on the file system of its devices; {volume} takes writes again by itself")
+        }
         VolumeError::NoSpace | VolumeError::TableFull => {
             format!(
                 "delete snapshots (`cairn snapshot list {volume}`) or LUNs, or grow it with `cairn volume grow {volume}`"

@@ -20,6 +20,7 @@ use super::waiting::OPENING;
 use super::{Document, Entry, OpenVolume, Parts, Under, Volumes, not_found, remove_left, whole};
 use crate::api;
 use crate::contents::find_snapshot;
+use crate::data_dir::guard;
 use crate::error::ServerError;
 use crate::images::DUMP_PREFIX;
 use crate::names;
@@ -242,7 +243,7 @@ impl Volumes {
         let nursery = self.dir.join(nursery);
         match fs::remove_dir_all(&nursery) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-            _ => fs::create_dir(&nursery),
+            _ => guard::make_new_folder(&nursery),
         }
         .map_err(ServerError::path("create", &nursery))?;
         let parent = self.parent(name, of)?;

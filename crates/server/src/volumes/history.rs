@@ -11,10 +11,9 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use cairn_base::{Clock, HistoryId};
-use cairn_device::{Device, DeviceError, FileDevice};
+use cairn_device::{Device, FileDevice};
 use cairn_history::{FloorPolicy, History, HistoryError, HistoryOptions, HistoryView, OpenOptions};
 use cairn_volume::{CheckDepth, Inspection, Volume, VolumeError};
 use serde::{Deserialize, Serialize};
@@ -359,19 +358,6 @@ impl Volumes {
         Ok((opened, reverted))
     }
 
-    /// Opens a volume again on the same history that takes no writes any more; nobody uses it. It has what was flushed then, as after a restart of the server.
-    pub(crate) fn open_anew(&self, name: &str) -> Result<Arc<OpenVolume>, ServerError> {
-        let _turn = self.turns.take(&[name], "it is being opened again")?;
-        let open = self.get(name)?;
-        let under = open.under.as_ref().ok_or_else(|| no_history(name))?;
-        self.refuse_if_cloned(name)?;
-        if let Err(error) = self.take_away(&open, "it is being opened again") {
-            tracing::warn!(volume = name, %error, "what was not flushed of it is lost");
-        }
-        self.put(name, &self.open_over(&open, under).map_err(Arc::new));
-        self.get(name)
-    }
-
     /// Closes a volume, whoever else has it, for something to be done to what it stands on. It has to be put back.
     pub(super) fn take_away(&self, open: &OpenVolume, by: &'static str) -> Result<(), ServerError> {
         self.entries.write().insert(open.name.clone(), Entry::Away { by });
@@ -449,40 +435,6 @@ impl OpenVolume {
             problems.extend(under.views.problems(&self.name));
             problems
         })
-    }
-
-    /// Whether writes failed as its history was full and kept all of what it had.
-    pub(super) fn is_of_full_history(&self, error: &VolumeError) -> bool {
-        let Some(under) = &self.under else { return false };
-        if !matches!(error, VolumeError::Device(DeviceError::NoSpace { .. })) {
-            return false;
-        }
-        let window = under.device.history().status().window;
-        let is_kept = !window.floor.is_zero() && window.floor_policy == FloorPolicy::Fail;
-        self.was_full.fetch_or(is_kept, Ordering::AcqRel) || is_kept
-    }
-
-    /// Whether it is read-only since then.
-    pub(crate) fn is_stopped_by_full_history(&self) -> bool {
-        self.volume.status().latched.is_some_and(|error| self.is_of_full_history(&error))
-    }
-
-    /// The same as a problem, with what to do about it.
-    pub(super) fn problem_of_full_history(&self, error: &VolumeError) -> Option<api::Problem> {
-        self.is_of_full_history(error).then(|| {
-            let stopped = self.read_only_for_want_of_room();
-            api::Problem { subject: self.name.clone(), message: stopped.to_string(), next: stopped.next() }
-        })
-    }
-
-    /// What is said of it, and to whoever wants it to write.
-    pub(super) fn read_only_for_want_of_room(&self) -> ServerError {
-        ServerError::OverHistory {
-            volume: self.name.clone(),
-            kind: ErrorKind::ReadOnly,
-            why: "it is read-only since its history was full and had nothing that is older than its floor",
-            next: "make that shorter with `cairn history window VOLUME --floor off`, or have writes wait for room with --floor-policy wait: that opens it again, and its clients connect again",
-        }
     }
 
     /// Lets go what waits for room in its history.

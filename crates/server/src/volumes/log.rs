@@ -18,6 +18,7 @@ use super::{
     refuse_relative,
 };
 use crate::api;
+use crate::devices::take_file;
 use crate::error::ServerError;
 use crate::state;
 use crate::token::random_bytes;
@@ -33,7 +34,7 @@ impl LogFile {
     /// Opens a device that holds nothing yet.
     pub(super) fn take(path: &Path) -> Result<Self, ServerError> {
         refuse_relative("the path of a log device", path)?;
-        let device = FileDevice::open(path, FileOptions::default())?;
+        let device = take_file(path, FileOptions::default())?;
         refuse_if_not_empty(&device, path)?;
         Ok(Self { path: path.to_owned(), device: Arc::new(device) })
     }

@@ -15,6 +15,7 @@ use super::{
     open_when_free, whole,
 };
 use crate::api;
+use crate::data_dir::guard;
 use crate::error::ServerError;
 use crate::images::{self, RestoreNotes};
 use crate::names;
@@ -116,7 +117,7 @@ impl Volumes {
         unfinished.clear()?;
         let nursery = unfinished.nursery.clone();
         // Before there are notes in it that count on it.
-        fs::create_dir(&nursery)
+        guard::make_new_folder(&nursery)
             .and_then(|()| state::sync_parent(&nursery))
             .map_err(ServerError::path("create", &nursery))?;
         let (paths, devices) = self.take_devices(Some(blocks), Role::Normal, devices, &nursery)?;

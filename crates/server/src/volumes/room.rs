@@ -85,8 +85,8 @@ impl OpenVolume {
 
     /// Refuses what needs a consistency point where there is no room for one, before anything of it is begun: where writes wait, and where they have failed.
     pub(crate) fn refuse_without_room(&self) -> Result<(), ServerError> {
-        match self.volume.status().latched {
-            Some(error) if self.is_of_full_history(&error) => Err(self.read_only_for_want_of_room()),
+        match self.volume.status() {
+            status if status.lacks_room && status.latched.is_none() => Err(self.no_room_below()),
             _ => self.write_out_over_history(),
         }
     }
@@ -136,8 +136,7 @@ impl OpenVolume {
 
 /// True of a refusal for want of room in a history beneath its floor.
 pub(crate) fn is_of_full_history(error: &ServerError) -> bool {
-    let full = [ErrorKind::NoSpace, ErrorKind::ReadOnly];
-    matches!(error, ServerError::OverHistory { kind, .. } if full.contains(kind))
+    matches!(error, ServerError::OverHistory { kind: ErrorKind::NoSpace, .. })
 }
 
 /// Of what has been begun, and waits by now.

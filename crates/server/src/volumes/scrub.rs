@@ -134,7 +134,7 @@ struct Inner {
 pub(crate) struct Scrub {
     path: PathBuf,
     /// Why what stands there is not known.
-    unread: Option<Unread>,
+    unread: Mutex<Option<Unread>>,
     inner: Mutex<Inner>,
     wake: Condvar,
 }
@@ -148,12 +148,13 @@ impl Scrub {
         volume.remember_damaged(document.damaged.iter().map(DamagedBlock::from));
         let (next, written, looked) = (Duration::ZERO, Duration::ZERO, None);
         let inner = Inner { document, next, written, looked, counted: 0, unwritten: false };
+        let unread = Mutex::new(unread);
         Self { path, unread, inner: Mutex::new(inner), wake: Condvar::new() }
     }
 
     fn write(&self, inner: &mut Inner, now: Duration) {
         inner.written = now;
-        if self.unread.is_some() {
+        if self.unread.lock().is_some() {
             return;
         }
         let saved = state::save(&self.path, &inner.document);
@@ -165,6 +166,15 @@ impl Scrub {
 }
 
 impl OpenVolume {
+    /// Reads again what could not be read: what was found damaged since stays known.
+    pub(crate) fn read_scrub(&self) {
+        let (document, unread) = state::known::<Document>(&self.scrub.path);
+        let document = document.unwrap_or_default();
+        self.volume.remember_damaged(document.damaged.iter().map(DamagedBlock::from));
+        self.scrub.inner.lock().document = document;
+        *self.scrub.unread.lock() = unread;
+    }
+
     /// One round of the scrub's thread: a piece when one is due, or a wait.
     pub(super) fn scrub_round(&self, clock: &dyn Clock) {
         self.look_at_damage(clock);
@@ -329,7 +339,7 @@ impl OpenVolume {
         }
         if request.rate_bytes.is_some() || request.every_ms.is_some() {
             // It would be forgotten.
-            state::refuse_unread(self.scrub.unread.as_ref())?;
+            state::refuse_unread(self.scrub.unread.lock().as_ref())?;
         }
         let (now, now_ms) = (clock.monotonic(), clock.now().0 / 1_000_000);
         {

@@ -293,10 +293,10 @@ fn volume_whose_history_is_full_beneath_its_floor_says_what_to_do() {
     let lun = open.luns.open("db").expect("a LUN");
     let fails = |round: u8| {
         lun.write_from(4096, &[round; 1 << 19]).and_then(|()| lun.flush()).is_err()
-            || before.problems().iter().any(|problem| problem.message.contains("read-only"))
+            || before.problems().iter().any(|problem| problem.message.contains("takes no writes"))
     };
     assert!((0..100).any(fails), "it is full at some time");
-    let next = before.problems().into_iter().find(|problem| problem.message.contains("read-only"));
+    let next = before.problems().into_iter().find(|problem| problem.message.contains("takes no writes"));
     let next = next.expect("it says so").next;
     assert!(next.contains("cairn history window vol0 --floor off"), "{next}");
     let window = api::Window { floor_ms: Some(0), ..wish.window.clone() };
