@@ -212,3 +212,52 @@ fn disk_that_hangs_while_it_is_opened_holds_up_no_schedule() {
     assert_eq!(server.terminate(), 0);
     below.good(&["unmount", mounted.to_str().unwrap()]);
 }
+
+/// As a clock leaves it that was a month ahead and is right again, also over a restart of the server.
+#[test]
+fn schedule_whose_last_run_lies_ahead_runs_again_and_says_why() {
+    const MONTH_MS: u64 = 30 * 86_400_000;
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Running::start(dir.path(), "a");
+    server.good(&["volume", "create", "vol0", "--size", "64M"]);
+    server.good(&["volume", "create", "vol1", "--size", "64M"]);
+    server.good(&["group", "create", "bank", "vol0", "vol1"]);
+    let noted = [
+        (server.data.join("volumes/vol0/schedules.json"), "schedules"),
+        (server.data.join("groups.json"), "groups"),
+    ];
+    for (every, problems) in [("1h", 2), ("1s", 0)] {
+        server.good(&["snapshot", "schedule", "set", "vol0", "often", "--every", every]);
+        server.good(&["group", "set", "bank", "--every", every]);
+        server.kill();
+        let mut ahead_ms = 0;
+        for (path, list) in &noted {
+            let mut document: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+            let plan = &mut document[list][0];
+            ahead_ms = plan["from_ms"].as_u64().unwrap() + MONTH_MS;
+            plan["last_ms"] = ahead_ms.into();
+            std::fs::write(path, serde_json::to_vec(&document).unwrap()).unwrap();
+        }
+        server.restart();
+        let hour_ms = 3_600_000;
+        wait_until(&server, "its next run is not a month away", |schedule| {
+            let (next, last) = (schedule["next_ms"].as_u64(), schedule["last_ms"].as_u64());
+            let is_near = |at: u64| at < ahead_ms - MONTH_MS + 2 * hour_ms;
+            next.is_some_and(is_near) && last.is_some_and(is_near)
+        });
+        let told = || {
+            let status = server.json(&["status"]);
+            let problems = status["problems"].as_array().unwrap().clone();
+            let is_of_clock =
+                |problem: &&Value| problem["message"].as_str().unwrap().contains("the clock was put back");
+            problems.iter().filter(is_of_clock).count()
+        };
+        running::wait_until("it is said until the next run", || told() == problems);
+        if problems == 0 {
+            running::wait_until("both run", || {
+                let group = server.json(&["group", "show", "bank"]);
+                !names(&server, "often").is_empty() && !group["snapshots"].as_array().unwrap().is_empty()
+            });
+        }
+    }
+}

@@ -22,6 +22,7 @@ use crate::api::{self, DrillOutcome};
 use crate::error::ServerError;
 use crate::jobs::Progress;
 use crate::names;
+use crate::schedules::timetable::is_ahead;
 use crate::server::Server;
 use crate::state::{self, Unread};
 use crate::volumes::{OpenVolume, Volumes};
@@ -55,7 +56,9 @@ pub(crate) struct Document {
 impl Document {
     fn is_due(&self, now_ms: u64) -> bool {
         let before = self.last.as_ref().map_or(self.since_ms, |last| last.at_ms);
-        self.every_ms.is_some_and(|every| now_ms >= before.saturating_add(every) || now_ms < before)
+        // After the clock was put back it is made now, and counts from now.
+        let is_due = |every| now_ms >= before.saturating_add(every) || is_ahead(before, now_ms, every);
+        self.every_ms.is_some_and(is_due)
     }
 
     fn is_stale(&self, now_ms: u64) -> bool {

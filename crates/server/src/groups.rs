@@ -5,10 +5,9 @@
 //! they can be brought to together: the newest snapshot of the group that every one of them has. That is what the mirrors of a group show ([`together`]), and what a failover of the group
 //! brings them to ([`failover`]).
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use cairn_base::{BLOCK_SIZE, Clock};
 use cairn_mirror::Follower;
@@ -22,7 +21,7 @@ use crate::api;
 use crate::contents::named;
 use crate::error::ServerError;
 use crate::names;
-use crate::schedules::{Aside, retention, timetable};
+use crate::schedules::{Aside, put_back, retention, timetable};
 use crate::server::Server;
 use crate::state::{self, Unread};
 use crate::transfer;
@@ -44,6 +43,8 @@ const MEMBERS_MAX: usize = 64;
 const _: () = assert!(MEMBERS_MAX <= cairn_mirror::HEIRS_MAX, "their roles change in one message");
 /// A newer snapshot of a group that only some of its mirrors have is a problem when they have had it for so long.
 const HELD_BACK_MS: u64 = 15 * 60_000;
+/// Names of snapshots that are remembered, so that none is given twice, also where the first one is deleted.
+const NAMED_MAX: usize = 4096;
 const TIME_FORMAT: &str = "%Y-%m-%dT%H-%M-%S.%3fZ";
 
 /// A group as it is kept.
@@ -60,6 +61,9 @@ struct Group {
     from_ms: u64,
     last_ms: Option<u64>,
     problem: Option<String>,
+    /// By how much the clock was put back since the last run, where the schedule counts from that moment.
+    #[serde(default)]
+    put_back_ms: Option<u64>,
     /// A failover that was begun, or done.
     failover: Option<Failover>,
     /// Its mirrors show one instant. Groups that were made before there was that don't.
@@ -118,8 +122,8 @@ pub(crate) struct Groups {
     clock: Arc<dyn Clock>,
     groups: Mutex<Vec<Group>>,
     memory: Mutex<Memory>,
-    /// The last time that a snapshot was named by, in milliseconds since 1970.
-    named_ms: AtomicU64,
+    /// The last times that snapshots were named by, in milliseconds since 1970, and the order in which they were given.
+    named_ms: Mutex<VecDeque<u64>>,
 }
 
 impl Groups {
@@ -132,7 +136,7 @@ impl Groups {
         let path = dir.join("groups.json");
         let (groups, memory, unread) = (Mutex::default(), Mutex::default(), Mutex::default());
         let marked = Mutex::new(Marked::These(BTreeSet::new()));
-        let named_ms = AtomicU64::new(0);
+        let named_ms = Mutex::default();
         let groups = Self { path, marked, unread, volumes, clock, groups, memory, named_ms };
         groups.read();
         Ok(groups)
@@ -233,10 +237,22 @@ impl Groups {
     /// The name of the next snapshot of a group, and its time: never one that was given before, whatever the clock does.
     pub(crate) fn name_snapshot(&self, group: &str) -> (String, u64) {
         let now_ms = self.clock.now().0 / 1_000_000;
-        let before = self.named_ms.fetch_max(now_ms, Ordering::AcqRel);
-        let at_ms = if before < now_ms { now_ms } else { self.named_ms.fetch_add(1, Ordering::AcqRel) + 1 };
-        let time = timetable::in_zone(at_ms, Tz::UTC).map(|at| at.format(TIME_FORMAT).to_string());
-        (format!("{PREFIX}{group}.{}", time.unwrap_or_default()), at_ms)
+        let named_at = |at_ms: u64| {
+            let time = timetable::in_zone(at_ms, Tz::UTC).map(|at| at.format(TIME_FORMAT).to_string());
+            format!("{PREFIX}{group}.{}", time.unwrap_or_default())
+        };
+        let volumes = self.volumes.all();
+        let is_there = |name: &str| volumes.iter().any(|open| open.volume.snapshot_named(name).is_some());
+        // After the clock was put back the names go back with it: the rules that delete snapshots go by the times in them.
+        let mut given = self.named_ms.lock();
+        let mut times = now_ms..;
+        let at_ms = times.find(|at_ms| !given.contains(at_ms) && !is_there(&named_at(*at_ms)));
+        let at_ms = at_ms.unwrap_or(now_ms);
+        given.push_back(at_ms);
+        if given.len() > NAMED_MAX {
+            given.pop_front();
+        }
+        (named_at(at_ms), at_ms)
     }
 
     /// Refuses unless there is a group of that name, of just these volumes, which is not on its way to take writes.
@@ -268,9 +284,23 @@ impl Groups {
         let mut groups = self.groups.lock();
         // It may have been ended meanwhile.
         let Some(group) = groups.iter_mut().find(|group| group.name == name) else { return };
-        (group.last_ms, group.problem) = (Some(at_ms), problem);
+        (group.last_ms, group.problem, group.put_back_ms) = (Some(at_ms), problem, None);
         if let Err(error) = self.check_known().and_then(|()| self.save(&groups)) {
             tracing::warn!(group = name, %error, "the last run of a group was not written down");
+        }
+    }
+
+    /// Lets the schedules of groups count from now where the clock was put back to before their last runs.
+    fn see_clock(&self, now_ms: u64) {
+        let mut groups = self.groups.lock();
+        let mut changed = false;
+        for group in groups.iter_mut().filter_map(|group| group.see_clock(now_ms).then_some(group)) {
+            let by = put_back(group.put_back_ms);
+            tracing::warn!(group = group.name, by, "the clock was put back: a schedule counts from now");
+            changed = true;
+        }
+        if changed && let Err(error) = self.check_known().and_then(|()| self.save(&groups)) {
+            tracing::warn!(%error, "that schedules of groups count from now was not written down");
         }
     }
 
@@ -329,9 +359,20 @@ impl Group {
         if !self.is_timed() {
             return None;
         }
+        self.timetable()?.due(self.last_ms.unwrap_or(self.from_ms), now_ms)
+    }
+
+    fn timetable(&self) -> Option<Timetable> {
         let zone = self.zone().ok()?;
-        let timetable = Timetable::read(self.every_ms, self.cron.as_deref(), zone, self.from_ms).ok()?;
-        timetable.next(self.last_ms.unwrap_or(self.from_ms).min(now_ms))
+        Timetable::read(self.every_ms, self.cron.as_deref(), zone, self.from_ms).ok()
+    }
+
+    /// Counts from now after the clock was put back to before the last run. True when it was.
+    fn see_clock(&mut self, now_ms: u64) -> bool {
+        let Some(timetable) = self.timetable() else { return false };
+        let by_ms = timetable.count_anew(&mut self.from_ms, &mut self.last_ms, now_ms);
+        self.put_back_ms = by_ms.or(self.put_back_ms);
+        by_ms.is_some()
     }
 
     /// When a snapshot of the group was made, by its name; none for any other snapshot.
@@ -583,6 +624,7 @@ impl Server {
             from_ms: self.clock_ms(),
             last_ms: None,
             problem: None,
+            put_back_ms: None,
             failover: None,
             together: !request.apart,
             shown: None,
@@ -642,7 +684,7 @@ impl Server {
             group.zone = set.zone.clone();
             group.keep = set.keep;
             group.from_ms = from_ms;
-            group.problem = None;
+            (group.problem, group.put_back_ms) = (None, None);
         };
         if set.dry_run {
             let mut group = self.groups.get(name)?;
@@ -686,6 +728,7 @@ impl Server {
     pub(crate) fn run_groups(self: &Arc<Self>, aside: &mut Aside) {
         let now_ms = self.clock_ms();
         self.groups.advance_all(false);
+        self.groups.see_clock(now_ms);
         let groups = self.groups.groups.lock().clone();
         for group in
             groups.into_iter().filter(|group| group.next_ms(now_ms).is_some_and(|next| next <= now_ms))
@@ -847,6 +890,17 @@ impl Server {
                 tell(
                     format!("its mirrors show an older instant, as {} lack {snapshot}", missing.join(", ")),
                     "see `cairn mirror status`, and `cairn group show` for what is held back".to_owned(),
+                );
+            }
+            if let Some(by_ms) = self.groups.get(name).ok().and_then(|group| group.put_back_ms) {
+                tell(
+                    format!(
+                        "the clock was put back by {}: its schedule counts from that moment",
+                        put_back(Some(by_ms))
+                    ),
+                    format!(
+                        "check the clock of this machine; the next run ends this message: `cairn group show {name}`"
+                    ),
                 );
             }
             if let Some(problem) = &group.problem {

@@ -494,6 +494,10 @@ impl Mirrors {
             while !mirrors.ending.load(Ordering::Acquire) {
                 let now_ms = now_ms(&*mirrors.clock);
                 let put_back = now_ms < looked_ms;
+                if put_back {
+                    let by_ms = looked_ms - now_ms;
+                    tracing::warn!(by_ms, "the clock was put back: mirrors are planned from now");
+                }
                 looked_ms = now_ms;
                 for relation in mirrors.all() {
                     if put_back {

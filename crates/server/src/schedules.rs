@@ -58,6 +58,9 @@ struct Plan {
     from_ms: u64,
     last_ms: Option<u64>,
     problem: Option<String>,
+    /// By how much the clock was put back since the last run, where the schedule counts from that moment.
+    #[serde(default)]
+    put_back_ms: Option<u64>,
 }
 
 impl Plan {
@@ -69,10 +72,17 @@ impl Plan {
         Timetable::read(self.every_ms, self.cron.as_deref(), self.zone()?, self.from_ms)
     }
 
-    /// When it runs next, by what the clock shows: a last run that lies ahead of it was told by a clock that was put back.
+    /// When it runs next.
     fn next_ms(&self, now_ms: u64) -> Option<u64> {
-        let after = self.last_ms.unwrap_or(self.from_ms).min(now_ms);
-        self.timetable().ok()?.next(after)
+        self.timetable().ok()?.due(self.last_ms.unwrap_or(self.from_ms), now_ms)
+    }
+
+    /// Counts from now after the clock was put back to before the last run. True when it was.
+    fn see_clock(&mut self, now_ms: u64) -> bool {
+        let Ok(timetable) = self.timetable() else { return false };
+        let by_ms = timetable.count_anew(&mut self.from_ms, &mut self.last_ms, now_ms);
+        self.put_back_ms = by_ms.or(self.put_back_ms);
+        by_ms.is_some()
     }
 }
 
@@ -111,6 +121,35 @@ impl Schedules {
 
     fn check_read(&self) -> Result<(), ServerError> {
         state::refuse_unread(self.unread.lock().as_ref())
+    }
+
+    /// Lets schedules count from now where the clock was put back to before their last runs. It is written down, so that a restart does not count from anew.
+    fn see_clock(&self, volume: &str, now_ms: u64) {
+        let mut plans = self.plans.lock();
+        let mut changed = false;
+        for plan in plans.iter_mut().filter_map(|plan| plan.see_clock(now_ms).then_some(plan)) {
+            let by = put_back(plan.put_back_ms);
+            tracing::warn!(
+                volume,
+                label = plan.label,
+                by,
+                "the clock was put back: a schedule counts from now"
+            );
+            changed = true;
+        }
+        if changed && let Err(error) = self.check_read().and_then(|()| self.save(&plans)) {
+            tracing::warn!(volume, %error, "that schedules count from now was not written down");
+        }
+    }
+}
+
+/// By how much a clock was put back, for people: in its largest unit, rounded down.
+pub(crate) fn put_back(by_ms: Option<u64>) -> String {
+    let seconds = by_ms.unwrap_or_default() / 1000;
+    let units = [(86_400, "days"), (3_600, "hours"), (60, "minutes")];
+    match units.iter().find(|(unit, _)| seconds >= 2 * unit) {
+        Some((unit, name)) => format!("{} {name}", seconds / unit),
+        None => format!("{seconds} s"),
     }
 }
 
@@ -240,6 +279,7 @@ impl Server {
                 continue;
             }
             let now_ms = self.now_ms();
+            open.schedules.see_clock(&open.name, now_ms);
             let is_due = |plan: &Plan| plan.next_ms(now_ms).is_some_and(|next| next <= now_ms);
             let due: Vec<Plan> = open.schedules.plans.lock().iter().filter(|p| is_due(p)).cloned().collect();
             if due.is_empty() {
@@ -260,7 +300,7 @@ impl Server {
             let mut plans = open.schedules.plans.lock();
             // It may have been set anew or removed meanwhile.
             if let Some(kept) = plans.iter_mut().find(|kept| kept.label == plan.label) {
-                kept.last_ms = Some(now_ms);
+                (kept.last_ms, kept.put_back_ms) = (Some(now_ms), None);
                 kept.problem = outcome.err().map(|error| error.to_string());
             }
             if let Err(error) = open.schedules.save(&plans) {
@@ -333,6 +373,19 @@ impl Server {
                 message: format!("the last snapshot of schedule {} failed: {problem}", plan.label),
                 next: format!("it is tried again; see `cairn snapshot schedule list {}`", open.name),
             }));
+            let put_back_ones = plans.iter().filter(|plan| plan.put_back_ms.is_some());
+            problems.extend(put_back_ones.map(|plan| api::Problem {
+                subject: open.name.clone(),
+                message: format!(
+                    "the clock was put back by {}: schedule {} counts from that moment",
+                    put_back(plan.put_back_ms),
+                    plan.label
+                ),
+                next: format!(
+                    "check the clock of this machine; the next run ends this message: `cairn snapshot schedule list {}`",
+                    open.name
+                ),
+            }));
         }
         problems
     }
@@ -371,6 +424,7 @@ fn plan_of(label: &str, request: &api::SetSchedule, now_ms: u64) -> Result<Plan,
         from_ms: now_ms,
         last_ms: None,
         problem: None,
+        put_back_ms: None,
     };
     plan.timetable()?.due_at_some_time(now_ms)?;
     Ok(plan)
@@ -485,5 +539,7 @@ impl Drop for Runner {
     }
 }
 
+#[cfg(test)]
+pub(crate) mod clocks;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 use cairn_base::{ByteSize, ManualClock, Timestamp};
 
 use super::*;
+use crate::schedules::clocks::{self, Scheduled};
 
 fn document(every_ms: u64, last_ms: Option<u64>, passed_ms: Option<u64>) -> Document {
     let last = last_ms.map(|at_ms| api::DrillResult {
@@ -95,4 +96,24 @@ fn drills_whose_file_cannot_be_removed_are_there_to_be_forgotten_again() {
     drills.forget("m").unwrap();
     assert!(drills.documents.lock().is_empty() && !own.join("drill.json").exists());
     assert!(matches!(drills.forget("m"), Err(ServerError::NotFound { .. })));
+}
+
+impl Scheduled for Document {
+    fn look(&mut self, now_ms: u64) -> bool {
+        let runs = self.is_due(now_ms);
+        if runs {
+            self.last = document(1, Some(now_ms), None).last;
+        }
+        runs
+    }
+
+    fn restart(&mut self, _now_ms: u64) {
+        *self = serde_json::from_str(&serde_json::to_string(self).unwrap()).unwrap();
+    }
+}
+
+#[test]
+fn drills_go_on_within_a_period_whatever_the_clock_is_set_to() {
+    const HOUR: u64 = 3_600_000;
+    clocks::check("drills", HOUR, |now| Document { since_ms: now, ..document(HOUR, None, None) });
 }

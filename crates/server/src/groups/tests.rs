@@ -4,6 +4,7 @@ use cairn_base::{ByteSize, ManualClock, Timestamp, VolumeId};
 use cairn_volume::Role;
 
 use super::*;
+use crate::schedules::clocks::{self, Scheduled};
 use crate::volumes::NewVolume;
 
 fn names(text: &str) -> Vec<String> {
@@ -64,6 +65,7 @@ fn failover_that_changed_nothing_is_over_also_where_nothing_can_be_written_down(
         from_ms: 1,
         last_ms: None,
         problem: None,
+        put_back_ms: None,
         failover: Some(failover),
         together: true,
         shown: None,
@@ -76,4 +78,60 @@ fn failover_that_changed_nothing_is_over_also_where_nothing_can_be_written_down(
     let failed: Result<(), ServerError> = groups.ended("bank", Err(ServerError::Bug));
     assert!(matches!(failed, Err(ServerError::Bug)));
     assert!(groups.refuse_if_unfinished("data").is_ok(), "nothing was done to any of its volumes");
+}
+
+fn timed(every_ms: Option<u64>, cron: Option<&str>, from_ms: u64) -> Group {
+    Group {
+        name: "bank".to_owned(),
+        volumes: Vec::new(),
+        every_ms,
+        cron: cron.map(str::to_owned),
+        zone: None,
+        keep: api::Keep::default(),
+        from_ms,
+        last_ms: None,
+        problem: None,
+        put_back_ms: None,
+        failover: None,
+        together: false,
+        shown: None,
+    }
+}
+
+impl Scheduled for Group {
+    fn look(&mut self, now_ms: u64) -> bool {
+        self.see_clock(now_ms);
+        let runs = self.next_ms(now_ms).is_some_and(|next| next <= now_ms);
+        if runs {
+            self.last_ms = Some(now_ms);
+        }
+        runs
+    }
+
+    fn restart(&mut self, _now_ms: u64) {
+        *self = serde_json::from_str(&serde_json::to_string(self).unwrap()).unwrap();
+    }
+}
+
+#[test]
+fn schedule_of_a_group_goes_on_within_a_period_whatever_the_clock_is_set_to() {
+    const HOUR: u64 = 3_600_000;
+    clocks::check("every", HOUR, |now| timed(Some(HOUR), None, now));
+    clocks::check("cron", HOUR, |now| timed(None, Some("7 * * * *"), now));
+}
+
+/// The rules that delete snapshots of a group go by the times in their names.
+#[test]
+fn names_of_snapshots_of_a_group_follow_a_clock_that_is_put_back_and_come_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)));
+    let volumes = Volumes::open(folder.path().to_owned(), ByteSize(1 << 20), clock.clone()).unwrap();
+    let groups = Groups::open(folder.path(), Arc::new(volumes), clock.clone()).unwrap();
+    let mut given = BTreeSet::new();
+    for at_ms in [1_700_000_000_000u64, 1_800_000_000_000, 1_700_000_000_000, 1_700_000_000_001] {
+        clock.set(Timestamp(at_ms * 1_000_000));
+        let (name, named_ms) = groups.name_snapshot("bank");
+        assert!(named_ms.abs_diff(at_ms) < 10, "{name} at {at_ms}");
+        assert!(given.insert(name));
+    }
 }

@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 use crate::error::ServerError;
 use crate::schedules::timetable::{self, Timetable};
 
+/// The shortest time between two runs of a cron expression.
+const CRON_MS_MIN: u64 = 60_000;
+
 /// How long the schedule may sleep, of which these are the next runs, and which has looked at `now_ms`. What was due then has begun, or can't for as long as it is paused, runs, or takes writes: waiting
 /// for that would be no rest at all.
 pub(super) fn rest(next_ms: impl Iterator<Item = u64>, now_ms: u64) -> Duration {
@@ -108,9 +111,14 @@ impl When {
 
     /// The next run after a start of the server, when the last one began at `last_ms`: now, when any was missed.
     pub(super) fn first_ms(&self, last_ms: Option<u64>, now_ms: u64) -> Option<u64> {
+        let every_ms = self.every_ms.unwrap_or(CRON_MS_MIN);
         match last_ms {
-            // A clock that was put back told of it.
-            Some(last) => self.next_ms(last.min(now_ms)).map(|next| next.max(now_ms)),
+            // A clock that was ahead has shown it. An update now counts from now: a start that waited for an interval would, with one restart after the other, wait for ever.
+            Some(last) if timetable::is_ahead(last, now_ms, every_ms) && self.every_ms.is_some() => {
+                Some(now_ms)
+            }
+            Some(last) if timetable::is_ahead(last, now_ms, every_ms) => self.next_ms(now_ms),
+            Some(last) => self.next_ms(last).map(|next| next.max(now_ms)),
             None if self.every_ms.is_some() || self.continuous => Some(now_ms),
             None => self.next_ms(now_ms),
         }
@@ -129,6 +137,7 @@ mod tests {
     use chrono::{TimeZone, Utc};
 
     use super::*;
+    use crate::schedules::clocks::{self, Scheduled};
 
     const HOUR: u64 = 3_600_000;
 
@@ -199,6 +208,47 @@ mod tests {
         let continuous = When::default().continuously(Some(true), false).unwrap();
         assert_eq!(continuous.no_later_ms(now + HOUR, now), now);
         assert_eq!(When::default().no_later_ms(7, 3), 7);
+    }
+
+    /// A mirror as the thread of mirrors plans it.
+    struct Planned {
+        when: When,
+        next_ms: Option<u64>,
+        last_ms: Option<u64>,
+        looked_ms: u64,
+    }
+
+    impl Scheduled for Planned {
+        fn look(&mut self, now_ms: u64) -> bool {
+            if now_ms < self.looked_ms {
+                self.next_ms = self.next_ms.map(|due| self.when.no_later_ms(due, now_ms));
+            }
+            self.looked_ms = now_ms;
+            let runs = self.next_ms.is_some_and(|next| next <= now_ms);
+            if runs {
+                (self.next_ms, self.last_ms) = (self.when.next_ms(now_ms), Some(now_ms));
+            }
+            runs
+        }
+
+        fn restart(&mut self, now_ms: u64) {
+            (self.next_ms, self.looked_ms) = (self.when.first_ms(self.last_ms, now_ms), 0);
+        }
+    }
+
+    #[test]
+    fn updates_go_on_within_a_period_whatever_the_clock_is_set_to() {
+        let planned = |when: &When, now_ms| {
+            let next_ms = when.first_ms(None, now_ms);
+            Planned { when: when.clone(), next_ms, last_ms: None, looked_ms: 0 }
+        };
+        let every = When::default().changed(Some(HOUR), None, None).unwrap();
+        clocks::check("every", HOUR, |now| planned(&every, now));
+        let cron = When::default().changed(None, Some("7 * * * *"), None).unwrap();
+        clocks::check("cron", HOUR, |now| planned(&cron, now));
+        // Restarts that come more often than its interval keep no mirror from its update after a clock that was ahead.
+        let now = ms(2026, 3, 9, 12);
+        assert_eq!(every.first_ms(Some(now + 1000 * HOUR), now), Some(now));
     }
 
     #[test]

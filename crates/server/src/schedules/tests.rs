@@ -2,9 +2,10 @@ use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
 use proptest::prelude::*;
 
+use super::clocks::{self, Scheduled};
 use super::retention::{Rolling, kept};
 use super::timetable::{self, Timetable};
-use super::{Plan, is_of, plan_of, simulated};
+use super::{Plan, is_of, plan_of, put_back, simulated};
 use crate::api::{Keep, SetSchedule, Simulate};
 
 const HOUR: u64 = 3_600_000;
@@ -154,12 +155,86 @@ fn only_snapshots_of_the_schedule_are_its_own() {
     }
 }
 
+/// A plan as the thread and `schedules.json` have it.
+struct Kept(Plan);
+
+impl Scheduled for Kept {
+    fn look(&mut self, now_ms: u64) -> bool {
+        self.0.see_clock(now_ms);
+        let runs = self.0.next_ms(now_ms).is_some_and(|next| next <= now_ms);
+        if runs {
+            self.0.last_ms = Some(now_ms);
+        }
+        runs
+    }
+
+    fn restart(&mut self, _now_ms: u64) {
+        let kept = serde_json::to_string(&self.0).expect("a plan");
+        self.0 = serde_json::from_str(&kept).expect("a plan");
+    }
+}
+
 #[test]
-fn a_clock_that_was_put_back_does_not_stop_a_schedule() {
+fn schedule_goes_on_within_a_period_whatever_the_clock_is_set_to() {
+    let every = SetSchedule { every_ms: Some(HOUR), ..SetSchedule::default() };
+    clocks::check("every", HOUR, |now| Kept(plan_of("x", &every, now).expect("a plan")));
+    let cron = SetSchedule { cron: Some("7 * * * *".to_owned()), ..SetSchedule::default() };
+    clocks::check("cron", HOUR, |now| Kept(plan_of("x", &cron, now).expect("a plan")));
+    let short = SetSchedule { every_ms: Some(4000), ..SetSchedule::default() };
+    clocks::check("short", 4000, |now| Kept(plan_of("x", &short, now).expect("a plan")));
+}
+
+#[test]
+fn schedule_that_a_clock_put_back_has_left_waiting_says_so_until_its_next_run() {
     let request = SetSchedule { every_ms: Some(HOUR), ..SetSchedule::default() };
     let now = 100 * DAY;
+    // By an earlier version of the program: neither field is there, and the last run lies ahead.
     let plan = Plan { last_ms: Some(now + 30 * DAY), ..plan_of("x", &request, 0).expect("a plan") };
-    assert!(plan.next_ms(now).is_some_and(|next| next <= now + HOUR));
+    let mut kept = serde_json::to_value(&plan).expect("a plan");
+    kept.as_object_mut().expect("an object").remove("put_back_ms");
+    let mut plan: Plan = serde_json::from_value(kept).expect("a plan");
+    assert!(plan.see_clock(now) && plan.put_back_ms == Some(30 * DAY), "it is told once");
+    assert!(!plan.see_clock(now + 1));
+    assert_eq!(plan.next_ms(now), Some(now + HOUR));
+    assert_eq!(put_back(plan.put_back_ms), "30 days");
+    assert_eq!(put_back(Some(90_000)), "90 s");
+    // One that was set while the clock was ahead, and has not run.
+    let mut plan = plan_of("x", &request, now + DAY).expect("a plan");
+    assert!(plan.see_clock(now));
+    assert_eq!(plan.next_ms(now), Some(now + HOUR));
+}
+
+#[test]
+fn clock_that_is_adjusted_by_a_moment_repeats_no_run() {
+    let daily = SetSchedule { cron: Some("30 2 * * *".to_owned()), ..SetSchedule::default() };
+    let ran = ms("2026-11-21T02:30:00Z") + 10;
+    let mut plan = Plan { last_ms: Some(ran), ..plan_of("x", &daily, 0).expect("a plan") };
+    assert!(!plan.see_clock(ran - 50));
+    assert_eq!(plan.next_ms(ran - 50), Some(ms("2026-11-22T02:30:00Z")));
+}
+
+#[test]
+fn a_daily_run_is_there_once_on_days_of_any_length() {
+    // Lord Howe moves its clocks by half an hour; 02:15 is skipped in October and 01:45 comes twice in April.
+    for (zone, hours) in [
+        (Tz::Australia__Lord_Howe, ["15 2", "45 1", "0 0", "30 2"]),
+        (Tz::Europe__Berlin, ["30 2", "0 3", "59 1", "0 2"]),
+        (Tz::America__New_York, ["30 2", "30 1", "0 3", "59 23"]),
+        (Tz::America__Havana, ["0 0", "30 0", "0 1", "59 23"]),
+    ] {
+        for at in hours {
+            let found =
+                runs(&cron(&format!("{at} * * *"), zone), "2026-01-01T14:00:00Z", "2026-12-31T14:00:00Z");
+            let mut days: Vec<_> = found
+                .iter()
+                .map(|at| timetable::in_zone(*at, zone).expect("a moment").date_naive())
+                .collect();
+            let count = days.len();
+            days.dedup();
+            assert_eq!(days.len(), count, "{zone} {at}: no day has two");
+            assert_eq!(count, 364, "{zone} {at}: no day has none");
+        }
+    }
 }
 
 #[test]

@@ -14,6 +14,10 @@ use crate::error::ServerError;
 
 /// The shortest time between two runs: one second.
 const EVERY_MS_MIN: u64 = 1_000;
+/// A clock that is put back by no more than this has been adjusted: a run that it shows again is not repeated.
+const ADJUSTED_MS_MAX: u64 = 60_000;
+/// The same as a part of the interval, so that no run is late by more than that.
+const ADJUSTED_PART: u64 = 8;
 
 /// When something is due.
 #[derive(Debug, Clone)]
@@ -68,6 +72,35 @@ impl Timetable {
         }
     }
 
+    /// The next run after the one noted at `noted_ms`. A time that lies ahead of `now_ms` comes from a clock that was ahead and says nothing: the run is due within one period from now.
+    pub(crate) fn due(&self, noted_ms: u64, now_ms: u64) -> Option<u64> {
+        self.next(if self.is_ahead(noted_ms, now_ms) { now_ms } else { noted_ms })
+    }
+
+    fn is_ahead(&self, noted_ms: u64, now_ms: u64) -> bool {
+        match self {
+            Self::Every { every_ms, .. } => is_ahead(noted_ms, now_ms, *every_ms),
+            Self::Cron(..) => noted_ms > now_ms.saturating_add(ADJUSTED_MS_MAX),
+        }
+    }
+
+    /// Counts from now where the last run, or the setting of a schedule that has not run, is noted at a time that lies ahead. Without a note of that the next run would be counted from now each
+    /// time, and never be due. Returns by how much the clock was put back.
+    pub(crate) fn count_anew(
+        &self,
+        from_ms: &mut u64,
+        last_ms: &mut Option<u64>,
+        now_ms: u64,
+    ) -> Option<u64> {
+        let noted = last_ms.as_mut().unwrap_or(from_ms);
+        if !self.is_ahead(*noted, now_ms) {
+            return None;
+        }
+        let by_ms = *noted - now_ms;
+        *noted = now_ms;
+        Some(by_ms)
+    }
+
     /// The first time after `after_ms`, in milliseconds since 1970 UTC; nothing when there is none.
     pub(crate) fn next(&self, after_ms: u64) -> Option<u64> {
         match self {
@@ -84,6 +117,11 @@ impl Timetable {
             }
         }
     }
+}
+
+/// Whether the time of a run that comes every so often lies ahead of the clock: a clock that was ahead has shown it.
+pub(crate) fn is_ahead(noted_ms: u64, now_ms: u64, every_ms: u64) -> bool {
+    noted_ms > now_ms.saturating_add((every_ms / ADJUSTED_PART).min(ADJUSTED_MS_MAX))
 }
 
 /// A time zone by its IANA name; UTC when none is given.

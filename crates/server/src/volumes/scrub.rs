@@ -17,6 +17,7 @@ use super::places::{file_of, file_of_finding};
 use super::{OpenVolume, PATIENCE};
 use crate::api;
 use crate::error::ServerError;
+use crate::schedules::timetable::is_ahead;
 use crate::state::{self, Unread};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -467,7 +468,7 @@ impl Document {
         let every = self.every_ms?;
         Some(match &self.last {
             None => self.asked_ms.min(now_ms),
-            Some(last) if last.started_ms > now_ms => now_ms,
+            Some(last) if is_ahead(last.started_ms, now_ms, every) => now_ms,
             Some(last) => last.started_ms.saturating_add(every),
         })
     }

@@ -1,6 +1,7 @@
 //! When a pass is due.
 
 use super::*;
+use crate::schedules::clocks::{self, Scheduled};
 
 fn passed(started_ms: u64) -> Option<api::ScrubResult> {
     Some(api::ScrubResult {
@@ -23,4 +24,28 @@ fn pass_is_due_when_it_was_asked_for_then_an_interval_after_the_last_one_and_nev
     assert_eq!(document(Some(100), passed(4000)).next_ms(4000), Some(4100));
     assert_eq!(document(Some(100), passed(6000)).next_ms(5000), Some(5000), "the clock was put back");
     assert_eq!(document(Some(u64::MAX), passed(4000)).next_ms(5000), Some(u64::MAX));
+}
+
+impl Scheduled for Document {
+    fn look(&mut self, now_ms: u64) -> bool {
+        let runs = self.next_ms(now_ms).is_some_and(|next| next <= now_ms);
+        if runs {
+            self.last = passed(now_ms);
+        }
+        runs
+    }
+
+    fn restart(&mut self, _now_ms: u64) {
+        *self = serde_json::from_str(&serde_json::to_string(self).unwrap()).unwrap();
+    }
+}
+
+#[test]
+fn passes_go_on_within_a_period_whatever_the_clock_is_set_to() {
+    const HOUR: u64 = 3_600_000;
+    clocks::check("scrub", HOUR, |now| Document {
+        every_ms: Some(HOUR),
+        asked_ms: now,
+        ..Document::default()
+    });
 }
