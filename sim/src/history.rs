@@ -428,7 +428,12 @@ impl<'a> Life<'a> {
     fn look_at(&mut self, at: u64) -> Result<()> {
         let view = match self.history()?.view(Timestamp(at)) {
             // Without room nothing can be brought where a view finds it.
-            Err(HistoryError::BeforeWindow | HistoryError::Full | HistoryError::NoRoomBelow { .. }) => {
+            Err(
+                HistoryError::BeforeWindow
+                | HistoryError::BeforeBeginning
+                | HistoryError::Full
+                | HistoryError::NoRoomBelow { .. },
+            ) => {
                 return Ok(());
             }
             view => view?,
@@ -461,7 +466,7 @@ impl<'a> Life<'a> {
         // The content that it is to bring back, also when the model does not know it.
         let image = {
             let view = match history.view(Timestamp(at)) {
-                Err(HistoryError::BeforeWindow) => return Ok(()),
+                Err(HistoryError::BeforeWindow | HistoryError::BeforeBeginning) => return Ok(()),
                 view => view?,
             };
             let mut bytes = vec![0; self.config.origin_bytes as usize];
@@ -477,7 +482,7 @@ impl<'a> Life<'a> {
         match history.revert(Timestamp(at)) {
             Ok(_) => {}
             // Making room for it took its target.
-            Err(HistoryError::BeforeWindow) => return Ok(()),
+            Err(HistoryError::BeforeWindow | HistoryError::BeforeBeginning) => return Ok(()),
             Err(error) => return Err(error.into()),
         }
         // The mark before it has a stamp between.

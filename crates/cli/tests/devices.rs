@@ -877,3 +877,53 @@ fn device_begins_without_the_settings_that_a_killed_release_left_of_another_of_i
     server.bad(21, "taken", &["device", "adopt", "disk0", "--origin", &image]);
     assert!(server.disk("disk0").write(0, &[1; 4096]).is_err(), "a refused adoption takes no setting away");
 }
+
+/// As in all programs of the system: a name, a name after a colon, a path, or a rule as POSIX writes it.
+#[test]
+fn local_time_is_that_of_the_environment() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, image) = served(dir.path());
+    adopt(&server, dir.path(), &image, "logging", "every-write", &[]);
+    let shown = |zone: &str, zones: &str| {
+        let mut command = running::cairn();
+        command.env("TZ", zone).env("TZDIR", zones);
+        let output =
+            command.args(["history", "status", "disk0", "--data"]).arg(&server.data).output().unwrap();
+        assert!(output.status.success(), "{zone}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for (zone, offset) in [
+        ("Asia/Kolkata", "+05:30"),
+        (":Asia/Kolkata", "+05:30"),
+        ("IST-5:30", "+05:30"),
+        ("<+0845>-8:45", "+08:45"),
+        ("Pacific/Marquesas", "-09:30"),
+        ("UTC", " UTC"),
+    ] {
+        // Also on a machine that has no zones, or has them elsewhere.
+        for zones in ["/usr/share/zoneinfo", "/none"] {
+            assert!(shown(zone, zones).contains(offset), "{zone} of {zones}: {}", shown(zone, zones));
+        }
+    }
+}
+
+#[test]
+fn instants_that_are_relative_to_now_are_found_by_the_server_and_old_ones_named_as_such() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, image) = served(dir.path());
+    adopt(&server, dir.path(), &image, "split-stream", "every-write", &[]);
+    let mut disk = server.disk("disk0");
+    write(&mut disk, 0, 7);
+    disk.flush().unwrap();
+    server.good(&["history", "view", "disk0", "--at", "now", "--as", "here"]);
+    assert_eq!(read(&mut server.disk("disk0@here"), 0), 7);
+    for at in ["-400d", "1971-01-01 00:00:00Z"] {
+        let refused = server.run(&["history", "view", "disk0", "--at", at]);
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(said.contains("lies before the history began"), "{at}: {said}");
+    }
+    let would = server.json(&["history", "revert", "disk0", "--at", "now", "-n"]);
+    assert!(would["at_ns"].as_u64().is_some(), "{would}");
+    let refused = server.run(&["history", "view", "disk0", "--at", "2100-01-01 00:00:00Z"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("lies in the future"));
+}

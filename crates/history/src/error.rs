@@ -90,6 +90,20 @@ pub enum HistoryError {
     /// The instant is before the window.
     #[error("that instant is no longer in the window")]
     BeforeWindow,
+    /// The instant is before there was a history.
+    #[error("that instant lies before the history began")]
+    BeforeBeginning,
+    /// When that was is not known.
+    #[error(
+        "how long ago that was is not known: the clock was set, and the history was not open all the time"
+    )]
+    AgeUnknown,
+    /// Nothing of that time is kept.
+    #[error("no instant near that moment is kept: the clock was put back, and until it shows a later time than before, in {} s, only marks are kept", .by.as_secs_f64().ceil())]
+    NotKept {
+        /// Until it shows what it had shown.
+        by: Duration,
+    },
     /// The clock has shown that time twice.
     #[error("the clock was put back and shows that time for the second time: what was written since then has later times, which it reaches in {} s", .by.as_secs_f64().ceil())]
     ClockPutBack {

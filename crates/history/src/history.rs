@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_base::Clock;
+use cairn_base::{Clock, Timestamp};
 use cairn_device::{Device, DeviceError};
 use cairn_format::history::{MarkContent, NO_LBA, Placement, RevertState};
 
 use crate::HistoryError;
 use crate::cache::{ReadCache, WriteCache};
 use crate::counters::Tally;
+use crate::elapsed::Elapsed;
 use crate::index::{Index, Version};
 use crate::locks::{Condvar, Mutex, RwLock};
 use crate::log::{Segment, Writer, weight};
@@ -55,6 +56,21 @@ pub struct History {
     pub(crate) between: Mutex<Option<Between>>,
 }
 
+/// How somebody names an instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// By what a clock has shown, or as the time of a mark.
+    Clock(Timestamp),
+    /// By its stamp, as [`History::ago`] has found it.
+    Stamp(Timestamp),
+}
+
+impl From<Timestamp> for When {
+    fn from(at: Timestamp) -> Self {
+        Self::Clock(at)
+    }
+}
+
 /// What a test does there.
 #[cfg(test)]
 pub(crate) type Between = Box<dyn Fn() + Send>;
@@ -82,6 +98,8 @@ pub(crate) struct State {
     pub(crate) last: u64,
     /// The earliest time that the clock has shown since it was put back to before the last stamp; none while it is not behind that.
     pub(crate) put_back_to: Option<u64>,
+    /// Which stamps belong to which moments.
+    pub(crate) elapsed: Elapsed,
     /// All that was taken with a stamp up to this one is durable.
     pub(crate) flushed: u64,
     /// Somebody makes a flush that clients share, or waits for `writer` to make it.
@@ -124,8 +142,9 @@ impl State {
         self.last > now.saturating_add(CLOCK_SLACK_NS)
     }
 
-    /// What the clock shows now.
-    pub(crate) fn see_clock(&mut self, now: u64) {
+    /// What the clocks show now: the wall clock, and the one that is never set.
+    pub(crate) fn see_clock(&mut self, now: u64, passed: Duration) {
+        self.elapsed.note(now, passed, self.last);
         let to = self.put_back_to.map_or(now, |to| to.min(now));
         self.put_back_to = self.is_ahead_of(now).then_some(to);
     }
@@ -199,16 +218,44 @@ impl History {
 
     /// Wall time, made to go up always: the stamp of a write or a cut.
     pub(crate) fn stamp(&self, state: &mut State) -> u64 {
-        let now = self.clock.now().0;
-        state.see_clock(now);
+        let (now, passed) = (self.clock.now().0, self.clock.monotonic());
+        state.see_clock(now, passed);
         state.last = now.min(u64::MAX / 4).max(state.last + 1);
+        state.elapsed.note(now, passed, state.last);
         state.last
     }
 
-    /// The instant that a time stands for which somebody has read from a clock, or that of a mark.
-    pub(crate) fn reach_by_time(&self, state: &mut State, at: u64) -> Result<u64, HistoryError> {
+    /// The moment that is so long ago, by the time that has passed, whatever the wall clock was set to since.
+    ///
+    /// # Errors
+    /// [`HistoryError::AgeUnknown`] where the clock was set and the history was not open all the time; [`HistoryError::NotKept`] where the clock was put back, and no instant near that moment is kept.
+    pub fn ago(&self, by: Duration) -> Result<When, HistoryError> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let (now, passed) = (self.clock.now().0, self.clock.monotonic());
+        state.see_clock(now, passed);
+        let found = state.elapsed.find(by, passed, state.created).ok_or(HistoryError::AgeUnknown)?;
+        // All that was acknowledged is in the image of this moment.
+        let newest = now.max(state.last);
+        let stamp = if by.is_zero() { newest } else { found.stamp.min(newest) };
+        // Instants that are kept every so often are none while stamps stand: the last one may be from long before.
+        if let Some(first) = found.stands_from
+            && stamp > first
+            && !state.timeline.is_kept_near(stamp)
+        {
+            return Err(HistoryError::NotKept { by: Duration::from_nanos(state.last.saturating_sub(now)) });
+        }
+        Ok(When::Stamp(Timestamp(stamp)))
+    }
+
+    /// The instant that is meant.
+    pub(crate) fn reach_by_time(&self, state: &mut State, at: When) -> Result<u64, HistoryError> {
+        let at = match at {
+            When::Stamp(at) => return self.reach(state, at.0),
+            When::Clock(at) => at.0,
+        };
         let now = self.clock.now().0;
-        state.see_clock(now);
+        state.see_clock(now, self.clock.monotonic());
         // Writes of the second time that a clock showed it have later stamps, so that they would be missing there.
         let is_shown_again = state.put_back_to.is_some_and(|to| (to..=now).contains(&at));
         if is_shown_again && !state.marks.contains_key(&at) {
@@ -224,6 +271,9 @@ impl History {
             return Err(HistoryError::InFuture);
         }
         if at < state.start {
+            if at < state.created {
+                return Err(HistoryError::BeforeBeginning);
+            }
             return Err(HistoryError::BeforeWindow);
         }
         // No later write gets a stamp that belongs to this image, whatever the clock does.

@@ -59,6 +59,7 @@ mod content;
 mod counters;
 mod destage;
 mod device;
+mod elapsed;
 mod error;
 mod found;
 mod history;
@@ -89,7 +90,7 @@ mod view;
 pub use cairn_format::history::{FloorPolicy, Granularity, Placement, Reduction};
 pub use counters::{Counters, Io, IoCount};
 pub use error::HistoryError;
-pub use history::History;
+pub use history::{History, When};
 pub use options::{
     HistoryOptions, LogPosition, MAX_BLOCK, MIN_BLOCK, OpenOptions, Thin, Window, store_bytes_min,
 };

@@ -15,6 +15,7 @@ use crate::HistoryError;
 use crate::below::Below;
 use crate::cache::{ReadCache, WriteCache};
 use crate::counters::Tally;
+use crate::elapsed::Elapsed;
 use crate::found::{Found, Records};
 use crate::history::{History, State};
 use crate::index::{Index, Loading, Version};
@@ -108,6 +109,7 @@ impl History {
             reverts: superblock.reverts.clone(),
             last: superblock.last_ns.max(superblock.start_ns),
             put_back_to: None,
+            elapsed: Elapsed::default(),
             flushed: 0,
             flushing: false,
             segments: vec![Segment::default(); superblock.segments as usize],

@@ -5,7 +5,7 @@ use cairn_format::history::{MarkContent, NO_LBA, REVERTS_MAX, RevertState};
 
 use crate::HistoryError;
 use crate::destage::Work;
-use crate::history::History;
+use crate::history::{History, When};
 use crate::index::Version;
 use crate::log::Writer;
 use crate::resolve::NOW;
@@ -33,7 +33,8 @@ pub struct Reverted {
 impl History {
     /// Shows the device as it was at `at`, or at the last kept instant before. It is durable when this returns, and itself undoable. Sessions of
     /// clients should be closed: what they have in memory is of another time.
-    pub fn revert(&self, at: Timestamp) -> Result<Reverted, HistoryError> {
+    pub fn revert(&self, at: impl Into<When>) -> Result<Reverted, HistoryError> {
+        let at = at.into();
         let _alone = self.merge.write();
         let mut writer = self.writer.lock();
         let writer = &mut *writer;
@@ -74,7 +75,8 @@ impl History {
     }
 
     /// Whether a revert to `at` would be refused, without one.
-    pub fn check_revert(&self, at: Timestamp) -> Result<(), HistoryError> {
+    pub fn check_revert(&self, at: impl Into<When>) -> Result<(), HistoryError> {
+        let at = at.into();
         let writer = self.writer.lock();
         let target = self.target_of(at)?;
         let waiting = self.state.lock().cache.len() as u64;
@@ -82,12 +84,12 @@ impl History {
     }
 
     /// The instant that a revert to `at` goes back to.
-    fn target_of(&self, at: Timestamp) -> Result<u64, HistoryError> {
+    fn target_of(&self, at: When) -> Result<u64, HistoryError> {
         let mut state = self.state.lock();
         if state.reverts.len() >= REVERTS_MAX {
             return Err(HistoryError::TooManyReverts);
         }
-        self.reach_by_time(&mut state, at.0)
+        self.reach_by_time(&mut state, at)
     }
 
     /// Makes room for a mark, and leaves `target` in the window.

@@ -46,7 +46,7 @@ impl History {
     /// Background work: one slice of it. True when there is more to do at once. The owner's thread calls it again and again.
     pub fn step(&self) -> Result<bool, HistoryError> {
         // It is looked at time and again, to know to when it was put back.
-        self.state.lock().see_clock(self.clock.now().0);
+        self.state.lock().see_clock(self.clock.now().0, self.clock.monotonic());
         let mut writer = self.writer.lock();
         let writer = &mut *writer;
         self.check_failed()?;

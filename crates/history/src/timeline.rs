@@ -65,6 +65,14 @@ impl Timeline {
         stretch
     }
 
+    /// Whether the instant that stands for `at` is as near as its owner wants: that itself, or the last mark where only marks are kept.
+    pub(crate) fn is_kept_near(&self, at: u64) -> bool {
+        match self.stretch(at).0 {
+            Granularity::EveryWrite | Granularity::Marks => true,
+            Granularity::Interval(_) => self.kept_before(at) == Some(at),
+        }
+    }
+
     fn kept_by_granularity(&self, at: u64) -> Option<u64> {
         let (granularity, after, _) = self.stretch(at);
         match granularity {

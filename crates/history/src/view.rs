@@ -8,7 +8,7 @@ use cairn_format::history::{EntryKind, MARK_NAME_MAX, MarkContent, NO_LBA};
 
 use crate::HistoryError;
 use crate::device::join;
-use crate::history::{History, State};
+use crate::history::{History, State, When};
 use crate::log::{Pending, Writer};
 use crate::resolve::Piece;
 use crate::revert::{BEFORE, after_mark};
@@ -25,8 +25,9 @@ impl History {
     ///
     /// # Errors
     /// [`HistoryError::ClockPutBack`] where the clock has shown that time twice: a mark names an instant then.
-    pub fn view(self: &Arc<Self>, at: Timestamp) -> Result<HistoryView, HistoryError> {
-        self.view_of(|state| self.reach_by_time(state, at.0))
+    pub fn view(self: &Arc<Self>, at: impl Into<When>) -> Result<HistoryView, HistoryError> {
+        let at = at.into();
+        self.view_of(|state| self.reach_by_time(state, at))
     }
 
     /// The device at an instant that was shown before, as a [`HistoryView`] has told it; [`HistoryError::BeforeWindow`] where that is kept no more. Another one in its place would be a wrong disk.

@@ -504,6 +504,7 @@ impl Server {
         at: &api::Instant,
     ) -> Result<api::Reverted, ServerError> {
         let open = self.volumes.get(name)?;
+        let at = &open.history()?.settled(at)?;
         let (held, _) = self.check_bring_back(&open, at)?;
         open.write_out_over_history()?;
         let sessions = self.sessions_of(|export| export.volume == name).len();
@@ -513,6 +514,7 @@ impl Server {
     /// Brings a volume back to an instant of its history, while nothing else is done with it; its clients connect again.
     pub(crate) fn bring_back(&self, name: &str, at: &api::Instant) -> Result<api::Reverted, ServerError> {
         let open = self.volumes.get(name)?;
+        let at = &open.history()?.settled(at)?;
         let _still = self.mounts.keep_still(name);
         let (_held, then) = self.check_bring_back(&open, at)?;
         // Refused before any session ends for nothing.

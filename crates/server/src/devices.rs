@@ -18,7 +18,7 @@ use cairn_device::Device;
 use cairn_frontend_nbd::{Export, ExportInfo};
 use cairn_history::{
     FloorPolicy, Granularity, History, HistoryError, HistoryOptions, HistoryView, LogPosition, OpenOptions,
-    Placement, Reduction, Thin, Window,
+    Placement, Reduction, Thin, When, Window,
 };
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
@@ -376,7 +376,8 @@ impl Devices {
             }
         });
         for (clone, at) in &document.clones {
-            match self.open_clone(name, &document, &history, clone, *at, false) {
+            let view = exactly(&history, *at).map_err(ServerError::history(name));
+            match view.and_then(|view| self.open_clone(name, &document, view, clone, false)) {
                 Ok(opened) => drop(shown.insert(clone.clone(), opened)),
                 Err(error) => {
                     tracing::error!(device = name, clone, %error, "a clone cannot be opened");
@@ -672,15 +673,33 @@ impl OpenDevice {
         self.seen.note(&self.history);
     }
 
-    /// The time that a request means.
-    pub(crate) fn instant(&self, instant: &api::Instant) -> Result<u64, ServerError> {
-        match (&instant.at_ns, &instant.mark) {
-            (Some(at), None) => Ok(*at),
-            (None, Some(mark)) => Ok(self.history.marked(mark).map_err(ServerError::history(&self.name))?.0),
-            _ => {
-                Err(ServerError::Invalid { what: "the instant", rule: "it is a time or the name of a mark" })
-            }
+    /// The instant that a request means.
+    fn when(&self, instant: &api::Instant) -> Result<When, ServerError> {
+        let wrong = ServerError::history(&self.name);
+        match (instant.at_ns, instant.ago_ns, &instant.mark, instant.stamp_ns) {
+            (Some(at), None, None, None) => Ok(When::Clock(Timestamp(at))),
+            (None, Some(ago), None, None) => self.history.ago(Duration::from_nanos(ago)).map_err(wrong),
+            (None, None, Some(mark), None) => Ok(When::Clock(self.history.marked(mark).map_err(wrong)?)),
+            (None, None, None, Some(stamp)) => Ok(When::Stamp(Timestamp(stamp))),
+            _ => Err(ServerError::Invalid {
+                what: "the instant",
+                rule: "it is a time, how long ago it is, or the name of a mark",
+            }),
         }
+    }
+
+    /// The same instant, found once: one that is so long ago moves on with the time that a request takes.
+    pub(crate) fn settled(&self, instant: &api::Instant) -> Result<api::Instant, ServerError> {
+        Ok(match self.when(instant)? {
+            When::Clock(_) => instant.clone(),
+            When::Stamp(at) => api::Instant { stamp_ns: Some(at.0), ..api::Instant::default() },
+        })
+    }
+
+    /// What it is called by, as a number: in names of views.
+    pub(crate) fn instant(&self, instant: &api::Instant) -> Result<u64, ServerError> {
+        let (When::Clock(at) | When::Stamp(at)) = self.when(instant)?;
+        Ok(at.0)
     }
 
     pub(crate) fn mark(&self, request: &api::CreateMark) -> Result<api::Mark, ServerError> {
@@ -700,18 +719,18 @@ impl OpenDevice {
 
     /// The instant that a request means, held.
     pub(crate) fn view(&self, instant: &api::Instant) -> Result<HistoryView, ServerError> {
-        let at = Timestamp(self.instant(instant)?);
+        let at = self.when(instant)?;
         self.history.view(at).map_err(ServerError::history(&self.name))
     }
 
     /// Refuses what a revert would refuse.
     pub(crate) fn check_revert(&self, instant: &api::Instant) -> Result<(), ServerError> {
-        let at = Timestamp(self.instant(instant)?);
+        let at = self.when(instant)?;
         self.history.check_revert(at).map_err(ServerError::history(&self.name))
     }
 
     pub(crate) fn revert(&self, instant: &api::Instant) -> Result<(u64, String), ServerError> {
-        let at = Timestamp(self.instant(instant)?);
+        let at = self.when(instant)?;
         let reverted = self.history.revert(at).map_err(ServerError::history(&self.name))?;
         self.note_seen();
         Ok((reverted.instant.0, reverted.undo))

@@ -8,7 +8,7 @@ use super::volume::{absolute_path, segment};
 use crate::arguments::{Beneath, Device, Enable, History, InstantArgument, WindowArguments};
 use crate::client::Client;
 use crate::exit::Failure;
-use crate::instant::{now_ns, parse, show};
+use crate::instant::{Moment, now_ns, parse, show};
 use crate::output::{Output, duration, size, table};
 use cairn_server::api::ErrorKind;
 
@@ -281,8 +281,12 @@ pub fn go_back(
     output: Output,
 ) -> Result<(), Failure> {
     // Read once: what is relative to now means the same when it is done as when it was looked at.
-    let api::Instant { at_ns, mark } = instant(at)?;
-    let request = |dry_run| api::Revert { at_ns, mark: mark.clone(), dry_run };
+    let (instant, read) = (instant(at)?, std::time::Instant::now());
+    let request = |dry_run| {
+        let since = read.elapsed().as_nanos() as u64;
+        let ago_ns = instant.ago_ns.map(|ago| ago.saturating_add(since));
+        api::Revert { at_ns: instant.at_ns, ago_ns, mark: instant.mark.clone(), dry_run }
+    };
     let (path, command) = match mirror {
         true => (format!("/v1/mirrors/{}/rewind", segment(name)?), "cairn mirror rewind"),
         false => (format!("{}/revert", path(name)?), "cairn history revert"),
@@ -391,8 +395,11 @@ fn path(name: &str) -> Result<String, Failure> {
 
 fn instant(argument: &InstantArgument) -> Result<api::Instant, Failure> {
     match (&argument.at, &argument.mark) {
-        (Some(at), None) => Ok(api::Instant { at_ns: Some(parse(at, now_ns())?), mark: None }),
-        (None, Some(mark)) => Ok(api::Instant { at_ns: None, mark: Some(mark.clone()) }),
+        (Some(at), None) => Ok(match parse(at, now_ns())? {
+            Moment::At(at_ns) => api::Instant::at(at_ns),
+            Moment::Ago(ago) => api::Instant::ago(ago),
+        }),
+        (None, Some(mark)) => Ok(api::Instant::mark(mark)),
         _ => Err(Failure::new(
             ErrorKind::Usage,
             "no instant was given",

@@ -172,3 +172,69 @@ fn mark_that_is_called_as_those_of_reverts_shows_after_an_opening_what_it_showed
         }
     }
 }
+
+#[test]
+fn moment_that_is_so_long_ago_shows_what_was_there_whatever_the_clock_is_set_to() {
+    for placement in Placement::ALL {
+        for ahead in [-40_000_000i64, -20, -3, 7, 40_000_000] {
+            let stack =
+                Stack::new(&options(placement, Granularity::EveryWrite, 4096), 8 * B as u64, 16 * MIB);
+            for second in 1..=60u8 {
+                if second % 20 == 0 {
+                    let to = stack.clock.now().0.saturating_add_signed(ahead * SECOND as i64);
+                    stack.clock.set(Timestamp(to));
+                }
+                // Ten milliseconds are of the write.
+                stack.clock.advance(Duration::from_millis(990));
+                stack.fill(0, B, second);
+            }
+            for ago in 0..59 {
+                let how = format!("{placement:?}, set by {ahead} s, {ago} s ago");
+                let when = stack.history.ago(Duration::from_millis(ago * 1000 + 500)).expect(&how);
+                stack.history.check_revert(when).expect(&how);
+                let view = stack.history.view(when).expect(&how);
+                assert_eq!(bytes(&view, 0, 1).expect("a read"), [59 - ago as u8], "{how}");
+            }
+            let now = stack.history.ago(Duration::ZERO).expect("now");
+            let reverted =
+                stack.history.revert(stack.history.ago(Duration::from_millis(9500)).expect("an instant"));
+            reverted.expect("a revert");
+            assert_eq!(bytes(&*stack.history, 0, 1).expect("a read"), [50]);
+            assert_eq!(bytes(&stack.history.view(now).expect("a view"), 0, 1).expect("a read"), [60]);
+        }
+    }
+}
+
+#[test]
+fn moment_of_which_nothing_near_is_kept_is_refused() {
+    let interval = Granularity::Interval(SECOND);
+    let stack = Stack::new(&options(Placement::Logging, interval, 4096), 8 * B as u64, 4 * MIB);
+    for second in 1..=40u8 {
+        if second == 20 {
+            stack.clock.set(Timestamp(stack.clock.now().0 - 1000 * SECOND));
+        }
+        stack.clock.advance(Duration::from_millis(990));
+        stack.fill(0, B, second);
+    }
+    let ago = |seconds| stack.history.ago(Duration::from_secs(seconds));
+    assert!(matches!(ago(5), Err(HistoryError::NotKept { .. })), "stamps stand, and no interval ends");
+    let before = stack.history.view(ago(30).expect("it is from before")).expect("a view");
+    let shown = bytes(&before, 0, 1).expect("a read")[0];
+    assert!((8..=10).contains(&shown), "{shown}");
+}
+
+#[test]
+fn instant_before_the_history_began_is_no_instant_that_the_window_has_left() {
+    let stack =
+        Stack::new(&options(Placement::Logging, Granularity::EveryWrite, 4096), 8 * B as u64, 4 * MIB);
+    let began = stack.history.status().created;
+    stack.fill(0, B, 1);
+    let refused = |when: When| stack.history.view(when).err().expect("it is refused");
+    let before = Timestamp(began.0 - 3600 * SECOND);
+    assert!(matches!(refused(before.into()), HistoryError::BeforeBeginning));
+    let ago = stack.history.ago(Duration::from_secs(3600)).expect("an instant");
+    assert!(matches!(refused(ago), HistoryError::BeforeBeginning));
+    stack.clock.set(Timestamp(began.0 - 10 * SECOND));
+    let ago = stack.history.ago(Duration::from_secs(3600)).expect("an instant");
+    assert!(matches!(refused(ago), HistoryError::BeforeBeginning), "also after the clock was put back");
+}

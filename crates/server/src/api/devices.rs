@@ -368,14 +368,37 @@ pub struct CreateMark {
     pub consistent: bool,
 }
 
-/// An instant: one of the two.
+/// An instant: one of the three.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Instant {
     /// A time; the last instant up to it that is kept.
     pub at_ns: Option<u64>,
+    /// How long ago, in nanoseconds that have passed, whatever the clock was set to meanwhile.
+    pub ago_ns: Option<u64>,
     /// The name of a mark.
     pub mark: Option<String>,
+    /// What `ago_ns` was found to be.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub(crate) stamp_ns: Option<u64>,
+}
+
+impl Instant {
+    /// At a time.
+    pub fn at(at_ns: u64) -> Self {
+        Self { at_ns: Some(at_ns), ..Self::default() }
+    }
+
+    /// So long ago.
+    pub fn ago(by: std::time::Duration) -> Self {
+        Self { ago_ns: Some(by.as_nanos().try_into().unwrap_or(u64::MAX)), ..Self::default() }
+    }
+
+    /// At a mark.
+    pub fn mark(name: &str) -> Self {
+        Self { mark: Some(name.to_owned()), ..Self::default() }
+    }
 }
 
 /// How a device is released.
@@ -402,6 +425,8 @@ pub struct ViewQuery {
 pub struct Revert {
     /// A time; the last instant up to it that is kept.
     pub at_ns: Option<u64>,
+    /// How long ago, in nanoseconds that have passed, whatever the clock was set to meanwhile.
+    pub ago_ns: Option<u64>,
     /// The name of a mark.
     pub mark: Option<String>,
     /// Only say which instant it would be, and what is against it.
@@ -411,7 +436,7 @@ pub struct Revert {
 impl Revert {
     /// To when.
     pub(crate) fn instant(&self) -> Instant {
-        Instant { at_ns: self.at_ns, mark: self.mark.clone() }
+        Instant { at_ns: self.at_ns, ago_ns: self.ago_ns, mark: self.mark.clone(), stamp_ns: None }
     }
 }
 

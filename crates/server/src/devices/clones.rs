@@ -5,13 +5,11 @@
 use std::fs;
 use std::sync::Arc;
 
-use cairn_base::Timestamp;
 use cairn_device::Device;
-use cairn_history::History;
+use cairn_history::{History, HistoryView};
 
 use super::{
-    Devices, Document, OpenDevice, STORE_MIN, Shown, create_store_file, exactly, open_store_file,
-    options_of_a_clone,
+    Devices, Document, OpenDevice, STORE_MIN, Shown, create_store_file, open_store_file, options_of_a_clone,
 };
 use crate::api;
 use crate::error::ServerError;
@@ -27,17 +25,20 @@ impl Devices {
     ) -> Result<(String, u64, bool), ServerError> {
         let _turn = self.turns.take(&[name], "an instant of it is being exported")?;
         let open = self.get(name)?;
-        let at = open.instant(&request.instant)?;
-        let view = request.name.clone().unwrap_or_else(|| format!("at-{}", at / 1_000_000));
+        let asked = open.settled(&request.instant)?;
+        let view = match &request.name {
+            Some(name) => name.clone(),
+            None => format!("at-{}", open.instant(&asked)? / 1_000_000),
+        };
         names::check("view", &view)?;
         // The store of a clone that could not be opened must not be taken for what is left of an attempt.
         if open.shown.read().contains_key(&view) || open.document.lock().clones.contains_key(&view) {
             return Err(ServerError::Taken { what: "view", name: format!("{name}@{view}") });
         }
         let shown = if request.writable {
-            self.make_clone(&open, &view, at)?
+            self.make_clone(&open, &view, &asked)?
         } else {
-            Shown::View(Arc::new(open.history.view(Timestamp(at)).map_err(ServerError::history(name))?))
+            Shown::View(Arc::new(open.view(&asked)?))
         };
         let instant = shown.instant();
         let mut document = open.document.lock().clone();
@@ -111,11 +112,12 @@ impl Devices {
     }
 
     /// A new clone, whose name nobody has.
-    fn make_clone(&self, open: &OpenDevice, clone: &str, at: u64) -> Result<Shown, ServerError> {
+    fn make_clone(&self, open: &OpenDevice, clone: &str, asked: &api::Instant) -> Result<Shown, ServerError> {
         let name = &open.name;
         self.begin_clone(open, clone)?;
         let document = open.document.lock().clone();
-        self.open_clone(name, &document, &open.history, clone, at, true).inspect_err(|_| {
+        let make = || self.open_clone(name, &document, open.view(asked)?, clone, true);
+        make().inspect_err(|_| {
             let _ = fs::remove_file(self.clone_path(name, clone));
             if let Err(error) = self.note_loose(open, clone, false) {
                 tracing::warn!(device = name, clone, %error, "that a clone was not made is noted at the next start");
@@ -160,14 +162,12 @@ impl Devices {
         &self,
         name: &str,
         document: &Document,
-        history: &Arc<History>,
+        view: HistoryView,
         clone: &str,
-        at: u64,
         new: bool,
     ) -> Result<Shown, ServerError> {
         let failed = ServerError::history(name);
-        let view = if new { history.view(Timestamp(at)) } else { exactly(history, at) };
-        let view = Arc::new(view.map_err(&failed)?);
+        let view = Arc::new(view);
         let path = self.clone_path(name, clone);
         let options = self.open_options(document);
         let history = if new {

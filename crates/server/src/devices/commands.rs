@@ -239,7 +239,7 @@ impl Server {
             return self.revert_volume(device, request);
         }
         let open = self.devices.get(device)?;
-        let at = &request.instant();
+        let at = &open.settled(&request.instant())?;
         // Refused before any session ends for nothing.
         let held = open.view(at)?;
         open.check_revert(at)?;

@@ -24,7 +24,7 @@ fn new_volume<'a>(name: &'a str, devices: &'a [String]) -> NewVolume<'a> {
 }
 
 fn clone(devices: &Devices, name: &str) -> Result<(), ServerError> {
-    let instant = api::Instant { at_ns: None, mark: Some("m".to_owned()) };
+    let instant = api::Instant::mark("m");
     let request = api::CreateView { name: Some(name.to_owned()), instant, writable: true };
     devices.show_instant("disk0", &request).map(drop)
 }

@@ -529,6 +529,9 @@ fn history_kind(error: &HistoryError) -> ErrorKind {
         HistoryError::NoHistory
         | HistoryError::OtherStore { .. }
         | HistoryError::BeforeWindow
+        | HistoryError::BeforeBeginning
+        | HistoryError::AgeUnknown
+        | HistoryError::NotKept { .. }
         | HistoryError::InFuture
         | HistoryError::ClockPutBack { .. }
         | HistoryError::NoSuchMark => ErrorKind::NotFound,
@@ -563,10 +566,16 @@ fn history_next(device: &str, error: &HistoryError) -> String {
         HistoryError::LostBlocks { .. } => format!(
             "write those blocks anew, whole, from a copy or as zeroes (`cairn history status {device}` names them), then ask again"
         ),
-        HistoryError::BeforeWindow | HistoryError::InFuture | HistoryError::NoSuchMark => {
+        HistoryError::BeforeWindow
+        | HistoryError::BeforeBeginning
+        | HistoryError::InFuture
+        | HistoryError::NoSuchMark => {
             format!("see the span and the marks with `cairn history status {device}`")
         }
-        HistoryError::ClockPutBack { .. } => format!(
+        HistoryError::AgeUnknown => format!(
+            "name the instant by its time, with --at '2026-11-20 14:03:07', or by a mark: `cairn history status {device}` shows the span and the marks"
+        ),
+        HistoryError::ClockPutBack { .. } | HistoryError::NotKept { .. } => format!(
             "name an instant by its mark (`cairn history mark {device} NAME` sets one now), or by one of the times that `cairn history status {device}` shows"
         ),
         HistoryError::MarkTaken => "choose another name".into(),

@@ -50,7 +50,7 @@ impl Server {
                 next: "fail over one of them instead, or let go of them first with `cairn mirror forget`",
             });
         }
-        let at = &request.instant();
+        let at = &open.history()?.settled(&request.instant())?;
         if request.dry_run {
             return self.would_bring_back(name, at);
         }

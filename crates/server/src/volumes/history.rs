@@ -333,7 +333,7 @@ impl Volumes {
             (Ok(reverted), Ok(opened)) => (reverted, opened),
             (Ok(reverted), Err(error)) => {
                 tracing::error!(volume = name, %error, "it does not open at that instant, and goes back to where it was");
-                let undo = api::Instant { mark: Some(reverted.undo), at_ns: None };
+                let undo = api::Instant::mark(&reverted.undo);
                 let back = under.device.revert(&undo).and_then(|_| self.open_over(&open, under));
                 let why = match &back {
                     Err(_) => error,

@@ -72,7 +72,7 @@ pub(super) fn read(volumes: &Volumes) -> u8 {
 }
 
 pub(super) fn mark(name: &str) -> api::Instant {
-    api::Instant { at_ns: None, mark: Some(name.to_owned()) }
+    api::Instant::mark(name)
 }
 
 pub(super) fn assert_sound(volumes: &Volumes) {

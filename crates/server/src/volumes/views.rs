@@ -217,15 +217,18 @@ impl Volumes {
         let open = self.get(volume)?;
         let under = open.under.as_ref().ok_or_else(|| no_history(volume))?;
         let device = open.history()?;
-        let at = device.instant(&request.instant)?;
-        let name = request.name.clone().unwrap_or_else(|| format!("at-{}", at / 1_000_000));
+        let asked = device.settled(&request.instant)?;
+        let name = match &request.name {
+            Some(name) => name.clone(),
+            None => format!("at-{}", device.instant(&asked)? / 1_000_000),
+        };
         names::check("view", &name)?;
         let full = format!("{volume}@{name}");
         open.refuse_name_of_view(&name)?;
         if open.volume.snapshot_named(&name).is_some() {
             return Err(ServerError::Taken { what: "snapshot", name: full });
         }
-        let held = device.view(&request.instant)?;
+        let held = device.view(&asked)?;
         let view = Arc::new(under.views.look(volume, &full, held, &self.clock)?);
         under.views.change(None, |shown| drop(shown.insert(name.clone(), view.clone())))?;
         Ok((name, view))

@@ -152,7 +152,7 @@ fn device_that_is_opened_again_for_its_release_keeps_its_clones_and_is_released_
         let content = adopt(&devices, folder.path());
         let mark = api::CreateMark { name: "m".to_owned(), consistent: false };
         devices.get("disk0").expect("it is open").mark(&mark).expect("a mark");
-        let instant = api::Instant { at_ns: None, mark: Some("m".to_owned()) };
+        let instant = api::Instant::mark("m");
         let request = api::CreateView { name: Some("test".to_owned()), instant, writable: true };
         devices.show_instant("disk0", &request).expect("a clone");
         devices.end();

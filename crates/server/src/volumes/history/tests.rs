@@ -150,7 +150,7 @@ fn instant_before_the_volume_is_refused_and_changes_nothing() {
     let volumes = made(folder.path());
     let open = volumes.get("vol0").expect("it is open");
     let start = open.history().expect("a history").history().status().start.0;
-    let at = api::Instant { at_ns: Some(start), mark: None };
+    let at = api::Instant::at(start);
     let refused = volumes.revert("vol0", &at).err().expect("there was none");
     assert!(matches!(refused, ServerError::OverHistory { .. }), "{refused}");
     let request = api::CreateView { name: None, instant: at, writable: false };
