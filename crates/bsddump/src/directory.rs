@@ -74,6 +74,8 @@ pub(crate) struct Parsed {
     pub(crate) entries: Vec<Entry>,
     /// The number that `..` has.
     pub(crate) parent: Option<u32>,
+    /// Those whose names no file can have, and what calls itself `.` or `..` and is not the first to do so.
+    pub(crate) refused: Vec<Entry>,
     /// Some block did not make sense, and what was left of it was skipped.
     pub(crate) mangled: bool,
 }
@@ -81,6 +83,7 @@ pub(crate) struct Parsed {
 /// Reads a directory's bytes. What makes no sense costs the rest of its block.
 pub(crate) fn parse(bytes: &[u8]) -> Parsed {
     let mut parsed = Parsed::default();
+    let mut own = None;
     for block in bytes.chunks(BLOCK) {
         let mut rest = block;
         while !rest.is_empty() {
@@ -90,14 +93,21 @@ pub(crate) fn parse(bytes: &[u8]) -> Parsed {
             };
             rest = rest.get(length..).unwrap_or(&[]);
             match entry {
-                Some(entry) if entry.name == b".." => parsed.parent = Some(entry.number),
-                Some(entry) if is_dot(&entry.name) => {}
+                Some(entry) if is_dot(&entry.name) => {
+                    let known = if entry.name == b".." { &mut parsed.parent } else { &mut own };
+                    if known.is_some_and(|known| known != entry.number) {
+                        parsed.refused.push(entry);
+                    } else {
+                        *known = Some(entry.number);
+                    }
+                }
                 Some(entry) if Entry::is_good_name(&entry.name) => parsed.entries.push(entry),
-                Some(_) => parsed.mangled = true,
+                Some(entry) => parsed.refused.push(entry),
                 None => {}
             }
         }
     }
+    parsed.mangled |= !parsed.refused.is_empty();
     parsed
 }
 

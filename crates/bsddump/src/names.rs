@@ -17,11 +17,19 @@ impl Names {
         Self::default()
     }
 
-    /// Notes a directory's entries, instead of those that it may have had.
-    pub fn insert(&mut self, directory: u32, mut entries: Vec<Entry>) {
+    /// Notes a directory's entries, instead of those that it may have had. A name stands for the first file that has it; the others that have the same one are returned.
+    pub fn insert(&mut self, directory: u32, mut entries: Vec<Entry>) -> Vec<Entry> {
         entries.sort_by(|a, b| a.name.cmp(&b.name));
-        entries.dedup_by(|a, b| a.name == b.name);
+        let mut others = Vec::new();
+        entries.dedup_by(|later, first| {
+            let is_same = later.name == first.name;
+            if is_same && later.number != first.number {
+                others.push(later.clone());
+            }
+            is_same
+        });
         self.directories.insert(directory, entries);
+        others
     }
 
     /// Forgets a directory.

@@ -21,6 +21,8 @@ const MAP_RECORDS_MAX: u64 = (1 << u32::BITS) / 8 / RECORD as u64;
 
 /// Missing files that are told one by one. A map of 16 MiB can say of any number of them that they are there, and nothing that a dump says takes more room than it has itself.
 const MISSING_TOLD: usize = 1000;
+/// Names that no file can have and that are told.
+const REFUSED_MAX: usize = 1000;
 
 /// What the head of a dump says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,6 +125,8 @@ pub struct Reader<R> {
     missing: InodeMap,
     damage: Vec<Damage>,
     hurt: BTreeSet<u32>,
+    /// Names that no file can have, each with the directory in which it stands.
+    refused: Vec<(u32, Entry)>,
     /// Files behind which records were skipped, and what came next: these were the next file, or extended attributes.
     suspects: Vec<(u32, u32)>,
     ended: bool,
@@ -174,6 +178,7 @@ impl<R: Read> Reader<R> {
             missing: InodeMap::new(),
             damage: Vec::new(),
             hurt: BTreeSet::new(),
+            refused: Vec::new(),
             suspects: Vec::new(),
             ended: false,
             is_of_cairn: label.attribute_blocks.is_some(),
@@ -226,6 +231,11 @@ impl<R: Read> Reader<R> {
     /// What was found to be wrong so far. Of what is missing these are the first thousand: [`Reader::missing`] has all.
     pub fn damage(&self) -> &[Damage] {
         &self.damage
+    }
+
+    /// Names in directories that no file can have, each with the number of the directory: the first thousand.
+    pub fn refused(&self) -> &[(u32, Entry)] {
+        &self.refused
     }
 
     /// The next directory or file; content of the one before that was not asked for is passed over. Directories come first.
@@ -353,6 +363,8 @@ impl<R: Read> Reader<R> {
         if let Some((number, _)) = told.filter(lacks) {
             self.hurt(number);
             content.whole = false;
+            let left = REFUSED_MAX.saturating_sub(self.refused.len());
+            self.refused.extend(parsed.refused.into_iter().take(left).map(|entry| (number, entry)));
         }
         Ok((parsed.entries, content))
     }

@@ -665,7 +665,9 @@ fn single_files_come_out_by_path_and_by_hand() {
     std::fs::create_dir(&by_hand).unwrap();
     let arguments = ["restore", "-if", dump.to_str().unwrap(), "--to", by_hand.to_str().unwrap()];
     let typed = b"ls\ncd a\npwd\nls b\nadd b\ndelete b/c\ncd ../none\nadd ../top\nls\nwhat\nextract\n";
-    let said = good(&cairn(&arguments.map(OsStr::new), typed));
+    let talked = cairn(&arguments.map(OsStr::new), typed);
+    assert_eq!(code(&talked), Some(3), "not all was done");
+    let said = String::from_utf8_lossy(&talked.stdout);
     assert!(
         said.contains("/a\n") && said.contains("no command what") && said.contains("no such file"),
         "{said}"
@@ -1370,7 +1372,10 @@ fn what_did_not_change_is_not_in_a_higher_level_and_who_wishes_for_it_is_told() 
     let by_hand = scratch.path().join("by hand");
     std::fs::create_dir(&by_hand).unwrap();
     let arguments = ["restore", "-if", dump.to_str().unwrap(), "--to", by_hand.to_str().unwrap()];
-    let said = good(&cairn(&arguments.map(OsStr::new), b"ls a/b\nadd a/b/name 8\nadd a/b/name 7\nextract\n"));
+    let typed = b"ls a/b\nadd a/b/name 8\nadd 'a/b/name 7'\nextract\n";
+    let talked = cairn(&arguments.map(OsStr::new), typed);
+    assert_eq!(code(&talked), Some(3), "not all that was wished for is in this dump");
+    let said = String::from_utf8_lossy(&talked.stdout);
     assert!(said.contains("did not change") && !said.contains("name 9"), "{said}");
     assert_eq!(std::fs::read(by_hand.join("a/b/name 7")).unwrap(), b"changed");
     assert!(!by_hand.join("a/b/name 8").exists());
@@ -1528,4 +1533,115 @@ fn dump_that_may_not_be_read_is_not_told_as_one_that_is_not_there() {
     assert_eq!(code(&told), Some(25), "{said}");
     let told = list(&scratch.path().join("none"));
     assert_eq!(code(&told), Some(10), "{told:?}");
+}
+
+#[test]
+fn commands_of_a_script_are_done_to_the_last_and_the_code_tells_what_was_not() {
+    let (scratch, from, _) = scene();
+    std::fs::write(from.join("a/with 'quote'"), b"quoted").unwrap();
+    std::fs::write(from.join("a/.hidden"), b"hidden").unwrap();
+    let dump = scratch.path().join("dump");
+    std::fs::write(&dump, Folder::new(&from).dump(0, 0, 1000)).unwrap();
+    let mut number = 0;
+    let mut talk = |typed: &str| {
+        number += 1;
+        let to = scratch.path().join(format!("by hand {number}"));
+        std::fs::create_dir(&to).unwrap();
+        let arguments = ["restore", "-if", dump.to_str().unwrap(), "--to", to.to_str().unwrap()];
+        let output = cairn(&arguments.map(OsStr::new), typed.as_bytes());
+        let made: Vec<String> = look(&to).keys().map(|path| path.display().to_string()).collect();
+        (code(&output), made, String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    // Several times, and each time what was marked since; as for Linux `restore` with its answers to a volume and a mode.
+    let (code, made, said) = talk("add top\nextract\n1\ny\ncd a/b\nadd c/deep\nextract\nextract\nquit\n");
+    assert_eq!((code, made.join(" ").as_str()), (Some(0), "a a/b a/b/c a/b/c/deep top"), "{said}");
+    assert!(said.contains("nothing is marked"), "what was extracted is marked no more: {said}");
+    let (code, made, said) = talk("cd a\nadd \"second name\" with\\ \\'quote\\' 'link'\nextract");
+    assert_eq!((code, made.join(",").as_str()), (Some(0), "a,a/link,a/second name,a/with 'quote'"), "{said}");
+    let (code, made, said) = talk("add a/b/name*[57] a/*/?/deep\ndelete a/b/name\\ 7\nextract\n");
+    let found = "a,a/b,a/b/c,a/b/c/deep,a/b/name 15,a/b/name 17,a/b/name 5";
+    assert_eq!((code, made.join(",").as_str()), (Some(0), found), "{said}");
+    let (code, made, _) = talk("add a/*\ndelete a/*\nadd a/.h*\nextract\n");
+    assert_eq!((code, made.join(",").as_str()), (Some(0), "a,a/.hidden"));
+    for wrong in ["add none", "add n*e", "cd top", "cd a b", "ls none", "delete none", "ad top", "add 'top"] {
+        let (code, made, said) = talk(&format!("{wrong}\nadd a/link\nextract\nquit\n"));
+        assert_eq!(
+            (code, made.join(" ").as_str()),
+            (Some(3), "a a/link"),
+            "{wrong}: the rest is done: {said}"
+        );
+    }
+}
+
+#[test]
+fn root_directory_has_the_owner_mode_and_times_of_the_last_level() {
+    let (scratch, from, to) = scene();
+    let mut folder = Folder::new(&from);
+    for (level, mode, at) in [(0, 0o751, 981_173_106), (1, 0o705, 1_081_173_106)] {
+        std::fs::write(from.join("top"), format!("level {level}")).unwrap();
+        std::fs::set_permissions(&from, std::fs::Permissions::from_mode(mode)).unwrap();
+        let time = rustix::fs::Timespec { tv_sec: at, tv_nsec: 5 };
+        let times = rustix::fs::Timestamps { last_access: time, last_modification: time };
+        rustix::fs::utimensat(rustix::fs::CWD, &from, &times, rustix::fs::AtFlags::empty()).unwrap();
+        let dump = scratch.path().join(level.to_string());
+        std::fs::write(&dump, folder.dump(level, level * 1000, (level + 1) * 1000)).unwrap();
+        good(&restore("-rf", &dump, &to, &[]));
+        let root = std::fs::metadata(&to).unwrap();
+        // The source of these tests says of all files that they changed in second 1.
+        let times = (root.mtime(), root.mtime_nsec());
+        assert_eq!((root.mode() & 0o7777, times), (mode, (1, 5)), "level {level}");
+    }
+}
+
+/// A dump of others may give two files one name, or one that leads elsewhere: all of it comes out, in the directory alone, and what has another name than it should is told.
+#[test]
+fn names_that_are_taken_or_lead_elsewhere_cost_no_file_and_are_told() {
+    let (scratch, from, _) = scene();
+    std::fs::create_dir_all(from.join("d/dd/below")).unwrap();
+    for (file, content) in [("d/aa", "one"), ("d/ab", "two"), ("d/dd/below/x", "three")] {
+        std::fs::write(from.join(file), content).unwrap();
+    }
+    let number = |path: &str| Folder::new(&from).number(&std::fs::metadata(from.join(path)).unwrap());
+    let bytes = Folder::new(&from).dump(0, 0, 1000);
+    let directory = record_of(&bytes, number("d")) * RECORD;
+    for (called, forged, of) in [
+        ("ab", "aa", "d/ab"),
+        ("dd", "aa", "d/dd"),
+        ("dd", "..", "d/dd"),
+        ("ab", "a/", "d/ab"),
+        ("dd", "/x", "d/dd"),
+        ("ab", "..", "d/ab"),
+    ] {
+        let mut bytes = bytes.clone();
+        let header = &mut bytes[directory..][..RECORD];
+        header[960..].fill(0);
+        sum(header);
+        let content = &mut bytes[directory + RECORD..][..RECORD];
+        let entry = [&[2], called.as_bytes(), &[0]].concat();
+        let at = content.windows(4).position(|found| found == entry).expect("it is there");
+        content[at + 1..][..2].copy_from_slice(forged.as_bytes());
+        let scratch = scratch.path().join(format!("{called} is {}", forged.replace('/', "-")));
+        std::fs::create_dir(&scratch).unwrap();
+        let dump = scratch.join("dump");
+        std::fs::write(&dump, &bytes).unwrap();
+        for how in ["-tf", "-xf", "-rf"] {
+            let how_to = format!("{called} is {forged}, {how}");
+            let to = scratch.join(format!("to{how}"));
+            std::fs::create_dir(&to).unwrap();
+            let output = restore(how, &dump, &to, &[]);
+            assert_eq!(code(&output), Some(3), "{how_to}: {output:?}");
+            let told = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(told.contains(&format!("./d/{forged}: ")), "{how_to}: {told}");
+            assert!(told.contains(&format!("file {}", number(of))), "{how_to}: {told}");
+            let made = look(&to);
+            let has = |content: &str| made.values().any(|file| file.1 == content.as_bytes());
+            if how == "-xf" {
+                assert!(["one", "two", "three"].into_iter().all(has), "{how_to}: {:?}", made.keys());
+            }
+            let outside = std::fs::read_dir(&scratch).unwrap().map(|entry| entry.unwrap().file_name());
+            assert!(
+                outside.into_iter().all(|name| name == "dump" || name.to_str().unwrap().starts_with("to-"))
+            );
+        }
+    }
 }

@@ -21,7 +21,7 @@ proptest! {
         let bytes = directory::encode(7, 2, entries.iter());
         prop_assert_eq!(bytes.len() % 512, 0);
         let parsed = directory::parse(&bytes);
-        prop_assert_eq!(parsed, directory::Parsed { entries, parent: Some(2), mangled: false });
+        prop_assert_eq!(parsed, directory::Parsed { entries, parent: Some(2), ..directory::Parsed::default() });
     }
 
     #[test]
@@ -150,4 +150,26 @@ fn entry_of_a_directory_that_is_not_aligned_costs_the_rest_of_its_block() {
         assert!((1..33).contains(&lost), "{length}: {lost} are lost");
         assert!(parsed.entries.iter().all(|entry| entries.contains(entry)), "{length}");
     }
+}
+
+#[test]
+fn name_that_no_file_can_have_and_a_second_one_for_the_directory_itself_are_told_with_their_numbers() {
+    let called = |number: u32, name: &[u8]| Entry { number, kind: Some(Kind::Fifo), name: name.to_vec() };
+    let entries =
+        [called(3, b"good"), called(4, b".."), called(5, b"a/b"), called(6, b"."), called(7, b"a\0")];
+    let parsed = directory::parse(&directory::encode(7, 2, entries.iter()));
+    assert_eq!((parsed.parent, parsed.mangled, &parsed.entries[..]), (Some(2), true, &entries[..1]));
+    // What says again what was said is no other file.
+    assert_eq!(parsed.refused, entries[1..]);
+    let again = [called(7, b"."), called(2, b"..")];
+    assert!(!directory::parse(&directory::encode(7, 2, again.iter())).mangled);
+}
+
+#[test]
+fn second_file_of_a_name_is_returned_and_the_first_one_has_it() {
+    let called = |number: u32, name: &[u8]| Entry { number, kind: None, name: name.to_vec() };
+    let mut names = crate::Names::new();
+    let all = vec![called(5, b"b"), called(3, b"a"), called(4, b"a"), called(3, b"a"), called(6, b"a")];
+    assert_eq!(names.insert(2, all), [called(4, b"a"), called(6, b"a")]);
+    assert_eq!((names.lookup(2, b"a"), names.lookup(2, b"b")), (Some(3), Some(5)));
 }

@@ -5,6 +5,7 @@ mod makers;
 mod rebuild;
 mod shell;
 pub mod volumes;
+mod words;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::{self, Read};
@@ -28,6 +29,8 @@ const LOST_NUMBER: u32 = 0;
 const LOST_LISTED: u64 = 1 << 16;
 /// Files without a name that are told one by one when they are not found.
 const NAMELESS_TOLD: usize = 1000;
+/// Names that two files have and that are told.
+const DOUBLED_TOLD: usize = 1000;
 /// What to do about a file that a dump of a higher level has not.
 const LOWER: &str =
     "take it out of the dump of the next lower level that has it: `cairn restore -t` lists what is in one";
@@ -46,6 +49,8 @@ struct Open {
     directories: BTreeMap<u32, (Inode, Vec<Attribute>)>,
     /// Those of them of which something is damaged: there may be more names in them.
     hurt: HashSet<u32>,
+    /// Names that stand for another file in their directories already: the number of the directory, and the entry that is passed over.
+    doubled: Vec<(u32, Entry)>,
     /// How many files and directories have no name any more, as those that had their names are damaged or lost.
     nameless: u64,
     /// Those of them that are not listed in the directory for that, as they are too many, and its name.
@@ -73,9 +78,15 @@ pub fn run(asked: &Restore, output: Output) -> Result<(), Failure> {
     }
     open.name_lost();
     if asked.interactive {
-        let chosen = shell::run(&open, &mut io::stdin().lock(), &mut io::stdout().lock())?;
-        let Some(chosen) = chosen else { return Ok(()) };
-        open.extract(&chosen, &target(&asked.to)?)?;
+        // A dump is read from its beginning to its end: each time that something is taken out of it.
+        let mut extract = |chosen: &Chosen| {
+            let mut again = Open::new(volumes::open(asked, output)?)?;
+            again.name_lost();
+            again.extract(chosen, &target(&asked.to)?)?;
+            Ok(again.say(again.troubles(&BTreeSet::new()), output))
+        };
+        let all = shell::run(&open, &mut io::stdin().lock(), &mut io::stdout().lock(), &mut extract)?;
+        return if all { Ok(()) } else { Err(Failure::silent(PARTLY_DONE)) };
     } else {
         let chosen = open.choose(&wanted)?;
         if asked.list {
@@ -143,6 +154,7 @@ impl Open {
             names: Names::new(),
             directories: BTreeMap::new(),
             hurt: HashSet::new(),
+            doubled: Vec::new(),
             nameless: 0,
             unlisted: InodeMap::new(),
             lost: Vec::new(),
@@ -157,10 +169,12 @@ impl Open {
                 break;
             }
             let (entries, content) = open.reader.entries()?;
-            open.names.insert(inode.number, entries);
-            if !content.whole {
+            let others = open.names.insert(inode.number, entries);
+            if !content.whole || !others.is_empty() {
                 open.hurt.insert(inode.number);
             }
+            let left = DOUBLED_TOLD.saturating_sub(open.doubled.len());
+            open.doubled.extend(others.into_iter().take(left).map(|entry| (inode.number, entry)));
             if open.is_increment {
                 open.changed.push((inode.number, inode.changed.seconds));
             }
@@ -179,7 +193,29 @@ impl Open {
 
     /// Whether names that the dump had are lost with their directory.
     fn lacks_names(&self) -> bool {
-        !self.hurt.is_empty() || !self.lost_directories().is_empty()
+        !self.hurt.is_empty() || !self.lost_directories().is_empty() || !self.cut_off().is_empty()
+    }
+
+    /// Directories that no way from the root leads to. Of those that lead to each other these are the first.
+    fn cut_off(&self) -> BTreeSet<u32> {
+        let (mut reached, dumped) = (HashSet::new(), self.reader.dumped());
+        // True when that leads to something in the dump that nothing led to before.
+        let mut reach = |from: u32| {
+            let mut waiting = if reached.insert(from) { vec![from] } else { Vec::new() };
+            let mut has_more = false;
+            while let Some(number) = waiting.pop() {
+                has_more |= dumped.contains(number);
+                let entries = self.names.entries(number).unwrap_or(&[]).iter();
+                waiting.extend(entries.map(|entry| entry.number).filter(|number| reached.insert(*number)));
+            }
+            has_more
+        };
+        reach(ROOT);
+        let all = self.names.directories().flat_map(|number| self.names.entries(number).unwrap_or(&[]));
+        let named: HashSet<u32> = all.map(|entry| entry.number).collect();
+        let mut left: Vec<u32> = self.names.directories().collect();
+        left.sort_unstable_by_key(|number| (named.contains(number), *number));
+        left.into_iter().filter(|number| reach(*number)).collect()
     }
 
     /// Gives what the dump has and no directory names any more the name of its number, in a directory for that.
@@ -190,7 +226,11 @@ impl Open {
         let mut nameless = self.reader.dumped().clone();
         let all = self.names.directories().flat_map(|number| self.names.entries(number).unwrap_or(&[]));
         all.map(|entry| entry.number).chain([ROOT]).for_each(|number| nameless.remove(number));
-        self.nameless = nameless.count();
+        // Those that the map has not could have any number: the map does not grow for them.
+        let (known, unknown): (Vec<u32>, Vec<u32>) =
+            self.cut_off().into_iter().partition(|number| self.reader.dumped().contains(*number));
+        known.into_iter().for_each(|number| nameless.insert(number));
+        self.nameless = nameless.count() + unknown.len() as u64;
         if self.nameless == 0 {
             return;
         }
@@ -199,7 +239,8 @@ impl Open {
             nameless = nameless.without(&self.unlisted);
         }
         let entry = |number: u32, name: String, kind| Entry { number, kind, name: name.into_bytes() };
-        let entries = nameless.iter().map(|number| entry(number, number.to_string(), None)).collect();
+        let listed = nameless.iter().chain(unknown);
+        let entries = listed.map(|number| entry(number, number.to_string(), None)).collect();
         let mut root = self.names.entries(ROOT).unwrap_or(&[]).to_vec();
         // The dump may have one of its own.
         let mut free = (0..).map(|number| match number {
@@ -420,6 +461,14 @@ impl Open {
                 }),
             });
         }
+        let doubled = self.doubled.iter().map(|name| (name, "another file has the same name in the dump"));
+        let refused = self.reader.refused().iter().map(|name| (name, "no file can have this name"));
+        for ((directory, entry), why) in doubled.chain(refused) {
+            let above = paths.get(directory).and_then(|paths| paths.first());
+            let above = above.map_or_else(|| format!("directory {directory}"), |path| name(path));
+            let (called, number) = (name(&entry.name), entry.number);
+            lines.push(format!("{above}/{called}: {why}; file {number} does not get it"));
+        }
         let missing = self.reader.missing();
         let named: BTreeSet<u32> = paths.keys().copied().filter(|number| missing.contains(*number)).collect();
         let mut nameless = missing.clone();
@@ -441,17 +490,22 @@ impl Open {
     }
 
     fn tell(&self, lines: Vec<String>, output: Output) -> Result<(), Failure> {
+        if self.say(lines, output) { Ok(()) } else { Err(Failure::silent(PARTLY_DONE)) }
+    }
+
+    /// The same; true when there is nothing to say.
+    fn say(&self, lines: Vec<String>, output: Output) -> bool {
         if output.json {
             print_line(&serde_json::json!({ "message_type": "troubles", "troubles": lines }).to_string());
         }
         if lines.is_empty() {
-            return Ok(());
+            return true;
         }
         if !output.json {
             lines.iter().for_each(|line| note_line(line));
             note_line("everything else is there");
         }
-        Err(Failure::silent(PARTLY_DONE))
+        false
     }
 }
 

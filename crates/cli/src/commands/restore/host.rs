@@ -190,7 +190,7 @@ impl Target {
             let others = rights_of_others(inode, (found.st_uid, found.st_gid));
             place.set_mode(set.mode(inode).difference(others))?;
         }
-        fs::utimensat(&place.directory, name, &times(inode), nofollow)?;
+        place.set_times(inode)?;
         set.told()
     }
 }
@@ -338,6 +338,12 @@ impl Place {
     /// Takes an empty directory away.
     pub fn remove_directory(&self) -> io::Result<()> {
         Ok(fs::unlinkat(&self.directory, self.name.as_slice(), AtFlags::REMOVEDIR)?)
+    }
+
+    /// Gives what has the name the times of an inode.
+    pub fn set_times(&self, inode: &Inode) -> io::Result<()> {
+        let nofollow = AtFlags::SYMLINK_NOFOLLOW;
+        Ok(fs::utimensat(&self.directory, self.name.as_slice(), &times(inode), nofollow)?)
     }
 
     /// Gives what has the name a mode: never what a symbolic link leads to.

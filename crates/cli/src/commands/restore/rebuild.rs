@@ -193,7 +193,13 @@ pub(super) fn run(open: &mut Open, target: &Target) -> Result<(), Failure> {
     save(open, target, &new, dumps, next)?;
     // What is told of a file is told of all its names, also of those in directories that the dump has not.
     open.names = new.names;
-    Ok(target.place(WORK.as_bytes())?.remove_directory()?)
+    target.place(WORK.as_bytes())?.remove_directory()?;
+    // The names that a restore has for itself have changed the time of the root, which got it before.
+    if let Some((inode, _)) = open.directories.get(&ROOT) {
+        let timed = target.place(b".").and_then(|place| place.set_times(inode));
+        open.note(b".", timed);
+    }
+    Ok(())
 }
 
 /// Where the content of a file is that the dump does not have, once names are changed.

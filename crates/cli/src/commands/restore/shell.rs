@@ -1,99 +1,204 @@
-//! `cairn restore -i`: look around in a dump and mark what is wanted.
+//! `cairn restore -i`: look around in a dump, mark what is wanted, and extract it, as often as somebody likes.
+//!
+//! Commands come from a person or from a script. What could not be done is said at once, and the exit code tells at the end that something was not.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, Write};
 
 use cairn_bsddump::{Names, ROOT};
 
+use super::words::{Word, split};
 use super::{Chosen, Open};
 use crate::exit::Failure;
 use crate::output::name;
 
 const HELP: &str = "\
-ls [PATH]      what is in a directory; * marks what will be extracted
-cd PATH        go there
-pwd            where this is
-add [PATH]     mark a file, or a directory with all in it
-delete [PATH]  take the mark away
-extract        extract what is marked, and end
-quit           end without extracting
-help           this";
+ls [PATH...]      list directories; * marks what will be extracted
+cd PATH           go to a directory
+pwd               show the present directory
+add [PATH...]     mark files, and directories with all in them
+delete [PATH...]  remove marks
+extract           extract what is marked, and remove the marks
+quit              end
+help              show this
+Paths may be quoted as in a shell, and have the patterns *, ? and [...].";
 
-/// Talks until something is to be extracted (paths and numbers) or the user has enough.
+/// Takes what is marked out of the dump. False where something is missing or hurt, which was said.
+type Extract<'a> = &'a mut dyn FnMut(&Chosen) -> Result<bool, Failure>;
+
+/// A path, as names from the root.
+type Steps = Vec<Vec<u8>>;
+
+/// Talks until the commands end. True when all that was asked for was done.
 pub(super) fn run(
     open: &Open,
     input: &mut dyn BufRead,
     output: &mut dyn Write,
-) -> Result<Option<Chosen>, Failure> {
-    let names = &open.names;
-    let mut here: Vec<Vec<u8>> = Vec::new();
-    let mut marked: BTreeSet<Vec<u8>> = BTreeSet::new();
+    extract: Extract<'_>,
+) -> Result<bool, Failure> {
+    let mut session = Session { open, here: Vec::new(), marked: BTreeSet::new(), good: true };
+    let mut has_extracted = false;
     loop {
         write!(output, "cairn restore > ")?;
         output.flush()?;
         let mut line = Vec::new();
         if input.read_until(b'\n', &mut line)? == 0 {
             writeln!(output)?;
-            return Ok(None);
+            return Ok(session.good);
         }
-        let line = line.trim_ascii();
-        let (command, path) = match line.iter().position(|byte| byte.is_ascii_whitespace()) {
-            Some(at) => (&line[..at], line[at..].trim_ascii()),
-            None => (line, &[][..]),
+        let Ok(words) = split(&line) else {
+            session.good = false;
+            writeln!(output, "a quote or a backslash ends nothing in this line")?;
+            continue;
         };
-        let steps = resolve(&here, path);
-        let full = steps.join(&b'/');
-        let found = names.find(&full);
-        match (command, found) {
-            (b"", _) => {}
-            (b"help" | b"?", _) => writeln!(output, "{HELP}")?,
-            (b"pwd", _) => writeln!(output, "/{}", name(&here.join(&b'/')))?,
-            (b"quit" | b"exit" | b"q", _) => return Ok(None),
-            (b"extract", _) if marked.is_empty() => {
+        let Some((command, paths)) = words.split_first() else { continue };
+        let command = command.bytes();
+        // Scripts for Linux `restore` answer its questions for a volume and for the mode of the root here.
+        let is_answer = has_extracted
+            && paths.is_empty()
+            && (command.iter().all(u8::is_ascii_digit) || [&b"y"[..], b"n"].contains(&&command[..]));
+        match command.as_slice() {
+            _ if is_answer => continue,
+            b"quit" | b"exit" | b"q" => return Ok(session.good),
+            b"extract" if session.marked.is_empty() => {
                 writeln!(output, "nothing is marked; `add PATH` marks it")?;
             }
-            (b"extract", _) => {
-                let numbers = marked.iter().filter_map(|path| Some((path.clone(), names.find(path)?)));
-                return Ok(Some(numbers.collect()));
-            }
-            (b"ls" | b"cd" | b"add" | b"delete", None) => {
-                writeln!(output, "/{}: there is no such file in the dump", name(&full))?;
-            }
-            (b"cd", Some(number)) if !names.is_directory(number) => {
-                writeln!(output, "/{}: this is no directory in the dump", name(&full))?;
-            }
-            (b"cd", Some(_)) => here = steps,
-            (b"ls", Some(number)) => list(open, &full, number, &marked, output)?,
-            (b"add", Some(number)) if !open.has(number) => writeln!(output, "/{}", open.lacks(&full))?,
-            (b"add" | b"delete", Some(number)) => {
-                let paths = with_all_below(names, &full, number);
-                if command == b"add" {
-                    marked.extend(paths);
-                } else {
-                    for path in &paths {
-                        marked.remove(path);
-                    }
-                }
+            b"extract" => {
+                let names = &open.names;
+                let marked = std::mem::take(&mut session.marked);
+                let chosen =
+                    marked.into_iter().filter_map(|path| names.find(&path).map(|number| (path, number)));
+                session.good &= extract(&chosen.collect())?;
             }
             _ => {
-                let command = name(command);
-                writeln!(output, "there is no command {command}; `help` lists those that exist")?;
+                let whole = session.whole(&line, paths);
+                session.run(&command, whole.as_deref().unwrap_or(paths), output)?;
             }
         }
+        has_extracted = command == b"extract";
     }
 }
 
-/// Names from the root to a path, as seen from `here`.
-fn resolve(here: &[Vec<u8>], path: &[u8]) -> Vec<Vec<u8>> {
-    let mut steps = if path.starts_with(b"/") { Vec::new() } else { here.to_vec() };
-    for name in path.split(|byte| *byte == b'/') {
-        match name {
-            b"" | b"." => {}
-            b".." => drop(steps.pop()),
-            _ => steps.push(name.to_vec()),
+struct Session<'a> {
+    open: &'a Open,
+    here: Steps,
+    marked: BTreeSet<Vec<u8>>,
+    good: bool,
+}
+
+impl Session<'_> {
+    /// One path with spaces that nobody has quoted: where the dump has that, and not all of its words.
+    fn whole(&self, line: &[u8], paths: &[Word]) -> Option<Vec<Word>> {
+        let is_there = |path: &Word| {
+            let mut found = resolve(self.open, &self.here, path).into_iter();
+            found.any(|steps| self.open.names.find(&steps.join(&b'/')).is_some())
+        };
+        if paths.len() < 2 || paths.iter().all(is_there) {
+            return None;
+        }
+        let line = line.trim_ascii();
+        let rest = line.iter().position(u8::is_ascii_whitespace).map(|at| line[at..].trim_ascii())?;
+        let whole = Word::literal(rest);
+        is_there(&whole).then(|| vec![whole])
+    }
+
+    fn run(&mut self, command: &[u8], paths: &[Word], output: &mut dyn Write) -> Result<(), Failure> {
+        match command {
+            b"help" | b"?" => writeln!(output, "{HELP}")?,
+            b"pwd" => writeln!(output, "/{}", name(&self.here.join(&b'/')))?,
+            b"cd" if paths.len() > 1 => self.refuse(output, "`cd` takes one path")?,
+            b"ls" | b"cd" | b"add" | b"delete" => {
+                for steps in self.found(paths, output)? {
+                    self.act(command, steps, output)?;
+                }
+            }
+            _ => {
+                let message = format!("there is no command {}; `help` lists those that exist", name(command));
+                self.refuse(output, &message)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn refuse(&mut self, output: &mut dyn Write, message: &str) -> Result<(), Failure> {
+        self.good = false;
+        Ok(writeln!(output, "{message}")?)
+    }
+
+    /// What the words of a command stand for: the present directory where there are none.
+    fn found(&mut self, paths: &[Word], output: &mut dyn Write) -> Result<Vec<Steps>, Failure> {
+        if paths.is_empty() {
+            return Ok(vec![self.here.clone()]);
+        }
+        let mut all = Vec::new();
+        for path in paths {
+            let found = resolve(self.open, &self.here, path);
+            if found.is_empty() {
+                let message = format!("{}: there is no such file in the dump", name(&path.bytes()));
+                self.refuse(output, &message)?;
+            }
+            all.extend(found);
+        }
+        Ok(all)
+    }
+
+    fn act(&mut self, command: &[u8], steps: Steps, output: &mut dyn Write) -> Result<(), Failure> {
+        let full = steps.join(&b'/');
+        let names = &self.open.names;
+        let Some(number) = names.find(&full) else {
+            let message = format!("/{}: there is no such file in the dump", name(&full));
+            return self.refuse(output, &message);
+        };
+        match command {
+            b"cd" if !names.is_directory(number) => {
+                let message = format!("/{}: this is no directory in the dump", name(&full));
+                self.refuse(output, &message)?;
+            }
+            b"cd" => self.here = steps,
+            b"ls" => list(self.open, &full, number, &self.marked, output)?,
+            b"add" if !self.open.has(number) => {
+                let message = format!("/{}", self.open.lacks(&full));
+                self.refuse(output, &message)?;
+            }
+            b"add" => self.marked.extend(with_all_below(names, &full, number)),
+            _ => {
+                let gone: BTreeSet<Vec<u8>> = with_all_below(names, &full, number).into_iter().collect();
+                self.marked.retain(|path| !gone.contains(path));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The paths that a word stands for, as seen from `here`. A pattern stands for what the dump has; a name for itself.
+fn resolve(open: &Open, here: &Steps, path: &Word) -> Vec<Steps> {
+    let mut found = vec![if path.is_absolute() { Vec::new() } else { here.clone() }];
+    for part in path.names() {
+        if part.is_pattern() {
+            found = found.iter().flat_map(|above| below(open, above, &part)).collect();
+            continue;
+        }
+        for steps in &mut found {
+            match part.bytes().as_slice() {
+                b"." => {}
+                b".." => drop(steps.pop()),
+                name => steps.push(name.to_vec()),
+            }
+        }
+        // What comes after a pattern is there in some of them alone.
+        if path.is_pattern() {
+            found.retain(|steps| open.names.find(&steps.join(&b'/')).is_some());
         }
     }
-    steps
+    found
+}
+
+/// What a pattern stands for in a directory.
+fn below(open: &Open, above: &Steps, pattern: &Word) -> Vec<Steps> {
+    let directory = open.names.find(&above.join(&b'/'));
+    let entries = directory.and_then(|number| open.names.entries(number)).unwrap_or(&[]);
+    let fits = entries.iter().filter(|entry| open.has(entry.number) && pattern.matches(&entry.name));
+    fits.map(|entry| [above.as_slice(), &[entry.name.clone()]].concat()).collect()
 }
 
 fn with_all_below(names: &Names, path: &[u8], number: u32) -> Vec<Vec<u8>> {
