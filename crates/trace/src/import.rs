@@ -3,6 +3,7 @@
 mod blkparse;
 mod blkreplay;
 mod csv;
+mod disksim;
 mod msr;
 mod spc;
 pub(crate) mod srt;
@@ -29,7 +30,9 @@ pub enum TraceFormat {
     Blkparse,
     /// The loads of blkreplay: `start ; sector ; length ; op ; ...`.
     Blkreplay,
-    /// HP Labs SRT, binary, records of version 1 to 4.
+    /// DiskSim's default text: `milliseconds device block blocks flags`.
+    DiskSim,
+    /// HP Labs SRT, binary, records of version 1 to 6.
     Srt,
     /// CloudPhysics, binary, version 1 and 2.
     Vscsi,
@@ -37,13 +40,14 @@ pub enum TraceFormat {
 
 impl TraceFormat {
     /// All of them.
-    pub const ALL: [TraceFormat; 8] = [
+    pub const ALL: [TraceFormat; 9] = [
         TraceFormat::Cairn,
         TraceFormat::Csv,
         TraceFormat::Msr,
         TraceFormat::Spc,
         TraceFormat::Blkparse,
         TraceFormat::Blkreplay,
+        TraceFormat::DiskSim,
         TraceFormat::Srt,
         TraceFormat::Vscsi,
     ];
@@ -57,6 +61,7 @@ impl TraceFormat {
             TraceFormat::Spc => "spc",
             TraceFormat::Blkparse => "blkparse",
             TraceFormat::Blkreplay => "blkreplay",
+            TraceFormat::DiskSim => "disksim",
             TraceFormat::Srt => "srt",
             TraceFormat::Vscsi => "vscsi",
         }
@@ -71,7 +76,7 @@ impl std::fmt::Display for TraceFormat {
 
 /// Not the name of a format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a format is cairn, csv, msr, spc, blkparse, blkreplay, srt or vscsi")]
+#[error("a format is cairn, csv, msr, spc, blkparse, blkreplay, disksim, srt or vscsi")]
 pub struct UnknownName;
 
 impl std::str::FromStr for TraceFormat {
@@ -105,6 +110,7 @@ pub(crate) fn lines(format: TraceFormat, action: BlkparseAction) -> Option<Box<d
         TraceFormat::Spc => Box::new(spc::Spc),
         TraceFormat::Blkparse => Box::new(blkparse::Blkparse::new(action)),
         TraceFormat::Blkreplay => Box::new(blkreplay::Blkreplay::default()),
+        TraceFormat::DiskSim => Box::new(disksim::DiskSim),
         TraceFormat::Cairn | TraceFormat::Srt | TraceFormat::Vscsi => return None,
     })
 }

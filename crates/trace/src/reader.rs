@@ -21,6 +21,10 @@ const LINE_MAX: usize = 4096;
 const SAMPLE: usize = 64 << 10;
 /// Largest window of a zstd stream: 128 MiB of memory.
 const ZSTD_WINDOW_LOG: u32 = 27;
+/// Memory of an xz stream at most, in bytes.
+const XZ_MEMORY: u64 = 256 << 20;
+/// Bytes by which a compression is told.
+const COMPRESSED_MAGIC: usize = 6;
 /// How long a trace can be: 73 years. A time beyond is none, and could not be added to others.
 const TRACE_TIME_MAX_NS: u64 = 1 << 61;
 /// Nanoseconds from 1601, where Windows file times begin, to 1970.
@@ -51,7 +55,7 @@ pub struct TraceReader {
 
 enum Source {
     Text { input: Box<dyn BufRead + Send>, decoder: Box<dyn Lines + Send>, line: u64, buffer: Vec<u8> },
-    Srt { input: Box<dyn BufRead + Send>, record: u64 },
+    Srt { input: Box<dyn BufRead + Send>, sector_bytes: u64, record: u64 },
     Vscsi { input: Box<dyn BufRead + Send>, version: vscsi::Version, record: u64 },
     Cairn(Frames),
 }
@@ -68,15 +72,24 @@ struct Frames {
 }
 
 impl TraceReader {
-    /// Begins to read: decompresses gzip and zstd by their first bytes and finds out the format.
+    /// Begins to read: decompresses gzip, zstd, xz and bzip2 by their first bytes and finds out the format.
     pub fn open(input: impl Read + Send + 'static, options: &ReadOptions) -> Result<Self, TraceError> {
-        let (start, input) = peek(Box::new(input), 4)?;
+        let (start, input) = peek(Box::new(input), COMPRESSED_MAGIC)?;
         let (compression, input): (_, Box<dyn Read + Send>) = match start.as_slice() {
             [0x1f, 0x8b, ..] => ("gzip", Box::new(flate2::read::MultiGzDecoder::new(input))),
-            [0x28, 0xb5, 0x2f, 0xfd] => {
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => {
                 let mut decoder = zstd::Decoder::new(input)?;
                 decoder.window_log_max(ZSTD_WINDOW_LOG)?;
                 ("zstd", Box::new(decoder))
+            }
+            [0xfd, b'7', b'z', b'X', b'Z', 0] => {
+                let stream =
+                    liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY, liblzma::stream::CONCATENATED);
+                let stream = stream.map_err(std::io::Error::from)?;
+                ("xz", Box::new(liblzma::read::XzDecoder::new_stream(input, stream)))
+            }
+            [b'B', b'Z', b'h', b'1'..=b'9', ..] => {
+                ("bzip2", Box::new(bzip2::read::MultiBzDecoder::new(input)))
             }
             _ => ("none", input),
         };
@@ -88,8 +101,8 @@ impl TraceReader {
         let source = match import::lines(format, options.action) {
             Some(decoder) => Source::Text { input, decoder, line: 0, buffer: Vec::new() },
             None if format == TraceFormat::Srt => {
-                skip_srt_head(&sample, &mut input)?;
-                Source::Srt { input, record: 0 }
+                let sector_bytes = skip_srt_head(&sample, &mut input)?;
+                Source::Srt { input, sector_bytes, record: 0 }
             }
             None if format == TraceFormat::Vscsi => {
                 let version = vscsi::Version::detect(&sample).ok_or(TraceError::UnknownFormat)?;
@@ -121,7 +134,7 @@ impl TraceReader {
         self.format
     }
 
-    /// `none`, `gzip` or `zstd`.
+    /// `none`, `gzip`, `zstd`, `xz` or `bzip2`.
     pub fn compression(&self) -> &'static str {
         self.compression
     }
@@ -225,7 +238,7 @@ impl Source {
                     Err(problem) => problems.add(*record, problem, ""),
                 }
             },
-            Source::Srt { input, record } => loop {
+            Source::Srt { input, sector_bytes, record } => loop {
                 let mut bytes = [0; srt::RECORD_MAX];
                 let read = read_up_to(input, &mut bytes[..srt::PREFIX])?;
                 if read == 0 {
@@ -246,7 +259,7 @@ impl Source {
                     problems.add(*record, Problem::CutOff, "");
                     return Ok(None);
                 }
-                match srt::record(&bytes[..length], devices) {
+                match srt::record(&bytes[..length], *sector_bytes, devices) {
                     Ok(Line::Request(request)) => return Ok(Some((request, *record))),
                     Ok(Line::Other) => problems.other_lines += 1,
                     Err(problem) => problems.add(*record, problem, ""),
@@ -380,9 +393,11 @@ fn srt_records(sample: &[u8]) -> Option<usize> {
     (is_head && srt::length(sample.get(head + 1..)?).is_some()).then_some(head + 1)
 }
 
-fn skip_srt_head(sample: &[u8], input: &mut Box<dyn BufRead + Send>) -> Result<(), TraceError> {
+/// Passes over the head, and returns how many bytes a sector has.
+fn skip_srt_head(sample: &[u8], input: &mut Box<dyn BufRead + Send>) -> Result<u64, TraceError> {
     let mut head = vec![0; srt_records(sample).ok_or(TraceError::UnknownFormat)?];
-    Ok(input.read_exact(&mut head)?)
+    input.read_exact(&mut head)?;
+    Ok(srt::sector_bytes(&head).unwrap_or(srt::SECTOR))
 }
 
 /// The first bytes of `input`, up to `length`, and the whole of it.

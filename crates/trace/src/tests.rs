@@ -171,6 +171,18 @@ fn writer_refuses_what_a_reader_would_not_take() {
     assert!(writer.push(&record(9, 0, TraceOp::Write, 0, TRACE_LENGTH_MAX + 1)).is_err(), "it is too long");
 }
 
+fn xz(text: &[u8]) -> Vec<u8> {
+    let mut packed = liblzma::write::XzEncoder::new(Vec::new(), 6);
+    packed.write_all(text).unwrap();
+    packed.finish().unwrap()
+}
+
+fn bzip2(text: &[u8]) -> Vec<u8> {
+    let mut packed = ::bzip2::write::BzEncoder::new(Vec::new(), ::bzip2::Compression::default());
+    packed.write_all(text).unwrap();
+    packed.finish().unwrap()
+}
+
 #[test]
 fn compressed_traces_are_read_as_plain_ones() {
     let text = "t_ns,dev,op,offset_bytes,length_bytes\n5,a,W,0,512\n9,b,R,1024,4096\n";
@@ -181,6 +193,11 @@ fn compressed_traces_are_read_as_plain_ones() {
         ("none", text.as_bytes().to_vec()),
         ("gzip", gzip.finish().unwrap()),
         ("zstd", zstd::encode_all(text.as_bytes(), 3).unwrap()),
+        ("xz", xz(text.as_bytes())),
+        ("bzip2", bzip2(text.as_bytes())),
+        // Of several streams, as programs that compress on all processors write them.
+        ("xz", [xz(&text.as_bytes()[..50]), xz(&text.as_bytes()[50..])].concat()),
+        ("bzip2", [bzip2(&text.as_bytes()[..50]), bzip2(&text.as_bytes()[50..])].concat()),
     ];
     for (name, bytes) in packed {
         let (records, reader) = read(bytes, &ReadOptions::default());
@@ -269,9 +286,13 @@ fn blkreplay_is_read_after_its_prose() {
 }
 
 fn srt_record(version: u32, kind: u32, micros: u32, flags: u32) -> Vec<u8> {
-    let words = 13 + u32::from(version == 4) + u32::from(kind == 4);
+    srt_record_of(0x0100, version, kind, micros, flags)
+}
+
+fn srt_record_of(device: u32, version: u32, kind: u32, micros: u32, flags: u32) -> Vec<u8> {
+    let words = 13 + version.clamp(3, 6) - 3 + u32::from(kind == 4);
     let mut record =
-        vec![words * 4, version << 16 | kind, 100, micros, 0, 9, 8192, 77, 0x0100, 1, 2, flags, 3];
+        vec![words * 4, version << 16 | kind, 100, micros, 0, 9, 8192, 77, device, 1, 2, flags, 3];
     record.resize(words as usize, 0);
     record.into_iter().flat_map(u32::to_be_bytes).collect()
 }
@@ -296,6 +317,42 @@ fn hp_srt_is_read_with_and_without_its_head() {
     let (records, reader) = read(newer, &ReadOptions::default());
     assert_eq!(records.len(), 1);
     assert_eq!(reader.problems().kinds, [(Problem::Version, 1)].into());
+}
+
+#[test]
+fn hp_srt_has_the_sectors_of_its_head_and_one_device_for_all_sections_of_a_disk() {
+    let disks = [0x0710_0301u32, 0x0710_0302, 0x0710_0401];
+    let record_of = |(at, disk): (usize, &u32)| srt_record_of(*disk, 5 + at as u32 % 2, 1, at as u32, 1);
+    let records: Vec<u8> = disks.iter().enumerate().flat_map(record_of).collect();
+    for (says, bytes) in [
+        ("sectorsize\t= \"1024\";", 1024),
+        ("sector_size = 256;", 256),
+        ("Sector Size = 2048", 2048),
+        ("sectorsize = 77;", 512),
+        ("sectors = 1024;", 512),
+    ] {
+        let head = format!("HP Labs trace\ntracedate\t= \"Thu Feb 20 00:00:01 1992\";\n{says}\n\x0c");
+        let (found, reader) = read([head.into_bytes(), records.clone()].concat(), &ReadOptions::default());
+        assert_eq!(reader.devices(), ["0x07100300", "0x07100400"], "{says}");
+        let devices: Vec<u32> = found.iter().map(|record| record.device).collect();
+        assert_eq!(devices, [0, 0, 1], "{says}");
+        assert!(found.iter().all(|record| record.offset == 77 * bytes), "{says}: {found:?}");
+    }
+}
+
+#[test]
+fn disksim_is_read() {
+    let (records, reader) = detected(
+        "# time devno blkno bcount flags\n0.000000 0 8 4 1\n1.5 1 16 1 0\n\n2.000001\t0 24 2 0x3\n3.0 0 x 2 1\n",
+    );
+    assert_eq!(reader.format(), TraceFormat::DiskSim);
+    let wanted = [
+        record(0, 0, TraceOp::Read, 8 * 512, 2048),
+        record(1_500_000, 1, TraceOp::Write, 16 * 512, 512),
+        record(2_000_001, 0, TraceOp::Read, 24 * 512, 1024),
+    ];
+    assert_eq!(records, wanted);
+    assert_eq!(reader.problems().kinds, [(Problem::Offset, 1)].into());
 }
 
 fn vscsi_record(version: u8, command: u16, micros: u64, block: u64, length: u32) -> Vec<u8> {

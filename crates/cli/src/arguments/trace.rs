@@ -26,10 +26,10 @@ pub enum Trace {
 /// Which trace, and what it is.
 #[derive(Debug, Args)]
 pub struct TraceInput {
-    /// The trace, plain or in gzip or zstd; - is standard input
+    /// The trace, plain or in gzip, zstd, xz or bzip2; - is standard input
     #[arg(value_name = "TRACE")]
     pub file: PathBuf,
-    /// cairn, csv, msr, spc, blkparse, blkreplay, srt or vscsi; found out when not given
+    /// cairn, csv, msr, spc, blkparse, blkreplay, disksim, srt, vscsi; found out if not given
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<TraceFormat>,
     /// Of blkparse: Q (queued), D (issued to the driver) or C (completed)
