@@ -10,9 +10,14 @@ use std::os::unix::net::UnixStream;
 use running::{Running, path};
 
 /// Asks for the metrics on a connection; the status line, and the body.
-fn scrape(mut stream: impl Read + Write, token: Option<&str>) -> (String, String) {
+fn scrape(stream: impl Read + Write, token: Option<&str>) -> (String, String) {
+    ask(stream, token, "Accept: text/html, application/openmetrics-text;version=1.0.0;q=0.5\r\n")
+}
+
+/// The same with these headers.
+fn ask(mut stream: impl Read + Write, token: Option<&str>, headers: &str) -> (String, String) {
     let authorization = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
-    let request = format!("GET /metrics HTTP/1.0\r\nHost: cairn\r\n{authorization}\r\n");
+    let request = format!("GET /metrics HTTP/1.0\r\nHost: cairn\r\n{authorization}{headers}\r\n");
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -97,9 +102,35 @@ fn metrics_say_what_status_says_and_can_be_parsed() {
     let address = status["http"][1].as_str().unwrap();
     let (head, _) = scrape(TcpStream::connect(address).unwrap(), None);
     assert!(head.starts_with("HTTP/1.0 401"), "{head}");
+    assert!(head.to_lowercase().contains("\r\nwww-authenticate: bearer"), "{head}");
     let token = std::fs::read_to_string(source.data.join("http-token")).unwrap();
     let (_, body) = scrape(TcpStream::connect(address).unwrap(), Some(token.trim()));
     assert!(parse(&body).len() > 20);
+}
+
+/// In the older format of Prometheus a counter is called by its whole name everywhere: `promtool check metrics` looks for its help there.
+#[test]
+fn every_series_has_help_and_type_under_its_own_name_for_who_accepts_no_openmetrics() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), "s");
+    server.good(&["volume", "create", "v", "--size", "64M"]);
+    for headers in ["", "Accept: */*\r\n", "Accept: text/plain\r\n"] {
+        let stream = UnixStream::connect(server.data.join("control.sock")).unwrap();
+        let (head, body) = ask(stream, None, headers);
+        assert!(head.contains("text/plain; version=0.0.4"), "{head}");
+        let after = |begin: &str| -> BTreeSet<&str> {
+            let lines = body.lines().filter_map(|line| line.strip_prefix(begin)?.split_once(' '));
+            lines.filter(|(_, text)| text.len() > 3).map(|(name, _)| name).collect()
+        };
+        let (helped, typed) = (after("# HELP "), after("# TYPE "));
+        let series = body.lines().filter(|line| !line.starts_with('#'));
+        let mut totals = 0;
+        for name in series.filter_map(|line| line.split(['{', ' ']).next()) {
+            assert!(helped.contains(name) && typed.contains(name), "{name} has no help: {body}");
+            totals += usize::from(name.ends_with("_total"));
+        }
+        assert!(totals > 0 && !body.contains("# EOF"));
+    }
 }
 
 #[test]

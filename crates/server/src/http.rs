@@ -24,8 +24,8 @@ use std::time::Duration;
 
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{FromRequest, Path, Query, Request, State};
-use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use axum::http::{HeaderValue, Method, StatusCode, Uri};
+use axum::http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
@@ -42,6 +42,8 @@ use crate::volumes::waits_with_writes;
 
 /// Longest body of a request, in bytes: the longest sensible one is a list of devices.
 const MAX_BODY: usize = 1 << 20;
+/// How a client proves who it is.
+const CHALLENGE: &str = "Bearer realm=\"cairn\"";
 /// How long a request waits for room in a history before it is answered, and how often that is looked at.
 const WAIT_PATIENCE: Duration = Duration::from_secs(6);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -171,7 +173,13 @@ impl From<ServerError> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        (http_status(self.0.error), Json(self.0)).into_response()
+        let status = http_status(self.0.error);
+        let mut response = (status, Json(self.0)).into_response();
+        // By RFC 9110, 15.5.2, each such answer names how to prove who asks: clients look for it.
+        if status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static(CHALLENGE));
+        }
+        response
     }
 }
 
@@ -295,9 +303,14 @@ pub(crate) async fn blocking<T: Send + 'static>(
 }
 
 /// What monitoring systems read: not JSON, and not a part of the described API.
-async fn metrics(State(server): State<Arc<Server>>) -> Result<impl IntoResponse, Refusal> {
-    let Json(text) = blocking(server, |server| server.metrics()).await?;
-    Ok(([("content-type", metrics::CONTENT_TYPE)], text))
+async fn metrics(
+    State(server): State<Arc<Server>>,
+    headers: HeaderMap,
+) -> Result<impl IntoResponse, Refusal> {
+    let accepts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let form = metrics::Form::of(accepts);
+    let Json(text) = blocking(server, move |server| server.metrics(form)).await?;
+    Ok(([("content-type", form.content_type())], text))
 }
 
 /// The server at a glance.

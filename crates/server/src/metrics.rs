@@ -1,4 +1,5 @@
-//! What monitoring systems read of a server: `GET /metrics`, in the text format of OpenMetrics.
+//! What monitoring systems read of a server: `GET /metrics`, in the text format of OpenMetrics for who accepts that, and otherwise in the older one of
+//! Prometheus. In that one the name of a counter has its `_total` also where its help and its type stand.
 //!
 //! Nothing is counted for it: each answer is what `cairn status` would say at that moment, so a server that nobody asks pays nothing, and the two never differ. Rates and
 //! latencies of exports are of the last 5 to 10 seconds, as sessions keep them. Names and labels are listed in docs/operations.md; a name keeps its meaning from one version to the next.
@@ -20,8 +21,48 @@ use crate::error::ServerError;
 use crate::names::ExportName;
 use crate::server::Server;
 
-/// What an answer is.
-pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// The form of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    OpenMetrics,
+    Prometheus,
+}
+
+impl Form {
+    /// What the headers `Accept` of a request ask for.
+    pub(crate) fn of<'a>(accepts: impl IntoIterator<Item = &'a str>) -> Self {
+        let asks = accepts.into_iter().any(|accept| accept.contains("application/openmetrics-text"));
+        if asks { Form::OpenMetrics } else { Form::Prometheus }
+    }
+
+    pub(crate) fn content_type(self) -> &'static str {
+        match self {
+            Form::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Form::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+
+    /// The text of OpenMetrics in this form.
+    fn written(self, text: String) -> String {
+        if self == Form::OpenMetrics {
+            return text;
+        }
+        let of_type =
+            |line: &'_ str| line.strip_prefix("# TYPE ")?.strip_suffix(" counter").map(str::to_owned);
+        let counters: BTreeSet<String> = text.lines().filter_map(of_type).collect();
+        let mut older = String::with_capacity(text.len());
+        for line in text.lines().filter(|line| *line != "# EOF") {
+            let named = ["# HELP ", "# TYPE "].into_iter().find_map(|begin| {
+                let (name, rest) = line.strip_prefix(begin)?.split_once(' ')?;
+                counters.contains(name).then(|| format!("{begin}{name}_total {rest}"))
+            });
+            older.push_str(named.as_deref().unwrap_or(line));
+            older.push('\n');
+        }
+        older
+    }
+}
+
 const BLOCK: u64 = cairn_base::BLOCK_SIZE as u64;
 
 type Labels = Vec<(&'static str, String)>;
@@ -41,7 +82,7 @@ struct Scrape {
 
 impl Server {
     /// The metrics of this moment.
-    pub(crate) fn metrics(&self) -> Result<String, ServerError> {
+    pub(crate) fn metrics(&self, form: Form) -> Result<String, ServerError> {
         let status = self.status();
         let open = self.volumes.all();
         let mut histories: Vec<(String, api::HistoryStatus)> = Vec::new();
@@ -67,7 +108,7 @@ impl Server {
         registry.register_collector(Box::new(scrape));
         let mut text = String::new();
         encode(&mut text, &registry).map_err(|_| ServerError::Bug)?;
-        Ok(text)
+        Ok(form.written(text))
     }
 }
 
