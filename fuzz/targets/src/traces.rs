@@ -77,7 +77,7 @@ pub(crate) fn text(data: &[u8]) {
     for format in [None, Some(TraceFormat::Csv), Some(TraceFormat::Msr), Some(TraceFormat::Spc)] {
         settled(data, format);
     }
-    for format in [TraceFormat::Blkparse, TraceFormat::Blkreplay] {
+    for format in [TraceFormat::Blkparse, TraceFormat::Blkreplay, TraceFormat::DiskSim] {
         settled(data, Some(format));
     }
 }

@@ -213,7 +213,7 @@ impl Life {
                 let image = self.at(reverted.instant.0).clone();
                 self.became(history, image);
             }
-            Err(HistoryError::BeforeWindow) => {
+            Err(HistoryError::BeforeWindow | HistoryError::BeforeBeginning) => {
                 assert!(at < history.status().start.0, "{at} is in the window")
             }
             Err(HistoryError::TooManyReverts | HistoryError::NoRoomToRevert { .. } | HistoryError::Full) => {}
@@ -233,7 +233,7 @@ impl Life {
         for time in self.images.keys() {
             match history.view(Timestamp(*time)) {
                 Ok(view) => self.check(&view, view.instant().0),
-                Err(HistoryError::BeforeWindow) => {
+                Err(HistoryError::BeforeWindow | HistoryError::BeforeBeginning) => {
                     assert!(*time < history.status().start.0, "{time} is in the window");
                 }
                 Err(_) if self.is_spoiled => {}
