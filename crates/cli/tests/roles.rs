@@ -136,7 +136,8 @@ fn old_source_comes_back_learns_of_the_failover_is_resynced_and_gets_its_role_ba
     assert_eq!(content(&source), before);
     write(&source, 0, 6, 4096);
     assert!(destination.disk("vol0/db").write(0, &[9; 4096]).is_err(), "the roles are back");
-    destination.good(&["mirror", "update", "vol0"]);
+    // Its schedule may have begun one in this moment.
+    poll("an update", || destination.run(&["mirror", "update", "vol0"]).status.success());
     assert_eq!(content(&destination), content(&source));
     assert_eq!(status(&destination)["role"], "destination");
     assert_eq!(settings(&destination), set, "what its owner had set is there with the role");
@@ -237,6 +238,7 @@ fn side_that_took_over_is_the_source_at_once_also_of_a_mirror_without_a_schedule
     poll("it is told", || status(&source)["state"] == "failed-over");
     // And does again once it has followed, and given the role.
     source.good(&["mirror", "resync", "vol0", "--discard-divergent", "--yes"]);
+    destination.good(&["mirror", "allow-reverse", "vol0"]);
     source.good(&["mirror", "failback", "vol0"]);
     assert_eq!(status(&source)["state"], "source", "{}", status(&source));
     let problems = source.json(&["status"])["problems"].clone();
