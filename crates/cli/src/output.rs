@@ -149,7 +149,8 @@ pub fn unwritten(error: std::io::Error) -> Option<Failure> {
     Some(Failure { body: ErrorBody { message, next, ..body }, code })
 }
 
-/// A path or name that somebody else may have chosen, for people: it says nothing to a terminal, stays in its line, is no other one's, and is what a shell takes.
+/// A path or name that somebody else may have chosen, for people: it says nothing to a terminal,
+/// stays in its line, is no other one's, and is what a shell takes.
 pub fn name(bytes: &[u8]) -> String {
     cairn_files::quoted_path(bytes)
 }
@@ -159,7 +160,8 @@ pub fn path(text: &str, bytes: Option<&str>) -> String {
     name(&bytes.and_then(cairn_files::from_percent).unwrap_or_else(|| text.as_bytes().to_vec()))
 }
 
-/// A path or name for programs: its text as `key`, and its bytes as `key_bytes` where it is no UTF-8.
+/// A path or name for programs: its text as `key`, and its bytes as `key_bytes` where it is no
+/// UTF-8.
 pub fn put_name(object: &mut serde_json::Value, key: &str, bytes: &[u8]) {
     object[key] = cairn_files::path_text(bytes).into();
     if let Some(raw) = cairn_files::path_bytes(bytes) {

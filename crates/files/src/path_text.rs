@@ -1,13 +1,16 @@
-//! Paths and names as text. A name is any bytes but `/` and zero, and no two of them may look the same.
+//! Paths and names as text. A name is any bytes but `/` and zero, and no two of them may look the
+//! same.
 //!
-//! For programs (JSON) a path is its text, and where it is no UTF-8 its bytes come in a field of their own, percent-encoded. For people it is as a shell takes it.
+//! For programs (JSON) a path is its text, and where it is no UTF-8 its bytes come in a field of
+//! their own, percent-encoded. For people it is as a shell takes it.
 
 use std::fmt::Write;
 
 /// What the text of a path that is kept as text, and is no UTF-8, begins with. No path has it.
 const RAW: char = '\0';
 
-/// Text of bytes; each byte that is no UTF-8 is `\xNN`. That tells them apart for people, and of programs those that know that it is no UTF-8.
+/// Text of bytes; each byte that is no UTF-8 is `\xNN`. That tells them apart for people, and of
+/// programs those that know that it is no UTF-8.
 pub fn path_text(path: &[u8]) -> String {
     let mut text = String::with_capacity(path.len());
     for chunk in path.utf8_chunks() {
@@ -22,7 +25,8 @@ pub fn path_bytes(path: &[u8]) -> Option<String> {
     std::str::from_utf8(path).is_err().then(|| percent_encoded(path))
 }
 
-/// A path as people see it, and as a shell takes it: as it is, and in `$'...'` where that would be no UTF-8, have control characters, or begin like one of these.
+/// A path as people see it, and as a shell takes it: as it is, and in `$'...'` where that would be
+/// no UTF-8, have control characters, or begin like one of these.
 pub fn quoted_path(path: &[u8]) -> String {
     let text = std::str::from_utf8(path).ok();
     let is_plain = |text: &&str| !text.contains(char::is_control) && !text.starts_with("$'");
@@ -86,7 +90,8 @@ pub fn from_percent(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// A path as text that can be kept and compared: other paths have other texts. [`kept_bytes`] gives it back.
+/// A path as text that can be kept and compared: other paths have other texts. [`kept_bytes`] gives
+/// it back.
 pub fn kept_path(path: &[u8]) -> String {
     match std::str::from_utf8(path) {
         Ok(text) => text.to_owned(),

@@ -407,7 +407,8 @@ pub struct CheckFinding {
     /// The path of the file that it concerns, in the state in which it was met.
     #[serde(default)]
     pub path: Option<String>,
-    /// Its bytes, percent-encoded, where they are no UTF-8; `path` then has `\xNN` for each byte that is none.
+    /// Its bytes, percent-encoded, where they are no UTF-8; `path` then has `\xNN` for each byte
+    /// that is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_bytes: Option<String>,
     /// VOLUME@SNAPSHOT in which it was met first; none for the present state or the volume as a whole.
@@ -510,7 +511,8 @@ pub struct DamagedBlock {
     /// The path of the file that it belongs to; of one that is there in a snapshot alone with that one's name.
     #[serde(default)]
     pub path: Option<String>,
-    /// The bytes of the path alone, percent-encoded, where they are no UTF-8; `path` then has `\xNN` for each byte that is none.
+    /// The bytes of the path alone, percent-encoded, where they are no UTF-8; `path` then has
+    /// `\xNN` for each byte that is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_bytes: Option<String>,
     /// Where in the LUN or the file.

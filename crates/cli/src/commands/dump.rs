@@ -121,7 +121,8 @@ pub fn run(asked: &Dump, client: &Client, output: Output) -> Result<(), Failure>
     if result.failed.is_empty() { Ok(()) } else { Err(Failure::silent(PARTLY_DONE)) }
 }
 
-/// A pattern of what is left out. In one there is a sign for any byte, and no way to write a byte that is no UTF-8.
+/// A pattern of what is left out. In one there is a sign for any byte, and no way to write a byte
+/// that is no UTF-8.
 fn pattern_text(pattern: &OsStr) -> Result<String, Failure> {
     pattern.to_str().map(str::to_owned).ok_or_else(|| {
         let what = format!("the pattern {} is no UTF-8", called(pattern.as_bytes()));

@@ -50,7 +50,9 @@ impl Tree {
     ///
     /// # Errors
     /// [`TreeError::Exists`] with [`SetXattr::Create`]; [`TreeError::NoAttribute`] with [`SetXattr::Replace`]; [`TreeError::AttributeTooLarge`];
-    /// [`TreeError::AttributeName`], [`TreeError::AttributeNamespace`] and [`TreeError::Invalid`] for names that no file system takes; [`TreeError::NoSpace`] also when all of the file's would take more than 262,144 bytes; [`TreeError::Invalid`] for what is no access list;
+    /// [`TreeError::AttributeName`], [`TreeError::AttributeNamespace`] and [`TreeError::Invalid`]
+    /// for names that no file system takes; [`TreeError::NoSpace`] also when all of the file's
+    /// would take more than 262,144 bytes; [`TreeError::Invalid`] for what is no access list;
     /// [`TreeError::NotFound`]; [`TreeError::ReadOnly`]; damage.
     pub fn set_xattr(
         &self,
@@ -147,7 +149,8 @@ impl Tree {
     }
 }
 
-/// What a name that no attribute has is: that of one that could be there, or an error of its own. An older program has stored such names; these are read and removed.
+/// What a name that no attribute has is: that of one that could be there, or an error of its own.
+/// An older program has stored such names; these are read and removed.
 fn no_attribute(name: &[u8]) -> TreeError {
     check_name(name).err().unwrap_or(TreeError::NoAttribute)
 }

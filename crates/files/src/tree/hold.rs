@@ -41,7 +41,8 @@ impl Holds {
 }
 
 impl Tree {
-    /// Keeps a file or directory though its last name goes, until [`Tree::release`] was called as often. After a crash nobody holds anything.
+    /// Keeps a file or directory though its last name goes, until [`Tree::release`] was called as
+    /// often. After a crash nobody holds anything.
     ///
     /// # Errors
     /// [`TreeError::NotFound`] when it is gone already.
@@ -57,7 +58,8 @@ impl Tree {
         self.release_all([(file, 1)]);
     }
 
-    /// The same for several files, each with how often it was held. Those that are gone by that go a few at a time.
+    /// The same for several files, each with how often it was held. Those that are gone by that go
+    /// a few at a time.
     pub fn release_all(&self, files: impl IntoIterator<Item = (FileId, u64)>) {
         let nameless: Vec<FileId> = {
             let mut holds = self.holds.lock();
@@ -83,7 +85,8 @@ impl Tree {
         holds.nameless.contains(&file) && !holds.unnamed.contains(&file)
     }
 
-    /// How many files that are held have no name, and how many have lost their last one and stayed since the tree was opened.
+    /// How many files that are held have no name, and how many have lost their last one and stayed
+    /// since the tree was opened.
     pub fn nameless(&self) -> (usize, u64) {
         let holds = self.holds.lock();
         (holds.nameless.len(), holds.kept)
@@ -100,14 +103,16 @@ impl Tree {
             // One that can't be freed keeps none of the others.
             for file in some {
                 if let Err(reason) = self.free_orphans_of(&[*file]) {
-                    // It stays in the orphan directory, which is emptied when the tree is opened again.
+                    // It stays in the orphan directory, which is emptied when the tree is opened
+                    // again.
                     tracing::warn!(%file, %reason, "a file without names is freed later");
                 }
             }
         }
     }
 
-    /// Removes files of the orphan directory, but those that somebody holds again or has given a name.
+    /// Removes files of the orphan directory, but those that somebody holds again or has given a
+    /// name.
     pub(crate) fn free_orphans_of(&self, files: &[FileId]) -> Result<(), TreeError> {
         let _names = self.names.write();
         let mut changed = files.to_vec();
@@ -210,7 +215,8 @@ impl Tree {
         holds.unnamed.remove(&file);
     }
 
-    /// True for a file that is held, of which the last name goes. It is noted as one without names, also should that fail: then its release finds that it has one.
+    /// True for a file that is held, of which the last name goes. It is noted as one without names,
+    /// also should that fail: then its release finds that it has one.
     pub(crate) fn stays_without_name(&self, file: FileId) -> bool {
         let mut holds = self.holds.lock();
         let stays = holds.counts.contains_key(&file);

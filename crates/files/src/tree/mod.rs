@@ -7,7 +7,9 @@
 //!    operation before it that touched the same things. What [`Tree::sync`] covered is there.
 //! 2. A directory that has a name has one: its block 0 says which. So `..` and the path of a directory are found without search, and no directory is below itself.
 //! 3. A file's `links` is the number of its names; a directory's 2 and one for each directory in it.
-//! 4. A file without names is in the orphan directory while somebody holds it (for FUSE the kernel, from the first time that it is told of the file until it forgets it), and gone otherwise; opening empties that directory.
+//! 4. A file without names is in the orphan directory while somebody holds it (for FUSE the kernel,
+//!    from the first time that it is told of the file until it forgets it), and gone otherwise;
+//!    opening empties that directory.
 //! 5. In the last block of a file what lies past its end is zero.
 //! 6. `blocks` of an inode is the number of blocks of its content that are no hole.
 //!

@@ -5,6 +5,7 @@
 
 use std::io::IoSlice;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
 
 use cairn_device::Segments;
 use zerocopy::IntoBytes;
@@ -53,7 +54,9 @@ pub(crate) enum Step {
     Data { unique: u64, data: Result<Segments, i32> },
     /// The same for a write, once the kernel has forgotten what it holds of these bytes of a file.
     AfterForgetting { unique: u64, answer: Answer, stretch: fuse_notify_inval_inode_out },
-    /// The same, before the kernel is made to forget what it holds of a file: it shows what could not be kept. With `names`, it looks all names up anew as well, as it would go on with the length of the file.
+    /// The same, before the kernel is made to forget what it holds of a file: it shows what could
+    /// not be kept. With `names`, it looks all names up anew as well, as it would go on with the
+    /// length of the file.
     BeforeForgetting { unique: u64, answer: Answer, node: u64, names: bool },
     /// It has none.
     Silence,
@@ -157,6 +160,7 @@ impl FileSystem {
         }
         let own = if self.shown.is_live() { init::WRITEBACK_CACHE } else { init::EXPLICIT_INVAL_DATA };
         let agreed = (WANTED | own | more) & offered(theirs, flags2);
+        self.maps_all.store(agreed & init::DIRECT_IO_ALLOW_MMAP != 0, Ordering::Relaxed);
         Ok(fuse_init_out {
             major: FUSE_KERNEL_VERSION,
             minor: FUSE_KERNEL_MINOR_VERSION,

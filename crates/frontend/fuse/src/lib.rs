@@ -4,7 +4,8 @@
 //! kept up has the time of birth (`STATX`), and there is no C library to install.
 //!
 //! What a program in a mount is promised:
-//! - A file or directory without names is there until the kernel forgets it: as long as a program has it open, refers to it (`O_PATH`), works in it, or has it mounted elsewhere.
+//! - A file or directory without names is there until the kernel forgets it: as long as a program
+//!   has it open, refers to it (`O_PATH`), works in it, or has it mounted elsewhere.
 //! - A write that `close` or `fsync` followed is here; one that `fsync` followed is durable, with the names of the file.
 //! - After the server died, every use of the mount fails with `ENOTCONN`. It works again when the server is back, which mounts it anew at the same place. What was
 //!   fsynced is there; what only the kernel's write-back cache or the server's memory had may not be.

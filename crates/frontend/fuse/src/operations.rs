@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use cairn_base::FileId;
 use cairn_device::Segments;
@@ -68,6 +69,8 @@ pub(crate) struct FileSystem {
     /// Files of which the kernel shows what could not be kept.
     lost: Mutex<HashSet<FileId>>,
     pub(crate) forgetting: Forgetting,
+    /// The kernel lets programs map files of which it keeps no writes back (Linux 6.6 and later).
+    pub(crate) maps_all: AtomicBool,
 }
 
 /// Who has a file open for writing.
@@ -92,7 +95,13 @@ fn bytes(value: impl IntoBytes + zerocopy::Immutable) -> Vec<u8> {
 
 impl FileSystem {
     pub(crate) fn new(shown: Shown) -> Self {
-        Self { shown, writers: Mutex::default(), lost: Mutex::default(), forgetting: Forgetting::default() }
+        Self {
+            shown,
+            writers: Mutex::default(),
+            lost: Mutex::default(),
+            forgetting: Forgetting::default(),
+            maps_all: AtomicBool::new(true),
+        }
     }
 
     /// True when answering needs what the kernel has not sent yet: see [`crate::session`].
@@ -303,12 +312,15 @@ impl FileSystem {
     fn set_attributes(&self, header: &fuse_in_header, arguments: &fuse_setattr_in) -> Answer {
         let node = header.nodeid;
         let (slot, file) = self.shown.file(node)?;
-        // Of a file without names the kernel is the only one that has times, and keeps them as long as it knows the file.
+        // Of a file without names the kernel is the only one that has times, and keeps them as long
+        // as it knows the file.
         if arguments.valid & !KEPT_BACK == 0 && arguments.valid != 0 && slot.tree.is_nameless(file) {
             let stat = slot.tree.stat(file).map_err(errno)?;
             return Ok(bytes(attr_out(node, &stat)));
         }
-        // A file system above this one (overlayfs) has found that its caller may not keep the rights, and asks with its own, which may. Of that request the kernel leaves out all that it asks for, as
+        // A file system above this one (overlayfs) has found that its caller may not keep the
+        // rights, and asks with its own, which may. Of that request the kernel leaves out all that
+        // it asks for, as
         // this side takes rights away by itself.
         let asks_nothing = arguments.valid & !(fattr::FH | fattr::LOCKOWNER) == 0;
         if asks_nothing && !slot.tree.is_read_only() {
@@ -455,14 +467,16 @@ impl FileSystem {
         Ok(Vec::new())
     }
 
-    /// Notes that a write which the kernel had kept back has failed. None when that is known of the file; else whether nobody has it open for writing any more.
+    /// Notes that a write which the kernel had kept back has failed. None when that is known of the
+    /// file; else whether nobody has it open for writing any more.
     pub(crate) fn loses(&self, node: u64) -> Option<bool> {
         let (_, file) = self.shown.file(node).ok()?;
         let is_closed = !self.writers.lock().contains_key(&file);
         (is_closed || self.lost.lock().insert(file)).then_some(is_closed)
     }
 
-    /// True when nobody has such a file open for writing any more: from now on the kernel can be made to show it as it is.
+    /// True when nobody has such a file open for writing any more: from now on the kernel can be
+    /// made to show it as it is.
     pub(crate) fn lost_and_closed(&self, node: u64) -> bool {
         let Ok((_, file)) = self.shown.file(node) else { return false };
         !self.writers.lock().contains_key(&file) && self.lost.lock().remove(&file)
@@ -530,7 +544,8 @@ impl FileSystem {
         let is_kept_back = arguments.write_flags & FUSE_WRITE_CACHE != 0;
         self.wait_for_room(&slot, file, arguments.size.into(), 0);
         let written = act(&slot.tree, file, is_kept_back).map_err(|error| match error {
-            // The kernel tells a close of what it had kept back by one of two errors, and EDQUOT is none of them.
+            // The kernel tells a close of what it had kept back by one of two errors, and EDQUOT is
+            // none of them.
             TreeError::Quota if is_kept_back => errno(TreeError::NoSpace),
             error => errno(error),
         })?;
@@ -588,7 +603,8 @@ impl FileSystem {
     }
 
     /// Somebody changes content otherwise than by a write, of which alone the kernel says whether it takes rights away: all lose them who may not keep them, that of the group also when it is not theirs.
-    /// With `is_asked` the kernel has found that the caller may not, also of a directory that gets an access control list.
+    /// With `is_asked` the kernel has found that the caller may not, also of a directory that gets
+    /// an access control list.
     fn take_rights(
         &self,
         header: &fuse_in_header,

@@ -186,7 +186,8 @@ impl Connection {
         }
     }
 
-    /// Has the kernel forget, on a thread that nobody waits for, what it holds of a file and could not be kept; with `names` also the length of the file, with all names.
+    /// Has the kernel forget, on a thread that nobody waits for, what it holds of a file and could
+    /// not be kept; with `names` also the length of the file, with all names.
     pub(crate) fn forget_lost(self: &Arc<Self>, node: u64, names: bool) {
         let own = self.clone();
         let forget = move || {

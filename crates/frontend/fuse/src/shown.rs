@@ -242,7 +242,8 @@ impl Shown {
         }
     }
 
-    /// The mount has ended: the kernel knows nothing of it any more, and does not say so of each file.
+    /// The mount has ended: the kernel knows nothing of it any more, and does not say so of each
+    /// file.
     pub(crate) fn forget_everything(&self) {
         if let View::Live(tree) = &self.view {
             tree.release_everything();

@@ -57,7 +57,8 @@ pub struct FileDumpResult {
     pub snapshot: String,
     /// The path.
     pub path: String,
-    /// Its bytes, percent-encoded, where they are no UTF-8; `path` then has `\xNN` for each byte that is none.
+    /// Its bytes, percent-encoded, where they are no UTF-8; `path` then has `\xNN` for each byte
+    /// that is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_bytes: Option<String>,
     /// 0 to 9.
@@ -80,7 +81,8 @@ pub struct FileDumpResult {
 pub struct FileDumpRecord {
     /// From the root.
     pub path: String,
-    /// Its bytes, percent-encoded, where they are no UTF-8; `path` then has `\xNN` for each byte that is none.
+    /// Its bytes, percent-encoded, where they are no UTF-8; `path` then has `\xNN` for each byte
+    /// that is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_bytes: Option<String>,
     /// 0 to 9.
@@ -116,7 +118,8 @@ pub enum FileChangeKind {
 pub struct FileChange {
     /// From the root; none of a file that is open and deleted.
     pub path: Option<String>,
-    /// Its bytes, percent-encoded, where they are no UTF-8; `path` then has `\xNN` for each byte that is none.
+    /// Its bytes, percent-encoded, where they are no UTF-8; `path` then has `\xNN` for each byte
+    /// that is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_bytes: Option<String>,
     /// What became of it.

@@ -8,7 +8,8 @@ use utoipa::ToSchema;
 pub struct Quota {
     /// The directory, from the root; none of one that was removed and is still in use.
     pub path: Option<String>,
-    /// Its bytes, percent-encoded, where they are no UTF-8; `path` then has `\xNN` for each byte that is none.
+    /// Its bytes, percent-encoded, where they are no UTF-8; `path` then has `\xNN` for each byte
+    /// that is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_bytes: Option<String>,
     /// Bytes of content and directories in it at most.
