@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use cairn_frontend_nbd::ClientRequest;
 use running::{PATIENCE, Running, can_mount, path, wait_until};
 
 /// A file system of another server: looking at what is on it, opening and reading it wait while that is stopped.
@@ -251,4 +252,38 @@ fn probe_that_nothing_ends_keeps_no_drill_from_its_end() {
     assert!(is_over, "it waits for a probe that can't be ended: {said}");
     mirror.good(&["mirror", "drill", "v", "--probe", "true", "--timeout", "10s"]);
     assert_eq!(mirror.terminate(), 0);
+}
+
+#[test]
+fn export_whose_disk_has_not_finished_a_write_is_not_called_read_only() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let below = Below::new(dir.path());
+    let server = Running::start(dir.path(), "d");
+    let disk = below.disk("plain.img");
+    server.good(&["device", "adopt", "plain", "--origin", &disk]);
+    let mut client = server.disk("plain");
+    client.write(0, &[1; 4096]).unwrap();
+    below.server.signal("STOP");
+    // Durable when answered, so that the kernel does not keep it for later.
+    let through = ClientRequest::Write { offset: 0, data: &[2; 4096], fua: true };
+    client.submit(through).unwrap();
+    let set = ["export", "set", "plain", "--read-only", "true", "--yes"];
+    let refused = server.run(&[&set[..], &["--json"]].concat());
+    // Before anything is said of it: whoever is stopped ends nothing.
+    below.server.signal("CONT");
+    let said = running::refused(&refused, 11, "busy", &set);
+    assert!(said.contains("has not finished") && said.contains("nothing else was changed"), "{said}");
+    let is_read_only = || server.json(&["export", "list"])[0]["access"]["read_only"].as_bool();
+    assert_eq!(is_read_only(), Some(false), "its settings stay");
+    // Who comes next finds what had begun, and is the last to write.
+    let mut next = server.disk("plain");
+    assert_eq!(next.read(0, 1).unwrap(), [2]);
+    next.write(0, &[3; 4096]).unwrap();
+    drop(next);
+    server.good(&set);
+    assert_eq!(is_read_only(), Some(true), "the command that was advised works");
+    assert_eq!(server.disk("plain").read(0, 1).unwrap(), [3]);
 }

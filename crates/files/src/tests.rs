@@ -10,6 +10,8 @@ use cairn_volume::{FormatOptions, OpenOptions, ROOT_DIRECTORY, Role, Volume, Vol
 
 use crate::{FilesError, Luns};
 
+mod withdrawn;
+
 const MIB: u64 = 1 << 20;
 
 fn open(device: Arc<dyn Device>) -> Arc<Volume> {

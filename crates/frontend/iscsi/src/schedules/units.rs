@@ -48,7 +48,7 @@ impl Device for Recorded {
     }
 
     fn run(&self, batch: &mut [Operation]) {
-        for operation in batch {
+        for operation in batch.iter_mut().filter(|operation| operation.is_pending()) {
             thread::yield_now();
             let mut written = self.written.lock();
             self.inner.run(std::slice::from_mut(operation));
