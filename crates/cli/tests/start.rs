@@ -1,0 +1,89 @@
+//! The pages in `docs/start` run as they are written: each `bash` block of a page, in order, in one
+//! shell, with the program of this build.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+/// The commands of a page.
+fn commands(page: &str) -> String {
+    let mut commands = String::new();
+    let mut is_command = false;
+    for line in page.lines() {
+        match line {
+            "```bash" => is_command = true,
+            "```" => is_command = false,
+            line if is_command => commands.extend([line, "\n"]),
+            _ => {}
+        }
+    }
+    commands
+}
+
+fn is_missing(program: &str) -> bool {
+    let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
+    !found.is_ok_and(|found| found.status.success())
+}
+
+/// Runs a page in an empty folder. `mounts` are the folders that a failed run may leave mounted.
+fn run(name: &str, needs: &[&str], mounts: &[&str]) {
+    let missing: Vec<&&str> = needs.iter().filter(|program| is_missing(program)).collect();
+    let is_root = rustix::process::geteuid().is_root();
+    if !missing.is_empty() || !is_root {
+        assert!(std::env::var_os("CI").is_none(), "this needs root and {needs:?}; missing: {missing:?}");
+        eprintln!("skipped: this needs root and {needs:?}");
+        return;
+    }
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/start").join(name);
+    let commands = commands(&fs::read_to_string(page).unwrap());
+    assert!(commands.lines().count() > 5, "{name} has no commands");
+
+    let folder = tempfile::tempdir().unwrap();
+    // The database of one page runs as another user.
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = Path::new(env!("CARGO_BIN_EXE_cairn")).parent().unwrap();
+    let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap_or_default());
+    let printed = folder.path().join("printed");
+    let file = fs::File::create(&printed).unwrap();
+    let mut shell = Command::new("bash")
+        .args(["-e", "-x", "-o", "pipefail", "-c", &commands])
+        .current_dir(folder.path())
+        .env("PATH", path)
+        .env_remove("CAIRN_DATA")
+        .env_remove("CAIRN_SERVER")
+        .stdin(Stdio::null())
+        .stdout(file.try_clone().unwrap())
+        .stderr(file)
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    let status = shell.wait().unwrap();
+    // A page that failed leaves its servers and mounts.
+    let group = Pid::from_raw(i32::try_from(shell.id()).unwrap()).unwrap();
+    kill_process_group(group, Signal::KILL).ok();
+    for mount in mounts {
+        unmount(folder.path().join(mount), UnmountFlags::DETACH).ok();
+    }
+    let printed = fs::read_to_string(printed).unwrap();
+    assert!(status.success(), "{name} failed:\n{printed}");
+}
+
+#[test]
+fn deleted_file_comes_back_as_the_page_describes() {
+    run("deleted-file.md", &["fusermount3"], &["files"]);
+}
+
+#[test]
+fn mirror_fails_over_as_the_page_describes() {
+    run("first-mirror.md", &["qemu-io"], &[]);
+}
+
+#[test]
+fn database_returns_to_a_mark_as_the_page_describes() {
+    run("database.md", &["fusermount3", "setpriv"], &["pg"]);
+}
