@@ -148,7 +148,10 @@ fn group_changes_its_roles_at_one_instant_under_load_and_back() {
         source.good(&["mirror", "allow-reverse", volume]);
     }
     destination.bad(12, "peer-refused", &command);
-    assert!(source.data.join("volumes/data/reverse.json").exists(), "the consent of the other one was not used");
+    assert!(
+        source.data.join("volumes/data/reverse.json").exists(),
+        "the consent of the other one was not used"
+    );
     assert!(takes_writes(&source), "and it serves on");
     assert_eq!(roles(&destination), ["destination"; 3]);
     // One alone does not leave the others behind, also where only its source knows of them.

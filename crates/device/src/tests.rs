@@ -68,7 +68,7 @@ fn file_device_passes_the_suite_through_the_page_cache_with_rings() {
 #[test]
 fn file_device_passes_the_suite_through_the_page_cache_with_calls() {
     let folder = tempfile::tempdir().unwrap();
-    let options = FileOptions { direct: Direct::Never, engine: Engine::Calls, read_only: false };
+    let options = FileOptions { direct: Direct::Never, engine: Engine::Calls, ..FileOptions::default() };
     file_suite(folder.path(), options);
 }
 
@@ -76,7 +76,7 @@ fn file_device_passes_the_suite_through_the_page_cache_with_calls() {
 fn file_device_passes_the_suite_with_direct_writes_alone() {
     let folder = tempfile::tempdir().unwrap();
     for engine in [Engine::Auto, Engine::Calls] {
-        file_suite(folder.path(), FileOptions { direct: Direct::Writes, engine, read_only: false });
+        file_suite(folder.path(), FileOptions { direct: Direct::Writes, engine, ..FileOptions::default() });
     }
 }
 

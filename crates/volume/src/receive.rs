@@ -396,8 +396,8 @@ impl Receiver {
     fn settle(&self, image: &ReceivedImage, arrivals: &mut Arrivals) -> Result<Settled, VolumeError> {
         loop {
             let redirects = self.redirects(arrivals, None);
-            let mut found = Found::default();
-            found.elsewhere = arrivals.redirected.each().map(|(vbn, _)| (vbn, 1)).collect();
+            let elsewhere = arrivals.redirected.each().map(|(vbn, _)| (vbn, 1)).collect();
+            let mut found = Found { elsewhere, ..Found::default() };
             let outcome = self.verify(image, &redirects, arrivals, &mut found);
             if found.stale.is_empty() {
                 let redirects = outcome.map(|()| self.redirects(arrivals, Some(&found.matched)))?;

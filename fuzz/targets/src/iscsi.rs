@@ -98,11 +98,13 @@ pub(crate) fn login_seeds() -> Vec<Vec<u8>> {
 
 /// Headers of a session, one after the other. Whatever comes, data is never wanted beyond what was promised.
 pub(crate) fn session(data: &[u8]) {
+    let mut operational = Operational::default();
+    operational.initial_r2t = false;
     let login = LoggedIn {
         identity: Identity::default(),
         tsih: 1,
         connection: 0,
-        operational: Operational { initial_r2t: false, ..Operational::default() },
+        operational,
         command_number: 1,
         status_number: 1,
     };

@@ -240,7 +240,7 @@ impl Life {
     fn mirror(&mut self) -> Destination {
         let (volume, contact) = (self.destination.volume(), self.contact);
         let mirror = Destination::new(volume, VOLUME_NAME, RELATIONSHIP, Compression::None, contact);
-        mirror.remember_births(&self.births);
+        mirror.remember_births(&self.births, None);
         let lock = self.locks.then_some(LOCK);
         let shown = mirror.received();
         let gives_up = shown.filter(|_| self.rng.one_in(6)).map(|(shown, root)| GivesUp {
@@ -312,7 +312,7 @@ impl Life {
             outcome.is_ok() || was_cut || keeps || gives_up.is_some() || self.may_fail(),
             "an update failed though no lie was accepted: {what}"
         );
-        if news && !self.tainted {
+        if news && !self.tainted && !self.rotten {
             let now = self.source.model.frozen();
             compare_image(&self.destination.volume().image(None)?, &now)
                 .context("an image of the true source is another one")?;

@@ -8,9 +8,7 @@ use std::time::{Duration, Instant};
 
 use cairn_device::Gate;
 use cairn_frontend_session::limits::{CLOSE_PATIENCE, HANDSHAKES_MAX, LAST_ANSWERS, LINGER};
-use cairn_frontend_session::{
-    Activity, Lobby, Meter, Place, Room, Seat, Socket, Totals, Unfinished, room,
-};
+use cairn_frontend_session::{Activity, Lobby, Meter, Place, Room, Seat, Socket, Totals, Unfinished, room};
 use cairn_proto_iscsi::{Identity, LoginError, Operational};
 
 use crate::listener::canonical;

@@ -273,7 +273,11 @@ fn what_the_destination_keeps_is_there_or_the_image_is_not_taken() {
             Pieces { header: pieces.header.clone(), records: pieces.records.clone(), spoil: |_| {} };
         other.set_snapshots(|all| change(&mut all[0]));
         let outcome = take(&other.to_bytes(), locked);
-        assert!(matches!(outcome, Err(StreamError::Locked { snapshot }) if snapshot == kept), "{outcome:?}");
+        let refused = match &outcome {
+            Err(StreamError::Locked { snapshot } | StreamError::Renamed { snapshot }) => *snapshot == kept,
+            _ => false,
+        };
+        assert!(refused, "{outcome:?}");
         assert_eq!(into.snapshot_entries(), shown);
     }
 }

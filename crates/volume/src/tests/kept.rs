@@ -191,7 +191,7 @@ impl Pair {
     }
 
     /// The snapshot is as it was: now, after a restart, with the next true image, and after a failover and a lot of writes.
-    fn is_unharmed(self) {
+    fn assert_unharmed(self) {
         self.shows_kept(&self.destination);
         let volume = open(&self.device);
         self.shows_kept(&volume);
@@ -285,7 +285,7 @@ fn block_of_a_kept_snapshot_that_comes_with_other_bytes_and_its_checksum_is_refu
     let true_one = pair.source.read_blocks(&[(at.vbn, 1)]).expect("it can be read").remove(0);
     sent.blocks.insert(at.vbn, forged(&true_one, 0x66));
     pair.refuses(sent, |what| what == Contradiction::Forged(at.vbn));
-    pair.is_unharmed();
+    pair.assert_unharmed();
 }
 
 #[test]
@@ -301,7 +301,7 @@ fn forged_block_is_refused_when_only_the_cache_has_the_true_one() {
     sent.blocks.insert(at.vbn, forged(&true_one, 0x66));
     pair.refuses(sent, |what| what == Contradiction::Forged(at.vbn));
     pair.device.write_from(place, &true_one[..]).expect("it is there");
-    pair.is_unharmed();
+    pair.assert_unharmed();
 }
 
 #[test]
@@ -327,7 +327,7 @@ fn number_of_a_kept_block_that_an_image_gives_to_other_content_is_refused() {
     again.refuses(sent, |what| what == Contradiction::Content(kept));
     let sent = Sent::of(&again.source, &[kept], &next);
     sent.to(&again.destination).expect("it is the truth");
-    again.is_unharmed();
+    again.assert_unharmed();
 }
 
 #[test]
@@ -338,7 +338,7 @@ fn same_bytes_for_a_kept_block_take_no_room_and_change_nothing() {
     sent.blocks.extend(all.blocks);
     sent.to(&pair.destination).expect("it is the truth");
     assert_eq!(pair.destination.status().redirected, 0);
-    pair.is_unharmed();
+    pair.assert_unharmed();
 }
 
 #[test]
@@ -348,7 +348,7 @@ fn image_whose_map_leaves_out_a_block_of_its_own_is_refused() {
     let own = sent.pointer(pair.lun, 155).vbn;
     sent.set_bit(own, false);
     pair.refuses(sent, |what| what == Contradiction::Map);
-    pair.is_unharmed();
+    pair.assert_unharmed();
 }
 
 #[test]
@@ -364,7 +364,7 @@ fn image_whose_map_leaves_out_a_block_of_its_base_is_refused() {
     sent.entry(next.id).parent = SnapshotId(0);
     sent.set_bit(at, false);
     pair.refuses(sent, |what| what == Contradiction::Map);
-    pair.is_unharmed();
+    pair.assert_unharmed();
 }
 
 #[test]
@@ -414,7 +414,7 @@ fn image_that_reaches_a_block_twice_or_before_it_was_born_is_refused() {
     reborn.blocks.insert(first.vbn, block);
     reborn.set_pointer(pair.lun, 157, BlockPointer { birth: next.root.generation, ..first });
     pair.refuses(reborn, |what| what == Contradiction::Twice);
-    pair.is_unharmed();
+    pair.assert_unharmed();
 }
 
 #[test]
@@ -423,7 +423,8 @@ fn numbers_in_a_list_of_snapshots_that_no_volume_gives_are_refused() {
     let (next, sent) = pair.next("next");
     let target = next.id;
     let far = 1 << 60;
-    let lies: [(&str, &dyn Fn(&mut Sent)); 11] = [
+    type Lie<'a> = (&'a str, &'a dyn Fn(&mut Sent));
+    let lies: [Lie<'_>; 11] = [
         ("twice in it", &|sent| {
             let entry = sent.entry(target).clone();
             sent.entries.push(SnapshotEntry { name: "other".into(), ..entry });
@@ -448,7 +449,7 @@ fn numbers_in_a_list_of_snapshots_that_no_volume_gives_are_refused() {
         let outcome = sent.to(&pair.destination);
         assert!(matches!(outcome, Err(VolumeError::Contradicts(_))), "{note}: {outcome:?}");
     }
-    pair.is_unharmed();
+    pair.assert_unharmed();
 }
 
 #[test]
