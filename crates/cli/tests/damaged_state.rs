@@ -328,12 +328,15 @@ fn mirror_of_which_everything_was_given_up_keeps_its_snapshots_and_takes_a_sourc
     mirror.good(&["mirror", "set", "data", "--lock", "off"]);
     mirror.good(&["mirror", "update", "data"]);
     assert!(!has_snapshot(&mirror, "data", "dear"));
-    // And one whose source is gone takes writes.
+    // The previous generation of the other one knows of a locked snapshot: its lock is not given up
+    // with the file. A mirror whose source is gone takes writes all the same.
     mirror.terminate();
     std::fs::write(mirror.data.join("volumes/logs/mirror.json"), DAMAGE).unwrap();
     mirror.restart();
     mirror.good(&["group", "delete", "bank"]);
-    mirror.good(&["state", "give-up", "volumes/logs/mirror.json", "--yes"]);
+    let refused = mirror.run(&["state", "give-up", "volumes/logs/mirror.json", "--yes"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("is locked until"), "{refused:?}");
+    mirror.good(&["state", "restore", "volumes/logs/mirror.json", "--previous"]);
     mirror.good(&["mirror", "failover", "logs", "--yes"]);
     takes_writes(&mirror, "logs/db");
 }

@@ -31,7 +31,10 @@ type Answer = (SnapshotId, Generation, Runs);
 
 /// The last answer over HTTP: a client asks for one page after the other. Which volume, which LUN, up to which snapshot, and what.
 #[derive(Default)]
-pub(crate) struct LastAnswer(Mutex<Option<(VolumeId, FileId, Option<SnapshotId>, Answer)>>);
+pub(crate) struct LastAnswer(Mutex<Option<Asked>>);
+
+/// A question, and its answer.
+type Asked = (VolumeId, FileId, Option<SnapshotId>, Answer);
 
 /// Answers for one LUN.
 pub(crate) struct Changed {

@@ -173,7 +173,6 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         max_sessions: budgets.sessions,
         max_handshakes: budgets.handshakes,
         windows: windows.clone(),
-        ..ServerOptions::default()
     };
     let recordings = Arc::new(Recordings::new(clock.clone()));
     let plans = Arc::new(Plans::new(clock.clone()));

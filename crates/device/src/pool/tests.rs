@@ -59,7 +59,7 @@ fn no_block_is_given_twice_and_none_is_lost() {
                                 .checked_sub(base)
                                 .is_some_and(|bit| bit < 32 && bits >> bit & 1 == 1)
                         };
-                        assert!(!held.iter().any(|header| goes(header)), "seed {seed}: nobody has it");
+                        assert!(!held.iter().any(goes), "seed {seed}: nobody has it");
                     }
                     pool.let_go(idle);
                 }
@@ -116,10 +116,8 @@ fn memory_that_was_free_for_a_while_goes_back_and_comes_again() {
     pool.let_go(idle);
     assert!(none(pool.trim()), "what is left stays");
     // SAFETY: the test has them alone.
-    assert!(
-        held.iter().all(|header| unsafe { *header.bytes.as_ptr() } == [7; BLOCK_SIZE]),
-        "what is in use stays"
-    );
+    let is_kept = |header: &&'static Header| unsafe { *header.bytes.as_ptr() == [7; BLOCK_SIZE] };
+    assert!(held.iter().all(is_kept), "what is in use stays");
     while pool.free > 0 || !pool.released.is_empty() {
         pool.take(1, &mut held);
     }
