@@ -250,8 +250,8 @@ fn writer_is_told_of_its_quota_or_a_full_volume_by_the_write_and_nothing_else_is
         assert!(fs::read(&path).unwrap() == fs::read(&kept).unwrap(), "{name}");
         mounted.server.good(&["snapshot", "delete", &format!("vol0@{errno}"), "--yes"]);
         fs::remove_file(&path).unwrap();
-        // What is removed makes room for what comes next, at once.
-        fs::write(&path, &piece).unwrap();
+        // The mount closes the image of the snapshot, which was read, a moment after its deletion.
+        running::wait_until("what is removed makes room", || fs::write(&path, &piece).is_ok());
     }
 }
 

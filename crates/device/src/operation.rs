@@ -106,14 +106,26 @@ impl Operation {
     /// Declares that nothing of it has happened: a device calls it before it waits. See [`Gate`](crate::Gate).
     pub fn park(&mut self) {
         self.pass = None;
+        if let Some(ticket) = &mut self.ticket {
+            ticket.park();
+        }
     }
 
     /// Begins a change that waited; true when it may go on. One that was withdrawn has failed.
     pub fn resume(&mut self) -> bool {
+        self.start(Ticket::begin_late)
+    }
+
+    /// The same for a change that was parked and may not have had to wait.
+    pub fn begin(&mut self) -> bool {
+        self.start(Ticket::begin_with)
+    }
+
+    fn start(&mut self, begin: impl Fn(Option<&Ticket>) -> Result<Option<Pass>, DeviceError>) -> bool {
         if self.pass.is_some() || !self.request.is_mutation() {
             return true;
         }
-        match Ticket::begin_with(self.ticket.as_ref()) {
+        match begin(self.ticket.as_ref()) {
             Ok(pass) => {
                 self.pass = pass;
                 true

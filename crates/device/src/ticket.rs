@@ -18,10 +18,14 @@
 //! had to wait, which may take its place in the content late, and not for what did not.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::locks::{Condvar, Mutex};
 use crate::{DeviceError, Operation};
+
+/// A change that was parked for so long counts as one that had to wait, although its device does not say so. On a busy machine one that need not wait takes
+/// some milliseconds too, and a client that has only ended its own direction is to get the answer to that.
+const WAITED: Duration = Duration::from_millis(100);
 
 /// True when the client has gone. It is asked under the locks of devices: it never waits. The argument says that something had to wait: then a client that sends
 /// no more has gone as well. Else the answer may be some milliseconds old.
@@ -52,6 +56,8 @@ pub struct Ticket {
     gate: Arc<Gate>,
     generation: u64,
     tag: u32,
+    /// When a device first parked its operation.
+    parked: Option<Instant>,
 }
 
 /// Something is under way until this goes.
@@ -66,12 +72,12 @@ impl Gate {
 
     /// A ticket for a command that came now.
     pub fn ticket(self: &Arc<Self>, tag: u32) -> Ticket {
-        Ticket { gate: Arc::clone(self), generation: self.generation(), tag }
+        self.ticket_of(self.generation(), tag)
     }
 
     /// The same for a command that came when the generation was still this one.
     pub fn ticket_of(self: &Arc<Self>, generation: u64, tag: u32) -> Ticket {
-        Ticket { gate: Arc::clone(self), generation, tag }
+        Ticket { gate: Arc::clone(self), generation, tag, parked: None }
     }
 
     /// Goes up with each [`withdraw_all`](Self::withdraw_all).
@@ -139,12 +145,18 @@ impl std::fmt::Debug for Gate {
 }
 
 impl Ticket {
-    /// Begins something in one step with the look whether it was withdrawn. To be called under the lock that orders changes, after all waiting.
+    /// Begins something in one step with the look whether it was withdrawn. To be called under the lock that orders changes, after all waiting. It counts as one
+    /// that waited when it was parked for 100 ms: the device need not know where its time went.
     ///
     /// # Errors
     /// [`DeviceError::Withdrawn`]: nothing may be changed.
     pub fn begin(&self) -> Result<Pass, DeviceError> {
-        self.begin_if(false)
+        self.begin_if(self.parked.is_some_and(|since| since.elapsed() >= WAITED))
+    }
+
+    /// Notes that its operation may wait from now on.
+    pub(crate) fn park(&mut self) {
+        self.parked.get_or_insert_with(Instant::now);
     }
 
     fn begin_if(&self, waited: bool) -> Result<Pass, DeviceError> {
@@ -212,7 +224,7 @@ impl Drop for Pass {
 /// Lets the changes of a batch begin before a device gets it: for front ends. What was withdrawn fails with [`DeviceError::Withdrawn`].
 pub fn admit(batch: &mut [Operation]) {
     for operation in batch.iter_mut().filter(|operation| operation.is_pending()) {
-        operation.resume();
+        operation.begin();
     }
 }
 

@@ -125,7 +125,7 @@ impl History {
                 taken = index;
                 break;
             }
-            if !operation.resume() {
+            if !operation.begin() {
                 continue;
             }
             let Request::Write { offset, data, fua } = operation.request() else { continue };

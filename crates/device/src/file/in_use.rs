@@ -14,6 +14,7 @@ use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::calls;
 
@@ -50,8 +51,23 @@ pub(super) fn unlock_as_qemu(file: &File) {
     calls::unlock_bytes(file, DOES, KEEPS_TO_ITSELF + ACTIONS - DOES);
 }
 
+/// How often and after which pause it is looked again before a file counts as in use: a program that another one has
+/// just started has that one's files open until it runs.
+const LOOKS: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(50);
+
 /// Who writes to a file or disk, as far as that can be seen, in words.
 pub(super) fn writer_of(path: &Path) -> io::Result<Option<String>> {
+    for _ in 1..LOOKS {
+        if look_for_writer(path)?.is_none() {
+            return Ok(None);
+        }
+        std::thread::sleep(PAUSE);
+    }
+    look_for_writer(path)
+}
+
+fn look_for_writer(path: &Path) -> io::Result<Option<String>> {
     let found = fs::metadata(path)?;
     if let Some(device) = loop_device_of(path, &found) {
         return Ok(Some(format!("the loop device {}", device.display())));

@@ -96,3 +96,11 @@ fn client_that_only_sends_no_more_is_gone_for_what_had_to_wait() {
     assert!(Ticket::begin_late(Some(&ticket)).is_err());
     assert!(ticket.begin().is_err(), "and for all that comes after that");
 }
+
+#[test]
+fn change_that_was_parked_and_resumed_counts_as_one_that_waited() {
+    let gate = Gate::new(Box::new(|waited| waited));
+    let mut operation = write(&gate, 1);
+    operation.park();
+    assert!(!operation.resume() && !operation.is_pending());
+}

@@ -77,7 +77,7 @@ impl Device for Waiting {
         batch
             .iter_mut()
             .filter(|operation| operation.is_pending())
-            .for_each(|operation| _ = operation.resume());
+            .for_each(|operation| _ = if waiting > 0 { operation.resume() } else { operation.begin() });
         self.inner.run(batch);
         state.0 -= waiting;
         self.changed.notify_all();
