@@ -4,9 +4,10 @@
 //! given up by a word of the owner. The file itself is left as it is. [`KINDS`] has what that means for each; the parts of the server see to it.
 //!
 //! - `restore`: the owner has put a copy in its place, or wants the previous generation that lies beside some of them ([`state::keeps_previous`]); the part that it belongs to takes it in, without a restart.
-//! What the owner does to such a file by hand is no third way: one that was removed, or put back without a word, is still not known, and is told as that ([`Unknown`]).
-//!
 //! - `give up`: the file is set aside as `NAME.json.damaged`, and the part goes on as if there had been none.
+//!
+//! What the owner does to such a file by hand is no third way: one that was removed, or put back
+//! without a word, is still not known, and is told as that ([`Unknown`]).
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -23,10 +23,13 @@ const SNAPSHOTS_MAX: usize = 8;
 /// A file in a state: of a snapshot, or the present one.
 type Of = (Option<SnapshotId>, FileId);
 
-/// Paths that were found of late; `None` for a file without one.
+/// When it was found; `None` for a file without a path.
+type Found = (Instant, Option<Vec<u8>>);
+
+/// Paths that were found of late.
 #[derive(Default)]
 pub(crate) struct Paths {
-    known: Mutex<HashMap<Of, (Instant, Option<Vec<u8>>)>>,
+    known: Mutex<HashMap<Of, Found>>,
 }
 
 /// The file that a place is in.

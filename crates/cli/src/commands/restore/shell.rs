@@ -198,7 +198,7 @@ fn below(open: &Open, above: &Steps, pattern: &Word) -> Vec<Steps> {
     let directory = open.names.find(&above.join(&b'/'));
     let entries = directory.and_then(|number| open.names.entries(number)).unwrap_or(&[]);
     let fits = entries.iter().filter(|entry| open.has(entry.number) && pattern.matches(&entry.name));
-    fits.map(|entry| [above.as_slice(), &[entry.name.clone()]].concat()).collect()
+    fits.map(|entry| [above.as_slice(), std::slice::from_ref(&entry.name)].concat()).collect()
 }
 
 fn with_all_below(names: &Names, path: &[u8], number: u32) -> Vec<Vec<u8>> {
