@@ -45,10 +45,10 @@ fn full_disk_fails_the_writes_that_do_not_fit_and_nothing_else() {
     assert_eq!(problem["subject"], "vol0", "{problem}");
     let (message, next) = (problem["message"].as_str().unwrap(), problem["next"].as_str().unwrap());
     let mounted = disk.canonicalize().unwrap().display().to_string();
-    assert!(message.contains("is full") && message.contains(&mounted), "{problem}");
+    assert!(message.contains("too little space") && message.contains(&mounted), "{problem}");
     assert!(next.contains("by itself") && !next.contains("restart"), "{problem}");
     let shown = server.json(&["volume", "show", "vol0"]);
-    assert!(shown["problem"].as_str().unwrap().contains("is full"), "{shown}");
+    assert!(shown["problem"].as_str().unwrap().contains("too little space"), "{shown}");
     let host = &shown["host"];
     assert!(host["unwritten_bytes"].as_u64().unwrap() > host["free_bytes"].as_u64().unwrap(), "{shown}");
     server.bad(24, "no-space", &["snapshot", "create", "vol0@late"]);

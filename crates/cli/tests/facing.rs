@@ -34,7 +34,7 @@ for _ in $(seq 1500); do at source status --json | grep -q 'was failed over to 1
 at destination mirror allow-reverse vol0
 at source mirror failback vol0 --discard-divergent --yes
 at source lun list vol0 | grep -q more
-at destination mirror update vol0
+until at destination mirror update vol0; do sleep 0.05; done
 at source mirror status vol0 | grep -q 'source'
 # Whoever says where, is taken at his word.
 kill -9 $(cat destination.pid)

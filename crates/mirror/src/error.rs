@@ -234,18 +234,24 @@ pub enum MirrorError {
 
 impl From<io::Error> for MirrorError {
     fn from(error: io::Error) -> Self {
-        // What TLS says of a peer that is gone is for programmers.
-        MirrorError::Io(Arc::new(match error.kind() {
-            io::ErrorKind::UnexpectedEof => io::Error::new(error.kind(), "it ended in the middle"),
+        MirrorError::broke_off(Arc::new(error))
+    }
+}
+
+impl MirrorError {
+    /// The connection failed. What the TLS library says of a peer that is gone is for programmers.
+    fn broke_off(error: Arc<io::Error>) -> Self {
+        MirrorError::Io(match error.kind() {
+            io::ErrorKind::UnexpectedEof => Arc::new(io::Error::new(error.kind(), "it ended in the middle")),
             _ => error,
-        }))
+        })
     }
 }
 
 impl From<StreamError> for MirrorError {
     fn from(error: StreamError) -> Self {
         match error {
-            StreamError::Io(error) => MirrorError::Io(error),
+            StreamError::Io(error) => MirrorError::broke_off(error),
             StreamError::Volume(error) => MirrorError::Volume(error),
             StreamError::Cancelled => MirrorError::Cancelled,
             StreamError::TooSmall { need, have } => Refusal::DestinationTooSmall { need, have }.into(),

@@ -160,7 +160,7 @@ pub enum ServerError {
         volume: String,
     },
     /// What is below a volume has no room.
-    #[error("{volume} takes no writes: no space is left on its file system ({place}, {free} free)")]
+    #[error("{volume} takes no writes: too little space is left on its file system ({place}, {free} free)")]
     HostFull {
         /// The volume.
         volume: String,

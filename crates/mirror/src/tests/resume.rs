@@ -9,7 +9,7 @@ use cairn_device::{Device, FaultDevice, MemoryDevice};
 use cairn_volume::{Role, Volume};
 
 use super::harness::{BLOCKS, Pair, Trouble, assert_clean, open};
-use crate::{Compression, Source};
+use crate::{Compression, MirrorError, Source};
 
 /// Blocks of a record of the stream.
 const RECORD: u64 = 256;
@@ -228,4 +228,14 @@ fn link_that_breaks_within_every_record_brings_an_image_all_the_same() {
         }
     }
     panic!("{} blocks have arrived, and no image", pair.destination.arrived_blocks());
+}
+
+#[test]
+fn stream_that_ends_in_the_middle_is_reported_without_the_words_of_a_library() {
+    let eof = || std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "see https://example.org");
+    let in_stream = cairn_stream::StreamError::Io(std::sync::Arc::new(eof()));
+    for error in [MirrorError::from(eof()), MirrorError::from(in_stream)] {
+        let message = error.to_string();
+        assert!(message.contains("ended in the middle") && !message.contains("https"), "{message}");
+    }
 }
