@@ -1,7 +1,8 @@
-//! `cairn-suite [--jobs N] [--target NAME]... [-- ARGUMENTS]`: builds the tests of the workspace
-//! and runs the test programs side by side. ARGUMENTS go to every test program.
+//! `cairn-suite [--jobs N] [--built FILE] [--target NAME]... [-- ARGUMENTS]`: builds the tests of the
+//! workspace and runs the test programs side by side. ARGUMENTS go to every test program. FILE has
+//! cargo's messages of a build that is done: cargo is not asked then, as it may be at other work.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -12,6 +13,7 @@ const JOBS_PER_PROCESSOR: usize = 2;
 
 struct Options {
     jobs: usize,
+    built: Option<PathBuf>,
     /// Names of test targets; empty for all.
     targets: Vec<String>,
     arguments: Vec<String>,
@@ -22,7 +24,13 @@ fn main() -> Result<ExitCode> {
     let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".to_owned());
     let logs = Path::new(&target).join("suite");
     std::fs::create_dir_all(&logs).with_context(|| format!("cannot create {}", logs.display()))?;
-    let mut programs = parse(&build()?);
+    let messages = match &options.built {
+        Some(file) => {
+            std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?
+        }
+        None => build()?,
+    };
+    let mut programs = parse(&messages);
     if !options.targets.is_empty() {
         let is_wanted =
             |name: &str| options.targets.iter().any(|target| name.ends_with(&format!(" {target}")));
@@ -50,18 +58,19 @@ fn main() -> Result<ExitCode> {
 
 fn options(mut given: impl Iterator<Item = String>) -> Result<Options> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut options =
-        Options { jobs: processors * JOBS_PER_PROCESSOR, targets: Vec::new(), arguments: Vec::new() };
+    let jobs = processors * JOBS_PER_PROCESSOR;
+    let mut options = Options { jobs, built: None, targets: Vec::new(), arguments: Vec::new() };
     while let Some(option) = given.next() {
         match option.as_str() {
             "--jobs" => {
                 let jobs = given.next().context("--jobs needs a number")?;
                 options.jobs = jobs.parse().with_context(|| format!("--jobs {jobs} is not a number"))?;
             }
+            "--built" => options.built = Some(given.next().context("--built needs a file")?.into()),
             "--target" => options.targets.push(given.next().context("--target needs a name")?),
             "--" => options.arguments = given.by_ref().collect(),
             other => bail!(
-                "unknown option {other}; usage: cairn-suite [--jobs N] [--target NAME]... [-- ARGUMENTS]"
+                "unknown option {other}; usage: cairn-suite [--jobs N] [--built FILE] [--target NAME]... [-- ARGUMENTS]"
             ),
         }
     }
