@@ -270,6 +270,7 @@ fn export_whose_disk_has_not_finished_a_write_is_not_called_read_only() {
     // Durable when answered, so that the kernel does not keep it for later.
     let through = ClientRequest::Write { offset: 0, data: &[2; 4096], fua: true };
     client.submit(through).unwrap();
+    wait_until("the write has begun", || server.json(&["export", "list"])[0]["totals"]["requests"] == 2);
     let set = ["export", "set", "plain", "--read-only", "true", "--yes"];
     let refused = server.run(&[&set[..], &["--json"]].concat());
     // Before anything is said of it: whoever is stopped ends nothing.

@@ -162,6 +162,11 @@ impl Running {
     pub fn signal(&self, signal: &str) {
         let process = self.process.as_ref().unwrap().id().to_string();
         assert!(Command::new("kill").args(["-s", signal, &process]).status().unwrap().success());
+        if signal == "STOP" {
+            // Its threads stop one after the other.
+            let state = || std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+            wait_until("it has stopped", || state().contains(") T "));
+        }
     }
 
     /// SIGTERM; the exit code.
