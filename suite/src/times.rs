@@ -10,14 +10,19 @@ use crate::Program;
 
 /// The slowest programs, with seconds.
 const SLOWEST: &[(&str, u64)] = &[
-    ("cairn-conformance killed", 51),
-    ("cairn-sim cairn_sim", 47),
-    ("cairn-cli restores", 43),
-    ("cairn-cli backups", 37),
-    ("cairn-cli mounts", 32),
-    ("cairn-fuzz short_runs", 26),
-    ("cairn-cli images", 21),
-    ("cairn-cli damaged_state", 19),
+    ("cairn-sim cairn_sim", 120),
+    ("cairn-cli rewinds", 110),
+    ("cairn-volume cairn_volume", 90),
+    ("cairn-conformance killed", 80),
+    ("cairn-fuzz short_runs", 60),
+    ("cairn-mirror cairn_mirror", 58),
+    ("cairn-cli mounts", 50),
+    ("cairn-cli backups", 45),
+    ("cairn-stream cairn_stream", 34),
+    ("cairn-cli restores", 30),
+    ("cairn-frontend-nbd waiting", 30),
+    ("cairn-cli images", 30),
+    ("cairn-cli damaged_state", 30),
 ];
 
 /// Seconds of an unknown program.
