@@ -187,14 +187,17 @@ impl Connection {
     }
 
     /// Has the kernel forget, on a thread that nobody waits for, what it holds of a file and could
-    /// not be kept; with `names` also the length of the file, with all names.
+    /// not be kept, with the length of the file and all names. That is for a file whose last user
+    /// has closed it (`names`). While it is written, other writes of it wait for this server, and
+    /// the kernel would wait for them here: a server that ends then could not.
     pub(crate) fn forget_lost(self: &Arc<Self>, node: u64, names: bool) {
+        if !names {
+            return;
+        }
         let own = self.clone();
         let forget = move || {
             own.forget_content(node);
-            if names {
-                own.notify(FUSE_NOTIFY_INC_EPOCH, &[]);
-            }
+            own.notify(FUSE_NOTIFY_INC_EPOCH, &[]);
         };
         if let Err(error) = std::thread::Builder::new().name("fuse-lost".to_owned()).spawn(forget) {
             tracing::error!(%error, "the kernel goes on to show what could not be written");
