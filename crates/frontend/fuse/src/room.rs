@@ -3,10 +3,9 @@
 //!
 //! A write that the kernel keeps back has succeeded for the program before the server hears of it.
 //! Where it might not fit, the kernel does not keep it back (`FOPEN_DIRECT_IO`): then the write
-//! itself
-//! fails, and nothing is shown that is not kept. A file that was opened while there was plenty of
-//! room, and is written until there is none, fails at the latest at its close; the kernel then
-//! has to forget what it shows of it.
+//! itself fails, and nothing is shown that is not kept. A file that was opened while there was
+//! plenty of room, and is written until there is none, fails at the latest at its close. When its
+//! last user has closed it, the server has the kernel forget what it shows of the file.
 //!
 //! A file that has lost its last name keeps its blocks until the kernel forgets it, which it does
 //! within the call that removes it, and says beside the next requests. So what finds no room waits
