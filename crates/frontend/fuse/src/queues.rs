@@ -166,9 +166,9 @@ impl Connection {
                 let answer = sent.and_then(|()| unless_panic(|| self.files.answer_late(&bytes)).flatten());
                 put(seat, unique_of(&bytes).unwrap_or(0), answer);
             }
-            Step::BeforeForgetting { unique, answer, node, names } => {
+            Step::BeforeForgetting { unique, answer, node } => {
                 put(seat, unique, answer);
-                self.forget_lost(node, names);
+                self.forget_lost(node);
             }
             Step::Silence => put(seat, unique_of(&received.bytes()).unwrap_or(0), Err(errno::EINVAL)),
             Step::End { unique } => put(seat, unique, Ok(Vec::new())),
