@@ -59,4 +59,4 @@ pub use offer::SourceVolumes;
 pub use relationship::{InvalidPeerName, PeerName, Relationship};
 pub use roles::{Departure, GiveTogether, GiveWay, Heir, Standing, Successor};
 pub use route::{HOPS_MAX, Hop, Route};
-pub use source::Source;
+pub use source::{Source, held_by_peer};

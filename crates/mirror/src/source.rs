@@ -34,6 +34,8 @@ use crate::wire::{Frame, read_frame, write_frame};
 
 mod behind;
 mod places;
+
+pub use places::held_by_peer;
 mod same;
 pub(crate) use behind::status_of;
 use behind::whole_lag;

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cairn_base::{BLOCK_SIZE, Checksum, Generation, SnapshotId, Timestamp, VolumeId};
-use cairn_mirror::{Departure, Follower, MIRRORS_PER_PEER, MirrorAtSource, Source};
+use cairn_mirror::{
+    Departure, Follower, HELD_PER_PEER, MIRRORS_PER_PEER, MirrorAtSource, Source, held_by_peer,
+};
 use cairn_volume::{Behind, VolumeError};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -334,6 +336,22 @@ pub(crate) fn crowded(followers: &[api::Follower], leftovers: &[api::Leftover]) 
         next: format!(
             "let go of those that will not come again, such as `cairn mirror forget {volume} {}`; `cairn status --json` lists them",
             names.first().copied().unwrap_or_default()
+        ),
+    };
+    many.map(problem).collect()
+}
+
+/// The problems that a volume holds nearly as many snapshots for one peer as it can hold. `names`
+/// are all snapshots of the volume.
+pub(crate) fn nearly_too_many_held(volume: &str, names: &[String]) -> Vec<api::Problem> {
+    let many = held_by_peer(names).into_iter().filter(|(_, held)| *held >= HELD_PER_PEER * 3 / 4);
+    let problem = |(peer, held): (&str, usize)| api::Problem {
+        subject: volume.to_owned(),
+        message: format!(
+            "it holds {held} snapshots for the mirrors of server {peer}; at {HELD_PER_PEER} it refuses their updates"
+        ),
+        next: format!(
+            "update the mirrors on that server, so that old snapshots go; `cairn mirror forget {volume} MIRROR` ends one that will not come again"
         ),
     };
     many.map(problem).collect()

@@ -27,7 +27,7 @@ use crate::devices::Devices;
 use crate::drills::Drills;
 use crate::error::ServerError;
 use crate::exports::{ExportTable, FrozenNames, luns_of};
-use crate::followers::{Followers, crowded};
+use crate::followers::{Followers, crowded, nearly_too_many_held};
 use crate::groups::Groups;
 use crate::handover::Handover;
 use crate::http;
@@ -385,6 +385,10 @@ impl Server {
         let now_ms = self.clock.now().0 / 1_000_000;
         problems.extend(followers.iter().filter_map(|follower| follower.unheard(now_ms)));
         problems.extend(crowded(&followers, &leftovers));
+        problems.extend(self.volumes.all().iter().flat_map(|open| {
+            let names: Vec<String> = open.volume.snapshots().into_iter().map(|one| one.name).collect();
+            nearly_too_many_held(&open.name, &names)
+        }));
         problems.extend(self.schedule_problems());
         problems.extend(self.state_problems());
         problems.extend(self.access_problems());

@@ -1,6 +1,6 @@
 //! How many mirrors and held snapshots one peer has at a source: it could fill the volume with them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cairn_volume::Volume;
 
@@ -14,6 +14,15 @@ use crate::relationship::{name_in, split};
 fn held<'a>(names: &'a [String], peer: &str) -> Vec<&'a str> {
     let prefixes = names.iter().filter_map(|name| split(name)).map(|(prefix, _)| prefix);
     prefixes.filter(|prefix| peer_of(name_in(prefix)) == peer).collect()
+}
+
+/// Snapshots of a volume that are held for mirrors, counted by peer. `names` are all its snapshots.
+pub fn held_by_peer(names: &[String]) -> BTreeMap<&str, usize> {
+    let mut held = BTreeMap::new();
+    for prefix in names.iter().filter_map(|name| split(name)).map(|(prefix, _)| prefix) {
+        *held.entry(peer_of(name_in(prefix))).or_default() += 1;
+    }
+    held
 }
 
 impl Source {
@@ -39,6 +48,6 @@ impl Source {
 /// [`Refusal::TooMany`].
 pub(super) fn refuse_too_many_held(volume: &Volume, prefix: &str) -> Result<(), Refusal> {
     let names: Vec<String> = volume.snapshots().into_iter().map(|snapshot| snapshot.name).collect();
-    let held = held(&names, peer_of(name_in(prefix))).len();
-    if held >= HELD_PER_PEER { Err(Refusal::TooMany) } else { Ok(()) }
+    let held = held_by_peer(&names).get(peer_of(name_in(prefix))).copied();
+    if held.unwrap_or_default() >= HELD_PER_PEER { Err(Refusal::TooMany) } else { Ok(()) }
 }
