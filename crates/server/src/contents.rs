@@ -132,6 +132,11 @@ impl Server {
         self.volumes.clone_as(volume, snapshot, name, temporary, &settle)
     }
 
+    pub(crate) fn check_delete_clone(&self, name: &str) -> Result<(), ServerError> {
+        self.volumes.show_clone(name)?;
+        self.check_delete_volume(name)
+    }
+
     pub(crate) fn delete_clone(&self, name: &str) -> Result<(), ServerError> {
         self.volumes.show_clone(name)?;
         self.delete_volume(name)
@@ -220,7 +225,7 @@ impl Server {
         self.find_lun(&open, lun)
     }
 
-    pub(crate) fn delete_lun(&self, volume: &str, lun: &str) -> Result<(), ServerError> {
+    pub(crate) fn check_delete_lun(&self, volume: &str, lun: &str) -> Result<Arc<OpenVolume>, ServerError> {
         let open = self.writable(volume)?;
         let name = format!("{volume}/{lun}");
         self.find_lun(&open, lun)?;
@@ -229,6 +234,12 @@ impl Server {
             export.volume == volume && export.snapshot.is_none() && export.lun == lun
         })?;
         open.refuse_without_room()?;
+        Ok(open)
+    }
+
+    pub(crate) fn delete_lun(&self, volume: &str, lun: &str) -> Result<(), ServerError> {
+        let open = self.check_delete_lun(volume, lun)?;
+        let name = format!("{volume}/{lun}");
         open.luns.delete(lun).map_err(ServerError::files(&name))?;
         self.plans.forget(|subject| subject == name);
         self.access.retire(&name, self.is_shown(&open, lun))

@@ -17,6 +17,9 @@ impl Server {
             DryRun::ReverseMirror { mirror } => self.check_reverse(mirror),
             DryRun::Resync { mirror } => self.check_follow(mirror, false),
             DryRun::Failback { mirror } => self.check_follow(mirror, true),
+            DryRun::DeleteLun { volume, lun } => self.check_delete_lun(volume, lun).map(drop),
+            DryRun::DeleteClone { clone } => self.check_delete_clone(clone),
+            DryRun::DisableHistory { volume } => self.check_disable_history(volume).map(drop),
             DryRun::ReverseGroup { group } => self.check_reverse_group(group),
         }
     }

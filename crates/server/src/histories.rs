@@ -44,10 +44,15 @@ impl Server {
     }
 
     /// Takes the history away from under a volume. The answer is a job.
-    pub(crate) fn disable_history(self: &Arc<Self>, name: &str) -> Result<api::Job, ServerError> {
+    pub(crate) fn check_disable_history(&self, name: &str) -> Result<Arc<OpenVolume>, ServerError> {
         self.refuse_device(name)?;
         let open = self.volumes.check_disable(name)?;
         self.refuse_if_stood_on(name)?;
+        Ok(open)
+    }
+
+    pub(crate) fn disable_history(self: &Arc<Self>, name: &str) -> Result<api::Job, ServerError> {
+        let open = self.check_disable_history(name)?;
         // Refused before any session ends for nothing.
         open.write_out_over_history()?;
         let (mine, volume) = (self.clone(), name.to_owned());

@@ -35,6 +35,7 @@ pub fn run(command: CloneCommand, client: &Client, output: Output) -> Result<(),
                 size(clone.own_bytes),
                 clone.of
             );
+            super::mirror::would(client, &api::DryRun::DeleteClone { clone: name.clone() })?;
             if dry_run {
                 output.show(&clone, |_| format!("{what}; nothing was done"));
                 return Ok(());

@@ -200,14 +200,10 @@ fn enable(asked: &Enable, client: &Client, output: Output) -> Result<(), Failure
 /// Takes the history away from under a volume.
 fn disable(name: &str, dry_run: bool, client: &Client, output: Output) -> Result<(), Failure> {
     let status: api::HistoryStatus = client.get(&path(name)?)?;
+    super::mirror::would(client, &api::DryRun::DisableHistory { volume: name.to_owned() })?;
     let store = status.device.history.clone().unwrap_or_default();
-    let shown: Vec<&str> = status.views.iter().map(|view| view.name.as_str()).collect();
-    let first = match shown[..] {
-        [] => String::new(),
-        _ => format!("; first its views have to be ended: {}", shown.join(", ")),
-    };
     let what = format!(
-        "this gives up the history of {name} since {}, with its marks; {name} is in service while today's content is copied back, and out of it for what is written meanwhile: its clients connect again; the volume stays as it is{first}",
+        "this discards the history of {name} since {}, with its marks; the volume stays as it is. Clients reconnect once, after the content of today was copied back",
         show(status.start_ns)
     );
     if dry_run {

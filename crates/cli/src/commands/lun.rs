@@ -66,6 +66,8 @@ pub fn run(command: Lun, client: &Client, output: Output) -> Result<(), Failure>
                 return Err(Failure::new(ErrorKind::NotFound, format!("there is no LUN `{name}`"), next));
             };
             let what = format!("this deletes {name}, a disk of {}", size(lun.size_bytes));
+            let (volume, named) = (name.volume.clone(), name.lun.clone());
+            super::mirror::would(client, &api::DryRun::DeleteLun { volume, lun: named })?;
             if dry_run {
                 output.show(&lun, |_| format!("{what}; nothing was done"));
                 return Ok(());

@@ -614,6 +614,23 @@ pub enum DryRun {
         /// The volume here.
         mirror: String,
     },
+    /// `lun delete`.
+    DeleteLun {
+        /// The volume.
+        volume: String,
+        /// The LUN.
+        lun: String,
+    },
+    /// `clone delete`.
+    DeleteClone {
+        /// The clone.
+        clone: String,
+    },
+    /// `history disable`.
+    DisableHistory {
+        /// The volume.
+        volume: String,
+    },
     /// `group reverse`.
     ReverseGroup {
         /// The group.
