@@ -74,6 +74,11 @@ fn run(name: &str, needs: &[&str], mounts: &[&str]) {
 }
 
 #[test]
+fn server_starts_and_its_service_is_shown_as_the_page_describes() {
+    run("install.md", &[], &[]);
+}
+
+#[test]
 fn deleted_file_comes_back_as_the_page_describes() {
     run("deleted-file.md", &["fusermount3"], &["files"]);
 }
