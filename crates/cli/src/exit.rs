@@ -108,7 +108,7 @@ impl From<std::io::Error> for Failure {
     }
 }
 
-/// The one table from kinds to exit codes; docs/operations.md has the same.
+/// The one table from kinds to exit codes; docs/reference/exit-codes.md has the same.
 fn code(kind: ErrorKind) -> u8 {
     match kind {
         ErrorKind::Usage => WRONG_USAGE,

@@ -5,6 +5,8 @@ mod arguments;
 mod client;
 mod commands;
 mod demo;
+#[cfg(test)]
+mod documents;
 mod exit;
 mod instant;
 mod log;

@@ -2,7 +2,7 @@
 //! Prometheus. In that one the name of a counter has its `_total` also where its help and its type stand.
 //!
 //! Nothing is counted for it: each answer is what `cairn status` would say at that moment, so a server that nobody asks pays nothing, and the two never differ. Rates and
-//! latencies of exports are of the last 5 to 10 seconds, as sessions keep them. Names and labels are listed in docs/operations.md; a name keeps its meaning from one version to the next.
+//! latencies of exports are of the last 5 to 10 seconds, as sessions keep them. Names and labels are listed in docs/reference/metrics.md; a name keeps its meaning from one version to the next.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -95,7 +95,7 @@ pub fn wait(mut scrub: api::Scrub, path: &str, client: &Client, output: Output) 
     Err(Failure::new(
         ErrorKind::Damaged,
         format!("volume {}: {} block(s) are damaged", scrub.volume, scrub.damaged.len()),
-        "a mirror that has them gives them back; else write over them, or restore from a snapshot; see docs/operations.md",
+        "a mirror that has them gives them back; else write over them, or restore from a snapshot; see docs/tasks/disks.md",
     ))
 }
 

@@ -200,7 +200,7 @@ fn check(name: &str, deep: bool, client: &Client, output: Output) -> Result<(), 
         return Err(Failure::new(
             ErrorKind::Damaged,
             format!("volume {name}: {} finding(s)", result.findings.len()),
-            "restore what they name from a snapshot or a mirror; see docs/operations.md",
+            "restore what they name from a snapshot or a mirror; see docs/tasks/disks.md",
         ));
     }
     if !output.json && !output.quiet {

@@ -225,7 +225,7 @@ impl ServerError {
                 path.display()
             ),
             E::StateVersion { .. } => "use the version of cairn that wrote it, or a newer one".into(),
-            E::Config { .. } => "correct the file; docs/operations.md lists its fields".into(),
+            E::Config { .. } => "correct the file; docs/reference/configuration.md lists its keys".into(),
             E::Listen { source, .. } => match source.kind() {
                 std::io::ErrorKind::AddrInUse => {
                     "end the program that listens there (`ss -ltnp` names it), or \
