@@ -7,11 +7,11 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use cairn_base::Rng;
 
-use crate::files::{Tree, cannot_mount as cannot_mount_files};
 use crate::mount::{Mounted, Taken, cannot_mount};
 use crate::postgres::{Ledger, Load, Postgres, programs};
 use crate::program::{run as run_program, wait_until};
 use crate::scenario::{Facts, Verdict, World};
+use crate::scenarios::files::{Tree, cannot_mount as cannot_mount_files};
 use crate::server::Cairn;
 
 const VOLUME_BYTES: u64 = 2 << 30;

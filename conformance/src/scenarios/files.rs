@@ -14,7 +14,7 @@ use crate::scenario::{Facts, Verdict, World};
 use crate::server::Cairn;
 
 /// What pjdfstest finds and why that is so: a name of a test a line, blanks, and the reason.
-const EXCEPTIONS: &str = include_str!("../pjdfstest.txt");
+const EXCEPTIONS: &str = include_str!("../../pjdfstest.txt");
 
 /// Files of a volume on a directory; they go from there when this goes.
 pub(crate) struct Tree {

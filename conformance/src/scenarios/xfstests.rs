@@ -13,7 +13,7 @@ use crate::scenario::{Facts, Verdict, World};
 use crate::server::Cairn;
 
 /// What fails and why that is so: a name of a test a line, blanks, and the reason.
-const EXCEPTIONS: &str = include_str!("../xfstests.txt");
+const EXCEPTIONS: &str = include_str!("../../xfstests.txt");
 /// Where `make install` puts the suite.
 const SUITE: &str = "/var/lib/xfstests";
 /// Volumes of the two file systems that the suite wants, and their bytes.
