@@ -3,6 +3,7 @@
 //! `tests/house.rs` runs them on this repository; `tests.rs` runs each on a tiny bad example, so that a rule which
 //! finds nothing is known to be able to find something. The tables that a rule goes by are at the head of its file.
 
+mod circles;
 mod documents;
 mod format_tables;
 mod layers;
@@ -14,6 +15,7 @@ mod text;
 #[cfg(test)]
 mod tests;
 
+pub use circles::{circles, import_circles};
 pub use documents::{architecture_names_every_crate, dependencies, guarantees, links, readme};
 pub use format_tables::format_tables;
 pub use layers::{LAYERS, Package, layers};

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use cairn_tidy::{
     File, Finding, Repository, architecture_names_every_crate, dependencies, format_tables, guarantees,
-    layers, layout, links, readme, source,
+    import_circles, layers, layout, links, readme, source,
 };
 
 fn main() -> Result<ExitCode> {
@@ -16,6 +16,7 @@ fn main() -> Result<ExitCode> {
         files.iter().find(|file| file.path == path).cloned().unwrap_or(missing)
     };
     let mut findings: Vec<Finding> = layers(&packages);
+    findings.extend(import_circles(&packages, &files));
     findings.extend(files.iter().flat_map(source));
     findings.extend(files.iter().flat_map(layout));
     findings.extend(files.iter().flat_map(|document| links(document, &files)));
