@@ -4,6 +4,7 @@
 //! finds nothing is known to be able to find something. The tables that a rule goes by are at the head of its file.
 
 mod book;
+mod circles;
 mod documents;
 mod english;
 mod format_tables;
@@ -18,6 +19,7 @@ mod text;
 mod tests;
 
 pub use book::{anchors, pages_are_short_and_name_their_reader, summary};
+pub use circles::{circles, import_circles};
 pub use documents::{architecture_names_every_crate, dependencies, guarantees, links, readme};
 pub use english::{Paragraph, english, english_of_comments, paragraphs, sentences_are_plain};
 pub use format_tables::format_tables;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use cairn_tidy::{
     File, Finding, Repository, anchors, architecture_names_every_crate, dependencies, english,
-    english_of_comments, format_tables, guarantees, index_of_tests, layers, layout, links,
+    english_of_comments, format_tables, guarantees, import_circles, index_of_tests, layers, layout, links,
     pages_are_short_and_name_their_reader, readme, source, summary,
 };
 
@@ -35,6 +35,7 @@ fn main() -> Result<ExitCode> {
         files.iter().find(|file| file.path == path).cloned().unwrap_or(missing)
     };
     let mut findings: Vec<Finding> = layers(&packages);
+    findings.extend(import_circles(&packages, &files));
     findings.extend(files.iter().flat_map(source));
     findings.extend(files.iter().flat_map(layout));
     findings.extend(files.iter().flat_map(|document| links(document, &files)));

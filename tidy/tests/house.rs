@@ -23,6 +23,13 @@ fn imports_point_down() -> Result<()> {
 }
 
 #[test]
+fn no_crate_has_a_larger_circle_of_imports_than_it_may() -> Result<()> {
+    let repository = Repository::here();
+    none(import_circles(&repository.packages()?, &repository.files()?));
+    Ok(())
+}
+
+#[test]
 fn every_layer_of_the_table_exists() -> Result<()> {
     let packages = Repository::here().packages()?;
     for folder in LAYERS.iter().flat_map(|row| row.iter()) {

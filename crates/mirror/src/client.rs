@@ -79,8 +79,8 @@ impl<'a, S: Read + Write + ?Sized> Client<'a, S> {
     }
 
     /// Asks for the status; `here` answers what the source has to ask first.
-    pub(crate) fn status(&mut self, of: StatusOf, here: &Volume) -> Result<SourceStatus, MirrorError> {
-        let mut answer = self.ask(&Request::Status(of))?;
+    pub(crate) fn status(&mut self, asked: StatusOf, here: &Volume) -> Result<SourceStatus, MirrorError> {
+        let mut answer = self.ask(&Request::Status(asked))?;
         if let Answer::AskBegan { accumulating, in_flight } = answer {
             answer = self.ask(&began(here, accumulating, in_flight)?)?;
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use cairn_base::{Checksum, FileId, Generation, SnapshotId, Timestamp, VolumeId};
 use cairn_volume::{Behind, Snapshot};
 
-use crate::roles::Departure;
+use crate::handover::Departure;
 
 /// A mirror that has asked for an image.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,12 +13,10 @@ use zerocopy::IntoBytes;
 use crate::abi::*;
 use crate::error::MountError;
 use crate::operations::{Answer, FileSystem};
-use crate::received::{REQUEST_MAX, Received};
+use crate::received::{REQUEST_MAX, Received, WRITE_MAX};
 use crate::request::{Operation, Request};
 use crate::shown::{Shown, View};
 
-/// Bytes that the kernel sends in one write, or asks for in one read.
-pub(crate) const WRITE_MAX: usize = 1 << 20;
 /// Pages of these.
 const PAGES_MAX: u16 = (WRITE_MAX / 4096) as u16;
 /// Requests that the kernel has under way for nobody in particular: read-ahead and write-back. A program that waits for an answer has no more than these before it in the queue, also while a snapshot has the kernel send

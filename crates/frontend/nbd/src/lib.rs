@@ -16,7 +16,6 @@ mod device_error;
 mod exports;
 mod limits;
 mod listener;
-mod locks;
 mod registry;
 mod round;
 #[cfg(all(test, feature = "shuttle"))]
@@ -28,7 +27,6 @@ mod status;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests;
 mod transport;
-mod unaligned;
 
 pub use address::{Address, InvalidAddress};
 pub use cairn_frontend_session::{Activity, Rate, Totals, Unfinished};
