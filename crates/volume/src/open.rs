@@ -291,7 +291,7 @@ impl Volume {
                 mends.push(vec![(address * BLOCK_SIZE as u64, slot_block(&superblock, address))]);
             }
         }
-        // A volume of an earlier version may lack it. Reading needs none.
+        // A file that was copied with holes may lack it. Reading needs none.
         let label_has_room = device.allocate(0, label_bytes(&superblock.layout)).is_ok();
         match mends.write(&*device) {
             Err(error @ DeviceError::NoSpace { .. }) => {
