@@ -504,8 +504,9 @@ fn start_with_history(plan: &Plan, report: &mut Report, path: &dyn Fn(&str) -> P
     let mut cairn = Cairn::start(plan, "many-cairn", "off", MEMORY_DEFAULT_MIB)?;
     cairn.kill()?;
     let document = serde_json::json!({
-        "version": 1, "origin": path("img"), "history": path("history"), "block_bytes": SMALL_BLOCK,
-        "dirty_bytes": 8 << 20, "cache_bytes": 64 << 20,
+        "version": 1, "origin": path("img"), "history": path("history"), "history_id": options.store.to_string(),
+        "block_bytes": SMALL_BLOCK, "dirty_bytes": 8 << 20, "cache_bytes": 64 << 20, "views": {}, "clones": {},
+        "loose": [], "adopting": false, "releasing": false, "in_use": false,
     });
     let devices = plan.folder.join("many-cairn/devices");
     // It may have been ended before it had made its folders.

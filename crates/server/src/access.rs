@@ -94,26 +94,17 @@ pub(crate) struct Before(Option<Entry>);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
-    #[serde(default)]
     initiators: Vec<String>,
-    #[serde(default)]
     networks: Vec<String>,
-    #[serde(default)]
     chap: Option<Secret>,
-    #[serde(default)]
     chap_target: Option<Secret>,
-    #[serde(default)]
     read_only: bool,
-    #[serde(default)]
     removable: bool,
     block_bytes: u32,
-    #[serde(default)]
     write_cache: api::WriteCache,
     /// As it is at the source of the mirror; its owner here has set nothing.
-    #[serde(default)]
     from_source: bool,
     /// The name with which initiators prove themselves at the source, whose secret is not known here: nobody is let in.
-    #[serde(default)]
     secret_lacks: Option<String>,
 }
 
@@ -245,7 +236,7 @@ impl Access {
         state::refuse_unread(self.unread.lock().exports.as_ref())
     }
 
-    /// Brings under the LUN's name what stands under those of devices on LUNs, from when these were disks of their own: a pair is a device and its LUN. Settings of the LUN
+    /// Brings under the LUN's name what stands under those of devices on LUNs, as when it was not known that they are on one: a pair is a device and its LUN. Settings of the LUN
     /// stay, but it is read-only if either was.
     pub(crate) fn join(&self, pairs: &[(String, String)]) -> Result<(), ServerError> {
         let mut exports = self.exports.lock();

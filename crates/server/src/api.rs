@@ -188,13 +188,10 @@ pub struct Status {
     /// How long it has run.
     pub uptime_ms: u64,
     /// Memory that it has now; 0 where the system does not say.
-    #[serde(default)]
     pub memory_bytes: u64,
     /// Memory that each open volume may take for cached blocks and for writes on their way.
-    #[serde(default)]
     pub cache_bytes: u64,
     /// Consistency points of all open volumes since they were opened.
-    #[serde(default)]
     pub consistency_points: u64,
     /// SHA-256 of this server's certificate.
     pub fingerprint: String,
@@ -274,7 +271,6 @@ pub struct Volume {
     /// How its scrub is, and what of it is damaged; none when it is not open.
     pub scrub: Option<Scrub>,
     /// The file system of its files; none when it is on disks, or not open.
-    #[serde(default)]
     pub host: Option<HostRoom>,
     /// Why it is not open, or takes no writes.
     pub problem: Option<String>,
@@ -305,10 +301,8 @@ pub struct CreateVolume {
     #[serde(default)]
     pub devices: Vec<String>,
     /// A disk or a file for its intent log; the log is on the devices of the volume when not given.
-    #[serde(default)]
     pub log_device: Option<String>,
     /// A history under it; none when not given.
-    #[serde(default)]
     pub history: Option<VolumeHistory>,
 }
 
@@ -405,11 +399,10 @@ pub struct CheckFinding {
     /// VOLUME/LUN, when it concerns one that has a name.
     pub lun: Option<String>,
     /// The path of the file that it concerns, in the state in which it was met.
-    #[serde(default)]
     pub path: Option<String>,
     /// Its bytes, percent-encoded, where they are no UTF-8; `path` then has `\xNN` for each byte
     /// that is none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub path_bytes: Option<String>,
     /// VOLUME@SNAPSHOT in which it was met first; none for the present state or the volume as a whole.
     pub snapshot: Option<String>,
@@ -509,11 +502,10 @@ pub struct DamagedBlock {
     /// VOLUME/LUN that it belongs to.
     pub lun: Option<String>,
     /// The path of the file that it belongs to; of one that is there in a snapshot alone with that one's name.
-    #[serde(default)]
     pub path: Option<String>,
     /// The bytes of the path alone, percent-encoded, where they are no UTF-8; `path` then has
     /// `\xNN` for each byte that is none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub path_bytes: Option<String>,
     /// Where in the LUN or the file.
     pub offset_bytes: Option<u64>,
@@ -533,7 +525,6 @@ pub struct Lun {
     /// How iSCSI initiators reach it.
     pub target: Target,
     /// In the answer to who makes it: what was set for an earlier LUN of this name holds for it, as snapshots or the volume's history still show that.
-    #[serde(default)]
     pub earlier_settings: bool,
 }
 
@@ -633,7 +624,6 @@ pub struct Export {
     /// It takes no writes.
     pub read_only: bool,
     /// Nobody can connect to it at the moment: the device that it is adopted as is not open, or its volume shows nothing.
-    #[serde(default)]
     pub closed: bool,
     /// Its length.
     pub size_bytes: u64,
@@ -646,7 +636,6 @@ pub struct Export {
     /// Who has it open.
     pub sessions: Vec<Session>,
     /// What all that have or had it open did.
-    #[serde(default)]
     pub totals: ExportTotals,
 }
 
@@ -764,7 +753,6 @@ pub struct Job {
     /// Since it began.
     pub elapsed_ms: u64,
     /// What its owner should know while it runs, such as that it goes another way than he may expect.
-    #[serde(default)]
     pub notes: Vec<String>,
     /// Why it failed.
     pub error: Option<ErrorBody>,
@@ -808,7 +796,6 @@ pub struct DumpRequest {
     #[serde(default)]
     pub compress: bool,
     /// Parts of the dump when nothing is written; else there is one for each file that was handed over.
-    #[serde(default)]
     pub parts: Option<u32>,
     /// What the hand-over socket answered to the files; without it nothing is written.
     pub ticket: Option<String>,

@@ -69,34 +69,25 @@ pub(crate) struct Document {
     /// None: a plain device.
     history: Option<Place>,
     /// Which history is there.
-    #[serde(default)]
     history_id: String,
     block_bytes: u32,
     dirty_bytes: u64,
     cache_bytes: u64,
     /// Instants by the names of their views.
-    #[serde(default)]
     views: BTreeMap<String, u64>,
     /// Instants by the names of their clones.
-    #[serde(default)]
     clones: BTreeMap<String, u64>,
     /// Clones that are being made or deleted: a start removes what is there of their stores.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     loose: BTreeSet<String>,
     /// The device is being adopted: nobody was served by it, and a start takes back what there is of it.
-    #[serde(default)]
     adopting: bool,
     /// The origin is made with it, so many bytes long.
-    #[serde(default)]
     origin_made_bytes: Option<u64>,
     /// The device was being released: a store without a history means that it is done.
-    #[serde(default)]
     releasing: bool,
     /// Why the last release stopped in the middle.
-    #[serde(default)]
     release_stopped: Option<String>,
     /// The origin is opened though other programs have it: the word of its owner.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     in_use: bool,
     /// Nothing of it is known, as no document of it can be read: any LUN may be its origin or hold its history.
     #[serde(skip)]
@@ -345,17 +336,11 @@ impl Devices {
         let origin = self.open_origin(&document.origin, document.in_use)?;
         let Some(history) = &document.history else { return Ok(Entry::Plain(document.clone(), origin)) };
         let store = self.open_store(history)?;
-        let mut document = document.clone();
-        if document.history_id.is_empty() {
-            // From before it was noted.
-            document.history_id = History::id_of(&*store).map_err(ServerError::history(name))?.to_string();
-            state::save(&self.path(name), &document)?;
-        }
         refuse_other_store(name, &*store, &document.history_id)?;
         let seen = Seen::at(self.seen_path(name), &document.history_id);
-        let options = OpenOptions { at_least: seen.position(), ..self.open_options(&document) };
+        let options = OpenOptions { at_least: seen.position(), ..self.open_options(document) };
         let history = History::open(origin, store, options).map_err(ServerError::history(name))?;
-        self.serve(name, &document, history, seen).map(Entry::Open)
+        self.serve(name, document, history, seen).map(Entry::Open)
     }
 
     fn serve(

@@ -64,7 +64,6 @@ type Choice<'a> = &'a mut dyn FnMut(&[u8]) -> Selection;
 pub(crate) struct Document {
     dates: Vec<Record>,
     /// Snapshots that dumps have made for themselves, or are about to.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     making: Vec<String>,
 }
 
@@ -79,7 +78,6 @@ struct Record {
     snapshot: String,
     bytes: u64,
     /// Something was left out, by its pattern or as it could not be read.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_part: bool,
 }
 

@@ -32,18 +32,14 @@ struct Entry {
     volume: [u8; 16],
     name: String,
     hold: bool,
-    #[serde(default)]
     continuous: bool,
     rpo_ms: Option<u64>,
     heard_ns: u64,
     base_generation: Option<u64>,
     base_changed_ns: Option<u64>,
-    #[serde(default)]
     strayed: bool,
     updated_ns: Option<u64>,
-    #[serde(default)]
     departed: Option<DepartedEntry>,
-    #[serde(default)]
     relayed: Vec<u64>,
 }
 
@@ -94,7 +90,6 @@ struct Forgotten {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Document {
     followers: Vec<Entry>,
-    #[serde(default)]
     forgotten: Vec<Forgotten>,
 }
 

@@ -55,22 +55,18 @@ struct Group {
     every_ms: Option<u64>,
     cron: Option<String>,
     zone: Option<String>,
-    #[serde(default)]
     keep: api::Keep,
     /// When the schedule was set.
     from_ms: u64,
     last_ms: Option<u64>,
     problem: Option<String>,
     /// By how much the clock was put back since the last run, where the schedule counts from that moment.
-    #[serde(default)]
     put_back_ms: Option<u64>,
     /// A failover that was begun, or done.
     failover: Option<Failover>,
-    /// Its mirrors show one instant. Groups that were made before there was that don't.
-    #[serde(default)]
+    /// Its mirrors show one instant.
     together: bool,
     /// The snapshot that they show; none when they have none in common.
-    #[serde(default)]
     shown: Option<String>,
 }
 
@@ -83,7 +79,6 @@ struct Failover {
     /// The volumes that show it.
     done: BTreeSet<String>,
     /// The sources have given their roles away at that instant, and each mirror has the last image.
-    #[serde(default)]
     reverse: bool,
     /// It is being done right now.
     #[serde(skip)]

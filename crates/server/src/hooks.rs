@@ -43,7 +43,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// What `hooks.json` says.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub(crate) struct Document {
     before: Option<String>,
     after: Option<String>,

@@ -13,7 +13,7 @@ use std::thread::Builder;
 
 use cairn_base::{BLOCK_SIZE, Clock, FileId, SnapshotId};
 use cairn_files::{Luns, Tree};
-use cairn_format::dump::{DUMP_VERSION, DumpId, DumpLevel, PARTS_MAX};
+use cairn_format::dump::{DumpId, DumpLevel, PARTS_MAX};
 use cairn_format::stream::root_digest;
 use cairn_stream::{
     Begun, Compression, Dump, DumpBytes, DumpError, DumpLabel, Plan, StreamError, Threads, Work, begun_table,
@@ -55,7 +55,7 @@ const HIGHEST_LEVEL: u8 = 9;
 pub(crate) struct Document {
     dumps: Vec<Record>,
     /// A dump into files that is written, or was cut.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     unfinished: Option<Unfinished>,
 }
 
@@ -630,8 +630,7 @@ struct Job<'a> {
 impl Job<'_> {
     fn write(&self, plan: &Plan, target: &Snapshot) -> Result<api::DumpResult, ServerError> {
         let (files, gone) = (&self.handed.files, &self.handed.gone);
-        let version = self.ledger.map_or(DUMP_VERSION, Ledger::version);
-        let dump = Dump::new(plan, self.label.clone(), files.len() as u32).in_version(version);
+        let dump = Dump::new(plan, self.label.clone(), files.len() as u32);
         self.progress.phase("looking at what is there");
         let ended = || gone.load(Ordering::Relaxed) || self.progress.cancelled().load(Ordering::Relaxed);
         let begun = side_by_side(files, gone, |part, file| match self.ledger {

@@ -83,71 +83,49 @@ pub(crate) struct Document {
     credential: Option<Credential>,
     #[serde(flatten)]
     when: When,
-    #[serde(default)]
     rpo_ms: Option<u64>,
-    #[serde(default)]
     no_hold: bool,
-    #[serde(default)]
     stall_ms: Option<u64>,
-    #[serde(default)]
     paused: bool,
     /// Names this mirror to its source.
     relationship: u64,
     /// The last that was heard of the source.
     contact: Option<Heard>,
     /// When the snapshots were made, by this server's clock, while there is a lock.
-    #[serde(default)]
     births: Option<Vec<Born>>,
     /// What this server's clock showed when they were written down.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     births_ns: Option<u64>,
     /// The digest of the secret that lifts locks before their time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     lock_key: Option<String>,
     /// What is shown, where the source said that it had never made that.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     parted: Option<Parted>,
     sent_bytes: u64,
     updates: u64,
     last: Option<api::Transfer>,
-    #[serde(default)]
     verified: Option<api::MirrorVerify>,
-    #[serde(default)]
     mended_here: u64,
-    #[serde(default)]
     mended_there: u64,
-    #[serde(default)]
     mended_locked: u64,
     /// How the present roles came about; none while they are those of the beginning.
-    #[serde(default)]
     change: Option<Changed>,
-    #[serde(default)]
     decision: Option<Decision>,
-    #[serde(default)]
     link: Link,
     /// For how long a snapshot stays whatever the source does.
-    #[serde(default)]
     lock_ms: Option<u64>,
     /// Its owner made it a mirror of that source, which therefore gets its role back for the asking. Everybody else needs a word of the owner.
-    #[serde(default = "by_origin")]
     origin: bool,
     /// The other side said where it is reached when the roles changed, and nothing is connected to there before the owner
     /// of this side has named that address.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     unseen: bool,
     /// The address of this machine from which the source is reached.
-    #[serde(default)]
     facing: Option<IpAddr>,
-}
-
-/// What was written before that was noted is of mirrors that were made here, mostly.
-fn by_origin() -> bool {
-    true
 }
 
 /// How the link to the source is used.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub(crate) struct Link {
     /// [`Limits`] as text; none for as fast as it goes.
     limit: Option<String>,
@@ -155,7 +133,6 @@ pub(crate) struct Link {
     connections: Option<u32>,
     compress: api::Compress,
     /// Updates by an interval are not spread over a part of it.
-    #[serde(default)]
     at_once: bool,
 }
 
@@ -171,7 +148,6 @@ struct Heard {
     first_change_ns: Option<u64>,
     blocks_behind: u64,
     /// Numbers of a [`Route`].
-    #[serde(default)]
     route: [u64; HOPS_MAX],
 }
 
@@ -215,7 +191,7 @@ struct Born {
     created_ns: u64,
     at_ns: u64,
     /// How long it stays from then on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     lock_ms: Option<u64>,
 }
 

@@ -49,14 +49,11 @@ pub(crate) struct Document {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
     volume: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     snapshot: Option<String>,
     directory: PathBuf,
-    #[serde(default)]
     allow_other: bool,
-    #[serde(default)]
     devices: bool,
-    #[serde(default)]
     set_user_id: bool,
 }
 

@@ -32,7 +32,7 @@ struct Entry {
     expires_ms: u64,
     volume: Option<String>,
     /// Which volume of that name, once it is known: another one that gets its name later is not for who was let in to this one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     of: Option<[u8; 16]>,
     pinned: Option<Pinned>,
     /// The same by the clock that is never set, in the run of the program that made it: a wall clock that is put back makes a token no longer good.

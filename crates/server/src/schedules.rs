@@ -59,7 +59,6 @@ struct Plan {
     last_ms: Option<u64>,
     problem: Option<String>,
     /// By how much the clock was put back since the last run, where the schedule counts from that moment.
-    #[serde(default)]
     put_back_ms: Option<u64>,
 }
 

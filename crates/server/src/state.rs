@@ -118,7 +118,7 @@ pub(crate) fn keep_as(path: &Path, other: &Path) -> io::Result<()> {
     sync_parent(other)
 }
 
-/// Makes a copy of a document that has none, from before there were any. Without room for it all goes on.
+/// Makes a copy of a document that has none, as one that was put back from a backup. Without room for it all goes on.
 pub(crate) fn keep_copy(path: &Path) {
     if !previous(path).exists() {
         renew_copy(path);

@@ -132,22 +132,20 @@ pub(crate) struct Document {
     /// Absolute, or relative to the folder of the volume.
     devices: Vec<PathBuf>,
     /// Where the log device is, absolute: while the log moves, both places. The superblock says whether there is one, and which.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     log_devices: Vec<PathBuf>,
     /// A clone: the devices hold what differs from a snapshot of another volume.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     clone_of: Option<CloneOf>,
     /// A history between the devices and the volume.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     history: Option<Beneath>,
     /// One that is being made, and that nothing was written through: a start takes back what there is of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     coming: Option<Beneath>,
     /// What was to be on its devices before anything was. As long as the volume is not in its place nobody has used it, and a start takes that back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     made_as: Option<Making>,
     /// Of a history that was taken away, in which the volume had been brought back: numbers that it had not given yet.
-    #[serde(default, skip_serializing_if = "Given::is_nothing")]
     given: Given,
 }
 

@@ -32,7 +32,7 @@ pub(crate) struct Hello {
     /// This connection is one of several.
     #[serde(default)]
     pub(crate) lane: Option<Lane>,
-    /// [`cairn_mirror::LAST_REFUSAL`] of the destination; 0 of one from before there was a new one.
+    /// [`cairn_mirror::LAST_REFUSAL`] of the destination; 0 when it is left out.
     #[serde(default)]
     pub(crate) last_refusal: u32,
 }

@@ -224,12 +224,8 @@ fn discard(name: &str, dry_run: bool, client: &Client, output: Output) -> Result
     let path = format!("/v1/volumes/{}/history/discard", segment(name)?);
     let found: api::DiscardedHistory = client.post(&path, &api::DiscardHistory { dry_run: true })?;
     let at = show(found.consistency_point_ms.saturating_mul(1_000_000));
-    let unknown = match found.placement {
-        Some(_) => "",
-        None => "; if its placement was `logging` that is an old state, or none",
-    };
     let what = format!(
-        "this gives up the history of {name} in {} for good ({}); the devices of the volume have its consistency point of {at}, and what was flushed since{unknown}",
+        "this gives up the history of {name} in {} for good ({}); the devices of the volume have its consistency point of {at}, and what was flushed since",
         found.store, found.reason
     );
     if dry_run {

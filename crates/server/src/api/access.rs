@@ -36,10 +36,8 @@ pub struct Access {
     /// The CHAP name with which initiators prove themselves; none: they need not.
     pub chap: Option<String>,
     /// Nothing was set here: it is as at the source of the mirror, or as that was when it was heard last.
-    #[serde(default)]
     pub from_source: bool,
     /// Nobody is let in: initiators prove themselves at the source, and their secret is not known here.
-    #[serde(default)]
     pub secret_lacks: bool,
     /// The CHAP name with which the target proves itself, when asked.
     pub chap_target: Option<String>,

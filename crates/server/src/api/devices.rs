@@ -110,13 +110,10 @@ pub struct VolumeHistory {
     /// Where it goes, as an absolute path: a file (made if there is none) or a disk that is empty.
     pub store: String,
     /// The length of a new file for it; as long as the devices of the volume when not given, and at least 64 MiB. It takes space as it fills.
-    #[serde(default)]
     pub store_bytes: Option<u64>,
     /// Where versions go; checkpointing when not given.
-    #[serde(default)]
     pub placement: Option<Placement>,
     /// `every-write`, `marks`, or an interval such as `1s`; `marks` when not given.
-    #[serde(default)]
     pub granularity: Option<String>,
     /// How much history.
     #[serde(default)]
@@ -168,8 +165,8 @@ pub struct DiscardedHistory {
     pub generation: u64,
     /// When that was made.
     pub consistency_point_ms: u64,
-    /// Of the history, where that is known.
-    pub placement: Option<Placement>,
+    /// Of the history.
+    pub placement: Placement,
     /// What a check of the structures found wrong (not after a dry run).
     pub findings: Vec<String>,
     /// It was only asked.
@@ -463,10 +460,8 @@ pub struct Reverted {
     /// Sessions that were ended, or would be: their clients connect again.
     pub sessions_ended: u64,
     /// Of a volume: what its check finds wrong there.
-    #[serde(default)]
     pub findings: Vec<String>,
     /// Nothing was done.
-    #[serde(default)]
     pub dry_run: bool,
 }
 

@@ -13,7 +13,7 @@ pub struct FileDumpRequest {
     #[serde(default)]
     pub path: String,
     /// The same percent-encoded, of a path that is no UTF-8; then `path` does not count.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub path_bytes: Option<String>,
     /// 0: everything. 1 to 9: what changed since the last dump of this path of a lower level. 0 when not given.
     pub level: Option<u8>,
@@ -23,7 +23,6 @@ pub struct FileDumpRequest {
     /// What the hand-over socket answered to the file; without it nothing is written.
     pub ticket: Option<String>,
     /// Records of 1 KiB in each volume, of a dump in several; what is written is one behind the other, and to be cut there. Whole tens of it count, and at least 40.
-    #[serde(default)]
     pub volume_records: Option<u64>,
     /// The client puts what it gets through a pipe on a medium itself, and says so by a byte on the hand-over socket: only then is the dump one that others stand on.
     #[serde(default)]
@@ -44,7 +43,6 @@ pub struct FileDumpPlan {
     /// Bytes of content, holes included.
     pub data_bytes: u64,
     /// Why all inodes are looked at, of a level above 0; none where the maps of two snapshots say what changed.
-    #[serde(default)]
     pub why_all: Option<String>,
 }
 
@@ -59,7 +57,7 @@ pub struct FileDumpResult {
     pub path: String,
     /// Its bytes, percent-encoded, where they are no UTF-8; `path` then has `\xNN` for each byte
     /// that is none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub path_bytes: Option<String>,
     /// 0 to 9.
     pub level: u8,
@@ -70,7 +68,6 @@ pub struct FileDumpResult {
     /// Bytes of dump.
     pub bytes: u64,
     /// Why all inodes were looked at, of a level above 0; none where the maps of two snapshots said what changed. A note of the job says it when it begins.
-    #[serde(default)]
     pub why_all: Option<String>,
     /// What could not be read, or has no place in the format, a line each. Empty when all is there.
     pub failed: Vec<String>,
@@ -83,7 +80,7 @@ pub struct FileDumpRecord {
     pub path: String,
     /// Its bytes, percent-encoded, where they are no UTF-8; `path` then has `\xNN` for each byte
     /// that is none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub path_bytes: Option<String>,
     /// 0 to 9.
     pub level: u8,
@@ -120,14 +117,14 @@ pub struct FileChange {
     pub path: Option<String>,
     /// Its bytes, percent-encoded, where they are no UTF-8; `path` then has `\xNN` for each byte
     /// that is none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub path_bytes: Option<String>,
     /// What became of it.
     pub change: FileChangeKind,
     /// The path that it had, of one that was renamed.
     pub from: Option<String>,
     /// The bytes of that path, as those of `path`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub from_bytes: Option<String>,
     /// Its number.
     pub number: u64,

@@ -44,7 +44,6 @@ pub struct Group {
     /// Its snapshots, the oldest first.
     pub snapshots: Vec<GroupSnapshot>,
     /// Those that its rules do not keep: the next run of its schedule deletes them.
-    #[serde(default)]
     pub deletes: Vec<String>,
     /// One is made so often.
     pub every_ms: Option<u64>,

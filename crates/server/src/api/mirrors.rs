@@ -18,36 +18,29 @@ pub struct CreateMirror {
     /// An update begins that often; only on request when not given.
     pub every_ms: Option<u64>,
     /// Or by a cron expression: minute, hour, day of the month, month, day of the week.
-    #[serde(default)]
     pub cron: Option<String>,
     /// Or all the time: changes follow within seconds.
     #[serde(default)]
     pub continuous: bool,
     /// The time zone of the expression and of the hours of a limit: an IANA name such as `Europe/Berlin`; UTC when not given.
-    #[serde(default)]
     pub zone: Option<String>,
     /// Snapshots of the source stay here for so long, whatever becomes of them there: an update that would take one away is refused.
-    #[serde(default)]
     pub lock_ms: Option<u64>,
     /// A secret that lifts the locks before their time; only a digest of it is kept.
     pub lock_key: Option<String>,
     /// The lag that is wanted at most. Past it the mirror is `behind`, on both ends.
-    #[serde(default)]
     pub rpo_ms: Option<u64>,
     /// The source holds no base snapshot for it, and so pins no space: it goes by the record of changes that it keeps in any case.
     #[serde(default)]
     pub no_hold: bool,
     /// A transfer that moves no byte for so long is ended; as long as the server waits when not given.
-    #[serde(default)]
     pub stall_ms: Option<u64>,
     /// Disks or files for the mirror; a sparse file in the data directory when empty.
     #[serde(default)]
     pub devices: Vec<String>,
     /// A disk or a file for the intent log, which the mirror needs once it has failed over; on its devices when not given.
-    #[serde(default)]
     pub log_device: Option<String>,
     /// A history under the mirror, with a mark for each image that an update brings; none when not given.
-    #[serde(default)]
     pub history: Option<super::VolumeHistory>,
     /// How the link to the source is used.
     #[serde(default)]
@@ -289,7 +282,6 @@ pub struct UnlockMirror {
     /// The secret that was set as its lock key.
     pub lock_key: String,
     /// For so long; 15 minutes when not given, 0 to put them in force again.
-    #[serde(default)]
     pub for_ms: Option<u64>,
 }
 
@@ -333,7 +325,6 @@ pub struct Leftover {
     /// What `cairn mirror forget` takes.
     pub name: String,
     /// The snapshot that is held; none where changes alone are recorded, for a mirror that holds nothing here.
-    #[serde(default)]
     pub base: Option<String>,
     /// What it keeps from being reused is at most what changed since.
     pub behind_bytes: u64,
@@ -396,16 +387,12 @@ pub struct Mirror {
     /// The volume here.
     pub name: String,
     /// Snapshots here whose locks are in force.
-    #[serde(default)]
     pub locked: u64,
     /// When the last of those locks ends.
-    #[serde(default)]
     pub locked_until_ms: Option<u64>,
     /// A lock key was set, which lifts locks before their time.
-    #[serde(default)]
     pub lock_key: bool,
     /// For how long the locks are lifted from now on; none while they are in force.
-    #[serde(default)]
     pub unlocked_ms: Option<u64>,
     /// Which side of the mirror it is now.
     pub role: MirrorRole,
@@ -428,7 +415,6 @@ pub struct Mirror {
     /// The volume there.
     pub source_volume: String,
     /// What the source calls this mirror: `cairn mirror forget` there takes it.
-    #[serde(default)]
     pub source_name: String,
     /// An update begins that often.
     pub every_ms: Option<u64>,
@@ -485,7 +471,6 @@ pub struct Mirror {
     /// Updates that went through since the mirror was made.
     pub updates: u64,
     /// Updates since the server started that had no common image to go by: all was compared, or sent.
-    #[serde(default)]
     pub compared_updates: u64,
     /// Why the last update failed.
     pub problem: Option<ErrorBody>,
@@ -496,7 +481,6 @@ pub struct Mirror {
     /// Damaged blocks of the source that were given to it.
     pub mended_there: u64,
     /// Of the blocks here, those that came while a lock was in force: they are the source's word, checked against a checksum that does not stop intent.
-    #[serde(default)]
     pub mended_locked: u64,
 }
 
@@ -515,7 +499,6 @@ pub struct MirrorSession {
 
 /// An update, running or over.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
-#[serde(default)]
 pub struct Transfer {
     /// The snapshot that it brings.
     pub snapshot: Option<String>,

@@ -50,6 +50,5 @@ pub struct Mount {
     /// Why it is not there now; it is tried again at the next start, or when it is asked for again.
     pub problem: Option<String>,
     /// It was taken away from its directory, by `--lazy` or another program, and these still work in it. It is listed until they end.
-    #[serde(default)]
     pub left_to: Option<String>,
 }

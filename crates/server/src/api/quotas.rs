@@ -10,7 +10,7 @@ pub struct Quota {
     pub path: Option<String>,
     /// Its bytes, percent-encoded, where they are no UTF-8; `path` then has `\xNN` for each byte
     /// that is none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub path_bytes: Option<String>,
     /// Bytes of content and directories in it at most.
     pub limit_bytes: Option<u64>,
@@ -29,7 +29,7 @@ pub struct SetQuota {
     /// The directory, from the root. One that has no quota yet must be empty.
     pub path: String,
     /// The same percent-encoded, of a path that is no UTF-8; then `path` does not count.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub path_bytes: Option<String>,
     /// Bytes at most; 0 for no limit.
     pub bytes: Option<u64>,

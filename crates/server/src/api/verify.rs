@@ -17,7 +17,6 @@ pub struct VerifyRequest {
 
 /// A comparison of a mirror with its source.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
-#[serde(default)]
 pub struct MirrorVerify {
     /// The mirror.
     pub name: String,

@@ -1,6 +1,6 @@
 //! Whose the data directory is: nobody but the server's user reads what is in it, or puts something there.
 //!
-//! Everything is made with a mode of its own, and the server's umask allows no others. What an earlier version, a copy or a restore has left open is closed at the start. What belongs to another user is
+//! Everything is made with a mode of its own, and the server's umask allows no others. What a copy or a restore has left open is closed at the start. What belongs to another user is
 //! refused: a document that another user has put there would have the server read and write any file in that user's name. Root may own what is there, as it can do all that anyway.
 
 use std::fs::{self, DirBuilder, Metadata, Permissions};

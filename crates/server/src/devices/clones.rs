@@ -104,7 +104,7 @@ impl Devices {
         Ok(is_clone)
     }
 
-    /// Makes way for a new clone: it is loose, and there is nothing in its place, also of what older versions have left of one that was cut.
+    /// Makes way for a new clone: it is loose, and there is nothing in its place.
     pub(super) fn begin_clone(&self, open: &OpenDevice, clone: &str) -> Result<(), ServerError> {
         self.note_loose(open, clone, true)?;
         let _ = fs::remove_file(self.clone_path(&open.name, clone));

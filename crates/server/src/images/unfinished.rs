@@ -28,7 +28,7 @@ use std::thread::Builder;
 use std::time::{Duration, UNIX_EPOCH};
 
 use cairn_base::{Checksum, Clock, SnapshotId};
-use cairn_format::dump::{DUMP_VERSION, DumpId, DumpLevel};
+use cairn_format::dump::{DumpId, DumpLevel};
 use cairn_stream::{Begun, Compression, Dump, DumpError, Onto, Out, Produced, Reached, StreamError, Work};
 use cairn_volume::{Kept, Role, Snapshot, Volume, VolumeError};
 use parking_lot::Mutex;
@@ -54,9 +54,6 @@ const MARKS: usize = 2;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Unfinished {
     pub(super) id: String,
-    /// Of its format.
-    #[serde(default = "first_version")]
-    version: u32,
     /// None: against a snapshot that was named.
     level: Option<u8>,
     base: Option<Known>,
@@ -67,13 +64,7 @@ pub(super) struct Unfinished {
     begun_ms: u64,
     parts: Vec<Part>,
     /// Bytes of all parts, once every one is whole and durable: what is left is their names.
-    #[serde(default)]
     pub(super) written: Option<u64>,
-}
-
-/// That of a dump of which no version is written down.
-fn first_version() -> u32 {
-    1
 }
 
 /// A snapshot that must still be the same.
@@ -249,7 +240,6 @@ impl Making<'_> {
         let mut document = self.document()?;
         document.unfinished = Some(Unfinished {
             id: id.to_string(),
-            version: DUMP_VERSION,
             level,
             base: against.base.as_ref().map(|(id, _)| known(*id)).transpose()?,
             target: known(target.id)?,
@@ -556,11 +546,6 @@ impl Ledger {
     /// The files are those of the dump, wherever they are now.
     pub(super) fn looked_at(&self) -> Result<(), ServerError> {
         state::save(&self.path, &*self.document.lock())
-    }
-
-    /// Of the format of the dump.
-    pub(super) fn version(&self) -> u32 {
-        self.document.lock().unfinished.as_ref().map_or(DUMP_VERSION, |unfinished| unfinished.version)
     }
 
     /// Every part is whole and durable.

@@ -86,7 +86,7 @@ struct Before {
 pub(super) struct Decision {
     pub(super) head: u64,
     /// The content of an image that was received, in hex; none of an own head.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) image: Option<String>,
     /// The file that has what was given up.
     pub(super) spill: Option<String>,

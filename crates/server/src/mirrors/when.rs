@@ -22,7 +22,6 @@ pub(super) fn rest(next_ms: impl Iterator<Item = u64>, now_ms: u64) -> Duration 
 
 /// A schedule as it is kept; one that has neither an interval nor an expression runs on request only.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub(super) struct When {
     pub(super) every_ms: Option<u64>,
     pub(super) cron: Option<String>,

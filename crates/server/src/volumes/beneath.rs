@@ -227,7 +227,7 @@ impl Volumes {
         }
         let document = self.document(name)?;
         let beneath = document.history.clone().ok_or(ServerError::Bug)?;
-        if beneath.placement == Some(api::Placement::Logging) {
+        if beneath.placement == api::Placement::Logging {
             return Err(ServerError::OverHistory {
                 volume: name.to_owned(),
                 kind: ErrorKind::VolumeDamaged,

@@ -37,7 +37,6 @@ pub(crate) struct CloneOf {
     /// What it was called when the clone was made.
     name: String,
     /// It goes with the server: of a drill.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     temporary: bool,
 }
 

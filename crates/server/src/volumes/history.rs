@@ -56,15 +56,11 @@ pub(super) struct Beneath {
     /// Which history is there.
     id: String,
     /// Numbers that the volume had not given yet when it was last brought back: it goes on from there.
-    #[serde(default)]
     next_file: u64,
-    #[serde(default)]
     next_snapshot: u64,
-    /// What was asked for; not known of those that were made before it was written down.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) placement: Option<api::Placement>,
+    /// Where its versions go.
+    pub(super) placement: api::Placement,
     /// It is being taken away: a store without a history is the end of that.
-    #[serde(default, skip_serializing_if = "is_false")]
     pub(super) leaving: bool,
 }
 
@@ -76,10 +72,6 @@ pub(super) struct Given {
 }
 
 impl Given {
-    pub(super) fn is_nothing(&self) -> bool {
-        *self == Self::default()
-    }
-
     /// Neither gives a number below these.
     pub(super) fn and(self, other: Self) -> Self {
         Self { file: self.file.max(other.file), snapshot: self.snapshot.max(other.snapshot) }
@@ -240,7 +232,7 @@ impl Volumes {
         let options = options_of(wish)?;
         self.refuse_if_claimed(&path)?;
         let id = options.store.to_string();
-        let placement = Some(wish.placement.unwrap_or(api::Placement::Checkpointing));
+        let placement = wish.placement.unwrap_or(api::Placement::Checkpointing);
         let beneath = Beneath { store: path, id, next_file: 0, next_snapshot: 0, placement, leaving: false };
         Ok(Plan { beneath, options, store_bytes: wish.store_bytes })
     }
@@ -486,10 +478,6 @@ pub(super) fn no_history(volume: &str) -> ServerError {
         why: "there is no history under it",
         next: "it gets one with `cairn history enable VOLUME --history PATH`; without one, use snapshots and `cairn snapshot rollback`",
     }
-}
-
-fn is_false(value: &bool) -> bool {
-    !value
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use crate::state;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Making {
     volume: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     log: Option<String>,
 }
 

@@ -38,7 +38,6 @@ const NAMED_MAX: usize = 8;
 
 /// What `scrub.json` says.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(default)]
 pub(crate) struct Document {
     rate_bytes: Option<u64>,
     every_ms: Option<u64>,

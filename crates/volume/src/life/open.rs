@@ -202,7 +202,7 @@ impl Volume {
             area.zero(&*device)?;
         }
         mend_slots(&*device, &superblock, &mut mends)?;
-        // A volume of an earlier version may lack it. Reading needs none.
+        // A file that was copied with holes may lack it. Reading needs none.
         let label_has_room = device.allocate(0, label_bytes(&superblock.layout)).is_ok();
         mend(&mut store, device, mends)?;
         let log = LogWriter::new(superblock.volume, area, superblock.log_tail, head);

@@ -113,7 +113,7 @@ impl Target {
         Ok(target)
     }
 
-    /// One that an earlier version has begun may be open to others.
+    /// One that was there before may be open to others.
     fn keep_private(&self) -> Result<(), Failure> {
         let private = fs::Permissions::from_mode(PRIVATE);
         self.file.set_permissions(private).map_err(|error| opening(Path::new(&self.called), &error))

@@ -36,7 +36,6 @@ fn unfinished() -> Unfinished {
     let target = Known { snapshot: 1, name: "one".to_owned(), root: String::new() };
     Unfinished {
         id: "07".repeat(16),
-        version: DUMP_VERSION,
         level: Some(0),
         base: None,
         target,
@@ -46,18 +45,6 @@ fn unfinished() -> Unfinished {
         parts: vec![part],
         written: None,
     }
-}
-
-#[test]
-fn dump_of_which_no_version_is_written_down_goes_on_in_the_first_one() {
-    let mut written = serde_json::to_value(unfinished()).expect("it is written");
-    written.as_object_mut().expect("an object").remove("version").expect("it is there");
-    let read: Unfinished = serde_json::from_value(written).expect("it is read");
-    let ledger = |unfinished| {
-        let document = Document { unfinished: Some(unfinished), ..Document::default() };
-        Ledger::new(PathBuf::new(), Arc::new(ManualClock::new(Timestamp(1))), document)
-    };
-    assert_eq!((ledger(read).version(), ledger(unfinished()).version()), (1, DUMP_VERSION));
 }
 
 fn marks(path: &Path) -> Vec<u64> {
