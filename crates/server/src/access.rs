@@ -12,6 +12,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use cairn_api as api;
 use cairn_frontend_iscsi::{
     Account, Credential, Initiator, LoginError, Registration, ReservationState, nexus_name,
 };
@@ -19,7 +20,6 @@ use cairn_mirror::LunAccess;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::api;
 use crate::error::ServerError;
 use crate::state::{self, Unread};
 use crate::targets::DEVICE_PORT;

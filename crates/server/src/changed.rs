@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use cairn_api as api;
 use cairn_base::{BLOCK_SIZE, FileId, Generation, Lba, SnapshotId, VolumeId};
 use cairn_device::DeviceError;
 use cairn_files::LunInfo;
@@ -14,7 +15,6 @@ use cairn_frontend_nbd::ChangedBlocks;
 use cairn_volume::{Image, VolumeError};
 use parking_lot::Mutex;
 
-use crate::api;
 use crate::error::ServerError;
 use crate::server::Server;
 use crate::volumes::OpenVolume;

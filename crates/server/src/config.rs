@@ -1,20 +1,17 @@
 //! What a server is told: its data directory and its addresses, from the command line over a TOML file over the defaults.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::Duration;
 
+use cairn_api::{Address, DEFAULT_DATA};
 use cairn_base::{ByteSize, Interval};
 use serde::Deserialize;
 
 use crate::error::ServerError;
 
 mod files;
-pub use files::{ConfigCheck, ConfigFinding, Overridden, check};
+pub use files::check;
 
-/// The data directory when none is named.
-pub const DEFAULT_DATA: &str = "./cairn-data";
 /// Where other servers fetch images from, when nothing else is said.
 pub const DEFAULT_MIRROR: &str = "127.0.0.1:7420";
 /// Where NBD clients connect, when nothing else is said (10809 is the port that IANA gave to NBD).
@@ -26,57 +23,6 @@ pub const DEFAULT_CACHE: ByteSize = ByteSize(256 << 20);
 /// A peer that neither takes nor gives a byte for so long in a transfer is gone, when nothing else is said. Comparing the maps of a
 /// large volume takes a part of it.
 pub const DEFAULT_MIRROR_PATIENCE: Duration = Duration::from_secs(120);
-
-/// `HOST:PORT`, `unix:PATH` or `off`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Address {
-    /// Nothing listens.
-    Off,
-    /// A TCP socket; the port may be 0, and the system chooses one.
-    Tcp(String),
-    /// A unix socket.
-    Unix(PathBuf),
-}
-
-/// The text is no address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("an address is HOST:PORT, unix:PATH or off")]
-pub struct InvalidAddress;
-
-impl FromStr for Address {
-    type Err = InvalidAddress;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text == "off" {
-            return Ok(Address::Off);
-        }
-        if let Some(path) = text.strip_prefix("unix:") {
-            return if path.is_empty() { Err(InvalidAddress) } else { Ok(Address::Unix(path.into())) };
-        }
-        let (host, port) = text.rsplit_once(':').ok_or(InvalidAddress)?;
-        let bare_v6 = host.contains(':') && !(host.starts_with('[') && host.ends_with(']'));
-        if host.is_empty() || bare_v6 || port.parse::<u16>().is_err() {
-            return Err(InvalidAddress);
-        }
-        Ok(Address::Tcp(text.to_owned()))
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Address::Off => f.pad("off"),
-            Address::Tcp(address) => f.pad(address),
-            Address::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Address {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
-    }
-}
 
 /// A size in a configuration file: a string such as "256M", or bytes.
 fn size<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<ByteSize>, D::Error> {

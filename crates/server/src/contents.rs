@@ -4,6 +4,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use cairn_api as api;
+use cairn_api::file_of_finding;
 use cairn_base::BLOCK_SIZE;
 use cairn_files::{
     ChangeKind, LunInfo, NodeKind, Tree, TreeChange, TreeError, check_tree, path_bytes, path_text,
@@ -12,13 +14,12 @@ use cairn_history::HistoryView;
 use cairn_stream::MIRROR_PREFIX;
 use cairn_volume::{CheckDepth, CheckProgress, Inspection, Role, Snapshot, VolumeError};
 
-use crate::api;
 use crate::background;
 use crate::error::ServerError;
 use crate::images::DUMP_PREFIX;
 use crate::names::{self, ExportName};
 use crate::server::Server;
-use crate::volumes::{NewVolume, OpenVolume, blocks_of, file_of_finding, new_volume_id};
+use crate::volumes::{NewVolume, OpenVolume, blocks_of, new_volume_id};
 
 impl Server {
     pub(crate) fn create_volume(&self, request: &api::CreateVolume) -> Result<api::Volume, ServerError> {

@@ -14,10 +14,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use cairn_api as api;
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 
-use crate::api;
 use crate::error::ServerError;
 use crate::server::Server;
 use crate::{

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use cairn_api::{self as api, ErrorKind};
 use cairn_base::{Clock, HistoryId, Interval, Timestamp};
 use cairn_device::Device;
 use cairn_frontend_nbd::{Export, ExportInfo};
@@ -23,7 +24,6 @@ use cairn_history::{
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 
-use crate::api::{self, ErrorKind};
 use crate::data_dir::guard;
 use crate::error::ServerError;
 use crate::names;

@@ -1,6 +1,7 @@
 //! Whether a command would be refused: a dry run says what the real run says.
 
-use crate::api::DryRun;
+use cairn_api::DryRun;
+
 use crate::error::ServerError;
 use crate::server::Server;
 

@@ -16,13 +16,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Builder;
 use std::time::Duration;
 
+use cairn_api as api;
 use cairn_bsddump::{Dump, Failed, InodeMap, Known, Lacks, Options, Phase, Selection, WriteError};
 use cairn_files::{Tree, kept_bytes, kept_path, path_bytes, path_text, quoted_path};
 use cairn_volume::{Image, Snapshot};
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use serde::{Deserialize, Serialize};
 
-use crate::api;
 use crate::contents::find_snapshot;
 use crate::error::ServerError;
 use crate::groups::Groups;

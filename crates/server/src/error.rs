@@ -12,11 +12,10 @@ use cairn_files::FilesError;
 use cairn_history::HistoryError;
 use cairn_volume::VolumeError;
 
-use crate::api::{ErrorBody, ErrorKind};
+use cairn_api::{ErrorBody, ErrorKind, ResumeError};
 
 mod remedy;
 mod roles;
-pub(crate) use remedy::{volume_kind, volume_next};
 pub use roles::RoleError;
 
 /// Why a request, or the start of a server, failed.
@@ -758,20 +757,9 @@ pub enum ServerError {
         /// The cause.
         source: io::Error,
     },
-    /// An image dump was cut, and another one is asked for.
-    #[error("the image dump of `{volume}@{snapshot}` is unfinished")]
-    DumpUnfinished {
-        /// The volume.
-        volume: String,
-        /// What is dumped.
-        snapshot: String,
-    },
-    /// There is nothing to go on with, to give up or to confirm.
-    #[error("no image dump of `{volume}` is unfinished")]
-    NoUnfinishedDump {
-        /// The volume.
-        volume: String,
-    },
+    /// An image dump or a restore can't begin, or can't be resumed.
+    #[error(transparent)]
+    Resume(#[from] ResumeError),
     /// Its parts are not all there.
     #[error("the image dump of `{volume}` is not whole yet")]
     DumpNotWhole {
@@ -805,26 +793,6 @@ pub enum ServerError {
         level: u8,
         /// Its snapshot.
         snapshot: String,
-    },
-    /// A restore was cut, and something else is asked for under its name.
-    #[error("the image restore of `{volume}` is unfinished")]
-    RestoreUnfinished {
-        /// The new volume.
-        volume: String,
-    },
-    /// There is nothing to go on with or to give up.
-    #[error("no image restore of `{volume}` is unfinished")]
-    NoUnfinishedRestore {
-        /// The new volume.
-        volume: String,
-    },
-    /// A restore that was cut has written to this device.
-    #[error("{} belongs to the unfinished image restore of `{volume}`", path.display())]
-    RestoreClaimed {
-        /// The device.
-        path: PathBuf,
-        /// The new volume.
-        volume: String,
     },
     /// A restore was to go on with other dumps.
     #[error("the unfinished image restore of `{volume}` is not of these dumps")]

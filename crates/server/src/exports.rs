@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use cairn_api::WriteCache;
 use cairn_base::{Generation, SnapshotId, Timestamp, VolumeId};
 use cairn_device::DeviceError;
 use cairn_files::{FilesError, LunInfo};
@@ -15,7 +16,6 @@ use cairn_volume::{Image, Snapshot, VolumeError};
 use parking_lot::Mutex;
 
 use crate::access::Access;
-use crate::api::WriteCache;
 use crate::changed::Changed;
 use crate::devices::Devices;
 use crate::error::ServerError;

@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use cairn_api as api;
 use cairn_base::{BLOCK_SIZE, Checksum, Generation, SnapshotId, Timestamp, VolumeId};
 use cairn_mirror::{Departure, Follower, MIRRORS_PER_PEER, MirrorAtSource, Source};
 use cairn_volume::{Behind, VolumeError};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::api;
 use crate::error::ServerError;
 use crate::server::Server;
 use crate::state::{self, Unread};
@@ -22,8 +22,6 @@ use crate::volumes::OpenVolume;
 
 /// Following is written down again when nothing but the time of the last contact changed, at least so often.
 const WRITE_EVERY: Duration = Duration::from_secs(600);
-/// A mirror asks every few seconds how far behind it is: one that has not for a day is gone, or cut off, and what is kept for it grows.
-const UNHEARD_MS: u64 = 24 * 3_600_000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
@@ -337,29 +335,6 @@ pub(crate) fn crowded(followers: &[api::Follower], leftovers: &[api::Leftover]) 
         ),
     };
     many.map(problem).collect()
-}
-
-impl api::Follower {
-    /// The problem that a mirror does not come any more, whatever lag its owner wants.
-    pub(crate) fn unheard(&self, now_ms: u64) -> Option<api::Problem> {
-        // What is of a time to come was heard by a clock that was ahead, and may be as old as that was.
-        let since_ms = now_ms.abs_diff(self.heard_ms?);
-        if since_ms < UNHEARD_MS || self.departed.is_some() {
-            return None;
-        }
-        let Self { volume, name, .. } = self;
-        let kept = match (&self.base, self.lag_bytes) {
-            (Some(_), Some(bytes)) => format!(", and keeps up to {bytes} bytes from being reused"),
-            _ => String::new(),
-        };
-        Some(api::Problem {
-            subject: volume.clone(),
-            message: format!("its mirror {name} was not heard of for {} h{kept}", since_ms / 3_600_000),
-            next: format!(
-                "look at its server and at the network; one that will not come again is let go with `cairn mirror forget {volume} {name}`, or with all of its server's by `cairn peer revoke`"
-            ),
-        })
-    }
 }
 
 #[cfg(test)]

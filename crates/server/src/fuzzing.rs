@@ -5,13 +5,14 @@
 
 use std::path::Path;
 
+use cairn_api as api;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::config::{Config, Settings};
 use crate::error::ServerError;
 use crate::token::Token;
-use crate::{api, images, mirrors, names, peers, state, volumes, wire};
+use crate::{images, mirrors, names, peers, state, volumes, wire};
 
 /// What a refusal says, which must be something.
 fn told<T>(outcome: Result<T, ServerError>) -> Option<T> {

@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use cairn_api as api;
 use cairn_base::Clock;
 use cairn_device::{Begun, Device, DeviceError, Extent, Geometry, Operation, Segments, Ticket};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::api;
 use crate::error::ServerError;
 use crate::pace::Pace;
 use crate::server::Server;

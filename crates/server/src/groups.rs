@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use cairn_api as api;
 use cairn_base::{BLOCK_SIZE, Clock};
 use cairn_mirror::Follower;
 use cairn_stream::MIRROR_PREFIX;
@@ -17,7 +18,6 @@ use chrono_tz::Tz;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::api;
 use crate::contents::named;
 use crate::error::ServerError;
 use crate::names;

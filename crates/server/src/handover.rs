@@ -14,6 +14,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use cairn_api::HANDOVER_FILES_MAX;
 use libc::makedev;
 use parking_lot::Mutex;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
@@ -21,8 +22,6 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use crate::error::ServerError;
 use crate::token::random_name;
 
-/// Most files in one message, and so most parts of a dump that is written or restored.
-pub const HANDOVER_FILES_MAX: usize = 64;
 /// Clients at a time.
 const CLIENTS_MAX: usize = 64;
 

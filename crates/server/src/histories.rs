@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::api::{self, ErrorKind};
+use cairn_api::{self as api, ErrorKind};
+
 use crate::error::ServerError;
 use crate::jobs::Progress;
 use crate::names::ExportName;

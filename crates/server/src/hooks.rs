@@ -15,11 +15,11 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use cairn_api as api;
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde::{Deserialize, Serialize};
 
-use crate::api;
 use crate::data_dir::guard;
 use crate::error::ServerError;
 use crate::server::Server;

@@ -29,11 +29,11 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
+use cairn_api::{self as api, ErrorBody, ErrorKind, VERSION_HEADER};
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::api::{self, ErrorBody, ErrorKind};
 use crate::budgets::Budgets;
 use crate::error::ServerError;
 use crate::metrics;
@@ -47,8 +47,6 @@ const CHALLENGE: &str = "Bearer realm=\"cairn\"";
 /// How long a request waits for room in a history before it is answered, and how often that is looked at.
 const WAIT_PATIENCE: Duration = Duration::from_secs(6);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// The header in every answer that says which program answered.
-pub const VERSION_HEADER: &str = "cairn-version";
 
 #[derive(OpenApi)]
 #[openapi(info(

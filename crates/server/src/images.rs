@@ -4,25 +4,25 @@
 //! higher level may be made against it: until the next dump of its level or a lower one. A dump of a snapshot that its owner named holds nothing.
 //! A dump into files that is cut is gone on with (`unfinished`); through a pipe it leaves nothing. A restore that is cut is gone on with as well (`restoring`).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::Builder;
 
-use cairn_base::{BLOCK_SIZE, Clock, FileId, SnapshotId};
-use cairn_files::{Luns, Tree};
+use cairn_api::name_findings;
+use cairn_api::{self as api, ResumeError};
+use cairn_base::{BLOCK_SIZE, Clock, SnapshotId};
 use cairn_format::dump::{DUMP_VERSION, DumpId, DumpLevel, PARTS_MAX};
 use cairn_format::stream::root_digest;
 use cairn_stream::{
     Begun, Compression, Dump, DumpBytes, DumpError, DumpLabel, Plan, StreamError, Threads, Work, begun_table,
 };
-use cairn_volume::{CheckDepth, Finding, Snapshot, Volume};
+use cairn_volume::{CheckDepth, Snapshot, Volume};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::api;
 use crate::background;
 use crate::contents::find_snapshot;
 use crate::error::ServerError;
@@ -34,7 +34,7 @@ use crate::server::Server;
 use crate::state;
 use crate::threads::Scoped;
 use crate::token::random_bytes;
-use crate::volumes::{OpenVolume, blocks_of, file_of_finding, shown_path};
+use crate::volumes::{OpenVolume, blocks_of};
 
 mod restoring;
 #[cfg(test)]
@@ -351,14 +351,16 @@ impl Server {
                 let rule = "a dump goes on or begins anew, not both";
                 return Err(ServerError::Invalid { what: "the dump", rule });
             }
-            (None, true, _) => return Err(ServerError::NoUnfinishedDump { volume: name() }),
+            (None, true, _) => {
+                return Err(ServerError::Resume(ResumeError::NoUnfinishedDump { volume: name() }));
+            }
             (Some(unfinished), true, _) => {
                 goes_on_in(unfinished, request, &handed)?;
                 None
             }
             (Some(unfinished), false, false) => {
                 let snapshot = unfinished.target.name.clone();
-                return Err(ServerError::DumpUnfinished { volume: name(), snapshot });
+                return Err(ServerError::Resume(ResumeError::DumpUnfinished { volume: name(), snapshot }));
             }
             _ => Some(making.against(request)?),
         };
@@ -753,30 +755,4 @@ pub(crate) fn findings(
     let mut on = |_| std::ops::ControlFlow::Continue(());
     let report = volume.check_to(depth, &mut on).map_err(ServerError::volume(name))?;
     Ok(name_findings(volume, name, &report.findings))
-}
-
-/// Findings with the LUN or the file and the snapshot that they concern, as far as these have names in `volume`.
-pub fn name_findings(volume: &Arc<Volume>, name: &str, findings: &[Finding]) -> Vec<String> {
-    let luns = Luns::new(volume.clone());
-    let mut files: HashMap<Option<SnapshotId>, HashSet<FileId>> = HashMap::new();
-    for (snapshot, file) in findings.iter().filter_map(file_of_finding) {
-        files.entry(snapshot).or_default().insert(file);
-    }
-    let mut names: HashMap<(Option<SnapshotId>, FileId), String> = HashMap::new();
-    for (snapshot, files) in files {
-        let Ok(image) = volume.image(snapshot) else { continue };
-        let named = luns.readable_in(&image).unwrap_or_default().into_iter();
-        names.extend(named.map(|lun| ((snapshot, lun.file), format!("{name}/{}", lun.name))));
-        // Without a tree, or with one that can't be read, there are no paths.
-        let paths = Tree::of_image(image).map(|tree| tree.paths_of(&files)).unwrap_or_default();
-        names.extend(paths.into_iter().map(|(file, path)| ((snapshot, file), shown_path(&path))));
-    }
-    let describe = |finding: &Finding| {
-        let of = file_of_finding(finding).and_then(|of| names.get(&of));
-        let of = of.map(|named| format!(" ({named})")).unwrap_or_default();
-        let snapshot = finding.snapshot().and_then(|id| volume.snapshot(id));
-        let snapshot = snapshot.map(|snapshot| format!(" [{name}@{}]", snapshot.name)).unwrap_or_default();
-        format!("{finding}{of}{snapshot}")
-    };
-    findings.iter().map(describe).collect()
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use cairn_api as api;
 use cairn_base::Clock;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::api;
 use crate::error::ServerError;
 use crate::token::random_name;
 

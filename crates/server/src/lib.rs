@@ -2,10 +2,9 @@
 //!
 //! The engine below knows no thread and no clock of its own; this crate owns both. One thread a volume does its
 //! background work, NBD and iSCSI have a thread a connection, each mirror connection and each job has one; HTTP is the only
-//! asynchronous part. The command line is a client of [`api`] over `DIR/control.sock`.
+//! asynchronous part. The command line is a client of [`cairn_api`] over `DIR/control.sock`.
 
 mod access;
-pub mod api;
 mod background;
 mod budgets;
 mod changed;
@@ -62,13 +61,9 @@ mod watched;
 mod wire;
 
 pub use config::{
-    Address, Config, ConfigCheck, ConfigFinding, DEFAULT_CACHE, DEFAULT_DATA, DEFAULT_ISCSI, DEFAULT_MIRROR,
-    DEFAULT_NBD, InvalidAddress, Overridden, Settings, check as check_config,
+    Config, DEFAULT_CACHE, DEFAULT_ISCSI, DEFAULT_MIRROR, DEFAULT_NBD, Settings, check as check_config,
 };
 pub use error::ServerError;
-pub use handover::HANDOVER_FILES_MAX;
-pub use http::{VERSION_HEADER, openapi_json};
+pub use http::openapi_json;
 pub use identity::{Fingerprint, InvalidFingerprint};
-pub use images::name_findings;
-pub use names::{tcp_uri, unix_uri};
 pub use server::run;

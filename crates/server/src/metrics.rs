@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use cairn_api as api;
 use cairn_volume::VolumeStatus;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -16,7 +17,6 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use crate::api;
 use crate::error::ServerError;
 use crate::names::ExportName;
 use crate::server::Server;

@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use cairn_api as api;
 use cairn_base::{BLOCK_SIZE, Checksum, Clock, SnapshotId, Timestamp};
 use cairn_mirror::{
     Birth, Client, Compression, Contact, Destination, HOPS_MAX, Hop, MirrorError, Options, Refusal, Route,
@@ -20,7 +21,6 @@ use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
 use crate::access::Access;
-use crate::api;
 use crate::background;
 use crate::destination::{SourceAddress, SourceStream, connect, hang_up};
 use crate::devices::Devices;

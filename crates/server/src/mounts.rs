@@ -19,13 +19,13 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use cairn_api as api;
 use cairn_files::{Tree, TreeError};
 use cairn_frontend_fuse::{self as fuse, Follows, Mount, MountError, MountOptions, MountsWatch, View};
 use cairn_volume::{Image, Volume};
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
-use crate::api;
 use crate::error::ServerError;
 use crate::groups::{Groups, Showing};
 use crate::state::{self, Unread};

@@ -1,8 +1,6 @@
-//! Names as users write them: `VOLUME`, `VOLUME/LUN`, `VOLUME@SNAPSHOT`, `VOLUME@SNAPSHOT/LUN`; and NBD URIs.
+//! Names as users write them: `VOLUME`, `VOLUME/LUN`, `VOLUME@SNAPSHOT`, `VOLUME@SNAPSHOT/LUN`.
 
-use std::fmt::Write;
 use std::net::SocketAddr;
-use std::path::Path;
 
 use crate::error::{RoleError, ServerError};
 
@@ -59,33 +57,6 @@ pub(crate) fn from_elsewhere(address: &str) -> String {
     match (address.parse::<SocketAddr>(), host()) {
         (Ok(all), host) if all.ip().is_unspecified() && !host.is_empty() => format!("{host}:{}", all.port()),
         _ => address.to_owned(),
-    }
-}
-
-/// `nbd+unix:///NAME?socket=PATH`, as libnbd and qemu read it.
-pub fn unix_uri(socket: &Path, export: &str) -> String {
-    let mut uri = String::from("nbd+unix:///");
-    percent(&mut uri, export.as_bytes());
-    uri.push_str("?socket=");
-    percent(&mut uri, socket.as_os_str().as_encoded_bytes());
-    uri
-}
-
-/// `nbd://HOST:PORT/NAME`.
-pub fn tcp_uri(address: &str, export: &str) -> String {
-    let mut uri = format!("nbd://{address}/");
-    percent(&mut uri, export.as_bytes());
-    uri
-}
-
-/// RFC 3986: all but unreserved characters and `/` (allowed in a path and in a query) are escaped.
-fn percent(uri: &mut String, bytes: &[u8]) {
-    for &byte in bytes {
-        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
-            uri.push(char::from(byte));
-        } else {
-            write!(uri, "%{byte:02X}").expect("a string takes all that is written");
-        }
     }
 }
 

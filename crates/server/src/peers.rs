@@ -6,11 +6,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use cairn_api::{Invitation, Peer, PeerState};
 use cairn_base::{Clock, Timestamp, VolumeId};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::api::{Invitation, Peer, PeerState};
 use crate::error::ServerError;
 use crate::identity::Fingerprint;
 use crate::state::{self, Unread};

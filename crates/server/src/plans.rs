@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use cairn_api as api;
 use cairn_base::Clock;
 use cairn_trace::{Curve, Tap, TraceError};
 use parking_lot::Mutex;
 
-use crate::api;
 use crate::error::ServerError;
 use crate::names::ExportName;
 use crate::server::Server;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use cairn_api as api;
 use cairn_files::{Quota, QuotaLimits, Tree, TreeError, from_percent, path_bytes, path_text, quoted_path};
 
-use crate::api;
 use crate::error::ServerError;
 use crate::groups::Showing;
 use crate::server::Server;

@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use cairn_api as api;
 use cairn_base::Clock;
 use cairn_device::Device;
 use cairn_trace::{Feed, RECORD_BYTES_MIN, RecordEnd, RecordOptions, RecordState, Tap};
 use parking_lot::Mutex;
 
-use crate::api;
 use crate::error::ServerError;
 use crate::exports::ExportTable;
 use crate::server::Server;

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use cairn_api as api;
 use cairn_base::SnapshotId;
 use cairn_volume::Snapshot;
 use chrono_tz::Tz;
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
-use crate::api;
 use crate::contents::named;
 use crate::error::ServerError;
 use crate::names;

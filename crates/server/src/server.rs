@@ -8,19 +8,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cairn_api as api;
+use cairn_api::{Address, tcp_uri, unix_uri};
 use cairn_base::Clock;
 use cairn_device::SystemClock;
 use cairn_frontend_iscsi::{
     IscsiServer, Listener as Portal, ServerOptions as IscsiOptions, SessionInfo as IscsiSession,
 };
 use cairn_frontend_nbd::{Address as NbdAddress, Listener, NbdServer, ServerOptions, SessionInfo};
-use cairn_frontend_session::Windows;
+use cairn_frontend_session::{Activity, Rate, Windows};
 
 use crate::access::Access;
-use crate::api;
 use crate::budgets::Budgets;
 use crate::changed::LastAnswer;
-use crate::config::{Address, Config, check_reachable};
+use crate::config::{Config, check_reachable};
 use crate::damaged::{self, Unknown};
 use crate::data_dir::{DataDir, guard};
 use crate::devices::Devices;
@@ -525,14 +526,14 @@ impl Server {
 
     /// Where clients find an export, the socket in the data directory first.
     pub(crate) fn uris(&self, export: &str) -> Vec<String> {
-        let mut uris = vec![names::unix_uri(&self.nbd_socket, export)];
+        let mut uris = vec![unix_uri(&self.nbd_socket, export)];
         for address in self.nbd.addresses() {
             match address {
                 NbdAddress::Tcp(address) => {
-                    uris.push(names::tcp_uri(&names::from_elsewhere(address), export));
+                    uris.push(tcp_uri(&names::from_elsewhere(address), export));
                 }
                 NbdAddress::Unix(path) if *path != self.nbd_socket => {
-                    uris.push(names::unix_uri(path, export));
+                    uris.push(unix_uri(path, export));
                 }
                 NbdAddress::Unix(_) => {}
             }
@@ -788,7 +789,7 @@ fn show_session(session: &SessionInfo) -> api::Session {
         requests: session.totals.requests,
         read_bytes: session.totals.read_bytes,
         written_bytes: session.totals.written_bytes,
-        activity: session.activity.into(),
+        activity: activity(session.activity),
         initiator: None,
         parameters: None,
     }
@@ -802,7 +803,7 @@ fn show_initiator(session: &IscsiSession) -> api::Session {
         requests: session.totals.requests,
         read_bytes: session.totals.read_bytes,
         written_bytes: session.totals.written_bytes,
-        activity: session.activity.into(),
+        activity: activity(session.activity),
         initiator: Some(session.initiator.clone()),
         parameters: Some(api::IscsiParameters {
             header_digest: agreed.header_digest,
@@ -813,5 +814,21 @@ fn show_initiator(session: &IscsiSession) -> api::Session {
             initial_r2t: agreed.initial_r2t,
             immediate_data: agreed.immediate_data,
         }),
+    }
+}
+
+fn activity(activity: Activity) -> api::Activity {
+    let Activity { window, read, write, other } = activity;
+    let window_ms = u64::try_from(window.as_millis()).unwrap_or(u64::MAX);
+    api::Activity { window_ms, read: rate(read), write: rate(write), other: rate(other) }
+}
+
+fn rate(rate: Rate) -> api::Rate {
+    let us = |latency: Duration| latency.as_nanos() as f64 / 1e3;
+    api::Rate {
+        per_second: (rate.per_second * 10.0).round() / 10.0,
+        bytes_per_second: rate.bytes_per_second.round() as u64,
+        p50_us: rate.p50.map(us),
+        p99_us: rate.p99.map(us),
     }
 }

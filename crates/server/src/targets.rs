@@ -6,6 +6,7 @@
 //! views, and the shorter name of a volume or a device before the longer. What it finds is then the same for as long as these are. Where two disks of the present have the same, it leads to
 //! neither: nobody makes such a one here, but a restore, a mirror or a rollback may bring it, and who logs in again would write to another disk.
 
+use cairn_api::WriteCache;
 use cairn_device::DeviceError;
 use cairn_frontend_iscsi::{
     Account, Export, Initiator, LoginError, OpenTargetError, ReservationState, Targets,
@@ -14,7 +15,6 @@ use cairn_frontend_nbd::{Exports, OpenExportError};
 use cairn_volume::Image;
 use sha2::{Digest, Sha256};
 
-use crate::api::WriteCache;
 use crate::exports::ExportTable;
 use crate::names::ExportName;
 use crate::token::random_bytes;

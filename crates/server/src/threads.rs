@@ -6,9 +6,6 @@ use std::thread::Builder;
 
 use cairn_stream::{Helper, Own, Threads};
 
-/// What to do where the system gives no thread.
-pub(crate) const NO_THREAD_NEXT: &str = "raise the limit of threads that the server has met (`TasksMax=` of its unit, `ulimit -u` of its user, the `pids` limit of its container), or see to the memory of the machine, and do this again";
-
 /// Threads beside the caller's, so that disk and wire work at the same time.
 pub(crate) struct Scoped;
 

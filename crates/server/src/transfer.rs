@@ -4,6 +4,8 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use cairn_api::ErrorKind;
+use cairn_api::remedy::{NO_THREAD_NEXT, volume_kind, volume_next};
 use cairn_base::BLOCK_SIZE;
 use cairn_mirror::{
     Client, Departure, Destination, GiveTogether, GiveWay, Heir, Lag, LunAccess, MirrorError, Pace, PeerName,
@@ -12,13 +14,12 @@ use cairn_mirror::{
 use cairn_stream::StreamError;
 use cairn_volume::{Snapshot, Volume};
 
-use crate::api::ErrorKind;
-use crate::error::{ServerError, volume_kind, volume_next};
+use crate::error::ServerError;
 use crate::identity::Fingerprint;
 use crate::jobs::Progress;
 use crate::mirrors::{Asker, Mirrors};
 use crate::peers::Peers;
-use crate::threads::{NO_THREAD_NEXT, Scoped};
+use crate::threads::Scoped;
 use crate::volumes::{Volumes, is_of_full_history};
 
 /// Digits of a fingerprint that name a peer: 128 bits, and short enough for the name of a snapshot.

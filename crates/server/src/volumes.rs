@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use cairn_api::{self as api, ErrorKind};
 use cairn_base::{BLOCK_SIZE, ByteSize, Clock, VolumeId};
 use cairn_device::{ConcatDevice, Device, FileDevice, FileOptions, OpenError, Rehearsal, RehearsalDevice};
 use cairn_files::{Luns, Tree};
@@ -18,7 +19,6 @@ use cairn_volume::{FormatOptions, Kept, NewLog, Numbers, OpenOptions, Role, Volu
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 
-use crate::api::{self, ErrorKind};
 use crate::background;
 use crate::data_dir::guard;
 use crate::devices::take_file;
@@ -63,7 +63,6 @@ use host::HostRoom;
 use log::LogFile;
 use making::Making;
 use places::Paths;
-pub(crate) use places::{file_of_finding, shown_path};
 pub(crate) use restore::Unfinished as UnfinishedRestore;
 use room::WritingOut;
 pub(crate) use room::{is_of_full_history, waits_with_writes};

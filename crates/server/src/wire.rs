@@ -5,10 +5,10 @@
 
 use std::io::{self, Read, Write};
 
+use cairn_api::ErrorBody;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::api::ErrorBody;
 use crate::peers::Credential;
 
 /// The version of the hello and of what follows. Peers must have the same.

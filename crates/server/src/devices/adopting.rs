@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use cairn_api as api;
 use cairn_device::{Device, FileDevice};
 use cairn_history::{FloorPolicy, History, HistoryOptions};
 
@@ -13,7 +14,6 @@ use super::{
     BLOCK_BYTES, CACHE_BYTES, DIRTY_BYTES, Devices, Document, Entry, STORE_MIN, history_id, new_history,
     wants_history,
 };
-use crate::api;
 use crate::error::ServerError;
 use crate::names;
 use crate::seen::Seen;

@@ -5,13 +5,13 @@
 use std::fs;
 use std::sync::Arc;
 
+use cairn_api as api;
 use cairn_device::Device;
 use cairn_history::{History, HistoryView};
 
 use super::{
     Devices, Document, OpenDevice, STORE_MIN, Shown, create_store_file, open_store_file, options_of_a_clone,
 };
-use crate::api;
 use crate::error::ServerError;
 use crate::names;
 use crate::state;

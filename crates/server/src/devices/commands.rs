@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use cairn_api::{self as api, ErrorKind};
+
 use super::OpenDevice;
-use crate::api::{self, ErrorKind};
 use crate::error::ServerError;
 use crate::jobs::Progress;
 use crate::server::Server;

@@ -1,9 +1,9 @@
 //! A device whose store is older than what its server has seen of it: it stays closed until the store is there again, or its owner takes it as it is.
 
+use cairn_api as api;
 use cairn_history::HistoryError;
 
 use super::{Devices, Document, Entry};
-use crate::api;
 use crate::error::ServerError;
 use crate::seen::Seen;
 

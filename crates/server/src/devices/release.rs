@@ -8,11 +8,11 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use cairn_api::ErrorKind;
 use cairn_history::{History, HistoryError};
 
 use super::place::Place;
 use super::{Devices, Document, Entry, OpenDevice, history_id};
-use crate::api::ErrorKind;
 use crate::error::ServerError;
 use crate::jobs::Progress;
 use crate::settled::found;

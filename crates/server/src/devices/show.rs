@@ -1,12 +1,13 @@
 //! Adopted devices as the API shows them.
 
+use cairn_api as api;
+
 use cairn_base::Interval;
 use cairn_history::{FloorPolicy, Granularity, History, IoCount, Placement, Window};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{ClosedClone, Devices, Document, Entry, OpenDevice, Shown};
-use crate::api;
 use crate::error::ServerError;
 
 impl Devices {

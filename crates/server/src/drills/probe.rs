@@ -9,10 +9,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use cairn_api::DrillOutcome;
 use cairn_base::Clock;
 use rustix::process::{Signal, kill_process};
 
-use crate::api::DrillOutcome;
 use crate::data_dir::guard;
 use crate::hooks::{self, processes_with};
 

@@ -1,6 +1,6 @@
 //! What keeps a mirror, its role or its snapshots as they are: each case with its kind and its next step.
 
-use crate::api::ErrorKind;
+use cairn_api::ErrorKind;
 
 /// Why a command on a mirror is refused.
 #[derive(Debug, thiserror::Error)]

@@ -6,8 +6,9 @@
 
 use std::collections::BTreeSet;
 
+use cairn_api as api;
+
 use super::{Failover, Group, Groups};
-use crate::api;
 use crate::error::ServerError;
 use crate::mounts::Still;
 use crate::server::Server;

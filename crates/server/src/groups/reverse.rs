@@ -13,8 +13,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use cairn_api as api;
+
 use super::{Failover, Group};
-use crate::api;
 use crate::error::ServerError;
 use crate::jobs::Progress;
 use crate::server::Server;

@@ -7,12 +7,12 @@ use axum::extract::{Path, Query, Request, State};
 use axum::http::Method;
 use axum::middleware::Next;
 use axum::response::Response;
+use cairn_api::{self as api, ErrorBody};
 use serde::de::DeserializeOwned;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Answer, Body, MAX_BODY, Refusal, blocking};
-use crate::api::{self, ErrorBody};
 use crate::error::ServerError;
 use crate::server::Server;
 

@@ -6,11 +6,11 @@ use axum::extract::{Path, Request, State};
 use axum::http::Method;
 use axum::middleware::Next;
 use axum::response::Response;
+use cairn_api::{self as api, ErrorBody};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Answer, Body, Refusal, blocking};
-use crate::api::{self, ErrorBody};
 use crate::error::ServerError;
 use crate::server::Server;
 

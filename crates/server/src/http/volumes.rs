@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use axum::extract::{Path, State};
+use cairn_api::{self as api, ErrorBody};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Answer, Body, blocking};
-use crate::api::{self, ErrorBody};
 use crate::server::Server;
 
 pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {

@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use cairn_api::{self as api, ResumeError};
 use cairn_base::{BLOCK_SIZE, Checksum, Clock, Vbn};
 use cairn_device::{Block, Device, DeviceError, FileDevice};
 use cairn_stream::{
@@ -35,7 +36,6 @@ use cairn_stream::{
 use cairn_volume::{CheckDepth, Volume};
 use serde::{Deserialize, Serialize};
 
-use crate::api;
 use crate::error::ServerError;
 use crate::handover::Handed;
 use crate::jobs::Progress;
@@ -425,7 +425,7 @@ impl<'a> Restoring<'a> {
         let api::RestoreRequest { name, devices, files, accept_damage, anew, .. } = self.request;
         if *anew {
             match self.volumes.give_up_restore(name) {
-                Ok(()) | Err(ServerError::NoUnfinishedRestore { .. }) => {}
+                Ok(()) | Err(ServerError::Resume(ResumeError::NoUnfinishedRestore { .. })) => {}
                 Err(error) => return Err(error),
             }
         }

@@ -27,6 +27,7 @@ use std::sync::mpsc::{TrySendError, sync_channel};
 use std::thread::Builder;
 use std::time::{Duration, UNIX_EPOCH};
 
+use cairn_api::{self as api, ResumeError};
 use cairn_base::{Checksum, Clock, SnapshotId};
 use cairn_format::dump::{DUMP_VERSION, DumpId, DumpLevel};
 use cairn_stream::{Begun, Compression, Dump, DumpError, Onto, Out, Produced, Reached, StreamError, Work};
@@ -35,7 +36,6 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::{Against, Document, Making, Record};
-use crate::api;
 use crate::error::ServerError;
 use crate::handover::Handed;
 use crate::past_cache::{self, Line};
@@ -334,7 +334,7 @@ impl Making<'_> {
             // The answer to the first confirmation was lost.
             return match document.dumps.iter().any(|record| record.id == id) {
                 true => Ok(()),
-                false => Err(ServerError::NoUnfinishedDump { volume: volume.clone() }),
+                false => Err(ServerError::Resume(ResumeError::NoUnfinishedDump { volume: volume.clone() })),
             };
         };
         let Some(bytes) = unfinished.written else {
@@ -596,7 +596,7 @@ impl Server {
         let making = self.making(&open);
         let document = making.document()?;
         if document.unfinished.is_none() {
-            return Err(ServerError::NoUnfinishedDump { volume: volume.to_owned() });
+            return Err(ServerError::Resume(ResumeError::NoUnfinishedDump { volume: volume.to_owned() }));
         }
         making.give_up(document)
     }

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use cairn_api as api;
 use cairn_mirror::{MirrorError, Refusal, Relationship};
 
 use super::consent::Taker;
 use super::roles::{ALLOWED_MS, Change};
 use super::{Mirrors, Relation};
-use crate::api;
 use crate::error::{RoleError, ServerError};
 use crate::identity::Fingerprint;
 use crate::server::Server;

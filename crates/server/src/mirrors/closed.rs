@@ -3,8 +3,9 @@
 
 use std::path::Path;
 
+use cairn_api::{self as api, MirrorRole, MirrorState};
+
 use super::{Change, Document, Mirrors};
-use crate::api::{self, MirrorRole, MirrorState};
 use crate::identity::Fingerprint;
 use crate::state;
 use crate::transfer;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use cairn_api as api;
 use cairn_base::BLOCK_SIZE;
 use cairn_mirror::{Client, Compression, Destination, Relationship};
 use cairn_volume::Role;
@@ -12,7 +13,6 @@ use cairn_volume::Role;
 use super::roles::Change;
 use super::when::When;
 use super::{Document, Link, Manner, Mirrors, Relation, image_of, locks, millis, now_ms};
-use crate::api;
 use crate::destination::{connect, hang_up};
 use crate::error::ServerError;
 use crate::limits::Limits;

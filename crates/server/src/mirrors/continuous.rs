@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use cairn_api as api;
 use cairn_mirror::{Client, MirrorError, Pace, TransferReport};
 
 use super::{Claim, Document, Manner, Mirrors, Relation, millis, now_ms};
-use crate::api;
 use crate::background;
 use crate::error::ServerError;
 use crate::transfer::{self, BLOCK};

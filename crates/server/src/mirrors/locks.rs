@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use cairn_api as api;
 use cairn_base::{SnapshotId, Timestamp};
 use cairn_mirror::{Birth, Destination, Locked};
 use cairn_volume::Inspection;
@@ -20,7 +21,6 @@ use subtle::ConstantTimeEq;
 
 use super::unread::UNTIL_SAID_MS;
 use super::{Born, Document, Mirrors, Relation, millis, now_ms};
-use crate::api;
 use crate::error::{RoleError, ServerError};
 use crate::schedules::timetable;
 use crate::server::Server;

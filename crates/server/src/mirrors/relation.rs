@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use cairn_api as api;
 use cairn_base::{Clock, SnapshotId, Timestamp};
 use cairn_mirror::{Birth, Compression, Contact, Destination, Options, Relationship};
 use cairn_volume::Role;
@@ -14,7 +15,6 @@ use parking_lot::{Condvar, Mutex};
 use super::continuous::Following;
 use super::roles::unhex;
 use super::{CUT_PATIENCE, Document, millis, now_ms};
-use crate::api;
 use crate::error::{RoleError, ServerError};
 use crate::pace::Pace;
 use crate::state;

@@ -6,8 +6,9 @@
 
 use std::sync::Arc;
 
+use cairn_api::{self as api, ErrorKind};
+
 use super::{Claim, Mirrors};
-use crate::api::{self, ErrorKind};
 use crate::error::ServerError;
 use crate::server::Server;
 

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
+use cairn_api as api;
 use cairn_base::{BLOCK_SIZE, Checksum, SnapshotId};
 use cairn_format::dump::{DumpId, DumpLevel};
 use cairn_format::stream::root_digest;
@@ -22,7 +23,6 @@ use cairn_volume::{Divergence, Role, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use super::{ASK_EVERY, Asking, Claim, Document, Manner, Mirrors, Relation, TELL_EVERY, now_ms};
-use crate::api;
 use crate::destination::{SourceAddress, SourceStream, connect, hang_up};
 use crate::error::ServerError;
 use crate::identity::Fingerprint;

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use cairn_api::{self as api, ErrorKind, MirrorState};
 use cairn_mirror::{Follower, Lag};
 use cairn_stream::MIRROR_PREFIX;
 
 use super::continuous::Following;
 use super::roles::Change;
 use super::{Document, Live, Mirrors, Relation, image_of, millis, now_ms};
-use crate::api::{self, ErrorKind, MirrorState};
 use crate::transfer;
 
 /// A transfer whose last byte is older than this, or than half of what its owner allows, is called stalled.

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use cairn_api as api;
 use cairn_mirror::Destination;
 
 use super::roles::{CATCH_UP, Change, LITTLE};
 use super::{Manner, Mirrors, Relation, now_ms};
-use crate::api;
 use crate::error::ServerError;
 use crate::jobs::Progress;
 

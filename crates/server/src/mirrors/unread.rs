@@ -5,8 +5,9 @@
 
 use std::path::Path;
 
+use cairn_api::{self as api, MirrorState};
+
 use super::{Document, Mirrors, Relation, now_ms};
-use crate::api::{self, MirrorState};
 use crate::error::{RoleError, ServerError};
 use crate::identity::Fingerprint;
 use crate::state::{self, Unread};

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use cairn_api as api;
+use cairn_api::file_of_finding;
 use cairn_base::BLOCK_SIZE;
 use cairn_mirror::{
     Client, Difference, DifferenceKind, Mended, MirrorError, Verified, VerifyProgress, VerifyWork,
@@ -12,14 +14,13 @@ use cairn_mirror::{
 use cairn_volume::Finding;
 
 use super::{Mirrors, Relation, millis, now_ms};
-use crate::api;
 use crate::background;
 use crate::destination::{SourceStream, connect, hang_up};
 use crate::error::ServerError;
 use crate::jobs::Progress;
 use crate::server::Server;
 use crate::source::is_silence;
-use crate::volumes::{OpenVolume, file_of_finding};
+use crate::volumes::OpenVolume;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Bytes a second that a comparison reads from media, unless told otherwise.

@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use cairn_api::{self as api, ErrorKind};
 use cairn_history::{History, HistoryError};
 use cairn_volume::{CheckDepth, Volume};
 
 use super::history::{LOG_APART, LOG_BACK, Plan, no_history, options_of, seen_path, store_bytes};
 use super::{BUSY_PATIENCE, Document, OpenVolume, Parts, Volumes, whole};
-use crate::api::{self, ErrorKind};
 use crate::devices::refuse_store_file;
 use crate::error::ServerError;
 use crate::images;

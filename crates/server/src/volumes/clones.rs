@@ -9,6 +9,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
+use cairn_api as api;
 use cairn_base::SnapshotId;
 use cairn_device::{Device, FileDevice};
 use cairn_format::stream::root_digest;
@@ -18,7 +19,6 @@ use serde::{Deserialize, Serialize};
 
 use super::waiting::OPENING;
 use super::{Document, Entry, OpenVolume, Parts, Under, Volumes, not_found, remove_left, whole};
-use crate::api;
 use crate::contents::find_snapshot;
 use crate::data_dir::guard;
 use crate::error::ServerError;

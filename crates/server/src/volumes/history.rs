@@ -12,6 +12,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use cairn_api::{self as api, ErrorKind};
 use cairn_base::{Clock, HistoryId};
 use cairn_device::{Device, FileDevice};
 use cairn_history::{FloorPolicy, History, HistoryError, HistoryOptions, HistoryView, OpenOptions};
@@ -20,7 +21,6 @@ use serde::{Deserialize, Serialize};
 
 use super::views::Views;
 use super::{Document, Entry, OpenVolume, Parts, Volumes, clear_beginning};
-use crate::api::{self, ErrorKind};
 use crate::devices::{
     BLOCK_BYTES, OpenDevice, STORE_MIN, history_id, new_history, open_store_file, options_under_volume,
     refuse_other_store, take_store_file,

@@ -7,11 +7,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use cairn_api::{self as api, ErrorKind};
 use cairn_history::FloorPolicy;
 use parking_lot::Mutex;
 
 use super::OpenVolume;
-use crate::api::{self, ErrorKind};
 use crate::error::ServerError;
 
 /// How often is looked.
@@ -76,11 +76,9 @@ fn top_of(path: &Path, device: u64) -> &Path {
     path.ancestors().skip(1).take_while(is_on_it).last().unwrap_or(path)
 }
 
-impl api::HostRoom {
-    /// Whether it is about to run out: it may be asked for more than it has, and has little.
-    fn is_low(&self) -> bool {
-        self.unwritten_bytes > self.free_bytes && self.free_bytes / HOST_FREE_PERCENT < self.size_bytes / 100
-    }
+/// Whether it is about to run out: it may be asked for more than it has, and has little.
+fn is_low(room: &api::HostRoom) -> bool {
+    room.unwritten_bytes > room.free_bytes && room.free_bytes / HOST_FREE_PERCENT < room.size_bytes / 100
 }
 
 impl OpenVolume {
@@ -130,7 +128,7 @@ impl OpenVolume {
             let error = self.no_room_below();
             return Some(api::Problem { subject, message: error.to_string(), next: error.next() });
         }
-        let room = self.host_room().filter(api::HostRoom::is_low)?;
+        let room = self.host_room().filter(is_low)?;
         let (free, more) =
             (cairn_base::ByteSize(room.free_bytes), cairn_base::ByteSize(room.unwritten_bytes));
         let place = room.path;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use cairn_api as api;
 use cairn_base::LogId;
 use cairn_device::{Device, FileDevice, FileOptions, Rehearsal, RehearsalDevice, SideDevice};
 use cairn_volume::{CONSISTENCY_INTERVAL, LogTarget, Volume, VolumeError};
@@ -17,7 +18,6 @@ use super::{
     BUSY_PATIENCE, Document, Entry, OpenVolume, Volumes, new_rehearsal, open_when_free, refuse_if_not_empty,
     refuse_relative,
 };
-use crate::api;
 use crate::devices::take_file;
 use crate::error::ServerError;
 use crate::state;

@@ -1,10 +1,10 @@
 //! A volume whose history is older than what its server has seen of it: it stays closed until the store is there again, or its owner takes it as it is.
 
+use cairn_api as api;
 use cairn_history::HistoryError;
 
 use super::history::seen_path;
 use super::{BUSY_PATIENCE, Volumes};
-use crate::api;
 use crate::error::ServerError;
 use crate::seen::Seen;
 

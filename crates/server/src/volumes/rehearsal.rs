@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use cairn_api as api;
 use cairn_device::Faults;
 
 use super::{OpenVolume, Volumes};
-use crate::api;
 use crate::error::ServerError;
 
 /// The longest delay, in milliseconds: past it nobody can tell a slow device from one that has stopped.

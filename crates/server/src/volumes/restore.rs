@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use cairn_api::{self as api, ResumeError};
 use cairn_device::{Device, FileDevice};
 use cairn_volume::{CheckDepth, Role, Volume};
 
@@ -14,7 +15,6 @@ use super::{
     BUSY_PATIENCE, Document, Entry, OpenVolume, Parts, Volumes, clear_beginning, is_empty, is_same,
     open_when_free, whole,
 };
-use crate::api;
 use crate::data_dir::guard;
 use crate::error::ServerError;
 use crate::images::{self, RestoreNotes};
@@ -61,7 +61,7 @@ impl Volumes {
     pub(crate) fn restore_notes(&self, name: &str) -> Result<RestoreNotes, ServerError> {
         // It is none of the state files that the owner of a server has to do with.
         let notes = state::load(&self.nursery(name).join(NOTES)).map_err(unread(name))?;
-        notes.ok_or_else(|| ServerError::NoUnfinishedRestore { volume: name.to_owned() })
+        notes.ok_or_else(|| ServerError::Resume(ResumeError::NoUnfinishedRestore { volume: name.to_owned() }))
     }
 
     /// Restores that wait to be gone on with.
@@ -72,7 +72,7 @@ impl Volumes {
         let problem = |name: String| api::Problem {
             subject: name.clone(),
             message: "its image restore was cut, and what there is of it stays".to_owned(),
-            next: ServerError::RestoreUnfinished { volume: name }.next(),
+            next: ServerError::Resume(ResumeError::RestoreUnfinished { volume: name }).next(),
         };
         names.into_iter().map(problem).collect()
     }
@@ -83,7 +83,7 @@ impl Volumes {
             return Err(ServerError::Busy { name: name.to_owned(), by: "it is being restored" });
         }
         match unfinished_in(&self.nursery(name)) {
-            Some(volume) => Err(ServerError::RestoreUnfinished { volume }),
+            Some(volume) => Err(ServerError::Resume(ResumeError::RestoreUnfinished { volume })),
             None => Ok(()),
         }
     }
@@ -94,7 +94,10 @@ impl Volumes {
             let nursery = self.nursery(&volume);
             let Ok(Some(document)) = state::load::<Document>(&nursery.join("volume.json")) else { continue };
             if document.devices.iter().any(|device| is_same(&nursery.join(device), path)) {
-                return Err(ServerError::RestoreClaimed { path: path.to_owned(), volume });
+                return Err(ServerError::Resume(ResumeError::RestoreClaimed {
+                    path: path.to_owned(),
+                    volume,
+                }));
             }
         }
         Ok(())
@@ -192,9 +195,9 @@ impl Volumes {
 
     fn take_begun(&self, name: &str) -> Result<Unfinished<'_>, ServerError> {
         match self.refuse_if_restored(name) {
-            Err(ServerError::RestoreUnfinished { .. }) => Ok(self.take(name)),
+            Err(ServerError::Resume(ResumeError::RestoreUnfinished { .. })) => Ok(self.take(name)),
             Err(error) => Err(error),
-            Ok(()) => Err(ServerError::NoUnfinishedRestore { volume: name.to_owned() }),
+            Ok(()) => Err(ServerError::Resume(ResumeError::NoUnfinishedRestore { volume: name.to_owned() })),
         }
     }
 }

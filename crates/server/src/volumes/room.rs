@@ -7,12 +7,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cairn_api::ErrorKind;
+use cairn_api::remedy::volume_kind;
 use cairn_volume::{Volume, VolumeError};
 use parking_lot::{Condvar, Mutex};
 
 use super::{OpenVolume, Under};
-use crate::api::ErrorKind;
-use crate::error::{ServerError, volume_kind};
+use crate::error::ServerError;
 
 /// How long a command waits for room in a history before it is refused: what time gives by itself comes within it.
 const PATIENCE: Duration = Duration::from_secs(3);

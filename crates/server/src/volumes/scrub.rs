@@ -6,6 +6,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use cairn_api as api;
+use cairn_api::{file_of, file_of_finding};
 use cairn_base::{BLOCK_SIZE, Checksum, Clock, FileId, Lba, SnapshotId, Vbn};
 use cairn_files::{path_bytes, path_text, quoted_path};
 use cairn_format::NodeAddress;
@@ -13,9 +15,7 @@ use cairn_volume::{DamagedBlock, Finding, Health, Place, Position, ScrubCursor, 
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
-use super::places::{file_of, file_of_finding};
 use super::{OpenVolume, PATIENCE};
-use crate::api;
 use crate::error::ServerError;
 use crate::schedules::timetable::is_ahead;
 use crate::state::{self, Unread};

@@ -13,6 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use cairn_api::{self as api, ErrorKind};
 use cairn_base::{Clock, Timestamp};
 use cairn_device::{Device, FileDevice};
 use cairn_history::{History, HistoryView};
@@ -22,7 +23,6 @@ use serde::{Deserialize, Serialize};
 
 use super::history::{no_history, no_volume_then};
 use super::{OpenVolume, Volumes};
-use crate::api::{self, ErrorKind};
 use crate::devices::{BLOCK_BYTES, STORE_MIN, exactly, options_of_a_clone, options_under_volume};
 use crate::error::ServerError;
 use crate::names;

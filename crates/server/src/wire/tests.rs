@@ -21,7 +21,7 @@ fn destination_of_an_older_version_is_told_a_refusal_that_it_knows() {
 #[test]
 fn refusal_of_a_source_tells_no_terminal_what_to_do() {
     let said = ErrorBody {
-        error: crate::api::ErrorKind::PeerRefused,
+        error: cairn_api::ErrorKind::PeerRefused,
         message: "no\x1b]0;all is well\x07\nOK - mirrored".to_owned(),
         next: "look\u{9b}2J at it".to_owned(),
     };

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::CheckFinding;
+use crate::CheckFinding;
 
 /// Asks for a mirror to be compared with its source.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema)]

@@ -8,8 +8,6 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use cairn_server::VERSION_HEADER;
-use cairn_server::api::{ErrorBody, ErrorKind};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::{Method, Request};
@@ -18,8 +16,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::exit::Failure;
-use crate::output::note_line;
+use crate::{ErrorBody, ErrorKind, VERSION_HEADER};
 
 /// Longest wait for the answer to one request. Work that may take longer is a job.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -42,16 +39,18 @@ type Answer = (hyper::StatusCode, Option<String>, Bytes);
 pub struct Client {
     place: Place,
     runtime: tokio::runtime::Runtime,
+    /// Takes a line for the user, beside what a command answers.
+    note: fn(&str),
     told_version: std::cell::Cell<bool>,
     patience: std::cell::Cell<Duration>,
 }
 
 impl Client {
-    /// A client of the server at `place`; nothing is sent yet.
-    pub fn new(place: Place) -> Result<Self, Failure> {
+    /// A client of the server at `place`; nothing is sent yet. `note` shows the user a line.
+    pub fn new(place: Place, note: fn(&str)) -> Result<Self, ErrorBody> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (told_version, patience) = (std::cell::Cell::new(false), std::cell::Cell::new(PATIENCE));
-        Ok(Self { place, runtime, told_version, patience })
+        Ok(Self { place, runtime, note, told_version, patience })
     }
 
     /// Waits no longer than that for an answer from now on.
@@ -60,13 +59,13 @@ impl Client {
     }
 
     /// Ctrl-C, from now on; it does not end the program any more.
-    pub fn interrupts(&self) -> Result<tokio::signal::unix::Signal, Failure> {
+    pub fn interrupts(&self) -> Result<tokio::signal::unix::Signal, ErrorBody> {
         let _inside = self.runtime.enter();
         Ok(tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?)
     }
 
     /// SIGTERM, from now on; it does not end the program any more.
-    pub fn terminations(&self) -> Result<tokio::signal::unix::Signal, Failure> {
+    pub fn terminations(&self) -> Result<tokio::signal::unix::Signal, ErrorBody> {
         let _inside = self.runtime.enter();
         Ok(tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?)
     }
@@ -82,7 +81,7 @@ impl Client {
     }
 
     /// GET.
-    pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+    pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ErrorBody> {
         self.request(Method::GET, path, None::<&()>)
     }
 
@@ -93,7 +92,7 @@ impl Client {
         signals: &mut [tokio::signal::unix::Signal],
         every: Duration,
         leaves: &dyn Fn() -> bool,
-    ) -> Result<Option<T>, Failure> {
+    ) -> Result<Option<T>, ErrorBody> {
         self.ask_unless(Method::GET, path, signals, every, leaves)
     }
 
@@ -102,7 +101,7 @@ impl Client {
         &self,
         path: &str,
         signal: &mut tokio::signal::unix::Signal,
-    ) -> Result<Option<T>, Failure> {
+    ) -> Result<Option<T>, ErrorBody> {
         self.ask_unless(Method::DELETE, path, std::slice::from_mut(signal), PATIENCE, &|| false)
     }
 
@@ -113,7 +112,7 @@ impl Client {
         signals: &mut [tokio::signal::unix::Signal],
         every: Duration,
         leaves: &dyn Fn() -> bool,
-    ) -> Result<Option<T>, Failure> {
+    ) -> Result<Option<T>, ErrorBody> {
         let request = self.prepare(method, path, None::<&()>)?;
         let left = async {
             loop {
@@ -140,22 +139,22 @@ impl Client {
     }
 
     /// POST.
-    pub fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
+    pub fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, ErrorBody> {
         self.request(Method::POST, path, Some(body))
     }
 
     /// PUT.
-    pub fn put<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
+    pub fn put<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, ErrorBody> {
         self.request(Method::PUT, path, Some(body))
     }
 
     /// PATCH.
-    pub fn patch<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
+    pub fn patch<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, ErrorBody> {
         self.request(Method::PATCH, path, Some(body))
     }
 
     /// DELETE.
-    pub fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+    pub fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, ErrorBody> {
         self.request(Method::DELETE, path, None::<&()>)
     }
 
@@ -164,7 +163,7 @@ impl Client {
         method: Method,
         path: &str,
         body: Option<&impl Serialize>,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, ErrorBody> {
         let request = self.prepare(method, path, body)?;
         self.understand(self.runtime.block_on(self.answer(request))?)
     }
@@ -174,7 +173,7 @@ impl Client {
         method: Method,
         path: &str,
         body: Option<&impl Serialize>,
-    ) -> Result<Request<Full<Bytes>>, Failure> {
+    ) -> Result<Request<Full<Bytes>>, ErrorBody> {
         let bytes = match body {
             Some(body) => serde_json::to_vec(body).map_err(|error| broken(&error))?,
             None => Vec::new(),
@@ -190,10 +189,10 @@ impl Client {
         request.body(Full::new(Bytes::from(bytes))).map_err(|error| broken(&error))
     }
 
-    async fn answer(&self, request: Request<Full<Bytes>>) -> Result<Answer, Failure> {
+    async fn answer(&self, request: Request<Full<Bytes>>) -> Result<Answer, ErrorBody> {
         let patience = self.patience.get();
         tokio::time::timeout(patience, self.exchange(request)).await.unwrap_or_else(|_| {
-            Err(Failure::new(
+            Err(ErrorBody::new(
                 ErrorKind::Failed,
                 format!("the server did not answer within {} s", patience.as_secs()),
                 "see its log; `cairn status` shows what it is at",
@@ -201,19 +200,19 @@ impl Client {
         })
     }
 
-    fn understand<T: DeserializeOwned>(&self, answer: Answer) -> Result<T, Failure> {
+    fn understand<T: DeserializeOwned>(&self, answer: Answer) -> Result<T, ErrorBody> {
         let (status, version, bytes) = answer;
         self.compare_version(version.as_deref());
         if status.is_success() {
             return serde_json::from_slice(&bytes).map_err(|error| broken(&error));
         }
         match serde_json::from_slice::<ErrorBody>(&bytes) {
-            Ok(body) => Err(body.into()),
+            Ok(body) => Err(body),
             Err(_) => Err(broken(&status)),
         }
     }
 
-    async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<Answer, Failure> {
+    async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<Answer, ErrorBody> {
         match &self.place {
             Place::Data(dir) => {
                 let path = dir.join("control.sock");
@@ -241,7 +240,7 @@ impl Client {
         let ours = env!("CARGO_PKG_VERSION");
         let theirs = theirs.unwrap_or("an unknown version");
         if theirs != ours && !self.told_version.replace(true) {
-            note_line(&format!(
+            (self.note)(&format!(
                 "note: the server is {theirs} and this program is {ours}; use the same version of both"
             ));
         }
@@ -251,9 +250,9 @@ impl Client {
 async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: S,
     request: Request<Full<Bytes>>,
-) -> Result<Answer, Failure> {
+) -> Result<Answer, ErrorBody> {
     let cut = |error: hyper::Error| {
-        Failure::new(
+        ErrorBody::new(
             ErrorKind::Failed,
             format!("the server broke the connection: {error}"),
             "see whether it still runs with `cairn status`, and its log",
@@ -271,18 +270,18 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     Ok((status, version, bytes))
 }
 
-fn broken(what: &dyn std::fmt::Display) -> Failure {
-    Failure::new(
+fn broken(what: &dyn std::fmt::Display) -> ErrorBody {
+    ErrorBody::new(
         ErrorKind::Failed,
         format!("the server's answer cannot be used: {what}"),
         "check that `cairn serve` and this program have the same version",
     )
 }
 
-fn no_server(place: &dyn std::fmt::Display, dir: Option<&Path>, error: &std::io::Error) -> Failure {
+fn no_server(place: &dyn std::fmt::Display, dir: Option<&Path>, error: &std::io::Error) -> ErrorBody {
     use std::io::ErrorKind as Io;
     if error.kind() == Io::PermissionDenied {
-        return Failure::new(
+        return ErrorBody::new(
             ErrorKind::Unauthorized,
             format!("this user may not talk to the server of {place}"),
             "run the command as the user that runs the server",
@@ -291,13 +290,13 @@ fn no_server(place: &dyn std::fmt::Display, dir: Option<&Path>, error: &std::io:
     match dir {
         Some(dir) => {
             let dir = quoted(dir);
-            Failure::new(
+            ErrorBody::new(
                 ErrorKind::Failed,
                 format!("no server is running for {place}"),
                 format!("start one with `cairn serve --data {dir}`"),
             )
         }
-        None => Failure::new(
+        None => ErrorBody::new(
             ErrorKind::PeerUnreachable,
             format!("no server answers at {place}: {error}"),
             "check the address; over TCP the server must have been started with --http HOST:PORT",

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Keep, Mirror};
+use crate::{Keep, Mirror};
 
 /// Makes a group.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]

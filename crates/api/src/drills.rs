@@ -74,3 +74,21 @@ pub struct Drill {
     /// One runs now.
     pub running: bool,
 }
+
+impl DrillResult {
+    /// Why it did not pass, in one line.
+    pub fn reason(&self) -> String {
+        let last = self.said.lines().last().unwrap_or_default();
+        match (self.outcome, self.exit_code) {
+            (DrillOutcome::Passed, _) => "it passed".to_owned(),
+            (DrillOutcome::NotServed, _) => format!("its image could not be served: {last}"),
+            (DrillOutcome::TimedOut, _) => format!("the probe did not end in time: {last}"),
+            (DrillOutcome::Cancelled, _) => "it was ended".to_owned(),
+            (DrillOutcome::Failed, Some(code)) if last.is_empty() => {
+                format!("the probe ended with {code}, and said nothing")
+            }
+            (DrillOutcome::Failed, Some(code)) => format!("the probe ended with {code}: {last}"),
+            (DrillOutcome::Failed, None) => format!("the probe failed: {last}"),
+        }
+    }
+}

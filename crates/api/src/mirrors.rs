@@ -3,7 +3,10 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{ErrorBody, MirrorVerify, Problem};
+use crate::{ErrorBody, MirrorVerify, Problem};
+
+/// A mirror asks every few seconds how far behind it is: one that has not for a day is gone, or cut off, and what is kept for it grows.
+const UNHEARD_MS: u64 = 24 * 3_600_000;
 
 /// Makes a mirror of a source's volume.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -48,7 +51,7 @@ pub struct CreateMirror {
     pub log_device: Option<String>,
     /// A history under the mirror, with a mark for each image that an update brings; none when not given.
     #[serde(default)]
-    pub history: Option<super::VolumeHistory>,
+    pub history: Option<crate::VolumeHistory>,
     /// How the link to the source is used.
     #[serde(default)]
     pub link: LinkWish,
@@ -204,8 +207,29 @@ pub struct Departed {
 }
 
 impl Follower {
+    /// The problem that a mirror does not come any more, whatever lag its owner wants.
+    pub fn unheard(&self, now_ms: u64) -> Option<Problem> {
+        // What is of a time to come was heard by a clock that was ahead, and may be as old as that was.
+        let since_ms = now_ms.abs_diff(self.heard_ms?);
+        if since_ms < UNHEARD_MS || self.departed.is_some() {
+            return None;
+        }
+        let Self { volume, name, .. } = self;
+        let kept = match (&self.base, self.lag_bytes) {
+            (Some(_), Some(bytes)) => format!(", and keeps up to {bytes} bytes from being reused"),
+            _ => String::new(),
+        };
+        Some(Problem {
+            subject: volume.clone(),
+            message: format!("its mirror {name} was not heard of for {} h{kept}", since_ms / 3_600_000),
+            next: format!(
+                "look at its server and at the network; one that will not come again is let go with `cairn mirror forget {volume} {name}`, or with all of its server's by `cairn peer revoke`"
+            ),
+        })
+    }
+
     /// The problem that a mirror was failed over, if it was.
-    pub(crate) fn parted(&self, of_several: bool) -> Option<Problem> {
+    pub fn parted(&self, of_several: bool) -> Option<Problem> {
         let departed = self.departed.as_ref()?;
         let Departed { address, generation, .. } = departed;
         let what = match departed.diverged_bytes {
@@ -620,3 +644,6 @@ pub enum DryRun {
         group: String,
     },
 }
+
+#[cfg(test)]
+mod tests;

@@ -211,7 +211,7 @@ pub struct Device {
     /// Where clients find it.
     pub uris: Vec<String>,
     /// How iSCSI initiators reach it; none when it is not open.
-    pub target: Option<super::Target>,
+    pub target: Option<crate::Target>,
     /// Why it is not open, takes no more writes, or why its release stopped.
     pub problem: Option<String>,
 }
@@ -381,7 +381,7 @@ pub struct Instant {
     /// What `ago_ns` was found to be.
     #[serde(skip)]
     #[schema(ignore)]
-    pub(crate) stamp_ns: Option<u64>,
+    pub stamp_ns: Option<u64>,
 }
 
 impl Instant {
@@ -435,7 +435,7 @@ pub struct Revert {
 
 impl Revert {
     /// To when.
-    pub(crate) fn instant(&self) -> Instant {
+    pub fn instant(&self) -> Instant {
         Instant { at_ns: self.at_ns, ago_ns: self.ago_ns, mark: self.mark.clone(), stamp_ns: None }
     }
 }
@@ -472,7 +472,7 @@ pub struct Reverted {
 
 impl Reverted {
     /// Nothing was done yet.
-    pub(crate) fn would(at_ns: u64, sessions: usize) -> Self {
+    pub fn would(at_ns: u64, sessions: usize) -> Self {
         let (undo, findings) = (String::new(), Vec::new());
         Self { at_ns, undo, sessions_ended: sessions as u64, findings, dry_run: true }
     }

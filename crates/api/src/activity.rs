@@ -1,8 +1,5 @@
 //! What a session did lately.
 
-use std::time::Duration;
-
-use cairn_frontend_nbd as session;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -33,24 +30,4 @@ pub struct Rate {
     pub p50_us: Option<f64>,
     /// 99 of 100 requests took so many microseconds at most.
     pub p99_us: Option<f64>,
-}
-
-impl From<session::Activity> for Activity {
-    fn from(activity: session::Activity) -> Self {
-        let session::Activity { window, read, write, other } = activity;
-        let window_ms = u64::try_from(window.as_millis()).unwrap_or(u64::MAX);
-        Self { window_ms, read: read.into(), write: write.into(), other: other.into() }
-    }
-}
-
-impl From<session::Rate> for Rate {
-    fn from(rate: session::Rate) -> Self {
-        let us = |latency: Duration| latency.as_nanos() as f64 / 1e3;
-        Self {
-            per_second: (rate.per_second * 10.0).round() / 10.0,
-            bytes_per_second: rate.bytes_per_second.round() as u64,
-            p50_us: rate.p50.map(us),
-            p99_us: rate.p99.map(us),
-        }
-    }
 }
