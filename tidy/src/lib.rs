@@ -5,6 +5,7 @@
 
 mod documents;
 mod format_tables;
+mod imports;
 mod layers;
 mod layout;
 mod repository;
@@ -16,6 +17,7 @@ mod tests;
 
 pub use documents::{architecture_names_every_crate, dependencies, guarantees, links, readme};
 pub use format_tables::format_tables;
+pub use imports::{circles, circles_of, doors};
 pub use layers::{LAYERS, Package, layers};
 pub use layout::layout;
 pub use repository::{File, Repository};

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use cairn_tidy::{
-    File, Finding, Repository, architecture_names_every_crate, dependencies, format_tables, guarantees,
-    layers, layout, links, readme, source,
+    File, Finding, Repository, architecture_names_every_crate, circles, dependencies, doors, format_tables,
+    guarantees, layers, layout, links, readme, source,
 };
 
 fn main() -> Result<ExitCode> {
@@ -17,6 +17,8 @@ fn main() -> Result<ExitCode> {
     };
     let mut findings: Vec<Finding> = layers(&packages);
     findings.extend(files.iter().flat_map(source));
+    findings.extend(circles(&files));
+    findings.extend(files.iter().flat_map(doors));
     findings.extend(files.iter().flat_map(layout));
     findings.extend(files.iter().flat_map(|document| links(document, &files)));
     findings.extend(readme(&document("README.md")));

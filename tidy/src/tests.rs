@@ -48,6 +48,36 @@ fn crate_without_a_layer_is_found() {
 }
 
 #[test]
+fn circle_of_imports_is_found_with_its_files() {
+    let files = |last: &str| {
+        vec![
+            file("crates/server/src/lib.rs", "//! x\nmod a;\nmod b;\nmod c;\npub use a::A;\n"),
+            file("crates/server/src/a.rs", "//! x\nuse crate::b::{self as bee, B};\npub struct A(B);\n"),
+            file("crates/server/src/b.rs", "//! x\nmod d;\npub use d::D;\nfn f() { crate::c::f() }\n"),
+            file("crates/server/src/b/d.rs", "//! x\nuse crate::e::E;\nuse super::f;\n"),
+            file("crates/server/src/c.rs", "//! x\nuse crate::b::D;\n"),
+            file("crates/server/src/e.rs", last),
+        ]
+    };
+    // By the re-export c reaches d, and not b.
+    let small: Vec<_> = circles_of(&files("//! x\n"), "crates/server/src/").into_iter().collect();
+    assert_eq!(small, [["b.rs", "b/d.rs", "c.rs"].map(str::to_owned).into()]);
+    assert_eq!(circles(&files("//! x\n")), []);
+    let findings = circles(&files("//! x\nfn g(a: crate::A) {}\n"));
+    one(&findings, "5 files import each other in a circle, and 4 may: a.rs, b.rs, b/d.rs, c.rs, e.rs");
+    assert_eq!(findings[0].path, "crates/server/src/a.rs");
+    assert_eq!(circles(&files("//! x\n// crate::a\n#[cfg(test)]\nmod tests {\nuse crate::a;\n}\n")), []);
+}
+
+#[test]
+fn server_that_a_command_names_by_itself_is_found() {
+    let text = "//! x\nuse cairn_server::run;\n";
+    one(&doors(&file("crates/cli/src/commands/top.rs", text)), "crates/cli/src/commands/serve.rs");
+    assert_eq!(doors(&file("crates/cli/src/commands/serve.rs", text)), []);
+    assert_eq!(doors(&file("crates/cli/src/main.rs", "//! x\n// cairn_server\n")), []);
+}
+
+#[test]
 fn file_without_a_head_is_found_outside_tests() {
     one(&source(&file("crates/volume/src/map.rs", "fn f() {}\n")), "//!");
     assert_eq!(source(&file("crates/volume/src/map/tests.rs", "fn f() {}\n")), []);

@@ -23,6 +23,18 @@ fn imports_point_down() -> Result<()> {
 }
 
 #[test]
+fn circles_of_imports_are_small() -> Result<()> {
+    none(circles(&Repository::here().files()?));
+    Ok(())
+}
+
+#[test]
+fn command_line_names_the_server_in_one_file() -> Result<()> {
+    none(Repository::here().files()?.iter().flat_map(doors).collect());
+    Ok(())
+}
+
+#[test]
 fn every_layer_of_the_table_exists() -> Result<()> {
     let packages = Repository::here().packages()?;
     for folder in LAYERS.iter().flat_map(|row| row.iter()) {

@@ -2,8 +2,13 @@
 
 use std::net::SocketAddr;
 
-use crate::error::{RoleError, ServerError};
+use crate::error::ServerError;
+use crate::mirrors::role_error::RoleError;
 
+/// How the names of the snapshots begin that image dumps make for themselves.
+pub(crate) const IMAGE_PREFIX: &str = "image.";
+/// How the names of the snapshots begin that dumps of files make for themselves.
+pub(crate) const DUMP_PREFIX: &str = "dump.";
 /// Longest name of a volume, LUN or snapshot, in bytes.
 pub(crate) const MAX_NAME: usize = 64;
 
@@ -19,7 +24,7 @@ pub(crate) fn check(what: &'static str, name: &str) -> Result<(), ServerError> {
 /// As [`check`], of a snapshot that an owner names: those whose names begin so come and go with mirrors and dumps, and nobody is asked about them.
 pub(crate) fn check_snapshot(name: &str) -> Result<(), ServerError> {
     check("snapshot", name)?;
-    let reserved = [cairn_stream::MIRROR_PREFIX, crate::images::DUMP_PREFIX, crate::dumps::DUMP_PREFIX];
+    let reserved = [cairn_stream::MIRROR_PREFIX, IMAGE_PREFIX, DUMP_PREFIX];
     if reserved.iter().any(|prefix| name.starts_with(prefix)) {
         return Err(RoleError::ReservedName { name: name.to_owned() }.into());
     }

@@ -7,8 +7,8 @@ use cairn_api::{self as api, ErrorBody};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{Answer, blocking};
-use crate::server::Server;
+use crate::daemon::server::Server;
+use crate::http::answer::{Answer, blocking};
 
 pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
     OpenApiRouter::new().routes(routes!(plan))

@@ -9,11 +9,10 @@ use std::time::{Duration, Instant};
 use cairn_base::{FileId, SnapshotId};
 use cairn_files::Tree;
 use cairn_volume::Place;
-use parking_lot::Mutex;
 
 use cairn_api::{FileIn, file_of};
 
-use super::OpenVolume;
+use crate::volumes::open::OpenVolume;
 
 /// How long a path that was found is told without another look.
 const KEPT_FOR: Duration = Duration::from_secs(60);
@@ -21,15 +20,6 @@ const KEPT_FOR: Duration = Duration::from_secs(60);
 const KEPT_MAX: usize = 10_000;
 /// Snapshots, from the newest on, in which a file is looked for that has no name now.
 const SNAPSHOTS_MAX: usize = 8;
-
-/// When it was found; `None` for a file without a path.
-type Found = (Instant, Option<Vec<u8>>);
-
-/// Paths that were found of late.
-#[derive(Default)]
-pub(crate) struct Paths {
-    known: Mutex<HashMap<FileIn, Found>>,
-}
 
 impl OpenVolume {
     /// Looks for paths ahead of [`Self::path_of`], so that each tree is read once. LUNs are passed over.
