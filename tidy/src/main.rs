@@ -6,9 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use cairn_tidy::{
-    File, Finding, Repository, anchors, architecture_names_every_crate, dependencies, english,
-    english_of_comments, format_tables, guarantees, import_circles, index_of_tests, layers, layout, links,
-    pages_are_short_and_name_their_reader, readme, source, summary,
+    File, Finding, Repository, architecture_names_every_crate, circles, dependencies, doors, format_tables,
+    guarantees, layers, layout, links, readme, source,
 };
 
 fn main() -> Result<ExitCode> {
@@ -37,6 +36,8 @@ fn main() -> Result<ExitCode> {
     let mut findings: Vec<Finding> = layers(&packages);
     findings.extend(import_circles(&packages, &files));
     findings.extend(files.iter().flat_map(source));
+    findings.extend(circles(&files));
+    findings.extend(files.iter().flat_map(doors));
     findings.extend(files.iter().flat_map(layout));
     findings.extend(files.iter().flat_map(|document| links(document, &files)));
     findings.extend(readme(&document("README.md")));

@@ -23,9 +23,14 @@ fn imports_point_down() -> Result<()> {
 }
 
 #[test]
-fn no_crate_has_a_larger_circle_of_imports_than_it_may() -> Result<()> {
-    let repository = Repository::here();
-    none(import_circles(&repository.packages()?, &repository.files()?));
+fn circles_of_imports_are_small() -> Result<()> {
+    none(circles(&Repository::here().files()?));
+    Ok(())
+}
+
+#[test]
+fn command_line_names_the_server_in_one_file() -> Result<()> {
+    none(Repository::here().files()?.iter().flat_map(doors).collect());
     Ok(())
 }
 

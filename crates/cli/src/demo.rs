@@ -9,9 +9,9 @@ mod report;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use cairn_api::{self as api, ErrorKind};
 use cairn_base::Rng;
 use cairn_frontend_nbd::{Address, Client as NbdClient, ClientError, ClientOptions};
-use cairn_server::api::{self, ErrorKind};
 use indicatif::ProgressBar;
 
 use crate::arguments::Demo;

@@ -1,10 +1,10 @@
 //! `cairn clone`.
 
-use cairn_server::api::{self, ErrorKind};
+use cairn_api::client::Client;
+use cairn_api::{self as api, ErrorKind};
 
 use super::volume::segment;
 use crate::arguments::CloneCommand;
-use crate::client::Client;
 use crate::exit::Failure;
 use crate::output::{Output, size, table};
 

@@ -1,16 +1,16 @@
 //! `cairn device` and `cairn history`.
 
+use cairn_api as api;
+use cairn_api::ErrorKind;
+use cairn_api::client::Client;
 use cairn_base::Interval;
-use cairn_server::api;
 
 use super::export::login_lines;
 use super::volume::{absolute_path, segment};
 use crate::arguments::{Beneath, Device, Enable, History, InstantArgument, WindowArguments};
-use crate::client::Client;
 use crate::exit::Failure;
 use crate::instant::{Moment, now_ns, parse, show};
 use crate::output::{Output, duration, size, table};
-use cairn_server::api::ErrorKind;
 
 /// Lost versions that are named.
 const LOST_SHOWN: usize = 8;

@@ -1,10 +1,10 @@
 //! `cairn lun`.
 
-use cairn_server::api::{self, ErrorKind};
+use cairn_api::client::Client;
+use cairn_api::{self as api, ErrorKind};
 
 use super::volume::segment;
 use crate::arguments::{Lun, LunName};
-use crate::client::Client;
 use crate::exit::Failure;
 use crate::output::{Output, ago, note_line, size, table};
 

@@ -1,9 +1,9 @@
 //! What `cairn volume scrub` says.
 
-use cairn_server::api::{self, ErrorKind};
+use cairn_api::client::Client;
+use cairn_api::{self as api, ErrorKind};
 
 use super::summary;
-use crate::client::Client;
 use crate::exit::Failure;
 use crate::output::{Output, ago, coming, duration, print_besides, size};
 

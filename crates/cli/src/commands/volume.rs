@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use cairn_server::api::{self, ErrorKind};
+use cairn_api::client::Client;
+use cairn_api::{self as api, ErrorKind};
 
 use super::{follow, print_findings, scrub, summary};
 use crate::arguments::{Rehearse, Volume};
-use crate::client::Client;
 use crate::exit::Failure;
 use crate::output::{Output, ago, duration, note_line, print_besides, print_line, size, table};
 

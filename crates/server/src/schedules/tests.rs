@@ -1,3 +1,4 @@
+use cairn_api::{Keep, SetSchedule, Simulate};
 use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
 use proptest::prelude::*;
@@ -6,7 +7,6 @@ use super::clocks::{self, Scheduled};
 use super::retention::{Rolling, kept};
 use super::timetable::{self, Timetable};
 use super::{Plan, is_of, plan_of, put_back, simulated};
-use crate::api::{Keep, SetSchedule, Simulate};
 
 const HOUR: u64 = 3_600_000;
 const DAY: u64 = 24 * HOUR;

@@ -16,8 +16,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io;
 
+use cairn_api::ErrorKind;
 use cairn_bsddump::{Attribute, Entry, Inode, Kind, Names, ROOT};
-use cairn_server::api::ErrorKind;
 use serde::{Deserialize, Serialize};
 
 use super::host::Target;
