@@ -19,8 +19,14 @@ use cairn_history::{History, LogPosition, OpenOptions};
 use parking_lot::{Mutex, RwLock};
 
 use crate::daemon::data_dir::guard;
+use crate::daemon::error::DaemonError;
+use crate::devices::error::DevicesError;
+use crate::devices::open::{ClosedClone, DeviceDocument, OpenDevice, Shown};
 use crate::error::ServerError;
 use crate::state;
+use crate::storage::files::create_store_file;
+use crate::storage::histories::{exactly, refuse_other_store};
+use crate::storage::place::Place;
 use crate::storage::seen::Seen;
 use crate::storage::settled::{no_answer, silent};
 use crate::volumes::Volumes;
@@ -37,13 +43,7 @@ mod release;
 mod show;
 mod waiting;
 
-use crate::daemon::error::DaemonError;
-use crate::devices::error::DevicesError;
-use crate::devices::open::{ClosedClone, DeviceDocument, OpenDevice, Shown};
-use crate::storage::files::create_store_file;
 pub(crate) use crate::storage::files::{open_store_file, refuse_store_file, take_file, take_store_file};
-use crate::storage::histories::{exactly, refuse_other_store};
-use crate::storage::place::Place;
 
 enum DeviceState {
     Open(Arc<OpenDevice>),

@@ -1,4 +1,5 @@
-//! Dumps: images of a volume in files and their restore, BSD dumps of files, and the files that a client hands over for either.
+//! Dumps: images of a volume and their restore, BSD dumps of files, and the files for either that
+//! a client hands over.
 
 pub(crate) mod error;
 pub(crate) mod files;

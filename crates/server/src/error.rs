@@ -100,31 +100,31 @@ pub enum ServerError {
     /// A part of the server has panicked: a bug.
     #[error("a part of the server failed unexpectedly: this is a bug")]
     Bug,
-    /// Of the server itself: its data directory, its state and its configuration.
+    /// An error of the server itself: its data directory, its state and its configuration.
     #[error(transparent)]
     Daemon(#[from] DaemonError),
-    /// Of peers: invitations, certificates, connections and what is said over them.
+    /// An error of peers: invitations, certificates, connections and what is said over them.
     #[error(transparent)]
     Peers(#[from] PeersError),
-    /// Of mirrors: their roles, their sources and their transfers.
+    /// An error of mirrors: their roles, their sources and their transfers.
     #[error(transparent)]
     Mirrors(#[from] MirrorsError),
-    /// Of groups.
+    /// An error of groups.
     #[error(transparent)]
     Groups(#[from] GroupsError),
-    /// Of dumps and restores.
+    /// An error of dumps and restores.
     #[error(transparent)]
     Dumps(#[from] DumpsError),
-    /// Of exports and mounts.
+    /// An error of exports and mounts.
     #[error(transparent)]
     Exports(#[from] ExportsError),
-    /// Of volumes: their devices, their logs, their histories and their clones.
+    /// An error of volumes: their devices, their logs, their histories and their clones.
     #[error(transparent)]
     Volumes(#[from] VolumesError),
-    /// Of adopted devices.
+    /// An error of adopted devices.
     #[error(transparent)]
     Devices(#[from] DevicesError),
-    /// Of schedules and hooks.
+    /// An error of schedules and hooks.
     #[error(transparent)]
     Schedules(#[from] SchedulesError),
 }

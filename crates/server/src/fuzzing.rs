@@ -13,8 +13,8 @@ use crate::daemon::config::{Config, Settings};
 use crate::dumps::images;
 use crate::error::ServerError;
 use crate::peers::token::Token;
-use crate::peers::{self, wire};
-use crate::{mirrors, names, state, volumes};
+use crate::peers::wire;
+use crate::{mirrors, names, peers, state, volumes};
 
 /// What a refusal says, which must be something.
 fn told<T>(outcome: Result<T, ServerError>) -> Option<T> {

@@ -17,20 +17,22 @@ use cairn_volume::Snapshot;
 use chrono_tz::Tz;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use timetable::Timetable;
 
 use crate::error::ServerError;
 use crate::schedules::{put_back, retention, timetable};
-use crate::state::{self, Unread};
+use crate::state;
+use crate::state::Unread;
 use crate::volumes::Volumes;
 use crate::volumes::open::OpenVolume;
-use shown::Memory;
-use timetable::Timetable;
 
 mod commands;
 pub(crate) mod error;
 mod failover;
 mod reverse;
 mod shown;
+
+use shown::Memory;
 pub(crate) use shown::Showing;
 
 /// How the names of their snapshots begin.

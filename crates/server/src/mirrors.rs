@@ -4,8 +4,9 @@
 //! often; what it keeps of past updates is for people, and losing it loses nothing.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read, Write};
-use std::net::SocketAddr;
+use std::io;
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
@@ -20,25 +21,19 @@ use crate::devices::Devices;
 use crate::error::ServerError;
 use crate::exports::access::Access;
 use crate::groups::Groups;
-use crate::mirrors::document::Change;
-use crate::mirrors::document::{Manner, MirrorDocument, millis, now_ms};
+use crate::mirrors::document::{Change, Manner, MirrorDocument, millis, now_ms};
 use crate::mirrors::error::MirrorsError;
 use crate::peers::Peers;
 use crate::peers::error::PeersError;
 use crate::peers::identity::Identity;
 use crate::peers::outbound::{SourceStream, connect, hang_up};
 use crate::peers::stall::{is_silence, set_patience};
-use crate::state::{self, Unread};
+use crate::state;
+use crate::state::Unread;
 use crate::volumes::Volumes;
 use crate::volumes::open::OpenVolume;
 use crate::work::background;
 use crate::work::jobs::{Jobs, Progress};
-pub(crate) use consent::Consent;
-use consent::Consents;
-pub(crate) use giving::Asker;
-use relation::{Asking, Claim, Live, Relation};
-use spread::Spread;
-use std::net::IpAddr;
 
 mod allowing;
 mod closed;
@@ -69,6 +64,12 @@ pub(crate) mod transfer;
 mod unread;
 mod verify;
 mod when;
+
+pub(crate) use consent::Consent;
+use consent::Consents;
+pub(crate) use giving::Asker;
+use relation::{Asking, Claim, Live, Relation};
+use spread::Spread;
 
 /// How often the schedule looks, at least: a clock that was set is noticed within it.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -15,7 +15,8 @@ use crate::error::ServerError;
 use crate::peers::error::PeersError;
 use crate::peers::identity::Fingerprint;
 use crate::peers::token::{Secret, Token, random_name};
-use crate::state::{self, Unread};
+use crate::state;
+use crate::state::Unread;
 
 mod commands;
 pub(crate) mod error;

@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::error::ServerError;
-use crate::names;
-use crate::state::{self, Unread};
+use crate::state::Unread;
+use crate::{names, state};
 
 mod commands;
 pub(crate) mod error;
@@ -23,6 +23,7 @@ pub(crate) mod hooks;
 pub(crate) mod retention;
 pub(crate) mod runner;
 pub(crate) mod timetable;
+
 use retention::Rolling;
 use timetable::Timetable;
 

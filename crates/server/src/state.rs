@@ -6,10 +6,11 @@
 //! What is there and can't be read is never written over: it may be all that its owner has. Of some documents the previous generation stays beside them, as `NAME.json.old`; see
 //! [`keeps_previous`]. What becomes of the others, and of those who need them, is in [`crate::daemon::damaged`].
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::fs::{File, OpenOptions};
+use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use parking_lot::Mutex;
 use serde::Serialize;

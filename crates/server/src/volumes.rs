@@ -10,8 +10,12 @@ use cairn_base::{ByteSize, Clock, VolumeId};
 use cairn_volume::{Kept, Role, VolumeError};
 use parking_lot::{Mutex, RwLock};
 
+use crate::daemon::error::DaemonError;
 use crate::error::ServerError;
 use crate::state;
+use crate::volumes::document::VolumeDocument;
+use crate::volumes::error::VolumesError;
+use crate::volumes::open::OpenVolume;
 use crate::work::turns::Turns;
 
 mod beneath;
@@ -50,11 +54,8 @@ mod under;
 mod views;
 mod waiting;
 mod writing_out;
-use crate::daemon::error::DaemonError;
+
 pub(crate) use crate::storage::claims::{Claims, is_same};
-use crate::volumes::document::VolumeDocument;
-use crate::volumes::error::VolumesError;
-use crate::volumes::open::OpenVolume;
 pub(crate) use crate::volumes::scrub_state::ScrubDocument;
 pub(crate) use restore::Unfinished as UnfinishedRestore;
 pub(crate) use room::{is_of_full_history, waits_with_writes};

@@ -1,4 +1,4 @@
-//! Work of the server: jobs, the threads that do them, their priority, and turns at what only one may change.
+//! Work of the server: jobs, the threads that do them, their priority, and turns.
 
 pub(crate) mod aside;
 pub(crate) mod background;

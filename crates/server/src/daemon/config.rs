@@ -11,6 +11,7 @@ use crate::daemon::error::DaemonError;
 use crate::error::ServerError;
 
 mod files;
+
 pub use files::check;
 
 /// Where other servers fetch images from, when nothing else is said.

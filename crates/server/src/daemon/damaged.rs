@@ -10,9 +10,8 @@
 //! without a word, is still not known, and is told as that ([`Unknown`]).
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use cairn_api as api;
 use parking_lot::Mutex;
@@ -22,9 +21,9 @@ use crate::daemon::error::DaemonError;
 use crate::dumps::{files as dumps, images};
 use crate::error::ServerError;
 use crate::exports::{access, mounts};
-use crate::mirrors::{self, drills, followers, governor};
-use crate::schedules::{self, hooks};
-use crate::{devices, groups, names, peers, state, volumes};
+use crate::mirrors::{drills, followers, governor};
+use crate::schedules::hooks;
+use crate::{devices, groups, mirrors, names, peers, schedules, state, volumes};
 
 mod commands;
 

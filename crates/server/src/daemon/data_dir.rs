@@ -35,22 +35,23 @@
 //! ....json.damaged               one that could not be read and was set aside
 //! ```
 
-use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{self, Read, Write};
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
 use cairn_frontend_nbd::{Address, ListenError, Listener};
-
-pub(crate) mod guard;
 
 use crate::daemon::error::DaemonError;
 use crate::error::ServerError;
 use crate::exports::mounts;
 use crate::peers::token::random_bytes;
 use crate::state;
+
+pub(crate) mod guard;
 
 /// Room for what a start can't do without, given up by one that finds a full file system.
 const RESERVE: &str = "reserve";

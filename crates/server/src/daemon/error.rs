@@ -1,4 +1,6 @@
-//! Errors of the server itself: its data directory, its state and its configuration: each with its kind and the step that comes next.
+//! Errors of the server itself: its data directory, its state and its configuration.
+//!
+//! Each has its kind and the step that comes next.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,7 +10,7 @@ use cairn_api::remedy::io_kind;
 
 use crate::state;
 
-/// What is refused or fails of the server itself: its data directory, its state and its configuration.
+/// An error of the server itself: its data directory, its state and its configuration.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DaemonError {

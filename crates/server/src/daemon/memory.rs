@@ -3,7 +3,8 @@
 //! Blocks and the allocator keep what sessions, transfers and checks have had, as it is mostly needed again within a moment. What was not needed for some
 //! seconds is another program's.
 
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::mpsc;
+use std::sync::mpsc::RecvTimeoutError;
 use std::thread::JoinHandle;
 use std::time::Duration;
 

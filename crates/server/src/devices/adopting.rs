@@ -12,13 +12,11 @@ use cairn_history::{FloorPolicy, History, HistoryOptions};
 use super::{DeviceState, Devices, wants_history};
 use crate::devices::open::DeviceDocument;
 use crate::error::ServerError;
-use crate::names;
-use crate::state;
-use crate::storage::files::MUST_BE_EMPTY;
-use crate::storage::files::{origin_options, refuse_used, take_store_file};
+use crate::storage::files::{MUST_BE_EMPTY, origin_options, refuse_used, take_store_file};
 use crate::storage::histories::{BLOCK_BYTES, CACHE_BYTES, DIRTY_BYTES, STORE_MIN, history_id, new_history};
 use crate::storage::place::Place;
 use crate::storage::seen::Seen;
+use crate::{names, state};
 
 /// A file of that length, or of none yet, in which nothing was ever written, as its file system says. One that can't tell calls all of it data.
 fn is_untouched(path: &Path, bytes: u64) -> bool {

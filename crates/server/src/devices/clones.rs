@@ -13,9 +13,8 @@ use super::{Devices, create_store_file, open_store_file};
 use crate::devices::error::DevicesError;
 use crate::devices::open::{DeviceDocument, OpenDevice, Shown};
 use crate::error::ServerError;
-use crate::names;
-use crate::state;
 use crate::storage::histories::{STORE_MIN, options_of_a_clone};
+use crate::{names, state};
 
 impl Devices {
     /// Exports an instant of a device as `DEVICE@NAME`.

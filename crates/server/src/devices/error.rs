@@ -1,10 +1,12 @@
-//! Errors of adopted devices: each with its kind and the step that comes next.
+//! Errors of adopted devices.
+//!
+//! Each has its kind and the step that comes next.
 
 use cairn_api::ErrorKind;
 use cairn_api::remedy::{device_kind, device_next};
 use cairn_history::HistoryError;
 
-/// What is refused or fails of adopted devices.
+/// An error of adopted devices.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DevicesError {

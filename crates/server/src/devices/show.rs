@@ -1,11 +1,11 @@
 //! Adopted devices as the API shows them.
 
-use cairn_api as api;
-
-use cairn_base::Interval;
-use cairn_history::{FloorPolicy, Granularity, History, IoCount, Placement, Window};
 use std::sync::Arc;
 use std::time::Duration;
+
+use cairn_api as api;
+use cairn_base::Interval;
+use cairn_history::{FloorPolicy, Granularity, History, IoCount, Placement, Window};
 
 use super::{DeviceState, Devices};
 use crate::devices::open::{ClosedClone, DeviceDocument, OpenDevice, Shown};

@@ -1,4 +1,6 @@
-//! Errors of dumps and restores: each with its kind and the step that comes next.
+//! Errors of dumps and restores.
+//!
+//! Each has its kind and the step that comes next.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,7 +10,7 @@ use cairn_api::{ErrorKind, ResumeError};
 
 use crate::error::ServerError;
 
-/// What is refused or fails of dumps and restores.
+/// An error of dumps and restores.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DumpsError {

@@ -40,6 +40,7 @@ mod had;
 mod left;
 mod past;
 mod source;
+
 use catalog::Catalog;
 use left::Own;
 use source::{Reading, THREADS, TreeSource, name_of};

@@ -21,8 +21,9 @@ use cairn_stream::{
 use cairn_volume::Snapshot;
 use parking_lot::Mutex;
 
+use crate::dumps::error::DumpsError;
 use crate::dumps::handover::{Handed, settle};
-use crate::dumps::images::document::KnownSnapshot;
+use crate::dumps::images::document::{ImageDumpsDocument, KnownSnapshot, Record, Unfinished};
 use crate::error::ServerError;
 use crate::groups::Groups;
 use crate::names::IMAGE_PREFIX;
@@ -38,14 +39,13 @@ pub(crate) mod document;
 pub(crate) mod keep;
 pub(crate) mod notes;
 mod restoring;
-#[cfg(test)]
-mod tests;
 mod unfinished;
-use crate::dumps::error::DumpsError;
-use crate::dumps::images::document::Unfinished;
-use crate::dumps::images::document::{ImageDumpsDocument, Record};
+
 pub(crate) use crate::dumps::images::keep::Keep;
 use unfinished::{Ledger, are_named, lasts};
+
+#[cfg(test)]
+mod tests;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 const HIGHEST_LEVEL: u8 = 9;

@@ -22,7 +22,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::ServerError;
 use crate::exports::target_names::DEVICE_PORT;
-use crate::state::{self, Unread};
+use crate::state;
+use crate::state::Unread;
 
 /// The shortest secret of CHAP, in bytes (RFC 7143, section 9.2.1: 96 bits).
 const SECRET_BYTES_MIN: usize = 12;

@@ -1,4 +1,6 @@
-//! Errors of exports and mounts: each with its kind and the step that comes next.
+//! Errors of exports and mounts.
+//!
+//! Each has its kind and the step that comes next.
 
 use std::path::PathBuf;
 
@@ -8,7 +10,7 @@ use cairn_files::TreeError;
 use cairn_frontend_fuse::MountError;
 use cairn_frontend_nbd::ListenError;
 
-/// What is refused or fails of exports and mounts.
+/// An error of exports and mounts.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExportsError {

@@ -1,8 +1,10 @@
-//! Errors of groups: each with its kind and the step that comes next.
+//! Errors of groups.
+//!
+//! Each has its kind and the step that comes next.
 
 use cairn_api::ErrorKind;
 
-/// What is refused or fails of groups.
+/// An error of groups.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GroupsError {

@@ -14,18 +14,16 @@ use super::when::When;
 use super::{Mirrors, Relation, image_of, locks};
 use crate::daemon::server::Server;
 use crate::error::ServerError;
-use crate::mirrors::document::Change;
-use crate::mirrors::document::{Link, Manner, MirrorDocument, millis, now_ms};
+use crate::mirrors::document::{Change, Link, Manner, MirrorDocument, millis, now_ms};
 use crate::mirrors::error::MirrorsError;
 use crate::mirrors::limits::Limits;
-use crate::names;
 use crate::peers::Credential;
 use crate::peers::error::PeersError;
 use crate::peers::outbound::{connect, hang_up};
 use crate::peers::token::{Token, random_bytes};
 use crate::peers::wire::LANES_MAX;
-use crate::state;
 use crate::volumes::NewVolume;
+use crate::{names, state};
 
 /// How long the source of a mirror that was deleted has for an answer: whoever deletes it waits.
 const FAREWELL_PATIENCE: Duration = Duration::from_secs(5);

@@ -14,8 +14,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::error::ServerError;
-use crate::mirrors::document::ALLOWED_MS;
-use crate::mirrors::document::now_ms;
+use crate::mirrors::document::{ALLOWED_MS, now_ms};
 use crate::peers::identity::Fingerprint;
 use crate::state;
 

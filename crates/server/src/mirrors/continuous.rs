@@ -15,7 +15,8 @@ use super::{Claim, Mirrors, Relation};
 use crate::error::ServerError;
 use crate::mirrors::document::{Manner, millis, now_ms};
 use crate::mirrors::following::Following;
-use crate::mirrors::transfer::{self, BLOCK};
+use crate::mirrors::transfer;
+use crate::mirrors::transfer::BLOCK;
 use crate::work::background;
 
 /// A change that is older than this is on its way: a consistency point of the source each time, so not much more often.

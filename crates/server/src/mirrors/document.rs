@@ -1,6 +1,7 @@
 //! What `mirror.json` says: the source of a mirror, how it is followed, and what was heard of it.
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use cairn_api as api;
@@ -13,8 +14,6 @@ use crate::mirrors::when::When;
 use crate::peers::Credential;
 use crate::peers::identity::Fingerprint;
 use crate::peers::outbound::SourceAddress;
-use std::path::Path;
-
 use crate::state;
 
 /// For how long a mirror may take over when nothing else is said.

@@ -20,10 +20,10 @@ use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
 use crate::error::ServerError;
-use crate::names;
 use crate::schedules::timetable::is_ahead;
-use crate::state::{self, Unread};
+use crate::state::Unread;
 use crate::volumes::Volumes;
+use crate::{names, state};
 
 mod commands;
 mod probe;

@@ -1,4 +1,6 @@
-//! Errors of mirrors: their roles, their sources and their transfers: each with its kind and the step that comes next.
+//! Errors of mirrors: their roles, their sources and their transfers.
+//!
+//! Each has its kind and the step that comes next.
 
 use cairn_api::ErrorKind;
 use cairn_api::remedy::{NO_THREAD_NEXT, volume_kind, volume_next};
@@ -7,7 +9,7 @@ use cairn_stream::StreamError;
 
 use crate::mirrors::role_error::RoleError;
 
-/// What is refused or fails of mirrors: their roles, their sources and their transfers.
+/// An error of mirrors: their roles, their sources and their transfers.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MirrorsError {

@@ -5,8 +5,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::Opens;
-use super::{Mirrors, Relation};
+use super::{Mirrors, Opens, Relation};
 use crate::peers::outbound::SourceStream;
 
 impl Mirrors {

@@ -17,7 +17,8 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::error::ServerError;
-use crate::state::{self, Unread};
+use crate::state;
+use crate::state::Unread;
 
 mod commands;
 

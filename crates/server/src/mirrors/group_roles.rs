@@ -8,8 +8,7 @@ use cairn_mirror::Destination;
 use super::roles::{CATCH_UP, LITTLE};
 use super::{Mirrors, Relation};
 use crate::error::ServerError;
-use crate::mirrors::document::Change;
-use crate::mirrors::document::{Manner, now_ms};
+use crate::mirrors::document::{Change, Manner, now_ms};
 use crate::work::jobs::Progress;
 
 /// The mirrors of a group, in none of which anything else runs while this lives.

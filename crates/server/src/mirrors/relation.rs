@@ -13,8 +13,7 @@ use cairn_volume::Role;
 use parking_lot::{Condvar, Mutex};
 
 use crate::error::ServerError;
-use crate::mirrors::document::unhex;
-use crate::mirrors::document::{CUT_PATIENCE, MirrorDocument, millis, now_ms};
+use crate::mirrors::document::{CUT_PATIENCE, MirrorDocument, millis, now_ms, unhex};
 use crate::mirrors::error::MirrorsError;
 use crate::mirrors::following::Following;
 use crate::mirrors::role_error::RoleError;

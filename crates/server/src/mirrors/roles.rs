@@ -4,7 +4,8 @@
 //! and what was decided about an own head. It is written before the volume changes, so that a volume never follows somebody unknown: what it says
 //! too early is without effect, as the volume's role decides.
 
-use std::fs::{self, File, Metadata, TryLockError};
+use std::fs;
+use std::fs::{File, Metadata, TryLockError};
 use std::io::BufWriter;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -21,8 +22,7 @@ use cairn_volume::{Divergence, Role, Snapshot};
 
 use super::{ASK_EVERY, Asking, Mirrors, Relation, TELL_EVERY};
 use crate::error::ServerError;
-use crate::mirrors::document::{Change, Changed, Decision, hex};
-use crate::mirrors::document::{Manner, MirrorDocument, now_ms};
+use crate::mirrors::document::{Change, Changed, Decision, Manner, MirrorDocument, hex, now_ms};
 use crate::mirrors::error::MirrorsError;
 use crate::mirrors::transfer;
 use crate::peers::identity::Fingerprint;

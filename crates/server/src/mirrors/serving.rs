@@ -20,15 +20,13 @@ use crate::error::ServerError;
 use crate::mirrors::Mirrors;
 use crate::mirrors::error::MirrorsError;
 use crate::mirrors::followers::Followers;
-use crate::mirrors::offered::Offered;
-use crate::mirrors::offered::serve;
-use crate::peers::Peers;
+use crate::mirrors::offered::{Offered, serve};
 use crate::peers::error::PeersError;
 use crate::peers::identity::{Fingerprint, Identity};
 use crate::peers::stall::{is_late, is_silence, set_patience};
-use crate::peers::tls;
 use crate::peers::watched::Watched;
-use crate::peers::wire::{self, Hello, LANES_MAX, Lane, PEER_VERSION, Welcome};
+use crate::peers::wire::{Hello, LANES_MAX, Lane, PEER_VERSION, Welcome};
+use crate::peers::{Peers, tls, wire};
 use crate::volumes::Volumes;
 use crate::work::background;
 

@@ -8,8 +8,7 @@ use cairn_stream::MIRROR_PREFIX;
 use cairn_volume::Snapshot;
 
 use super::{Live, Mirrors, Relation, image_of};
-use crate::mirrors::document::Change;
-use crate::mirrors::document::{MirrorDocument, millis, now_ms};
+use crate::mirrors::document::{Change, MirrorDocument, millis, now_ms};
 use crate::mirrors::error::MirrorsError;
 use crate::mirrors::following::Following;
 use crate::mirrors::transfer;

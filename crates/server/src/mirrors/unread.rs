@@ -16,7 +16,8 @@ use crate::mirrors::role_error::RoleError;
 use crate::mirrors::transfer;
 use crate::peers::identity::Fingerprint;
 use crate::peers::token::random_bytes;
-use crate::state::{self, Unread};
+use crate::state;
+use crate::state::Unread;
 
 /// For how long the snapshots of a mirror stay of which is not known how long they are to: a hundred years.
 pub(super) const UNTIL_SAID_MS: u64 = 100 * 365 * 24 * 3_600_000;

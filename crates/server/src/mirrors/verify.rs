@@ -1,12 +1,12 @@
 //! Comparing a mirror with its source, and mending what is damaged on either side: on request, after each update, and whenever the source is asked for the lag.
 
-use std::io::{self, Read, Write};
+use std::io;
+use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use cairn_api as api;
-use cairn_api::file_of_finding;
+use cairn_api::{self as api, file_of_finding};
 use cairn_base::BLOCK_SIZE;
 use cairn_mirror::{
     Client, Difference, DifferenceKind, Mended, MirrorError, Verified, VerifyProgress, VerifyWork,

@@ -8,7 +8,8 @@ use chrono_tz::Tz;
 use serde::{Deserialize, Serialize};
 
 use crate::error::ServerError;
-use crate::schedules::timetable::{self, Timetable};
+use crate::schedules::timetable;
+use crate::schedules::timetable::Timetable;
 
 /// The shortest time between two runs of a cron expression.
 const CRON_MS_MIN: u64 = 60_000;

@@ -1,4 +1,6 @@
-//! Errors of peers: invitations, certificates, connections and what is said over them: each with its kind and the step that comes next.
+//! Errors of peers: invitations, certificates and connections.
+//!
+//! Each has its kind and the step that comes next.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,7 +9,7 @@ use std::time::Duration;
 use cairn_api::{ErrorBody, ErrorKind};
 use cairn_base::Interval;
 
-/// What is refused or fails of peers: invitations, certificates, connections and what is said over them.
+/// An error of peers: invitations, certificates and connections.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PeersError {

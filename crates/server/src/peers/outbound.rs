@@ -1,6 +1,7 @@
 //! The destination's way to a source: TCP, TLS with the source's certificate pinned, hello.
 
-use std::io::{self, Write};
+use std::io;
+use std::io::Write;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,14 +12,13 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 
 use crate::error::ServerError;
-use crate::peers::Credential;
 use crate::peers::error::PeersError;
 use crate::peers::identity::{Fingerprint, Identity};
 use crate::peers::stall::{is_late, set_patience};
-use crate::peers::tls;
 use crate::peers::token::random_name;
 use crate::peers::watched::Watched;
-use crate::peers::wire::{self, Hello, LANES_MAX, Lane, PEER_VERSION, Welcome};
+use crate::peers::wire::{Hello, LANES_MAX, Lane, PEER_VERSION, Welcome};
+use crate::peers::{Credential, tls, wire};
 
 /// Longest wait for a connection, and for each answer before the transfer.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);

@@ -3,7 +3,8 @@
 //! A socket's own timeout counts from the last byte, so a peer that sends one a second would never meet it, and inside of TLS nobody would even notice: a record is told of when it is whole. So this
 //! stands below TLS and counts what it waited for. Time that this side spends elsewhere does not count, and whoever asks gives the other side a new start.
 
-use std::io::{self, Read, Write};
+use std::io;
+use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 

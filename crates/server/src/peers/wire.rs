@@ -3,7 +3,8 @@
 //! Over TLS the destination sends one hello, the source answers it. Each is a length (4 bytes, big-endian) and that many
 //! bytes of JSON. Everything after the answer is chunks of [`cairn_mirror::Bundle`], over one connection or several, and what is in them belongs to `cairn-mirror`.
 
-use std::io::{self, Read, Write};
+use std::io;
+use std::io::{Read, Write};
 
 use cairn_api::ErrorBody;
 use serde::de::DeserializeOwned;

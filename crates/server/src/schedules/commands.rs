@@ -9,9 +9,9 @@ use chrono_tz::Tz;
 
 use crate::daemon::server::Server;
 use crate::error::ServerError;
-use crate::schedules::NAMES_TRIED;
 use crate::schedules::{
-    Plan, TIME_FORMAT, check_label, plan_of, put_back, simulated, snapshots_of, superfluous, timetable,
+    NAMES_TRIED, Plan, TIME_FORMAT, check_label, plan_of, put_back, simulated, snapshots_of, superfluous,
+    timetable,
 };
 use crate::volumes::open::OpenVolume;
 use crate::volumes::snapshots::named;

@@ -1,8 +1,10 @@
-//! Errors of schedules and hooks: each with its kind and the step that comes next.
+//! Errors of schedules and hooks.
+//!
+//! Each has its kind and the step that comes next.
 
 use cairn_api::ErrorKind;
 
-/// What is refused or fails of schedules and hooks.
+/// An error of schedules and hooks.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SchedulesError {

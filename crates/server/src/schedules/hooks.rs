@@ -24,7 +24,8 @@ use crate::daemon::data_dir::guard;
 use crate::error::ServerError;
 use crate::peers::token::random_name;
 use crate::schedules::error::SchedulesError;
-use crate::state::{self, Unread};
+use crate::state;
+use crate::state::Unread;
 
 mod commands;
 

@@ -1,4 +1,5 @@
-//! Files and disks that are taken for an origin, a store or a log: opened, made, and refused when they hold something.
+//! Files and disks for an origin, a store or a log: they are opened or made, and refused when they
+//! hold something.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

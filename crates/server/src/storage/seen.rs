@@ -6,10 +6,9 @@
 //!
 //! The note is a lower bound and nothing else: one that is lost, old or damaged lets more pass, and never keeps a sound store out.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
 use cairn_history::{History, LogPosition};
 use parking_lot::Mutex;

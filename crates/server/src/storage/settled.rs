@@ -1,13 +1,13 @@
 //! Whether a file or disk is there, and whether one that came back is all there: who copies one to its place would have the first half of it opened, and written to.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, Metadata};
-use std::io;
+use std::fs::{File, Metadata};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
 use cairn_device::OpenError;
 use parking_lot::Mutex;

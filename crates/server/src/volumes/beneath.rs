@@ -27,8 +27,9 @@ use crate::volumes::document::VolumeDocument;
 use crate::volumes::error::VolumesError;
 use crate::volumes::findings::findings;
 use crate::volumes::open::{OpenVolume, Parts};
-use crate::volumes::under::Beneath;
-use crate::volumes::under::{LOG_APART, LOG_BACK, Plan, no_history, options_of, seen_path, store_bytes};
+use crate::volumes::under::{
+    Beneath, LOG_APART, LOG_BACK, Plan, no_history, options_of, seen_path, store_bytes,
+};
 use crate::work::jobs::Progress;
 
 /// What the volume is busy with meanwhile.

@@ -19,17 +19,15 @@ use super::waiting::OPENING;
 use super::{VolumeState, Volumes, not_found};
 use crate::daemon::data_dir::guard;
 use crate::error::ServerError;
-use crate::names;
 use crate::names::IMAGE_PREFIX;
-use crate::state;
 use crate::volumes::deleting::remove_left;
 use crate::volumes::disks::whole;
-use crate::volumes::document::CloneOf;
-use crate::volumes::document::VolumeDocument;
+use crate::volumes::document::{CloneOf, VolumeDocument};
 use crate::volumes::error::VolumesError;
 use crate::volumes::open::{OpenVolume, Parts};
 use crate::volumes::snapshots::find_snapshot;
 use crate::volumes::under::Under;
+use crate::{names, state};
 
 impl Volumes {
     /// A snapshot of a volume as a clone names it.

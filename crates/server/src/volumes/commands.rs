@@ -4,8 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cairn_api as api;
-use cairn_api::file_of_finding;
+use cairn_api::{self as api, file_of_finding};
 use cairn_base::BLOCK_SIZE;
 use cairn_files::{
     ChangeKind, LunInfo, NodeKind, Tree, TreeChange, TreeError, check_tree, path_bytes, path_text,
@@ -17,8 +16,8 @@ use cairn_volume::{CheckDepth, CheckProgress, Inspection, Role, Snapshot, Volume
 use crate::daemon::server::Server;
 use crate::error::ServerError;
 use crate::mirrors::error::MirrorsError;
-use crate::names::IMAGE_PREFIX;
-use crate::names::{self, ExportName};
+use crate::names;
+use crate::names::{ExportName, IMAGE_PREFIX};
 use crate::volumes::NewVolume;
 use crate::volumes::disks::{blocks_of, new_volume_id};
 use crate::volumes::error::VolumesError;

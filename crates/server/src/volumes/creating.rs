@@ -15,11 +15,10 @@ use crate::storage::claims::refuse_relative;
 use crate::volumes::disks::{BLOCK, refuse_if_not_empty, whole};
 use crate::volumes::document::{Making, VolumeDocument};
 use crate::volumes::error::VolumesError;
-use crate::volumes::log_file;
 use crate::volumes::log_file::LogFile;
 use crate::volumes::open::{OpenVolume, Parts};
 use crate::volumes::under::LOG_RULE;
-use crate::volumes::{NewVolume, VolumeState, Volumes, making};
+use crate::volumes::{NewVolume, VolumeState, Volumes, log_file, making};
 use crate::{names, state};
 
 impl Volumes {

@@ -9,8 +9,7 @@ use cairn_device::FileDevice;
 
 use super::{VolumeState, Volumes, not_found};
 use crate::error::ServerError;
-use crate::names;
-use crate::state;
+use crate::{names, state};
 
 /// What follows the name of a volume in that of a folder in which something is made of it, which a start clears away: a volume, a clone, a restore without notes.
 const NURSERIES: [&str; 3] = [".new", ".clone", ".restore"];

@@ -1,11 +1,10 @@
 //! What `volume.json` says: where a volume is, and what it is made of.
 
-use cairn_base::SnapshotId;
-use cairn_base::{LogId, VolumeId};
-use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
+use cairn_base::{LogId, SnapshotId, VolumeId};
 use cairn_volume::Numbers;
+use serde::{Deserialize, Serialize};
 
 use crate::volumes::under::{Beneath, Given};
 

@@ -1,4 +1,6 @@
-//! Errors of volumes: their devices, their logs, their histories and their clones: each with its kind and the step that comes next.
+//! Errors of volumes: their devices, logs, histories and clones.
+//!
+//! Each has its kind and the step that comes next.
 
 use std::path::PathBuf;
 
@@ -11,7 +13,7 @@ use cairn_volume::VolumeError;
 
 use crate::error::words::in_place;
 
-/// What is refused or fails of volumes: their devices, their logs, their histories and their clones.
+/// An error of volumes: their devices, logs, histories and clones.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VolumesError {

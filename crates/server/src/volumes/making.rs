@@ -12,8 +12,7 @@ use super::history::take_back_history;
 use crate::error::ServerError;
 use crate::state;
 use crate::volumes::disks::{BUSY_PATIENCE, clear_beginning, open_when_free};
-use crate::volumes::document::Making;
-use crate::volumes::document::VolumeDocument;
+use crate::volumes::document::{Making, VolumeDocument};
 
 impl Making {
     /// The device begins with that volume, as it was made.

@@ -2,8 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::io::Seek;
-use std::io::SeekFrom;
+use std::io::{Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -12,8 +11,7 @@ use std::time::Duration;
 
 use cairn_api as api;
 use cairn_base::Clock;
-use cairn_device::Device;
-use cairn_device::{FileDevice, Rehearsal};
+use cairn_device::{Device, FileDevice, Rehearsal};
 use cairn_files::{Luns, Tree};
 use cairn_frontend_fuse::Mount;
 use cairn_volume::{Kept, Numbers, Role, Volume, VolumeError};

@@ -1,4 +1,5 @@
-//! Volumes are opened: all of them at a start, and each with its devices, its history and its threads.
+//! Volumes are opened: all of them at a start, and each with its devices, its history and its
+//! threads.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,6 @@ use crate::mirrors::governor::Governor;
 use crate::schedules::Schedules;
 use crate::schedules::hooks::Hooks;
 use crate::storage::settled::{no_answer, silent};
-use crate::volumes::WRITE_BACK_THREADS;
 use crate::volumes::deleting::{is_left, remove_left};
 use crate::volumes::disks::{BUSY_PATIENCE, new_rehearsal, open_when_free, whole};
 use crate::volumes::document::VolumeDocument;
@@ -26,10 +26,9 @@ use crate::volumes::error::VolumesError;
 use crate::volumes::fence::Fence;
 use crate::volumes::host_room::HostRoom;
 use crate::volumes::known_paths::Paths;
-use crate::volumes::log_file;
 use crate::volumes::open::{OpenVolume, PATIENCE, Parts};
 use crate::volumes::scrub_state::Scrub;
-use crate::volumes::{VolumeState, Volumes, making, restore};
+use crate::volumes::{VolumeState, Volumes, WRITE_BACK_THREADS, log_file, making, restore};
 use crate::work::turns::Turns;
 use crate::{names, state};
 

@@ -6,11 +6,10 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
+use cairn_api::{FileIn, file_of};
 use cairn_base::{FileId, SnapshotId};
 use cairn_files::Tree;
 use cairn_volume::Place;
-
-use cairn_api::{FileIn, file_of};
 
 use crate::volumes::open::OpenVolume;
 

@@ -16,13 +16,12 @@ use crate::daemon::data_dir::guard;
 use crate::dumps::error::DumpsError;
 use crate::dumps::images::notes::RestoreNotes;
 use crate::error::ServerError;
-use crate::names;
-use crate::state;
 use crate::volumes::disks::{BUSY_PATIENCE, clear_beginning, is_empty, open_when_free, whole};
 use crate::volumes::document::VolumeDocument;
 use crate::volumes::error::VolumesError;
 use crate::volumes::findings::findings;
 use crate::volumes::open::{OpenVolume, Parts};
+use crate::{names, state};
 
 /// What the notes are called in the folder of a restore.
 const NOTES: &str = "restore.json";

@@ -5,8 +5,7 @@
 
 use std::time::Duration;
 
-use cairn_api as api;
-use cairn_api::{file_of, file_of_finding};
+use cairn_api::{self as api, file_of, file_of_finding};
 use cairn_base::{BLOCK_SIZE, Clock};
 use cairn_files::{path_bytes, path_text, quoted_path};
 use cairn_volume::{DamagedBlock, Finding, Health, Place};

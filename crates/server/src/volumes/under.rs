@@ -12,8 +12,9 @@ use serde::{Deserialize, Serialize};
 use crate::devices::open::OpenDevice;
 use crate::devices::open_store_file;
 use crate::error::ServerError;
-use crate::storage::histories::options_under_volume;
-use crate::storage::histories::{BLOCK_BYTES, STORE_MIN, history_id, new_history, refuse_other_store};
+use crate::storage::histories::{
+    BLOCK_BYTES, STORE_MIN, history_id, new_history, options_under_volume, refuse_other_store,
+};
 use crate::storage::seen::Seen;
 use crate::volumes::disks::clear_beginning;
 use crate::volumes::error::VolumesError;

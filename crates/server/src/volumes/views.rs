@@ -8,12 +8,11 @@
 //! `VOLUME@NAME` is the view for as long as there is one. A snapshot that comes by its name later, from the source of a mirror, is behind it until the view is ended.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fs, io};
 
-use cairn_api::{self as api};
+use cairn_api as api;
 use cairn_base::{Clock, Timestamp};
 use cairn_device::{Device, FileDevice};
 use cairn_history::{History, HistoryView};

@@ -5,9 +5,8 @@
 //! probably meant; and which keys are said twice, which is allowed, and seldom what somebody wants who has forgotten one of the two.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use cairn_api::{ConfigCheck, ConfigFinding, Overridden};
 use toml::de::{DeTable, DeValue};

@@ -3,11 +3,11 @@
 //! Everything is made with a mode of its own, and the server's umask allows no others. What a copy or a restore has left open is closed at the start. What belongs to another user is
 //! refused: a document that another user has put there would have the server read and write any file in that user's name. Root may own what is there, as it can do all that anyway.
 
-use std::fs::{self, DirBuilder, Metadata, Permissions};
-use std::io;
+use std::fs::{DirBuilder, Metadata, Permissions};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::{fs, io};
 
 use crate::daemon::error::DaemonError;
 use crate::error::ServerError;

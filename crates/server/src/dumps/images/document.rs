@@ -1,11 +1,10 @@
 //! What `dumps.json` says: the last dump of each level, and one that is unfinished.
 
-use serde::{Deserialize, Serialize};
-
 use cairn_api as api;
 use cairn_base::Checksum;
 use cairn_format::dump::{DumpId, DumpLevel};
 use cairn_stream::{Compression, Reached};
+use serde::{Deserialize, Serialize};
 
 use crate::error::ServerError;
 

@@ -1,12 +1,10 @@
 //! How far a restore is, as `restore.json` has it.
 
-use cairn_device::Device;
-use serde::{Deserialize, Serialize};
-
 use cairn_api as api;
 use cairn_base::{BLOCK_SIZE, Checksum, Vbn};
-use cairn_device::{DeviceError, FileDevice};
+use cairn_device::{Device, DeviceError, FileDevice};
 use cairn_stream::{Lost, PartReached, Standing};
+use serde::{Deserialize, Serialize};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 

@@ -36,8 +36,7 @@ use cairn_volume::{CheckDepth, Volume};
 
 use crate::dumps::error::DumpsError;
 use crate::dumps::handover::Handed;
-use crate::dumps::images::notes::RestoreNotes;
-use crate::dumps::images::notes::Sample;
+use crate::dumps::images::notes::{RestoreNotes, Sample};
 use crate::dumps::past_cache::Source;
 use crate::error::ServerError;
 use crate::state;

@@ -9,7 +9,8 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, ErrorKind, IoSlice, Write};
+use std::io;
+use std::io::{ErrorKind, IoSlice, Write};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -14,7 +14,8 @@ use cairn_base::Clock;
 use rustix::process::{Signal, kill_process};
 
 use crate::daemon::data_dir::guard;
-use crate::schedules::hooks::{self, processes_with};
+use crate::schedules::hooks;
+use crate::schedules::hooks::processes_with;
 
 /// How often the end of the command is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(5);

@@ -9,8 +9,7 @@ use cairn_volume::Role;
 
 use crate::daemon::server::Server;
 use crate::error::ServerError;
-use crate::mirrors::document::millis;
-use crate::mirrors::document::{MirrorDocument, now_ms};
+use crate::mirrors::document::{MirrorDocument, millis, now_ms};
 use crate::mirrors::error::MirrorsError;
 use crate::mirrors::roles::{BLOCK, is_lost};
 use crate::mirrors::{Relation, transfer};

@@ -1,6 +1,7 @@
 //! Peers that trickle, on a clock of the test's own.
 
-use std::io::{self, Read, Write};
+use std::io;
+use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
