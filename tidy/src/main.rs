@@ -6,8 +6,9 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use cairn_tidy::{
-    File, Finding, Repository, architecture_names_every_crate, circles, dependencies, doors, format_tables,
-    guarantees, layers, layout, links, readme, source,
+    File, Finding, Repository, anchors, architecture_names_every_crate, dependencies, doors, english,
+    english_of_comments, format_tables, guarantees, import_circles, index_of_tests, layers, layout, links,
+    pages_are_short_and_name_their_reader, readme, source, summary,
 };
 
 fn main() -> Result<ExitCode> {
@@ -36,7 +37,6 @@ fn main() -> Result<ExitCode> {
     let mut findings: Vec<Finding> = layers(&packages);
     findings.extend(import_circles(&packages, &files));
     findings.extend(files.iter().flat_map(source));
-    findings.extend(circles(&files));
     findings.extend(files.iter().flat_map(doors));
     findings.extend(files.iter().flat_map(layout));
     findings.extend(files.iter().flat_map(|document| links(document, &files)));

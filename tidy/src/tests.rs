@@ -48,25 +48,32 @@ fn crate_without_a_layer_is_found() {
 }
 
 #[test]
-fn circle_of_imports_is_found_with_its_files() {
-    let files = |last: &str| {
-        vec![
-            file("crates/server/src/lib.rs", "//! x\nmod a;\nmod b;\nmod c;\npub use a::A;\n"),
-            file("crates/server/src/a.rs", "//! x\nuse crate::b::{self as bee, B};\npub struct A(B);\n"),
-            file("crates/server/src/b.rs", "//! x\nmod d;\npub use d::D;\nfn f() { crate::c::f() }\n"),
-            file("crates/server/src/b/d.rs", "//! x\nuse crate::e::E;\nuse super::f;\n"),
-            file("crates/server/src/c.rs", "//! x\nuse crate::b::D;\n"),
-            file("crates/server/src/e.rs", last),
-        ]
+fn circle_of_imports_is_found_and_one_of_four_files_is_not() {
+    let ring = |count: usize| -> Vec<File> {
+        let next = |n: usize| {
+            format!("//! A file.\nuse crate::room::m{}::{{Thing, other::Name}};\n", (n + 1) % count)
+        };
+        (0..count).map(|n| file(&format!("crates/new/src/room/m{n}.rs"), &next(n))).collect()
     };
-    // By the re-export c reaches d, and not b.
-    let small: Vec<_> = circles_of(&files("//! x\n"), "crates/server/src/").into_iter().collect();
-    assert_eq!(small, [["b.rs", "b/d.rs", "c.rs"].map(str::to_owned).into()]);
-    assert_eq!(circles(&files("//! x\n")), []);
-    let findings = circles(&files("//! x\nfn g(a: crate::A) {}\n"));
-    one(&findings, "5 files import each other in a circle, and 4 may: a.rs, b.rs, b/d.rs, c.rs, e.rs");
-    assert_eq!(findings[0].path, "crates/server/src/a.rs");
-    assert_eq!(circles(&files("//! x\n// crate::a\n#[cfg(test)]\nmod tests {\nuse crate::a;\n}\n")), []);
+    let packages = [package("new", "crates/new", &[], &[])];
+    assert_eq!(import_circles(&packages, &ring(4)), []);
+    one(&import_circles(&packages, &ring(5)), "5 files import each other");
+    assert_eq!(circles("crates/new", &ring(5)).iter().map(Vec::len).collect::<Vec<_>>(), [5]);
+}
+
+#[test]
+fn import_is_found_in_code_by_way_of_a_re_export_and_by_super_but_not_in_tests() {
+    let circle = |first: &str| {
+        let root = file("crates/new/src/lib.rs", "mod a;\nmod b;\npub use b::Thing;\n");
+        let second = file("crates/new/src/b.rs", "use crate::a::Other;\npub struct Thing;\n");
+        circles("crates/new", &[root, file("crates/new/src/a.rs", first), second]).len()
+    };
+    assert_eq!(circle("pub struct Other;\n"), 0);
+    assert_eq!(circle("use crate::Thing;\n"), 1);
+    assert_eq!(circle("use super::{Thing};\n"), 1);
+    assert_eq!(circle("fn f() { crate::b::g() }\n"), 1);
+    assert_eq!(circle("// crate::b is what it is for.\n"), 0);
+    assert_eq!(circle("#[cfg(test)]\nmod tests {\n    use crate::b::Thing;\n}\n"), 0);
 }
 
 #[test]

@@ -7,11 +7,10 @@ use cairn_base::{Checksum, Timestamp, VolumeId};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+pub use crate::layout::DUMP_VERSION;
 use crate::sealed::{self, Sealed};
 use crate::{FormatError, MAX_SNAPSHOT_NAME, Structure, layout};
 
-/// The version that this program writes, and the newest that it reads.
-pub const DUMP_VERSION: u32 = 1;
 /// Most parts of a dump.
 pub const PARTS_MAX: u32 = 256;
 /// Longest name of a volume, in bytes of UTF-8.

@@ -2,13 +2,16 @@
 
 use cairn_base::BLOCK_SIZE;
 
-use crate::dump::DUMP_VERSION;
-use crate::stream::STREAM_VERSION;
-use crate::trace::TRACE_VERSION;
 use crate::{FormatError, Structure};
 
 /// The version of every struct on a device that this program writes, and the newest that it reads.
 pub const VERSION: u32 = 1;
+/// The version of image dumps that this program writes, and the newest that it reads.
+pub const DUMP_VERSION: u32 = 1;
+/// The version of image streams that this program writes, and the newest that it reads.
+pub const STREAM_VERSION: u32 = 1;
+/// The version of traces that this program writes, and the newest that it reads.
+pub const TRACE_VERSION: u32 = 1;
 /// First superblock slot, in blocks from the start of the device.
 pub const SUPERBLOCK_A: u64 = 0;
 /// Second superblock slot: 64 KiB away, so that one bad stretch of media does not take both.

@@ -9,11 +9,10 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::dump::DumpId;
+pub use crate::layout::STREAM_VERSION;
 use crate::sealed::{self, Sealed};
 use crate::{FormatError, SnapshotEntry, Structure, layout};
 
-/// The version that this program writes, and the newest that it reads.
-pub const STREAM_VERSION: u32 = 1;
 /// Blocks in one extents record: 1 MiB of data. A reader refuses more.
 pub const RECORD_BLOCKS_MAX: usize = 256;
 /// Snapshots in one record of entries or ids.

@@ -7,11 +7,10 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+pub use crate::layout::TRACE_VERSION;
 use crate::sealed::{self, Sealed, Sum};
 use crate::{FormatError, Structure};
 
-/// The version that this program writes, and the newest that it reads.
-pub const TRACE_VERSION: u32 = 1;
 /// Most bytes of a frame's content, as stored and as unpacked.
 pub const TRACE_FRAME_BYTES_MAX: usize = 1 << 18;
 /// Most records of a frame.

@@ -51,7 +51,7 @@ pub use destination::{
     Destination, DestinationState, GivesUp, Options, TransferKind, TransferProgress, TransferReport, Work,
 };
 pub use error::{LAST_REFUSAL, MirrorError, NackReason, Refusal};
-pub use follower::{Follower, MirrorAtSource};
+pub use follower::{Follower, MirrorAtSource, held_by_peer};
 pub use handover::{Departure, GiveTogether, GiveWay, Heir, Standing, Successor};
 pub use keeper::{Keeper, Withheld};
 pub use lag::{Contact, Lag, Loss, SourceStatus};
@@ -60,4 +60,4 @@ pub use message::{HEIRS_MAX, PROTOCOL_VERSION};
 pub use offer::SourceVolumes;
 pub use relationship::{InvalidPeerName, PeerName, Relationship};
 pub use route::{HOPS_MAX, Hop, Route};
-pub use source::{Source, held_by_peer};
+pub use source::Source;

@@ -34,8 +34,6 @@ mod same;
 mod serving;
 mod transfer;
 
-pub use places::held_by_peer;
-
 pub(crate) use behind::status_of;
 use behind::whole_lag;
 use transfer::Transfer;

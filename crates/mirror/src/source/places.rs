@@ -1,12 +1,12 @@
 //! How many mirrors and held snapshots one peer has at a source: it could fill the volume with them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use cairn_volume::Volume;
 
 use super::{Key, Source};
 use crate::error::Refusal;
-use crate::follower::peer_of;
+use crate::follower::{held_by_peer, peer_of};
 use crate::limits::{HELD_PER_PEER, MIRRORS_PER_PEER};
 use crate::relationship::{name_in, split};
 
@@ -14,15 +14,6 @@ use crate::relationship::{name_in, split};
 fn held<'a>(names: &'a [String], peer: &str) -> Vec<&'a str> {
     let prefixes = names.iter().filter_map(|name| split(name)).map(|(prefix, _)| prefix);
     prefixes.filter(|prefix| peer_of(name_in(prefix)) == peer).collect()
-}
-
-/// Snapshots of a volume that are held for mirrors, counted by peer. `names` are all its snapshots.
-pub fn held_by_peer(names: &[String]) -> BTreeMap<&str, usize> {
-    let mut held = BTreeMap::new();
-    for prefix in names.iter().filter_map(|name| split(name)).map(|(prefix, _)| prefix) {
-        *held.entry(peer_of(name_in(prefix))).or_default() += 1;
-    }
-    held
 }
 
 impl Source {
