@@ -459,6 +459,7 @@ fn many_writes(plan: &Plan, report: &mut Report, folder: &Path) -> Result<()> {
         at_least: LogPosition::default(),
     };
     let history = History::create(origin, store, &options, open)?;
+    let id = options.store.to_string();
     let mut rng = Rng::new(11);
     let content = Segments::copy_of(&[5; SMALL_BLOCK as usize]);
     let start = Instant::now();
@@ -495,16 +496,21 @@ fn many_writes(plan: &Plan, report: &mut Report, folder: &Path) -> Result<()> {
     if plan.only_peers {
         return Ok(());
     }
-    let cairn = start_with_history(plan, report, &path)?;
+    let cairn = start_with_history(plan, report, &path, &id)?;
     show_instants(&cairn, report, (status.start.0, status.last.0), writes, &mut rng)
 }
 
 /// A server that opens the history of `many_writes` as after a restart.
-fn start_with_history(plan: &Plan, report: &mut Report, path: &dyn Fn(&str) -> PathBuf) -> Result<Cairn> {
+fn start_with_history(
+    plan: &Plan,
+    report: &mut Report,
+    path: &dyn Fn(&str) -> PathBuf,
+    id: &str,
+) -> Result<Cairn> {
     let mut cairn = Cairn::start(plan, "many-cairn", "off", MEMORY_DEFAULT_MIB)?;
     cairn.kill()?;
     let document = serde_json::json!({
-        "version": 1, "origin": path("img"), "history": path("history"), "history_id": options.store.to_string(),
+        "version": 1, "origin": path("img"), "history": path("history"), "history_id": id,
         "block_bytes": SMALL_BLOCK, "dirty_bytes": 8 << 20, "cache_bytes": 64 << 20, "views": {}, "clones": {},
         "loose": [], "adopting": false, "releasing": false, "in_use": false,
     });
