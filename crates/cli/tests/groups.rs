@@ -486,7 +486,8 @@ fn group_whose_failover_was_cut_off_shows_one_instant_until_it_is_over() {
     destination.kill();
     let path = destination.data.join("groups.json");
     let mut document: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-    document["groups"][0]["failover"] = serde_json::json!({ "snapshot": common, "at_ms": 1, "done": [] });
+    document["groups"][0]["failover"] =
+        serde_json::json!({ "snapshot": common, "at_ms": 1, "done": [], "reverse": false });
     std::fs::write(&path, document.to_string()).unwrap();
     destination.restart();
     for volume in VOLUMES {
@@ -562,7 +563,8 @@ fn failover_cut_off(destination: &mut Running, snapshot: &str, done: &[&str]) {
     destination.kill();
     let path = destination.data.join("groups.json");
     let mut document: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-    document["groups"][0]["failover"] = serde_json::json!({ "snapshot": snapshot, "at_ms": 1, "done": done });
+    document["groups"][0]["failover"] =
+        serde_json::json!({ "snapshot": snapshot, "at_ms": 1, "done": done, "reverse": false });
     std::fs::write(&path, document.to_string()).unwrap();
     destination.restart();
 }

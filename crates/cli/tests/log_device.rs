@@ -155,22 +155,6 @@ fn log_moves_while_clients_write_and_leaves_its_devices_free() {
 }
 
 #[test]
-fn volume_of_an_older_server_has_its_log_on_its_devices() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut server = Running::start(dir.path(), "d");
-    server.good(&["volume", "create", "v", "--size", "64M"]);
-    server.good(&["lun", "create", "v/db", "--size", "8M"]);
-    write(&server, 0, 7);
-    server.kill();
-    let path = server.data.join("volumes/v/volume.json");
-    let text = std::fs::read_to_string(&path).unwrap();
-    assert!(!text.contains("log"), "what has no log device says nothing of it: {text}");
-    server.restart();
-    assert_eq!(read(&server, 0), 7);
-    assert!(server.json(&["volume", "show", "v"])["log_device"].is_null());
-}
-
-#[test]
 fn mirror_with_a_log_device_logs_there_after_its_failover() {
     let dir = tempfile::tempdir().unwrap();
     let mut source = Running::start(dir.path(), "source");

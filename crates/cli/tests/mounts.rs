@@ -1253,7 +1253,8 @@ fn mounts_of_a_group_show_one_instant_and_take_writes_once_all_of_it_is_failed_o
     write("three");
     destination.good(&["mirror", "update", "data"]);
     destination.good(&["mirror", "failover", "data", "--yes"]);
-    let failover = |done: &[&str]| serde_json::json!({ "snapshot": common, "at_ms": 1, "done": done });
+    let failover =
+        |done: &[&str]| serde_json::json!({ "snapshot": common, "at_ms": 1, "done": done, "reverse": false });
     groups(&mut destination, &|group| group["failover"] = failover(&["data"]));
     assert_eq!(read(), ["two", "two"]);
     for point in &ours {
