@@ -30,12 +30,12 @@ fn main() -> ExitCode {
     let arguments = match parsed(std::env::args_os()) {
         Ok(arguments) => arguments,
         Err(error) if error.use_stderr() && asks_for_check(std::env::args_os().skip(1)) => {
-            // Whoever does not take what is said gets the exit code.
+            // A monitoring system that ignores the output gets the exit code.
             let _ = writeln!(std::io::stdout(), "UNKNOWN - the arguments are wrong, see standard error");
             let _ = write!(std::io::stderr(), "{error}");
             return ExitCode::from(exit::NOT_KNOWN);
         }
-        Err(error) => named_in_time(error).exit(),
+        Err(error) => with_better_tips(error).exit(),
     };
     let global = arguments.global;
     set_up_log(&global);
@@ -116,13 +116,21 @@ fn with_habits(command: clap::Command) -> clap::Command {
     }
 }
 
-/// Says of `cairn image dump --to FILE VOLUME`, whose volume was taken for another file, what is wrong with it.
-fn named_in_time(mut error: clap::Error) -> clap::Error {
+/// Improves two tips of clap. For `cairn image dump --to FILE VOLUME`, where the volume was taken
+/// for another file, the tip names the right order. For an unknown option, the tip that shows how
+/// to pass it as a value is dropped: no command takes such a value.
+fn with_better_tips(mut error: clap::Error) -> clap::Error {
     use clap::error::{ContextKind, ContextValue};
+    if let Some(ContextValue::StyledStrs(mut tips)) = error.remove(ContextKind::Suggested) {
+        tips.retain(|tip| !tip.to_string().contains("as a value, use"));
+        if !tips.is_empty() {
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+        }
+    }
     let given: Vec<_> = std::env::args_os().skip(1).collect();
     let has = |word: &str| given.iter().any(|argument| argument == word);
     if error.kind() == clap::error::ErrorKind::MissingRequiredArgument && has("dump") && has("--to") {
-        let tip = "what follows --to is taken for files, all of it: name the volume before it, as in `cairn image dump vol0 --to FILE`";
+        let tip = "--to takes all words after it as files: name the volume before it, as in `cairn image dump vol0 --to FILE`";
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     error
