@@ -171,7 +171,7 @@ fn connect(global: &Global) -> Result<Client, Failure> {
             })?;
             Place::Tcp(address.clone(), token.trim().to_owned())
         }
-        Some(Address::Off) => return Err(usage("`off` is no server", "give HOST:PORT or unix:PATH")),
+        Some(Address::Off) => return Err(usage("`off` is not a server", "give HOST:PORT or unix:PATH")),
     };
     Ok(Client::new(place, note_line)?)
 }
@@ -194,6 +194,35 @@ mod tests {
         assert!(matches!(destroyed, Command::Snapshot(Snapshot::Delete { .. })));
         assert!(matches!(command(&["umount", "/mnt"]), Command::Unmount(_)));
         assert!(parsed_of(&["volume", "lst"]).is_err());
+    }
+
+    #[test]
+    fn boolean_option_works_with_a_value_and_without() {
+        use arguments::{Export, Mirror};
+        let read_only = |given: &[&str]| match parsed_of(&[&["export", "set"], given].concat())?.command {
+            Command::Export(Export::Set(asked)) => Ok::<_, clap::Error>(asked.read_only),
+            _ => unreachable!(),
+        };
+        assert_eq!(read_only(&["v/a", "--read-only"]).unwrap(), Some(true));
+        assert_eq!(read_only(&["v/a", "--read-only", "--removable"]).unwrap(), Some(true));
+        assert_eq!(read_only(&["v/a", "--read-only", "true"]).unwrap(), Some(true));
+        assert_eq!(read_only(&["--read-only", "false", "v/a"]).unwrap(), Some(false));
+        assert_eq!(read_only(&["v/a", "--read-only=false"]).unwrap(), Some(false));
+        assert_eq!(read_only(&["v/a", "--removable"]).unwrap(), None);
+        // A name in the place of the value is refused, and not taken for one.
+        assert!(read_only(&["--read-only", "v/a"]).is_err());
+        let spread = |given: &[&str]| match parsed_of(&[&["mirror", "set", "v"], given].concat()) {
+            Ok(Arguments { command: Command::Mirror(Mirror::Set { link, .. }), .. }) => link.spread,
+            _ => unreachable!(),
+        };
+        assert_eq!([spread(&["--spread"]), spread(&["--spread", "off"])], [Some(true), Some(false)]);
+    }
+
+    #[test]
+    fn unknown_option_is_not_explained_as_a_value() {
+        let error = parsed_of(&["volume", "create", "v", "--bytes", "1G"]).map(drop).unwrap_err();
+        let text = with_better_tips(error).to_string();
+        assert!(text.contains("'--bytes'") && !text.contains("as a value"), "{text}");
     }
 
     #[test]

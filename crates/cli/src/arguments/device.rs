@@ -308,7 +308,7 @@ fn reduce(text: &str) -> Result<api::Reduce, String> {
 pub struct Thinning(pub Option<api::Thin>);
 
 fn thin(text: &str) -> Result<Thinning, String> {
-    let wrong = || "it is an age and an interval, such as 1h:1m, or `off`".to_owned();
+    let wrong = || "give an age and an interval, such as 1h:1m, or `off`".to_owned();
     if text == "off" {
         return Ok(Thinning(None));
     }

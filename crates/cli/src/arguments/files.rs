@@ -99,7 +99,7 @@ pub struct SizeLimit(pub u64);
 #[derive(Debug, Clone, Copy)]
 pub struct CountLimit(pub u64);
 
-const NO_LIMIT: &str = "0 is no limit that anything could keep to: `off` lifts a limit";
+const NO_LIMIT: &str = "0 is not a valid limit; `off` removes a limit";
 
 impl FromStr for SizeLimit {
     type Err = String;
