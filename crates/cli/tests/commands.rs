@@ -756,7 +756,7 @@ impl Posed {
         }
         let job = serde_json::json!({
             "id": "j", "kind": kind, "subject": "vol0", "state": "running", "phase": "checking",
-            "done_bytes": 0, "total_bytes": 0, "rate": 0, "elapsed_ms": 1,
+            "done_bytes": 0, "total_bytes": 0, "rate": 0, "elapsed_ms": 1, "notes": [],
         });
         let job = job.to_string();
         let answer = format!(

@@ -379,7 +379,7 @@ fn failover_of_a_group_that_is_not_known_and_not_over_has_none_of_its_volumes_ta
     let path = mirror.data.join("groups.json");
     let mut document: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     document["groups"][0]["failover"] =
-        serde_json::json!({ "snapshot": instant, "at_ms": 1, "done": ["data"] });
+        serde_json::json!({ "snapshot": instant, "at_ms": 1, "done": ["data"], "reverse": false });
     std::fs::write(&path, document.to_string()).unwrap();
     mirror.restart();
     damaged(&mut mirror, "groups.json", |mirror| {

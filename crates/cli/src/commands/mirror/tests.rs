@@ -11,7 +11,7 @@ fn behind(state: &str, check: u8) -> api::Mirror {
         "source_address": "", "source_volume": "", "source_name": "", "continuous": false, "over_rpo": true,
         "image": "daily", "rpo_ms": 30_000, "lag_ms": 60_000, "lag_bytes": 4096, "hold": true, "stall_ms": 0, "paused": false,
         "connections": 1, "compress": "auto", "sent_bytes": 0, "updates": 0, "compared_updates": 0,
-        "mended_here": 0, "mended_there": 0, "locked": 0, "lock_key": false, "mended_locked": 0,
+        "mended_here": 0, "mended_there": 0, "mended_locked": 0, "locked": 0, "lock_key": false,
     });
     serde_json::from_value(described).expect("it is one")
 }
