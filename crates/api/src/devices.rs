@@ -309,7 +309,7 @@ pub struct HistoryStatus {
     pub folding: Option<Folding>,
     /// Background copies that are not over.
     pub reverts: Vec<RevertCopy>,
-    /// How often history was given up because the store was full.
+    /// How often history was discarded because the store was full.
     pub given_up: u64,
     /// Blocks that clients wrote since the device was opened.
     pub written_blocks: u64,
@@ -327,7 +327,7 @@ pub struct HistoryStatus {
     pub identical_versions: u64,
     /// Versions whose checksum failed; they were not served.
     pub damaged: u64,
-    /// Versions that can't be read any more: what needs them fails, everything else goes on. The first of them, in order of blocks.
+    /// Unreadable versions: what needs them fails, everything else goes on. The first of them, in order of blocks.
     pub lost: Vec<LostVersion>,
     /// How many there are.
     pub lost_versions: u64,

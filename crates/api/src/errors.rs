@@ -81,7 +81,7 @@ impl From<std::io::Error> for ErrorBody {
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
             _ => ErrorKind::Failed,
         };
-        ErrorBody::new(kind, error, "put it right and run the command again")
+        ErrorBody::new(kind, error, "correct it and run the command again")
     }
 }
 

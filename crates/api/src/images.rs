@@ -250,15 +250,15 @@ impl ResumeError {
     pub fn next(&self) -> String {
         match self {
             ResumeError::DumpUnfinished { volume, .. } => format!(
-                "go on with `cairn image dump {volume} --resume`, begin another one in its place with --anew, or give it up with \
+                "resume it with `cairn image dump {volume} --resume`, start a new one with --anew, or abandon it with \
                  `cairn image levels {volume} --give-up`"
             ),
             ResumeError::NoUnfinishedDump { volume } => format!(
-                "begin one with `cairn image dump {volume} --to FILE`; one that went through a pipe or to a device can't be gone on with"
+                "start one with `cairn image dump {volume} --to FILE`; a dump into a pipe or a device cannot be resumed"
             ),
             ResumeError::RestoreUnfinished { volume } | ResumeError::RestoreClaimed { volume, .. } => {
                 format!(
-                    "go on with it with `cairn image restore {volume} --resume`, begin another one in its place with --anew, or give it up with \
+                    "resume it with `cairn image restore {volume} --resume`, start again with --anew, or abandon it with \
                  `cairn image restore {volume} --give-up`"
                 )
             }

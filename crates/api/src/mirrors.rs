@@ -216,7 +216,7 @@ impl Follower {
             subject: volume.clone(),
             message: format!("its mirror {name} was not heard of for {} h{kept}", since_ms / 3_600_000),
             next: format!(
-                "look at its server and at the network; one that will not come again is let go with `cairn mirror forget {volume} {name}`, or with all of its server's by `cairn peer revoke`"
+                "check its server and the network; if it is gone for good, forget it with `cairn mirror forget {volume} {name}`, or all mirrors of its server with `cairn peer revoke`"
             ),
         })
     }
@@ -228,7 +228,7 @@ impl Follower {
         let what = match departed.diverged_bytes {
             Some(0) => "nothing was written here since".to_owned(),
             Some(bytes) => format!("diverged: {bytes} bytes were written here since that it does not have"),
-            None => "what was written here since is not known".to_owned(),
+            None => "the amount written here since is unknown".to_owned(),
         };
         let name = &self.volume;
         let which = if of_several { format!(" --mirror {}", self.name) } else { String::new() };
@@ -236,10 +236,10 @@ impl Follower {
         Some(Problem {
             subject: name.clone(),
             message: format!(
-                "its mirror was failed over{place} at generation {generation}: this volume is not mirrored any more; {what}"
+                "its mirror was failed over{place} at generation {generation}: this volume is no longer mirrored; {what}"
             ),
             next: format!(
-                "`cairn mirror resync {name}{which} -n` here says what following the other side gives up; `cairn mirror failback {name}{which}` follows it and takes the role back; \
+                "`cairn mirror resync {name}{which} -n` here shows what following the other side would discard; `cairn mirror failback {name}{which}` follows it and makes this side the source again; \
                  or `cairn mirror resync` on the other side makes that one follow again"
             ),
         })
@@ -358,7 +358,7 @@ pub struct Leftover {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum MirrorState {
-    /// It shows an image, and the lag is as is wanted.
+    /// It shows an image, and the lag is within the limit.
     Mirrored,
     /// The source does not answer.
     Silent,

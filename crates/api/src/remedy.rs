@@ -10,7 +10,7 @@ use cairn_volume::VolumeError;
 use crate::{ErrorBody, ErrorKind};
 
 /// What to do where the system gives no thread.
-pub const NO_THREAD_NEXT: &str = "raise the limit of threads that the server has met (`TasksMax=` of its unit, `ulimit -u` of its user, the `pids` limit of its container), or see to the memory of the machine, and do this again";
+pub const NO_THREAD_NEXT: &str = "raise the thread limit of the server (`TasksMax=` of its unit, `ulimit -u` of its user, the `pids` limit of its container) or free memory, then run the command again";
 
 /// The kind of an error of the operating system.
 pub fn io_kind(error: &std::io::Error) -> ErrorKind {
@@ -41,7 +41,7 @@ pub fn device_next(error: &DeviceError) -> &'static str {
     match error {
         DeviceError::NoSpace { .. } => "free some space under the data directory",
         DeviceError::Corrupt { .. } => {
-            "run `cairn volume check`; restore what it names from a snapshot or a mirror"
+            "run `cairn volume check`; restore the damage that it names from a snapshot or a mirror"
         }
         DeviceError::ReadOnly => "make the device writable",
         _ => "see the kernel's log (dmesg) for the device",
@@ -89,9 +89,9 @@ pub fn volume_next(volume: &str, error: &VolumeError) -> String {
     match error {
         VolumeError::Device(error) => device_next(error).into(),
         VolumeError::Damaged { .. } | VolumeError::Label(_) | VolumeError::MapContradicts { .. } => {
-            format!("run `cairn volume check {volume}`; restore what it names from a snapshot or the mirror")
+            format!("run `cairn volume check {volume}`; restore the damage that it names from a snapshot or the mirror")
         }
-        VolumeError::TooManySegments => "make a mirror anew (`cairn mirror delete`, `cairn mirror create`); of another volume make an image dump (`cairn image dump`), and a new one of that (`cairn image restore`)".into(),
+        VolumeError::TooManySegments => "for a mirror: delete and create it again (`cairn mirror delete`, `cairn mirror create`); for another volume: dump and restore it (`cairn image dump`, `cairn image restore`)".into(),
         VolumeError::NoRoomBelow => {
             format!("free space on the file system of its devices; {volume} takes writes again by itself")
         }
@@ -102,43 +102,43 @@ pub fn volume_next(volume: &str, error: &VolumeError) -> String {
         }
         VolumeError::Size { .. } => "choose a size in that range".into(),
         VolumeError::DeviceTooSmall { .. } => "name larger or more devices, or choose a smaller size".into(),
-        VolumeError::NoSuchFile(_) => format!("see what there is with `cairn lun list {volume}`"),
+        VolumeError::NoSuchFile(_) => format!("list what exists with `cairn lun list {volume}`"),
         VolumeError::NoSuchSnapshot(_) | VolumeError::NameTaken => {
             format!("see the snapshots with `cairn snapshot list {volume}`")
         }
         VolumeError::Cloned(_) => {
             format!(
-                "`cairn clone list` shows the clones: `cairn clone delete` deletes one; `cairn image levels {volume}` shows an unfinished dump: go on with it \
-                 (`cairn image dump {volume} --resume`) or give it up (`cairn image levels {volume} --give-up`)"
+                "delete the clone (`cairn clone list`, `cairn clone delete`); for an unfinished dump (`cairn image levels {volume}`), resume it \
+                 (`cairn image dump {volume} --resume`) or abandon it (`cairn image levels {volume} --give-up`)"
             )
         }
         VolumeError::Held(_) => {
-            "a mirror needs it as the base of its next update (update that mirror first, or revoke the peer), or it is the base of \
+            "a mirror needs it as the base of its next update: update that mirror first, or revoke the peer; or it is the base of \
              image dumps (`cairn image levels VOLUME --forget LEVEL`)"
                 .replace("VOLUME", volume)
         }
         VolumeError::TransferInProgress => {
             "wait until the transfer is over; `cairn mirror status` shows it".into()
         }
-        VolumeError::OtherHead => "run the command again: it is made with what there is now".into(),
+        VolumeError::OtherHead => "run the command again; it then uses the present state".into(),
         VolumeError::Contradicts(_) => format!(
-            "the source may be in other hands: `cairn mirror pause {volume}`, and look for who has its keys; what is here stays as it is and is served. Once the source can be trusted again, make a new mirror of it beside this one with `cairn mirror create --as NAME`; without it, `cairn mirror failover {volume}` goes on with what is here"
+            "an attacker may control the source: run `cairn mirror pause {volume}` and check the source and its keys; the data here is unchanged and still served. When the source is trusted again, make a second mirror of it with `cairn mirror create --as NAME`; otherwise, `cairn mirror failover {volume}` makes this copy writable"
         ),
         VolumeError::Refused(_) => "update the mirror again; if it stays, make a new one".into(),
         VolumeError::Latched(reason) => match volume_kind(reason) {
-            ErrorKind::NoSpace => "make room on the file system of its device, then restart the server".into(),
-            _ => "mend the device, then restart the server".into(),
+            ErrorKind::NoSpace => "free space on the file system of its device, then restart the server".into(),
+            _ => "repair the device, then restart the server".into(),
         },
         VolumeError::InodesLost(_) => format!(
-            "a mirror that has them gives them back by itself (`cairn mirror status` says whether one answers), and the volume takes changes at once; else fail over to a mirror, go on \
+            "a mirror that has them restores them by itself (`cairn mirror status` shows whether one answers), and the volume then takes changes; otherwise fail over to a mirror, continue \
              from a snapshot (`cairn snapshot list {volume}`, then `cairn clone create {volume}@SNAPSHOT NEW`), or restore an image dump"
         ),
         VolumeError::LogDamaged { .. } => format!(
             "fail over to the mirror, or restore the device; `cairn volume log {volume} --discard-lost` opens at the last \
-             consistency point, without what was flushed since"
+             consistency point, without the writes flushed since"
         ),
         VolumeError::OlderThanLog { .. } => format!(
-            "put the devices of the volume back as they were when the log was last in use; to go on from the backup, `cairn volume log {volume} --discard-lost` opens at its consistency point, without the log (-n says first what that is)"
+            "restore the devices of the volume to their state of when the log was last in use; to use the backup instead, `cairn volume log {volume} --discard-lost` opens it at its consistency point, without the log (-n shows that point)"
         ),
         VolumeError::LogMissing { .. } | VolumeError::LogOther { .. } | VolumeError::NotALog { .. } => {
             log_next(volume)
@@ -148,7 +148,7 @@ pub fn volume_next(volume: &str, error: &VolumeError) -> String {
             "name another device, or clear this one if its volume is gone (`blkdiscard`, or zeroes in its first 128 KiB)"
                 .into()
         }
-        VolumeError::LogTooSmall { .. } => "name a larger device: 2 MiB do, 64 MiB are used at most".into(),
+        VolumeError::LogTooSmall { .. } => "name a larger device: at least 2 MiB; at most 64 MiB are used".into(),
         VolumeError::NotAVolume { .. } => "check that these are the right devices".into(),
         VolumeError::NotEmpty => "name another device, or delete the volume that is on it".into(),
         VolumeError::InvalidName => "choose another name".into(),
@@ -161,7 +161,7 @@ pub fn volume_next(volume: &str, error: &VolumeError) -> String {
 pub fn log_next(volume: &str) -> String {
     format!(
         "bring the log device back, and the volume is opened within seconds; if it is lost for good, `cairn volume log {volume} \
-         --discard-lost` opens at the last consistency point, without what was flushed since"
+         --discard-lost` opens at the last consistency point, without the writes flushed since"
     )
 }
 
@@ -201,38 +201,40 @@ pub fn dump_next(error: &DumpError) -> &'static str {
     match error {
         DumpError::Head { .. } => "check that this is a file that `cairn image dump` wrote",
         DumpError::Cut { .. } | DumpError::GivenUp { .. } => {
-            "where it was made, go on with it (`cairn image dump VOLUME --resume`) or make it again; what is there of it can be restored with --accept-damage if it was cut off, not given up"
+            "on its server, resume it (`cairn image dump VOLUME --resume`) or make it again; a truncated dump can be restored in part with --accept-damage, an abandoned one cannot"
         }
         DumpError::Damaged { .. } | DumpError::TableLost { .. } => {
-            "see what is lost with `cairn image verify`, and restore the rest with --accept-damage; or use another copy of the file"
+            "list the damage with `cairn image verify`, and restore the rest with --accept-damage; or use another copy of the file"
         }
         DumpError::MissingPart { .. } => "name all files of the dump",
         DumpError::MissingBase { .. } => {
-            "name all dumps that it builds on as well; `cairn image ls` says what each file was made against"
+            "name all dumps that it builds on, too; `cairn image ls` shows the base of each file"
         }
         DumpError::DoublePart { .. }
         | DumpError::OtherVolume { .. }
         | DumpError::Contradiction { .. }
         | DumpError::TwoFull { .. } => {
-            "name only files that belong together; `cairn image ls` says what each is"
+            "name only files that belong together; `cairn image ls` describes each"
         }
         DumpError::TwoCopies { .. } => {
-            "name only the dumps of the copy that you want, with that of everything; `cairn image ls` says what each is"
+            "name only the dumps of one copy, with the full dump; `cairn image ls` describes each"
         }
         DumpError::OtherFile { .. } => {
-            "name the files of the dump in the order of its parts with --to; a file that is emptied (`truncate -s 0`) is written anew"
+            "name the files of the dump in the order of its parts with --to; an empty file (`truncate -s 0`) is written again"
         }
-        DumpError::Changed { .. } => "name the file that it was, or a copy of that",
-        DumpError::OtherBegin { .. } => "begin another dump in its place with `cairn image dump --anew`",
+        DumpError::Changed { .. } => "name the original file, or a copy of it",
+        DumpError::OtherBegin { .. } => "start a new dump with `cairn image dump --anew`",
         DumpError::NamedTooEarly { .. } => {
-            "somebody has changed it since it got its name: rename it to FILE.partial, and go on once more"
+            "another program changed it since it got its name: rename it to FILE.partial, and resume again"
         }
-        DumpError::Read { .. } => "check the file and its rights",
+        DumpError::Read { .. } => "check the file and its permissions",
         DumpError::Stream(StreamError::NoThread(_)) => NO_THREAD_NEXT,
-        DumpError::Stream(StreamError::Cancelled) => "run it again when you are sure; nothing is left of it",
+        DumpError::Stream(StreamError::Cancelled) => "run it again if needed; nothing was kept",
         DumpError::Stream(StreamError::BaseMissing { .. }) => "name a base that is older than what is dumped",
-        DumpError::Stream(StreamError::TooSmall { .. }) => "give a larger --size, or none",
-        DumpError::Stream(StreamError::Io(_)) => "make room or mend where it goes to, and run it again",
+        DumpError::Stream(StreamError::TooSmall { .. }) => "give a larger --size, or leave it out",
+        DumpError::Stream(StreamError::Io(_)) => {
+            "free space on the destination or repair it, then run the command again"
+        }
         DumpError::Stream(_) => "run `cairn volume check` where it was dumped",
     }
 }

@@ -13,7 +13,7 @@ pub enum WriteError {
     #[error("what is to be dumped has no root directory")]
     NoRoot,
     /// No path leads to what was asked for.
-    #[error("there is no such path in what is to be dumped: {}", .0.escape_ascii())]
+    #[error("no such path in the data to dump: {}", .0.escape_ascii())]
     NoSuchPath(Vec<u8>),
     /// The caller asked to end it.
     #[error("the dump was ended before it was whole")]
@@ -30,7 +30,7 @@ pub enum ReadError {
     #[error("what was read can't be written: {0}")]
     Output(#[source] std::io::Error),
     /// No label where one must be.
-    #[error("this is no BSD dump: its first 1,024 bytes are no label of one")]
+    #[error("not a BSD dump: the first 1,024 bytes are not a label")]
     NotADump,
     /// `dump -z`, `-j` or `-y`.
     #[error(

@@ -179,7 +179,7 @@ fn interrupted(
             "release" => "see how it is with `cairn status`".to_owned(),
             _ => format!("see how it is with `cairn status`; `cairn mirror abort {subject}` ends it"),
         };
-        let what = format!("{kind} of {subject} goes on, on the server");
+        let what = format!("{kind} of {subject} continues on the server");
         return Err(Failure::new(ErrorKind::Interrupted, what, next));
     }
     let asked: Option<api::Job> = client.delete_unless(&format!("/v1/jobs/{}", job.id), interrupt)?;
@@ -200,7 +200,7 @@ fn interrupted(
         // It waits for a disk, or for the other side, and looks at nothing meanwhile.
         api::JobState::Running => {
             let what = format!(
-                "{kind} of {subject} was told to end and has not yet: it goes on, on the server, until it does"
+                "{kind} of {subject} was cancelled and has not stopped yet: it continues on the server until then"
             );
             let next = "see how it is with `cairn status`, and run it again later";
             return Err(Failure::new(ErrorKind::Interrupted, what, next));

@@ -341,9 +341,7 @@ fn wait(job: &api::Job, destination: &Child, bar: &ProgressBar) -> Result<api::M
     match (job.error, job.outcome) {
         (None, Some(api::JobOutcome::Mirror(mirror))) => Ok(*mirror),
         (Some(error), _) => Err(error.into()),
-        _ => {
-            Err(Failure::new(ErrorKind::Failed, "the transfer brought nothing", "see the destination's log"))
-        }
+        _ => Err(Failure::new(ErrorKind::Failed, "the transfer sent nothing", "see the destination's log")),
     }
 }
 

@@ -129,6 +129,11 @@ fn page_of_the_configuration_has_every_option_of_a_server() {
     }
 }
 
+/// The paragraphs of a help text on one line: the first one has no full stop of its own.
+fn sentences(help: &str) -> String {
+    help.split("\n\n").map(str::trim).collect::<Vec<_>>().join(". ")
+}
+
 /// A line of a table for an argument: how it is written, and its help.
 fn row(argument: &Arg) -> String {
     let mut spelled = match (argument.get_short(), argument.get_long()) {
@@ -142,7 +147,8 @@ fn row(argument: &Arg) -> String {
         let names: Vec<_> = names.iter().map(|name| format!("<{name}>")).collect();
         spelled = format!("{spelled} {}", names.join(" ")).trim().to_owned();
     }
-    let mut help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+    let words = argument.get_long_help().or(argument.get_help()).map(ToString::to_string);
+    let mut help = words.map(|words| sentences(&words)).unwrap_or_default();
     let choices = argument.get_possible_values();
     let choices = choices.iter().filter(|value| !value.is_hide_set());
     let choices: Vec<_> = choices.map(|value| format!("`{}`", value.get_name())).collect();
@@ -168,8 +174,8 @@ fn table(text: &mut String, arguments: &[&Arg]) {
 
 /// A section for `command` and one for each below it.
 fn sections(text: &mut String, command: &mut Command, path: &str) {
-    let about = command.get_about().map(ToString::to_string).unwrap_or_default();
-    writeln!(text, "## {path}\n\n{}\n", about.replace('<', "&lt;")).unwrap();
+    let about = command.get_long_about().or(command.get_about()).map(ToString::to_string);
+    writeln!(text, "## {path}\n\n{}\n", about.unwrap_or_default().replace('<', "&lt;")).unwrap();
     let usage = command.render_usage().to_string();
     let usage: Vec<_> = usage.trim_start_matches("Usage:").lines().map(str::trim).collect();
     writeln!(text, "```text\n{}\n```\n", usage.join("\n")).unwrap();

@@ -43,7 +43,7 @@ fn parse_in(text: &str, now_ns: u64, zone: &TimeZone) -> Result<Moment, Failure>
     let wrong = || {
         Failure::new(
             ErrorKind::Usage,
-            format!("`{text}` is no instant"),
+            format!("`{text}` is not an instant"),
             "write it as '2026-11-20 14:03:07' (local time), '2026-11-20 14:03:07Z' (UTC), '2026-11-20T14:03:07+01:00', 14:03 (the last one), 'yesterday 14:03', -5m or now; a mark is named with --mark",
         )
     };

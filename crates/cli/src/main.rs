@@ -30,12 +30,12 @@ fn main() -> ExitCode {
     let arguments = match parsed(std::env::args_os()) {
         Ok(arguments) => arguments,
         Err(error) if error.use_stderr() && asks_for_check(std::env::args_os().skip(1)) => {
-            // Whoever does not take what is said gets the exit code.
+            // A monitoring system that ignores the output gets the exit code.
             let _ = writeln!(std::io::stdout(), "UNKNOWN - the arguments are wrong, see standard error");
             let _ = write!(std::io::stderr(), "{error}");
             return ExitCode::from(exit::NOT_KNOWN);
         }
-        Err(error) => named_in_time(error).exit(),
+        Err(error) => with_better_tips(error).exit(),
     };
     let global = arguments.global;
     set_up_log(&global);
@@ -116,13 +116,21 @@ fn with_habits(command: clap::Command) -> clap::Command {
     }
 }
 
-/// Says of `cairn image dump --to FILE VOLUME`, whose volume was taken for another file, what is wrong with it.
-fn named_in_time(mut error: clap::Error) -> clap::Error {
+/// Improves two tips of clap. For `cairn image dump --to FILE VOLUME`, where the volume was taken
+/// for another file, the tip names the right order. For an unknown option, the tip that shows how
+/// to pass it as a value is dropped: no command takes such a value.
+fn with_better_tips(mut error: clap::Error) -> clap::Error {
     use clap::error::{ContextKind, ContextValue};
+    if let Some(ContextValue::StyledStrs(mut tips)) = error.remove(ContextKind::Suggested) {
+        tips.retain(|tip| !tip.to_string().contains("as a value, use"));
+        if !tips.is_empty() {
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+        }
+    }
     let given: Vec<_> = std::env::args_os().skip(1).collect();
     let has = |word: &str| given.iter().any(|argument| argument == word);
     if error.kind() == clap::error::ErrorKind::MissingRequiredArgument && has("dump") && has("--to") {
-        let tip = "what follows --to is taken for files, all of it: name the volume before it, as in `cairn image dump vol0 --to FILE`";
+        let tip = "--to takes all words after it as files: name the volume before it, as in `cairn image dump vol0 --to FILE`";
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     error
@@ -163,7 +171,7 @@ fn connect(global: &Global) -> Result<Client, Failure> {
             })?;
             Place::Tcp(address.clone(), token.trim().to_owned())
         }
-        Some(Address::Off) => return Err(usage("`off` is no server", "give HOST:PORT or unix:PATH")),
+        Some(Address::Off) => return Err(usage("`off` is not a server", "give HOST:PORT or unix:PATH")),
     };
     Ok(Client::new(place, note_line)?)
 }
@@ -186,6 +194,35 @@ mod tests {
         assert!(matches!(destroyed, Command::Snapshot(Snapshot::Delete { .. })));
         assert!(matches!(command(&["umount", "/mnt"]), Command::Unmount(_)));
         assert!(parsed_of(&["volume", "lst"]).is_err());
+    }
+
+    #[test]
+    fn boolean_option_works_with_a_value_and_without() {
+        use arguments::{Export, Mirror};
+        let read_only = |given: &[&str]| match parsed_of(&[&["export", "set"], given].concat())?.command {
+            Command::Export(Export::Set(asked)) => Ok::<_, clap::Error>(asked.read_only),
+            _ => unreachable!(),
+        };
+        assert_eq!(read_only(&["v/a", "--read-only"]).unwrap(), Some(true));
+        assert_eq!(read_only(&["v/a", "--read-only", "--removable"]).unwrap(), Some(true));
+        assert_eq!(read_only(&["v/a", "--read-only", "true"]).unwrap(), Some(true));
+        assert_eq!(read_only(&["--read-only", "false", "v/a"]).unwrap(), Some(false));
+        assert_eq!(read_only(&["v/a", "--read-only=false"]).unwrap(), Some(false));
+        assert_eq!(read_only(&["v/a", "--removable"]).unwrap(), None);
+        // A name in the place of the value is refused, and not taken for one.
+        assert!(read_only(&["--read-only", "v/a"]).is_err());
+        let spread = |given: &[&str]| match parsed_of(&[&["mirror", "set", "v"], given].concat()) {
+            Ok(Arguments { command: Command::Mirror(Mirror::Set { link, .. }), .. }) => link.spread,
+            _ => unreachable!(),
+        };
+        assert_eq!([spread(&["--spread"]), spread(&["--spread", "off"])], [Some(true), Some(false)]);
+    }
+
+    #[test]
+    fn unknown_option_is_not_explained_as_a_value() {
+        let error = parsed_of(&["volume", "create", "v", "--bytes", "1G"]).map(drop).unwrap_err();
+        let text = with_better_tips(error).to_string();
+        assert!(text.contains("'--bytes'") && !text.contains("as a value"), "{text}");
     }
 
     #[test]

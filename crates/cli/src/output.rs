@@ -54,11 +54,11 @@ impl Output {
         if self.json || !std::io::stdin().is_terminal() {
             return Err(Failure::new(
                 ErrorKind::Usage,
-                format!("{what}: this needs a yes, and there is no terminal to ask on"),
-                "run it again with --yes; most commands that ask have --dry-run (-n), which says what would happen",
+                format!("{what}; not done, because there is no terminal to ask for confirmation"),
+                "run it again with --yes; most of these commands have --dry-run (-n), which shows the effect",
             ));
         }
-        eprint!("{what}. Type yes to go on: ");
+        eprint!("{what}. Type yes to continue: ");
         let mut answer = String::new();
         std::io::stdin().read_line(&mut answer)?;
         if answer.trim() == "yes" {
@@ -145,7 +145,7 @@ pub fn unwritten(error: std::io::Error) -> Option<Failure> {
     }
     let Failure { body, code } = Failure::from(error);
     let message = format!("the output can't be written: {}", body.message);
-    let next = "make room where it goes to, or send it somewhere else, and run it again; what it was to change may be changed already".to_owned();
+    let next = "free space on the destination of the output, or redirect it, and run the command again; it may have made its changes already".to_owned();
     Some(Failure { body: ErrorBody { message, next, ..body }, code })
 }
 

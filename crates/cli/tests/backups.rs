@@ -52,7 +52,7 @@ fn mirror_of_a_source_from_a_backup_keeps_what_it_alone_has_and_its_owner_says_w
     write(&source, 2 << 20, 9, 32 << 10);
     for _ in 0..3 {
         let message = destination.bad(13, "diverged", &["mirror", "update", "vol0"]);
-        assert!(message.contains("set back"), "{message}");
+        assert!(message.contains("restore from an older copy"), "{message}");
         assert_eq!(content(&destination), newest, "the newest that there is stays");
     }
     assert_eq!(status(&destination)["state"], "diverged");
@@ -212,7 +212,7 @@ fn two_sides_that_follow_each_other_say_so_and_the_remedy_ends_it() {
     put_back(&mut destination);
     wait_until("it is told", || status(&source)["state"] == "diverged");
     let shown = status(&source);
-    assert!(shown["reason"].as_str().unwrap().contains("nobody takes writes"), "{shown}");
+    assert!(shown["reason"].as_str().unwrap().contains("neither takes writes"), "{shown}");
     assert!(shown["remedy"].as_str().unwrap().contains("`cairn mirror failover vol0`"), "{shown}");
     source.good(&["mirror", "failover", "vol0", "--yes"]);
     destination.good(&["mirror", "update", "vol0", "--compare"]);

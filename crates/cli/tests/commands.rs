@@ -818,7 +818,7 @@ fn work_that_goes_on_after_a_second_ctrl_c_is_not_said_to_have_ended() {
     }
     let (code, said) = posed.ended();
     assert_eq!((is_told, code), (true, Some(130)), "{said}");
-    assert!(said.contains("has not yet: it goes on, on the server"), "{said}");
+    assert!(said.contains("was cancelled and has not stopped yet"), "{said}");
 }
 
 /// Of one that is paused nothing is brought: there is no update that could be ended.

@@ -229,8 +229,8 @@ fn what_cannot_be_adopted_or_reached_is_refused_by_name_and_leaves_nothing_behin
         server.bad(code, kind, &[&base, &named[..], more].concat())
     };
     refuse(10, "not-found", "1s", &path(dir.path(), "missing"), &history, &[]);
-    assert!(refuse(2, "usage", "1s", &image, &image, &[]).contains("not the origin"));
-    assert!(refuse(2, "usage", "sometimes", &image, &history, &[]).contains("every-write"));
+    assert!(refuse(2, "usage", "1s", &image, &image, &[]).contains("are the same file"));
+    assert!(refuse(2, "usage", "sometimes", &image, &history, &[]).contains("invalid granularity"));
     assert!(refuse(2, "usage", "1s", &image, &history, &["--block", "5000"]).contains("power of two"));
     assert!(
         refuse(2, "usage", "1s", &image, &history, &["--window", "1h", "--floor", "2h"]).contains("floor")
@@ -431,7 +431,7 @@ fn retention_is_told_on_the_command_line_and_survives_a_restart() {
     server.bad(2, "usage", &["history", "window", "disk0", "--thin", "1s:1m", "--yes"]);
     let shorter = ["history", "window", "disk0", "--window", "2d", "--floor", "1h", "--floor-policy", "wait"];
     let said = server.bad(2, "usage", &shorter);
-    assert!(said.contains("gives up") && status(&server)["window"] == window, "{said}");
+    assert!(said.contains("this discards") && status(&server)["window"] == window, "{said}");
     server.good(&[&shorter[..], &["--yes"]].concat());
     server.good(&["history", "window", "disk0", "--window", "9d", "--floor", "1h", "--floor-policy", "wait"]);
     assert_eq!(status(&server)["window"]["floor_policy"], "wait");
@@ -480,7 +480,7 @@ fn history_that_is_described_and_has_no_place_is_refused() {
     ] {
         let said =
             server.bad(2, "usage", &[&["device", "adopt", "disk0", "--origin", &image], described].concat());
-        assert!(said.contains("--history PATH"), "{said}");
+        assert!(said.contains("need a history"), "{said}");
     }
     assert!(server.json(&["device", "list"]).as_array().unwrap().is_empty(), "nothing was adopted");
     server.good(&["device", "adopt", "disk0", "--origin", &image]);
@@ -666,7 +666,7 @@ fn device_whose_history_is_lost_is_released_without_it_and_its_origin_is_a_plain
     server.good(&["device", "release", "disk0", "--without-history", "--yes"]);
     let content = std::fs::read(&image).unwrap();
     assert!(content[3 * BLOCK as usize..4 * BLOCK as usize].iter().all(|byte| *byte == 7));
-    assert!(!server.data.join("devices/disk0@try.store").exists(), "what was written to a clone goes");
+    assert!(!server.data.join("devices/disk0@try.store").exists(), "the writes to a clone are lost");
     // That it was not lost after all is found.
     std::fs::rename(&aside, &histories[1]).unwrap();
     server.good(&["device", "release", "disk1", "--without-history", "--yes"]);

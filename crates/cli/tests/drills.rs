@@ -161,7 +161,7 @@ fn nothing_that_lasts_is_made_of_the_clone_of_a_drill() {
     for _ in 0..2 {
         let made = mirror.json(&["mirror", "drill", "v", "--probe", &probe]);
         let said = made["said"].as_str().unwrap();
-        assert_eq!(said.matches("it is the clone of a drill").count(), 2, "{said}");
+        assert_eq!(said.matches("is the temporary clone of a drill").count(), 2, "{said}");
         assert_eq!(volumes(&mirror), ["v"], "{said}");
     }
     assert_eq!(mirror.json(&["device", "list"]), serde_json::json!([]));
@@ -218,7 +218,7 @@ fn drills_of_a_mirror_that_was_deleted_are_none_of_another_one_that_gets_its_nam
     mirror.good(&["mirror", "create", "v", &token]);
     assert_eq!(mirror.json(&["status"])["drills"], serde_json::json!([]), "nobody asked for any");
     let refused = mirror.bad(2, "usage", &["mirror", "drill", "v"]);
-    assert!(refused.contains("the first drill of a mirror needs --probe"), "{refused}");
+    assert!(refused.contains("the first drill of a mirror needs a probe"), "{refused}");
     assert!(!ran.exists(), "a command that was meant for another one");
 }
 

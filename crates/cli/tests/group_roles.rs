@@ -368,7 +368,7 @@ fn change_of_roles_that_is_interrupted_names_what_there_is_to_look_at() {
     assert!(Command::new("kill").args(["-INT", &change.id().to_string()]).status().unwrap().success());
     says.read_to_string(&mut told).unwrap();
     assert!(!change.wait().unwrap().success());
-    assert!(told.contains("group reverse of bank goes on, on the server"), "{told}");
+    assert!(told.contains("group reverse of bank continues on the server"), "{told}");
     assert!(told.contains("`cairn group show bank`") && !told.contains("mirror abort"), "{told}");
     destination.good(&["group", "show", "bank"]);
 }

@@ -180,7 +180,7 @@ fn dump_against_a_younger_snapshot_is_refused_and_leaves_nothing() {
     {
         for way in [&[][..], &["-n"], &["--to", &file]] {
             let said = server.bad(2, "usage", &[&["image", "dump", target][..], more, way].concat());
-            assert!(said.contains("older snapshot than the one that is dumped"), "{said}");
+            assert!(said.contains("not older than the dumped snapshot"), "{said}");
         }
     }
     // Nothing is to be gone on with, and nothing is held for it.

@@ -292,7 +292,7 @@ fn lun_of_a_mirror_is_open_to_nobody_who_is_kept_out_at_its_source_also_after_a_
     source.kill();
     let failed_over = mirror.good(&["mirror", "failover", "v", "--yes"]);
     assert!(
-        failed_over.contains("access: v/proven: nobody over iSCSI until a secret is set"),
+        failed_over.contains("access: v/proven: no access over iSCSI until a secret is set"),
         "{failed_over}"
     );
     assert!(failed_over.contains("access: v/named:") && !failed_over.contains("v/open:"), "{failed_over}");
@@ -325,7 +325,7 @@ fn mirror_shows_no_first_image_while_its_source_cannot_say_who_may_see_it() {
     source.restart();
     let token = source.invite();
     let said = mirror.bad(1, "failed", &["mirror", "create", "v", &token]);
-    assert!(said.contains("can't say who may use the LUNs of `v`"), "{said}");
+    assert!(said.contains("cannot read the access settings of the LUNs of `v`"), "{said}");
     assert_eq!(refusal(&mirror, "named"), Some(0x0203), "there is no such target yet");
     source.kill();
     std::fs::write(&exports, kept).unwrap();

@@ -406,7 +406,7 @@ fn stalled_transfers_are_seen_ended_aborted_and_paused() {
     destination.bad(30, "peer-unreachable", &["mirror", "update", "vol0"]);
     let failing = destination.json(&["mirror", "status", "vol0"]);
     assert_eq!(failing["state"], "failing");
-    assert!(failing["reason"].as_str().unwrap().contains("given up"), "{failing}");
+    assert!(failing["reason"].as_str().unwrap().contains("the transfer was aborted"), "{failing}");
     assert!(failing["remedy"].as_str().unwrap().contains("cairn mirror"), "{failing}");
     destination.good(&["mirror", "set", "vol0", "--every", "100ms", "--rpo", "1h"]);
     destination.good(&["mirror", "pause", "vol0"]);
@@ -715,7 +715,7 @@ fn source_of_a_mirror_that_is_deleted_is_told_when_it_can_be_reached() {
     source.kill();
     let said = destination.good(&["mirror", "delete", "vol0", "--yes"]);
     let forget = format!("cairn mirror forget vol0 {name}");
-    assert!(said.contains(&forget) && said.contains("was not told"), "{said}");
+    assert!(said.contains(&forget) && said.contains("was not notified"), "{said}");
     source.restart();
     assert_eq!(source.json(&["status"])["followers"][0]["name"], name.as_str());
     source.good(&["mirror", "forget", "vol0", &name, "--yes"]);

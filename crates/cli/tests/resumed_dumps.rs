@@ -368,7 +368,7 @@ fn dump_of_a_mirror_goes_on_until_an_update_takes_its_image_away() {
         mirror.good(&["mirror", "update", "v"]);
     }
     let said = mirror.bad(13, "diverged", &["image", "dump", "v", "--resume"]);
-    assert!(said.contains("not there any more"), "{said}");
+    assert!(said.contains("no longer exists"), "{said}");
     mirror.good(&["image", "dump", "v", "--anew", "--to", &second]);
     source.good(&["image", "restore", "one", &first]);
     source.good(&["image", "restore", "two", &second]);

@@ -220,7 +220,7 @@ fn restore_from_a_damaged_file_goes_on_with_a_sound_one_and_not_with_another_dum
     server.bad(27, "damaged", &resume(&[]));
 
     let said = server.bad(2, "usage", &resume(&[&other]));
-    assert!(said.contains("not of these dumps"), "{said}");
+    assert!(said.contains("these are not the dumps"), "{said}");
     // The device is not there, is another one or was emptied, was cut off: what there is stays for the right one.
     std::fs::rename(&device, &kept).unwrap();
     server.bad(10, "not-found", &resume(&[&sound]));
@@ -270,7 +270,7 @@ fn unfinished_restore_is_given_up_or_replaced() {
     feed.write_all(&whole[..(6 * MIB) as usize]).unwrap();
     drop(feed);
     let said = refused(&restore.wait_with_output().unwrap(), 27, "damaged", &["a pipe that ends"]);
-    assert!(said.contains("cut off") && said.contains("stays"), "{said}");
+    assert!(said.contains("cut off") && said.contains("is kept"), "{said}");
     server.bad(11, "busy", &["image", "restore", "w", &file, "--device", &device]);
     assert_eq!(server.run(&["image", "restore", "w", &file, "--resume", "--anew"]).status.code(), Some(2));
     // Something that is no dump does not take its place.

@@ -594,7 +594,7 @@ fn mirror_whose_source_has_no_room_in_its_history_says_so_within_seconds_and_goe
         shown["remedy"]
             .as_str()
             .unwrap()
-            .contains("on the source: let old history go with `cairn history window")
+            .contains("on the source: allow old history to be discarded with `cairn history window")
     );
     // Neither does it take the role of that, nor is it forgotten: both would wait there with what all mirrors need.
     destination.bad(24, "no-space", &["mirror", "reverse", "vol0", "--yes"]);

@@ -561,7 +561,7 @@ fn old_source_follows_no_address_that_its_owner_has_not_named() {
     destination.good(&["mirror", "reverse", "vol0", "--yes"]);
     write(&destination, 0, 2, 4096);
     let problems = source.json(&["status"])["problems"].to_string();
-    assert!(problems.contains("127.9.9.9:7420") && problems.contains("never seen it there"), "{problems}");
+    assert!(problems.contains("127.9.9.9:7420") && problems.contains("never seen it"), "{problems}");
     let advice = source.advice(12, &["mirror", "update", "vol0"]);
     assert!(advice.contains("cairn mirror resync vol0 --from 127.9.9.9:7420"), "{advice}");
     // Its owner says where it is, and it follows from then on.

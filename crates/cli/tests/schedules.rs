@@ -119,12 +119,12 @@ fn what_is_no_schedule_is_refused_with_the_next_step() {
     let server = Running::start(dir.path(), "a");
     server.good(&["volume", "create", "vol0", "--size", "64M"]);
     let cases: [(&[&str], &str); 8] = [
-        (&["x", "--cron", "0 0 30 2 *"], "there is a day on which it is due"),
-        (&["image", "--every", "1h"], "come and go with mirrors, dumps and groups"),
-        (&["group.bank", "--every", "1h"], "come and go with mirrors, dumps and groups"),
-        (&["x", "--cron", "never"], "no cron expression"),
-        (&["x", "--every", "10ms"], "one second"),
-        (&["mirror.x", "--every", "1h"], "does not begin with `mirror`"),
+        (&["x", "--cron", "0 0 30 2 *"], "matches no day"),
+        (&["image", "--every", "1h"], "which are reserved"),
+        (&["group.bank", "--every", "1h"], "which are reserved"),
+        (&["x", "--cron", "never"], "not a cron expression"),
+        (&["x", "--every", "10ms"], "shorter than 1 s"),
+        (&["mirror.x", "--every", "1h"], "which are reserved"),
         (&["x", "--every", "1h", "--zone", "Mars/Olympus"], "Europe/Berlin"),
         (&["../x", "--every", "1h"], ""),
     ];
@@ -136,7 +136,7 @@ fn what_is_no_schedule_is_refused_with_the_next_step() {
     }
     let never = ["snapshot", "schedule", "simulate", "--cron", "0 0 31 2 *"];
     let never = server.bad(2, "usage", &[&never[..], &["--for", "30d"]].concat());
-    assert!(never.contains("there is a day on which it is due"), "{never}");
+    assert!(never.contains("matches no day"), "{never}");
     let arguments = ["snapshot", "schedule", "set", "vol0", "x", "--every", "1h", "--dry-run"];
     assert_eq!(server.json(&arguments)["label"], "x");
     assert_eq!(

@@ -304,7 +304,7 @@ fn volume_whose_inodes_have_rotted_gets_them_from_its_mirror_and_takes_changes_a
         problems.contains("takes no changes until the inodes of files 0 to 31 can be read"),
         "{problems}"
     );
-    assert!(problems.contains("a mirror that has them gives them back by itself"), "{problems}");
+    assert!(problems.contains("a mirror that has them restores them by itself"), "{problems}");
     source.bad(25, "read-only", &["snapshot", "create", "vol0@none"]);
     destination.restart();
     // The mirror looks after its source within seconds, and with an update, which may come too early itself.

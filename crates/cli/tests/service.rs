@@ -249,7 +249,7 @@ fn configuration_is_checked_as_a_whole_and_later_files_win() {
     std::fs::write(folder.join("60.toml"), "\ncahce = \"1G\"\nmirror_patience = 30\n").unwrap();
     let bad = check(&[]);
     let said = String::from_utf8(bad.stdout).unwrap();
-    assert!(said.contains("60.toml:2: `cahce` is no setting\n  probably meant: cache = \"1G\""), "{said}");
+    assert!(said.contains("60.toml:2: `cahce` is not a setting\n  probably meant: cache = \"1G\""), "{said}");
     assert!(said.contains("60.toml:3: ") && said.contains("mirror_patience = \"30s\""), "{said}");
     running::refused(&check(&["--json"]), 2, "usage", &["config", "check"]);
     let refused = cairn().args(["serve", "--config", &file, "--json"]).output().unwrap();

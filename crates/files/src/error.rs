@@ -9,7 +9,7 @@ pub enum FilesError {
     #[error(transparent)]
     Volume(#[from] VolumeError),
     /// No LUN of that name.
-    #[error("there is no such LUN; `cairn lun list` shows those that exist")]
+    #[error("no such LUN; `cairn lun list` shows the LUNs")]
     NoSuchLun,
     /// One of that name exists.
     #[error("a LUN of that name exists; choose another name or delete it first")]

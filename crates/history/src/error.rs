@@ -94,9 +94,7 @@ pub enum HistoryError {
     #[error("that instant lies before the history began")]
     BeforeBeginning,
     /// When that was is not known.
-    #[error(
-        "how long ago that was is not known: the clock was set, and the history was not open all the time"
-    )]
+    #[error("cannot tell how long ago that was: the clock was set while the history was closed")]
     AgeUnknown,
     /// Nothing of that time is kept.
     #[error("no instant near that moment is kept: the clock was put back, and until it shows a later time than before, in {} s, only marks are kept", .by.as_secs_f64().ceil())]
@@ -114,7 +112,7 @@ pub enum HistoryError {
     #[error("that instant lies in the future")]
     InFuture,
     /// No mark of that name.
-    #[error("there is no mark of that name")]
+    #[error("no mark has that name")]
     NoSuchMark,
     /// A mark of that name exists.
     #[error("a mark of that name exists")]
@@ -131,7 +129,7 @@ pub enum HistoryError {
         missing: u64,
     },
     /// What lies below has no room: the file system of a sparse file, or a quota. Nothing suffers, and it goes on by itself when there is some.
-    #[error("no space is left below {below}, and there is no history that could go for it")]
+    #[error("no space is left below {below}, and no history can be discarded for it")]
     NoRoomBelow {
         /// Of which device.
         below: &'static str,

@@ -194,7 +194,7 @@ impl History {
         Ok(is_tail.then(|| {
             tracing::error!(
                 segment = index,
-                "the first block of the history segment in which the log goes on is damaged; its first record serves"
+                "the first block of the current history segment is damaged; its first record is used"
             );
             FoundSegment { index, sequence, first_record: Some(first), end: None, lacks_begin: true }
         }))

@@ -126,7 +126,7 @@ impl History {
             block = lba,
             time_ns = time,
             %error,
-            "a version of a block can't be read and is lost: instants that need it fail there, everything else goes on"
+            "a version of a block can't be read and is lost: reads of instants that need it fail; other requests continue"
         );
         Content::Lost
     }

@@ -23,7 +23,7 @@ pub enum Refusal {
     Circle,
     /// The volume of that name is another one than the mirror was made from.
     #[error(
-        "the source's volume of that name is {found}, and this mirror is of volume {expected}: it was made anew; delete the mirror and create it again"
+        "the source's volume of that name is {found}, and this mirror is of volume {expected}: the source was created again; delete the mirror and create it again, too"
     )]
     WrongVolume {
         /// What the mirror is of.
@@ -33,7 +33,7 @@ pub enum Refusal {
     },
     /// Nothing is common: no snapshot, and no since map that began at the destination's image.
     #[error(
-        "the source has none of the snapshots of this mirror any more, and did not record what changed since: nothing is known to be common"
+        "the source has none of the snapshots of this mirror and no record of changes, so there is no common base"
     )]
     NoCommonBase {
         /// Blocks that the source's image and its snapshots have: what can't be more to send.
@@ -41,7 +41,7 @@ pub enum Refusal {
     },
     /// The same snapshot has another content on the two sides.
     #[error(
-        "snapshot {0} has another content on the two sides, or only one has it, as where the other was set back to an earlier copy: they have diverged, and someone has to say which goes on"
+        "snapshot {0} differs between the two sides, or only one has it, as after a restore from an older copy: they have diverged, and you must choose one"
     )]
     Diverged(SnapshotId),
     /// The destination's block space is too short.
@@ -177,7 +177,7 @@ pub enum MirrorError {
     FailedOver,
     /// What was written here while this side was not the destination is to be kept or given up first.
     #[error(
-        "this side shows what was written to it ({blocks} blocks that the other side may not have), and nobody has decided about that"
+        "this side has writes of its own ({blocks} blocks that the other side may lack), and they were neither saved nor discarded"
     )]
     Undecided {
         /// Blocks that this side's head has and its base does not, at most.
@@ -219,7 +219,7 @@ pub enum MirrorError {
     NotAhead(&'static str),
     /// Nothing is known to be common, and comparing has its price.
     #[error(
-        "the source has none of the snapshots of this mirror any more, and no record of what changed since; comparing checksums takes {compare_bytes} bytes over the network, and then at most {data_bytes_max} bytes of data"
+        "the source has none of the snapshots of this mirror and no record of changes; comparing checksums takes {compare_bytes} bytes over the network, and then at most {data_bytes_max} bytes of data"
     )]
     CompareNeeded {
         /// Bytes that comparing takes: exact, as long as nothing changes here.

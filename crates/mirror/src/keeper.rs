@@ -9,7 +9,7 @@ pub trait Keeper: Send + Sync {
     /// Whether an image with these snapshots may replace the one that is here. It has arrived and is committed next, or fails; [`Keeper::settled`] follows in any case.
     ///
     /// # Errors
-    /// With what the image lacks: nothing is changed then, and the next update tries again with what has arrived.
+    /// With what the image lacks: nothing is changed then, and the next update retries with what has arrived.
     fn admits(&self, snapshots: &[SnapshotEntry]) -> Result<(), Withheld>;
 
     /// A transfer is over, whatever came of it.

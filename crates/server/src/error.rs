@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use cairn_api::remedy::{NO_THREAD_NEXT, io_kind};
 use cairn_api::{ErrorBody, ErrorKind, ResumeError};
-use cairn_base::InvalidVolumeId;
+use cairn_base::{ByteSize, InvalidVolumeId};
 use cairn_device::DeviceError;
 use cairn_files::FilesError;
 use cairn_history::HistoryError;
@@ -32,7 +32,7 @@ pub(crate) mod words;
 #[non_exhaustive]
 pub enum ServerError {
     /// A name that cannot be one.
-    #[error("`{name}` is no name for a {what}")]
+    #[error("`{name}` is not a valid name for a {what}")]
     InvalidName {
         /// "volume", "LUN", ...
         what: &'static str,
@@ -40,12 +40,32 @@ pub enum ServerError {
         name: String,
     },
     /// A number or a combination that makes no sense.
-    #[error("{what} breaks a rule: {rule}")]
+    #[error("{fault}")]
     Invalid {
-        /// The field.
+        /// What is wrong, as a sentence.
+        fault: &'static str,
+        /// What to do.
+        next: &'static str,
+    },
+    /// A size does not fit what is there.
+    #[error("{fault}")]
+    WrongSize {
+        /// What is wrong, as a sentence.
+        fault: &'static str,
+        /// What to do.
+        next: &'static str,
+    },
+    /// A size that no volume has.
+    #[error("invalid size {}: a size is a multiple of 4 KiB, from 4 KiB to 4 PiB", ByteSize(*bytes))]
+    InvalidSize {
+        /// As given.
+        bytes: u64,
+    },
+    /// A path that would name another file where the server is started next.
+    #[error("{what} is not absolute")]
+    NotAbsolute {
+        /// The path.
         what: &'static str,
-        /// The rule that it breaks.
-        rule: &'static str,
     },
     /// Nothing has that name.
     #[error("there is no {what} `{name}`")]
@@ -58,7 +78,7 @@ pub enum ServerError {
         list: &'static str,
     },
     /// The name is in use.
-    #[error("the {what} `{name}` exists")]
+    #[error("the {what} `{name}` already exists")]
     Taken {
         /// "volume", "LUN", ...
         what: &'static str,
@@ -92,13 +112,13 @@ pub enum ServerError {
         source: io::Error,
     },
     /// The server ends.
-    #[error("the server is ending")]
+    #[error("the server is stopping")]
     Ending,
     /// Someone ended it, or the server does.
-    #[error("it was ended before it was through: what it did not find says nothing")]
+    #[error("the check was cancelled before it was complete; its result is partial")]
     Cancelled,
     /// A part of the server has panicked: a bug.
-    #[error("a part of the server failed unexpectedly: this is a bug")]
+    #[error("a part of the server failed unexpectedly; this is a bug")]
     Bug,
     /// An error of the server itself: its data directory, its state and its configuration.
     #[error(transparent)]
@@ -197,7 +217,10 @@ impl From<cairn_stream::DumpError> for ServerError {
 
 impl From<InvalidVolumeId> for ServerError {
     fn from(_: InvalidVolumeId) -> Self {
-        ServerError::Invalid { what: "the volume id", rule: "it is 32 hexadecimal digits" }
+        ServerError::Invalid {
+            fault: "invalid volume id: it is not 32 hexadecimal digits",
+            next: "correct it and run the command again",
+        }
     }
 }
 
@@ -239,8 +262,8 @@ impl ServerError {
     pub fn kind(&self) -> ErrorKind {
         use ServerError as E;
         match self {
-            E::Invalid { what: "the size", .. } => ErrorKind::WrongSize,
-            E::InvalidName { .. } | E::Invalid { .. } => ErrorKind::Usage,
+            E::WrongSize { .. } | E::InvalidSize { .. } => ErrorKind::WrongSize,
+            E::InvalidName { .. } | E::Invalid { .. } | E::NotAbsolute { .. } => ErrorKind::Usage,
             E::NotFound { .. } => ErrorKind::NotFound,
             E::Taken { .. } => ErrorKind::Taken,
             E::Busy { .. } => ErrorKind::Busy,
@@ -266,13 +289,15 @@ impl ServerError {
             E::InvalidName { .. } => "use letters, digits, `.`, `_` and `-`, beginning with a letter or a \
                 digit, at most 64"
                 .into(),
-            E::Invalid { .. } => "correct it and run the command again".into(),
-            E::NotFound { list, name, .. } => format!("see what there is with `{}`", in_place(list, name)),
+            E::Invalid { next, .. } | E::WrongSize { next, .. } => (*next).into(),
+            E::InvalidSize { .. } => "give a size such as 2G".into(),
+            E::NotAbsolute { .. } => "give a path that begins with `/`".into(),
+            E::NotFound { list, name, .. } => format!("list what exists with `{}`", in_place(list, name)),
             E::Taken { what: "device", .. } => {
-                "see it with `cairn device list`; choose another name, or give it up first with `cairn device release DEVICE`".to_owned()
+                "see it with `cairn device list`; choose another name, or release it first with `cairn device release DEVICE`".to_owned()
             }
             E::Taken { what: "iSCSI target", .. } => {
-                "another disk has that target: its name is made of the names of the volume and the disk with a dot between, and these have dots; choose another name, see `cairn export list`".to_owned()
+                "another disk has that target, because a target is VOLUME.DISK and these names have dots; choose another name, see `cairn export list`".to_owned()
             }
             E::Taken { what, .. } => format!("choose another name, or delete that {what} first"),
             E::Busy { .. } => "wait until it is over; `cairn status` shows it".into(),

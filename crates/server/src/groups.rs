@@ -146,7 +146,7 @@ impl Groups {
         *self.marked.lock() = match state::load::<Unfinished>(&self.mark_path()) {
             Ok(found) => Marked::These(found.unwrap_or_default().volumes),
             Err(error) => {
-                tracing::error!(%error, "which volumes are being failed over together is not known");
+                tracing::error!(%error, "the list of volumes in a group failover is unknown");
                 Marked::Unknown
             }
         };
@@ -257,8 +257,8 @@ impl Groups {
         let own: BTreeSet<&str> = group.volumes.iter().map(String::as_str).collect();
         if volumes.len() != own.len() || volumes.iter().any(|volume| !own.contains(volume)) {
             return Err(ServerError::Invalid {
-                what: "the group",
-                rule: "it has the same volumes on both sides",
+                fault: "the group has other volumes on the other server",
+                next: "compare `cairn group show` on both servers, and create the group again where it differs",
             });
         }
         self.refuse_unfinished(&group)

@@ -44,7 +44,8 @@ struct PeerRecord {
     invited_ms: u64,
     expires_ms: u64,
     volume: Option<String>,
-    /// Which volume of that name, once it is known: another one that gets its name later is not for who was let in to this one.
+    /// ID of the volume that the peer was admitted to. A different volume that later takes the same name is
+    /// not covered.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "of")]
     volume_id: Option<[u8; 16]>,
     pinned: Option<Pinned>,
@@ -132,8 +133,8 @@ impl Peers {
             });
             if document.peers.len() >= MAX_ENTRIES {
                 return Err(ServerError::Invalid {
-                    what: "the invitation",
-                    rule: "there are 10,000 peers and invitations already; revoke some",
+                    fault: "this server has 10,000 peers and invitations, which is the limit",
+                    next: "revoke some with `cairn peer revoke ID`; `cairn peer list` shows them",
                 });
             }
             document.peers.push(entry);
@@ -257,7 +258,7 @@ impl Peers {
         let Some(credential) = credential else {
             self.allows(certificate, volume, id)?;
             if let Err(error) = self.bind(certificate, volume, id) {
-                tracing::warn!(volume, %error, "to which volume a peer was let in is not written down");
+                tracing::warn!(volume, %error, "could not save which volume this peer may access");
             }
             return Ok(());
         };

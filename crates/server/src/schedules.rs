@@ -185,8 +185,8 @@ fn check_label(label: &str) -> Result<(), ServerError> {
         || first.is_some_and(|first| RESERVED.contains(&first))
     {
         return Err(ServerError::Invalid {
-            what: "the label",
-            rule: "it has at most 40 characters and does not begin with `mirror`, `image`, `dump` or `group`: such snapshots come and go with mirrors, dumps and groups",
+            fault: "the label is longer than 40 characters, or begins with `mirror`, `image`, `dump` or `group`, which are reserved",
+            next: "choose another label",
         });
     }
     Ok(())
@@ -203,8 +203,8 @@ fn simulated(request: &api::Simulate, start_ms: u64) -> Result<api::Simulation, 
     while let Some(next) = timetable.next(at_ms).filter(|next| *next <= end_ms) {
         if made == SIMULATED_MAX {
             return Err(ServerError::Invalid {
-                what: "the time to simulate",
-                rule: "it has at most 200,000 runs of the schedule",
+                fault: "the schedule would run more than 200,000 times",
+                next: "simulate a shorter time with --for",
             });
         }
         at_ms = next;

@@ -50,7 +50,7 @@ impl std::fmt::Display for AbortReason {
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StreamError {
     /// A snapshot that stays at the reader for a while is not in the image any more.
-    #[error("snapshot {snapshot} is locked here and the source does not have it any more")]
+    #[error("snapshot {snapshot} is locked here, and the source no longer has it")]
     Locked {
         /// Which.
         snapshot: SnapshotId,
@@ -68,7 +68,7 @@ pub enum StreamError {
     #[error("the stream broke off: {0}")]
     Io(Arc<io::Error>),
     /// The owner of threads has none for a part of the work: nothing of that part was done, and what was read or written before stands.
-    #[error("there is no thread for it: {0}")]
+    #[error("cannot start a thread: {0}")]
     NoThread(Arc<io::Error>),
     /// Bytes that are no stream, are damaged, or come from a newer program.
     #[error(transparent)]
@@ -85,7 +85,7 @@ pub enum StreamError {
         found: u64,
     },
     /// Every record verifies, and the whole does not.
-    #[error("the stream is damaged: its records do not add up to what its trailer says")]
+    #[error("the stream is damaged: its records do not match its trailer")]
     Digest,
     /// The blocks or snapshots of the image do not fit together.
     #[error("the stream is damaged: {0}")]

@@ -15,19 +15,19 @@ pub enum Problem {
     #[error("it has too few fields")]
     Fields,
     /// The time is no time.
-    #[error("its time is no time")]
+    #[error("invalid timestamp")]
     Time,
     /// The offset is no offset.
-    #[error("its offset is no offset")]
+    #[error("invalid offset")]
     Offset,
     /// The length is no length, or more than a request can have.
-    #[error("its length is no length of a request")]
+    #[error("invalid length")]
     Length,
     /// Neither read, write, trim nor flush.
-    #[error("its operation is not known")]
+    #[error("unknown operation")]
     Operation,
     /// No number of a device, or more devices than a trace has.
-    #[error("its device is none, or one too many")]
+    #[error("unknown device, or too many devices")]
     Device,
     /// Longer than any line of a trace.
     #[error("it is longer than any line of a trace")]
@@ -42,7 +42,7 @@ pub enum Problem {
     #[error("it is cut off")]
     CutOff,
     /// A version of the format that is not known.
-    #[error("its version is not known")]
+    #[error("unknown version")]
     Version,
     /// A frame whose checksum fails, or that holds what is never written.
     #[error("it is damaged")]

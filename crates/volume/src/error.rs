@@ -157,7 +157,7 @@ pub enum VolumeError {
     },
     /// The volume's device was put back from a backup, and its log, on a device of its own, was not.
     #[error(
-        "the volume is older than its intent log: its devices are at generation {volume}, and the log has writes of generation {log}, which belong to what is not there any more"
+        "the volume is older than its intent log: its devices are at generation {volume}, and the log has writes of generation {log}, which belong to a state that no longer exists"
     )]
     OlderThanLog {
         /// Of the newest superblock.
@@ -224,20 +224,20 @@ pub enum VolumeError {
     /// What is below the volume (a file system of a sparse file, a history) has no room for a write. Nothing else suffers: what was taken stays in memory, and is
     /// written once there is room.
     #[error(
-        "what the volume lies on has no room left: what waits in memory is written once there is some, and no other write is taken until then"
+        "the file system below the volume is full: writes in memory wait for space, and no other write is accepted until then"
     )]
     NoRoomBelow,
     /// The snapshot table or the redirect map is full.
     #[error("the label area has no room for another entry: delete snapshots that are no longer needed")]
     TableFull,
     /// The volume has been grown so often that the superblock can't name another segment.
-    #[error("the volume lies in as many pieces as its superblock can name: it has been grown too often")]
+    #[error("the volume has reached the limit of segments in its superblock: it has been grown too often")]
     TooManySegments,
     /// No such file in this image.
     #[error("file {0} does not exist")]
     NoSuchFile(FileId),
     /// No such snapshot.
-    #[error("snapshot {0} does not exist; `cairn snapshot list` shows those that do")]
+    #[error("snapshot {0} does not exist; `cairn snapshot list` shows the snapshots")]
     NoSuchSnapshot(SnapshotId),
     /// A snapshot of that name exists.
     #[error("a snapshot of that name exists; choose another name or delete it first")]
@@ -251,7 +251,7 @@ pub enum VolumeError {
     #[error("snapshot {0} is held: a mirror or its owner needs it; release it first")]
     Held(SnapshotId),
     /// There is a clone of it, or an image dump is made of it that can be gone on with.
-    #[error("snapshot {0} is needed: a clone is made of it, or an image dump that is not finished")]
+    #[error("snapshot {0} is the base of a clone or of an unfinished image dump")]
     Cloned(SnapshotId),
     /// Writes to a destination, or receiving into a normal volume.
     #[error("this volume is {}", match .0 { Role::Destination => "the destination of a mirror and read-only; `cairn mirror failover` makes it writable", Role::Normal => "not the destination of a mirror" })]
@@ -261,18 +261,18 @@ pub enum VolumeError {
     TransferInProgress,
     /// What a change is of is not there any more.
     #[error(
-        "the volume was rolled back, or shows another image of its mirror since: what was open is of another state, and is opened anew"
+        "the volume was rolled back, or its mirror shows a newer image: open files are of the earlier state and must be opened again"
     )]
     OtherHead,
     /// What was received contradicts what is kept here, or itself, as nothing does that an honest source sends.
-    #[error("the source contradicts what is kept here: {0}; nothing was changed")]
+    #[error("the source contradicts the data kept here: {0}; nothing was changed")]
     Contradicts(Contradiction),
     /// What was received does not fit together.
     #[error("the transfer was refused: {0}; nothing of it was kept")]
     Refused(&'static str),
     /// A write or flush of metadata failed; the volume takes no more writes.
     #[error(
-        "the volume is read-only since a write to its device failed ({0}); mend the device and restart the server"
+        "the volume is read-only since a write to its device failed ({0}); repair the device and restart the server"
     )]
     Latched(Box<VolumeError>),
     /// Inodes can't be read without which no consistency point may be made: where a since map may be, or what was changed since the last one. It is over once they can be.

@@ -11,18 +11,20 @@ use super::Setting;
 /// `cairn device`.
 #[derive(Debug, Subcommand)]
 pub enum Device {
-    /// Adopt a disk or an image where it is: from now on it remembers, and is exported by its name
+    /// Adopt a disk or an image in place, record history, and export it
     Adopt(Box<Adopt>),
-    /// The adopted devices
+    /// List adopted devices
     List,
-    /// Leave a plain disk with today's content behind; its history is given up
+    /// Release a device as a plain disk; discards its history
     Release {
-        /// Its name
+        /// Name of the device
         name: String,
-        /// Also where its history is lost for good: what the origin has stays as it is
+        /// Release it although its history is lost for good
+        ///
+        /// The content of the origin stays as it is.
         #[arg(long)]
         without_history: bool,
-        /// Only say what would happen
+        /// Only show what would happen
         #[arg(short = 'n', long)]
         dry_run: bool,
     },
@@ -31,36 +33,43 @@ pub enum Device {
 /// `cairn device adopt`.
 #[derive(Debug, Args)]
 pub struct Adopt {
-    /// The name of the device and of its export
+    /// Name of the device and of its export
     pub name: String,
-    /// The disk or image, or lun:VOLUME/LUN; it stays as it is
+    /// Disk or image to adopt, or lun:VOLUME/LUN; keeps its content
     #[arg(long, value_name = "PATH")]
     pub origin: PathBuf,
-    /// A file, an empty disk or lun:VOLUME/LUN for the history; a file is made. Without it the device is exported and does not remember
+    /// Store the history in this file, empty disk or lun:VOLUME/LUN
+    ///
+    /// A missing file is created. Without this option, the device is exported and has no history.
     #[arg(long, value_name = "PATH")]
     pub history: Option<PathBuf>,
-    /// checkpointing (copy-on-write), logging (redirect-on-write), split-stream, split-down-stream or hybrid; checkpointing when not given
+    /// Place the history by this method (default checkpointing)
+    ///
+    /// One of checkpointing (copy-on-write), logging (redirect-on-write), split-stream, split-down-
+    /// stream, hybrid.
     #[arg(long, value_name = "P", value_parser = placement, requires = "history")]
     pub placement: Option<api::Placement>,
-    /// every-write, marks, or an interval such as 1s; marks when not given
+    /// Record every-write, marks (default), or an interval such as 1s
     #[arg(long, value_name = "G", requires = "history")]
     pub granularity: Option<String>,
     /// How much is kept
     #[command(flatten)]
     pub window: WindowArguments,
-    /// The block of the history: a power of two from 512 to 64K
+    /// Block size of the history: a power of two from 512 to 64K
     #[arg(long, value_name = "N")]
     pub block: Option<ByteSize>,
-    /// Make a new origin of this size
+    /// Create a new origin of this size
     #[arg(long, value_name = "SIZE")]
     pub size: Option<ByteSize>,
-    /// The size of a new history file; as the origin when not given. It takes space as it fills
+    /// Size of a new history file; default: that of the origin
+    ///
+    /// The file takes space as it fills.
     #[arg(long, value_name = "SIZE")]
     pub history_size: Option<ByteSize>,
-    /// Written blocks that wait in memory at most
+    /// Limit the memory for written blocks
     #[arg(long, value_name = "SIZE")]
     pub dirty: Option<ByteSize>,
-    /// Read cache
+    /// Size of the read cache
     #[arg(long, value_name = "SIZE")]
     pub cache: Option<ByteSize>,
     /// Adopt it although another program has it open for writing
@@ -71,16 +80,23 @@ pub struct Adopt {
 /// A history under a new volume.
 #[derive(Debug, Args)]
 pub struct Beneath {
-    /// A file or an empty disk for a history under the volume, which brings all of it back to an instant; a file is made
+    /// Record a history of the volume in this file or empty disk
+    ///
+    /// The history can revert the whole volume to an instant. A missing file is created.
     #[arg(long, value_name = "PATH", conflicts_with = "log_device")]
     pub history: Option<PathBuf>,
-    /// checkpointing (copy-on-write), logging (redirect-on-write), split-stream, split-down-stream or hybrid; checkpointing when not given
+    /// Place the history by this method (default checkpointing)
+    ///
+    /// One of checkpointing (copy-on-write), logging (redirect-on-write), split-stream, split-down-
+    /// stream, hybrid.
     #[arg(long, value_name = "P", value_parser = placement, requires = "history")]
     pub placement: Option<api::Placement>,
-    /// every-write, marks, or an interval such as 1s; marks when not given
+    /// Record every-write, marks (default), or an interval such as 1s
     #[arg(long, value_name = "G", requires = "history")]
     pub granularity: Option<String>,
-    /// The size of a new history file; as the devices of the volume when not given. It takes space as it fills
+    /// Size of a new history file; default: that of the volume's devices
+    ///
+    /// The file takes space as it fills.
     #[arg(long, value_name = "SIZE", requires = "history")]
     pub history_size: Option<ByteSize>,
     /// How much is kept
@@ -91,19 +107,31 @@ pub struct Beneath {
 /// How much history is kept.
 #[derive(Debug, Args)]
 pub struct WindowArguments {
-    /// A length of time (24h), a size (100G), or both by giving it twice; `off` for as long as there is room, as in a new history
+    /// Keep history of this time (24h) or size (100G); or `off`
+    ///
+    /// Give it twice to limit both. `off`, the default, keeps history as long as there is room.
     #[arg(long, value_name = "W")]
     pub window: Vec<String>,
-    /// History younger than this is not given up when the store is full; `off` for any is
+    /// Never discard history younger than this; `off`: no minimum
+    ///
+    /// This holds even when the store is full.
     #[arg(long, value_name = "TIME")]
     pub floor: Option<Setting>,
-    /// What a write does then: wait or fail. Unless told otherwise it waits under a volume, which a failed write makes read-only, and fails on a device
+    /// Make writes wait or fail when --floor leaves no room
+    ///
+    /// Default: `wait` for a volume, because a failed write makes it read-only; `fail` for a
+    /// device.
     #[arg(long, value_name = "POLICY", value_parser = floor_policy)]
     pub floor_policy: Option<api::FloorPolicy>,
-    /// What is older than AGE keeps one instant every so long: `--thin 1h:1m --thin 1d:1h`; `off` for all of them. Marks stay
+    /// Beyond AGE, keep one instant per interval; `off` keeps all
+    ///
+    /// For example `--thin 1h:1m --thin 1d:1h`. Marks always stay.
     #[arg(long, value_name = "AGE:EVERY", value_parser = thin)]
     pub thin: Vec<Thinning>,
-    /// Store less of what is written from now on: none, xor (what differs from an earlier version of the block), identical (the same content once) or all; as it is, or none, when not given
+    /// Reduce new history: none, xor, identical or all
+    ///
+    /// `xor` stores the difference from an earlier version of the block. `identical` stores equal
+    /// content once. A new history starts with `none`.
     #[arg(long, value_name = "HOW", value_parser = reduce)]
     pub reduce: Option<api::Reduce>,
 }
@@ -111,10 +139,13 @@ pub struct WindowArguments {
 /// An instant: a time or a mark.
 #[derive(Debug, Args)]
 pub struct InstantArgument {
-    /// '2026-11-20 14:03:07' (local time), with Z (UTC), 14:03 (the last one), 'yesterday 14:03', -5m, or now
+    /// Choose the instant by time, such as 14:03, -5m or now
+    ///
+    /// Also '2026-11-20 14:03:07' (local time; with Z: UTC) and 'yesterday 14:03'. 14:03 means the
+    /// last one.
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, conflicts_with = "mark")]
     pub at: Option<String>,
-    /// The instant of a mark
+    /// Choose the instant of this mark
     #[arg(long, value_name = "MARK")]
     pub mark: Option<String>,
 }
@@ -133,24 +164,31 @@ impl InstantArgument {
 /// `cairn history enable`.
 #[derive(Debug, Args)]
 pub struct Enable {
-    /// The volume
+    /// Name of the volume
     pub name: String,
-    /// A file or an empty disk for the history, best not on the disk of the volume; a file is made
+    /// Store the history in this file or empty disk
+    ///
+    /// Prefer another disk than that of the volume. A missing file is created.
     #[arg(long, value_name = "PATH")]
     pub history: PathBuf,
-    /// checkpointing (copy-on-write), logging (redirect-on-write), split-stream, split-down-stream or hybrid; checkpointing when not given
+    /// Place the history by this method (default checkpointing)
+    ///
+    /// One of checkpointing (copy-on-write), logging (redirect-on-write), split-stream, split-down-
+    /// stream, hybrid.
     #[arg(long, value_name = "P", value_parser = placement)]
     pub placement: Option<api::Placement>,
-    /// every-write, marks, or an interval such as 1s; marks when not given
+    /// Record every-write, marks (default), or an interval such as 1s
     #[arg(long, value_name = "G")]
     pub granularity: Option<String>,
-    /// The size of a new history file; as the devices of the volume when not given. It takes space as it fills
+    /// Size of a new history file; default: that of the volume's devices
+    ///
+    /// The file takes space as it fills.
     #[arg(long, value_name = "SIZE")]
     pub history_size: Option<ByteSize>,
     /// How much is kept
     #[command(flatten)]
     pub window: WindowArguments,
-    /// Only say what would happen
+    /// Only show what would happen
     #[arg(short = 'n', long)]
     pub dry_run: bool,
 }
@@ -158,84 +196,94 @@ pub struct Enable {
 /// `cairn history`.
 #[derive(Debug, Subcommand)]
 pub enum History {
-    /// Put a history under a volume that there is; its clients connect again
+    /// Enable history for an existing volume; its clients reconnect
     Enable(Box<Enable>),
-    /// Take the history away from under a volume: it goes on as it is, without its past; its clients connect again
+    /// Disable the history of a volume; its clients reconnect
+    ///
+    /// The volume keeps its present content. Its history is lost.
     Disable {
-        /// The volume
+        /// Name of the volume
         name: String,
-        /// The store of the history is lost for good: open the volume on what its devices have
+        /// Disable it although its store is lost for good
+        ///
+        /// The volume opens with the content of its devices.
         #[arg(long)]
         store_lost: bool,
-        /// Only say what would happen
+        /// Only show what would happen
         #[arg(short = 'n', long)]
         dry_run: bool,
     },
-    /// Take the store of a history as it is, which is older than it was: it was put back from a backup, and its disk with it
+    /// Accept a history store that is older than the last one seen
+    ///
+    /// For a store and its disk that were both restored from a backup.
     AcceptOlder {
-        /// The device, or a volume over a history
+        /// Device, or volume with a history
         name: String,
-        /// Only say what would happen
+        /// Only show what would happen
         #[arg(short = 'n', long)]
         dry_run: bool,
     },
-    /// The span that can be reached, the space, what it costs, marks and views
+    /// Show the range, space, cost, marks and views of a history
     Status {
-        /// The device, or a volume over a history
+        /// Device, or volume with a history
         name: String,
     },
-    /// Name the present instant
+    /// Give the present instant a name
     Mark {
-        /// The device, or a volume over a history
+        /// Device, or volume with a history
         name: String,
-        /// The name of the mark
+        /// Name of the mark
         mark: String,
-        /// You have brought the device to rest
+        /// Record that the device is quiesced, and its content consistent
         #[arg(long)]
         consistent: bool,
     },
-    /// Export an instant, read-only, as DEVICE@NAME, or of a volume over a history as VOLUME@NAME/LUN; without an instant, list such views
+    /// Export an instant read-only; without an instant, list the views
+    ///
+    /// The export is DEVICE@NAME, or for a volume with a history VOLUME@NAME/LUN.
     View {
-        /// The device, or a volume over a history
+        /// Device, or volume with a history
         name: String,
         /// Which instant
         #[command(flatten)]
         at: InstantArgument,
-        /// The NAME of DEVICE@NAME or VOLUME@NAME; by time when not given
+        /// Use this NAME in DEVICE@NAME or VOLUME@NAME; default: the time
         #[arg(long = "as", value_name = "NAME")]
         export: Option<String>,
-        /// End the view DEVICE@NAME or VOLUME@NAME
+        /// Delete the view DEVICE@NAME or VOLUME@NAME
         #[arg(long, value_name = "NAME", conflicts_with_all = ["at", "mark", "export"])]
         delete: Option<String>,
     },
-    /// Export an instant that takes writes of its own, as DEVICE@NAME
+    /// Export a writable copy of an instant as DEVICE@NAME
     Clone {
-        /// The device
+        /// Name of the device
         name: String,
         /// Which instant
         #[command(flatten)]
         at: InstantArgument,
-        /// The NAME of DEVICE@NAME; by time when not given
+        /// Use this NAME in DEVICE@NAME; default: the time
         #[arg(long = "as", value_name = "NAME")]
         export: Option<String>,
-        /// Delete the clone DEVICE@NAME and what was written to it
+        /// Delete the clone DEVICE@NAME and everything written to it
         #[arg(long, value_name = "NAME", conflicts_with_all = ["at", "mark", "export"])]
         delete: Option<String>,
     },
-    /// Bring a device, or all of a volume over a history, back to an instant at once; its clients connect again
+    /// Revert a device or volume to an instant; its clients reconnect
     Revert {
-        /// The device or the volume
+        /// Device or volume
         name: String,
         /// Which instant
         #[command(flatten)]
         at: InstantArgument,
-        /// Only say what would happen
+        /// Only show what would happen
         #[arg(short = 'n', long)]
         dry_run: bool,
     },
-    /// Change how much history is kept: what is not named stays, and `off` takes it back. Without an option, show it
+    /// Show or change how much history is kept
+    ///
+    /// Options that are not given stay as they are.
     Window {
-        /// The device, or a volume over a history
+        /// Device, or volume with a history
         name: String,
         /// How much
         #[command(flatten)]
@@ -260,7 +308,7 @@ fn reduce(text: &str) -> Result<api::Reduce, String> {
 pub struct Thinning(pub Option<api::Thin>);
 
 fn thin(text: &str) -> Result<Thinning, String> {
-    let wrong = || "it is an age and an interval, such as 1h:1m, or `off`".to_owned();
+    let wrong = || "give an age and an interval, such as 1h:1m, or `off`".to_owned();
     if text == "off" {
         return Ok(Thinning(None));
     }

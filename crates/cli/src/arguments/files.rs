@@ -19,19 +19,21 @@ pub struct Mount {
     /// What else there is to do with mounts.
     #[command(subcommand)]
     pub command: Option<MountCommand>,
-    /// VOLUME: for reading and writing; of a mirror its newest image at any time. VOLUME@SNAPSHOT: as it was then
+    /// VOLUME (read-write), or VOLUME@SNAPSHOT (read-only)
+    ///
+    /// A mounted mirror is read-only and shows its newest image.
     #[arg(required = true)]
     pub name: Option<DumpName>,
-    /// An empty directory of the server's machine
+    /// Empty directory on the server's machine
     #[arg(required = true)]
     pub directory: Option<PathBuf>,
-    /// Let other users in, where it is not root who runs the server
+    /// Let other users access the mount, if the server does not run as root
     #[arg(long)]
     pub allow_other: bool,
-    /// Take device files for devices, where it is root who runs the server
+    /// Allow device files, if the server runs as root
     #[arg(long)]
     pub dev: bool,
-    /// Have set-user-id bits count, where it is root who runs the server
+    /// Honor set-user-id bits, if the server runs as root
     #[arg(long)]
     pub suid: bool,
 }
@@ -39,19 +41,21 @@ pub struct Mount {
 /// `cairn mount list`.
 #[derive(Debug, Subcommand)]
 pub enum MountCommand {
-    /// All mounts
+    /// List mounts
     List,
 }
 
 /// `cairn unmount`.
 #[derive(Debug, Args)]
 pub struct Unmount {
-    /// Where it is mounted
+    /// Directory of the mount
     pub directory: PathBuf,
-    /// Also while programs work in it: it is gone from its place at once, and ends when they do
+    /// Unmount now, and end when the last program leaves it
     #[arg(long)]
     pub lazy: bool,
-    /// Cut off the programs that work in it, also in one that was taken away lazily: what they have not written yet is lost
+    /// Unmount although programs use it; unwritten data is lost
+    ///
+    /// Also ends a mount that was unmounted with --lazy.
     #[arg(long, conflicts_with = "lazy")]
     pub force: bool,
 }
@@ -59,12 +63,14 @@ pub struct Unmount {
 /// `cairn quota`.
 #[derive(Debug, Subcommand)]
 pub enum Quota {
-    /// The directories of a volume that have a quota: what they may take, and take
+    /// List the directories with a quota, their limits and their usage
     List {
-        /// Its name
+        /// Name of the volume
         volume: String,
     },
-    /// Give an empty directory a quota, change one, or lift it; what is not named stays as it is
+    /// Set, change or lift the quota of a directory
+    ///
+    /// Options that are not given stay as they are.
     Set(SetQuota),
 }
 
@@ -72,13 +78,15 @@ pub enum Quota {
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("limits").args(["size", "files"]).required(true).multiple(true))]
 pub struct SetQuota {
-    /// VOLUME:/PATH of a directory; one without a quota yet must be empty
+    /// VOLUME:/PATH of a directory; must be empty for its first quota
     #[arg(value_parser = tree_name())]
     pub name: TreeName,
-    /// What all in it may take together, such as 10G; `off` for no limit
+    /// Limit the space of the tree, such as 10G; `off`: no limit
     #[arg(long, value_name = "SIZE")]
     pub size: Option<SizeLimit>,
-    /// How many files and directories there may be, itself included; `off` for no limit
+    /// Limit the number of files and directories; `off`: no limit
+    ///
+    /// The directory itself counts.
     #[arg(long, value_name = "N")]
     pub files: Option<CountLimit>,
 }
@@ -91,7 +99,7 @@ pub struct SizeLimit(pub u64);
 #[derive(Debug, Clone, Copy)]
 pub struct CountLimit(pub u64);
 
-const NO_LIMIT: &str = "0 is no limit that anything could keep to: `off` lifts a limit";
+const NO_LIMIT: &str = "0 is not a valid limit; `off` removes a limit";
 
 impl FromStr for SizeLimit {
     type Err = String;
@@ -124,37 +132,47 @@ impl FromStr for CountLimit {
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("volume").args(["records", "volume_size"]))]
 pub struct Dump {
-    /// VOLUME, or VOLUME@SNAPSHOT, with :/PATH for one directory or file; of a volume a snapshot is made, and deleted again
+    /// VOLUME or VOLUME@SNAPSHOT, with :/PATH for a part of it
+    ///
+    /// For VOLUME, a temporary snapshot is dumped.
     #[arg(value_parser = tree_name())]
     pub name: TreeName,
     /// Everything, or what changed since the last dump of a lower level.
     #[command(flatten)]
     pub level: DumpLevel,
-    /// Where it goes; `-` is standard output. With a size of volumes A,B,C: one file for each of them
+    /// Write to this file; `-` is standard output
+    ///
+    /// With a volume size, A,B,C names one file for each volume of the dump.
     #[arg(short = 'f', long, value_name = "FILE", required_unless_present_any = ["dry_run", "dates"])]
     pub file: Option<PathBuf>,
-    /// Cut it into volumes of so many records of 1 KiB, as `dump -B` does; whole tens of them, 40 at least
+    /// Split the dump into volumes of N KiB, as `dump -B` does
+    ///
+    /// N is a multiple of 10, and at least 40.
     #[arg(short = 'B', long, value_name = "RECORDS", value_parser = clap::value_parser!(u64).range(40..))]
     pub records: Option<u64>,
-    /// The same as a size, such as 4G
+    /// Split the dump into volumes of this size, such as 4G
     #[arg(long, value_name = "SIZE")]
     pub volume_size: Option<ByteSize>,
-    /// The volumes are FILE001, FILE002 and so on, as many as it takes, as `dump -M` has it
+    /// Name the volumes FILE001, FILE002 and so on, as `dump -M` does
     #[arg(short = 'M', long, requires = "volume", conflicts_with_all = ["dry_run", "dates"])]
     pub multi_volume: bool,
-    /// Leave out what matches, such as '*.o' (names), /tmp or 'home/*/cache' (paths); several
+    /// Exclude matches, such as '*.o', /tmp or 'home/*/cache'
+    ///
+    /// A pattern with `/` matches paths, any other matches names. Can be repeated.
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<OsString>,
-    /// Replace a file that exists
+    /// Overwrite an existing file
     #[arg(long)]
     pub overwrite: bool,
-    /// Note its date for later levels, as `dump -u` does: all do, but those to /dev/null
+    /// Accepted for compatibility with `dump -u`
+    ///
+    /// Every dump records its date for later levels, except a dump to /dev/null.
     #[arg(short = 'u', conflicts_with_all = ["dry_run", "dates"])]
     pub note: bool,
-    /// Only say what it would have
+    /// Only show what would be dumped
     #[arg(short = 'n', long, conflicts_with = "dates")]
     pub dry_run: bool,
-    /// Only say which dumps were made when
+    /// Only show the dates of earlier dumps
     #[arg(long)]
     pub dates: bool,
 }
@@ -193,7 +211,7 @@ impl TreeName {
     override_usage = "cairn snapshot diff VOLUME@FROM [VOLUME@TO]\n       cairn snapshot diff VOLUME FROM [TO]"
 )]
 pub struct DiffSnapshots {
-    /// The earlier snapshot and the later one, of one volume; with one the volume as it is
+    /// Earlier and later snapshot; the default of the latter is the present
     #[arg(required = true, num_args = 1..=3, value_name = "NAMES")]
     names: Vec<String>,
 }

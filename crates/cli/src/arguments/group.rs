@@ -8,69 +8,78 @@ use super::Keeping;
 /// `cairn group`.
 #[derive(Debug, Subcommand)]
 pub enum Group {
-    /// Make a group of volumes of this server; on the server of their mirrors, of those
+    /// Create a group of volumes or of mirrors on this server
     Create {
-        /// Its name
+        /// Name of the group
         name: String,
-        /// Its volumes, two or more
+        /// Volumes, two or more
         #[arg(required = true, num_args = 2..)]
         volumes: Vec<String>,
-        /// Of mirrors: each shows its own newest image, not all of them one instant
+        /// Let each mirror show its own newest image, not a common instant
         #[arg(long)]
         apart: bool,
     },
-    /// All groups
+    /// List groups
     List,
-    /// One group: its volumes, its snapshots, and what all of them have in common
+    /// Show the volumes, snapshots and common snapshots of a group
     Show {
-        /// Its name
+        /// Name of the group
         name: String,
     },
-    /// Make snapshots of a group by the clock, and keep them for so long; without --every and --cron no more are made
+    /// Set or remove the snapshot schedule of a group
+    ///
+    /// Without --every and --cron, removes the schedule.
     Set(SetGroup),
-    /// Have the mirrors of a group show one instant, the newest snapshot of the group that all of them have
+    /// Show all mirrors of a group at their newest common snapshot
     Together {
-        /// Its name
+        /// Name of the group
         name: String,
     },
-    /// Have each mirror of a group show its own newest image
+    /// Show each mirror of a group at its own newest image
     Apart {
-        /// Its name
+        /// Name of the group
         name: String,
     },
-    /// Make the mirrors of a group writable, all at the newest snapshot of the group that every one of them has
+    /// Make the mirrors of a group writable at their common snapshot
+    ///
+    /// The snapshot is the newest one of the group that every mirror has.
     Failover {
-        /// Its name
+        /// Name of the group
         name: String,
-        /// Only say what would be lost
+        /// Only show what would be lost
         #[arg(short = 'n', long)]
         dry_run: bool,
     },
-    /// On the source: let one mirror of each volume take over with `group reverse`
+    /// On the source: allow one mirror of each volume to take over
+    ///
+    /// The mirrors then take over with `group reverse`.
     AllowReverse {
-        /// Its name
+        /// Name of the group
         name: String,
-        /// How the names of its mirrors begin: that of their server
+        /// Prefix of the names of its mirrors: that of their server
         #[arg(long, value_name = "NAME")]
         mirror: Option<String>,
-        /// Within this time
+        /// Allow it for this time
         #[arg(long = "for", value_name = "TIME", default_value = "15m")]
         length: Interval,
-        /// No longer
+        /// Withdraw the permission
         #[arg(long, conflicts_with = "length")]
         off: bool,
     },
-    /// Change the roles of all volumes of a group without loss: the sources stop at one instant, their last changes are brought, and all volumes of this side, the mirrors, take writes
+    /// Swap the roles of all volumes of a group without loss
+    ///
+    /// Run it on the side of the mirrors. The sources stop taking writes at one instant and send
+    /// their last changes. Then all volumes of this side take writes.
     Reverse {
-        /// Its name
+        /// Name of the group
         name: String,
-        /// Only say how far behind they are
+        /// Only show how far behind the mirrors are
         #[arg(short = 'n', long)]
         dry_run: bool,
     },
-    /// End a group; its volumes and their snapshots stay
+    /// Delete a group; its volumes and their snapshots stay
     Delete {
-        /// Its name
+        /// Name of the group
         name: String,
     },
 }
@@ -78,21 +87,23 @@ pub enum Group {
 /// `cairn group set`: all of the schedule at once.
 #[derive(Debug, Args)]
 pub struct SetGroup {
-    /// The group
+    /// Name of the group
     pub name: String,
-    /// One so often, such as 5m
+    /// Make one this often, such as 5m
     #[arg(long, value_name = "TIME")]
     pub every: Option<Interval>,
-    /// Or by a cron expression: minute, hour, day of the month, month, day of the week
+    /// Make them by a cron expression, such as `30 2 * * 1-5`
+    ///
+    /// Five fields: minute, hour, day of the month, month, day of the week.
     #[arg(long, conflicts_with = "every", value_name = "EXPRESSION")]
     pub cron: Option<String>,
-    /// The time zone of the expression and of hours and days, such as Europe/Berlin; else UTC
+    /// Time zone of times and days, such as Europe/Berlin (default UTC)
     #[arg(long, value_name = "ZONE")]
     pub zone: Option<String>,
     /// How long they are kept
     #[command(flatten)]
     pub keep: Keeping,
-    /// Only say when it runs and what the next run deletes
+    /// Only show the times of runs, and what the next run deletes
     #[arg(short = 'n', long)]
     pub dry_run: bool,
 }

@@ -11,43 +11,49 @@ use super::{InvalidName, SnapshotName};
 /// `cairn image`.
 #[derive(Debug, Subcommand)]
 pub enum Image {
-    /// Write a volume with all of its snapshots into files or a pipe
+    /// Dump a volume with all of its snapshots into files or a pipe
     Dump(DumpImage),
-    /// Make a volume of a dump and those made against it, in any order
+    /// Restore a volume from a full dump and its incremental dumps
     Restore(RestoreImage),
-    /// What is in dumps: volume, level, snapshots, LUNs; with a PATH at the end, what is in that directory of theirs
+    /// List the contents of dumps, or of a directory in them
+    ///
+    /// Shows volume, level, snapshots and LUNs. With a PATH at the end, lists that directory.
     Ls {
-        /// The files, and /PATH or @SNAPSHOT:/PATH
+        /// Files of the dumps, and /PATH or @SNAPSHOT:/PATH
         #[arg(required = true, value_name = "DUMP... [PATH]")]
         files: Vec<PathBuf>,
     },
-    /// Write one file of dumps to standard output, without restoring them
+    /// Print one file from dumps to standard output
     Cat {
-        /// A dump of everything and those made against it, and /PATH or @SNAPSHOT:/PATH
+        /// Full dump, incremental dumps, and /PATH or @SNAPSHOT:/PATH
         #[arg(required = true, num_args = 2.., value_name = "DUMP... PATH")]
         files: Vec<PathBuf>,
     },
-    /// Take a file, or a directory with all below, out of dumps, without restoring them
+    /// Extract a file or a directory tree from dumps
     Extract(ExtractImage),
-    /// Read dumps record by record and as a whole, and name what is damaged
+    /// Verify dumps, and list damage
     Verify {
-        /// The files; `-` is standard input
+        /// Files of the dumps; `-` is standard input
         #[arg(required = true)]
         files: Vec<PathBuf>,
-        /// Compare every block with the tree above it as well: finds what was damaged before it was dumped
+        /// Also verify every block against its tree
+        ///
+        /// This finds damage that was there before the dump.
         #[arg(long)]
         deep: bool,
     },
-    /// Serve the LUNs in dumps over NBD, read-only, until Ctrl-C; no server is needed
+    /// Serve LUNs in dumps read-only over NBD, until Ctrl-C
+    ///
+    /// Works without a server.
     Mount(MountImage),
-    /// The last dump of each level
+    /// Show the last dump of each level
     Levels {
-        /// The volume
+        /// Name of the volume
         volume: String,
-        /// Forget this level and all higher ones, and delete the snapshots that were made for them
+        /// Forget this level and higher ones, and delete their snapshots
         #[arg(long, value_name = "LEVEL")]
         forget: Option<u8>,
-        /// Give up the dump that was cut: delete the snapshot that was made for it, and its files
+        /// Abandon the unfinished dump; deletes its snapshot and files
         #[arg(long, conflicts_with = "forget")]
         give_up: bool,
     },
@@ -66,13 +72,13 @@ impl Image {
 /// `cairn image extract`.
 #[derive(Debug, Args)]
 pub struct ExtractImage {
-    /// A dump of everything and those made against it, and /PATH or @SNAPSHOT:/PATH
+    /// Full dump, incremental dumps, and /PATH or @SNAPSHOT:/PATH
     #[arg(required = true, num_args = 2.., value_name = "DUMP... PATH")]
     pub files: Vec<PathBuf>,
-    /// Where to put it; the directories of PATH are made there
+    /// Extract into this directory; creates the directories of PATH
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub to: PathBuf,
-    /// Open files that are cut off as well
+    /// Also open truncated files
     #[arg(long)]
     pub accept_damage: bool,
 }
@@ -95,33 +101,39 @@ pub fn split_path(files: &[PathBuf]) -> (&[PathBuf], &std::path::Path) {
 /// `cairn image dump`.
 #[derive(Debug, Args)]
 pub struct DumpImage {
-    /// VOLUME, or VOLUME@SNAPSHOT; of a volume a new snapshot is dumped
+    /// VOLUME or VOLUME@SNAPSHOT; VOLUME dumps a new snapshot
     pub name: DumpName,
     /// Everything, or what changed since the last dump of a lower level.
     #[command(flatten)]
     pub level: DumpLevel,
-    /// What changed since this snapshot, without the volume's name; no level is recorded
+    /// Dump changes since this snapshot, named without its volume
+    ///
+    /// Records no level.
     #[arg(long, value_name = "SNAPSHOT", conflicts_with = "DumpLevel")]
     pub base: Option<String>,
-    /// A file; several are written at the same time, a part of the dump each. Without it, standard output
+    /// Write to this file; default: standard output
+    ///
+    /// Several files are written in parallel, each with a part of the dump.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub to: Vec<PathBuf>,
-    /// With one name: write FILE.1 to FILE.N at the same time
+    /// With one file: write FILE.1 to FILE.N in parallel
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub streams: Option<u32>,
-    /// Pack records with zstd
+    /// Compress with zstd
     #[arg(long)]
     pub compress: bool,
-    /// Replace files that exist, and what there is of dumps that were cut
+    /// Overwrite existing files and unfinished dumps
     #[arg(long)]
     pub overwrite: bool,
-    /// Only say how much it would be, to the byte
+    /// Only show the exact size of the dump
     #[arg(short = 'n', long)]
     pub dry_run: bool,
-    /// Go on with the dump of this volume that was cut, where it was written or, with --to, where its files are now
+    /// Resume the unfinished dump of this volume
+    ///
+    /// Use --to if its files have moved.
     #[arg(long, conflicts_with_all = ["DumpLevel", "base", "streams", "compress", "dry_run", "anew"])]
     pub resume: bool,
-    /// Give up the dump of this volume that was cut, if there is one, and make another
+    /// Abandon an unfinished dump of this volume, and start a new one
     #[arg(long)]
     pub anew: bool,
 }
@@ -130,10 +142,10 @@ pub struct DumpImage {
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 pub struct DumpLevel {
-    /// Everything (the default)
+    /// Dump everything (default)
     #[arg(short = '0')]
     level0: bool,
-    /// What changed since the last dump of a lower level; so do -2 to -9
+    /// Dump changes since the last lower level; also -2 to -9
     #[arg(short = '1')]
     level1: bool,
     #[arg(short = '2', hide = true)]
@@ -152,7 +164,7 @@ pub struct DumpLevel {
     level8: bool,
     #[arg(short = '9', hide = true)]
     level9: bool,
-    /// The same with the level as a number
+    /// Dump at this level, 0 to 9
     #[arg(long, value_name = "0..9", value_parser = clap::value_parser!(u8).range(0..=9))]
     level: Option<u8>,
 }
@@ -179,27 +191,31 @@ impl DumpLevel {
 /// `cairn image restore`.
 #[derive(Debug, Args)]
 pub struct RestoreImage {
-    /// The name of the new volume
+    /// Name of the new volume
     pub name: String,
-    /// The files of a dump of everything and of those made against it; `-` is standard input. With --resume, those that it was begun with need not be named
+    /// Files of a full dump and its incremental dumps; `-` is stdin
+    ///
+    /// Not needed with --resume if the files are still in their place.
     #[arg(required_unless_present_any = ["resume", "give_up"])]
     pub files: Vec<PathBuf>,
-    /// Of its block space, at least what it was
+    /// Size of the volume, at least that of the dumped volume
     #[arg(long)]
     pub size: Option<ByteSize>,
-    /// A disk or a file for it; several go one after the other
+    /// Store the volume on this disk or file; repeat to concatenate
     #[arg(long, value_name = "PATH")]
     pub device: Vec<PathBuf>,
-    /// Leave out what can't be read, instead of ending at it; reads of that will fail
+    /// Skip unreadable data instead of stopping; reads of it will fail
     #[arg(long)]
     pub accept_damage: bool,
-    /// Go on with the restore of this volume that was cut, with the same dumps, wherever their files are now
+    /// Resume the unfinished restore of this volume
+    ///
+    /// Name the files if they have moved.
     #[arg(long, conflicts_with_all = ["size", "device", "anew"])]
     pub resume: bool,
-    /// Give up the restore of this volume that was cut, if there is one, and begin another
+    /// Abandon an unfinished restore of this volume, and start again
     #[arg(long)]
     pub anew: bool,
-    /// Give up the restore of this volume that was cut: delete what there is of it
+    /// Abandon an unfinished restore of this volume, and delete it
     #[arg(long, conflicts_with_all = ["files", "size", "device", "accept_damage", "resume", "anew"])]
     pub give_up: bool,
 }
@@ -207,19 +223,21 @@ pub struct RestoreImage {
 /// `cairn image mount`.
 #[derive(Debug, Args)]
 pub struct MountImage {
-    /// The files of a dump of everything and of those made against it
+    /// Files of a full dump and its incremental dumps
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
     /// Serve on this unix socket
     #[arg(long, value_name = "PATH", conflicts_with = "listen")]
     pub socket: Option<PathBuf>,
-    /// Serve on HOST:PORT (127.0.0.1:10810)
+    /// Serve on HOST:PORT (default 127.0.0.1:10810)
     #[arg(long, value_name = "A")]
     pub listen: Option<String>,
-    /// Open a dump that was made against something that is not here: only what changed can be read
+    /// Open an incremental dump without its base
+    ///
+    /// Only changed data can be read.
     #[arg(long)]
     pub without_base: bool,
-    /// Open files that are cut off as well
+    /// Also open truncated files
     #[arg(long)]
     pub accept_damage: bool,
 }

@@ -9,34 +9,46 @@ use clap::{Args, Subcommand};
 /// `cairn serve`.
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// A TOML file with the same names as these flags; `conf.d/*.toml` beside it come after it, by name
+    /// Read this TOML file, then `conf.d/*.toml` beside it by name
+    ///
+    /// The keys have the names of these options, which override them.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// The API over TCP: HOST:PORT or off (off; the control socket is always there)
+    /// Serve the API over TCP at HOST:PORT, or off (default)
+    ///
+    /// The control socket is always available.
     #[arg(long, value_name = "A")]
     pub http: Option<Address>,
-    /// Where mirrors of this server's volumes connect: HOST:PORT or off (127.0.0.1:7420)
+    /// Listen for mirrors at HOST:PORT or off (default 127.0.0.1:7420)
     #[arg(long, value_name = "A")]
     pub mirror: Option<Address>,
-    /// NBD, beside DIR/nbd.sock: HOST:PORT, unix:PATH or off; several (127.0.0.1:10809)
+    /// Listen for NBD: HOST:PORT, unix:PATH or off
+    ///
+    /// In addition to DIR/nbd.sock. Can be repeated. Default: 127.0.0.1:10809.
     #[arg(long, value_name = "A")]
     pub nbd: Vec<Address>,
-    /// iSCSI: HOST:PORT or off; several (127.0.0.1:3260)
+    /// Listen for iSCSI: HOST:PORT or off (default 127.0.0.1:3260)
+    ///
+    /// Can be repeated.
     #[arg(long, value_name = "A")]
     pub iscsi: Vec<Address>,
-    /// The portal that iSCSI discovery names, when it is another than the one that initiators come to
+    /// Announce this portal in iSCSI discovery
+    ///
+    /// Default: the address that an initiator connected to.
     #[arg(long, value_name = "HOST:PORT")]
     pub iscsi_advertise: Option<String>,
     /// Refuse NBD clients without TLS
     #[arg(long)]
     pub nbd_tls_required: bool,
-    /// The mirror address that tokens name, when it is another than the one listened on
+    /// Put this mirror address into tokens
+    ///
+    /// Default: the address of --mirror.
     #[arg(long, value_name = "HOST:PORT")]
     pub advertise: Option<String>,
-    /// How long the other end of a mirror's transfer may be silent before it is given up (2m)
+    /// Abort a mirror transfer after this silence (default 2m)
     #[arg(long, value_name = "TIME")]
     pub mirror_patience: Option<Interval>,
-    /// Memory of each volume for cached blocks and for writes on their way (256M)
+    /// Memory per volume for cached blocks and writes (default 256M)
     #[arg(long, value_name = "SIZE")]
     pub cache: Option<ByteSize>,
 }
@@ -44,29 +56,29 @@ pub struct Serve {
 /// `cairn service`.
 #[derive(Debug, Subcommand)]
 pub enum Service {
-    /// Write the unit, the user and the configuration of a service of systemd; no server is needed
+    /// Install a systemd service: unit, user and configuration
     Install(InstallService),
 }
 
 /// `cairn service install`.
 #[derive(Debug, Args)]
 pub struct InstallService {
-    /// Who runs it; made by systemd-sysusers when there is no such user
+    /// Run the service as this user; systemd-sysusers creates it
     #[arg(long, value_name = "NAME", default_value = "cairn")]
     pub user: String,
-    /// The group that may use raw disks, such as `disk`: for volumes on them
+    /// Let the service use raw disks through this group, such as `disk`
     #[arg(long, value_name = "GROUP")]
     pub disks: Option<String>,
-    /// Leave out what keeps `cairn mount`, and commands around snapshots that need sudo, from working
+    /// Relax the sandbox for `cairn mount`, and for hooks that need sudo
     #[arg(long)]
     pub mounts: bool,
-    /// The program that the service runs; this one when not given
+    /// Run this program (default: this one)
     #[arg(long, value_name = "PATH")]
     pub program: Option<PathBuf>,
-    /// Write below this directory instead of `/`, as for a package or an image
+    /// Write below this directory, as for a package or an image
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub root: PathBuf,
-    /// Only print what would be written
+    /// Only show what would be written
     #[arg(short = 'n', long)]
     pub dry_run: bool,
 }
@@ -74,9 +86,9 @@ pub struct InstallService {
 /// `cairn config`.
 #[derive(Debug, Subcommand)]
 pub enum ConfigFile {
-    /// Say all that is wrong in a configuration, with what was probably meant, and what is said twice
+    /// Report errors, duplicate keys and likely typos in a configuration
     Check {
-        /// The file; those of `conf.d` beside it are looked at too
+        /// Configuration file; also checks `conf.d/*.toml` beside it
         #[arg(default_value = "/etc/cairn/cairn.toml")]
         file: PathBuf,
     },

@@ -11,28 +11,39 @@ use clap::{Args, Subcommand};
 /// `cairn trace`.
 #[derive(Debug, Subcommand)]
 pub enum Trace {
-    /// Record what clients ask of an export of a running server, while they use it; without an export: show the recordings
+    /// Record the requests of clients to an export
+    ///
+    /// Without an export, shows the recordings.
     Record(RecordTrace),
-    /// Turn a trace of any known format into one of Cairn's own: compact, checksummed, in order of time
+    /// Convert a trace of a known format to Cairn's format
+    ///
+    /// Cairn's format is compact, checksummed and sorted by time.
     Import(ImportTrace),
-    /// The tables and figures of three papers for a trace: what an interval of a mirror transfers, what a granularity of history costs
+    /// Analyse a trace for mirror traffic and history cost
+    ///
+    /// Makes the tables and figures of three papers: the traffic per mirror interval, and the cost
+    /// per granularity of history.
     Analyse(AnalyseTrace),
-    /// Run a trace on a real history of each placement, and count its I/O by kind beside what the papers' model says
+    /// Replay a trace on a real history of each placement
+    ///
+    /// Counts its I/O by kind, and compares it with the model of the papers.
     Replay(ReplayTrace),
-    /// Make a trace of a workload of the papers: SPC-1-like, IoMeter, PostMark
+    /// Generate a trace of a workload: SPC-1-like, IoMeter, PostMark
     Generate(GenerateTrace),
 }
 
 /// Which trace, and what it is.
 #[derive(Debug, Args)]
 pub struct TraceInput {
-    /// The trace, plain or in gzip, zstd, xz or bzip2; - is standard input
+    /// Trace, plain or in gzip, zstd, xz or bzip2; - is standard input
     #[arg(value_name = "TRACE")]
     pub file: PathBuf,
-    /// cairn, csv, msr, spc, blkparse, blkreplay, disksim, srt, vscsi; found out if not given
+    /// Read the trace in this format; default: detected
+    ///
+    /// One of cairn, csv, msr, spc, blkparse, blkreplay, disksim, srt, vscsi.
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<TraceFormat>,
-    /// Of blkparse: Q (queued), D (issued to the driver) or C (completed)
+    /// For blkparse: Q (queued), D (issued to the driver), C (completed)
     #[arg(long, value_name = "ACTION", default_value = "Q")]
     pub action: BlkparseAction,
 }
@@ -40,22 +51,22 @@ pub struct TraceInput {
 /// `cairn trace record`.
 #[derive(Debug, Args)]
 pub struct RecordTrace {
-    /// Which: VOLUME/LUN, VOLUME@SNAPSHOT/LUN, DEVICE or DEVICE@VIEW
+    /// VOLUME/LUN, VOLUME@SNAPSHOT/LUN, DEVICE or DEVICE@VIEW
     #[arg(value_name = "EXPORT")]
     pub export: Option<String>,
-    /// Begin: where the trace goes, on the machine of the server
+    /// Start recording to this file on the server's machine
     #[arg(long, value_name = "FILE", requires = "export", conflicts_with = "stop")]
     pub to: Option<PathBuf>,
-    /// End it, and make the trace durable
+    /// Stop recording, and make the trace durable
     #[arg(long, requires = "export")]
     pub stop: bool,
-    /// For how long; until --stop when not given
+    /// Record for this time (default: until --stop)
     #[arg(long = "for", value_name = "TIME", requires = "to")]
     pub time: Option<Interval>,
-    /// Bytes that the trace may take (1G); the recording ends before it is longer
+    /// Stop at this size of the trace (default 1G)
     #[arg(long, value_name = "SIZE", requires = "to")]
     pub max: Option<ByteSize>,
-    /// Do not pack it with zstd
+    /// Do not compress with zstd
     #[arg(long, requires = "to")]
     pub plain: bool,
 }
@@ -66,13 +77,13 @@ pub struct ImportTrace {
     /// Which trace
     #[command(flatten)]
     pub input: TraceInput,
-    /// Where to
+    /// Write to this file
     #[arg(long, value_name = "FILE")]
     pub to: PathBuf,
-    /// Do not pack it with zstd
+    /// Do not compress with zstd
     #[arg(long)]
     pub plain: bool,
-    /// Replace the file
+    /// Overwrite an existing file
     #[arg(long)]
     pub overwrite: bool,
 }
@@ -83,22 +94,26 @@ pub struct AnalyseTrace {
     /// Which trace
     #[command(flatten)]
     pub input: TraceInput,
-    /// Bytes of a block
+    /// Block size
     #[arg(long, value_name = "SIZE", default_value = "4K")]
     pub block: ByteSize,
-    /// Granularities of history besides every write, such as 1s,10s,1h (1s to 1d)
+    /// Granularities of history, such as 1s,10s,1h (default 1s to 1d)
+    ///
+    /// Every write is always included.
     #[arg(long, value_name = "TIME", value_delimiter = ',')]
     pub granularity: Vec<Interval>,
-    /// Intervals of a mirror, such as 1m,15m,1h (1m to 1d)
+    /// Intervals of a mirror, such as 1m,15m,1h (default 1m to 1d)
     #[arg(long, value_name = "TIME", value_delimiter = ',')]
     pub interval: Vec<Interval>,
-    /// Caches in all, of which 3 % can be dirty, such as 64M,4G (16M to 4G)
+    /// Cache sizes, such as 64M,4G (default 16M to 4G)
+    ///
+    /// 3 % of a cache can be dirty.
     #[arg(long, value_name = "SIZE", value_delimiter = ',')]
     pub cache: Vec<ByteSize>,
-    /// Write caches by the number of dirty blocks, beside those of --cache
+    /// Write caches by number of dirty blocks, in addition to --cache
     #[arg(long, value_name = "N", value_delimiter = ',')]
     pub dirty_blocks: Vec<u64>,
-    /// Give up when it takes more memory than this
+    /// Abort if it needs more memory than this
     #[arg(long, value_name = "SIZE", default_value = "8G")]
     pub memory: ByteSize,
     /// Write every figure as SVG into this directory
@@ -112,13 +127,13 @@ pub struct GenerateTrace {
     /// Which workload
     #[command(subcommand)]
     pub workload: Workload,
-    /// Where to; - is standard output, for `cairn trace analyse -`
+    /// Write to this file; - is standard output
     #[arg(long, value_name = "FILE", default_value = "-", global = true)]
     pub to: PathBuf,
-    /// The same seed gives the same trace
+    /// Seed of random numbers; the same seed gives the same trace
     #[arg(long, default_value_t = 1, global = true)]
     pub seed: u64,
-    /// Replace the file
+    /// Overwrite an existing file
     #[arg(long, global = true)]
     pub overwrite: bool,
 }
@@ -126,48 +141,52 @@ pub struct GenerateTrace {
 /// A workload of the papers.
 #[derive(Debug, Subcommand)]
 pub enum Workload {
-    /// SPC-1-like: two stores with hot spots, and a log (FAST 2007, section 4.2.1)
+    /// Generate an SPC-1-like workload (FAST 2007, section 4.2.1)
+    ///
+    /// Two stores with hot spots, and a log.
     Spc1 {
-        /// Business scaling units, of 50 requests a second each
+        /// Business scaling units of 50 requests per second
         #[arg(long, default_value_t = 100)]
         bsu: u32,
-        /// Capacity in all
+        /// Total capacity
         #[arg(long, value_name = "SIZE", default_value = "100G")]
         size: ByteSize,
-        /// How long
+        /// Length of the trace
         #[arg(long, value_name = "TIME", default_value = "1h")]
         time: Interval,
-        /// With ASU-3, the log, which the paper leaves out
+        /// Include ASU-3, the log, which the paper leaves out
         #[arg(long)]
         with_log: bool,
     },
-    /// IoMeter: random requests of one length (MSST 2006, figures 4 and 5)
+    /// Generate random requests of one length (MSST 2006, figures 4, 5)
     Iometer {
-        /// Bytes of the disk
+        /// Size of the disk
         #[arg(long, value_name = "SIZE", default_value = "10G")]
         size: ByteSize,
-        /// Bytes of a request
+        /// Size of a request
         #[arg(long, value_name = "SIZE", default_value = "4K")]
         length: ByteSize,
-        /// Per cent of the requests that read
+        /// Percentage of reads
         #[arg(long, value_name = "PER CENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
         reads: u8,
-        /// Requests a second
+        /// Requests per second
         #[arg(long, default_value_t = 500)]
         rate: u32,
-        /// How long
+        /// Length of the trace
         #[arg(long, value_name = "TIME", default_value = "1h")]
         time: Interval,
     },
-    /// A stand-in for PostMark on a file system that writes in place (MSST 2006, figure 6)
+    /// Generate a PostMark-like workload (MSST 2006, figure 6)
+    ///
+    /// Models a file system that writes in place.
     Postmark {
-        /// Files at the beginning
+        /// Number of files at the start
         #[arg(long, default_value_t = 50_000)]
         files: u64,
-        /// Transactions
+        /// Number of transactions
         #[arg(long, default_value_t = 100_000)]
         transactions: u64,
-        /// Operations a second
+        /// Operations per second
         #[arg(long, default_value_t = 300)]
         rate: u32,
     },
@@ -176,28 +195,32 @@ pub enum Workload {
 /// `cairn trace replay`.
 #[derive(Debug, Args)]
 pub struct ReplayTrace {
-    /// Which trace; it is read twice for each placement, so it is a file
+    /// Trace; read twice for each placement, so it must be a file
     #[command(flatten)]
     pub input: TraceInput,
-    /// checkpointing, logging, split-stream, split-down-stream or hybrid; several, or all when not given
+    /// Replay with these placements (default: all)
+    ///
+    /// Of checkpointing, logging, split-stream, split-down-stream, hybrid.
     #[arg(long, value_name = "PLACEMENT", value_delimiter = ',')]
     pub placement: Vec<PlacementName>,
-    /// every-write, marks, or a length such as 1m; several
+    /// Replay with these granularities
+    ///
+    /// Each is every-write, marks, or an interval such as 1m.
     #[arg(long, value_name = "TIME", value_delimiter = ',', default_value = "every-write,1m,1h")]
     pub granularity: Vec<GrainName>,
-    /// Bytes of a block of the history
+    /// Block size of the history
     #[arg(long, value_name = "SIZE", default_value = "4K")]
     pub block: ByteSize,
-    /// Cache in all, of which 3 % can be dirty
+    /// Total cache, of which 3 % can be dirty
     #[arg(long, value_name = "SIZE", default_value = "64M")]
     pub cache: ByteSize,
-    /// Read cache
+    /// Size of the read cache
     #[arg(long, value_name = "SIZE", default_value = "0")]
     pub read_cache: ByteSize,
-    /// Give up when finding out what the trace needs takes more memory than this
+    /// Abort if the analysis needs more memory than this
     #[arg(long, value_name = "SIZE", default_value = "8G")]
     pub memory: ByteSize,
-    /// Keep origin and store as files in this directory for as long as it runs, instead of in memory
+    /// Keep origin and store in files in this directory, not in memory
     #[arg(long, value_name = "DIR")]
     pub on: Option<PathBuf>,
 }
@@ -265,16 +288,18 @@ impl FromStr for GrainName {
 /// `cairn plan`.
 #[derive(Debug, Args)]
 pub struct PlanTrace {
-    /// Which trace; where there is no such file: which VOLUME, VOLUME/LUN or DEVICE of the running server, from what its clients have written since
+    /// Trace; or a VOLUME, VOLUME/LUN or DEVICE of the running server
+    ///
+    /// For one of these, uses the writes of its clients since planning began.
     #[command(flatten)]
     pub input: TraceInput,
-    /// What the link to the mirror carries, in bytes a second, such as 50M
+    /// Bandwidth to the mirror in bytes per second, such as 50M
     #[arg(long, value_name = "SIZE")]
     pub link: ByteSize,
-    /// Cache of the history, of which 3 % can be dirty (256M)
+    /// Cache of the history (default 256M); 3 % of it can be dirty
     #[arg(long, value_name = "SIZE")]
     pub cache: Option<ByteSize>,
-    /// Give up when it takes more memory than this
+    /// Abort if it needs more memory than this
     #[arg(long, value_name = "SIZE", default_value = "8G")]
     pub memory: ByteSize,
 }

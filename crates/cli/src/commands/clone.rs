@@ -26,7 +26,7 @@ pub fn run(command: CloneCommand, client: &Client, output: Output) -> Result<(),
         CloneCommand::Delete { name, dry_run } => {
             let clones: Vec<api::VolumeClone> = client.get("/v1/clones")?;
             let Some(clone) = clones.into_iter().find(|clone| clone.name == name) else {
-                let next = "see what there is with `cairn clone list`";
+                let next = "list what exists with `cairn clone list`";
                 return Err(Failure::new(ErrorKind::NotFound, format!("there is no clone `{name}`"), next));
             };
             let what = format!(

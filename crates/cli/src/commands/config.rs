@@ -16,7 +16,7 @@ pub fn run(command: &ConfigFile, output: Output) -> Result<(), Failure> {
         count => Err(Failure::new(
             ErrorKind::Usage,
             format!("a server does not start on this configuration: {count} of its settings are wrong"),
-            "correct them; `cairn serve --help` says what each is",
+            "correct them; `cairn serve --help` describes each",
         )),
     }
 }

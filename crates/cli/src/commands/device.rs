@@ -71,7 +71,7 @@ pub fn run(command: Device, client: &Client, output: Output) -> Result<(), Failu
                 Some(device) if device.history.is_none() => (device, format!("this ends the export {name}")),
                 Some(device) if device.size_bytes == 0 && without_history => {
                     let what = format!(
-                        "this gives up the history of {name} with its clones, also if it can't be opened: {} stays as it is, which is today's content as of the last flush, but with the placement `logging`, and while a revert is copied in the background, what only the history has is lost",
+                        "this discards the history of {name} and its clones, even if it can't be opened. {} keeps its content as of the last flush. With the placement `logging`, and during a revert, blocks that only the history has are lost",
                         device.origin
                     );
                     (device, what)
@@ -79,7 +79,7 @@ pub fn run(command: Device, client: &Client, output: Output) -> Result<(), Failu
                 // One that is not open is opened for its release.
                 Some(device) if device.size_bytes == 0 => {
                     let what = format!(
-                        "this gives up the history of {name}; {} keeps today's content",
+                        "this discards the history of {name}; {} keeps its present content",
                         device.origin
                     );
                     (device, what)
@@ -93,7 +93,7 @@ pub fn run(command: Device, client: &Client, output: Output) -> Result<(), Failu
                         _ => format!("; first its views and clones have to be ended: {}", shown.join(", ")),
                     };
                     let what = format!(
-                        "this gives up the history of {name} since {since}; {} keeps today's content{first}",
+                        "this discards the history of {name} since {since}; {} keeps its present content{first}",
                         status.device.origin
                     );
                     (status.device, what)
@@ -151,7 +151,7 @@ pub fn run_history(command: History, client: &Client, output: Output) -> Result<
             }
             if keeps_less(&request, &now.window) {
                 output.confirm(&format!(
-                    "this gives up what {name} remembers beyond its new window ({}; now: {})",
+                    "this discards the history of {name} beyond its new window ({}; now: {})",
                     window_words(&request),
                     window_words(&now.window)
                 ))?;
@@ -214,8 +214,7 @@ fn disable(name: &str, dry_run: bool, client: &Client, output: Output) -> Result
     let job: api::Job = client.delete(&format!("/v1/volumes/{}/history", segment(name)?))?;
     super::follow(job, client, output)?;
     let disabled = serde_json::json!({ "disabled": name, "store": store });
-    output
-        .tell(&disabled, |_| format!("{name} goes on without a history; {store} is free for something else"));
+    output.tell(&disabled, |_| format!("{name} has no history now; {store} is free for other use"));
     Ok(())
 }
 
@@ -225,7 +224,7 @@ fn discard(name: &str, dry_run: bool, client: &Client, output: Output) -> Result
     let found: api::DiscardedHistory = client.post(&path, &api::DiscardHistory { dry_run: true })?;
     let at = show(found.consistency_point_ms.saturating_mul(1_000_000));
     let what = format!(
-        "this gives up the history of {name} in {} for good ({}); the devices of the volume have its consistency point of {at}, and what was flushed since",
+        "this discards the history of {name} in {} for good ({}); the devices of the volume keep its consistency point of {at}, and the writes flushed since",
         found.store, found.reason
     );
     if dry_run {
@@ -241,7 +240,9 @@ fn discard(name: &str, dry_run: bool, client: &Client, output: Output) -> Result
     Err(Failure::new(
         ErrorKind::Damaged,
         format!("{name} is open, and its check finds {} thing(s) wrong: {first}", discarded.findings.len()),
-        format!("see `cairn volume check {name} --deep`; a mirror or an image dump has what it lacks"),
+        format!(
+            "run `cairn volume check {name} --deep`; restore missing data from a mirror or an image dump"
+        ),
     ))
 }
 
@@ -250,7 +251,7 @@ fn accept_older(name: &str, dry_run: bool, client: &Client, output: Output) -> R
     let path = format!("{}/accept-older", path(name)?);
     let found: api::AcceptedOlder = client.post(&path, &api::AcceptOlder { dry_run: true })?;
     let what = format!(
-        "this takes the history of {name} in {} as it is ({}). That is right where the disk under it was put back together with it; beside a disk that went on, {name} would have old bytes among new ones, and instants that never were",
+        "this accepts the history of {name} in {} as it is ({}). This is right if its disk was restored together with it. With a newer disk, {name} would mix old and new data, and show instants that never existed",
         found.store, found.reason
     );
     if dry_run {
@@ -300,7 +301,7 @@ pub fn go_back(
     output.tell(&reverted, |reverted| {
         let (at, ended, undo) = (show(reverted.at_ns), reverted.sessions_ended, &reverted.undo);
         let paused = if mirror {
-            format!("\nits updates are paused; to go on with them: cairn mirror resume {name}")
+            format!("\nits updates are paused; to resume them: cairn mirror resume {name}")
         } else {
             String::new()
         };
@@ -350,7 +351,7 @@ fn view(
 ) -> Result<(), Failure> {
     if let Some(view) = delete {
         if writable {
-            output.confirm(&format!("this deletes the clone {name}@{view} and what was written to it"))?;
+            output.confirm(&format!("this deletes the clone {name}@{view} and everything written to it"))?;
         }
         // One is not ended for the other: with a clone goes what was written to it.
         let () = client.delete(&format!("{}/views/{}?writable={writable}", path(name)?, segment(&view)?))?;
@@ -436,8 +437,8 @@ fn changed(before: &api::Window, arguments: &WindowArguments) -> Result<api::Win
         } else {
             return Err(Failure::new(
                 ErrorKind::Usage,
-                format!("`{part}` is no window"),
-                "give a length of time such as 24h, a size such as 100G, or both: --window 24h --window 100G; `off` is no limit",
+                format!("`{part}` is not a window"),
+                "give a length of time such as 24h, a size such as 100G, or both: --window 24h --window 100G; `off` removes the limit",
             ));
         }
     }
@@ -479,9 +480,9 @@ fn window_words(window: &api::Window) -> String {
 fn reduce_words(reduce: api::Reduce) -> Option<&'static str> {
     match reduce {
         api::Reduce::None => None,
-        api::Reduce::Xor => Some("what differs from an earlier version"),
+        api::Reduce::Xor => Some("the difference from an earlier version"),
         api::Reduce::Identical => Some("identical content once"),
-        api::Reduce::All => Some("what differs from an earlier version, identical content once"),
+        api::Reduce::All => Some("the difference from an earlier version, identical content once"),
     }
 }
 
@@ -551,7 +552,7 @@ fn page(status: &api::HistoryStatus) -> String {
         row("folding back", format!("block {} of {}", folding.done_blocks, folding.blocks));
     }
     if status.given_up > 0 {
-        row("given up", format!("{} times for a lack of room", status.given_up));
+        row("given up", format!("{} times for lack of space", status.given_up));
     }
     for copy in &status.reverts {
         row(

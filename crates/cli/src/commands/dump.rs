@@ -125,11 +125,11 @@ pub fn run(asked: &Dump, client: &Client, output: Output) -> Result<(), Failure>
 /// that is no UTF-8.
 fn pattern_text(pattern: &OsStr) -> Result<String, Failure> {
     pattern.to_str().map(str::to_owned).ok_or_else(|| {
-        let what = format!("the pattern {} is no UTF-8", called(pattern.as_bytes()));
+        let what = format!("the pattern {} is not UTF-8", called(pattern.as_bytes()));
         Failure::new(
             ErrorKind::Usage,
             what,
-            "write `?` for each byte that is no UTF-8; it matches any byte but a slash",
+            "write `?` for each byte that is not UTF-8; it matches any byte except a slash",
         )
     })
 }

@@ -61,7 +61,7 @@ fn told(export: &api::Export) -> String {
     if access.secret_lacks {
         let chap = access.chap.as_deref().unwrap_or_default();
         return format!(
-            "{name}: nobody over iSCSI until a secret is set here, as at the source only who knows that of `{chap}` can: `cairn export set {name} --chap-file FILE`, or `--no-chap`"
+            "{name}: no access over iSCSI until a secret is set here, because the source requires that of `{chap}`: `cairn export set {name} --chap-file FILE`, or `--no-chap`"
         );
     }
     let mut kept = Vec::new();
@@ -95,7 +95,7 @@ pub fn open_to_all(client: &Client, volume: &str) -> Result<Option<String>, Fail
     };
     let Some(open) = exports.iter().find(is_open) else { return Ok(None) };
     Ok(Some(format!(
-        "who may log in is not in a dump: its LUNs are open to everybody who reaches {}; `cairn export set {}` changes that",
+        "a dump has no access settings: its LUNs are open to every client that reaches {}; `cairn export set {}` restricts them",
         open.target.portals.join(", "),
         open.name
     )))
@@ -153,7 +153,7 @@ fn list(exports: &[api::Export]) -> String {
         let access = &export.access;
         let chap = match (&access.chap, &access.chap_target) {
             (None, _) => "no".to_owned(),
-            (Some(name), _) if access.secret_lacks => format!("{name}, but its secret is not known here"),
+            (Some(name), _) if access.secret_lacks => format!("{name}, but its secret is unknown here"),
             (Some(name), None) => name.clone(),
             (Some(name), Some(target)) => format!("{name}, {target}"),
         };

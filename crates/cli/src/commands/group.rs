@@ -44,7 +44,7 @@ pub fn run(command: Group, client: &Client, output: Output) -> Result<(), Failur
                 client.post(&format!("{}/allow-reverse", path(&name)?), &request)?;
             output.tell(&allowed, |_| match off {
                 false => format!(
-                    "one mirror of each volume of {name} may take over within {}\nnext: `cairn group reverse {name}` on their server; clients here are cut off then",
+                    "one mirror of each volume of {name} may take over within {}\nnext: `cairn group reverse {name}` on their server, which disconnects the clients here",
                     duration(for_ms)
                 ),
                 true => format!("no mirror of a volume of {name} may take over"),
@@ -54,7 +54,7 @@ pub fn run(command: Group, client: &Client, output: Output) -> Result<(), Failur
         Group::Delete { name } => {
             let () = client.delete(&path(&name)?)?;
             output.tell(&serde_json::json!({ "deleted": name }), |_| {
-                format!("{name} is no group any more; its volumes and their snapshots stay")
+                format!("deleted group {name}; its volumes and their snapshots stay")
             });
         }
     }
@@ -108,7 +108,7 @@ fn shows(group: &api::Group) -> String {
     match (&group.shown, group.together, follows) {
         (Some(shown), ..) => format!("its mirrors show {}, made {}", shown.name, ago(shown.created_ms)),
         (None, true, true) => "its mirrors show nothing until all have a snapshot of the group".to_owned(),
-        (None, true, false) => "what its volumes show is one instant once all of them are mirrors".to_owned(),
+        (None, true, false) => "its volumes show one instant when all of them are mirrors".to_owned(),
         (None, false, _) => "each of its mirrors shows its own newest image".to_owned(),
     }
 }
@@ -117,7 +117,7 @@ fn failover(name: &str, dry_run: bool, client: &Client, output: Output) -> Resul
     let path = format!("{}/failover", path(name)?);
     let before: api::GroupFailover = client.post(&path, &api::FailoverRequest { dry_run: true })?;
     let what = format!(
-        "all volumes of {name} are brought to {}, made {}\n{}",
+        "all volumes of {name} are reverted to {}, made {}\n{}",
         before.snapshot,
         before.created_ms.map_or("at an unknown time".to_owned(), ago),
         losses(&before)
@@ -150,7 +150,7 @@ fn reverse(name: &str, dry_run: bool, client: &Client, output: Output) -> Result
     };
     let behind: Vec<String> = group.members.iter().map(lag).collect();
     let what = format!(
-        "the sources of all volumes of {name} become read-only at one instant, their clients are cut off, and the volumes take writes here; what they lack now is brought first: {}",
+        "the sources of all volumes of {name} become read-only at one instant, their clients are disconnected, and the volumes take writes here after a last update: {}",
         behind.join(", ")
     );
     if dry_run {

@@ -81,7 +81,7 @@ fn levels(volume: &str, forget: Option<u8>, client: &Client, output: Output) -> 
         && let Some(unfinished) = dump::unfinished(volume, client)?
     {
         print_line(&format!(
-            "unfinished: {} at level {}, begun {}, {} on the disk; `cairn image dump {volume} --resume` goes on, --give-up forgets it",
+            "unfinished: {} at level {}, begun {}, {} on the disk; `cairn image dump {volume} --resume` resumes it, --give-up abandons it",
             unfinished.snapshot,
             unfinished.level,
             ago(unfinished.begun_ms),

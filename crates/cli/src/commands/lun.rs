@@ -20,7 +20,7 @@ pub fn run(command: Lun, client: &Client, output: Output) -> Result<(), Failure>
                 lines.extend(super::export::login_lines(&lun.target));
                 if lun.earlier_settings {
                     lines.push(format!(
-                        "what was set for an earlier {0} holds for it, as snapshots or a history still show that: see `cairn export list`, change it with `cairn export set {0}`",
+                        "the settings of an earlier {0} apply to it, because snapshots or a history still show that one: see `cairn export list`, and change them with `cairn export set {0}`",
                         lun.name
                     ));
                 }
@@ -46,13 +46,13 @@ pub fn run(command: Lun, client: &Client, output: Output) -> Result<(), Failure>
         }
         Lun::Resize { name, size: bytes, shrink } => {
             if shrink {
-                output.confirm(&format!("this cuts {name} to {bytes}, and what lies past that is lost"))?;
+                output.confirm(&format!("this shrinks {name} to {bytes}; data beyond that is lost"))?;
             }
             let request = api::ResizeLun { size_bytes: bytes.0, allow_shrink: shrink };
             let lun: api::Lun = client.patch(&path(&name)?, &request)?;
             output.tell(&lun, |lun| {
                 format!(
-                    "{} has {} now; iSCSI initiators are told, NBD clients see it when they connect again",
+                    "{} has {} now; iSCSI initiators are notified, NBD clients see it when they reconnect",
                     lun.name,
                     size(lun.size_bytes)
                 )
@@ -62,7 +62,7 @@ pub fn run(command: Lun, client: &Client, output: Output) -> Result<(), Failure>
         Lun::Delete { name, dry_run } => {
             let luns: Vec<api::Lun> = client.get(&format!("/v1/volumes/{}/luns", segment(&name.volume)?))?;
             let Some(lun) = luns.into_iter().find(|lun| lun.name == name.to_string()) else {
-                let next = format!("see what there is with `cairn lun list {}`", name.volume);
+                let next = format!("list what exists with `cairn lun list {}`", name.volume);
                 return Err(Failure::new(ErrorKind::NotFound, format!("there is no LUN `{name}`"), next));
             };
             let what = format!("this deletes {name}, a disk of {}", size(lun.size_bytes));
@@ -93,7 +93,7 @@ fn warn_of_more_than_there_is(volume: &str, client: &Client, output: Output) -> 
     if promised > whole.size_bytes {
         let (promised, has) = (size(promised), size(whole.size_bytes));
         note_line(&format!(
-            "note: the LUNs of {volume} have {promised} together, and {volume} {has}: writes fail once that is full; `cairn status` shows what is left, `cairn volume grow` adds to it"
+            "note: the LUNs of {volume} have {promised} together, and {volume} {has}: writes fail when that is full; `cairn status` shows the free space, `cairn volume grow` adds to it"
         ));
     }
     Ok(())

@@ -105,7 +105,7 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
             let aborted: api::Aborted = client.post(&format!("{}/abort", path(&name)?), &())?;
             output.tell(&aborted, |aborted| match aborted.was_running {
                 true => format!(
-                    "the update of {} is over; {} that it brought stay for the next one",
+                    "aborted the update of {}; the next one reuses {} that it transferred",
                     aborted.name,
                     size(aborted.kept_bytes)
                 ),
@@ -124,7 +124,7 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
             let allowed: api::ReverseAllowed = client.post(&path, &request)?;
             output.tell(&allowed, |allowed| match &allowed.mirror {
                 Some(mirror) => format!(
-                    "the mirror {mirror} of {volume} may become the source within {}\nnext: on its server, `cairn mirror reverse` (after a failover here, `cairn mirror failback`); clients here are cut off then",
+                    "the mirror {mirror} of {volume} may become the source within {}\nnext: on its server, `cairn mirror reverse` (after a failover here, `cairn mirror failback`), which disconnects the clients here",
                     duration(for_ms)
                 ),
                 None => format!("no mirror of {volume} may become the source"),
@@ -160,9 +160,9 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
             let next = Some(&forget).filter(|_| !deleted.told);
             let told = serde_json::json!({ "deleted": name, "told": deleted.told, "next_at_source": next });
             output.tell(&told, |_| match deleted.untold {
-                None => format!("deleted {name}; its source has let go of what it kept for it"),
+                None => format!("deleted {name}; its source discarded the state for it"),
                 Some(untold) => format!(
-                    "deleted {name}; its source was not told: {}\nnext: at the source ({}) what is kept for it pins space until `{forget}`, or `cairn peer revoke` of this server",
+                    "deleted {name}; its source was not notified: {}\nnext: on the source ({}), run `{forget}`, or `cairn peer revoke` of this server; until then, a base snapshot pins space there",
                     untold.message, mirror.source_address
                 ),
             });
@@ -253,7 +253,7 @@ fn priced(price: &api::UpdatePrice) -> String {
         ),
     };
     if price.kept_bytes > 0 {
-        text += &format!("; {} of an update that was cut are here already", size(price.kept_bytes));
+        text += &format!("; {} of an interrupted update are here already", size(price.kept_bytes));
     }
     text + "; nothing was done"
 }
@@ -280,7 +280,7 @@ fn outcome_of(verified: &api::MirrorVerify) -> Result<(), Failure> {
                 "{}: {} block(s) are whole on both sides and not the same: the mirror is not to be trusted",
                 verified.name, verified.contradictions
             ),
-            "do not fail over to it; keep the logs of both servers, `cairn mirror delete` it and make it anew",
+            "do not fail over to it; keep the logs of both servers, run `cairn mirror delete` and create it again",
         ));
     }
     let mended = verified.mended_here + verified.mended_there;
@@ -291,17 +291,17 @@ fn outcome_of(verified: &api::MirrorVerify) -> Result<(), Failure> {
     Err(Failure::new(
         ErrorKind::Damaged,
         format!(
-            "{}: {} difference(s), {mended} block(s) mended, {left} left damaged",
+            "{}: {} difference(s), {mended} block(s) repaired, {left} still damaged",
             verified.name, verified.differences_total
         ),
-        "run it again: what was below a damaged node is found once that is mended; what stays is in no copy, see `cairn status` on both servers",
+        "run it again: damage below a repaired node is found then; remaining damage is in both copies, see `cairn status` on both servers",
     ))
 }
 
 /// What a comparison did and cost.
 fn comparison(verified: &api::MirrorVerify) -> String {
     let compared = match verified.snapshots {
-        0 => "the source has none of the snapshots here any more, nothing was compared".to_owned(),
+        0 => "the source has none of the snapshots here; nothing was compared".to_owned(),
         snapshots => format!("{} in {snapshots} snapshot(s) compared", size(verified.compared_bytes)),
     };
     let alone = match verified.only_here {
@@ -309,7 +309,7 @@ fn comparison(verified: &api::MirrorVerify) -> String {
         only => format!(", {only} snapshot(s) that only this side has read here alone"),
     };
     format!(
-        "{compared}{alone}, {} difference(s), {} block(s) mended here{} and {} at the source; read {} here and {} there, {} over the network, in {}",
+        "{compared}{alone}, {} difference(s), {} block(s) repaired here{} and {} at the source; read {} here and {} there, {} over the network, in {}",
         verified.differences_total,
         verified.mended_here,
         by_its_word(verified.mended_locked),
@@ -343,7 +343,7 @@ fn pause(name: &str, paused: bool, client: &Client, output: Output) -> Result<()
     let mirror: api::Mirror = client.patch(&path(name)?, &request)?;
     output.tell(&mirror, |mirror| match paused {
         true => format!("{name} is paused: no update runs or begins"),
-        false => format!("{name} goes on: {}", mirror.reason),
+        false => format!("{name} resumed: {}", mirror.reason),
     });
     Ok(())
 }
@@ -364,7 +364,7 @@ fn check(name: Option<&str>, rpo_ms: Option<u64>, client: &Client, output: Outpu
     };
     let judged: Vec<(u8, String)> = mirrors.iter().map(|mirror| judge(mirror, rpo_ms)).collect();
     let Some(worst) = judged.iter().map(|(level, _)| *level).max() else {
-        return Err(unknown("there is no mirror here", output));
+        return Err(unknown("this server has no mirror", output));
     };
     let word = ["OK", "WARNING", "CRITICAL"][usize::from(worst.min(2))];
     let lines: Vec<String> = judged.into_iter().map(|(_, line)| line).collect();
@@ -422,7 +422,7 @@ fn forget(volume: &str, name: &str, dry_run: bool, client: &Client, output: Outp
         ));
     }
     let what = format!(
-        "this ends what {volume} keeps for the mirror {name}: its next update would have to compare checksums, and a failback too"
+        "this discards the state of {volume} for the mirror {name}: its next update, or a failback, must then compare checksums"
     );
     if dry_run {
         output.tell(&serde_json::json!({ "would_forget": name }), |_| format!("{what}; nothing was done"));
@@ -440,11 +440,8 @@ fn forget(volume: &str, name: &str, dry_run: bool, client: &Client, output: Outp
 fn failover(name: &str, dry_run: bool, client: &Client, output: Output) -> Result<(), Failure> {
     let path = format!("{}/failover", path(name)?);
     let before: api::Failover = client.post(&path, &api::FailoverRequest { dry_run: true })?;
-    let what = format!(
-        "{name} shows {}; what is lost: {}",
-        before.image.as_deref().unwrap_or("no image"),
-        loss(&before)
-    );
+    let what =
+        format!("{name} shows {}; lost: {}", before.image.as_deref().unwrap_or("no image"), loss(&before));
     let access = as_at_source(client, std::slice::from_ref(&name.to_owned()))?;
     let access: String = access.iter().map(|line| format!("\naccess: {line}")).collect();
     if dry_run {
@@ -455,7 +452,7 @@ fn failover(name: &str, dry_run: bool, client: &Client, output: Output) -> Resul
     let outcome: api::Failover = client.post(&path, &api::FailoverRequest { dry_run: false })?;
     output.tell(&outcome, |outcome| {
         format!(
-            "{name} takes writes now, and follows nobody; the source is told as soon as it answers\n\
+            "{name} takes writes now, and follows no source; the source is notified when it answers\n\
              lost: {}\n\
              roles: {}{access}\n\
              next: connect the clients to its LUNs (`cairn lun list {name}`); when the old source is back, `cairn mirror resync` there makes it follow, or `cairn mirror allow-reverse {name}` here and `cairn mirror failback` there give it the role",
@@ -515,7 +512,7 @@ fn divergence(found: &api::Divergence) -> String {
                 names => format!(", and the snapshots {}", names.join(", ")),
             };
             format!(
-                "following {} at {} gives up {} bytes ({} blocks) that were written to {name} since{snapshots}",
+                "following {} at {} discards {} bytes ({} blocks) that were written to {name} since{snapshots}",
                 found.volume, found.address, found.lost_bytes, found.lost_blocks
             )
         }
@@ -530,7 +527,7 @@ fn reverse(name: &str, dry_run: bool, client: &Client, output: Output) -> Result
     let mirror: api::Mirror = client.get(&path)?;
     would(client, &api::DryRun::ReverseMirror { mirror: name.to_owned() })?;
     let what = format!(
-        "{} at {} becomes read-only, its clients are cut off, and {name} takes writes here; it is behind by {} now, which is brought first",
+        "{} at {} becomes read-only, its clients are disconnected, and {name} takes writes here after a last update of {}",
         mirror.source_volume,
         mirror.source_address,
         lag(&mirror),
@@ -562,14 +559,14 @@ fn roles_changed(job: api::Job, client: &Client, output: Output) -> Result<(), F
             ));
         }
         if let Some(spill) = &mirror.spill {
-            print_line(&format!("what only this side had is in {spill}"));
+            print_line(&format!("the changes of this side are saved in {spill}"));
         }
         print_line(&format!("roles: {}", mirror.direction));
         if mirror.role == api::MirrorRole::Source {
             let access = as_at_source(client, std::slice::from_ref(&mirror.name))?;
             access.iter().for_each(|line| print_line(&format!("access: {line}")));
         }
-        let resume = format!("it is paused and was brought nothing: `cairn mirror resume {}`", mirror.name);
+        let resume = format!("it is paused and was not updated: `cairn mirror resume {}`", mirror.name);
         let next = match mirror.role {
             api::MirrorRole::Source => "connect the clients here",
             api::MirrorRole::Destination if !brings => &resume,
@@ -579,7 +576,7 @@ fn roles_changed(job: api::Job, client: &Client, output: Output) -> Result<(), F
                 "it is updated on request only; give it a schedule with `cairn mirror set NAME --every 15m`"
             }
             api::MirrorRole::Destination => {
-                "clients stay at the other side; to change the roles: `cairn mirror reverse` here"
+                "clients stay on the other side; to change the roles: `cairn mirror reverse` here"
             }
         };
         print_line(&format!("next: {next}"));
@@ -592,11 +589,11 @@ fn loss(outcome: &api::Failover) -> String {
     let within = outcome.lost_ms.map_or("(unknown time)".to_owned(), duration);
     match (outcome.lost_bytes, outcome.silent_ms) {
         (Some(bytes), Some(silent)) => format!(
-            "{} of changes that were known {} ago, and whatever the source wrote since; all of it within the last {within}",
+            "at most the writes of the last {within}; {} were waiting {} ago",
             size(bytes),
             duration(silent)
         ),
-        _ => format!("what the source wrote in the last {within}"),
+        _ => format!("at most the writes of the last {within}"),
     }
 }
 
@@ -675,8 +672,8 @@ fn show(mirror: &api::Mirror) -> String {
     }
     let rpo = match mirror.rpo_ms {
         None => String::new(),
-        Some(rpo) if mirror.over_rpo => format!(", more than the {} that is wanted", duration(rpo)),
-        Some(rpo) => format!(", at most {} is wanted", duration(rpo)),
+        Some(rpo) if mirror.over_rpo => format!(", over the RPO of {}", duration(rpo)),
+        Some(rpo) => format!(", within the RPO of {}", duration(rpo)),
     };
     let base = if mirror.hold { "held at the source" } else { "not held: the source records changes" };
     text += &format!("\nroles     {}", mirror.direction);

@@ -50,7 +50,7 @@ pub fn unmount(asked: &Unmount, client: &Client, output: Output) -> Result<(), F
     };
     let () = client.post("/v1/unmount", &request)?;
     output.tell(&serde_json::json!({ "unmounted": request.directory }), |_| {
-        format!("{} is not mounted any more", request.directory)
+        format!("unmounted {}", request.directory)
     });
     Ok(())
 }

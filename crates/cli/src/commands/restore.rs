@@ -33,7 +33,7 @@ const NAMELESS_TOLD: usize = 1000;
 const DOUBLED_TOLD: usize = 1000;
 /// What to do about a file that a dump of a higher level has not.
 const LOWER: &str =
-    "take it out of the dump of the next lower level that has it: `cairn restore -t` lists what is in one";
+    "extract it from the dump of the next lower level that has it: `cairn restore -t` lists a dump";
 
 /// Gives what there is of a file its attributes and its names, as the dump has nothing else of it.
 type Alone<'a> = &'a mut dyn FnMut(&Inode, &[Attribute]) -> io::Result<()>;
@@ -104,7 +104,7 @@ fn refuse_by_hand(asked: &Restore, output: Output) -> Result<(), Failure> {
     match asked.interactive {
         true if asked.file.as_os_str() == "-" => usage(
             "the dump and the commands would both come through standard input",
-            "write the dump to a file first, or take out what is wanted with -x PATH...",
+            "write the dump to a file first, or extract files with -x PATH...",
         ),
         true if output.json => {
             usage("-i talks to people, and not in JSON", "use -t to list and -x PATH... to take out")
@@ -128,15 +128,15 @@ impl From<ReadError> for Failure {
         if let ReadError::Output(error) = &error {
             let (kind, next) = match is_full(error) {
                 true => {
-                    (ErrorKind::NoSpace, "make room there, and begin again: with -r in an empty directory")
+                    (ErrorKind::NoSpace, "free space there, and begin again: with -r in an empty directory")
                 }
                 false => (ErrorKind::Failed, "put it right, and begin again: with -r in an empty directory"),
             };
-            return Failure::new(kind, format!("what is restored can't be written: {error}"), next);
+            return Failure::new(kind, format!("cannot write the restored files: {error}"), next);
         }
         let (kind, next) = match error {
             ReadError::NoMaps => (ErrorKind::Damaged, "use another copy of the dump"),
-            ReadError::Input(_) => (ErrorKind::Failed, "put it right and run the command again"),
+            ReadError::Input(_) => (ErrorKind::Failed, "correct it and run the command again"),
             ReadError::NotTheFirst(_) | ReadError::OtherVolume { .. } | ReadError::NoVolume { .. } => {
                 (ErrorKind::Usage, "name all volumes of the dump in order, with -f A,B,C or -M")
             }
@@ -268,7 +268,7 @@ impl Open {
             let path = names.join(&b'/');
             let Some(number) = self.names.find(&path).or_else(|| self.unlisted_at(&path)) else {
                 let message = format!("there is no {} in the dump", name(&path));
-                let next = "`cairn restore -t -f DUMP` lists what there is";
+                let next = "`cairn restore -t -f DUMP` lists the dump";
                 return Err(Failure::new(ErrorKind::NotFound, message, next));
             };
             if !path.is_empty() && !self.has(number) {

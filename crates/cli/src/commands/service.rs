@@ -104,7 +104,10 @@ fn files(asked: &InstallService, data: &Path) -> Result<[(&'static str, String, 
     };
     for name in [Some(&asked.user), asked.disks.as_ref()].into_iter().flatten() {
         if !is_word(name) {
-            return usage(format!("`{name}` is no name of a user or group"), "give letters, digits, - and _");
+            return usage(
+                format!("`{name}` is not a name of a user or group"),
+                "give letters, digits, - and _",
+            );
         }
     }
     let program = match &asked.program {
@@ -116,13 +119,13 @@ fn files(asked: &InstallService, data: &Path) -> Result<[(&'static str, String, 
             !text.bytes().any(|byte| byte.is_ascii_whitespace() || b"%$\"'\\;".contains(&byte))
         });
         if !path.is_absolute() || !is_plain {
-            let message = format!("{} is no path for a unit", path.display());
+            let message = format!("{} is not a valid path for a unit", path.display());
             return usage(message, "give an absolute path without spaces, quotes, %, $ and ;");
         }
     }
     let hidden = HIDDEN.iter().find(|hidden| program.starts_with(hidden) || data.starts_with(hidden));
     if let Some(hidden) = hidden.filter(|_| !asked.mounts) {
-        let message = format!("the service could not see what is below {hidden}: its sandbox hides that");
+        let message = format!("the sandbox of the service hides {hidden}");
         return usage(
             message,
             "install the program first, as with `install -m 755 cairn /usr/local/bin/`, or name it with --program; the data directory is --data",
@@ -154,7 +157,7 @@ fn files(asked: &InstallService, data: &Path) -> Result<[(&'static str, String, 
     }
     let user = format!("u {} - \"Cairn storage server\" {}\n", asked.user, data.display());
     let config = format!(
-        "# What `cairn serve` is told, with the names of its options; `cairn serve --help` lists them.\ndata = \"{}\"\n",
+        "# Configuration of `cairn serve`; keys are the names of its options, see `cairn serve --help`.\ndata = \"{}\"\n",
         data.display()
     );
     Ok([(UNIT_PATH, unit, true), (USER_PATH, user, true), (CONFIG_PATH, config, false)])

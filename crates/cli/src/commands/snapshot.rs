@@ -139,7 +139,7 @@ fn hold(names: &[SnapshotName], held: bool, client: &Client, output: Output) -> 
             path(name).and_then(|path| Ok(client.post(&format!("{path}/hold"), &request)?));
         match done {
             Ok(snapshot) => output.tell(&snapshot, |_| match held {
-                true => format!("{name} is held; `cairn snapshot release {name}` lets go of it"),
+                true => format!("{name} is held; `cairn snapshot release {name}` releases it"),
                 false => format!("{name} can be deleted"),
             }),
             Err(failure) => failures.push(failure),
@@ -158,7 +158,7 @@ fn find(name: &SnapshotName, client: &Client) -> Result<api::Snapshot, Failure> 
     let path = format!("/v1/volumes/{}/snapshots", segment(&name.volume)?);
     let snapshots: Vec<api::Snapshot> = client.get(&path)?;
     snapshots.into_iter().find(|snapshot| snapshot.name == name.to_string()).ok_or_else(|| {
-        let next = format!("see what there is with `cairn snapshot list {}`", name.volume);
+        let next = format!("list what exists with `cairn snapshot list {}`", name.volume);
         Failure::new(ErrorKind::NotFound, format!("there is no snapshot `{name}`"), next)
     })
 }

@@ -22,7 +22,7 @@ pub fn run(command: StateFile, client: &Client, output: Output) -> Result<(), Fa
             let () = client.post("/v1/state/restore", &request)?;
             output.tell(&serde_json::json!({ "restored": file }), |_| match previous {
                 true => format!(
-                    "{file} says again what it said before its last change\nnext: look at what it belongs to; a mirror goes on after `cairn mirror resume`"
+                    "loaded the previous generation of {file}\nnext: check the object that it belongs to; a mirror stays paused until `cairn mirror resume`"
                 ),
                 false => format!("{file} was taken in"),
             });
@@ -36,8 +36,8 @@ fn give_up(file: &str, dry_run: bool, client: &Client, output: Output) -> Result
     let file = absolute(file);
     let files: Vec<api::DamagedFile> = client.get("/v1/state")?;
     let Some(found) = files.iter().find(|found| file.ends_with(&found.file)) else {
-        let what = format!("there is no state file `{file}` on the server that can't be read");
-        return Err(Failure::new(ErrorKind::NotFound, what, "`cairn state list` shows which there are"));
+        let what = format!("`{file}` is not an unreadable state file of the server");
+        return Err(Failure::new(ErrorKind::NotFound, what, "`cairn state list` lists them"));
     };
     if dry_run {
         output.show(found, |found| format!("{}\nnothing was done", show(found)));
@@ -45,11 +45,11 @@ fn give_up(file: &str, dry_run: bool, client: &Client, output: Output) -> Result
     }
     // Without any the server refuses, and says what would end it.
     if let Some(costs) = &found.costs {
-        output.confirm(&format!("what {file} said is given up: {costs}"))?;
+        output.confirm(&format!("this abandons the content of {file}: {costs}"))?;
     }
     let done: api::GivenUp = client.post("/v1/state/give-up", &api::GiveUpState { file })?;
     output.tell(&done, |done| {
-        let goes_on = "the server goes on without it";
+        let goes_on = "the server continues without it";
         match done.aside.is_empty() {
             true => goes_on.to_owned(),
             false => format!("{goes_on}\nnext: keep {} until all is set again", done.aside),

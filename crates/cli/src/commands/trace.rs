@@ -113,7 +113,7 @@ fn unwritable(to: &Path, error: &io::Error) -> Failure {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Failure::new(
             ErrorKind::NoSpace,
             format!("{} can't be written: {error}", to.display()),
-            "make room there, or name another place with --to",
+            "free space there, or name another place with --to",
         ),
         _ => opening(to, error),
     }
@@ -231,9 +231,9 @@ fn failure(error: TraceError, file: &Path) -> Failure {
         TraceError::Memory { .. } => {
             (ErrorKind::NoSpace, "give more with --memory, or analyse a part of the trace")
         }
-        TraceError::Refused { .. } => (ErrorKind::Usage, "put it right and run the command again"),
+        TraceError::Refused { .. } => (ErrorKind::Usage, "correct it and run the command again"),
         TraceError::Device { .. } | TraceError::History(_) => {
-            (ErrorKind::Failed, "see what the message says of the device, and run it again")
+            (ErrorKind::Failed, "check the device that the message names, and run it again")
         }
     };
     Failure::new(kind, format!("{}: {error}", file.display()), next)
@@ -244,7 +244,7 @@ fn problems(problems: &Problems) -> String {
     if problems.count == 0 {
         return String::new();
     }
-    let mut text = format!("\n{} line(s) or record(s) are no requests and were left out:", problems.count);
+    let mut text = format!("\n{} line(s) or record(s) are not requests and were skipped:", problems.count);
     for (kind, count) in &problems.kinds {
         text.push_str(&format!("\n  {count} x {kind}"));
     }

@@ -295,7 +295,7 @@ pub fn absolute_path(path: &Path) -> Result<String, Failure> {
     std::path::absolute(path)?.into_os_string().into_string().map_err(|path| {
         Failure::new(
             ErrorKind::Usage,
-            format!("the path `{}` is not UTF-8, and the server is told paths as text", path.display()),
+            format!("the path `{}` is not UTF-8, and the API needs paths as text", path.display()),
             "name it by a symbolic link, or rename it",
         )
     })
@@ -309,7 +309,7 @@ pub fn segment(name: &str) -> Result<&str, Failure> {
     }
     Err(Failure::new(
         ErrorKind::Usage,
-        format!("`{name}` is no name"),
+        format!("`{name}` is not a valid name"),
         "use letters, digits, `.`, `_` and `-`, beginning with a letter or a digit",
     ))
 }

@@ -89,7 +89,7 @@ impl Child {
                 let log = self.data.with_extension("log");
                 let log = std::fs::read_to_string(log).unwrap_or_default();
                 let message = format!("a server did not start: {}\n{}", failure.message, log.trim_end());
-                return Err(Failure::new(ErrorKind::Failed, message, "put right what its log says"));
+                return Err(Failure::new(ErrorKind::Failed, message, "fix the cause, which its log shows"));
             }
             std::thread::sleep(Duration::from_millis(10));
         }

@@ -43,7 +43,7 @@ fn quota_that_is_used_up_is_told_as_a_full_disk_is() {
         assert_eq!(Failure::from(std::io::Error::from(kind)).code, NO_SPACE, "{kind}");
         let opened = crate::commands::image::files::opening("dump".as_ref(), &kind.into());
         assert_eq!(opened.code, NO_SPACE, "{kind}");
-        assert!(opened.body.next.contains("room"), "{}", opened.body.next);
+        assert!(opened.body.next.contains("free space"), "{}", opened.body.next);
     }
 }
 

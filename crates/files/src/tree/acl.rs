@@ -39,7 +39,7 @@ struct Acl(Vec<Rule>);
 
 impl Acl {
     fn parse(value: &[u8]) -> Result<Self, TreeError> {
-        let bad = TreeError::Invalid("this is no access control list");
+        let bad = TreeError::Invalid("not an access control list");
         let rules =
             value.strip_prefix(&VERSION).filter(|rules| rules.len().is_multiple_of(8)).ok_or(bad.clone())?;
         let rules: Vec<Rule> = rules

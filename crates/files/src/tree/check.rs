@@ -111,7 +111,7 @@ impl std::fmt::Display for TreeFinding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             TreeFinding::BadLeaf { directory, lba } => {
-                write!(f, "block {lba} of directory {directory} is no leaf of it, or cannot be read")
+                write!(f, "block {lba} of directory {directory} is not a leaf of it, or cannot be read")
             }
             TreeFinding::CrossedLeaves { directory, lba } => {
                 write!(f, "block {lba} of directory {directory} is in the way of another leaf")

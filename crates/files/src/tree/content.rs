@@ -55,7 +55,7 @@ impl Tree {
     pub fn read_link(&self, file: FileId) -> Result<Vec<u8>, TreeError> {
         let inode = self.source.inode(file)?;
         if NodeKind::of(&inode) != NodeKind::SymbolicLink {
-            return Err(TreeError::Invalid("this is no symbolic link"));
+            return Err(TreeError::Invalid("not a symbolic link"));
         }
         Ok(self.read_data(&inode, 0, inode.length_bytes.min(BLOCK) as usize)?.to_vec())
     }

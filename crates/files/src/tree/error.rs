@@ -6,13 +6,13 @@ use cairn_volume::VolumeError;
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum TreeError {
     /// There is no such name, or the file is gone.
-    #[error("there is no such file or directory")]
+    #[error("no such file or directory")]
     NotFound,
     /// The name is there already.
     #[error("the name exists already")]
     Exists,
     /// Something in the way of a name is no directory.
-    #[error("this is no directory")]
+    #[error("not a directory")]
     NotDirectory,
     /// A directory where there may be none.
     #[error("this is a directory")]
@@ -45,7 +45,7 @@ pub enum TreeError {
     #[error("a file does not move into or out of a quota tree: copy it")]
     CrossesQuota,
     /// No data, or no hole, from there on.
-    #[error("there is no data from there on")]
+    #[error("no data beyond this offset")]
     NoData,
     /// No such extended attribute.
     #[error("the file has no such attribute")]
@@ -66,10 +66,10 @@ pub enum TreeError {
     #[error("the tree is read-only")]
     ReadOnly,
     /// The volume was rolled back, or a mirror's image has replaced what was here.
-    #[error("the volume was rolled back since the tree was opened: open it anew")]
+    #[error("the volume was rolled back since the tree was opened: open it again")]
     Stale,
     /// No file was ever stored in this state of the volume.
-    #[error("there are no files in this volume; `cairn mount` makes the first directory")]
+    #[error("this volume has no files; `cairn mount` creates the first directory")]
     NoTree,
     /// A block that is needed can't be read, or does not fit.
     #[error("the file or its directory is damaged: {0}")]

@@ -13,7 +13,7 @@ pub enum MountError {
     )]
     NoDevice,
     /// The directory.
-    #[error("{} is no directory that something can be mounted on: {source}", .path.display())]
+    #[error("{} is not a directory to mount on: {source}", .path.display())]
     Directory {
         /// Which.
         path: PathBuf,

@@ -67,7 +67,7 @@ pub struct Export {
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum OpenTargetError {
     /// There is none of this name.
-    #[error("there is no target {name:?}")]
+    #[error("no such target: {name:?}")]
     Unknown {
         /// What was asked for.
         name: String,

@@ -66,7 +66,7 @@ pub trait ChangedBlocks: Send + Sync {
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum OpenExportError {
     /// There is none of this name.
-    #[error("there is no export {name:?}; list the exports, and name one as VOLUME/LUN")]
+    #[error("no such export: {name:?}; list the exports, and name one as VOLUME/LUN")]
     Unknown {
         /// What was asked for.
         name: String,

@@ -21,7 +21,7 @@ pub enum ListenError {
         address: Address,
     },
     /// There is a file of another kind at the path.
-    #[error("{} exists and is no socket; remove it, or choose another path", path.display())]
+    #[error("{} exists and is not a socket; remove it, or choose another path", path.display())]
     NotASocket {
         /// Where.
         path: PathBuf,

@@ -122,14 +122,17 @@ impl Config {
         let http = settings.http.unwrap_or(Address::Off);
         if matches!(http, Address::Unix(_)) {
             return Err(ServerError::Invalid {
-                what: "the HTTP address",
-                rule: "it is HOST:PORT or off; the unix socket of the API is control.sock in the data directory",
+                fault: "the HTTP address is not HOST:PORT or `off`",
+                next: "give --http HOST:PORT or `--http off`; the API is also on control.sock in the data directory",
             });
         }
         let mirror_learns = settings.mirror.is_none() && settings.advertise.is_none();
         let mirror = settings.mirror.unwrap_or_else(|| Address::Tcp(DEFAULT_MIRROR.to_owned()));
         if matches!(mirror, Address::Unix(_)) {
-            return Err(ServerError::Invalid { what: "the mirror address", rule: "it is HOST:PORT or off" });
+            return Err(ServerError::Invalid {
+                fault: "the mirror address is not HOST:PORT or `off`",
+                next: "give --mirror HOST:PORT or `--mirror off`",
+            });
         }
         if let Some(advertise) = &settings.advertise {
             check_reachable(advertise)?;
@@ -141,9 +144,10 @@ impl Config {
         let iscsi = iscsi.into_iter().filter_map(|address| match address {
             Address::Off => None,
             Address::Tcp(address) => Some(Ok(address)),
-            Address::Unix(_) => {
-                Some(Err(ServerError::Invalid { what: "the iSCSI address", rule: "it is HOST:PORT or off" }))
-            }
+            Address::Unix(_) => Some(Err(ServerError::Invalid {
+                fault: "the iSCSI address is not HOST:PORT or `off`",
+                next: "give --iscsi HOST:PORT or `--iscsi off`",
+            })),
         });
         Ok(Config {
             data: settings.data.unwrap_or_else(|| DEFAULT_DATA.into()),
@@ -166,8 +170,8 @@ pub(crate) fn check_reachable(advertise: &str) -> Result<(), ServerError> {
     match advertise.parse() {
         Ok(Address::Tcp(_)) if !advertise.ends_with(":0") => Ok(()),
         _ => Err(ServerError::Invalid {
-            what: "the advertised address",
-            rule: "it is HOST:PORT as the peers reach it",
+            fault: "the advertised address is not HOST:PORT",
+            next: "give --advertise or --iscsi-advertise the HOST:PORT by which other machines reach this server",
         }),
     }
 }

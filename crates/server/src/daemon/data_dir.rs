@@ -242,7 +242,7 @@ impl DataDir {
                     tracing::warn!(
                         path = %path.display(),
                         aside = %aside.display(),
-                        "THE TOKEN OF THE API OVER TCP WAS DAMAGED (it has 32 printable characters at least), and a new one was made: give it to everybody who has a copy of the old one"
+                        "THE TOKEN OF THE API OVER TCP WAS DAMAGED (it has 32 printable characters at least), and a new one was made: copy it to every client that has the old one"
                     );
                 }
             },

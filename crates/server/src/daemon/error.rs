@@ -15,7 +15,7 @@ use crate::state;
 #[non_exhaustive]
 pub enum DaemonError {
     /// Something in the data directory belongs to somebody who is not the server's user.
-    #[error("{} belongs to user {owner}, and the server runs as user {user}: it could have the server read and write any file", path.display())]
+    #[error("{} belongs to user {owner}, and the server runs as user {user}, so that user could make the server read and write any file", path.display())]
     ForeignState {
         /// The file or folder.
         path: PathBuf,
@@ -31,13 +31,13 @@ pub enum DaemonError {
         path: PathBuf,
     },
     /// A state file that could not be read is gone.
-    #[error("{} is gone, and what it said is not known: it could not be read before", path.display())]
+    #[error("{} was unreadable and is now missing, so its content is lost", path.display())]
     StateGone {
         /// The file.
         path: PathBuf,
     },
     /// A state file that could not be read can be read again.
-    #[error("{} can be read again, and is not taken in yet", path.display())]
+    #[error("{} is readable again, and not loaded yet", path.display())]
     StateNotTaken {
         /// The file.
         path: PathBuf,
@@ -65,13 +65,13 @@ pub enum DaemonError {
         reason: String,
     },
     /// A state file that is not damaged was to be given up, or restored.
-    #[error("there is no state file `{file}` here that can't be read")]
+    #[error("`{file}` is not an unreadable state file")]
     StateKnown {
         /// As given.
         file: String,
     },
     /// What nothing could go on without.
-    #[error("nothing goes on without {}", path.display())]
+    #[error("{} cannot be abandoned: nothing works without it", path.display())]
     StateNeeded {
         /// The file.
         path: PathBuf,
@@ -95,7 +95,7 @@ pub enum DaemonError {
         supported: u64,
     },
     /// The configuration file is not one.
-    #[error("{} is no configuration: {source}", path.display())]
+    #[error("{} is not a valid configuration: {source}", path.display())]
     Config {
         /// The file.
         path: PathBuf,
@@ -117,7 +117,7 @@ pub enum DaemonError {
         path: PathBuf,
     },
     /// Over TCP, what only whoever is on this machine may ask for.
-    #[error("{what}, which is taken on the control socket only")]
+    #[error("{what}; only the control socket accepts this")]
     LocalOnly {
         /// Why.
         what: &'static str,
@@ -165,7 +165,7 @@ impl DaemonError {
     pub(crate) fn next(&self) -> String {
         match self {
             DaemonError::ForeignState { path, user, .. } => format!(
-                "look what it is: if it is the server's own, `chown -h {user} {0}`, else remove it; then start the server again",
+                "check it: if it belongs to the server, run `chown -h {user} {0}`, otherwise remove it; then start the server again",
                 path.display()
             ),
             DaemonError::NoRoomForSocket { path } => {
@@ -175,7 +175,7 @@ impl DaemonError {
                 )
             }
             DaemonError::StateNotTaken { path } => {
-                format!("`cairn state restore {}` takes it in", path.display())
+                format!("`cairn state restore {}` loads it", path.display())
             }
             DaemonError::DataDirBusy { path } => format!(
                 "use it with `cairn status --data {}`, or choose another directory with --data",
@@ -184,10 +184,10 @@ impl DaemonError {
             DaemonError::DamagedState { path, .. }
             | DaemonError::StateUnread { path, .. }
             | DaemonError::StateGone { path } => state_next(path),
-            DaemonError::StateKnown { .. } => "`cairn state list` shows which there are".into(),
+            DaemonError::StateKnown { .. } => "`cairn state list` lists them".into(),
             DaemonError::StateNeeded { path, ends } => format!("{}; or {ends}", state_next(path)),
             DaemonError::NoPrevious { path } => format!(
-                "put a copy of {0} back and run `cairn state restore {0}`, or go on without it: `cairn state give-up {0}`",
+                "put a copy of {0} back and run `cairn state restore {0}`, or abandon it with `cairn state give-up {0}`",
                 path.display()
             ),
             DaemonError::StateVersion { .. } => {
@@ -212,7 +212,7 @@ impl DaemonError {
                 "run it on the machine of the server with --data DIR, for example by ssh".into()
             }
             DaemonError::Unauthorized => {
-                "give the token: `--token-file FILE` with a copy of DIR/http-token of the server".into()
+                "give `--token-file FILE` with a copy of DIR/http-token of the server".into()
             }
             DaemonError::NoSuchPath { .. } => "use a client of the same version as the server".into(),
             DaemonError::BadRequest { .. } => "see /v1/openapi.json".into(),
@@ -225,11 +225,11 @@ fn state_next(path: &Path) -> String {
     let file = path.display();
     let older = match state::previous(path).is_file() {
         true => {
-            format!("; `cairn state restore {file} --previous` takes what it said before its last change")
+            format!("; `cairn state restore {file} --previous` loads its previous generation")
         }
         false => String::new(),
     };
     format!(
-        "put a copy of it back and run `cairn state restore {file}`{older}; `cairn state give-up {file}` goes on without it, and says first what that costs"
+        "put a copy of it back and run `cairn state restore {file}`{older}; or abandon it with `cairn state give-up {file}`, which shows the cost first"
     )
 }

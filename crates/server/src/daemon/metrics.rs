@@ -262,9 +262,9 @@ impl Scrape {
         )?;
         let scrubs = || shown.iter().filter_map(|volume| Some((&volume.name, volume.scrub.as_ref()?)));
         let damaged = scrubs().map(|(name, scrub)| (of("volume", name), scrub.damaged.len() as f64));
-        page.gauges("volume_damaged_blocks", "Blocks that were found damaged and are not mended", damaged)?;
+        page.gauges("volume_damaged_blocks", "Blocks that are damaged and not repaired", damaged)?;
         let repaired = scrubs().map(|(name, scrub)| (of("volume", name), scrub.repaired_blocks));
-        page.counters("volume_repaired_blocks", "Damaged blocks that were mended in place", repaired)?;
+        page.counters("volume_repaired_blocks", "Damaged blocks that were repaired in place", repaired)?;
         let running = scrubs().map(|(name, scrub)| (of("volume", name), fact(scrub.running)));
         page.gauges("volume_scrub_running", "Whether a scrub is under way", running)?;
         let whole = |scrub: &api::Scrub| {
@@ -414,17 +414,17 @@ impl Scrape {
         )?;
         page.counters(
             "mirror_mended_blocks",
-            "Damaged blocks of either side that were mended from the other",
+            "Damaged blocks of either side that were repaired from the other",
             counts(|m| m.mended_here + m.mended_there),
         )?;
         page.gauges(
             "mirror_verified_timestamp_seconds",
-            "When the last comparison with the source that came to its end began",
+            "Start of the last completed comparison with the source",
             of_each(|m| m.verified.as_ref().map(|verified| seconds(verified.started_ms))),
         )?;
         page.gauges(
             "mirror_unmended_blocks",
-            "Blocks that the last comparison found damaged and that no side could mend",
+            "Blocks that the last comparison found damaged and could not repair",
             of_each(|m| {
                 m.verified.as_ref().map(|verified| (verified.left_here + verified.left_there) as f64)
             }),
@@ -511,7 +511,7 @@ impl Scrape {
         let given_up = self.histories.iter().map(|(name, h)| (of("device", name), h.given_up));
         page.counters(
             "history_given_up",
-            "How often history was given up because the store was full",
+            "How often history was discarded because the store was full",
             given_up,
         )?;
         page.gauges(
@@ -521,10 +521,6 @@ impl Scrape {
         )?;
         page.gauges("history_store_bytes", "The store", of_each(|h| h.store_bytes as f64))?;
         page.gauges("history_used_bytes", "Of the store, in use", of_each(|h| h.used_bytes as f64))?;
-        page.gauges(
-            "history_lost_versions",
-            "Versions that can't be read any more",
-            of_each(|h| h.lost_versions as f64),
-        )
+        page.gauges("history_lost_versions", "Unreadable versions", of_each(|h| h.lost_versions as f64))
     }
 }

@@ -105,12 +105,15 @@ impl Devices {
         let origin_place = Place::parse(&request.origin)?;
         let history_place = request.history.as_deref().map(Place::parse).transpose()?;
         if history_place.as_ref() == Some(&origin_place) {
-            return Err(ServerError::Invalid { what: "the history", rule: "it is not the origin itself" });
+            return Err(ServerError::Invalid {
+                fault: "the history and the origin are the same file",
+                next: "give --history another file or an empty disk",
+            });
         }
         if history_place.is_none() && wants_history(request) {
             return Err(ServerError::Invalid {
-                what: "the request",
-                rule: "a window, a placement, a granularity, a block and caches are those of a history, and none is named: give it a file or an empty disk (--history PATH), or leave them out",
+                fault: "options of a history need a history, and none is named",
+                next: "name a file or an empty disk with --history PATH, or leave out the window, placement, granularity, block and cache options",
             });
         }
         let granularity = request.granularity.as_deref();
@@ -223,9 +226,9 @@ impl Devices {
                 made.push(path.clone());
                 Ok(Arc::new(device))
             }
-            (Place::Lun { .. }, Some(_)) => Err(ServerError::Invalid {
-                what: "the size",
-                rule: "a LUN has one: make it with `cairn lun create`",
+            (Place::Lun { .. }, Some(_)) => Err(ServerError::WrongSize {
+                fault: "a LUN has a size of its own",
+                next: "leave out --size; `cairn lun create` creates a LUN of another size",
             }),
             (place, None) => {
                 let origin = self.take_present_origin(place, in_use)?;

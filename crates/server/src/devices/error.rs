@@ -11,7 +11,7 @@ use cairn_history::HistoryError;
 #[non_exhaustive]
 pub enum DevicesError {
     /// A LUN belongs to an adopted device.
-    #[error("the LUN `{lun}` belongs to the adopted device `{device}`, whose history would not know of it")]
+    #[error("the LUN `{lun}` belongs to the adopted device `{device}`, whose history would miss the change")]
     Adopted {
         /// VOLUME/LUN.
         lun: String,
@@ -89,7 +89,7 @@ impl DevicesError {
         match self {
             DevicesError::OtherKind { device, view, kind } => {
                 format!(
-                    "`cairn history {kind} {device} --delete {view}` ends it; what was written to a clone goes with it"
+                    "`cairn history {kind} {device} --delete {view}` deletes it; the writes to a clone are lost"
                 )
             }
             DevicesError::Shown { device, .. } => format!(
@@ -102,7 +102,7 @@ impl DevicesError {
             DevicesError::WithoutHistory { device } => {
                 format!("release it and adopt it again with --history: `cairn device release {device}`")
             }
-            DevicesError::NotOlder { name } => format!("nothing: see `cairn history status {name}`"),
+            DevicesError::NotOlder { name } => format!("nothing to do; see `cairn history status {name}`"),
             DevicesError::DeviceUnavailable { next, .. } => next.clone(),
         }
     }
@@ -143,21 +143,21 @@ fn history_next(device: &str, error: &HistoryError) -> String {
         HistoryError::Refused { .. } => "choose another value; `cairn device adopt --help` lists them".into(),
         HistoryError::StoreTooSmall { .. } => "give a larger --history-size or a larger disk".into(),
         HistoryError::StoreInUse => "give another --history, or release the device that uses it".into(),
-        HistoryError::NoHistory => "see that --history is the file that belongs to this device".into(),
+        HistoryError::NoHistory => "check that --history is the file that belongs to this device".into(),
         HistoryError::OtherStore { .. } => {
             "put the store that belongs to it at its place; disks whose names change at a start are named by /dev/disk/by-id".into()
         }
         HistoryError::OtherOrigin { .. } => {
-            "bring the origin back to the length that it had; its history fits no other".into()
+            "restore the origin to its former length; the history fits no other length".into()
         }
         HistoryError::Damaged { .. } | HistoryError::Missing { .. } => {
-            "keep a copy of both files; unless the placement is logging the origin has the last flushed content".into()
+            "keep a copy of both files; unless the placement is logging, the origin has the last flushed content".into()
         }
         HistoryError::StoreOlder { .. } => format!(
-            "put the store back as it was when the server last had it; if its disk was put back together with it, `cairn history accept-older {device}` takes both as they are"
+            "restore the store to its last state; if its disk was restored together with it, `cairn history accept-older {device}` accepts both"
         ),
         HistoryError::LostBlocks { .. } => format!(
-            "write those blocks anew, whole, from a copy or as zeroes (`cairn history status {device}` names them), then ask again"
+            "overwrite those blocks completely, from a copy or with zeroes (`cairn history status {device}` lists them), then run the command again"
         ),
         HistoryError::BeforeWindow
         | HistoryError::BeforeBeginning
@@ -173,7 +173,7 @@ fn history_next(device: &str, error: &HistoryError) -> String {
         ),
         HistoryError::MarkTaken => "choose another name".into(),
         HistoryError::TooManyReverts => {
-            format!("wait until `cairn history status {device}` shows no copy any more")
+            format!("wait until `cairn history status {device}` shows no copy")
         }
         HistoryError::NoRoomToRevert { .. } => format!(
             "choose a later instant, or make the floor shorter with `cairn history window {device} --floor TIME`; `cairn history clone {device} --at TIME` serves this one beside the present"

@@ -243,8 +243,8 @@ impl OpenDevice {
             (None, None, Some(mark), None) => Ok(When::Clock(self.history.marked(mark).map_err(wrong)?)),
             (None, None, None, Some(stamp)) => Ok(When::Stamp(Timestamp(stamp))),
             _ => Err(ServerError::Invalid {
-                what: "the instant",
-                rule: "it is a time, how long ago it is, or the name of a mark",
+                fault: "no time and no mark match this instant",
+                next: "give --at TIME, such as '2026-11-20 14:03:07' or -5m, or --mark NAME",
             }),
         }
     }

@@ -96,7 +96,7 @@ impl Devices {
             _ => "bring its history back (attach its disk, mount its file system, restore the file), and it is opened within seconds".to_owned(),
         };
         format!(
-            "{back}; if it is lost for good, `cairn device release {name} --without-history` leaves {} as it is (-n says what that costs)",
+            "{back}; if it is lost for good, `cairn device release {name} --without-history` leaves {} as it is (-n shows the cost)",
             document.origin
         )
     }

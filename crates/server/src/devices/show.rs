@@ -100,7 +100,7 @@ impl OpenDevice {
                 "{count} writes or flushes wait for room in its history, which is full and has nothing that is older than its floor"
             ),
             next: format!(
-                "make the floor shorter with `cairn history window {name} --floor TIME`, and they go on at once; or they go on as time passes"
+                "make the floor shorter with `cairn history window {name} --floor TIME`, and they resume at once; otherwise they resume as time passes"
             ),
         })
     }
@@ -108,7 +108,7 @@ impl OpenDevice {
     /// A release that stopped.
     fn stopped_problem(&self) -> Option<api::Problem> {
         let message = stopped(self.document.lock().release_stopped.as_deref()?);
-        let next = format!("ask again with `cairn device release {}`: it goes on", self.name);
+        let next = format!("run `cairn device release {}` again: it resumes", self.name);
         Some(api::Problem { subject: self.name.clone(), message, next })
     }
 
@@ -120,10 +120,10 @@ impl OpenDevice {
         Some(api::Problem {
             subject: name.clone(),
             message: format!(
-                "{count} version(s) in its history can't be read any more, the first of block {block}; what needs them fails"
+                "{count} version(s) in its history are unreadable, the first of block {block}; requests that need them fail"
             ),
             next: format!(
-                "see `cairn history status {name}`; a block that can't be read in the present is mended by writing all of it"
+                "see `cairn history status {name}`; to repair an unreadable block of the present, write all of it"
             ),
         })
     }
@@ -248,7 +248,7 @@ pub(crate) fn failed(subject: &str, history: &History) -> Option<api::Problem> {
         return Some(api::Problem {
             subject: subject.to_owned(),
             message: format!(
-                "the file system below {below} is full: it goes on with the room that it has, from which the oldest history goes first, and what finds none fails or waits"
+                "the file system below {below} is full: the history reuses its present space and discards the oldest history first; writes without space fail or wait"
             ),
             next: "free some space there: it is taken by itself, without a restart".to_owned(),
         });

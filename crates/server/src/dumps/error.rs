@@ -21,7 +21,7 @@ pub enum DumpsError {
         source: Box<cairn_stream::DumpError>,
     },
     /// There is nothing that a dump of this level could be made against.
-    #[error("no image dump of `{volume}` of a lower level than {level} was made")]
+    #[error("`{volume}` has no image dump of a level below {level}")]
     NoLowerDump {
         /// The volume.
         volume: String,
@@ -29,7 +29,7 @@ pub enum DumpsError {
         level: u8,
     },
     /// There is no date from which on a dump of this level has what changed.
-    #[error("no dump of `{name}` of a lower level than {level} was made")]
+    #[error("`{name}` has no dump of a level below {level}")]
     NoEarlierDump {
         /// The volume, with the path.
         name: String,
@@ -38,7 +38,7 @@ pub enum DumpsError {
     },
     /// What a BSD dump was made of was given up by a rollback.
     #[error(
-        "`{name}` was rolled back to what was before its dump of level {level}: dates do not say what changed since"
+        "`{name}` was rolled back to what was before its dump of level {level}, so dates do not show the changes since"
     )]
     DumpGivenUp {
         /// The volume, with the path.
@@ -47,9 +47,7 @@ pub enum DumpsError {
         level: u8,
     },
     /// A dump of a level above 0 is asked for of what is older than the dump that it stands on.
-    #[error(
-        "`{snapshot}` is older than what the dump of level {level} was made of, on which this one would stand"
-    )]
+    #[error("`{snapshot}` is older than the snapshot of the dump of level {level}, which would be its base")]
     DumpIsOlder {
         /// What is to be dumped, with its snapshot.
         snapshot: String,
@@ -57,13 +55,13 @@ pub enum DumpsError {
         level: u8,
     },
     /// Where a BSD dump goes to takes no more.
-    #[error("the dump can't be written: {source}")]
+    #[error("cannot write the dump: {source}")]
     DumpOutput {
         /// The cause.
         source: io::Error,
     },
     /// The inodes of what is dumped.
-    #[error("what is to be dumped can't be read: {source}")]
+    #[error("cannot read the data to dump: {source}")]
     DumpSource {
         /// The cause.
         source: io::Error,
@@ -72,13 +70,13 @@ pub enum DumpsError {
     #[error(transparent)]
     Resume(ResumeError),
     /// Its parts are not all there.
-    #[error("the image dump of `{volume}` is not whole yet")]
+    #[error("the image dump of `{volume}` is incomplete")]
     DumpNotWhole {
         /// The volume.
         volume: String,
     },
     /// What an unfinished dump was made of is not as it was.
-    #[error("`{volume}@{snapshot}`, which the unfinished image dump has, is not there any more")]
+    #[error("`{volume}@{snapshot}`, the snapshot of the unfinished image dump, no longer exists")]
     DumpSourceGone {
         /// The volume.
         volume: String,
@@ -86,7 +84,7 @@ pub enum DumpsError {
         snapshot: String,
     },
     /// A dump into files did not come to its end.
-    #[error("{source}; what there is of the image dump of `{volume}` stays")]
+    #[error("{source}; the incomplete image dump of `{volume}` is kept")]
     DumpCut {
         /// The volume.
         volume: String,
@@ -94,9 +92,7 @@ pub enum DumpsError {
         source: Box<ServerError>,
     },
     /// The snapshot of the last dump of a lower level is gone.
-    #[error(
-        "`{volume}@{snapshot}`, the snapshot of its last image dump of level {level}, is not there any more"
-    )]
+    #[error("`{volume}@{snapshot}`, the snapshot of its last image dump of level {level}, no longer exists")]
     DumpBaseGone {
         /// The volume.
         volume: String,
@@ -106,7 +102,7 @@ pub enum DumpsError {
         snapshot: String,
     },
     /// A restore was to go on with other dumps.
-    #[error("the unfinished image restore of `{volume}` is not of these dumps")]
+    #[error("these are not the dumps of the unfinished image restore of `{volume}`")]
     RestoreOfOthers {
         /// The new volume.
         volume: String,
@@ -114,7 +110,7 @@ pub enum DumpsError {
         files: Vec<String>,
     },
     /// A restore was to go on, on a device that is not as it was left.
-    #[error("{} does not hold what was restored into `{volume}`", path.display())]
+    #[error("{} does not have the data that was restored into `{volume}`", path.display())]
     RestoreDeviceChanged {
         /// The device.
         path: PathBuf,
@@ -122,7 +118,7 @@ pub enum DumpsError {
         volume: String,
     },
     /// A restore did not come to its end.
-    #[error("{source}; what there is of the image restore of `{volume}` stays")]
+    #[error("{source}; the incomplete image restore of `{volume}` is kept")]
     RestoreCut {
         /// The new volume.
         volume: String,
@@ -130,7 +126,7 @@ pub enum DumpsError {
         source: Box<ServerError>,
     },
     /// What is written down of a restore that was cut can't be read.
-    #[error("the image restore of `{volume}` can't go on: {source}")]
+    #[error("the image restore of `{volume}` cannot resume: {source}")]
     RestoreUnread {
         /// The new volume.
         volume: String,
@@ -138,7 +134,7 @@ pub enum DumpsError {
         source: Box<ServerError>,
     },
     /// What was restored is not sound, although no record was damaged: the volume was damaged when it was dumped.
-    #[error("what was dumped into `{volume}` was damaged already: {finding}")]
+    #[error("the dumped volume of `{volume}` was damaged before the dump: {finding}")]
     RestoredDamaged {
         /// The new volume.
         volume: String,
@@ -171,68 +167,72 @@ impl DumpsError {
     pub(crate) fn next(&self) -> String {
         match self {
             DumpsError::NoEarlierDump { name, .. } | DumpsError::DumpGivenUp { name, .. } => {
-                format!("begin with everything: `cairn dump -0 -f FILE {name}`")
+                format!("make a full dump first: `cairn dump -0 -f FILE {name}`")
             }
-            DumpsError::DumpIsOlder { .. } => {
-                "dump a snapshot that was made later, or this one with everything in it (-0)".into()
-            }
+            DumpsError::DumpIsOlder { .. } => "dump a newer snapshot, or dump this one in full (-0)".into(),
             DumpsError::DumpOutput { .. } => {
-                "make room, or see why the reader of the pipe ended; then run it again".into()
+                "free space, or check why the reader of the pipe ended; then run it again".into()
             }
-            DumpsError::DumpSource { .. } => "see what is damaged with `cairn volume check`".into(),
+            DumpsError::DumpSource { .. } => "list the damage with `cairn volume check`".into(),
             DumpsError::Resume(error) => error.next(),
             DumpsError::Dump { source } => dump_next(source).into(),
             DumpsError::NoLowerDump { volume, .. } => {
-                format!("begin with everything: `cairn image dump {volume} -0`")
+                format!("make a full dump first: `cairn image dump {volume} -0`")
             }
-            DumpsError::DumpNotWhole { volume } => format!("go on with `cairn image dump {volume} --resume`"),
+            DumpsError::DumpNotWhole { volume } => {
+                format!("resume it with `cairn image dump {volume} --resume`")
+            }
             DumpsError::DumpSourceGone { volume, .. } => {
-                format!("begin another one in its place: `cairn image dump {volume} --anew`")
+                format!("start a new one: `cairn image dump {volume} --anew`")
             }
             DumpsError::DumpCut { volume, source } => {
-                let or = format!("or give it up with `cairn image levels {volume} --give-up`");
+                let or = format!("or abandon it with `cairn image levels {volume} --give-up`");
                 match source.kind() {
                     ErrorKind::Interrupted => {
-                        format!("go on with `cairn image dump {volume} --resume`, {or}")
+                        format!("resume it with `cairn image dump {volume} --resume`, {or}")
                     }
                     ErrorKind::NoSpace => {
-                        format!("make room and go on with `cairn image dump {volume} --resume`, {or}")
+                        format!("free space and resume it with `cairn image dump {volume} --resume`, {or}")
                     }
-                    _ => format!("see to that and go on with `cairn image dump {volume} --resume`, {or}"),
+                    _ => {
+                        format!("fix the cause and resume it with `cairn image dump {volume} --resume`, {or}")
+                    }
                 }
             }
             DumpsError::DumpBaseGone { volume, .. } => format!(
                 "dump everything again with `cairn image dump {volume} -0`, or against a snapshot that is there with --base"
             ),
             DumpsError::RestoreOfOthers { volume, files } => format!(
-                "name the dumps that it was begun with, all of them, wherever their files are now: they were {}; or begin with these in its place: \
+                "name all dumps that it was started with: {}, wherever these files are now; or start again with the new ones: \
                  `cairn image restore {volume} --anew FILE...`",
                 files.join(" ")
             ),
             DumpsError::RestoreDeviceChanged { volume, .. } => format!(
-                "bring the device back as it was left, and go on with `cairn image restore {volume} --resume`; or begin again with --anew"
+                "restore the device to its last state, and resume with `cairn image restore {volume} --resume`; or start again with --anew"
             ),
             DumpsError::RestoreUnread { volume, .. } => format!(
-                "put a copy of the file back in its place and run the command again; or give the restore up with `cairn image restore {volume} --give-up`, and begin anew"
+                "put a copy of the file back in its place and run the command again; or abandon the restore with `cairn image restore {volume} --give-up`, and start again"
             ),
             DumpsError::RestoreCut { volume, source } => {
-                let or = format!("or give it up with `cairn image restore {volume} --give-up`");
+                let or = format!("or abandon it with `cairn image restore {volume} --give-up`");
                 match source.kind() {
                     ErrorKind::Interrupted => {
-                        format!("go on with `cairn image restore {volume} --resume`, {or}")
+                        format!("resume it with `cairn image restore {volume} --resume`, {or}")
                     }
                     ErrorKind::NoSpace => {
-                        format!("make room and go on with `cairn image restore {volume} --resume`, {or}")
+                        format!("free space and resume it with `cairn image restore {volume} --resume`, {or}")
                     }
                     ErrorKind::Damaged => format!(
-                        "go on with a whole copy of the file (a pipe is read from its beginning again) with `cairn image restore {volume} --resume FILE...`, \
-                         or with --accept-damage without what can't be read (`cairn image verify` says what that is), {or}"
+                        "resume with a good copy of the file (a pipe starts from its beginning again): `cairn image restore {volume} --resume FILE...`, \
+                         or skip the unreadable data with --accept-damage (`cairn image verify` lists it), {or}"
                     ),
-                    _ => format!("see to that and go on with `cairn image restore {volume} --resume`, {or}"),
+                    _ => format!(
+                        "fix the cause and resume it with `cairn image restore {volume} --resume`, {or}"
+                    ),
                 }
             }
             DumpsError::RestoredDamaged { .. } => {
-                "restore what is left with --accept-damage; the reads that it concerns will fail".into()
+                "restore the rest with --accept-damage; reads of the damaged data will fail".into()
             }
         }
     }

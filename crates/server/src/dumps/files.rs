@@ -124,7 +124,7 @@ enum WhyAll {
     )]
     Part,
     #[error(
-        "the dump of level {level} left something out, so all files are looked at; what it had not is in this one, and of the rest their dates say what changed"
+        "the dump of level {level} excluded some files, so the dates of all files are compared; this dump includes the files that were excluded"
     )]
     LowerPart { level: u8 },
     #[error("what the dump of level {level} had is not noted, so all that is asked for is in this one")]
@@ -134,11 +134,11 @@ enum WhyAll {
     )]
     OwnSnapshot { level: u8 },
     #[error(
-        "`{snapshot}`, of which the dump of level {level} was made, is not there any more, so all files are looked at and their dates say what changed"
+        "`{snapshot}`, the snapshot of the dump of level {level}, no longer exists, so the dates of all files are compared to find changes"
     )]
     Gone { level: u8, snapshot: String },
     #[error(
-        "`{snapshot}`, of which the dump of level {level} was made, is not on the mirror any more (its source has deleted it), so all files are looked at and their dates say what changed; \
+        "`{snapshot}`, the snapshot of the dump of level {level}, is no longer on the mirror (its source has deleted it), so the dates of all files are compared to find changes; \
          a snapshot that stays at the source until the next level, dumped here by its name, is faster"
     )]
     GoneOnMirror { level: u8, snapshot: String },
@@ -181,8 +181,9 @@ fn globs(patterns: &[String]) -> Result<Option<GlobSet>, ServerError> {
     for pattern in patterns {
         // No path ends so: it would leave out nothing.
         if pattern.ends_with('/') {
-            let rule = "it has no slash at its end: files and directories are left out alike";
-            return Err(ServerError::Invalid { what: "a pattern of what to leave out", rule });
+            let fault = "a pattern of --exclude ends with `/`";
+            let next = "remove the `/`: a pattern excludes files and directories alike";
+            return Err(ServerError::Invalid { fault, next });
         }
         let whole = match pattern.strip_prefix('/') {
             Some(path) => path.to_owned(),
@@ -430,8 +431,8 @@ impl Making {
     ) -> Result<(api::FileDumpResult, Noted), ServerError> {
         let [file] = &handed.files[..] else {
             return Err(ServerError::Invalid {
-                what: "the ticket",
-                rule: "a dump goes into one file or pipe",
+                fault: "a dump of files needs exactly one file or pipe",
+                next: "name one file with -f",
             });
         };
         let goes_on =

@@ -112,8 +112,10 @@ impl Handover {
     /// The files of a ticket; they can be asked for once.
     pub(crate) fn take(&self, ticket: &str) -> Result<Handed, ServerError> {
         let handed = self.waiting.lock().remove(ticket);
-        handed
-            .ok_or(ServerError::Invalid { what: "the ticket", rule: "it names files that were handed over" })
+        handed.ok_or(ServerError::Invalid {
+            fault: "the ticket names no files that were handed over",
+            next: "run the command again; use a client of the same version as the server",
+        })
     }
 }
 

@@ -91,8 +91,8 @@ impl Against {
     fn is_before(&self, target: &Snapshot) -> Result<(), ServerError> {
         match &self.base {
             Some((base, _)) if *base >= target.id => Err(ServerError::Invalid {
-                what: "the base of the dump",
-                rule: "it is an older snapshot than the one that is dumped",
+                fault: "the base of the dump is not older than the dumped snapshot",
+                next: "name an older snapshot with --base",
             }),
             _ => Ok(()),
         }
@@ -143,17 +143,18 @@ impl Making<'_> {
         let volume = &self.open.name;
         match (request.level, &request.base) {
             (Some(_), Some(_)) => Err(ServerError::Invalid {
-                what: "the level",
-                rule: "a dump is made at a level or against a named snapshot, not both",
+                fault: "a dump has either a level or a base snapshot, not both",
+                next: "give a level or --base",
             }),
             (None, Some(base)) => {
                 let found = find_snapshot(self.open, base)?;
                 Ok(Against { level: DumpLevel::AgainstSnapshot, base: Some((found.id, found.name)) })
             }
             (None | Some(0), None) => Ok(Against { level: DumpLevel::Level(0), base: None }),
-            (Some(level), None) if level > HIGHEST_LEVEL => {
-                Err(ServerError::Invalid { what: "the level", rule: "it is 0 to 9" })
-            }
+            (Some(level), None) if level > HIGHEST_LEVEL => Err(ServerError::Invalid {
+                fault: "the level is not between 0 and 9",
+                next: "give a level from 0 to 9",
+            }),
             (Some(level), None) => {
                 let records = self.records()?;
                 let lower = records.iter().filter(|record| record.level < level);
@@ -253,14 +254,20 @@ fn goes_on_in(
     request: &api::DumpRequest,
     handed: &Handed,
 ) -> Result<(), ServerError> {
-    let rule = if !lasts(request, handed) {
-        "a dump goes on in files that are named; what went through a pipe or to a device is not there to be looked at"
+    let (fault, next) = if !lasts(request, handed) {
+        (
+            "a dump into a pipe or a device cannot be resumed, because its data cannot be read back",
+            "name the files of the dump with --to, or start a new dump with --anew",
+        )
     } else if handed.files.len() != unfinished.parts() {
-        "a dump goes on in as many files as it was begun with"
+        (
+            "the dump was started with another number of files",
+            "name all of its files with --to; `cairn image levels VOLUME` shows them",
+        )
     } else {
         return Ok(());
     };
-    Err(ServerError::Invalid { what: "the files", rule })
+    Err(ServerError::Invalid { fault, next })
 }
 
 /// A dump that is made or gone on with, on the thread of its job.

@@ -17,11 +17,11 @@ pub(crate) fn io_next(error: &std::io::Error, path: &Path) -> String {
     use std::io::ErrorKind as Io;
     match error.kind() {
         Io::StorageFull | Io::QuotaExceeded => "free some space on that file system".into(),
-        Io::ReadOnlyFilesystem => "choose a directory that takes writes with --data".into(),
+        Io::ReadOnlyFilesystem => "choose a writable directory with --data".into(),
         Io::PermissionDenied => {
             format!("give this user write access to {}, or choose another with --data", path.display())
         }
         Io::NotFound => "check the path".into(),
-        _ => "put it right and run the command again".into(),
+        _ => "correct it and run the command again".into(),
     }
 }

@@ -42,8 +42,8 @@ impl FromStr for Network {
 
     fn from_str(text: &str) -> Result<Self, ServerError> {
         let invalid = || ServerError::Invalid {
-            what: "the network",
-            rule: "it is an address such as 10.0.0.7, or a network such as 10.0.0.0/24",
+            fault: "invalid network",
+            next: "give an address such as 10.0.0.7, or a network such as 10.0.0.0/24",
         };
         let (address, prefix) = match text.split_once('/') {
             Some((address, prefix)) => (address, Some(prefix.parse::<u8>().map_err(|_| invalid())?)),
@@ -394,8 +394,8 @@ impl Access {
         match (&request.chap, request.no_chap) {
             (Some(_), true) => {
                 return Err(ServerError::Invalid {
-                    what: "the request",
-                    rule: "CHAP is set or ended, not both",
+                    fault: "the request both sets and removes CHAP",
+                    next: "give --chap-file or --no-chap",
                 });
             }
             (Some(chap), false) => {
@@ -405,15 +405,18 @@ impl Access {
                     (None, None) => None,
                     _ => {
                         return Err(ServerError::Invalid {
-                            what: "CHAP",
-                            rule: "for mutual authentication the target has a name and a secret",
+                            fault: "mutual CHAP needs a name and a secret of the target",
+                            next: "write the line `target NAME SECRET` into the CHAP file",
                         });
                     }
                 };
                 if let (Some(one), Some(other)) = (&entry.chap, &entry.chap_target)
                     && one.secret == other.secret
                 {
-                    return Err(ServerError::Invalid { what: "CHAP", rule: "the two secrets differ" });
+                    return Err(ServerError::Invalid {
+                        fault: "the initiator and the target have the same CHAP secret",
+                        next: "choose two different secrets",
+                    });
                 }
             }
             (None, true) => (entry.chap, entry.chap_target) = (None, None),
@@ -429,7 +432,10 @@ impl Access {
             None => {}
             Some(bytes @ (512 | 4096)) => entry.block_bytes = bytes,
             Some(_) => {
-                return Err(ServerError::Invalid { what: "the block size", rule: "it is 512 or 4096" });
+                return Err(ServerError::Invalid {
+                    fault: "the block size is not 512 or 4096",
+                    next: "give --block-size 512 or --block-size 4096",
+                });
             }
         }
         let mut new = Exports { exports: exports.exports.clone() };
@@ -566,8 +572,8 @@ fn is_inside(export: &str, volume: &str) -> bool {
 fn secret(name: &str, value: &str) -> Result<Secret, ServerError> {
     if name.is_empty() || value.len() < SECRET_BYTES_MIN {
         return Err(ServerError::Invalid {
-            what: "CHAP",
-            rule: "it has a name, and a secret of at least 12 characters",
+            fault: "CHAP needs a name and a secret of at least 12 characters",
+            next: "correct the CHAP file and run the command again",
         });
     }
     Ok(Secret { name: name.to_owned(), secret: value.to_owned() })

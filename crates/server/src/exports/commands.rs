@@ -144,8 +144,8 @@ impl Server {
     ) -> Result<api::Export, ServerError> {
         if name.contains('@') {
             return Err(ServerError::Invalid {
-                what: "the name",
-                rule: "settings are of a LUN or of an adopted device: they hold for its snapshots, views and clones as well",
+                fault: "only a LUN or an adopted device has settings; its snapshots, views and clones share them",
+                next: "name the LUN (VOLUME/LUN) or the device",
             });
         }
         let bytes = match ExportName::parse(name) {
@@ -163,13 +163,16 @@ impl Server {
         };
         let disk = self.devices.disk_of(name);
         if request.block_bytes.is_some_and(|bytes| bytes != 512 && bytes != 4096) {
-            return Err(ServerError::Invalid { what: "the block size", rule: "it is 512 or 4096" });
+            return Err(ServerError::Invalid {
+                fault: "the block size is not 512 or 4096",
+                next: "give --block-size 512 or --block-size 4096",
+            });
         }
         let block_bytes = request.block_bytes.unwrap_or(self.access.show(&disk).block_bytes);
         if !bytes.is_multiple_of(u64::from(block_bytes.max(1))) {
             return Err(ServerError::Invalid {
-                what: "the block size",
-                rule: "the size of the disk is a multiple of it",
+                fault: "the size of the disk is not a multiple of the block size",
+                next: "choose --block-size 512, or resize the disk to a multiple of 4096 bytes",
             });
         }
         let before = self.access.set(&disk, request)?;
@@ -202,7 +205,7 @@ impl Server {
         }
         let problem = |(export, name): (String, String)| api::Problem {
             message: format!(
-                "nobody can log in to it over iSCSI: at the source of the mirror only who knows the secret of `{name}` can, and secrets do not come along"
+                "no initiator can log in over iSCSI: the source requires the CHAP secret of `{name}`, and secrets are not mirrored"
             ),
             next: format!(
                 "`cairn export set {export} --chap-file FILE` with that secret or another one, best before a failover; or `--no-chap`, and it needs none here"
@@ -223,7 +226,7 @@ impl Server {
             let all = disks.into_iter().collect::<Vec<_>>().join(", ");
             Some(api::Problem {
                 subject: first,
-                message: format!("{all} have the same iSCSI target {target}: nobody can log in to any of them"),
+                message: format!("{all} have the same iSCSI target {target}: no initiator can log in to them"),
                 next: "delete one of them, or bring its volume here under another name; over NBD each has its own"
                     .to_owned(),
             })

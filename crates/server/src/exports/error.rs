@@ -37,7 +37,7 @@ pub enum ExportsError {
         directory: PathBuf,
     },
     /// A mount without a directory, in which somebody works.
-    #[error("a mount of `{name}` that was taken away from {} is still used by {users}", directory.display())]
+    #[error("an unmounted mount of `{name}` on {} is still used by {users}", directory.display())]
     MountLeft {
         /// The volume or the snapshot.
         name: String,
@@ -47,7 +47,7 @@ pub enum ExportsError {
         users: String,
     },
     /// A live tree has one mount, and only root shows it in a second place.
-    #[error("`{name}` is mounted on {} already, and only a server that root runs can show it on another directory as well", directory.display())]
+    #[error("`{name}` is mounted on {} already, and only a server that runs as root can mount it a second time", directory.display())]
     MountedElsewhere {
         /// The volume.
         name: String,
@@ -78,13 +78,13 @@ pub enum ExportsError {
     #[error(transparent)]
     NbdStart(cairn_frontend_nbd::StartError),
     /// A plan for what nobody has written to.
-    #[error("not enough was written to `{name}` since the server began to plan from it")]
+    #[error("too little was written to `{name}` since the server started to plan")]
     NothingWritten {
         /// The volume, export or device.
         name: String,
     },
     /// A recording could not begin.
-    #[error("`{export}` is not recorded: {source}")]
+    #[error("cannot record `{export}`: {source}")]
     Recording {
         /// The export.
         export: String,
@@ -125,19 +125,19 @@ impl ExportsError {
             }
             ExportsError::Mounted { directory, .. } => format!("cairn unmount {}", directory.display()),
             ExportsError::MountLeft { directory, .. } => format!(
-                "end them; or cut them off, which loses what they have not written yet: cairn unmount --force {}",
+                "end them; or force the unmount, which loses their unwritten data: cairn unmount --force {}",
                 directory.display()
             ),
             ExportsError::MountNotEmpty { .. } => {
                 "name an empty directory, such as one that `mkdir` has just made".into()
             }
             ExportsError::MountedElsewhere { directory, .. } => {
-                format!("use it there, or take it away first: cairn unmount {}", directory.display())
+                format!("use it there, or unmount it first: cairn unmount {}", directory.display())
             }
             ExportsError::Mount(error) => mount_next(error),
             ExportsError::Tree { name, source } => tree_next(name, source),
             ExportsError::Unfinished(error) => format!(
-                "look why the disk of {} hangs; once it answers, give the same command again",
+                "check why the disk of {} hangs; when it answers, run the same command again",
                 error.export
             ),
             ExportsError::NbdListen(_) | ExportsError::NbdStart(_) => {
@@ -152,7 +152,7 @@ impl ExportsError {
                     .to_owned()
             }
             ExportsError::Recording { .. } => {
-                "see whether its folder can be written, or give another --to".to_owned()
+                "check that its folder is writable, or give another --to".to_owned()
             }
         }
     }
@@ -211,15 +211,14 @@ fn tree_kind(error: &TreeError) -> ErrorKind {
 fn tree_next(name: &str, error: &TreeError) -> String {
     match error {
         TreeError::NoTree => {
-            "no file was ever stored in it: mount the volume itself and store some, or name a later snapshot"
+            "no file was stored in it yet: mount the volume itself and store some, or name a later snapshot"
                 .into()
         }
         TreeError::Damaged(source) | TreeError::Volume(source) => volume_next(name, source),
-        TreeError::Stale => "run the command again: it is made with what there is now".into(),
+        TreeError::Stale => "run the command again; it then uses the present state".into(),
         // Quotas alone ask for an empty directory here.
         TreeError::NotEmpty => {
-            "make another directory, give it the quota while it is empty, and copy there what is in this one"
-                .into()
+            "create a new directory, set its quota while it is empty, and copy the files there".into()
         }
         _ => "correct it and run the command again".into(),
     }

@@ -141,7 +141,7 @@ impl Left {
         let users = self.mount.users();
         match users.is_empty() {
             true => {
-                "something that is no process: another mount namespace, a loop device, an export".to_owned()
+                "something other than a process: another mount namespace, a loop device, an export".to_owned()
             }
             false => users.join(", "),
         }
@@ -606,7 +606,7 @@ impl Mounts {
                     name = record.name(),
                     directory,
                     error,
-                    "a mount of a mirror that was failed over is not there any more"
+                    "a mount of a failed-over mirror was lost"
                 ),
             }
             entries[index].state = state;

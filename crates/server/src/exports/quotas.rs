@@ -9,7 +9,10 @@ mod commands;
 
 /// The path in a tree that a request is about, without slashes at its ends.
 pub(crate) fn asked_path(text: &str, bytes: Option<&str>) -> Result<Vec<u8>, ServerError> {
-    let wrong = ServerError::Invalid { what: "path_bytes", rule: "it is percent-encoded" };
+    let wrong = ServerError::Invalid {
+        fault: "path_bytes is not percent-encoded",
+        next: "use a client of the same version as the server",
+    };
     let path = match bytes {
         Some(bytes) => from_percent(bytes).ok_or(wrong)?,
         None => text.as_bytes().to_vec(),

@@ -72,14 +72,14 @@ impl Recordings {
     }
 
     fn start(&self, export: &str, asked: &api::RecordExport) -> Result<api::Recording, ServerError> {
-        let invalid = |what, rule| Err(ServerError::Invalid { what, rule });
         let path = Path::new(&asked.file);
         if !path.is_absolute() {
-            return invalid("the path", "it is absolute");
+            return Err(ServerError::NotAbsolute { what: "the path of the trace" });
         }
         let bytes_max = asked.bytes_max.unwrap_or(BYTES_MAX);
         if bytes_max < RECORD_BYTES_MIN {
-            return invalid("the length of the trace", "it may take at least 1 MiB");
+            let fault = "the limit of the trace is below 1 MiB";
+            return Err(ServerError::Invalid { fault, next: "give --max 1M or more" });
         }
         let entry = self.entries.lock().entry(export.to_owned()).or_default().clone();
         let mut kept = entry.kept.lock();

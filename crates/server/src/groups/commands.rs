@@ -161,8 +161,8 @@ impl Server {
         names::check("group", &request.name)?;
         if request.name.len() > NAME_MAX {
             return Err(ServerError::Invalid {
-                what: "the name",
-                rule: "a group's has at most 32 characters",
+                fault: "the name of the group is longer than 32 characters",
+                next: "choose a shorter name",
             });
         }
         let distinct: BTreeSet<&String> = request.volumes.iter().collect();
@@ -171,8 +171,8 @@ impl Server {
             || distinct.len() < request.volumes.len()
         {
             return Err(ServerError::Invalid {
-                what: "the group",
-                rule: "it has 2 to 64 volumes, each once",
+                fault: "a group has 2 to 64 different volumes",
+                next: "name 2 to 64 volumes, each once",
             });
         }
         for volume in &request.volumes {
@@ -435,7 +435,7 @@ impl Server {
             let command = if failover.reverse { "reverse" } else { "failover" };
             tell(
                 format!("its {command} was cut off: {} are left", failover.left.join(", ")),
-                format!("`cairn group {command} {name}` goes on with it"),
+                format!("`cairn group {command} {name}` resumes it"),
             );
         }
         if group.together && self.shows_nothing(group) {
@@ -497,7 +497,7 @@ fn problems_of_members(group: &api::Group, tell: &mut dyn FnMut(String, String))
                 follows.join(", ")
             ),
             format!(
-                "make it anew without them: `cairn group delete {name}`, `cairn group create {name} VOLUME...`; or end its schedule: `cairn group set {name}` without a time"
+                "create it again without them: `cairn group delete {name}`, `cairn group create {name} VOLUME...`; or end its schedule: `cairn group set {name}` without a time"
             ),
         );
     }
@@ -512,7 +512,7 @@ fn problems_of_members(group: &api::Group, tell: &mut dyn FnMut(String, String))
                 takes.join(", ")
             ),
             format!(
-                "have those follow as well (`cairn mirror resync VOLUME`), or all take writes (`cairn mirror failover VOLUME`); or make the group anew of what belongs together: `cairn group delete {name}`, `cairn group create {name} VOLUME...`"
+                "have those follow as well (`cairn mirror resync VOLUME`), or all take writes (`cairn mirror failover VOLUME`); or create the group again with the volumes that belong together: `cairn group delete {name}`, `cairn group create {name} VOLUME...`"
             ),
         );
     }
@@ -520,7 +520,9 @@ fn problems_of_members(group: &api::Group, tell: &mut dyn FnMut(String, String))
     if !gone.is_empty() {
         tell(
             format!("{} are not there", gone.join(", ")),
-            format!("see `cairn volume list`; make the group anew without them: `cairn group delete {name}`"),
+            format!(
+                "see `cairn volume list`; create the group again without them: `cairn group delete {name}`"
+            ),
         );
     }
 }

@@ -41,7 +41,7 @@ pub enum GroupsError {
         other: String,
     },
     /// A failover of a group was cut off.
-    #[error("the failover or reverse of group `{group}` is not over")]
+    #[error("the failover or reverse of group `{group}` is unfinished")]
     GroupUnfinished {
         /// Its name.
         group: String,
@@ -70,10 +70,10 @@ impl GroupsError {
     pub(crate) fn next(&self) -> String {
         match self {
             GroupsError::GroupApart { group } => format!(
-                "make one at the source with `cairn snapshot create --group {group}`, and let the mirrors bring it; or fail the volumes over one by one with `cairn mirror failover`"
+                "make one at the source with `cairn snapshot create --group {group}`, and update the mirrors; or fail the volumes over one by one with `cairn mirror failover`"
             ),
             GroupsError::GroupShowsNothing { group, .. } => format!(
-                "make one at the source with `cairn snapshot create --group {group}`, and let the mirrors bring it; or have each volume show its own newest image: `cairn group apart {group}`"
+                "make one at the source with `cairn snapshot create --group {group}`, and update the mirrors; or let each volume show its own newest image: `cairn group apart {group}`"
             ),
             GroupsError::InGroup { group, .. } => format!(
                 "`cairn group failover {group}` brings all of them to that instant, and `cairn group reverse {group}` changes the roles of all of them as planned; for this one alone, `cairn group apart {group}` first"
@@ -82,7 +82,7 @@ impl GroupsError {
                 "`cairn group create {group} ... --apart`; or have the other one's volumes show each its own newest image first: `cairn group apart {other}`"
             ),
             GroupsError::GroupUnfinished { group } => {
-                format!("go on with it: `cairn group failover {group}`")
+                format!("resume it: `cairn group failover {group}`")
             }
             GroupsError::GroupFailedOver { group } => {
                 format!(

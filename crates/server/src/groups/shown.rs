@@ -350,7 +350,7 @@ impl Groups {
             None => tracing::error!(
                 group = group.name,
                 before,
-                "a group shows nothing, as its volumes have no snapshot of it in common any more"
+                "a group shows nothing, because its volumes no longer have a common snapshot of it"
             ),
         }
         let mut memory = self.memory.lock();

@@ -194,7 +194,10 @@ pub(super) async fn refuse_paths(request: Request, next: Next) -> Result<Respons
         return Ok(next.run(request).await);
     }
     let (head, body) = request.into_parts();
-    let too_long = |_| ServerError::Invalid { what: "the request", rule: "it has at most 1 MiB" };
+    let too_long = |_| ServerError::Invalid {
+        fault: "the request is larger than 1 MiB",
+        next: "use a client of the same version as the server",
+    };
     let body = to_bytes(body, MAX_BODY).await.map_err(too_long)?;
     if names_a_path(head.uri.path(), &body) {
         let what = "a path names a file or a disk of the server's machine";

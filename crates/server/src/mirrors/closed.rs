@@ -35,7 +35,7 @@ impl Mirrors {
         let takes_writes = document.takes_writes();
         let (role, direction) = match takes_writes {
             _ if document.address.is_empty() => {
-                (MirrorRole::Destination, "with whom is not known".to_owned())
+                (MirrorRole::Destination, "the other side is unknown".to_owned())
             }
             true => (MirrorRole::Source, format!("{name} (here, source) -> {other} (destination)")),
             false => (MirrorRole::Destination, format!("{other} (source) -> {name} (here, destination)")),

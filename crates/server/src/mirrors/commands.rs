@@ -53,7 +53,10 @@ impl Server {
         names::check("volume", &request.volume)?;
         let token = Token::decode(&request.token)?;
         if request.every_ms == Some(0) {
-            return Err(ServerError::Invalid { what: "the interval", rule: "it is above 0" });
+            return Err(ServerError::Invalid {
+                fault: "the interval is 0",
+                next: "give an interval such as 15m",
+            });
         }
         let (cron, zone) = (request.cron.as_deref(), request.zone.as_deref());
         let times = request.every_ms.is_some() || cron.is_some();
@@ -381,7 +384,10 @@ fn link(wish: &api::LinkWish, before: Link) -> Result<Link, ServerError> {
     };
     let connections = wish.connections.or(before.connections);
     if connections.is_some_and(|connections| !(1..=LANES_MAX).contains(&connections)) {
-        return Err(ServerError::Invalid { what: "the number of connections", rule: "it is 1 to 16" });
+        return Err(ServerError::Invalid {
+            fault: "the number of connections is not between 1 and 16",
+            next: "give --connections 1 to 16",
+        });
     }
     let at_once = wish.spread.map_or(before.at_once, |spread| !spread);
     Ok(Link { limit, connections, compress: wish.compress.unwrap_or(before.compress), at_once })

@@ -174,8 +174,7 @@ impl Drills {
                 (None, true) => "no drill of it has passed for too long".to_owned(),
                 (None, false) => continue,
             };
-            let next =
-                format!("`cairn mirror drill {}` makes one now and says what comes of it", drill.mirror);
+            let next = format!("`cairn mirror drill {}` runs one now and shows the result", drill.mirror);
             problems.push(api::Problem { subject: drill.mirror, message, next });
         }
         problems
@@ -185,13 +184,16 @@ impl Drills {
     fn note_request(&self, name: &str, request: &api::DrillRequest) -> Result<DrillDocument, ServerError> {
         state::refuse_unread(self.unread.lock().get(name))?;
         if request.every_ms == Some(0) {
-            return Err(ServerError::Invalid { what: "the interval", rule: "it is above 0" });
+            return Err(ServerError::Invalid {
+                fault: "the interval is 0",
+                next: "give an interval such as 15m",
+            });
         }
         let mut documents = self.documents.lock();
         let before = documents.get(name);
         let none = ServerError::Invalid {
-            what: "the probe",
-            rule: "the first drill of a mirror needs --probe COMMAND; later ones may use the same again",
+            fault: "the first drill of a mirror needs a probe",
+            next: "give --probe COMMAND; later drills reuse it",
         };
         let probe = request.probe.clone().or(before.map(|before| before.probe.clone())).ok_or(none)?;
         let kept = before.map_or(TIMEOUT.as_millis() as u64, |before| before.timeout_ms);

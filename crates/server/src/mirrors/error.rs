@@ -14,7 +14,7 @@ use crate::mirrors::role_error::RoleError;
 #[non_exhaustive]
 pub enum MirrorsError {
     /// A mirror's next update begins at it.
-    #[error("`{name}` is held for the mirror {mirror}, whose next update begins there")]
+    #[error("`{name}` is held for the mirror {mirror} as the base of its next update")]
     HeldForMirror {
         /// The snapshot.
         name: String,
@@ -30,7 +30,7 @@ pub enum MirrorsError {
         volume: String,
     },
     /// A mirror's destination takes no changes of its own.
-    #[error("`{volume}` is the destination of a mirror and takes no changes of its own")]
+    #[error("`{volume}` is the destination of a mirror and takes no other changes")]
     IsDestination {
         /// Its name.
         volume: String,
@@ -44,13 +44,13 @@ pub enum MirrorsError {
         mirrors: Vec<(String, String)>,
     },
     /// It follows nobody, and nobody has taken its place as far as it has heard.
-    #[error("`{volume}` is no mirror, and no mirror of it has said that it was failed over")]
+    #[error("`{volume}` is not a mirror, and no mirror of it has reported a failover")]
     NotDeparted {
         /// The volume.
         volume: String,
     },
     /// A mirror was asked for, and the volume is none.
-    #[error("`{volume}` is no mirror")]
+    #[error("`{volume}` is not a mirror")]
     NotAMirror {
         /// Its name.
         volume: String,
@@ -68,13 +68,15 @@ pub enum MirrorsError {
         volume: String,
     },
     /// Its first image would be open to everybody.
-    #[error("the source can't say who may use the LUNs of `{volume}`, so nothing of it is shown here")]
+    #[error(
+        "the source cannot read the access settings of the LUNs of `{volume}`, so nothing of it is shown here"
+    )]
     AccessUnknown {
         /// The mirror.
         volume: String,
     },
     /// The source's volume of that name is not the one that was mirrored.
-    #[error("the source has another volume under the name that `{volume}` mirrors")]
+    #[error("the source has a different volume under the name that `{volume}` mirrors")]
     OtherVolume {
         /// The mirror.
         volume: String,
@@ -112,7 +114,7 @@ pub enum MirrorsError {
     },
     /// What only this side has needs a decision.
     #[error(
-        "{bytes} bytes that were written to `{volume}` are not at the other side{}: following it would give them up",
+        "{bytes} bytes that were written to `{volume}` are not on the other side{}: following it would discard them",
         match snapshots.len() { 0 => String::new(), _ => format!(", nor are its snapshots {}", snapshots.join(", ")) }
     )]
     Undecided {
@@ -132,13 +134,13 @@ pub enum MirrorsError {
         source: Box<cairn_mirror::MirrorError>,
     },
     /// What was known of a mirror's source was given up.
-    #[error("the source of `{volume}` is not known any more")]
+    #[error("the source of `{volume}` is no longer known")]
     SourceForgotten {
         /// The mirror.
         volume: String,
     },
     /// The other side of a mirror did not say where it is reached.
-    #[error("the other side has not said where mirrors reach its server")]
+    #[error("the other side has not announced its mirror address")]
     Unlocated,
 }
 
@@ -167,7 +169,7 @@ impl MirrorsError {
     pub(crate) fn next(&self) -> String {
         match self {
             MirrorsError::HeldForMirror { volume, mirror, .. } => {
-                format!("end it there, or forget it here with `cairn mirror forget {volume} {mirror}`")
+                format!("delete that mirror, or forget it here with `cairn mirror forget {volume} {mirror}`")
             }
             MirrorsError::Paused { volume } => format!("`cairn mirror resume {volume}`"),
             MirrorsError::IsDestination { volume } => {
@@ -190,33 +192,33 @@ impl MirrorsError {
             MirrorsError::IsBehind { volume, .. } => {
                 format!("`cairn mirror update` on that server, and then this command again; `{volume}` follows as before")
             }
-            MirrorsError::NoImage { volume } => format!("let the baseline arrive: `cairn mirror update {volume}`"),
+            MirrorsError::NoImage { volume } => format!("transfer the baseline first: `cairn mirror update {volume}`"),
             MirrorsError::SeveralDeparted { volume, mirrors } => {
                 let one = mirrors.first().map(|(name, _)| name.as_str()).unwrap_or("NAME");
                 format!(
-                    "say which with --mirror, such as `cairn mirror resync {volume} --mirror {one} -n`, which says what following that one gives up; what was written to the others is on their servers"
+                    "choose one with --mirror; `cairn mirror resync {volume} --mirror {one} -n` shows what following that one would discard; writes to the others stay on their servers"
                 )
             }
             MirrorsError::NotDeparted { .. } => {
-                "one that was failed over says so within seconds of when it reaches this server, and `cairn status` here tells it then: wait for that, and see that this server listens for mirrors where it did (--mirror)"
+                "a failed-over mirror reports it within seconds of reaching this server, and `cairn status` then shows it; check that this server still listens at the same --mirror address"
                     .into()
             }
             MirrorsError::Role(error) => error.next(),
             MirrorsError::NotAMirror { .. } => "see the mirrors with `cairn mirror status`".into(),
             MirrorsError::FailedOver { volume } => format!(
-                "it takes writes: let the other side follow it with `cairn mirror resync` there, or give up what was written here with `cairn mirror resync {volume}`"
+                "it takes writes: let the other side follow with `cairn mirror resync` there, or discard the writes here with `cairn mirror resync {volume}`"
             ),
             MirrorsError::NothingInCommon { volume, .. } => format!(
-                "the same command again with `--compare` (`cairn mirror resync {volume} --compare ...`) compares checksums, and sends what differs"
+                "run the same command with `--compare`: it (`cairn mirror resync {volume} --compare ...`) compares checksums and sends the differences"
             ),
             MirrorsError::Undecided { volume, .. } => format!(
-                "keep it in a file with `cairn mirror resync {volume} --spill FILE`, or drop it with `--discard-divergent`; `-n` only says what it is"
+                "save them to a file with `cairn mirror resync {volume} --spill FILE`, or discard them with `--discard-divergent`; `-n` shows them"
             ),
             MirrorsError::SourceForgotten { volume } => format!(
-                "name it: `cairn peer invite` there, and `cairn mirror repoint {volume} TOKEN`; if it is gone, `cairn mirror failover {volume}` has the volume take writes here"
+                "run `cairn peer invite` there and `cairn mirror repoint {volume} TOKEN` here; if it is gone, `cairn mirror failover {volume}` makes the volume writable here"
             ),
             MirrorsError::Unlocated => {
-                "start that server with `--mirror` and `--advertise`, and name its address here with `--from HOST:PORT`"
+                "start that server with `--mirror` and `--advertise`, and give its address here with `--from HOST:PORT`"
                     .into()
             }
             MirrorsError::Mirror { volume, source } => error_next(volume, source),
@@ -268,11 +270,11 @@ pub(crate) fn error_next(volume: &str, error: &MirrorError) -> String {
         MirrorError::Refused(refusal) => match refusal {
             Refusal::NoSuchVolume => "see the volumes of the source with `cairn volume list` there".into(),
             Refusal::Circle => format!(
-                "`cairn mirror reverse {volume}` on the other side ends a change of roles that was cut off; if there was none, `cairn mirror failover {volume}` on the side that has what is wanted, and `cairn mirror update {volume}` on the other one"
+                "`cairn mirror reverse {volume}` on the other side completes an interrupted change of roles; if there was none, run `cairn mirror failover {volume}` on the side with the wanted data, and `cairn mirror update {volume}` on the other one"
             ),
             Refusal::NotASource => "mirror the source of that mirror, or fail it over there".into(),
             Refusal::Diverged(_) => format!(
-                "`cairn mirror failover {volume}` at the mirror has what it shows go on, and the old source follows it with `cairn mirror resync`; or `cairn mirror resync {volume} -n` at the mirror says what it alone has, and with `--spill FILE` or `--discard-divergent` it gives that up and follows the source"
+                "to keep the mirror's data, run `cairn mirror failover {volume}` at the mirror and `cairn mirror resync` at the old source. To keep the source's data, `cairn mirror resync {volume} -n` at the mirror shows its own writes, and `--spill FILE` or `--discard-divergent` follows the source without them"
             ),
             Refusal::WrongVolume { .. } | Refusal::NoCommonBase { .. } => format!(
                 "keep what is here with `cairn mirror failover {volume}`, and make a new mirror with `--as NAME`; or \
@@ -283,23 +285,23 @@ pub(crate) fn error_next(volume: &str, error: &MirrorError) -> String {
             }
             Refusal::SourceFull => "delete snapshots or LUNs on the source, trim, or grow its volume".into(),
             Refusal::NoRoom => format!(
-                "on the source: let old history go with `cairn history window VOLUME --floor TIME` and a shorter one, or with `--floor off`; the next update goes on then, or at once `cairn mirror update {volume}` here"
+                "on the source: allow old history to be discarded with `cairn history window VOLUME --floor TIME` and a shorter time, or `--floor off`; the next update then resumes, or `cairn mirror update {volume}` here does at once"
             ),
             Refusal::Superseded => "wait for the other update; `cairn mirror status` shows it".into(),
             Refusal::Behind => format!("`cairn mirror update {volume}`, then again"),
             Refusal::Hook => {
-                "see `cairn status` and `cairn volume hooks` on the source; the next update tries again"
+                "see `cairn status` and `cairn volume hooks` on the source; the next update retries"
                     .into()
             }
             Refusal::NotAllowed => format!(
-                "on the source: `cairn mirror allow-reverse VOLUME` (of a group: `cairn group allow-reverse GROUP`), and then this command again within 15 minutes; what was to be lost by that is nothing: `{volume}` follows as before"
+                "on the source: `cairn mirror allow-reverse VOLUME` (of a group: `cairn group allow-reverse GROUP`), then run this command again within 15 minutes; nothing was lost, and `{volume}` follows as before"
             ),
-            Refusal::TooMany => "on the source: `cairn status --json` lists this server's mirrors, and `cairn mirror forget VOLUME NAME` lets go of one that will not come again".into(),
+            Refusal::TooMany => "on the source: `cairn status --json` lists this server's mirrors, and `cairn mirror forget VOLUME NAME` forgets one that is gone for good".into(),
             Refusal::InGroup(group) => format!(
                 "`cairn group reverse {group}` here changes the roles of all of them at one instant (`cairn group create {group} ...` first, if there is no such group here); for this one alone, `cairn group apart {group}` on the source first"
             ),
             Refusal::OtherGroup(group) => format!(
-                "compare `cairn group show {group}` here and on the source: on both sides it has the same name and the same volumes; make it anew where it has not"
+                "compare `cairn group show {group}` here and on the source: on both sides it has the same name and the same volumes; create it again where it differs"
             ),
             Refusal::NotTaken => "see `cairn status` and the log on the source".into(),
             Refusal::SourceFailed | Refusal::Unknown => "see `cairn status` on the source".into(),
@@ -308,16 +310,16 @@ pub(crate) fn error_next(volume: &str, error: &MirrorError) -> String {
         MirrorError::CompareNeeded { .. } => format!("`cairn mirror update {volume} --compare`"),
         MirrorError::Stream(StreamError::NoThread(_)) => NO_THREAD_NEXT.into(),
         MirrorError::FollowsItself => format!(
-            "give this mirror a source that takes writes with `cairn mirror repoint {volume} TOKEN`, or have one volume of the ring take writes with `cairn mirror failover` on its server; where one does by now, its mirrors say so with their next update"
+            "give this mirror a writable source with `cairn mirror repoint {volume} TOKEN`, or make one volume of the ring writable with `cairn mirror failover` on its server; if one is writable already, the next updates clear this error"
         ),
         MirrorError::FailedOver => format!(
-            "let the other side follow with `cairn mirror resync` there, or give up what was written here with `cairn mirror resync {volume}`"
+            "let the other side follow with `cairn mirror resync` there, or discard the writes here with `cairn mirror resync {volume}`"
         ),
         MirrorError::Undecided { .. } => format!(
-            "`cairn mirror resync {volume} --spill FILE` keeps it in a file and follows, `--discard-divergent` drops it; `cairn mirror failover {volume}` takes it back"
+            "`cairn mirror resync {volume} --spill FILE` saves the changes to a file and follows, `--discard-divergent` discards them; `cairn mirror failover {volume}` makes this side writable again"
         ),
         MirrorError::Locked { .. } => format!(
-            "ask at the source who deleted it. `cairn mirror status {volume}` says when the lock ends and whether a lock key was set; with that key `cairn mirror unlock {volume} --lock-key FILE` lifts it, and the next update goes through. `cairn mirror failover {volume}` keeps what is here"
+            "find out at the source why it was deleted. `cairn mirror status {volume}` shows when the lock ends and whether a lock key was set; with that key `cairn mirror unlock {volume} --lock-key FILE` lifts it, and the next update goes through. `cairn mirror failover {volume}` keeps what is here"
         ),
         MirrorError::Renamed { name } => format!(
             "ask at the source who renamed it, and give it its name back there with `cairn snapshot rename`: here it stays `{name}` until its lock has run out"

@@ -242,7 +242,7 @@ pub(crate) fn crowded(followers: &[api::Follower], leftovers: &[api::Leftover]) 
             names.len()
         ),
         next: format!(
-            "let go of those that will not come again, such as `cairn mirror forget {volume} {}`; `cairn status --json` lists them",
+            "forget those that are gone for good, such as with `cairn mirror forget {volume} {}`; `cairn status --json` lists them",
             names.first().copied().unwrap_or_default()
         ),
     };

@@ -34,8 +34,8 @@ impl Mirrors {
         match fingerprints.windows(2).all(|pair| pair[0] == pair[1]) {
             true => Ok(()),
             false => Err(ServerError::Invalid {
-                what: "the group",
-                rule: "its volumes are mirrors of one server, so that their roles can change at one instant",
+                fault: "the volumes of the group are mirrors of different servers, and cannot change roles at one instant",
+                next: "change the roles one by one with `cairn mirror reverse`, or make groups of mirrors of one server",
             }),
         }
     }

@@ -54,8 +54,8 @@ impl Limits {
 }
 
 const REFUSED: ServerError = ServerError::Invalid {
-    what: "the limit",
-    rule: "it is `off`, bytes a second such as 50M (16K at least), or several of them with commas, such as `100M, mon-fri 08:00-18:00=10M`",
+    fault: "invalid limit",
+    next: "give `off`, bytes per second such as 50M (at least 16K), or a timetable such as `100M, mon-fri 08:00-18:00=10M`",
 };
 
 impl FromStr for Limits {

@@ -39,9 +39,10 @@ const NOTE_EVERY: Duration = Duration::from_secs(3600);
 pub(super) fn digest(key: &str) -> Result<Option<String>, ServerError> {
     match key.len() {
         0 => Ok(None),
-        1..KEY_BYTES_MIN => {
-            Err(ServerError::Invalid { what: "the lock key", rule: "it has 16 bytes or more" })
-        }
+        1..KEY_BYTES_MIN => Err(ServerError::Invalid {
+            fault: "the lock key is shorter than 16 bytes",
+            next: "use a file with at least 16 random bytes, such as from `openssl rand -hex 32`",
+        }),
         _ => Ok(Some(URL_SAFE_NO_PAD.encode(Sha256::digest(key.as_bytes())))),
     }
 }

@@ -110,7 +110,7 @@ impl SourceVolumes for Offered<'_> {
                 volume,
                 by = address,
                 generation,
-                "a mirror of this volume was failed over: it does not follow any more"
+                "a mirror of this volume was failed over: it no longer follows"
             );
         }
     }

@@ -153,7 +153,7 @@ impl Relation {
     }
 
     fn is_replaced(&self) -> ServerError {
-        let by = "another command has changed its role, or opened it anew, in this moment";
+        let by = "another command is changing its role or reopening it";
         ServerError::Busy { name: self.name.clone(), by }
     }
 

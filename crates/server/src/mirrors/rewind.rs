@@ -49,7 +49,7 @@ impl Server {
                 volume: name.to_owned(),
                 kind: ErrorKind::WrongRole,
                 why: "it has mirrors of its own, which would be ahead of it",
-                next: "fail over one of them instead, or let go of them first with `cairn mirror forget`",
+                next: "fail over one of them instead, or forget them first with `cairn mirror forget`",
             }));
         }
         let at = &open.history()?.settled(&request.instant())?;

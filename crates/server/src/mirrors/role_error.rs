@@ -51,7 +51,7 @@ pub enum RoleError {
     },
     /// The other side says that it is reached where it was not seen.
     #[error(
-        "`{volume}` is to follow {address}, where the other side says that it is reached, and this server has never seen it there"
+        "`{volume}` is to follow {address}, an address that the other side announces, but where this server has never seen it"
     )]
     AddressUnseen {
         /// The volume.
@@ -153,10 +153,10 @@ impl RoleError {
                 "wait until {until}, or lift the locks for 15 minutes: `cairn mirror unlock {volume} --lock-key FILE`"
             ),
             RoleError::LockKeyStays { volume, .. } => {
-                format!("`cairn mirror status {volume}` says when the last lock ends; where a lock key was set, lift the locks with it first: `cairn mirror unlock {volume} --lock-key FILE`")
+                format!("`cairn mirror status {volume}` shows when the last lock ends; where a lock key was set, lift the locks with it first: `cairn mirror unlock {volume} --lock-key FILE`")
             }
             RoleError::NoLockKey { volume } => {
-                format!("`cairn mirror status {volume}` says when the last lock ends; a lock key is set with --lock-key at `cairn mirror create`, or with `cairn mirror set` while no snapshot is locked")
+                format!("`cairn mirror status {volume}` shows when the last lock ends; a lock key is set with --lock-key at `cairn mirror create`, or with `cairn mirror set` while no snapshot is locked")
             }
             RoleError::WrongLockKey { .. } => "name the file that was named when the lock key was set".into(),
             RoleError::NoSuchMirror { .. } => {

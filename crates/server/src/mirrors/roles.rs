@@ -300,7 +300,7 @@ impl Mirrors {
         tracing::warn!(
             mirror = relation.name,
             image = image.name,
-            "an image is given up that the other side does not have"
+            "an image that the other side lacks is being discarded"
         );
         self.keep(relation, |document| document.decision = Some(decision))
     }

@@ -63,8 +63,8 @@ impl Connections {
         }
         if all >= most || own >= most.div_ceil(PEER_PART) {
             return Err(ServerError::Invalid {
-                what: "the connection",
-                rule: "the source has as many from mirrors as it takes; end a transfer, or try again later",
+                fault: "the source has reached its limit of mirror connections",
+                next: "retry later, or abort another transfer with `cairn mirror abort`",
             });
         }
         // Of one that was closed in favour of another the number is not there any more.
@@ -385,8 +385,10 @@ struct Gathering {
 impl Gathering {
     /// Whether a connection may come; the first one makes room for the others.
     fn expect(&self, key: &BundleKey, lane: &Lane) -> Result<(), ServerError> {
-        let refused =
-            ServerError::Invalid { what: "the connection", rule: "it is one of a bundle of at most 16" };
+        let refused = ServerError::Invalid {
+            fault: "the connection does not belong to a bundle of at most 16",
+            next: "install the same version of cairn on both servers",
+        };
         if !(2..=LANES_MAX).contains(&lane.lanes) || lane.index >= lane.lanes {
             return Err(refused);
         }

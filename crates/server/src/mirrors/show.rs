@@ -215,7 +215,7 @@ impl Facts<'_> {
                 "the last comparison found {found} block(s) that are whole on both sides and not the same: it is not to be trusted"
             ),
             remedy: Some(format!(
-                "do not fail over to it; keep the logs of both servers, `cairn mirror delete {name}`, and make it anew; `cairn mirror verify {name}` compares once more"
+                "do not fail over to it; keep the logs of both servers, run `cairn mirror delete {name}`, and create it again; `cairn mirror verify {name}` compares again"
             )),
             check: 2,
             ..judged
@@ -227,11 +227,10 @@ impl Facts<'_> {
         let name = self.name;
         if let Some(left) = self.unlocked.filter(|_| judged.check == 0) {
             let reason = format!(
-                "its locks are lifted with the lock key for another {} min",
+                "its locks are lifted by the lock key for another {} min",
                 left.as_secs().div_ceil(60)
             );
-            let remedy =
-                format!("`cairn mirror unlock {name} --lock-key FILE --off` puts them in force again");
+            let remedy = format!("`cairn mirror unlock {name} --lock-key FILE --off` locks them again");
             return Judged { reason, remedy: Some(remedy), check: 1, ..judged };
         }
         if !self.locks_nothing || judged.check > 0 {
@@ -239,7 +238,7 @@ impl Facts<'_> {
         }
         let there = &self.document.volume;
         Judged {
-            reason: "its lock protects nothing: the source has made no snapshot that could be locked, and each update replaces the mirror's own image".to_owned(),
+            reason: "its lock protects nothing: the source has made no snapshots to lock, and each update replaces the mirror's own image".to_owned(),
             remedy: Some(format!(
                 "make snapshots at the source, such as one a day: `cairn snapshot schedule set {there} daily --every 1d --keep-daily 30`"
             )),
@@ -260,54 +259,50 @@ impl Facts<'_> {
             let knows = if told { "knows" } else { "has not heard of it yet" };
             let next = format!(
                 "connect clients to `{name}`; when the other side is back, `cairn mirror resync` there makes it follow, and `cairn mirror allow-reverse {name}` here lets \
-                 `cairn mirror failback` there give it its role back; `cairn mirror resync {name}` here gives up what was written here"
+                 `cairn mirror failback` there make it the source again; `cairn mirror resync {name}` here discards the writes here"
             );
-            let reason = format!("it takes writes and follows nobody; the other side {knows}");
+            let reason = format!("it takes writes and follows no source; the other side {knows}");
             (MirrorState::FailedOver, reason, Some(next), 0)
         } else if let Err(error) = self.document.refuse_unseen(name) {
             (MirrorState::HandedOver, error.to_string(), Some(error.next()), 2)
         } else if self.document.address.is_empty() {
             let error =
                 crate::error::ServerError::Mirrors(MirrorsError::SourceForgotten { volume: name.to_owned() });
-            let reason = "it shows its last image, and whom it follows is not known any more".to_owned();
+            let reason = "it shows its last image, and its source is no longer known".to_owned();
             (MirrorState::Unknown, reason, Some(error.next()), 2)
         } else if self.is_crossed && !self.live.running {
             let next = format!(
-                "`cairn mirror failover {name}` on the side that has what is wanted has it take writes; then `cairn mirror update {name}` on the other one, where that asks for it with `--compare`"
+                "`cairn mirror failover {name}` makes the side with the wanted data writable; then `cairn mirror update {name}` on the other one, where that asks for it with `--compare`"
             );
-            let reason = "it follows the other side, and that follows this one, as one that was put back from an earlier copy does: nobody takes writes";
+            let reason = "it follows the other side, and that side follows this one, as after a restore from an older copy: neither takes writes";
             (MirrorState::Diverged, reason.to_owned(), Some(next), 2)
         } else if let Some(problem) =
             self.diverged_problem().filter(|_| self.live.taken_over && self.handed_over)
         {
             let next = format!(
-                "`cairn mirror resync {name} -n` here says what only this side has, and with `--spill FILE` or `--discard-divergent`, and `--compare` where it asks for that, gives it up and follows the other one; or `cairn mirror failover {name}` here takes the role back with it, and `cairn mirror resync {name}` on the other side has that follow"
+                "`cairn mirror resync {name} -n` here shows the changes that only this side has. With `--spill FILE` or `--discard-divergent` (and `--compare` if requested) it follows the other side; or `cairn mirror failover {name}` here keeps them and takes the role back, and `cairn mirror resync {name}` on the other side makes that side follow"
             );
             (MirrorState::Diverged, problem.message.clone(), Some(next), 2)
         } else if self.handed_over && self.just_handed_over && !self.live.running && !self.live.taken_over {
-            let reason = "it has given its role to the other side, which is to take over within seconds";
+            let reason = "it has handed its role to the other side, which takes over within seconds";
             (MirrorState::HandedOver, reason.to_owned(), None, 0)
         } else if self.handed_over && !self.live.running && !self.live.taken_over {
             let next = format!(
-                "repeat `cairn mirror reverse` (of a group: `cairn group reverse`) on the other side; if that is gone for good, `cairn mirror failover {name}` (`cairn group failover`) takes the role back, and loses what was written there if it had taken over"
+                "repeat `cairn mirror reverse` (of a group: `cairn group reverse`) on the other side; if that server is gone for good, `cairn mirror failover {name}` (`cairn group failover`) takes the role back; writes there are lost if it had taken over"
             );
             let reason =
-                "it has given its role away, and the other side was not heard to have taken over".to_owned();
+                "it has handed over its role, and the other side has not confirmed that it took over"
+                    .to_owned();
             (MirrorState::HandedOver, reason, Some(next), 2)
         } else if self.undecided && !self.live.running {
             let next = format!(
-                "`cairn mirror resync {name} -n` says what only this side has, and with `--spill FILE` or `--discard-divergent` it is kept or dropped and the other side followed; `cairn mirror failover {name}` takes the role back with it"
+                "`cairn mirror resync {name} -n` shows the changes that only this side has; `--spill FILE` saves them or `--discard-divergent` discards them, and this side follows; `cairn mirror failover {name}` keeps them and takes the role back"
             );
-            let reason = "it takes no writes, as it is to follow the other side, and what only it has is neither kept nor given up";
+            let reason = "it takes no writes, because it is to follow the other side, and its own changes are neither saved nor discarded";
             (MirrorState::Diverged, reason.to_owned(), Some(next), 2)
         } else if self.document.paused && !self.live.running {
             let next = format!("`cairn mirror resume {name}`");
-            (
-                MirrorState::Paused,
-                "it was told to begin no updates".to_owned(),
-                Some(next),
-                1 + u8::from(late),
-            )
+            (MirrorState::Paused, "its updates are paused".to_owned(), Some(next), 1 + u8::from(late))
         } else if self.live.running {
             return self.judge_running(late);
         } else if let Some(problem) = &self.live.problem {
@@ -316,14 +311,14 @@ impl Facts<'_> {
                 ErrorKind::Contradicted => MirrorState::Contradicted,
                 _ => MirrorState::Failing,
             };
-            // A failure is not an outage while the lag is as is wanted.
+            // A failure is not an outage while the lag is within the limit.
             let bearable =
                 state == MirrorState::Failing && !late && self.document.rpo().is_some() && self.has_image;
             (state, problem.message.clone(), Some(problem.next.clone()), if bearable { 1 } else { 2 })
         } else if !self.has_image {
             let next = format!("`cairn mirror update {name}`");
             let reason = match self.given_up {
-                true => "no image of the other side has arrived yet; until then it shows what was given up",
+                true => "no image of the other side has arrived yet; until then it shows the discarded state",
                 false => "no image has arrived yet",
             };
             (MirrorState::Baseline, reason.to_owned(), Some(next), 1)
@@ -331,16 +326,16 @@ impl Facts<'_> {
             let next = format!(
                 "update now with `cairn mirror update {name}`, or more often with `cairn mirror set {name} --every TIME`"
             );
-            (MirrorState::Behind, "changes are waiting for longer than is wanted".to_owned(), Some(next), 2)
+            (MirrorState::Behind, "the lag is over the RPO".to_owned(), Some(next), 2)
         } else if let Some(unanswered) = &self.live.unanswered {
             let next = unanswered.next.clone();
             (MirrorState::Silent, unanswered.message.clone(), Some(next), 1)
         } else if self.lag.is_none() {
             let next = format!("`cairn mirror update {name}`");
-            let reason = "it shows an image, and its source has not said yet how far behind that is";
+            let reason = "it shows an image, and its source has not reported the lag yet";
             (MirrorState::Silent, reason.to_owned(), Some(next), 1)
         } else {
-            (MirrorState::Mirrored, "it shows the image, and the lag is as is wanted".to_owned(), None, 0)
+            (MirrorState::Mirrored, "it shows the image, and the lag is within the limit".to_owned(), None, 0)
         };
         Judged { state, reason, remedy, check }
     }
@@ -351,9 +346,9 @@ impl Facts<'_> {
         if self.quiet > QUIET.min(limit / 2) {
             return Judged {
                 state: MirrorState::Stalled,
-                reason: format!("a transfer runs, and no byte has moved for {} s", self.quiet.as_secs()),
+                reason: format!("a transfer is running without progress for {} s", self.quiet.as_secs()),
                 remedy: Some(format!(
-                    "look at the link and at the source; it is ended after {} s without a byte, or by `cairn mirror abort {name}`, and the next goes \
+                    "check the link and the source; it is aborted after {} s without progress, or by `cairn mirror abort {name}`, and the next one resumes \
                      on where it was",
                     limit.as_secs()
                 )),
@@ -365,9 +360,9 @@ impl Facts<'_> {
                 state: MirrorState::TransferringBaseline,
                 reason: match self.given_up || self.undecided {
                     true => {
-                        "the other side's image is on its way; until it is here it shows what is given up"
+                        "the image of the other side is being transferred; until then it shows the state to be discarded"
                     }
-                    false => "the first image is on its way; nothing is shown yet",
+                    false => "the first image is being transferred; nothing is shown yet",
                 }
                 .to_owned(),
                 remedy: None,

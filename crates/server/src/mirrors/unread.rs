@@ -73,11 +73,9 @@ impl Mirrors {
                 now_ms(&*self.clock),
             );
             let shown = self.show(&relation);
-            let unknown = "with whom is not known";
+            let unknown = "the other side is unknown";
             let reason = match relation.is_failed_over() {
-                true => format!(
-                    "the volume takes writes, and what it has to do with a mirror is not known: {error}"
-                ),
+                true => format!("the volume takes writes, and its relation to a mirror is unknown: {error}"),
                 false => format!("it shows its last image, gets no newer one and takes no writes: {error}"),
             };
             Some(api::Mirror {

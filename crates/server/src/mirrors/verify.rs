@@ -112,7 +112,10 @@ impl Mirrors {
         self.refuse_taking_writes(relation)?;
         relation.refuse_without_source()?;
         if request.rate_bytes.is_some_and(|rate| rate < BLOCK) {
-            return Err(ServerError::Invalid { what: "the rate", rule: "it is 4 KiB a second or more" });
+            return Err(ServerError::Invalid {
+                fault: "the rate is below 4 KiB per second",
+                next: "give --rate 4K or more",
+            });
         }
         let open = self.volumes.get(&name)?;
         if std::mem::replace(&mut relation.live.lock().verifying, true) {

@@ -54,8 +54,8 @@ impl When {
         }
         if every_ms.is_some_and(|every| every > 0) && cron.is_some_and(|cron| cron != "off") {
             return Err(ServerError::Invalid {
-                what: "the schedule",
-                rule: "it has an interval or a cron expression, and not both",
+                fault: "the schedule has both an interval and a cron expression, or neither",
+                next: "give either --every or --cron",
             });
         }
         if let Some(zone) = zone {
@@ -70,8 +70,8 @@ impl When {
     pub(super) fn continuously(mut self, wish: Option<bool>, times: bool) -> Result<Self, ServerError> {
         match wish {
             Some(true) if times => Err(ServerError::Invalid {
-                what: "the schedule",
-                rule: "a mirror that follows continuously has no interval and no cron expression",
+                fault: "a continuous mirror has no interval and no cron expression",
+                next: "give --continuous, or --every or --cron",
             }),
             Some(true) => Ok(Self { every_ms: None, cron: None, continuous: true, ..self }),
             Some(false) => {

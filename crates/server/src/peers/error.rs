@@ -14,13 +14,13 @@ use cairn_base::Interval;
 #[non_exhaustive]
 pub enum PeersError {
     /// The server's own key can't be read.
-    #[error("{}, the key of this server by which its peers know it, is damaged: there is no key and certificate in it", path.display())]
+    #[error("{}, which identifies this server to its peers, is damaged: it has no key and certificate", path.display())]
     DamagedIdentity {
         /// Where it is.
         path: PathBuf,
     },
     /// Not a token of this program.
-    #[error("this is no invitation token")]
+    #[error("this is not an invitation token")]
     InvalidToken,
     /// A token that is past its time.
     #[error("the token has expired")]
@@ -63,7 +63,7 @@ pub enum PeersError {
         source: io::Error,
     },
     /// A connection that stands, and nothing comes, or nothing is taken.
-    #[error("the {peer} at {address} has neither sent nor taken anything for {}: it was given up", Interval(*patience))]
+    #[error("the {peer} at {address} made no progress for {}: the transfer was aborted", Interval(*patience))]
     Silent {
         /// "source" or "destination".
         peer: &'static str,
@@ -153,7 +153,7 @@ impl PeersError {
                 "invite this server again with `cairn peer invite` on the source".into()
             }
             PeersError::WrongSource { .. } => {
-                "check that the address is the source's and nobody's in between; if the \
+                "check that the address is that of the source and not of another machine in between; if the \
                 source has a new identity, make a new token there with `cairn peer invite`"
                     .into()
             }

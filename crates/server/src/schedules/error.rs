@@ -19,7 +19,7 @@ pub enum SchedulesError {
         how: String,
     },
     /// No cron expression.
-    #[error("`{text}` is no cron expression: {reason}")]
+    #[error("`{text}` is not a cron expression: {reason}")]
     Cron {
         /// What was given.
         text: String,

@@ -44,9 +44,10 @@ impl Timetable {
     ) -> Result<Self, ServerError> {
         match (every_ms, cron) {
             (Some(every_ms), None) if every_ms >= EVERY_MS_MIN => Ok(Self::Every { every_ms, from_ms }),
-            (Some(_), None) => {
-                Err(ServerError::Invalid { what: "the interval", rule: "one second is the shortest" })
-            }
+            (Some(_), None) => Err(ServerError::Invalid {
+                fault: "the interval is shorter than 1 s",
+                next: "give an interval of at least 1s",
+            }),
             (None, Some(text)) => {
                 let parser =
                     CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build();
@@ -59,8 +60,8 @@ impl Timetable {
                 Ok(Self::Cron(Box::new(cron), zone))
             }
             _ => Err(ServerError::Invalid {
-                what: "the schedule",
-                rule: "it has an interval or a cron expression, and not both",
+                fault: "the schedule has both an interval and a cron expression, or neither",
+                next: "give either --every or --cron",
             }),
         }
     }
@@ -69,9 +70,10 @@ impl Timetable {
     pub(crate) fn due_at_some_time(self, from_ms: u64) -> Result<Self, ServerError> {
         match self.next(from_ms) {
             Some(_) => Ok(self),
-            None => {
-                Err(ServerError::Invalid { what: "the schedule", rule: "there is a day on which it is due" })
-            }
+            None => Err(ServerError::Invalid {
+                fault: "the cron expression matches no day",
+                next: "correct the day of the month or the month",
+            }),
         }
     }
 
@@ -131,8 +133,8 @@ pub(crate) fn is_ahead(noted_ms: u64, now_ms: u64, every_ms: u64) -> bool {
 pub(crate) fn zone(name: Option<&str>) -> Result<Tz, ServerError> {
     let Some(name) = name else { return Ok(Tz::UTC) };
     Tz::from_str(name).map_err(|_| ServerError::Invalid {
-        what: "the time zone",
-        rule: "it has a name of the IANA database, such as Europe/Berlin or UTC",
+        fault: "unknown time zone",
+        next: "give a name of the IANA database, such as Europe/Berlin or UTC",
     })
 }
 

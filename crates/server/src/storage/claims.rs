@@ -21,5 +21,5 @@ pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
 
 /// Refuses a path that would be another one where the server is started next, or in the folder of a volume.
 pub(crate) fn refuse_relative(what: &'static str, path: &Path) -> Result<(), ServerError> {
-    if path.is_absolute() { Ok(()) } else { Err(ServerError::Invalid { what, rule: "it is absolute" }) }
+    if path.is_absolute() { Ok(()) } else { Err(ServerError::NotAbsolute { what }) }
 }

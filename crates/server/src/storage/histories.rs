@@ -83,8 +83,8 @@ pub(crate) fn parse_granularity(text: &str) -> Result<Granularity, ServerError> 
         "every-write" => Ok(Granularity::EveryWrite),
         "marks" => Ok(Granularity::Marks),
         interval => {
-            let rule = "it is every-write, marks, or an interval from 1ms to 1d such as 1s";
-            let wrong = ServerError::Invalid { what: "the granularity", rule };
+            let next = "give --granularity every-write, marks, or an interval from 1ms to 1d, such as 1s";
+            let wrong = ServerError::Invalid { fault: "invalid granularity", next };
             match interval.parse::<Interval>() {
                 Ok(Interval(each)) if each <= Duration::from_secs(86_400) => {
                     Ok(Granularity::Interval(each.as_nanos() as u64))
@@ -109,7 +109,10 @@ pub(crate) fn engine_placement(placement: api::Placement) -> Placement {
 pub(crate) fn engine_window(window: &api::Window, floor_policy: FloorPolicy) -> Result<Window, ServerError> {
     let mut thin = Window::default().thin;
     if window.thin.len() > thin.len() {
-        return Err(ServerError::Invalid { what: "the retention", rule: "it has four steps at most" });
+        return Err(ServerError::Invalid {
+            fault: "the retention has more than four steps",
+            next: "give --thin at most four times",
+        });
     }
     for (place, step) in thin.iter_mut().zip(&window.thin) {
         let (after, every) = (Duration::from_millis(step.after_ms), Duration::from_millis(step.every_ms));

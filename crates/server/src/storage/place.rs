@@ -46,8 +46,8 @@ impl Place {
         let place = Self::from(text.to_owned());
         match &place {
             Place::File(path) if !path.is_absolute() => {
-                let rule = "it is absolute, or lun:VOLUME/LUN";
-                Err(ServerError::Invalid { what: "the path", rule })
+                let fault = "the path is neither absolute nor lun:VOLUME/LUN";
+                Err(ServerError::Invalid { fault, next: "give a path that begins with `/`" })
             }
             _ => Ok(place),
         }

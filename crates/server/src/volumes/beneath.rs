@@ -57,7 +57,7 @@ impl Volumes {
         if open.clone_of.is_some() {
             return refused(
                 ErrorKind::WrongRole,
-                "it is a clone, and stands on the volume that it is made of",
+                "it is a clone, and depends on the volume of its snapshot",
                 "give that one a history",
             );
         }
@@ -67,7 +67,7 @@ impl Volumes {
         }
         self.refuse_if_cloned(name)?;
         if !Path::new(&wish.store).is_absolute() {
-            return Err(ServerError::Invalid { what: "the path of the history", rule: "it is absolute" });
+            return Err(ServerError::NotAbsolute { what: "the path of the history" });
         }
         self.refuse_if_claimed(Path::new(&wish.store))?;
         let (options, origin) = (options_of(wish)?, whole(&open.parts).geometry());
@@ -246,7 +246,7 @@ impl Volumes {
             return Err(ServerError::Volumes(VolumesError::OverHistory {
                 volume: name.to_owned(),
                 kind: ErrorKind::VolumeDamaged,
-                why: "with the placement `logging` what was written is in the store of its history, and its devices alone are no volume",
+                why: "with the placement `logging` its data is in the store of its history, and its devices alone are not a volume",
                 next: "bring the store back; or fail over to a mirror of it, or restore an image dump under another name",
             }));
         }
@@ -294,7 +294,7 @@ impl Volumes {
     pub(super) fn next_of(&self, name: &str, error: &ServerError) -> String {
         match is_of_the_history(error) {
             true => format!(
-                "{}; if it is lost for good, `cairn history disable {name} --store-lost -n` says what the devices of the volume have without it",
+                "{}; if it is lost for good, `cairn history disable {name} --store-lost -n` shows the state of its devices without the history",
                 error.next()
             ),
             false => self.next_of_lost(name, error).unwrap_or_else(|| error.next()),

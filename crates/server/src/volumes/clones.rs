@@ -35,8 +35,8 @@ impl Volumes {
         let found = find_snapshot(open, snapshot)?;
         if !temporary && [MIRROR_PREFIX, IMAGE_PREFIX].iter().any(|prefix| found.name.starts_with(prefix)) {
             return Err(ServerError::Invalid {
-                what: "the snapshot",
-                rule: "it comes and goes with mirrors or dumps; clone one that was made with `cairn snapshot create` (of a mirror: made at the source, and brought by an update)",
+                fault: "mirrors and dumps delete this snapshot themselves, so it cannot be cloned",
+                next: "clone one that `cairn snapshot create` made; for a mirror, create it at the source and update the mirror",
             });
         }
         let entries = open.volume.snapshot_entries();
@@ -150,8 +150,8 @@ impl Volumes {
     pub(crate) fn refuse_temporary(&self, name: &str) -> Result<(), ServerError> {
         match self.is_temporary(name) {
             true => Err(ServerError::Invalid {
-                what: "the volume",
-                rule: "it is the clone of a drill, and goes when that is over; clone a snapshot of the mirror that was made with `cairn snapshot create` at its source",
+                fault: "this volume is the temporary clone of a drill",
+                next: "clone a snapshot of the mirror that `cairn snapshot create` made at its source",
             }),
             false => Ok(()),
         }

@@ -17,7 +17,7 @@ use crate::volumes::document::{Making, VolumeDocument};
 use crate::volumes::error::VolumesError;
 use crate::volumes::log_file::LogFile;
 use crate::volumes::open::{OpenVolume, Parts};
-use crate::volumes::under::LOG_RULE;
+use crate::volumes::under::{LOG_FAULT, LOG_NEXT};
 use crate::volumes::{NewVolume, VolumeState, Volumes, log_file, making};
 use crate::{names, state};
 
@@ -82,9 +82,9 @@ impl Volumes {
         nursery: &Path,
     ) -> Result<(Vec<PathBuf>, Vec<Arc<FileDevice>>), ServerError> {
         if devices.is_empty() {
-            let blocks = blocks.ok_or(ServerError::Invalid {
-                what: "the size",
-                rule: "a volume without devices of its own needs one",
+            let blocks = blocks.ok_or(ServerError::WrongSize {
+                fault: "a volume without --device needs a size",
+                next: "give --size, such as --size 100G",
             })?;
             let path = nursery.join("volume.img");
             let device = FileDevice::create(&path, Volume::device_bytes(blocks, role))?;
@@ -110,7 +110,7 @@ impl Volumes {
         stores: &mut Vec<PathBuf>,
     ) -> Result<Parts, ServerError> {
         if new.history.is_some() && new.log_device.is_some() {
-            return Err(ServerError::Invalid { what: "the log device", rule: LOG_RULE });
+            return Err(ServerError::Invalid { fault: LOG_FAULT, next: LOG_NEXT });
         }
         // A history keeps its device as long as it is: with room for what the volume needs as a mirror.
         let role = if new.history.is_some() { Role::Destination } else { new.role };

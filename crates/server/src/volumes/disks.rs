@@ -61,10 +61,9 @@ pub(super) fn is_empty(device: &FileDevice) -> Result<bool, ServerError> {
 /// A size in whole blocks.
 pub(crate) fn blocks_of(bytes: u64) -> Result<u64, ServerError> {
     let blocks = bytes / BLOCK;
-    // Of more nobody can say how many bytes a volume needs.
+    // Beyond the maximum, the bytes that a volume needs overflow.
     if blocks == 0 || blocks > SPACE_BLOCKS_MAX || !bytes.is_multiple_of(BLOCK) {
-        let rule = "it is a multiple of 4 KiB above 0, and 4 PiB at most";
-        return Err(ServerError::Invalid { what: "the size", rule });
+        return Err(ServerError::InvalidSize { bytes });
     }
     Ok(blocks)
 }

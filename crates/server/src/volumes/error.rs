@@ -185,27 +185,27 @@ impl VolumesError {
     pub(crate) fn next(&self) -> String {
         match self {
             VolumesError::SnapshotHeld { name } => format!(
-                "`cairn snapshot release {name}` when nobody needs it any more"
+                "release it with `cairn snapshot release {name}` when it is no longer needed"
             ),
             VolumesError::DeviceClaimed { volume, .. } => format!(
-                "choose another device; see what `{volume}` lacks with `cairn status`, or give it up with `cairn volume delete {volume}`"
+                "choose another device; `cairn status` shows why `{volume}` is not open, and `cairn volume delete {volume}` deletes it"
             ),
             VolumesError::ClaimedByDevice { device, .. } => format!(
-                "choose another one; see what `{device}` lacks with `cairn status`, which says how it is given up, too"
+                "choose another one; `cairn status` shows why `{device}` is not open, and how to release it"
             ),
             VolumesError::HostFull { volume, place, .. } => {
                 format!("free space in {place}; {volume} takes writes again by itself")
             }
             VolumesError::DeviceNotEmpty { path } => format!(
-                "if nothing in it is wanted, clear it: a disk with `wipefs -a {0}` and `blkdiscard {0}`, a file with \
-                 `truncate -s 0 {0}` and then `truncate -s SIZE {0}`; else name another device",
+                "if its content is not needed, clear it: a disk with `wipefs -a {0}` and `blkdiscard {0}`, a file with \
+                 `truncate -s 0 {0}` and then `truncate -s SIZE {0}`; otherwise name another device",
                 path.display()
             ),
             VolumesError::DeviceTooSmall { last: Some(last), .. } => {
                 format!("enlarge {}, the last device of the volume, and run the command again", last.display())
             }
             VolumesError::DeviceTooSmall { .. } => "give a smaller --size, or more --device".into(),
-            VolumesError::OpenDevice(OpenError::InUse { .. }) => "stop that program, unmount the image or detach its loop device (`losetup -d`), and run the command again; `cairn device adopt --in-use` adopts it all the same".into(),
+            VolumesError::OpenDevice(OpenError::InUse { .. }) => "stop that program, unmount the image or detach its loop device (`losetup -d`), and run the command again; `cairn device adopt --in-use` adopts it nevertheless".into(),
             VolumesError::OpenDevice(_) => "correct it and run the command again".into(),
             VolumesError::Device(error) => device_next(error).into(),
             VolumesError::Volume { volume, source } => volume_next(volume, source),
@@ -221,7 +221,7 @@ impl VolumesError {
                 format!("move it with `cairn volume log {volume} --internal` or `--device PATH`")
             }
             VolumesError::CloneBaseGone { base, clone } => format!(
-                "bring the volume of {base} back into service, and `{clone}` comes with it at the next start; or delete the clone with `cairn clone delete {clone}`"
+                "repair the volume of {base}, and `{clone}` opens at the next start; or delete the clone with `cairn clone delete {clone}`"
             ),
             VolumesError::HasClone { clone, .. } => format!("delete it first: `cairn clone delete {clone}`"),
         }
@@ -253,11 +253,11 @@ fn files_kind(error: &FilesError) -> ErrorKind {
 fn files_next(name: &str, error: &FilesError) -> String {
     let volume = name.split('/').next().unwrap_or(name).trim_start_matches("lun:");
     match error {
-        FilesError::NoSuchLun => format!("see what there is with `cairn lun list {volume}`"),
+        FilesError::NoSuchLun => format!("list what exists with `cairn lun list {volume}`"),
         FilesError::NameTaken | FilesError::InvalidName => "choose another name".into(),
         FilesError::Size { .. } => "give another --size".into(),
         FilesError::WouldShrink { .. } => {
-            "if what lies past the new end is not wanted, run it again with --shrink".into()
+            "if the data beyond the new end is not needed, run it again with --shrink".into()
         }
         FilesError::Volume(error) => volume_next(volume, error),
     }

@@ -37,7 +37,7 @@ impl Volumes {
     pub(super) fn plan_history(&self, wish: &api::VolumeHistory) -> Result<Plan, ServerError> {
         let path = PathBuf::from(&wish.store);
         if !path.is_absolute() {
-            return Err(ServerError::Invalid { what: "the path of the history", rule: "it is absolute" });
+            return Err(ServerError::NotAbsolute { what: "the path of the history" });
         }
         let options = options_of(wish)?;
         self.refuse_if_claimed(&path)?;
@@ -98,7 +98,7 @@ impl Volumes {
         let then = Volume::inspect(&view).map_err(|_| no_volume_then(&open.name))?;
         if then.role != open.volume.status_role() {
             return Err(refused(
-                "it had another role at that instant: it was a mirror then and is none now, or the other way round",
+                "it had another role at that instant: it was a mirror then and is not one now, or the reverse",
                 "choose an instant since its role changed; roles change with `cairn mirror failover`, `resync` and `reverse`",
             ));
         }
@@ -143,7 +143,7 @@ impl Volumes {
                         volume: name.to_owned(),
                         kind: ErrorKind::VolumeDamaged,
                         why: "it does not open at that instant, and is where it was",
-                        next: "choose another instant (`cairn history status`); the log of the server says what is wrong with this one",
+                        next: "choose another instant (`cairn history status`); the log of the server shows the fault of this one",
                     }),
                 };
                 self.put(name, &back.map_err(Arc::new));

@@ -19,7 +19,7 @@ use crate::volumes::document::VolumeDocument;
 use crate::volumes::error::VolumesError;
 use crate::volumes::log_file::{LogFile, new_id};
 use crate::volumes::open::OpenVolume;
-use crate::volumes::under::LOG_RULE;
+use crate::volumes::under::{LOG_FAULT, LOG_NEXT};
 
 impl Volumes {
     /// Moves the log of a volume to `device`, or onto the devices of the volume.
@@ -33,7 +33,7 @@ impl Volumes {
         let path = self.folder(name).join("volume.json");
         let before = self.document(name)?;
         if device.is_some() && open.under.is_some() {
-            return Err(ServerError::Invalid { what: "the log device", rule: LOG_RULE });
+            return Err(ServerError::Invalid { fault: LOG_FAULT, next: LOG_NEXT });
         }
         let Some(device) = device else {
             open.volume.move_log(&LogTarget::Internal).map_err(ServerError::volume(name))?;

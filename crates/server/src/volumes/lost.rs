@@ -22,12 +22,12 @@ impl Volumes {
         };
         let clone_of = self.places(name).and_then(|document| document.clone_of);
         let lost = match clone_of {
-            Some(_) => format!("`cairn clone delete {name}` gives it up; what it is made of is not harmed"),
+            Some(_) => format!("`cairn clone delete {name}` deletes it; its base is not changed"),
             None if is_mirror(&self.folder(name)) => format!(
-                "`cairn volume delete {name}` gives up what is left of this mirror, and `cairn mirror create {name} TOKEN`, with a token of `cairn peer invite` on the source, brings all of it again"
+                "delete the rest of this mirror with `cairn volume delete {name}`, and mirror it again with `cairn mirror create {name} TOKEN` and a token of `cairn peer invite` on the source"
             ),
             None => format!(
-                "have a mirror of it take over (`cairn mirror failover {name}` on the server of that), or give up what is left with `cairn volume delete {name}` and bring back an image dump: `cairn image restore {name} FILE...`"
+                "fail over to a mirror (`cairn mirror failover {name}` on its server), or delete the rest with `cairn volume delete {name}` and restore an image dump: `cairn image restore {name} FILE...`"
             ),
         };
         Some(format!("{back}; if they are lost for good, {lost}"))

@@ -263,10 +263,9 @@ impl OpenVolume {
         };
         let status = self.volume.status();
         if blocks <= status.blocks {
-            return Err(ServerError::Invalid {
-                what: "the size",
-                rule: "a volume only grows, and its devices hold no more than it has; enlarge the last one first, \
-                       or give a larger --size",
+            return Err(ServerError::WrongSize {
+                fault: "cannot shrink a volume, and its devices have no room to grow it",
+                next: "enlarge the last device first, or pass a larger --size",
             });
         }
         // As it is laid out: one that was a mirror has areas that grow with it.

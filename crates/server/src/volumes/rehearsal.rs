@@ -22,8 +22,8 @@ impl Volumes {
         let open = self.get(name)?;
         if request.delay_ms > DELAY_MAX_MS {
             return Err(ServerError::Invalid {
-                what: "the delay",
-                rule: "a batch is delayed by a minute at most",
+                fault: "the delay is longer than a minute",
+                next: "give --delay at most 1m",
             });
         }
         open.rehearsal.set(Faults {

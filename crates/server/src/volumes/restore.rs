@@ -185,7 +185,7 @@ impl Volumes {
     /// Gives up a restore that was cut.
     pub(crate) fn give_up_restore(&self, name: &str) -> Result<(), ServerError> {
         names::check("volume", name)?;
-        let _turn = self.turns.take(&[name], "its restore is being given up")?;
+        let _turn = self.turns.take(&[name], "its restore is being abandoned")?;
         let mut unfinished = self.take_begun(name)?;
         // Only what it has written to is cleared: under the name of one device there may be another one by now.
         let notes = self.restore_notes(name);

@@ -119,6 +119,6 @@ pub(crate) fn waits_with_writes(volume: &str) -> ServerError {
         volume: volume.to_owned(),
         kind: ErrorKind::NoSpace,
         why: "what was asked has been begun, and waits with the writes for room in its history: it comes when there is some",
-        next: "let old history go (`cairn history window VOLUME --floor TIME` with a shorter one, or `--floor off`), and it goes on at once",
+        next: "allow old history to be discarded (`cairn history window VOLUME --floor TIME` with a shorter time, or `--floor off`), and it resumes at once",
     })
 }

@@ -201,7 +201,10 @@ impl OpenVolume {
         clock: &dyn Clock,
     ) -> Result<api::Scrub, ServerError> {
         if request.rate_bytes.is_some_and(|rate| rate < BLOCK) {
-            return Err(ServerError::Invalid { what: "the rate", rule: "it is 4 KiB a second or more" });
+            return Err(ServerError::Invalid {
+                fault: "the rate is below 4 KiB per second",
+                next: "give --rate 4K or more",
+            });
         }
         if request.rate_bytes.is_some() || request.every_ms.is_some() {
             // It would be forgotten.

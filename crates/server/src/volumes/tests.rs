@@ -336,9 +336,8 @@ fn device_is_named_by_an_absolute_path_as_a_start_looks_for_it_elsewhere() {
     // From wherever the tests run.
     let relative = format!("{}{}", "../".repeat(40), whole.trim_start_matches('/'));
     std::fs::metadata(&relative).expect("it is there");
-    let is_refused = |outcome: Result<(), ServerError>| {
-        matches!(outcome, Err(ServerError::Invalid { rule: "it is absolute", .. }))
-    };
+    let is_refused =
+        |outcome: Result<(), ServerError>| matches!(outcome, Err(ServerError::NotAbsolute { .. }));
     let devices = [relative.clone()];
     assert!(is_refused(volumes.create(&NewVolume { devices: &devices, blocks: None, ..plain() }).map(drop)));
     assert!(is_refused(volumes.begin_restore("vol0", 4096, &devices).map(drop)));

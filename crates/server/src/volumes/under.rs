@@ -32,8 +32,11 @@ pub(super) fn store_bytes(wanted: Option<u64>, origin_bytes: u64) -> u64 {
 }
 
 /// Why the log of such a volume has no device of its own.
-pub(super) const LOG_RULE: &str =
-    "the log of a volume over a history is on the devices of the volume, which go back together";
+pub(super) const LOG_FAULT: &str =
+    "a volume with a history keeps its intent log on its own devices, so that both are reverted together";
+
+/// The step after that.
+pub(super) const LOG_NEXT: &str = "leave out the log device, or the history";
 
 /// Why there is no history under one whose log has a device, and what to do.
 pub(super) const LOG_APART: &str = "its intent log is on a device of its own, which a history would not take back with it: so it has no instants to show or to go back to";

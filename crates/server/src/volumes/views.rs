@@ -194,7 +194,7 @@ impl Views {
         let problem = |view: api::View| api::Problem {
             message: format!("the view can't be shown: {}", view.problem.unwrap_or_default()),
             next: format!(
-                "put that right and restart the server: its instant stays until then; or give it up with `cairn history view {volume} --delete {}`",
+                "fix the cause and restart the server; its instant is kept until then; or delete it with `cairn history view {volume} --delete {}`",
                 view.name.strip_prefix(volume).unwrap_or_default().trim_start_matches('@')
             ),
             subject: view.name,

@@ -33,7 +33,7 @@ pub enum DumpError {
         file: String,
     },
     /// Its writer gave up.
-    #[error("{file} is not whole: the dump was given up: {reason}")]
+    #[error("{file} is incomplete: the dump was aborted: {reason}")]
     GivenUp {
         /// The file.
         file: String,
@@ -119,7 +119,7 @@ pub enum DumpError {
         snapshot: SnapshotId,
     },
     /// It was to be gone on with, and is something else.
-    #[error("{file} is not part {part} of the image dump that is to go on")]
+    #[error("{file} is not part {part} of the image dump to resume")]
     OtherFile {
         /// The file.
         file: String,
@@ -133,13 +133,13 @@ pub enum DumpError {
         file: String,
     },
     /// It was to be gone on with, has its name and can't be written.
-    #[error("{file} has its name, and is not whole any more")]
+    #[error("{file} has its final name, but is no longer complete")]
     NamedTooEarly {
         /// The file.
         file: String,
     },
     /// It was restored up to a place where it does not go on as it did.
-    #[error("{file} does not go on as it did when the restore was cut: it was changed, or is damaged there")]
+    #[error("{file} differs from the file at the interruption of the restore: it was changed, or is damaged")]
     Changed {
         /// The file.
         file: String,

@@ -141,7 +141,7 @@ impl std::fmt::Display for Finding {
             Finding::TableBlock { address, has_copy: true } => {
                 write!(
                     f,
-                    "block {address} of the device, of the tables of snapshots and redirects, is damaged; its copy serves, and a scrub writes it anew"
+                    "block {address} of the device, of the tables of snapshots and redirects, is damaged; its copy is used, and a scrub rewrites it"
                 )
             }
             Finding::TableBlock { address, has_copy: false } => {

@@ -38,8 +38,9 @@ const CLAIMS_AT_ONCE: usize = 1 << 18;
 /// Blocks that did not arrive and that the image here must show, remembered at once.
 const MISSING_MAX: usize = 1 << 20;
 const MISSING: &str = "a block is missing or damaged: run `cairn volume check` at the source";
-const OWN_HEAD: &str = "what was written here is not in the other side's image, and nobody has given it up: `cairn mirror resync`";
-const COLLISIONS: &str = "too many of its blocks stand where the image here shows others: close exports, drills and clones of older images here and update again; if it is refused again, make the mirror anew, with the base held at the source (`cairn mirror set --hold`), or update more often";
+const OWN_HEAD: &str =
+    "writes here are not in the other side's image and were not discarded: `cairn mirror resync`";
+const COLLISIONS: &str = "too many of its blocks collide with blocks of the image here: close exports, drills and clones of older images here and update again; if it is refused again, create the mirror again, hold the base at the source (`cairn mirror set --hold`), or update more often";
 const REDIRECT_FULL: &str = "the redirect area is full; close exports of older images here";
 
 /// An image that has arrived.

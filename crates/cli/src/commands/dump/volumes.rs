@@ -173,7 +173,7 @@ impl Volumes {
             Names::These(paths) => paths.get(number as usize - 1).cloned().ok_or_else(|| {
                 Failure::new(
                     ErrorKind::NoSpace,
-                    format!("the dump goes on after the {} volume(s) that -f names", paths.len()),
+                    format!("the dump continues after the {} volume(s) that -f names", paths.len()),
                     "name more or larger ones, or let it make as many as it takes with -M",
                 )
             }),

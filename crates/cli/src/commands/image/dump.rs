@@ -37,7 +37,7 @@ pub fn give_up(volume: &str, client: &Client, output: Output) -> Result<(), Fail
         return Err(ResumeError::NoUnfinishedDump { volume: volume.to_owned() }.into());
     };
     output.confirm(&format!(
-        "this gives up the image dump of {}, with {} that are written of it",
+        "this discards the unfinished image dump of {}, with {} written",
         before.snapshot,
         size(before.durable_bytes)
     ))?;
@@ -45,8 +45,8 @@ pub fn give_up(volume: &str, client: &Client, output: Output) -> Result<(), Fail
     let removed = remove_parts(&before, &[]);
     let told = serde_json::json!({ "given_up": before.id, "removed": removed });
     output.tell(&told, |_| match removed.is_empty() {
-        true => format!("gave up the dump of {}", before.snapshot),
-        false => format!("gave up the dump of {}, and removed {}", before.snapshot, removed.join(", ")),
+        true => format!("abandoned the dump of {}", before.snapshot),
+        false => format!("abandoned the dump of {}, and removed {}", before.snapshot, removed.join(", ")),
     });
     Ok(())
 }
@@ -139,7 +139,7 @@ fn resume(asked: &DumpImage, client: &Client, output: Output) -> Result<(), Fail
     if let Some(snapshot) = &asked.name.snapshot
         && before.snapshot != format!("{volume}@{snapshot}")
     {
-        let next = format!("go on with it: `cairn image dump {volume} --resume`");
+        let next = format!("resume it: `cairn image dump {volume} --resume`");
         return Err(Failure::new(
             ErrorKind::Usage,
             format!("the unfinished dump is of {}", before.snapshot),
@@ -219,7 +219,8 @@ fn cut(mut failure: Failure, volume: &str, lasts: bool, targets: &mut [Target], 
         Ok(None) => targets.iter_mut().for_each(|target| target.passes(true)),
         Ok(Some(_)) => {}
         Err(_) => {
-            let next = format!("{}; then go on with `cairn image dump {volume} --resume`", failure.body.next);
+            let next =
+                format!("{}; then resume with `cairn image dump {volume} --resume`", failure.body.next);
             failure.body.next = next;
         }
     }

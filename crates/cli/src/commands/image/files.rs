@@ -105,8 +105,8 @@ impl Target {
         if !passing && !overwrite && !anew && dump_in(&target.file).is_some() {
             return Err(Failure::new(
                 ErrorKind::Taken,
-                format!("{} is part of an image dump that was cut", temporary.display()),
-                "go on with that dump with --resume; or name another file, or replace it with --overwrite",
+                format!("{} is part of an unfinished image dump", temporary.display()),
+                "resume that dump with --resume; or name another file, or overwrite it with --overwrite",
             ));
         }
         target.keep_private()?;
@@ -165,7 +165,7 @@ impl Target {
             Err(_) => Err(Failure::new(
                 ErrorKind::NotFound,
                 format!("neither {} nor {called} is there", temporary.display()),
-                "mount what it is on, or name where it is now with --to FILE (it is looked for as FILE.partial); or make another dump with --anew",
+                "mount its file system, or give its present place with --to FILE (the file is FILE.partial); or make another dump with --anew",
             )),
         }
     }
@@ -313,7 +313,7 @@ fn in_use(called: &str) -> Failure {
     Failure::new(
         ErrorKind::Busy,
         format!("{called} is in use: it is mounted, or a part of a volume or of something else"),
-        "name another disk or a file; what is on this one would be lost",
+        "name another disk or a file; the data on this one would be lost",
     )
 }
 
@@ -321,8 +321,8 @@ fn in_use(called: &str) -> Failure {
 pub fn not_resumable() -> Failure {
     Failure::new(
         ErrorKind::Usage,
-        "a pipe or a device can't be gone on with: what went through it is not there to be looked at",
-        "make another dump with --anew; into files with --to FILE, so that it can be gone on with",
+        "a dump into a pipe or a device cannot be resumed, because its data cannot be read back",
+        "make another dump with --anew; a dump into files with --to FILE can be resumed",
     )
 }
 
@@ -374,7 +374,7 @@ pub fn opening(path: &Path, error: &std::io::Error) -> Failure {
         _ => ErrorKind::Failed,
     };
     let next = match kind {
-        ErrorKind::NoSpace => "make room there, or name another place, and run it again",
+        ErrorKind::NoSpace => "free space there, or name another place, and run it again",
         _ => "check the path and its rights, and run it again",
     };
     Failure::new(kind, format!("{}: {error}", path.display()), next)

@@ -28,7 +28,7 @@ pub fn open_files(paths: &[PathBuf]) -> Result<Vec<PartIndex>, Failure> {
         if !file.metadata()?.is_file() {
             return Err(Failure::new(
                 ErrorKind::Usage,
-                format!("{} is no regular file, and a dump is read at any place here", path.display()),
+                format!("{} is not a regular file, and mounting a dump needs random access", path.display()),
                 "copy it into a file first, or restore it with `cairn image restore NEWVOLUME -`",
             ));
         }
@@ -163,7 +163,7 @@ pub fn run(asked: &MountImage, output: Output) -> Result<(), Failure> {
     let parts = open_files(&asked.files)?;
     for part in parts.iter().filter(|part| !part.is_whole()) {
         note_line(&format!(
-            "note: {} is not whole; reads of blocks that are missing will fail. `cairn image verify` says what that is",
+            "note: {} is incomplete; reads of missing blocks will fail. `cairn image verify` lists them",
             part.file()
         ));
     }
@@ -173,7 +173,7 @@ pub fn run(asked: &MountImage, output: Output) -> Result<(), Failure> {
         (None, Some(address)) => address.parse().map_err(|_| {
             Failure::new(
                 ErrorKind::Usage,
-                format!("`{address}` is no address"),
+                format!("`{address}` is not an address"),
                 "give HOST:PORT or unix:PATH",
             )
         })?,

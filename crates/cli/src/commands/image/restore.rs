@@ -79,13 +79,13 @@ fn begun_with(volume: &str, client: &Client) -> Result<Vec<PathBuf>, Failure> {
 fn give_up(volume: &str, client: &Client, output: Output) -> Result<(), Failure> {
     let before = unfinished(volume, client)?;
     output.confirm(&format!(
-        "this gives up the restore of {volume} from dumps of {}, with {} of {} that are written of it",
+        "this discards the unfinished restore of {volume} from dumps of {}, with {} of {} written",
         before.dumped_from,
         size(before.durable_bytes),
         size(before.total_bytes)
     ))?;
     let () = client.delete(&format!("/v1/images/restores/{}", segment(volume)?))?;
-    output.tell(&serde_json::json!({ "given_up": volume }), |_| format!("gave up the restore of {volume}"));
+    output.tell(&serde_json::json!({ "given_up": volume }), |_| format!("abandoned the restore of {volume}"));
     Ok(())
 }
 
@@ -93,7 +93,7 @@ fn give_up(volume: &str, client: &Client, output: Output) -> Result<(), Failure>
 fn cut(mut failure: Failure, volume: &str, client: &Client) -> Failure {
     if unfinished(volume, client).is_err_and(|error| error.body.error != ErrorKind::NotFound) {
         let next = format!(
-            "{}; then go on with `cairn image restore {volume} --resume`, or begin again if there is nothing yet to go on with",
+            "{}; then resume with `cairn image restore {volume} --resume`, or start again if there is nothing to resume",
             failure.body.next
         );
         failure.body.next = next;
@@ -130,7 +130,7 @@ fn tell(result: &api::RestoreResult, client: &Client, output: Output) -> Result<
     }
     if !output.json {
         note_line(&format!(
-            "{} record(s) could not be read; reads of what {} finding(s) name will fail, all else is there",
+            "{} record(s) could not be read; reads of the places in {} finding(s) will fail, all other data is there",
             result.lost.len(),
             result.findings.len()
         ));

@@ -234,9 +234,7 @@ pub fn verify(paths: &[PathBuf], deep: bool, output: Output) -> Result<(), Failu
             Ok(found) => findings = found,
             // Of a few files out of many it can't be said which LUNs they held.
             Err(failure) if deep => unread.push(failure),
-            Err(failure) => {
-                wrong.push(format!("which LUNs that concerns is not known: {}", failure.body.message))
-            }
+            Err(failure) => wrong.push(format!("the affected LUNs are unknown: {}", failure.body.message)),
         }
     }
     let is_whole = wrong.is_empty() && findings.is_empty();
@@ -285,7 +283,7 @@ pub fn verify(paths: &[PathBuf], deep: bool, output: Output) -> Result<(), Failu
 fn name_what_is_missing(paths: &[PathBuf], output: Output) -> Result<Vec<String>, Failure> {
     let dump = open_dump(open_files(paths)?, false, true)?;
     let bar = output.bar(0);
-    bar.set_message("naming what is lost");
+    bar.set_message("listing the damage");
     let mut on = |at: CheckProgress| {
         bar.set_length(at.blocks_total * BLOCK);
         bar.set_position(at.blocks * BLOCK);

@@ -38,7 +38,7 @@ impl<'a> DumpPath<'a> {
         let Some(rest) = bytes.strip_prefix(b"@") else { return Ok(Self { snapshot: None, path: bytes }) };
         let wrong = || {
             let next = "a path of an older snapshot is @SNAPSHOT:/PATH";
-            Failure::new(ErrorKind::Usage, format!("{} is no path in a dump", path.display()), next)
+            Failure::new(ErrorKind::Usage, format!("{} is not a path in a dump", path.display()), next)
         };
         let colon = rest.iter().position(|byte| *byte == b':').ok_or_else(wrong)?;
         let snapshot = std::str::from_utf8(&rest[..colon]).map_err(|_| wrong())?;
@@ -92,7 +92,7 @@ fn tree_failure(path: &Path, error: &TreeError) -> Failure {
             (ErrorKind::NotFound, "a dump of a volume with LUNs alone is served with `cairn image mount`")
         }
         TreeError::NotFound | TreeError::NotDirectory => {
-            (ErrorKind::NotFound, "see what there is with `cairn image ls DUMP... /`")
+            (ErrorKind::NotFound, "list what exists with `cairn image ls DUMP... /`")
         }
         TreeError::Damaged(_) | TreeError::Volume(_) => {
             (ErrorKind::Damaged, "see what is damaged with `cairn image verify`")
@@ -230,7 +230,11 @@ pub fn cat(files: &[PathBuf], path: &Path) -> Result<(), Failure> {
     let found = find(files, path, false)?;
     if found.stat.kind != NodeKind::File {
         let next = "take it out with its directory: cairn image extract";
-        return Err(Failure::new(ErrorKind::Usage, format!("{} is no file of bytes", path.display()), next));
+        return Err(Failure::new(
+            ErrorKind::Usage,
+            format!("{} is not a regular file", path.display()),
+            next,
+        ));
     }
     let mut out = std::io::stdout().lock();
     let mut at = 0;
@@ -283,7 +287,7 @@ pub fn extract(asked: &ExtractImage, output: Output) -> Result<(), Failure> {
     }
     if is_full {
         let what = format!("{} is full, and not all came out", asked.to.display());
-        return Err(Failure::new(ErrorKind::NoSpace, what, "make room there, and run it again"));
+        return Err(Failure::new(ErrorKind::NoSpace, what, "free space there, and run it again"));
     }
     if troubles.is_empty() { Ok(()) } else { Err(Failure::silent(PARTLY_DONE)) }
 }

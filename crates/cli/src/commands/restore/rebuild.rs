@@ -121,7 +121,7 @@ impl Tree {
 
 pub(super) fn run(open: &mut Open, target: &Target) -> Result<(), Failure> {
     if !open.names.is_directory(ROOT) {
-        let next = "use another copy of the dump; or take out what is there with -x, which has what was in the root in lost+found";
+        let next = "use another copy of the dump; or extract the rest with -x, which puts the files of the root into lost+found";
         return Err(Failure::new(ErrorKind::Damaged, "the dump has no root directory", next));
     }
     let (old, dumps) = load(open, target)?;
@@ -447,7 +447,7 @@ fn load(open: &Open, target: &Target) -> Result<(Tree, Vec<Applied>), Failure> {
     };
     if label.since > state.date {
         let message = format!(
-            "this dump has what changed since second {}, and the last one restored here is of {}",
+            "this dump has the changes since second {}, and the last one restored here is of {}",
             label.since, state.date
         );
         return Err(usage(message, "restore the dump in between first"));
@@ -490,7 +490,7 @@ fn is_given_up(dumps: &[Applied], open: &Open) -> bool {
 fn cut_off() -> Failure {
     Failure::new(
         ErrorKind::NotEmpty,
-        "a restore into this directory was cut off before",
+        "an earlier restore into this directory was interrupted",
         "start over with the dump of level 0 in an empty directory",
     )
 }

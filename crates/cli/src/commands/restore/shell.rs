@@ -113,7 +113,7 @@ impl Session<'_> {
                 }
             }
             _ => {
-                let message = format!("there is no command {}; `help` lists those that exist", name(command));
+                let message = format!("unknown command {}; `help` lists the commands", name(command));
                 self.refuse(output, &message)?;
             }
         }
@@ -134,7 +134,7 @@ impl Session<'_> {
         for path in paths {
             let found = resolve(self.open, &self.here, path);
             if found.is_empty() {
-                let message = format!("{}: there is no such file in the dump", name(&path.bytes()));
+                let message = format!("{}: no such file in the dump", name(&path.bytes()));
                 self.refuse(output, &message)?;
             }
             all.extend(found);
@@ -146,12 +146,12 @@ impl Session<'_> {
         let full = steps.join(&b'/');
         let names = &self.open.names;
         let Some(number) = names.find(&full) else {
-            let message = format!("/{}: there is no such file in the dump", name(&full));
+            let message = format!("/{}: no such file in the dump", name(&full));
             return self.refuse(output, &message);
         };
         match command {
             b"cd" if !names.is_directory(number) => {
-                let message = format!("/{}: this is no directory in the dump", name(&full));
+                let message = format!("/{}: not a directory in the dump", name(&full));
                 self.refuse(output, &message)?;
             }
             b"cd" => self.here = steps,

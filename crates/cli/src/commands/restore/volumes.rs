@@ -89,7 +89,7 @@ fn numbered_from(prefix: &Path) -> Result<Vec<PathBuf>, Failure> {
         Some(beyond) => Err(Failure::new(
             ErrorKind::NotFound,
             format!("{} is missing, and {} is there", wanted.display(), beyond.display()),
-            "bring it back; or name those before it with -f A,B,C for what they have",
+            "put it back; or restore a part from the volumes before it with -f A,B,C",
         )),
     }
 }
@@ -119,7 +119,7 @@ fn look(files: &[(PathBuf, File)], output: Output) -> Result<(), Failure> {
             if index == 0 {
                 continue;
             }
-            let message = format!("{} is no volume of a BSD dump", path.display());
+            let message = format!("{} is not a volume of a BSD dump", path.display());
             return Err(Failure::new(ErrorKind::Usage, message, NEXT));
         };
         let wanted = index as i32 + 1;
@@ -127,7 +127,7 @@ fn look(files: &[(PathBuf, File)], output: Output) -> Result<(), Failure> {
         if !is_of_it || label.volume != wanted {
             let what = if is_of_it { "the dump" } else { "another dump" };
             let message = format!(
-                "{} is volume {} of {what}, where volume {wanted} is wanted",
+                "{} is volume {} of {what}, and volume {wanted} is needed here",
                 path.display(),
                 label.volume
             );
@@ -141,7 +141,7 @@ fn look(files: &[(PathBuf, File)], output: Output) -> Result<(), Failure> {
     {
         let next = files.len() + 1;
         note_line(&format!(
-            "the dump goes on after {}: volume {next} is missing, and what there is is read",
+            "the dump continues after {}: volume {next} is missing; reading the rest",
             path.display()
         ));
     }

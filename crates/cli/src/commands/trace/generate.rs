@@ -87,9 +87,8 @@ pub fn run(asked: &GenerateTrace, output: Output) -> Result<(), Failure> {
 type Requests = Box<dyn Iterator<Item = TraceRecord>>;
 
 fn workload(asked: &GenerateTrace) -> Result<(&'static [&'static str], Requests), Failure> {
-    let refuse = |message: &str| {
-        Err(Failure::new(ErrorKind::Usage, message, "put it right and run the command again"))
-    };
+    let refuse =
+        |message: &str| Err(Failure::new(ErrorKind::Usage, message, "correct it and run the command again"));
     Ok(match &asked.workload {
         Workload::Spc1 { bsu, size, time, with_log } => {
             if *bsu == 0 || *bsu > 100_000 || size.0 < 64 << 20 || size.0 > 1 << 50 {

@@ -25,7 +25,7 @@ fn check(asked: &PlanTrace) -> Result<(), Failure> {
     }
     if asked.cache.is_some() && !asked.is_local() {
         let next = "leave --cache out, or plan from a trace: cairn trace record";
-        return usage("there is no such trace, and a server plans for a cache of 256M", next);
+        return usage("no such trace; and a server plans for a cache of 256M", next);
     }
     Ok(())
 }
@@ -151,7 +151,7 @@ fn people(plan: &Plan, source: &str) -> String {
         chosen.history_reason,
     );
     if plan.lags.iter().any(|lag| lag.beyond_trace) {
-        let _ = write!(text, "\n* longer than {source}: what is written again after its end is not known");
+        let _ = write!(text, "\n* longer than {source}: rewrites after its end are unknown");
     }
     if plan.trace_s < HOUR_S {
         let _ = write!(

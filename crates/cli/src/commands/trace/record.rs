@@ -27,7 +27,7 @@ pub fn run(asked: &RecordTrace, client: &Client, output: Output) -> Result<(), F
                 duration(recording.elapsed_ms),
                 recording.file,
                 size(recording.bytes),
-                recording.end.as_deref().unwrap_or("it goes on"),
+                recording.end.as_deref().unwrap_or("running"),
             )
         });
         return Ok(());
@@ -35,7 +35,7 @@ pub fn run(asked: &RecordTrace, client: &Client, output: Output) -> Result<(), F
     let Some(file) = &asked.to else {
         return Err(Failure::new(
             ErrorKind::Usage,
-            format!("nothing says where the trace of {export} goes"),
+            format!("no file is given for the trace of {export}"),
             "give --to FILE to begin, or --stop to end a recording",
         ));
     };
@@ -70,7 +70,7 @@ fn page(recordings: &[api::Recording]) -> String {
             duration(recording.elapsed_ms),
             recording.requests.to_string(),
             format!("{} of {}", size(recording.bytes), size(recording.bytes_max)),
-            recording.end.clone().unwrap_or_else(|| "it goes on".to_owned()),
+            recording.end.clone().unwrap_or_else(|| "running".to_owned()),
             recording.file.clone(),
         ]
     };

@@ -147,7 +147,7 @@ fn devices(asked: &ReplayTrace, survey: &Survey) -> Result<[Arc<dyn Device>; 2],
 /// The devices of a replay find no place in a directory.
 fn unmade(folder: &Path, kind: ErrorKind, why: impl std::fmt::Display) -> Failure {
     let next =
-        "make room there, or name another directory with --on; without it what is written is kept in memory";
+        "free space there, or name another directory with --on; without --on, its data is kept in memory";
     Failure::new(kind, format!("{}: {why}", folder.display()), next)
 }
 

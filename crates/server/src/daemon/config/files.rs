@@ -1,6 +1,6 @@
 //! Configuration files: one that is named, and those in `conf.d` beside it.
 //!
-//! The files of `conf.d` whose names end in `.toml` come after the named one, in the order of their names, and each key is what the last file says that has it: an administrator's own files, and those of tools, need not
+//! The files of `conf.d` whose names end in `.toml` come after the named one, in the order of their names, and the last file that sets a key wins: an administrator's own files, and those of tools, need not
 //! touch the one that came with the service. A server reads them when it starts, and does not start on what it does not understand. [`check`] says all that is wrong at once, key by key with file and line, and what was
 //! probably meant; and which keys are said twice, which is allowed, and seldom what somebody wants who has forgotten one of the two.
 
@@ -156,7 +156,7 @@ fn wrong(path: &Path, name: &str, value: &DeValue<'_>, stands: &str) -> Option<W
     }
     let Some((_, kind)) = KEYS.iter().find(|(known, _)| *known == name) else {
         let meant = nearest(name).map(|known| format!("{known} = {stands}"));
-        return unknown(format!("`{name}` is no setting"), meant);
+        return unknown(format!("`{name}` is not a setting"), meant);
     };
     // By itself, as the server reads it: what it says is about this key.
     let outcome = Settings::parse(path, &format!("{name} = {stands}"));

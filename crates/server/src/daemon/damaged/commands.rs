@@ -102,7 +102,7 @@ impl Server {
             return Err(ServerError::Daemon(DaemonError::StateKnown { file: request.file.clone() }));
         }
         if kind.costs.is_none() {
-            let ends = format!("`cairn volume delete {}` gives up the volume", name.unwrap_or_default());
+            let ends = format!("`cairn volume delete {}` deletes the volume", name.unwrap_or_default());
             return Err(ServerError::Daemon(DaemonError::StateNeeded { path, ends }));
         }
         if kind.place == Place::Device {

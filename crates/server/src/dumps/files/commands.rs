@@ -46,13 +46,19 @@ impl Server {
         let open = self.volumes.get(volume)?;
         let level = request.level.unwrap_or(0);
         if level > HIGHEST_LEVEL {
-            return Err(ServerError::Invalid { what: "the level", rule: "it is 0 to 9" });
+            return Err(ServerError::Invalid {
+                fault: "the level is not between 0 and 9",
+                next: "give a level from 0 to 9",
+            });
         }
         let asked = asked_path(&request.path, request.path_bytes.as_deref())?;
         let names = asked.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
         let names: Vec<&[u8]> = names.collect();
         if names.contains(&&b".."[..]) {
-            return Err(ServerError::Invalid { what: "the path", rule: "it goes down from the root" });
+            return Err(ServerError::Invalid {
+                fault: "the path contains `..`",
+                next: "give a path from the root of the volume, without `..`",
+            });
         }
         let path = kept_path(&names.join(&b'/'));
         let dates = self.dates(volume)?;

@@ -108,8 +108,8 @@ impl Server {
         let name = || volume.to_owned();
         let against = match (&unfinished, request.resume, request.anew) {
             (_, true, true) => {
-                let rule = "a dump goes on or begins anew, not both";
-                return Err(ServerError::Invalid { what: "the dump", rule });
+                let fault = "a dump either resumes or starts anew, not both";
+                return Err(ServerError::Invalid { fault, next: "give --resume or --anew" });
             }
             (None, true, _) => {
                 return Err(ServerError::Dumps(DumpsError::Resume(ResumeError::NoUnfinishedDump {
@@ -154,8 +154,9 @@ impl Server {
         let handed = self.handover.take(&request.ticket)?;
         let size = request.size_bytes.map(blocks_of).transpose()?;
         if request.resume && (request.anew || size.is_some() || !request.devices.is_empty()) {
-            let rule = "one that goes on has its size and its devices, and does not begin anew";
-            return Err(ServerError::Invalid { what: "the restore", rule });
+            let fault = "a resumed restore has its size and its devices already, and does not start anew";
+            let next = "leave out --resume, or else --size, --device and --anew";
+            return Err(ServerError::Invalid { fault, next });
         }
         if !request.resume && !request.anew {
             self.volumes.refuse_if_restored(&request.name)?;

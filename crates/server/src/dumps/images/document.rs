@@ -98,8 +98,8 @@ impl Unfinished {
     pub(super) fn dump_id(&self) -> Result<DumpId, ServerError> {
         let id = u128::from_str_radix(&self.id, 16).map(|id| DumpId(id.to_be_bytes()));
         id.map_err(|_| ServerError::Invalid {
-            what: "the id of the unfinished dump",
-            rule: "it is 32 hexadecimal digits",
+            fault: "the id of the unfinished dump is damaged: it is not 32 hexadecimal digits",
+            next: "abandon it with `cairn image levels VOLUME --give-up`, and dump again",
         })
     }
 

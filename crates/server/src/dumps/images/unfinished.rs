@@ -87,7 +87,7 @@ impl OpenVolume {
                 "its image dump of {name}@{target} was cut, or its files have no names yet{holds}"
             ),
             next: format!(
-                "go on with `cairn image dump {name} --resume`, or give it up with `cairn image levels {name} --give-up`"
+                "resume it with `cairn image dump {name} --resume`, or abandon it with `cairn image levels {name} --give-up`"
             ),
         })
     }

@@ -17,7 +17,10 @@ impl Server {
     ) -> Result<api::ChangedRanges, ServerError> {
         let limit = query.limit.unwrap_or(PAGE_RANGES) as usize;
         if limit == 0 || limit > PAGE_RANGES_MAX {
-            return Err(ServerError::Invalid { what: "the limit", rule: "it is 1 to 100,000 ranges" });
+            return Err(ServerError::Invalid {
+                fault: "the limit is not between 1 and 100,000 ranges",
+                next: "ask for 1 to 100,000 ranges",
+            });
         }
         let open = self.volumes.get(volume)?;
         let failed = ServerError::volume(volume);

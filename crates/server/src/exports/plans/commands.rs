@@ -12,7 +12,10 @@ impl Server {
     /// The plan for a volume, one of its LUNs or a device, over a link of so many bytes a second.
     pub(crate) fn plan(&self, subject: &str, link: u64) -> Result<api::LivePlan, ServerError> {
         if link == 0 {
-            return Err(ServerError::Invalid { what: "the link", rule: "it carries something" });
+            return Err(ServerError::Invalid {
+                fault: "the bandwidth of the link is 0",
+                next: "give --link in bytes per second, such as 50M",
+            });
         }
         let is_known = self.volumes.get(subject).is_ok() || self.devices.export(subject).is_some();
         let adopter = self.devices.adopter_of(subject);

@@ -62,7 +62,7 @@ fn drill_that_the_end_of_its_server_cuts_off_each_time_is_stale_and_not_put_off(
     };
     let pauseless = api::DrillRequest { every_ms: Some(0), ..asked.clone() };
     let refused = drills.note_request("m", &pauseless).unwrap_err();
-    assert!(matches!(refused, ServerError::Invalid { what: "the interval", .. }), "{refused}");
+    assert!(matches!(refused, ServerError::Invalid { fault: "the interval is 0", .. }), "{refused}");
     let begun = drills.note_request("m", &asked).unwrap();
     assert!(!begun.is_due(drills.now_ms()));
     for round in 0..3 {

@@ -25,8 +25,8 @@ impl Server {
         let open = self.volumes.get(volume)?;
         if set.p99_limit_us.is_some_and(|limit| !(100..=1_000_000).contains(&limit)) {
             return Err(ServerError::Invalid {
-                what: "the latency that clients may see",
-                rule: "it is between 100 microseconds and 1 second, or off",
+                fault: "the latency limit is not between 100 us and 1 s",
+                next: "give --p99 a time in that range, such as 20ms, or `off`",
             });
         }
         open.governor.set(set.p99_limit_us)?;

@@ -214,12 +214,12 @@ impl Server {
 
     fn refuse_nonsense(&self, wish: &api::ResyncRequest) -> Result<(), ServerError> {
         if wish.spill.is_some() && wish.discard {
-            let rule = "either it is spilled or it is dropped";
-            return Err(ServerError::Invalid { what: "what becomes of this side's writes", rule });
+            let fault = "local changes are either saved or discarded, not both";
+            return Err(ServerError::Invalid { fault, next: "give --spill FILE or --discard-divergent" });
         }
         match &wish.spill {
             Some(path) if !Path::new(path).is_absolute() => {
-                Err(ServerError::Invalid { what: "the path of the spill", rule: "it is an absolute path" })
+                Err(ServerError::NotAbsolute { what: "the path of the spill" })
             }
             _ => Ok(()),
         }

@@ -20,8 +20,8 @@ impl Server {
         let limit = TIMEOUT_MAX.as_millis() as u64;
         if set.timeout_ms.is_some_and(|timeout| timeout == 0 || timeout > limit) {
             return Err(ServerError::Invalid {
-                what: "the timeout of hooks",
-                rule: "it is above 0 and at most 10m",
+                fault: "the timeout is not between 0 and 10m",
+                next: "give --timeout a time of at most 10m",
             });
         }
         let some = |text: &String| Some(text.clone()).filter(|text| !text.trim().is_empty());
