@@ -34,5 +34,7 @@ pub use place::{InvalidPlace, Place, Service};
 pub use probe::{ProbeWork, probe};
 pub use remote::{Credentials, Key, Net, Options, Remote, Secret, Variables};
 pub use retrying::{Patience, Retrying};
-pub use store::{Cursor, Head, ListFrom, Listed, Nonce, Page, Piece, Put, Store, Upload, list_all};
+pub use store::{
+    Cursor, Head, ListFrom, Listed, Nonce, Page, Piece, Put, Store, Upload, extend_lock, list_all,
+};
 pub use workers::Workers;

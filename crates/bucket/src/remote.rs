@@ -744,6 +744,8 @@ impl Store for Remote {
     fn lock_until(&self, name: &Name, until: Timestamp, cancel: &AtomicBool) -> Result<(), StoreError> {
         let s3 = self.s3(Verb::Lock, Some(name), "locks")?;
         let key = self.key_text(name);
+        // The protocol has whole seconds.
+        let until = Timestamp(until.0.next_multiple_of(1_000_000_000));
         let error = match self.ask((Verb::Lock, Some(name)), 0, cancel, s3.lock(&key, until)) {
             Ok(_) => return Ok(()),
             Err(error) => error,

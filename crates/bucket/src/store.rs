@@ -247,7 +247,8 @@ pub trait Store: Send + Sync {
     fn delete(&self, name: &Name, cancel: &AtomicBool) -> Result<(), StoreError>;
 
     /// Locks an object against deletion until a time, in compliance mode: nobody ends the lock before.
-    /// A later call extends it; one that would shorten it changes nothing and is no error.
+    /// A call that would shorten a lock changes nothing. Not every store keeps to that, so callers use
+    /// [`extend_lock`], which does not ask for it; the probe calls this.
     ///
     /// # Errors
     /// [`crate::Trouble::Unsupported`] where the store has no locks.
@@ -329,6 +330,22 @@ impl<S: Store + ?Sized> Store for std::sync::Arc<S> {
 
     fn lock_until(&self, name: &Name, until: Timestamp, cancel: &AtomicBool) -> Result<(), StoreError> {
         (**self).lock_until(name, until, cancel)
+    }
+}
+
+/// Locks an object until a time, unless it is locked for longer.
+///
+/// # Errors
+/// As [`Store::lock_until`].
+pub fn extend_lock(
+    store: &dyn Store,
+    name: &Name,
+    until: Timestamp,
+    cancel: &AtomicBool,
+) -> Result<(), StoreError> {
+    match store.head(name, cancel)?.locked_until {
+        Some(held) if held >= until => Ok(()),
+        _ => store.lock_until(name, until, cancel),
     }
 }
 

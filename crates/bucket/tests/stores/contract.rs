@@ -11,6 +11,15 @@ use super::*;
 
 /// Runs every case on stores from `make`, each of its own. `locks` tells how time passes there.
 pub fn contract(make: &dyn Fn() -> Arc<dyn Store>, locks: Option<&dyn Fn(Duration)>) {
+    without_races(make);
+    one_of_many_creators_wins(make());
+    if let Some(pass) = locks {
+        locks_hold(&*make(), pass);
+    }
+}
+
+/// All but what several clients do at the same time, and locks.
+pub fn without_races(make: &dyn Fn() -> Arc<dyn Store>) {
     creates_once(&*make());
     reads_ranges(&*make());
     lists_in_order(&*make());
@@ -18,11 +27,7 @@ pub fn contract(make: &dyn Fn() -> Arc<dyn Store>, locks: Option<&dyn Fn(Duratio
     puts_in_pieces(&*make());
     refuses_to_finish_over_an_object(&*make());
     aborts(&*make());
-    one_of_many_creators_wins(make());
     cancels(&*make());
-    if let Some(pass) = locks {
-        locks_hold(&*make(), pass);
-    }
 }
 
 fn creates_once(store: &dyn Store) {
