@@ -59,3 +59,9 @@ fn days(year: u64, month: u64, day: u64) -> u64 {
     (era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year)
         .saturating_sub(719_468)
 }
+
+/// The year, and the month from 1 on, in UTC.
+pub(crate) fn year_and_month(at: Timestamp) -> (u64, u64) {
+    let (year, month, _) = civil(at.0 / NANOSECONDS / DAY_SECONDS);
+    (year, month)
+}

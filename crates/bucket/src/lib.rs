@@ -1,4 +1,4 @@
-//! Object stores: the few verbs that Cairn needs of one, drivers for them, and what they are good for.
+//! Object stores: the few verbs that Cairn needs of one, drivers for them, and what is kept in a bucket.
 //!
 //! [`Store`] has the verbs and their invariants. [`Directory`], [`Memory`] and [`Remote`] are drivers.
 //! [`Retrying`] waits failures out and resolves lost answers. [`probe`] finds out what a store really does, and
@@ -9,6 +9,7 @@
 mod abilities;
 mod date;
 mod directory;
+pub mod dumps;
 mod error;
 pub mod limits;
 mod memory;
