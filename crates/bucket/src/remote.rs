@@ -143,7 +143,15 @@ impl Remote {
         // The role of a machine is asked over HTTP, at an address of the machine's own.
         let only_https =
             !is_plain && matches!(options.credentials, Credentials::File { .. } | Credentials::Key(_));
-        let connector = Connector::new(options.authority.as_deref(), only_https);
+        let givers: Vec<String> = [
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT",
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+            "AWS_ENDPOINT_URL_STS",
+        ]
+        .into_iter()
+        .filter_map(variables)
+        .collect();
+        let connector = Connector::new(options.authority.as_deref(), only_https, &givers);
         let connector = connector.map_err(|_| {
             of(Trouble::Rule("the certificate of the authority cannot be read; it is a file in PEM form"))
         })?;
@@ -408,6 +416,7 @@ impl Setup<'_> {
                                 "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
                             ),
                             (AmazonS3ConfigKey::MetadataEndpoint, "AWS_EC2_METADATA_SERVICE_ENDPOINT"),
+                            (AmazonS3ConfigKey::StsEndpoint, "AWS_ENDPOINT_URL_STS"),
                         ];
                         for (key, variable) in roles {
                             if let Some(value) = self.variable(variable) {

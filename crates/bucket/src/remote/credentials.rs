@@ -71,6 +71,22 @@ pub enum Credentials {
     Key(Key),
 }
 
+impl Credentials {
+    /// Where other tools would look: the environment, then the file of AWS tools, then the role of the machine.
+    pub fn found(variables: Variables<'_>) -> Self {
+        let variable = |name| variables(name).filter(|value| !value.is_empty());
+        if variable("AWS_ACCESS_KEY_ID").is_some() {
+            return Credentials::Environment;
+        }
+        let home = || variable("HOME").map(|home| PathBuf::from(home).join(".aws/credentials"));
+        let path = variable("AWS_SHARED_CREDENTIALS_FILE").map(PathBuf::from).or_else(home);
+        match path.filter(|path| path.is_file()) {
+            Some(path) => Credentials::File { path, section: variable("AWS_PROFILE") },
+            None => Credentials::Role,
+        }
+    }
+}
+
 /// Reads a variable of the environment; a parameter, so that tests have their own.
 pub type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
 

@@ -125,6 +125,8 @@ tokio::task_local! {
 pub(super) struct Connector {
     tls: Arc<rustls::ClientConfig>,
     https_only: bool,
+    /// Hosts with their ports that give credentials, besides those that always do.
+    givers: Arc<[String]>,
 }
 
 /// The certificate of an authority cannot be read.
@@ -132,8 +134,13 @@ pub(super) struct Connector {
 pub(super) struct NoCertificate;
 
 impl Connector {
-    /// Trusts the authorities of this machine, and those in `authority` (PEM).
-    pub(super) fn new(authority: Option<&[u8]>, https_only: bool) -> Result<Self, NoCertificate> {
+    /// Trusts the authorities of this machine, and those in `authority` (PEM). `givers` are addresses that give
+    /// credentials.
+    pub(super) fn new(
+        authority: Option<&[u8]>,
+        https_only: bool,
+        givers: &[String],
+    ) -> Result<Self, NoCertificate> {
         let mut roots = rustls::RootCertStore::empty();
         let system = rustls_native_certs::load_native_certs();
         roots.add_parsable_certificates(system.certs);
@@ -153,11 +160,19 @@ impl Connector {
             .map_err(|_| NoCertificate)?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        Ok(Self { tls: Arc::new(tls), https_only })
+        let address = |giver: &String| giver.parse::<http::Uri>().ok()?.authority().map(ToString::to_string);
+        Ok(Self { tls: Arc::new(tls), https_only, givers: givers.iter().filter_map(address).collect() })
     }
 
     pub(super) fn client(&self) -> Result<HttpClient, reqwest::Error> {
-        let client = reqwest::Client::builder()
+        // A proxy reaches another machine's role, if any.
+        let direct = self.builder().no_proxy().build()?;
+        let givers = self.givers.clone();
+        Ok(HttpClient::new(Service { client: self.builder().build()?, direct, givers }))
+    }
+
+    fn builder(&self) -> reqwest::ClientBuilder {
+        reqwest::Client::builder()
             .tls_backend_preconfigured((*self.tls).clone())
             .https_only(self.https_only)
             .http1_only()
@@ -166,8 +181,6 @@ impl Connector {
             .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
             .redirect(reqwest::redirect::Policy::none())
             .user_agent(concat!("cairn/", env!("CARGO_PKG_VERSION")))
-            .build()?;
-        Ok(HttpClient::new(Service(client)))
     }
 }
 
@@ -181,7 +194,12 @@ impl HttpConnector for Connector {
 }
 
 #[derive(Debug)]
-struct Service(reqwest::Client);
+struct Service {
+    client: reqwest::Client,
+    /// For what gives credentials: no proxy.
+    direct: reqwest::Client,
+    givers: Arc<[String]>,
+}
 
 impl HttpService for Service {
     fn call<'own, 'out>(
@@ -199,13 +217,16 @@ impl HttpService for Service {
 impl Service {
     async fn execute(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let host = request.uri().host().unwrap_or_default();
-        let gives_credentials = CREDENTIAL_HOSTS.contains(&host) || host.starts_with("sts.");
+        let authority = request.uri().authority().map(http::uri::Authority::as_str).unwrap_or_default();
+        let is_near = CREDENTIAL_HOSTS.contains(&host) || self.givers.iter().any(|giver| giver == authority);
+        let gives_credentials = is_near || host.starts_with("sts.");
+        let client = if is_near { &self.direct } else { &self.client };
         let query = request.uri().query().unwrap_or_default();
         let finishes = request.method() == http::Method::POST && query.contains("uploadId=");
         if finishes && let Some((name, value)) = on_trail(|trail| trail.extra.clone()).flatten() {
             request.headers_mut().insert(name, value);
         }
-        match HttpService::call(&self.0, request).await {
+        match HttpService::call(client, request).await {
             Ok(response) if gives_credentials => {
                 if !response.status().is_success() {
                     let missing = Trouble::Credentials(CredentialTrouble::NoRole);

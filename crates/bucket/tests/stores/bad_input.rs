@@ -367,6 +367,56 @@ fn renewed_credentials_in_a_file_are_taken_without_a_restart() {
 }
 
 #[test]
+fn role_of_the_machine_gives_credentials_or_is_named() {
+    let place: Place = "s3://backups/site-a".parse().expect("a place");
+    let (endpoint, _) = serve(vec![coded("404 Not Found", "NoSuchKey")]);
+    let given = format!(
+        "{{\"AccessKeyId\":\"ROLE\",\"SecretAccessKey\":\"{SECRET}\",\"Token\":\"{TOKEN}\",\"Expiration\":\"2099-01-01T00:00:00Z\",\"Code\":\"Success\",\"LastUpdated\":\"2026-01-01T00:00:00Z\",\"Type\":\"AWS-HMAC\"}}"
+    );
+    let with = |metadata: &str| {
+        let metadata = metadata.to_owned();
+        let variables =
+            move |name: &str| (name == "AWS_EC2_METADATA_SERVICE_ENDPOINT").then(|| metadata.clone());
+        let options = Options { endpoint: Some(endpoint.clone()), ..Options::new(Credentials::Role) };
+        Remote::open(&place, &options, &variables, &Net::start().expect("a runtime")).expect("open")
+    };
+    // A token, the name of the role, its credentials.
+    let (metadata, asked) =
+        serve(vec![answer("200 OK", "", "t"), answer("200 OK", "", "r"), answer("200 OK", "", &given)]);
+    let store = with(&metadata);
+    let error = store.get(&name("object"), 0, 1, &never()).expect_err("missing");
+    assert!(error.is_missing(), "the store was asked: {error}");
+    assert_eq!(asked.load(Ordering::Relaxed), 3);
+    store.get(&name("object"), 0, 1, &never()).expect_err("missing");
+    assert_eq!(asked.load(Ordering::Relaxed), 3, "they are kept while they last");
+    let (metadata, _) = serve(vec![answer("404 Not Found", "", "")]);
+    for metadata in [metadata.as_str(), "http://127.0.0.1:1"] {
+        let error = with(metadata).get(&name("object"), 0, 1, &never()).expect_err("no role");
+        let text = shown(&error);
+        assert!(matches!(error.trouble, Trouble::Credentials(CredentialTrouble::NoRole)), "{text}");
+        assert!(text.contains("give this machine a role"), "{text}");
+    }
+}
+
+#[test]
+fn credentials_are_looked_for_where_other_tools_do() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = write(folder.path(), "[default]\n");
+    let file = path.to_str().expect("text").to_owned();
+    let with = |set: &[(&str, &str)]| {
+        Credentials::found(&|name| {
+            set.iter().find(|(own, _)| *own == name).map(|(_, value)| (*value).to_owned())
+        })
+    };
+    assert_eq!(with(&[("AWS_ACCESS_KEY_ID", "A"), ("HOME", "/nonexistent")]), Credentials::Environment);
+    assert_eq!(with(&[("HOME", "/nonexistent")]), Credentials::Role);
+    assert_eq!(
+        with(&[("AWS_SHARED_CREDENTIALS_FILE", &file), ("AWS_PROFILE", "b")]),
+        Credentials::File { path, section: Some("b".to_owned()) }
+    );
+}
+
+#[test]
 fn nothing_that_is_printed_holds_a_secret() {
     let credentials = Credentials::Key(key());
     let options = Options::new(credentials.clone());

@@ -176,6 +176,53 @@ fn same_seed_gives_the_same_run() {
     }
 }
 
+/// Two owners want the same names while everything fails.
+#[test]
+fn of_two_creators_one_wins_whatever_fails() {
+    let mut won = [0, 0];
+    for seed in 0..SEEDS {
+        let mut rng = Rng::new(seed);
+        let clock = clock();
+        let faults = faults(&mut rng);
+        let memory = Memory::with_faults(clock.clone(), clock.clone(), faults, Habits::default(), rng.fork());
+        let memory = Arc::new(memory);
+        let patience = Patience { tries: 4, ..Patience::default() };
+        let clients: Vec<Retrying<Arc<Memory>>> = (0..2)
+            .map(|_| Retrying::new(memory.clone(), clock.clone(), clock.clone(), rng.fork(), patience))
+            .collect();
+        let mut outcomes: BTreeMap<(Name, usize), Option<Put>> = BTreeMap::new();
+        for epoch in 0..8 {
+            let key = name(&format!("epoch/{epoch}"));
+            for turn in 0..2 {
+                let client = (turn + usize::from(rng.one_in(2))) % 2;
+                if outcomes.contains_key(&(key.clone(), client)) {
+                    continue;
+                }
+                let content = noise(client as u64, 10);
+                let own = Nonce::random(&mut rng);
+                let put = clients[client].put_new(&key, content, own, &never()).ok();
+                outcomes.insert((key.clone(), client), put);
+            }
+        }
+        memory.set_faults(Faults::default());
+        memory.settle();
+        for epoch in 0..8 {
+            let key = name(&format!("epoch/{epoch}"));
+            let of = |client: usize| outcomes.get(&(key.clone(), client)).copied().flatten();
+            let raw = memory.raw(&key);
+            let both = [of(0), of(1)];
+            assert_ne!(both, [Some(Put::Created); 2], "seed {seed}: two owners of {key}");
+            for (client, put) in both.into_iter().enumerate() {
+                if put == Some(Put::Created) {
+                    won[client] += 1;
+                    assert_eq!(raw, Some(noise(client as u64, 10)), "seed {seed}: the winner's is not there");
+                }
+            }
+        }
+    }
+    assert!(won[0] > 100 && won[1] > 100, "{won:?}");
+}
+
 fn flaky(faults: Faults, habits: Habits) -> (Arc<Memory>, Retrying<Arc<Memory>>, Arc<ManualClock>) {
     let clock = clock();
     let memory = Memory::with_faults(clock.clone(), clock.clone(), faults, habits, Rng::new(5));
