@@ -21,6 +21,7 @@ mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_base::Timestamp;
@@ -41,10 +42,12 @@ pub use self::net::Net;
 
 use self::codes::Meaning;
 use self::credentials::{FileProvider, NoCredentials, credential_of, key_in, key_of_file, read_bounded};
-use self::net::{Connector, Stopped, Trail, broken_by};
+use self::net::{Connector, Stopped, Trail, broken_by, time_for};
 use self::s3::{Failed, S3};
 use crate::error::{Blame, CredentialTrouble, StoreError, Trouble, Verb};
-use crate::limits::{GET_BYTES_MAX, PAGE_OBJECTS_MAX, PIECE_BYTES_MAX, PIECES_MAX, PUT_BYTES_MAX};
+use crate::limits::{
+    GET_BYTES_MAX, JOIN_TIME_MAX, PAGE_OBJECTS_MAX, PIECE_BYTES_MAX, PIECES_MAX, PUT_BYTES_MAX,
+};
 use crate::name::{Name, Prefix};
 use crate::place::{Place, Service};
 use crate::store::{Cursor, Head, ListFrom, Listed, Nonce, Page, Piece, Put, Store, Upload};
@@ -191,14 +194,13 @@ impl Remote {
     /// Runs one call of the library. The outcome comes with what the answer said.
     fn call<T>(
         &self,
-        (verb, name): (Verb, Option<&Name>),
-        bytes: usize,
+        verb: Verb,
+        limit: Duration,
         cancel: &AtomicBool,
         extra: Option<(HeaderName, HeaderValue)>,
         call: impl Future<Output = Result<T, Failed>>,
     ) -> Result<(T, Trail), Meaning> {
-        let (outcome, trail) = self.net.run(bytes, cancel, extra, call);
-        let _ = name;
+        let (outcome, trail) = self.net.run(limit, cancel, extra, call);
         match outcome {
             Err(Stopped::Cancelled) => Err(Meaning::Trouble(Trouble::Cancelled)),
             Err(Stopped::TimedOut) => Err(Meaning::Trouble(Trouble::TimedOut)),
@@ -224,7 +226,7 @@ impl Remote {
         cancel: &AtomicBool,
         call: impl Future<Output = Result<T, Failed>>,
     ) -> Result<(T, Trail), StoreError> {
-        self.call((verb, name), bytes, cancel, None, call)
+        self.call(verb, time_for(bytes), cancel, None, call)
             .map_err(|meaning| self.blame.of(verb, name, trouble(meaning)))
     }
 
@@ -251,7 +253,7 @@ impl Remote {
     fn head_of(&self, verb: Verb, name: &Name, cancel: &AtomicBool) -> Result<(Head, Trail), StoreError> {
         let key = self.key(name);
         let options = GetOptions { head: true, ..GetOptions::default() };
-        let outcome = self.call((verb, Some(name)), 0, cancel, None, async {
+        let outcome = self.call(verb, time_for(0), cancel, None, async {
             self.library.get_opts(&key, options).await.map_err(Failed::Library)
         });
         let (found, trail) = match outcome {
@@ -546,7 +548,7 @@ impl Store for Remote {
             attributes: Self::attributes(nonce),
             ..PutOptions::default()
         };
-        let outcome = self.call((Verb::Put, Some(name)), length, cancel, None, async {
+        let outcome = self.call(Verb::Put, time_for(length), cancel, None, async {
             self.library.put_opts(&key, bytes.into(), options).await.map_err(Failed::Library)
         });
         match outcome {
@@ -616,10 +618,7 @@ impl Store for Remote {
         }
         let key = self.key(&upload.name);
         let parts = pieces.iter().map(|piece| PartId { content_id: piece.tag.clone() }).collect();
-        // The store may join the pieces before it answers.
-        let joined: u64 = pieces.iter().map(|piece| piece.length).sum();
-        let bytes = usize::try_from(joined / 16).unwrap_or(usize::MAX);
-        let outcome = self.call((Verb::PutPieces, name), bytes, cancel, extra, async {
+        let outcome = self.call(Verb::PutPieces, JOIN_TIME_MAX, cancel, extra, async {
             self.library.complete_multipart(&key, &upload.id, parts).await.map_err(Failed::Library)
         });
         match outcome {
@@ -661,7 +660,7 @@ impl Store for Remote {
         let key = self.key(name);
         let range = GetRange::Bounded(offset..offset.saturating_add(length as u64));
         let options = GetOptions { range: Some(range), ..GetOptions::default() };
-        let outcome = self.call((Verb::Get, Some(name)), length, cancel, None, async {
+        let outcome = self.call(Verb::Get, time_for(length), cancel, None, async {
             let found = self.library.get_opts(&key, options).await.map_err(Failed::Library)?;
             if found.range.end - found.range.start > length as u64 {
                 return Err(Failed::Senseless("it is longer than what was asked for"));

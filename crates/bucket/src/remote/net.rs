@@ -43,6 +43,11 @@ pub struct Net {
     runtime: Option<tokio::runtime::Runtime>,
 }
 
+/// How long a call may take that moves so many bytes.
+pub(super) fn time_for(bytes: usize) -> Duration {
+    CALL_TIME_MAX + Duration::from_secs(bytes as u64 / SLOWEST_BYTES_PER_SECOND)
+}
+
 /// Why a call has no outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stopped {
@@ -64,17 +69,15 @@ impl Net {
         Ok(Arc::new(Self { runtime: Some(runtime) }))
     }
 
-    /// Runs `call` on the calling thread until it is done, its time is over, or `cancel` is set. `bytes` is what
-    /// it moves.
+    /// Runs `call` on the calling thread until it is done, `limit` is over, or `cancel` is set.
     pub(super) fn run<T>(
         &self,
-        bytes: usize,
+        limit: Duration,
         cancel: &AtomicBool,
         extra: Option<(HeaderName, HeaderValue)>,
         call: impl Future<Output = T>,
     ) -> (Result<T, Stopped>, Trail) {
         let Some(runtime) = &self.runtime else { return (Err(Stopped::Cancelled), Trail::default()) };
-        let limit = CALL_TIME_MAX + Duration::from_secs(bytes as u64 / SLOWEST_BYTES_PER_SECOND);
         let trail = RefCell::new(Trail { extra, ..Trail::default() });
         runtime.block_on(TRAIL.scope(trail, async {
             let mut call = Box::pin(call);
@@ -166,9 +169,11 @@ impl Connector {
 
     pub(super) fn client(&self) -> Result<HttpClient, reqwest::Error> {
         // A proxy reaches another machine's role, if any.
-        let direct = self.builder().no_proxy().build()?;
-        let givers = self.givers.clone();
-        Ok(HttpClient::new(Service { client: self.builder().build()?, direct, givers }))
+        let direct = self.builder().read_timeout(SILENCE_MAX).no_proxy().build()?;
+        let client = self.builder().read_timeout(SILENCE_MAX).build()?;
+        // Silence is counted from the first byte that is sent, and a slow link takes long for a piece.
+        let sender = self.builder().build()?;
+        Ok(HttpClient::new(Service { client, sender, direct, givers: self.givers.clone() }))
     }
 
     fn builder(&self) -> reqwest::ClientBuilder {
@@ -177,7 +182,8 @@ impl Connector {
             .https_only(self.https_only)
             .http1_only()
             .connect_timeout(CONNECT_TIME_MAX)
-            .read_timeout(SILENCE_MAX)
+            .tcp_user_timeout(SILENCE_MAX)
+            .tcp_keepalive(SILENCE_MAX)
             .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
             .redirect(reqwest::redirect::Policy::none())
             .user_agent(concat!("cairn/", env!("CARGO_PKG_VERSION")))
@@ -196,6 +202,8 @@ impl HttpConnector for Connector {
 #[derive(Debug)]
 struct Service {
     client: reqwest::Client,
+    /// For requests with a body.
+    sender: reqwest::Client,
     /// For what gives credentials: no proxy.
     direct: reqwest::Client,
     givers: Arc<[String]>,
@@ -220,7 +228,12 @@ impl Service {
         let authority = request.uri().authority().map(http::uri::Authority::as_str).unwrap_or_default();
         let is_near = CREDENTIAL_HOSTS.contains(&host) || self.givers.iter().any(|giver| giver == authority);
         let gives_credentials = is_near || host.starts_with("sts.");
-        let client = if is_near { &self.direct } else { &self.client };
+        let sends = matches!(*request.method(), http::Method::PUT | http::Method::POST);
+        let client = match (is_near, sends) {
+            (true, _) => &self.direct,
+            (_, true) => &self.sender,
+            _ => &self.client,
+        };
         let query = request.uri().query().unwrap_or_default();
         let finishes = request.method() == http::Method::POST && query.contains("uploadId=");
         if finishes && let Some((name, value)) = on_trail(|trail| trail.extra.clone()).flatten() {

@@ -31,3 +31,26 @@ fn no_answer_panics_and_a_status_alone_has_a_meaning() {
         }
     }
 }
+
+#[test]
+fn answers_of_any_bytes_are_read_without_a_panic() {
+    let seed = "<ListPartsResult><IsTruncated>false</IsTruncated><Part><PartNumber>1</PartNumber><ETag>&quot;a&quot;</ETag><Size>5</Size></Part></ListPartsResult>";
+    let mut rng = cairn_base::Rng::new(7);
+    for _ in 0..20_000 {
+        let mut bytes = seed.as_bytes().to_vec();
+        for _ in 0..=rng.below(6) {
+            let at = rng.below(bytes.len() as u64) as usize;
+            match rng.below(3) {
+                0 => bytes[at] = rng.next() as u8,
+                1 => bytes.truncate(at.max(1)),
+                _ => bytes.splice(at..at, b"<&;>".iter().copied()).for_each(drop),
+            }
+        }
+        let answer = String::from_utf8_lossy(&bytes);
+        for part in elements(&answer, "Part") {
+            for name in ["PartNumber", "ETag", "Size"] {
+                let _ = text(part, name);
+            }
+        }
+    }
+}

@@ -1,4 +1,4 @@
-//! The contract and the probe against VersityGW, an S3 server of others. `tests/s3-server` builds it once.
+//! The contract, the probe and dumps against S3 servers of others. `tests/s3-server` builds one once.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -7,10 +7,15 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use cairn_base::{SnapshotId, VolumeId};
+use cairn_bucket::dumps::{BucketDumps, DumpIndex, PartUpload};
 use cairn_bucket::{
     Abilities, Ability, Allowed, CredentialTrouble, Credentials, Key, ListFrom, Net, Options, Place,
     ProbeWork, Put, Remote, Secret, Trouble, Use, probe,
 };
+
+use cairn_format::dump::{DumpId, DumpLevel};
+use cairn_stream::{DumpBytes, Reached};
 
 use super::*;
 
@@ -21,28 +26,75 @@ const OF_NOTHING: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca49599
 /// For the server to take connections.
 const START: Duration = Duration::from_secs(20);
 
-/// The program; none, with a message, where it can't be had and this is not CI.
-fn program() -> Option<PathBuf> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/s3-server");
-    let is_ci = std::env::var_os("CI").is_some();
-    let mut command = Command::new(&script);
-    command.arg("versitygw");
-    if !is_ci {
-        command.arg("find");
+/// A server of others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    VersityGw,
+    /// Takes long to build, so it is used where somebody has built it.
+    MinIo,
+}
+
+impl Kind {
+    /// The program; none, with a message, where it can't be had and nothing demands it.
+    fn program(self) -> Option<PathBuf> {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/s3-server");
+        let demanded = self == Kind::VersityGw && std::env::var_os("CI").is_some();
+        let name = if self == Kind::VersityGw { "versitygw" } else { "minio" };
+        let mut command = Command::new(&script);
+        command.arg(name);
+        if !demanded {
+            command.arg("find");
+        }
+        let output = command.output().expect("a script");
+        if output.status.success() {
+            return Some(String::from_utf8(output.stdout).expect("a path").trim().into());
+        }
+        let why = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!demanded, "{name} is needed in CI: {why}");
+        eprintln!("skipped: {}", why.trim());
+        None
     }
-    let output = command.output().expect("a script");
-    if output.status.success() {
-        return Some(String::from_utf8(output.stdout).expect("a path").trim().into());
+
+    fn command(self, program: &Path, root: &Path, port: u16) -> Command {
+        let mut command = Command::new(program);
+        let address = format!("127.0.0.1:{port}");
+        match self {
+            Kind::VersityGw => {
+                command
+                    .args([
+                        "--access",
+                        KEY,
+                        "--secret",
+                        SECRET,
+                        "--port",
+                        &address,
+                        "posix",
+                        "--versioning-dir",
+                    ])
+                    .arg(root.join("versions"))
+                    .arg(root.join("buckets"));
+            }
+            Kind::MinIo => {
+                command
+                    .args(["server", "--address", &address])
+                    .arg(root.join("buckets"))
+                    .env("MINIO_ROOT_USER", KEY)
+                    .env("MINIO_ROOT_PASSWORD", SECRET)
+                    .env("MINIO_UPDATE", "off")
+                    .env("MINIO_BROWSER", "off");
+            }
+        }
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        command
     }
-    let why = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!is_ci, "VersityGW is needed in CI: {why}");
-    eprintln!("skipped: {}", why.trim());
-    None
 }
 
 /// Killed when it goes.
 struct Gateway {
+    kind: Kind,
+    program: PathBuf,
     child: Child,
+    port: u16,
     endpoint: String,
     root: tempfile::TempDir,
     net: Arc<Net>,
@@ -56,48 +108,56 @@ impl Drop for Gateway {
 }
 
 impl Gateway {
-    fn start() -> Option<Self> {
-        let program = program()?;
+    fn start(kind: Kind) -> Option<Self> {
+        let program = kind.program()?;
         let root = tempfile::tempdir().expect("a folder");
         for folder in ["buckets", "versions"] {
             std::fs::create_dir(root.path().join(folder)).expect("a folder");
         }
-        let port = TcpListener::bind("127.0.0.1:0")
-            .and_then(|listener| listener.local_addr())
-            .expect("a port")
-            .port();
-        let child = Command::new(program)
-            .args(["--access", KEY, "--secret", SECRET, "--port", &format!("127.0.0.1:{port}"), "posix"])
-            .arg("--versioning-dir")
-            .arg(root.path().join("versions"))
-            .arg(root.path().join("buckets"))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("a server");
-        let gateway = Self {
-            child,
-            endpoint: format!("http://127.0.0.1:{port}"),
-            root,
-            net: Net::start().expect("a runtime"),
-        };
-        let begun = Instant::now();
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(begun.elapsed() < START, "the server takes no connections");
-            std::thread::yield_now();
-        }
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let port = free.expect("a port").port();
+        let child = kind.command(&program, root.path(), port).spawn().expect("a server");
+        let endpoint = format!("http://127.0.0.1:{port}");
+        let gateway =
+            Self { kind, program, child, port, endpoint, root, net: Net::start().expect("a runtime") };
+        gateway.wait();
         Some(gateway)
     }
 
-    fn bucket(&self, name: &str) {
-        std::fs::create_dir(self.root.path().join("buckets").join(name)).expect("a bucket");
+    fn wait(&self) {
+        let begun = Instant::now();
+        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            assert!(begun.elapsed() < START, "the server takes no connections");
+            std::thread::yield_now();
+        }
+        // MinIO takes connections before it knows its drives.
+        let store = retrying(Arc::new(self.open("s3://starting")), 1);
+        let error = store.list(&prefix(""), &ListFrom::Start, 1, &never()).expect_err("no such bucket");
+        assert!(matches!(error.trouble, Trouble::NoBucket), "{error}");
     }
 
-    /// A bucket with object lock can only be made by a request, which curl signs.
-    fn locking_bucket(&self, name: &str) -> bool {
+    fn kill(&mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("gone");
+    }
+
+    fn restart(&mut self) {
+        self.child = self.kind.command(&self.program, self.root.path(), self.port).spawn().expect("a server");
+    }
+
+    fn bucket(&self, name: &str) {
+        assert!(self.make_bucket(name, false), "curl makes a bucket");
+    }
+
+    fn locking_bucket(&self, name: &str) {
+        assert!(self.make_bucket(name, true), "curl makes a bucket");
+    }
+
+    /// Cairn makes no buckets, so curl does.
+    fn make_bucket(&self, name: &str, locks: bool) -> bool {
         let mut curl = Command::new("curl")
             .args(["--silent", "--fail", "--aws-sigv4", "aws:amz:us-east-1:s3", "--request", "PUT"])
-            .args(["--header", "x-amz-bucket-object-lock-enabled: true", "--config", "-"])
+            .args(["--header", &format!("x-amz-bucket-object-lock-enabled: {locks}"), "--config", "-"])
             .args(["--header", &format!("x-amz-content-sha256: {OF_NOTHING}")])
             .arg(format!("{}/{name}", self.endpoint))
             .stdin(Stdio::piped())
@@ -137,7 +197,7 @@ impl Gateway {
 /// But for races: version 1.7 looks whether a name is free, and then renames a file to it.
 #[test]
 fn versitygw_keeps_the_contract_but_for_races() {
-    let Some(gateway) = Gateway::start() else { return };
+    let Some(gateway) = Gateway::start(Kind::VersityGw) else { return };
     gateway.bucket("contract");
     let number = AtomicU64::new(0);
     let make = || -> Arc<dyn Store> {
@@ -151,7 +211,7 @@ fn versitygw_keeps_the_contract_but_for_races() {
 
 #[test]
 fn probe_says_what_versitygw_is_good_for() {
-    let Some(gateway) = Gateway::start() else { return };
+    let Some(gateway) = Gateway::start(Kind::VersityGw) else { return };
     gateway.bucket("plain");
     let abilities = gateway.probed("s3://plain/probed");
     let races = [Ability::CreateOnlyRace, Ability::CreateOnlyPieces];
@@ -176,15 +236,19 @@ fn probe_says_what_versitygw_is_good_for() {
 
 #[test]
 fn locks_of_versitygw_are_set_and_never_shortened_by_cairn() {
-    let Some(gateway) = Gateway::start() else { return };
-    assert!(gateway.locking_bucket("locking"), "curl makes a bucket");
+    let Some(gateway) = Gateway::start(Kind::VersityGw) else { return };
+    gateway.locking_bucket("locking");
     let abilities = gateway.probed("s3://locking/probed");
     assert!(abilities.has(Ability::Locks), "{abilities:#?}");
     // Version 1.7 lets a lock in compliance mode be shortened.
     assert!(!abilities.has(Ability::LocksHold), "{abilities:#?}");
     assert!(matches!(abilities.allows(Use::Lock), Allowed::No(_)), "{abilities:#?}");
     assert_eq!(abilities.left.len(), 1, "{abilities:#?}");
-    // In a bucket that keeps versions a deleted object is gone for good.
+    locks_and_versions(&gateway);
+}
+
+/// In a bucket that keeps versions a deleted object is gone for good, and a locked one stays.
+fn locks_and_versions(gateway: &Gateway) {
     let store = gateway.open("s3://locking/versions");
     let (key, cancel) = (name("object"), never());
     store.put_new(&key, noise(1, 100), nonce(1), &cancel).expect("put");
@@ -204,7 +268,7 @@ fn locks_of_versitygw_are_set_and_never_shortened_by_cairn() {
 
 #[test]
 fn wrong_bucket_and_wrong_secret_are_named_by_versitygw() {
-    let Some(gateway) = Gateway::start() else { return };
+    let Some(gateway) = Gateway::start(Kind::VersityGw) else { return };
     gateway.bucket("there");
     let list = |store: &Remote| store.list(&prefix(""), &ListFrom::Start, 10, &never()).expect_err("refused");
     let error = list(&gateway.open("s3://missing/prefix"));
@@ -221,66 +285,128 @@ fn wrong_bucket_and_wrong_secret_are_named_by_versitygw() {
 
 #[test]
 fn killed_server_is_waited_for_and_nothing_acknowledged_is_lost() {
-    let Some(mut gateway) = Gateway::start() else { return };
-    gateway.bucket("killed");
-    let port = gateway.endpoint.rsplit(':').next().expect("a port").to_owned();
-    let store = retrying(Arc::new(gateway.open("s3://killed/a")), 4);
-    let cancel = never();
-    let program = program().expect("it was there");
-    for round in 0..3_u64 {
-        for number in 0..20 {
-            let key = name(&format!("o/{round}-{number:03}"));
-            if number == 10 {
-                gateway.child.kill().expect("killed");
-                gateway.child.wait().expect("gone");
-                let root = gateway.root.path().to_owned();
-                let restart = || {
-                    Command::new(&program)
-                        .args([
-                            "--access",
-                            KEY,
-                            "--secret",
-                            SECRET,
-                            "--port",
-                            &format!("127.0.0.1:{port}"),
-                            "posix",
-                        ])
-                        .arg("--versioning-dir")
-                        .arg(root.join("versions"))
-                        .arg(root.join("buckets"))
-                        .stdout(Stdio::null())
-                        .stderr(Stdio::null())
-                        .spawn()
-                        .expect("a server")
-                };
-                gateway.child = std::thread::scope(|scope| {
-                    let put = scope.spawn(|| {
-                        store.put_new(
-                            &key,
-                            noise(round * 100 + number, 50_000),
-                            nonce(round * 100 + number),
-                            &cancel,
-                        )
-                    });
-                    let child = restart();
-                    assert_eq!(put.join().expect("no panic").expect("put"), Put::Created);
-                    child
-                });
+    for kind in [Kind::VersityGw, Kind::MinIo] {
+        let Some(mut gateway) = Gateway::start(kind) else { continue };
+        gateway.bucket("killed");
+        let store = retrying(Arc::new(gateway.open("s3://killed/a")), 4);
+        let cancel = never();
+        let put = |number: u64| {
+            let key = name(&format!("o/{number:03}"));
+            let put = store.put_new(&key, noise(number, 50_000), nonce(number), &cancel);
+            assert_eq!(put.expect("put"), Put::Created);
+        };
+        for number in 0..60 {
+            if number % 20 != 10 {
+                put(number);
                 continue;
             }
-            let put = store.put_new(
-                &key,
-                noise(round * 100 + number, 50_000),
-                nonce(round * 100 + number),
-                &cancel,
-            );
-            assert_eq!(put.expect("put"), Put::Created);
+            gateway.kill();
+            std::thread::scope(|scope| {
+                let waits = scope.spawn(|| put(number));
+                gateway.restart();
+                waits.join().expect("no panic");
+            });
+        }
+        for number in 0..60 {
+            let read = store.get(&name(&format!("o/{number:03}")), 0, 60_000, &cancel).expect("read");
+            assert_eq!(read, noise(number, 50_000));
         }
     }
-    for round in 0..3_u64 {
-        for number in 0..20 {
-            let read = store.get(&name(&format!("o/{round}-{number:03}")), 0, 60_000, &cancel).expect("read");
-            assert_eq!(read, noise(round * 100 + number, 50_000));
+}
+
+#[test]
+fn minio_keeps_the_contract_and_may_be_the_home_of_a_volume() {
+    let Some(gateway) = Gateway::start(Kind::MinIo) else { return };
+    gateway.bucket("contract");
+    let number = AtomicU64::new(0);
+    let make = || -> Arc<dyn Store> {
+        let number = number.fetch_add(1, Ordering::Relaxed);
+        Arc::new(gateway.open(&format!("s3://contract/run-{number}")))
+    };
+    contract::contract(&make, None);
+    gateway.locking_bucket("locking");
+    let abilities = gateway.probed("s3://locking/probed");
+    for what in [Use::Dump, Use::Lock, Use::Mirror, Use::Volume] {
+        assert_eq!(abilities.allows(what), Allowed::Yes, "{what:?}: {abilities:#?}");
+    }
+    locks_and_versions(&gateway);
+}
+
+/// Parts of a dump through a real server: written, cut, resumed, made whole, listed, read in order and anywhere.
+#[test]
+fn dump_in_a_real_bucket_resumes_and_reads_back() {
+    const RECORD: usize = 1 << 20;
+    for kind in [Kind::VersityGw, Kind::MinIo] {
+        let Some(gateway) = Gateway::start(kind) else { continue };
+        gateway.bucket("dumps");
+        let dumps = |seed: u64| {
+            let store: Arc<dyn Store> = Arc::new(retrying(Arc::new(gateway.open("s3://dumps/site")), seed));
+            BucketDumps::new(store, workers(), Rng::new(seed))
+        };
+        let (volume, dump, cancel) = (VolumeId([1; 16]), DumpId([2; 16]), Arc::new(never()));
+        let content = noise(9, 45 * RECORD);
+        let feed = |upload: &mut PartUpload, from: usize, to: usize| {
+            for number in from..to {
+                upload.write_all(&content[number * RECORD..(number + 1) * RECORD]).expect("taken");
+                let at = Reached {
+                    bytes: ((number + 1) * RECORD) as u64,
+                    records: number as u64 + 1,
+                    ..Reached::default()
+                };
+                upload.reached(&at).expect("noted");
+            }
+        };
+        let writer = dumps(1);
+        writer.begin(volume, dump, None, &cancel).expect("begun");
+        let mut upload = writer.part((volume, dump, 0), content.len() as u64, &cancel).expect("a part");
+        feed(&mut upload, 0, 30);
+        let standing = loop {
+            if let Some(standing) = upload.standing().filter(|standing| standing.pieces.len() >= 2) {
+                break standing;
+            }
+            std::thread::yield_now();
+        };
+        drop(upload);
+        // Another process.
+        let writer = dumps(2);
+        let mut upload = writer.resume_part(dump, content.len() as u64, &standing, &cancel).expect("resumed");
+        feed(&mut upload, standing.records as usize, 45);
+        let part = writer.finish_part((volume, dump, 0), upload, &cancel).expect("finished");
+        assert_eq!(part.length, content.len() as u64);
+        let index = DumpIndex {
+            volume,
+            dump,
+            name: "vol0".to_owned(),
+            level: DumpLevel::Level(0),
+            created: NOW,
+            target: SnapshotId(1),
+            target_name: "s".to_owned(),
+            base: None,
+            on: None,
+            blocks: 1,
+            parts: vec![part],
+        };
+        assert!(writer.list(None, &cancel).expect("a listing").dumps.is_empty(), "not yet");
+        writer.seal(&index, &cancel).expect("sealed");
+        assert_eq!(writer.list(None, &cancel).expect("a listing").dumps, std::slice::from_ref(&index));
+        let part = writer.open_part(&index, 0, &cancel).expect("a part");
+        let mut in_order = part.in_order(0).expect("reads ahead");
+        let (mut blocks, mut read) = (std::collections::VecDeque::new(), Vec::new());
+        loop {
+            let count = in_order.next(&mut blocks).expect("read");
+            if count == 0 {
+                break;
+            }
+            let all: Vec<u8> = blocks.drain(..).flat_map(|block| block.to_vec()).collect();
+            read.extend_from_slice(&all[..count]);
         }
+        assert!(read == content);
+        let mut buffer = vec![0; 100_000];
+        assert_eq!(part.read_at(7_654_321, &mut buffer).expect("read"), buffer.len());
+        assert!(buffer == content[7_654_321..7_754_321]);
+        writer.delete(&index, NOW, &cancel).expect("deleted");
+        let left =
+            gateway.open("s3://dumps").list(&prefix(""), &ListFrom::Start, 10, &never()).expect("a listing");
+        assert!(left.objects.is_empty(), "{left:?}");
     }
 }
