@@ -1,4 +1,4 @@
-//! What a store does, as a probe found it, and what that is good for.
+//! The abilities of a store, as a probe found them, and the uses that they allow.
 
 use serde::{Deserialize, Serialize};
 
@@ -51,7 +51,7 @@ pub enum Verdict {
 /// One finding of a probe.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
-    /// What was tried.
+    /// The ability that was tried.
     pub ability: Ability,
     /// How it ended.
     pub verdict: Verdict,
@@ -59,7 +59,7 @@ pub struct Found {
     pub says: String,
 }
 
-/// What a bucket is to be used for.
+/// A use of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Use {
@@ -92,7 +92,7 @@ impl Use {
         }
     }
 
-    /// What it is better with, and what it is like without.
+    /// Abilities that it is better with, and the consequence of each that is missing.
     fn wants(self) -> &'static [(Ability, &'static str)] {
         use Ability::*;
         match self {
@@ -135,7 +135,7 @@ pub enum Allowed {
     No(Vec<String>),
 }
 
-/// What a probe found.
+/// The findings of a probe.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct Abilities {
     /// Each ability once.
@@ -166,7 +166,7 @@ impl Abilities {
         )
     }
 
-    /// Whether the bucket may be used for this. What is unknown counts as missing.
+    /// Whether the bucket may be used for this. An unknown ability counts as missing.
     pub fn allows(&self, what: Use) -> Allowed {
         let lacks: Vec<String> = what
             .needs()

@@ -6,12 +6,12 @@
 //! # Invariants
 //! 1. A file gets its name by `link(2)` once its content and attributes are durable, and `link` never replaces
 //!    a name: creation is atomic between processes, on network file systems too.
-//! 2. [`Put::Created`] is answered once the directory is durable as well, [`Put::Exists`] too: what another
-//!    process has just linked does not vanish in a power cut after this process relied on it.
+//! 2. [`Put::Created`] is answered once the directory is durable as well, [`Put::Exists`] too: an object that
+//!    another process has just linked does not vanish in a power cut after this process relied on it.
 //! 3. A crash leaves a file in `new/` or an upload. The file of a process that is gone has no `flock` any more;
 //!    [`Directory::open`] removes it. Uploads stay until they are finished or aborted.
 //!
-//! Locks keep Cairn from deleting an object. They bind nobody else: who can write the directory can delete.
+//! Locks keep Cairn from deleting an object. They bind no other program that can write the directory.
 //! Finishing an upload copies its pieces once more, by the kernel where it can.
 
 use std::ffi::OsString;
@@ -32,7 +32,7 @@ use crate::limits::{GET_BYTES_MAX, PAGE_OBJECTS_MAX, PIECE_BYTES_MAX, PIECES_MAX
 use crate::name::{Name, Prefix};
 use crate::store::{Cursor, Head, ListFrom, Listed, Nonce, Page, Piece, Put, Store, Upload};
 
-/// The folder with what is on its way; no object name begins with a dot.
+/// The folder with unfinished files and uploads; no object name begins with a dot.
 const INTERNAL: &str = ".cairn-bucket";
 const NONCE_ATTRIBUTE: &str = "user.cairn.nonce";
 const LOCK_ATTRIBUTE: &str = "user.cairn.locked-until";
@@ -61,7 +61,7 @@ impl std::fmt::Debug for Directory {
 }
 
 impl Directory {
-    /// Opens the store in `root`, a directory that exists, and removes what crashed processes have left.
+    /// Opens the store in `root`, a directory that exists, and removes the unfinished files of crashed processes.
     ///
     /// # Errors
     /// The directory is missing or cannot be written, or its file system keeps no extended attributes.
@@ -94,7 +94,7 @@ impl Directory {
         self.root.join(name.as_str())
     }
 
-    /// Removes files on their way whose process is gone: nobody holds their lock.
+    /// Removes unfinished files of processes that are gone: their locks are free.
     fn sweep(&self) -> io::Result<()> {
         for entry in fs::read_dir(self.internal("new"))? {
             let path = entry?.path();
@@ -486,7 +486,7 @@ impl Store for Directory {
         draft.file.sync_all().map_err(failed)?;
         let put = self.give_name(&draft, &upload.name).map_err(failed)?;
         if put == Put::Created {
-            // What stays after a crash here is listed as an upload, and goes when it is aborted.
+            // After a crash here the upload is still listed, until it is aborted.
             let _ = fs::remove_dir_all(&folder);
         }
         Ok(put)

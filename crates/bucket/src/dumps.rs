@@ -18,6 +18,7 @@
 //! 4. A lock of a dump covers all that it stands on, for as long at least; what is lowest is locked first.
 //! 5. Names are made of random ids and used once, so nothing is overwritten even by a store that ignores conditions.
 
+mod cost;
 mod index;
 mod keep;
 mod reading;
@@ -36,6 +37,7 @@ use bytes::Bytes;
 use cairn_base::{Mutex, Rng, Timestamp, VolumeId};
 use cairn_format::dump::DumpId;
 
+pub use self::cost::{Cost, Prices};
 pub use self::index::{DumpIndex, INDEX_VERSION, PartEntry};
 pub use self::keep::KeepDumps;
 pub use self::reading::BucketPart;
@@ -65,20 +67,20 @@ pub enum DumpsError {
     /// There is no such dump.
     #[error("there is no dump {0} in the bucket")]
     Missing(DumpId),
-    /// What it stands on is not there.
+    /// The dump below it is missing.
     #[error("dump {dump} stands on dump {base}, which is not in the bucket")]
     MissingBase {
         /// The dump.
         dump: DumpId,
-        /// What is not there.
+        /// The missing one.
         base: DumpId,
     },
-    /// What it stands on is about to go.
+    /// The dump below it is being deleted.
     #[error("dump {dump} stands on dump {base}, which is being deleted")]
     BaseGoes {
         /// The dump.
         dump: DumpId,
-        /// What goes.
+        /// The one that is being deleted.
         base: DumpId,
     },
     /// Another dump stands on it.
@@ -129,7 +131,7 @@ impl DumpsError {
     }
 }
 
-/// What is in a bucket.
+/// The content of a bucket.
 #[derive(Debug, Default)]
 pub struct Listing {
     /// Whole dumps, in order of their times.
@@ -149,7 +151,7 @@ pub struct Unfinished {
     pub volume: VolumeId,
     /// Which dump.
     pub dump: DumpId,
-    /// What it stands on, if that is known.
+    /// The dump below it, if that is known.
     pub on: Option<DumpId>,
     /// Its newest object.
     pub newest: Timestamp,
@@ -158,7 +160,7 @@ pub struct Unfinished {
     names: Vec<Name>,
 }
 
-/// What a prune did, or would do.
+/// The outcome of a prune.
 #[derive(Debug, Default)]
 pub struct Pruned {
     /// Dumps that went, in order.
@@ -178,7 +180,7 @@ fn folder(volume: VolumeId, dump: DumpId) -> String {
     format!("{DUMPS}{volume}/{dump}/")
 }
 
-/// What an object below `dumps/` belongs to, and what it is there.
+/// The dump that an object below `dumps/` belongs to, and the name of the object in it.
 fn parse(name: &Name) -> Option<(VolumeId, DumpId, &str)> {
     let mut parts = name.as_str().strip_prefix(DUMPS)?.split('/');
     let (volume, dump, file) = (parts.next()?, parts.next()?, parts.next()?);
@@ -228,7 +230,7 @@ impl BucketDumps {
         let Some(bytes) = self.small(name, cancel)? else { return Ok(None) };
         let own = parse(name);
         match DumpIndex::parse(&bytes) {
-            // One that lies under another dump's name was put there by somebody.
+            // An index under the name of another dump was copied there.
             Ok(index) if own.is_some_and(|own| (own.0, own.1) == (index.volume, index.dump)) => {
                 Ok(Some(index))
             }
@@ -319,7 +321,7 @@ impl BucketDumps {
     ) -> Result<(), DumpsError> {
         let text = on.map_or_else(|| "-".to_owned(), |on| on.to_string());
         let name = self.name(volume, dump, BEGUN)?;
-        // One that is there already is this dump's, which is resumed.
+        // It exists already when the dump is resumed.
         self.store.put_new(&name, text.into_bytes().into(), self.nonce(), cancel)?;
         let Some(base) = on else { return Ok(()) };
         let goes = self.is_there(&self.name(volume, base, DELETING)?, cancel)?;
@@ -420,7 +422,7 @@ impl BucketDumps {
                 _ => return Err(DumpsError::Exists(index.dump)),
             },
         }
-        // What is left of it is swept.
+        // A failure leaves it for a sweep.
         let _ = self.store.delete(&self.name(index.volume, index.dump, BEGUN)?, cancel);
         Ok(())
     }
@@ -467,7 +469,7 @@ impl BucketDumps {
             let _ = self.store.delete(&going, &AtomicBool::new(false));
             return Err(error.into());
         }
-        // From here on it is no dump any more; what stays after a crash is swept.
+        // From here on it is no dump; a sweep removes the rest after a crash.
         for (part, entry) in (0..).zip(&index.parts) {
             if entry.skeleton > 0 {
                 self.store.delete(&self.name(index.volume, index.dump, &skeleton_file(part))?, cancel)?;
@@ -507,10 +509,10 @@ impl BucketDumps {
         }
     }
 
-    /// Deletes what no rule keeps and nothing that stays stands on. With `dry_run` nothing goes.
+    /// Deletes dumps that no rule keeps and no kept dump stands on. With `dry_run` it deletes nothing.
     ///
     /// # Errors
-    /// The store failed. What went until then is gone as a whole.
+    /// The store failed. Dumps that were deleted until then are deleted as a whole.
     pub fn prune(
         &self,
         (volume, keep): (VolumeId, &KeepDumps),
@@ -520,7 +522,7 @@ impl BucketDumps {
     ) -> Result<Pruned, DumpsError> {
         let listing = self.list(Some(volume), cancel)?;
         if let Some(error) = listing.unreadable.into_iter().next() {
-            // What it stands on is not known.
+            // It may stand on any of the others.
             return Err(error);
         }
         let begun: HashSet<DumpId> = listing.unfinished.iter().filter_map(|dump| dump.on).collect();
@@ -567,8 +569,8 @@ impl BucketDumps {
         Ok(())
     }
 
-    /// Removes what was given up: dumps without an index whose newest object is older than `grace`, and uploads of dumps that
-    /// nobody names. `ours` are dumps that are known to be on their way. How many dumps went.
+    /// Removes abandoned dumps: those without an index whose newest object is older than `grace`, and uploads of dumps that
+    /// no `begun` names. `ours` are dumps that this server is writing. Returns how many dumps it removed.
     ///
     /// # Errors
     /// The store failed.

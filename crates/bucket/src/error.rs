@@ -1,4 +1,4 @@
-//! Why a store did not do what it was asked, and the next step for the person who reads it.
+//! Why a call of a store failed, and the next step for a person.
 //!
 //! No error holds a secret: causes are kinds, codes and numbers, never texts that a store or a library made
 //! from a request.
@@ -13,7 +13,7 @@ use cairn_base::Timestamp;
 use crate::date::utc;
 use crate::name::Name;
 
-/// What a store was asked to do.
+/// The kind of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verb {
     /// Open it.
@@ -62,7 +62,7 @@ impl Verb {
     }
 }
 
-/// What is wrong with credentials.
+/// The trouble with credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CredentialTrouble {
     /// None were found in the place that was named.
@@ -132,7 +132,7 @@ pub enum Trouble {
 /// A call that failed: what was asked, of which object, where, and why.
 #[derive(Debug, Clone)]
 pub struct StoreError {
-    /// What was asked.
+    /// The kind of the call.
     pub verb: Verb,
     /// Of which object; none for the whole store.
     pub name: Option<Name>,

@@ -1,4 +1,4 @@
-//! The limits of this crate, and what happens past each.
+//! The limits of this crate, each with its consequence.
 
 use std::time::Duration;
 

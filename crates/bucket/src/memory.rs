@@ -55,7 +55,7 @@ pub struct Faults {
 /// How locks behave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Locks {
-    /// As compliance mode: nobody ends one before its time.
+    /// As compliance mode: no call ends one before its time.
     #[default]
     Held,
     /// There are none.
@@ -66,7 +66,7 @@ pub enum Locks {
     Ignored,
 }
 
-/// What the store does otherwise than it should, always.
+/// Lasting deviations from what a store should do.
 #[derive(Debug, Clone, Default)]
 pub struct Habits {
     /// A put overwrites.
@@ -126,7 +126,7 @@ struct State {
     uploads: BTreeMap<String, Begun>,
     /// Calls that timed out, with the call after which they are done.
     later: VecDeque<(u64, Change)>,
-    /// What a listing showed of a name before each of the last changes, newest last.
+    /// The entry of a name in a listing before each of the last changes, newest last.
     before: VecDeque<(Name, Option<Listed>)>,
     calls: u64,
     faults: Faults,
@@ -187,7 +187,7 @@ impl Memory {
         self.state.lock().faults = faults;
     }
 
-    /// Does what timed out and is still to be done.
+    /// Executes the calls that timed out and are still to be executed.
     pub fn settle(&self) {
         let mut state = self.state.lock();
         while let Some((_, change)) = state.later.pop_front() {
@@ -195,7 +195,7 @@ impl Memory {
         }
     }
 
-    /// What is there, without faults.
+    /// The bytes of an object, without faults.
     pub fn raw(&self, name: &Name) -> Option<Bytes> {
         self.state.lock().objects.get(name).map(|object| object.bytes.clone())
     }

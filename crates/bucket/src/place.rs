@@ -30,7 +30,7 @@ pub enum Place {
         service: Service,
         /// The bucket or container.
         bucket: String,
-        /// What names of objects begin with.
+        /// The beginning of the names of objects.
         prefix: String,
     },
 }

@@ -1,7 +1,7 @@
 //! Finds out what a store really does, by doing it below a prefix of its own.
 //!
-//! What stores say of themselves is not believed: of six that were tried, one ignores create-only puts and two
-//! ignore conditions on the end of an upload. A race is tried several times, as losing one is luck.
+//! The word of a store is not enough: of six that were tried, one ignores create-only puts and two ignore
+//! conditions on the end of an upload. A race is tried several times, as losing one is luck.
 //!
 //! The probe cleans up. An object that it locked stays until the lock ends, and a later probe removes it.
 //! An error of the store itself (no bucket, no right to put) ends the probe; a missing ability does not.
@@ -21,7 +21,7 @@ use crate::name::{Name, Prefix};
 use crate::store::{ListFrom, Nonce, Piece, Put, Store, Upload, list_all};
 use crate::workers::{Workers, beside};
 
-/// What probes write is below this.
+/// Objects of probes are below this.
 const SCRATCH: &str = "probe/";
 /// Names that several creators want at the same time. VersityGW 1.7 lets two of them win in one race of ten, moto
 /// in one of eighty.
@@ -34,12 +34,12 @@ const PIECE_RACES: usize = 4;
 const OBJECT_BYTES: usize = 1000;
 /// How long the object is locked that tries locks.
 const LOCK: Duration = Duration::from_secs(60);
-/// What shortens it.
+/// A shorter lock.
 const SHORT_LOCK: Duration = Duration::from_secs(5);
 /// Past this age what a probe left is removed.
 const REMAINS_AGE: Duration = Duration::from_secs(3600);
 
-/// What goes along with a probe.
+/// The parties of a probe.
 pub struct ProbeWork<'a> {
     /// A second client of the same store, with connections of its own.
     pub other: Arc<dyn Store>,
@@ -56,7 +56,7 @@ pub struct ProbeWork<'a> {
 /// Tries everything once.
 ///
 /// # Errors
-/// The store cannot be used at all, or the probe was cancelled. What it wrote may then still be there.
+/// The store cannot be used at all, or the probe was cancelled. Some of its objects may still be there.
 pub fn probe(store: &Arc<dyn Store>, work: ProbeWork<'_>) -> Result<Abilities, StoreError> {
     let ProbeWork { other, workers, clock, rng, cancel } = work;
     let run = Nonce::random(rng);
@@ -291,7 +291,7 @@ impl Trial<'_> {
         Ok(())
     }
 
-    /// What the other client lists; none when the listing is wrong in itself.
+    /// The listing of the other client; none when it is wrong in itself.
     fn listed(&self, prefix: &Prefix) -> Result<Option<Vec<Name>>, StoreError> {
         match list_all(&*self.other, prefix, self.cancel) {
             Ok(listed) => Ok(Some(listed.into_iter().map(|listed| listed.name).collect())),
@@ -488,12 +488,12 @@ impl Trial<'_> {
         Ok(())
     }
 
-    /// Deletes what this probe wrote.
+    /// Deletes the objects of this probe.
     fn clean_up(&self) {
         self.remove(&self.prefix, None);
     }
 
-    /// Deletes what earlier probes have left.
+    /// Deletes the remains of earlier probes.
     fn remove_remains(&self) {
         let Ok(all) = Prefix::new(SCRATCH) else { return };
         let old = Timestamp(self.clock.now().0.saturating_sub(REMAINS_AGE.as_nanos() as u64));
@@ -504,7 +504,7 @@ impl Trial<'_> {
         let never = AtomicBool::new(false);
         for listed in list_all(&**self.store, prefix, &never).unwrap_or_default() {
             if before.is_none_or(|before| listed.created < before) {
-                // What cannot be deleted is named in what the probe found, or was there before it.
+                // The findings name an object that cannot be deleted, or it is older than this probe.
                 let _ = self.store.delete(&listed.name, &never);
             }
         }

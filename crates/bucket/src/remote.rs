@@ -90,7 +90,7 @@ pub struct Remote {
     /// Present for S3.
     s3: Option<S3>,
     service: Service,
-    /// What keys begin with: empty, or ends with `/`.
+    /// The beginning of all keys: empty, or ends with `/`.
     base: String,
     blame: Blame,
     /// Whether the bucket keeps versions, once an answer said so.
@@ -284,7 +284,7 @@ impl Remote {
     }
 }
 
-/// What a failed call means.
+/// The meaning of a failed call.
 fn meaning(verb: Verb, failed: Failed, trail: &Trail) -> Meaning {
     if let Some(broken) = &trail.broken {
         return Meaning::Trouble(broken.clone());
@@ -517,7 +517,7 @@ impl Setup<'_> {
     }
 }
 
-/// What the library says of its settings may hold them, and so is not kept.
+/// The text of the library may hold its settings, and so is not kept.
 fn unbuilt(error: object_store::Error) -> Trouble {
     drop(error);
     Trouble::Credentials(CredentialTrouble::Unreadable)

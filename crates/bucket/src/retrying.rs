@@ -111,13 +111,13 @@ impl<S: Store> Retrying<S> {
         }
     }
 
-    /// Whose the object of that name is, after a create-only put found one or may have made one.
+    /// Finds the owner of an object, after a create-only put found one or may have made one.
     fn owner(&self, name: &Name, nonce: Nonce, cancel: &AtomicBool) -> Result<Owner, StoreError> {
         match self.retry(cancel, || self.store.head(name, cancel)) {
             Ok(Head { nonce: None, .. }) => Ok(Owner::Unknown),
             Ok(Head { nonce: Some(found), .. }) if found == nonce => Ok(Owner::This),
             Ok(_) => Ok(Owner::Other),
-            Err(error) if error.is_missing() => Ok(Owner::Nobody),
+            Err(error) if error.is_missing() => Ok(Owner::Absent),
             Err(error) => Err(error),
         }
     }
@@ -151,7 +151,7 @@ impl<S: Store> Retrying<S> {
             // It may be the one that was made by a call whose answer was lost.
             (Owner::Unknown, Some(error)) => Err(error),
             (Owner::Other, _) => Ok(Put::Exists),
-            (Owner::Unknown | Owner::Nobody, _) => outcome,
+            (Owner::Unknown | Owner::Absent, _) => outcome,
         }
     }
 }
@@ -161,7 +161,7 @@ enum Owner {
     Other,
     /// The store dropped the nonce.
     Unknown,
-    Nobody,
+    Absent,
 }
 
 impl<S: Store> Store for Retrying<S> {

@@ -5,7 +5,7 @@
 //!    exists; there is no other way to write.
 //! 2. An object is whole or absent. A crash during a put leaves nothing under its name; a crash between pieces
 //!    leaves an upload, which no reader sees and [`Store::uploads`] lists.
-//! 3. What was answered with [`Put::Created`] survives a crash of the caller and, as far as the store promises,
+//! 3. An object that was answered with [`Put::Created`] survives a crash of the caller and, as far as the store promises,
 //!    of the store.
 //! 4. Each created object carries the nonce of its creator as metadata, written with the object in one step.
 //!    A creator that lost the answer reads the nonce back and knows whether the object is its own. Metadata,
@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::StoreError;
 use crate::name::{Name, Prefix};
 
-/// Says who created an object: 128 random bits for each attempt to create one.
+/// Identifies the creator of an object: 128 random bits for each attempt to create one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Nonce(pub [u8; 16]);
 
@@ -71,7 +71,7 @@ pub enum Put {
     Exists,
 }
 
-/// What is known of an object without reading it.
+/// The attributes of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Head {
     /// Bytes.
@@ -80,7 +80,7 @@ pub struct Head {
     pub tag: Option<String>,
     /// The nonce of its creator, if the store kept it.
     pub nonce: Option<Nonce>,
-    /// Until when nobody can delete it; none without a lock.
+    /// When its lock ends; none without a lock.
     pub locked_until: Option<Timestamp>,
 }
 
@@ -123,10 +123,10 @@ pub struct Page {
 /// An object that is put in pieces.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Upload {
-    /// What the object will be called.
+    /// The name of the object.
     #[serde(with = "text")]
     pub name: Name,
-    /// What the store calls the upload.
+    /// The name that the store gave the upload.
     pub id: String,
 }
 
@@ -137,7 +137,7 @@ pub struct Piece {
     pub number: u32,
     /// Bytes.
     pub length: u64,
-    /// What the store calls its content.
+    /// The name that the store gave its content.
     pub tag: String,
 }
 
@@ -246,7 +246,7 @@ pub trait Store: Send + Sync {
     /// [`crate::Trouble::Locked`] while a lock holds it. Otherwise it may still be there.
     fn delete(&self, name: &Name, cancel: &AtomicBool) -> Result<(), StoreError>;
 
-    /// Locks an object against deletion until a time, in compliance mode: nobody ends the lock before.
+    /// Locks an object against deletion until a time, in compliance mode: no one can end the lock before.
     /// A call that would shorten a lock changes nothing. Not every store keeps to that, so callers use
     /// [`extend_lock`], which does not ask for it; the probe calls this.
     ///

@@ -23,16 +23,16 @@ pub struct PartEntry {
     pub skeleton: u64,
 }
 
-/// What a bucket says of a dump.
+/// The description of a dump in a bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DumpIndex {
     /// Whose image it is.
     pub volume: VolumeId,
     /// Which dump.
     pub dump: DumpId,
-    /// What the volume was called.
+    /// The name of the volume.
     pub name: String,
-    /// What it was made against.
+    /// Its level.
     pub level: DumpLevel,
     /// When it was begun, by the clock of its writer.
     pub created: Timestamp,

@@ -22,7 +22,7 @@ use crate::workers::{Workers, beside};
 const AHEAD_BYTES: usize = 8 << 20;
 /// Reads ahead that are under way or wait to be taken.
 const AHEAD_READS: usize = 4;
-/// Bytes that a small read brings, as what follows is mostly asked for next.
+/// Bytes that a small read brings: the caller mostly asks for the following ones next.
 const UNIT_BYTES: usize = 1 << 20;
 /// Units that are kept.
 const UNITS_KEPT: usize = 8;
@@ -176,7 +176,7 @@ impl DumpBytes for BucketPart {
     }
 }
 
-/// Reads a part in order, some reads ahead of who takes them.
+/// Reads a part in order, some reads ahead of the caller.
 struct Ahead {
     part: Arc<Part>,
     /// Where the next read begins.

@@ -1,8 +1,8 @@
 //! The skeleton of a part: its bytes without those of blocks, as an object beside it.
 //!
-//! Whoever opens a part goes from head to head of its records, one of which comes with each MiB. Over a network that
-//! is a request for each MiB. The skeleton has the same bytes in a few requests. It is a copy: it can be left out, and
-//! what it says is verified as what the part says is.
+//! A reader opens a part by going from head to head of its records, one for each MiB. Over a network that is a
+//! request for each MiB. The skeleton has the same bytes in a few requests. It is a copy: it can be left out, and the
+//! reader verifies its bytes as it verifies those of the part.
 //!
 //! Chunks of entries (`offset`, `length`, bytes), each with a checksum at its end; then a directory of the chunks;
 //! then a foot of a fixed length. All numbers are little-endian.

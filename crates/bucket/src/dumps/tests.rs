@@ -131,7 +131,7 @@ fn write(
     for part in 0..parts {
         let mut upload = dumps.part((VOLUME, id, part), dump.bytes(), &cancel)?;
         let mut work = Work { cancel: &cancel, progress: &mut |_| {}, threads: None };
-        // As the server does: records go out as they are, and the writer is told where it is.
+        // As the server does: records go out as they are, and the writer notes its place.
         let begun = cairn_stream::Begun::default();
         let mut pieces_end = Vec::new();
         {
@@ -383,7 +383,7 @@ impl Store for Cut {
     }
 }
 
-/// What holds after a cut at any moment: every listed dump restores, and a sweep leaves nothing else.
+/// Checks the bucket after a cut: every listed dump restores, and a sweep leaves nothing else.
 fn holds(memory: &Arc<Memory>, expected: &BTreeMap<DumpId, Vec<u8>>) -> Vec<DumpId> {
     let dumps = dumps_in(memory.clone());
     let cancel = never();
@@ -462,7 +462,7 @@ fn part_that_was_cut_resumes_at_its_last_piece() {
     upload.settle().expect("pieces");
     let standing = upload.standing().expect("some pieces are there");
     assert_eq!((standing.records, standing.pieces.len()), (32, 4), "the last piece is not full");
-    // The process is gone. What it noted is a file of the server.
+    // The process is gone. Its note is a file of the server.
     drop(upload);
     let text = serde_json::to_string(&standing).expect("JSON");
     let standing: PartStanding = serde_json::from_str(&text).expect("JSON");
@@ -832,6 +832,33 @@ fn skeleton_gives_back_what_it_took_and_nothing_else() {
     for length in [0, 1, 39, 40, 41] {
         assert!(Skeleton::open(length, &read).expect("read").is_none());
     }
+}
+
+#[test]
+fn cost_of_a_dump_is_known_before_it_is_made() {
+    let memory = memory();
+    let dumps = dumps_in(memory.clone());
+    let mut source = Source::new();
+    let target = source.step(4000, "s0");
+    let plan = Plan::against(&source.volume, None, target).expect("a plan");
+    let label =
+        DumpLabel { id: DumpId([0; 16]), level: DumpLevel::Level(0), name: "vol0".to_owned(), created: NOW };
+    let bytes = Dump::new(&plan, label, 1).bytes();
+    let cost = Cost::of_dump(bytes, 1, false, false);
+    let before = memory.calls();
+    write(&dumps, &source, 0, (None, None), target, 1).expect("written");
+    // The delete of `begun` is free.
+    let calls = memory.calls() - before - 1;
+    assert!(calls.abs_diff(cost.puts + cost.gets) <= 1, "{calls} calls, {cost:?}");
+    let names = memory.names();
+    assert_eq!(names.len() as u64, cost.objects);
+    let there: u64 = names.iter().map(|name| memory.raw(name).expect("there").len() as u64).sum();
+    assert!(there.abs_diff(cost.bytes) * 100 < cost.bytes, "{there} bytes, {cost:?}");
+    // A tebibyte on one part: pieces of 8 MiB.
+    let large = Cost::of_dump(1 << 40, 1, false, true);
+    let prices = Prices::default();
+    assert!((0.6..0.7).contains(&large.once(&prices)), "{}", large.once(&prices));
+    assert!((25.2..25.4).contains(&large.monthly(&prices)), "{}", large.monthly(&prices));
 }
 
 fn index_at(number: u8, hours: u64, on: Option<u8>) -> DumpIndex {

@@ -66,7 +66,7 @@ impl PartStanding {
     }
 }
 
-/// What went out so far.
+/// The pieces that went out so far.
 #[derive(Default)]
 struct Sent {
     under_way: usize,
@@ -124,7 +124,7 @@ pub struct PartUpload {
     skeleton: Option<Builder>,
 }
 
-/// What a part became.
+/// A finished part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Uploaded {
     /// Bytes.

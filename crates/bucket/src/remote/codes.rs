@@ -1,4 +1,4 @@
-//! What an answer of a store means: one table from status and code to kinds of trouble.
+//! The meaning of answers: one table from status and code to kinds of trouble.
 //!
 //! The codes are those of S3 and of the stores that speak it, of Google Cloud Storage (the same, by its XML API)
 //! and of Azure Blob Storage. A code that is not here keeps its status and its name.
@@ -9,7 +9,7 @@ use cairn_base::Timestamp;
 
 use crate::error::{CredentialTrouble, Trouble, Verb};
 
-/// What is kept of an answer.
+/// The fields that are kept of an answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Answer {
     /// The status of HTTP.
@@ -26,7 +26,7 @@ pub(super) struct Answer {
     pub(super) version: Option<String>,
 }
 
-/// What an answer that is no success means.
+/// The meaning of an answer that is no success.
 #[derive(Debug, Clone)]
 pub(super) enum Meaning {
     /// An object of that name exists.
@@ -36,7 +36,7 @@ pub(super) enum Meaning {
     Trouble(Trouble),
 }
 
-/// What an answer that is no success to this verb means.
+/// The meaning of an answer to this verb that is no success.
 pub(super) fn meaning(verb: Verb, answer: &Answer) -> Meaning {
     let code = answer.code.as_deref().unwrap_or_default();
     let credentials = |trouble| Meaning::Trouble(Trouble::Credentials(trouble));

@@ -108,7 +108,7 @@ impl Drop for Net {
     }
 }
 
-/// What happened on the wire during a call.
+/// The last event on the wire during a call.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Trail {
     /// A header that goes with requests that finish an upload: the library has no way to pass it.
@@ -317,7 +317,7 @@ fn answer_of(status: u16, headers: &HeaderMap) -> Answer {
     }
 }
 
-/// What kind of failure it is. The chain of causes is looked at; its texts are not kept.
+/// The kind of a failure, by its chain of causes. Their texts are not kept.
 pub(super) fn broken_by(error: &HttpError) -> Trouble {
     let mut kind = match error.kind() {
         HttpErrorKind::Timeout => return Trouble::TimedOut,
@@ -335,7 +335,7 @@ pub(super) fn broken_by(error: &HttpError) -> Trouble {
                 if error.kind() != io::ErrorKind::Other {
                     kind = error.kind();
                 }
-                // What an I/O error wraps is not among its causes.
+                // The error that an I/O error wraps is not among its causes.
                 error.get_ref().map(|inner| inner as &(dyn Error + 'static)).or_else(|| error.source())
             }
             None => error.source(),

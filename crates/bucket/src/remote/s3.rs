@@ -31,7 +31,7 @@ pub(super) struct S3 {
     pub(super) signs_payload: bool,
 }
 
-/// A request that failed: what it was is on the trail, or it is the library's.
+/// A request that failed: the trail has the reason, or the library.
 #[derive(Debug)]
 pub(super) enum Failed {
     /// An answer that is no success.
@@ -72,7 +72,7 @@ impl S3 {
             .with_sign_payload(self.signs_payload)
             .try_authorize(&mut request, None)
             .map_err(Failed::Library)?;
-        // What broke is on the trail.
+        // The trail has the reason.
         let response = self.client.execute(request).await.map_err(|_| Failed::Answered)?;
         let is_success = response.status().is_success();
         let body = bounded(response.into_body()).await.map_err(|_| Failed::Senseless("a body"))?;

@@ -1,7 +1,7 @@
 //! The few elements that answers of S3 have, out of bytes that a store made: no tree, no entities of its own,
 //! nothing that grows beyond the answer.
 
-/// What stands in each element of that name that is not inside another of the same name.
+/// The content of each element of that name that is not inside another of the same name.
 pub(super) fn elements<'a>(xml: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
     let (open, close) = (format!("<{name}>"), format!("</{name}>"));
     let mut rest = xml;

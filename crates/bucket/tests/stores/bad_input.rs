@@ -1,4 +1,4 @@
-//! What users get wrong and stores answer: each is an error of its own kind, with a next step and without a secret.
+//! Wrong input and answers of stores: each is an error of its own kind, with a next step and without a secret.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -14,7 +14,7 @@ use cairn_bucket::{
 use super::*;
 
 const SECRET: &str = "wJalrXUtnFEMI-SECRET-bPxRfiCY";
-const TOKEN: &str = "session-TOKEN-that-nobody-sees";
+const TOKEN: &str = "session-TOKEN-that-stays-secret";
 
 fn key() -> Key {
     Key { id: "AKIDEXAMPLE".to_owned(), secret: Secret::new(SECRET), token: Some(Secret::new(TOKEN)) }
@@ -234,7 +234,7 @@ fn closed_port_is_unreachable() {
     let endpoint = format!("http://{}", listener.local_addr().expect("an address"));
     drop(listener);
     let store = open(&endpoint, Credentials::Key(key())).expect("open");
-    let error = store.list(&prefix(""), &ListFrom::Start, 1, &never()).expect_err("nobody is there");
+    let error = store.list(&prefix(""), &ListFrom::Start, 1, &never()).expect_err("no server");
     let text = shown(&error);
     assert!(matches!(error.trouble, Trouble::Unreachable(_)) && error.is_transient(), "{text}");
 }
@@ -426,7 +426,7 @@ fn nothing_that_is_printed_holds_a_secret() {
     {
         assert!(!text.contains(SECRET) && !text.contains(TOKEN), "{text}");
     }
-    let error = store.get(&name("object"), 0, 1, &never()).expect_err("nobody is there");
+    let error = store.get(&name("object"), 0, 1, &never()).expect_err("no server");
     shown(&error);
 }
 

@@ -1,4 +1,4 @@
-//! What every driver must do, and the same through `Retrying`.
+//! The contract of every driver, also through `Retrying`.
 
 use std::sync::Barrier;
 use std::time::Duration;

@@ -24,7 +24,7 @@ fn faults(rng: &mut Rng) -> Faults {
     }
 }
 
-/// What is known of a name.
+/// The state of a name in the model.
 #[derive(Debug, Clone, PartialEq)]
 enum Known {
     /// It is there.
@@ -235,7 +235,7 @@ fn flaky(faults: Faults, habits: Habits) -> (Arc<Memory>, Retrying<Arc<Memory>>,
 fn lost_answer_of_a_put_is_resolved_by_its_nonce() {
     let loses = Faults { loses_answer: 1, ..Faults::default() };
     let (memory, store, _) = flaky(loses, Habits::default());
-    // Every answer is lost: the put is done, and nobody can tell.
+    // Every answer is lost: the put is done, and the client cannot tell.
     let error = store.put_new(&name("a"), noise(1, 9), nonce(1), &never()).expect_err("no answer");
     assert!(error.is_unclear());
     memory.set_faults(Faults::default());
