@@ -20,7 +20,9 @@ pub enum Ability {
     UnequalPieces,
     /// Refuses to finish an upload whose name is taken.
     CreateOnlyPieces,
-    /// Tells which uploads and pieces it has.
+    /// Lists the pieces of an upload.
+    ListsPieces,
+    /// Lists uploads by the beginning of their names.
     ListsUploads,
     /// Reads a range.
     RangedGet,
@@ -101,6 +103,7 @@ impl Use {
                 (CreateOnlyPieces, "a part is safe only because its name is random and used once"),
                 (KeepsNonce, "a put whose answer is lost fails instead of being resolved"),
                 (UnequalPieces, "dumps to it fail"),
+                (ListsPieces, "an interrupted part is resumed by what this server remembers alone"),
                 (
                     ListsUploads,
                     "remains of interrupted dumps are not found; set a lifecycle rule that aborts them",

@@ -39,7 +39,7 @@ const LOCK_ATTRIBUTE: &str = "user.cairn.locked-until";
 /// Longest value of an attribute that is ours.
 const ATTRIBUTE_BYTES_MAX: usize = 64;
 /// How often a name is tried whose folder another process removes at the same time.
-const FOLDER_TRIES: usize = 16;
+const FOLDER_TRIES: usize = 100;
 /// Bytes that are written or copied between two looks at the flag for cancellation.
 const STEP_BYTES: usize = 4 << 20;
 
@@ -94,14 +94,14 @@ impl Directory {
         self.root.join(name.as_str())
     }
 
-    /// Removes unfinished files of processes that are gone: their locks are free.
+    /// Removes unfinished files and folders of processes that are gone: their locks are free.
     fn sweep(&self) -> io::Result<()> {
         for entry in fs::read_dir(self.internal("new"))? {
             let path = entry?.path();
             let Ok(file) = File::open(&path) else { continue };
             if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
                 // A process that has just made it finds it gone and makes another one.
-                let _ = fs::remove_file(&path);
+                let _ = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
             }
         }
         Ok(())
@@ -159,7 +159,11 @@ impl Directory {
         let path = self.path(name);
         let folder = path.parent().unwrap_or(&self.root);
         for _ in 0..FOLDER_TRIES {
-            self.make_folders(folder)?;
+            match self.make_folders(folder) {
+                // One above it went meanwhile.
+                Err(error) if error.kind() == ErrorKind::NotFound && self.root.is_dir() => continue,
+                outcome => outcome?,
+            }
             let put = match fs::hard_link(&draft.path, &path) {
                 Ok(()) => Put::Created,
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => match fs::metadata(&path) {
@@ -173,10 +177,44 @@ impl Directory {
                 Err(error) if error.kind() == ErrorKind::NotFound && draft.path.exists() => continue,
                 Err(error) => return Err(error),
             };
-            File::open(folder)?.sync_all()?;
-            return Ok(put);
+            return match File::open(folder).and_then(|folder| folder.sync_all()) {
+                // The object was there, and another process has deleted it since.
+                Err(error) if error.kind() == ErrorKind::NotFound && self.root.is_dir() => Ok(put),
+                outcome => outcome.map(|()| put),
+            };
         }
         Err(io::Error::other("its folder is removed again and again by another process"))
+    }
+
+    /// Makes the folder of an upload in `new/` and moves it to its place as a whole.
+    fn make_upload(&self, upload: &Upload, nonce: Nonce) -> io::Result<()> {
+        let number = self.made.fetch_add(1, Ordering::Relaxed);
+        let made = self.internal("new").join(format!("{}-{number}-{}", std::process::id(), upload.id));
+        fs::create_dir(&made)?;
+        let folder = File::open(&made)?;
+        flock(&folder, FlockOperation::NonBlockingLockExclusive).map_err(|_| ErrorKind::NotFound)?;
+        for (file, content) in [("nonce", nonce.to_string()), ("name", upload.name.to_string())] {
+            let mut file = File::create_new(made.join(file))?;
+            file.write_all(content.as_bytes())?;
+            file.sync_all()?;
+        }
+        folder.sync_all()?;
+        let uploads = self.internal("uploads");
+        fs::rename(&made, uploads.join(&upload.id))?;
+        File::open(&uploads)?.sync_all()
+    }
+
+    /// Removes the folder of an upload as a whole: a crash leaves it in its place, or in `new/` for the sweep.
+    fn remove_upload(&self, folder: &Path) -> io::Result<()> {
+        let number = self.made.fetch_add(1, Ordering::Relaxed);
+        let random = self.rng.lock().next();
+        let gone = self.internal("new").join(format!("{}-{number}-{random:016x}", std::process::id()));
+        fs::rename(folder, &gone)?;
+        match fs::remove_dir_all(&gone) {
+            // The sweep of another process was faster.
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            outcome => outcome,
+        }
     }
 
     fn upload_folder(&self, upload: &Upload) -> Option<PathBuf> {
@@ -413,18 +451,14 @@ impl Store for Directory {
         let number = self.made.fetch_add(1, Ordering::Relaxed);
         let other = other ^ (number << 32) ^ u64::from(std::process::id());
         let upload = Upload { name: name.clone(), id: format!("{one:016x}{other:016x}") };
-        let uploads = self.internal("uploads");
-        let folder = uploads.join(&upload.id);
-        fs::create_dir(&folder).map_err(failed)?;
-        // The name is last: an upload without one is not there.
-        for (file, content) in [("nonce", nonce.to_string()), ("name", name.to_string())] {
-            let mut file = File::create_new(folder.join(file)).map_err(failed)?;
-            file.write_all(content.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
+        for _ in 0..FOLDER_TRIES {
+            match self.make_upload(&upload, nonce) {
+                // Another process swept it before it was locked.
+                Err(error) if error.kind() == ErrorKind::NotFound && self.root.is_dir() => {}
+                outcome => return outcome.map(|()| upload).map_err(failed),
+            }
         }
-        for folder in [&folder, &uploads] {
-            File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)?;
-        }
-        Ok(upload)
+        Err(failed(io::Error::other("another process removes new files again and again")))
     }
 
     fn put_piece(
@@ -487,14 +521,14 @@ impl Store for Directory {
         let put = self.give_name(&draft, &upload.name).map_err(failed)?;
         if put == Put::Created {
             // After a crash here the upload is still listed, until it is aborted.
-            let _ = fs::remove_dir_all(&folder);
+            let _ = self.remove_upload(&folder);
         }
         Ok(put)
     }
 
     fn abort(&self, upload: &Upload, _cancel: &AtomicBool) -> Result<(), StoreError> {
         let Some(folder) = self.upload_folder(upload) else { return Ok(()) };
-        match fs::remove_dir_all(&folder) {
+        match self.remove_upload(&folder) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 Err(self.blame.io(Verb::PutPieces, Some(&upload.name), error))
             }

@@ -321,6 +321,7 @@ impl Trial<'_> {
                     Ability::Pieces,
                     Ability::UnequalPieces,
                     Ability::CreateOnlyPieces,
+                    Ability::ListsPieces,
                     Ability::ListsUploads,
                 ] {
                     self.note(ability, Verdict::No, says);
@@ -334,7 +335,7 @@ impl Trial<'_> {
             Ok(_) => false,
             Err(error) => return Err(error),
         };
-        let lists = self.lists_uploads(&upload, &pieces);
+        let (lists_uploads, lists_pieces) = self.lists_uploads(&upload, &pieces);
         let finished = match self.store.finish(&upload, nonce, &pieces, self.cancel) {
             Ok(put) => put == Put::Created,
             Err(error) if Self::is_lack(&error) => false,
@@ -364,10 +365,16 @@ impl Trial<'_> {
         );
         self.judge(Ability::Pieces, unseen && whole, pieces_yes, pieces_no);
         self.judge(
+            Ability::ListsPieces,
+            lists_pieces,
+            "the pieces of an upload are listed",
+            "the pieces of an upload are not listed",
+        );
+        self.judge(
             Ability::ListsUploads,
-            lists,
-            "uploads and their pieces are listed",
-            "uploads and their pieces are not listed",
+            lists_uploads,
+            "uploads are listed by the beginning of their names",
+            "uploads are not listed by the beginning of their names",
         );
         if !finished {
             let _ = self.store.abort(&upload, self.cancel);
@@ -375,12 +382,12 @@ impl Trial<'_> {
         self.create_only_pieces(&name, &bytes[2])
     }
 
-    fn lists_uploads(&self, upload: &Upload, pieces: &[Piece]) -> bool {
+    fn lists_uploads(&self, upload: &Upload, pieces: &[Piece]) -> (bool, bool) {
         let found = self.other.uploads(&self.prefix, self.cancel);
-        let listed = self.other.pieces(upload, self.cancel);
+        let listed = self.other.pieces(upload, self.cancel).unwrap_or_default();
         let same = |(one, other): (&Piece, &Piece)| one.number == other.number && one.length == other.length;
-        found.is_ok_and(|found| found.contains(upload))
-            && listed.is_ok_and(|listed| listed.len() == pieces.len() && listed.iter().zip(pieces).all(same))
+        let lists_pieces = listed.len() == pieces.len() && listed.iter().zip(pieces).all(same);
+        (found.is_ok_and(|found| found.contains(upload)), lists_pieces)
     }
 
     /// Ends an upload whose name is taken, and ends two at the same time.

@@ -731,8 +731,11 @@ impl Store for Remote {
                 let outcome =
                     self.ask((Verb::Delete, Some(name)), 0, cancel, s3.delete_version(&text, &version));
                 return match outcome {
-                    // A lock is refused as a right that is missing.
-                    Err(StoreError { trouble: Trouble::Forbidden, .. }) if head.locked_until.is_some() => {
+                    // Stores refuse a lock in several words.
+                    Err(StoreError {
+                        trouble: Trouble::Forbidden | Trouble::Server { status: 400, .. },
+                        ..
+                    }) if head.locked_until.is_some() => {
                         Err(self.blame.of(Verb::Delete, Some(name), Trouble::Locked(head.locked_until)))
                     }
                     Err(error) if error.is_missing() => Ok(()),

@@ -28,7 +28,7 @@ fn lacks(abilities: &Abilities) -> Vec<Ability> {
 fn faultless_store_may_do_everything_and_is_left_clean() {
     let (abilities, memory) = with(Habits::default(), Faults::default());
     assert_eq!(lacks(&abilities), [], "{abilities:?}");
-    assert_eq!(abilities.found.len(), 14);
+    assert_eq!(abilities.found.len(), 15);
     for what in [Use::Dump, Use::Lock, Use::Mirror, Use::Volume] {
         assert_eq!(abilities.allows(what), Allowed::Yes, "{what:?}");
     }
@@ -82,7 +82,7 @@ fn each_wrong_habit_is_found() {
         (Habits { ignores_create_only_of_pieces: true, ..default() }, &[Ability::CreateOnlyPieces], &[]),
         (Habits { drops_nonces: true, ..default() }, &[Ability::KeepsNonce], &[Use::Mirror, Use::Volume]),
         (Habits { fails_past_end: true, ..default() }, &[Ability::RangePastEnd], &[Use::Mirror, Use::Volume]),
-        (Habits { hides_uploads: true, ..default() }, &[Ability::ListsUploads], &[]),
+        (Habits { hides_uploads: true, ..default() }, &[Ability::ListsPieces, Ability::ListsUploads], &[]),
         (Habits { locks: Locks::None, ..default() }, &[Ability::Locks, Ability::LocksHold], &[Use::Lock]),
         (Habits { locks: Locks::Shortens, ..default() }, &[Ability::LocksHold], &[Use::Lock]),
     ];
