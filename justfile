@@ -58,6 +58,14 @@ fuzz-all seconds="600":
 demo *flags:
     cargo run --release -- demo {{flags}}
 
+# the documents as a book, in target/book; needs mdbook (`cargo install mdbook`)
+book:
+    mdbook build
+
+# every test by crate, with the first sentence of its comment
+test-index:
+    cargo run --quiet --package cairn-tidy -- tests
+
 # format the code
 fmt:
     cargo fmt --all

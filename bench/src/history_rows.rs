@@ -103,6 +103,34 @@ fn target<'a>(plan: &'a Plan, server: &'a Server, uri: String) -> Target<'a> {
     Target { server, uri, scratch: &plan.folder }
 }
 
+/// What the clients of each device got, by name.
+#[derive(Default)]
+struct Measured {
+    /// Several devices of one length: the median of their turns.
+    iops: Vec<(&'static str, Vec<f64>)>,
+    /// Blocks read and written for each one that a client wrote.
+    costs: Vec<(&'static str, f64)>,
+}
+
+impl Measured {
+    fn note(&mut self, name: &'static str, iops: f64) {
+        eprintln!("   {name}: {iops:.0} IOPS");
+        match self.iops.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, all)) => all.push(iops),
+            None => self.iops.push((name, vec![iops])),
+        }
+    }
+
+    fn iops(&self, name: &str) -> f64 {
+        let found = self.iops.iter().find(|(known, _)| *known == name);
+        found.map_or(0.0, |(_, all)| median(all.clone()))
+    }
+
+    fn cost(&self, name: &str) -> f64 {
+        median(self.costs.iter().filter(|(known, _)| *known == name).map(|(_, cost)| *cost).collect())
+    }
+}
+
 /// The table.
 pub(crate) fn history(plan: &Plan, report: &mut Report) -> Result<()> {
     let bytes = plan.export_bytes() / 8;
@@ -110,135 +138,7 @@ pub(crate) fn history(plan: &Plan, report: &mut Report) -> Result<()> {
     let folder = plan.folder.join("history");
     std::fs::create_dir_all(&folder)?;
     if !plan.only_peers {
-        let cairn = Cairn::start(plan, "history-cairn", "off", MEMORY_DEFAULT_MIB)?;
-        for (device, how) in DEVICES.iter().chain(&OTHERS) {
-            image(&folder.join(format!("{device}.img")), bytes)?;
-            if how.is_empty() {
-                adopt(&cairn, &folder, device, how, 0)?;
-            }
-        }
-        let nbdkit = nbdkit_file(&folder, "nbdkit", bytes)?;
-        let mut qcow2 = Qcow2::new(&folder, bytes)?;
-        Load::fill(bytes).run(&target(plan, &nbdkit, nbdkit.uri("")))?;
-        Load::fill(bytes).run(&target(plan, qcow2.server()?, qcow2.server()?.uri("")))?;
-        settle()?;
-        let load = Load::small("randwrite", 32, bytes, plan.turn());
-        // Several devices of one length: the median of their turns, by name.
-        let mut seen: Vec<(&str, Vec<f64>)> = Vec::new();
-        let mut note = |name: &'static str, iops: f64| {
-            eprintln!("   {name}: {iops:.0} IOPS");
-            match seen.iter_mut().find(|(known, _)| *known == name) {
-                Some((_, all)) => all.push(iops),
-                None => seen.push((name, vec![iops])),
-            }
-        };
-        let mut costs: Vec<(&str, f64)> = Vec::new();
-        for round in 0..plan.rounds() {
-            note("nbdkit file", load.run(&target(plan, &nbdkit, nbdkit.uri("")))?.iops);
-            settle()?;
-            qcow2.push()?;
-            note(
-                "qcow2, external snapshot",
-                load.run(&target(plan, qcow2.server()?, qcow2.server()?.uri("")))?.iops,
-            );
-            settle()?;
-            for (device, how) in DEVICES.iter().chain(&OTHERS) {
-                let server = cairn.server()?;
-                let uri = server.uri(device);
-                if how.is_empty() {
-                    note(device, load.run(&target(plan, server, uri))?.iops);
-                    settle()?;
-                    continue;
-                }
-                adopt(&cairn, &folder, device, how, bytes * ROOMY)?;
-                cairn.cli(&["history", "mark", device, &format!("r{round}")])?;
-                let mut turn = |name: &'static str, load: &Load| -> Result<()> {
-                    let before = count(&cairn, device)?;
-                    note(name, load.run(&target(plan, cairn.server()?, uri.clone()))?.iops);
-                    let after = count(&cairn, device)?;
-                    costs.push((name, (after.io - before.io) / (after.written - before.written).max(1.0)));
-                    settle()
-                };
-                if *device == "cow" {
-                    turn("cow, first writes", &Load { until: Until::Bytes(bytes), ..Load::fill(bytes) })?;
-                }
-                turn(device, &load)?;
-                release(&cairn, &folder, device)?;
-                if FULL.contains(device) {
-                    adopt(&cairn, &folder, device, how, bytes * TIGHT)?;
-                    let uri = cairn.server()?.uri(device);
-                    Load { until: Until::Bytes(bytes * TIGHT), ..load }.run(&target(
-                        plan,
-                        cairn.server()?,
-                        uri.clone(),
-                    ))?;
-                    settle()?;
-                    let name = if *device == "split" { "split, full" } else { "logging, full" };
-                    note(name, load.run(&target(plan, cairn.server()?, uri))?.iops);
-                    release(&cairn, &folder, device)?;
-                }
-            }
-        }
-        let of = |name: &str| {
-            let found = seen.iter().find(|(known, _)| *known == name);
-            found.map_or(0.0, |(_, all)| median(all.clone()))
-        };
-        let cost_of = |name: &str| {
-            median(costs.iter().filter(|(known, _)| *known == name).map(|(_, cost)| *cost).collect())
-        };
-        let none = of("none");
-        let work = "4 KiB random write, depth 32, adopted disk without history";
-        report.against(work, "IOPS", Some(none), ("nbdkit file", of("nbdkit file")), AtLeast(1.0));
-        let qcow2_iops = ("qcow2, external snapshot", of("qcow2, external snapshot"));
-        let without = ("cairn, no history", none);
-        for (name, work, asked) in [
-            ("row", "the same, redirect-on-write after a snapshot", AtLeast(0.9)),
-            ("cow", "the same, copy-on-write, after the first write of each block", report::Target::None),
-            ("logging", "the same, every write kept, logging", AtLeast(0.8)),
-            ("split", "the same, every write kept, split-down-stream", AtLeast(0.5)),
-            ("stream", "the same, every write kept, split-stream", AtLeast(0.5)),
-            ("checkpoint", "the same, every write kept, checkpointing", report::Target::None),
-            (
-                "logging, full",
-                "the same, every write kept, logging, the store full: the oldest history goes",
-                report::Target::None,
-            ),
-            (
-                "split, full",
-                "the same, every write kept, split-down-stream, the store full: the oldest history goes",
-                report::Target::None,
-            ),
-        ] {
-            report.against(work, "IOPS", Some(of(name)), without, asked);
-            if matches!(name, "row" | "cow") {
-                report.against(work, "IOPS", Some(of(name)), qcow2_iops, AtLeast(2.0));
-            }
-        }
-        let limits = [
-            ("row", "I/O per written block, redirect-on-write", Limit(1.0)),
-            (
-                "cow, first writes",
-                "I/O per written block, copy-on-write, first writes (dm-snapshot: 3)",
-                Limit(3.0),
-            ),
-            ("cow", "I/O per written block, copy-on-write, later writes", Limit(1.0)),
-            ("logging", "I/O per written block, every write, logging (the paper: 1)", Limit(1.0)),
-            (
-                "split",
-                "I/O per written block, every write, split-down-stream (the paper: 2)",
-                report::Target::None,
-            ),
-            ("checkpoint", "I/O per written block, every write, checkpointing (the paper: 3)", Limit(3.0)),
-        ];
-        for (name, work, limit) in limits {
-            report.alone(work, "blocks", cost_of(name), limit);
-        }
-        report.note(
-            "I/O per written block: blocks read from and written to origin and log for the history, by the server's counters; split-down-stream has one more for the base of each block that \
-             had no version yet.",
-        );
-    }
-    if !plan.only_peers {
+        tell(&measure(plan, &folder, bytes)?, report);
         // Its servers have ended, and the next ones want the room: seven disks and six logs are 15 GiB.
         std::fs::remove_dir_all(&folder)?;
         std::fs::create_dir_all(&folder)?;
@@ -246,6 +146,127 @@ pub(crate) fn history(plan: &Plan, report: &mut Report) -> Result<()> {
         reduced(plan, report, &folder)?;
     }
     many_writes(plan, report, &folder)
+}
+
+/// Random writes to each device in turn.
+fn measure(plan: &Plan, folder: &Path, bytes: u64) -> Result<Measured> {
+    let cairn = Cairn::start(plan, "history-cairn", "off", MEMORY_DEFAULT_MIB)?;
+    for (device, how) in DEVICES.iter().chain(&OTHERS) {
+        image(&folder.join(format!("{device}.img")), bytes)?;
+        if how.is_empty() {
+            adopt(&cairn, folder, device, how, 0)?;
+        }
+    }
+    let nbdkit = nbdkit_file(folder, "nbdkit", bytes)?;
+    let mut qcow2 = Qcow2::new(folder, bytes)?;
+    Load::fill(bytes).run(&target(plan, &nbdkit, nbdkit.uri("")))?;
+    Load::fill(bytes).run(&target(plan, qcow2.server()?, qcow2.server()?.uri("")))?;
+    settle()?;
+    let load = Load::small("randwrite", 32, bytes, plan.turn());
+    let mut measured = Measured::default();
+    for round in 0..plan.rounds() {
+        measured.note("nbdkit file", load.run(&target(plan, &nbdkit, nbdkit.uri("")))?.iops);
+        settle()?;
+        qcow2.push()?;
+        measured.note(
+            "qcow2, external snapshot",
+            load.run(&target(plan, qcow2.server()?, qcow2.server()?.uri("")))?.iops,
+        );
+        settle()?;
+        for (device, how) in DEVICES.iter().chain(&OTHERS) {
+            let server = cairn.server()?;
+            let uri = server.uri(device);
+            if how.is_empty() {
+                measured.note(device, load.run(&target(plan, server, uri))?.iops);
+                settle()?;
+                continue;
+            }
+            adopt(&cairn, folder, device, how, bytes * ROOMY)?;
+            cairn.cli(&["history", "mark", device, &format!("r{round}")])?;
+            let mut turn = |name: &'static str, load: &Load| -> Result<()> {
+                let before = count(&cairn, device)?;
+                measured.note(name, load.run(&target(plan, cairn.server()?, uri.clone()))?.iops);
+                let after = count(&cairn, device)?;
+                measured
+                    .costs
+                    .push((name, (after.io - before.io) / (after.written - before.written).max(1.0)));
+                settle()
+            };
+            if *device == "cow" {
+                turn("cow, first writes", &Load { until: Until::Bytes(bytes), ..Load::fill(bytes) })?;
+            }
+            turn(device, &load)?;
+            release(&cairn, folder, device)?;
+            if FULL.contains(device) {
+                adopt(&cairn, folder, device, how, bytes * TIGHT)?;
+                let uri = cairn.server()?.uri(device);
+                Load { until: Until::Bytes(bytes * TIGHT), ..load }.run(&target(
+                    plan,
+                    cairn.server()?,
+                    uri.clone(),
+                ))?;
+                settle()?;
+                let name = if *device == "split" { "split, full" } else { "logging, full" };
+                measured.note(name, load.run(&target(plan, cairn.server()?, uri))?.iops);
+                release(&cairn, folder, device)?;
+            }
+        }
+    }
+    Ok(measured)
+}
+
+fn tell(measured: &Measured, report: &mut Report) {
+    let none = measured.iops("none");
+    let work = "4 KiB random write, depth 32, adopted disk without history";
+    report.against(work, "IOPS", Some(none), ("nbdkit file", measured.iops("nbdkit file")), AtLeast(1.0));
+    let qcow2_iops = ("qcow2, external snapshot", measured.iops("qcow2, external snapshot"));
+    let without = ("cairn, no history", none);
+    for (name, work, asked) in [
+        ("row", "the same, redirect-on-write after a snapshot", AtLeast(0.9)),
+        ("cow", "the same, copy-on-write, after the first write of each block", report::Target::None),
+        ("logging", "the same, every write kept, logging", AtLeast(0.8)),
+        ("split", "the same, every write kept, split-down-stream", AtLeast(0.5)),
+        ("stream", "the same, every write kept, split-stream", AtLeast(0.5)),
+        ("checkpoint", "the same, every write kept, checkpointing", report::Target::None),
+        (
+            "logging, full",
+            "the same, every write kept, logging, the store full: the oldest history goes",
+            report::Target::None,
+        ),
+        (
+            "split, full",
+            "the same, every write kept, split-down-stream, the store full: the oldest history goes",
+            report::Target::None,
+        ),
+    ] {
+        report.against(work, "IOPS", Some(measured.iops(name)), without, asked);
+        if matches!(name, "row" | "cow") {
+            report.against(work, "IOPS", Some(measured.iops(name)), qcow2_iops, AtLeast(2.0));
+        }
+    }
+    let limits = [
+        ("row", "I/O per written block, redirect-on-write", Limit(1.0)),
+        (
+            "cow, first writes",
+            "I/O per written block, copy-on-write, first writes (dm-snapshot: 3)",
+            Limit(3.0),
+        ),
+        ("cow", "I/O per written block, copy-on-write, later writes", Limit(1.0)),
+        ("logging", "I/O per written block, every write, logging (the paper: 1)", Limit(1.0)),
+        (
+            "split",
+            "I/O per written block, every write, split-down-stream (the paper: 2)",
+            report::Target::None,
+        ),
+        ("checkpoint", "I/O per written block, every write, checkpointing (the paper: 3)", Limit(3.0)),
+    ];
+    for (name, work, limit) in limits {
+        report.alone(work, "blocks", measured.cost(name), limit);
+    }
+    report.note(
+        "I/O per written block: blocks read from and written to origin and log for the history, by the server's counters; split-down-stream has one more for the base of each block that \
+         had no version yet.",
+    );
 }
 
 /// Every write durable when it is answered, as over iSCSI unless its owner says otherwise: 32 in flight, from as many clients as threads, on the engine itself.
@@ -470,17 +491,22 @@ fn many_writes(plan: &Plan, report: &mut Report, folder: &Path) -> Result<()> {
         each,
         Limit(32.0),
     );
-    let (from, to) = (status.start.0, status.last.0);
     drop(history);
     if plan.only_peers {
         return Ok(());
     }
-    // The server opens it as after a restart.
+    let cairn = start_with_history(plan, report, &path)?;
+    show_instants(&cairn, report, (status.start.0, status.last.0), writes, &mut rng)
+}
+
+/// A server that opens the history of `many_writes` as after a restart.
+fn start_with_history(plan: &Plan, report: &mut Report, path: &dyn Fn(&str) -> PathBuf) -> Result<Cairn> {
     let mut cairn = Cairn::start(plan, "many-cairn", "off", MEMORY_DEFAULT_MIB)?;
     cairn.kill()?;
     let document = serde_json::json!({
-        "version": 1, "origin": path("img"), "history": path("history"), "block_bytes": SMALL_BLOCK,
-        "dirty_bytes": 8 << 20, "cache_bytes": 64 << 20,
+        "version": 1, "origin": path("img"), "history": path("history"), "history_id": options.store.to_string(),
+        "block_bytes": SMALL_BLOCK, "dirty_bytes": 8 << 20, "cache_bytes": 64 << 20, "views": {}, "clones": {},
+        "loose": [], "adopting": false, "releasing": false, "in_use": false,
     });
     let devices = plan.folder.join("many-cairn/devices");
     // It may have been ended before it had made its folders.
@@ -496,6 +522,17 @@ fn many_writes(plan: &Plan, report: &mut Report, folder: &Path) -> Result<()> {
         start.elapsed().as_secs_f64(),
         report::Target::None,
     );
+    Ok(cairn)
+}
+
+/// What it takes to find and export an instant.
+fn show_instants(
+    cairn: &Cairn,
+    report: &mut Report,
+    (from, to): (u64, u64),
+    writes: u64,
+    rng: &mut Rng,
+) -> Result<()> {
     let mut times = Vec::new();
     let mut slowest = Duration::ZERO;
     for round in 0..10u64 {

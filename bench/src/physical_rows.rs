@@ -228,9 +228,9 @@ fn compare(
         ("processor", "% of a core", &|took: &Took| took.cpu / took.wall * 100.0, Target::None),
     ];
     for (what, unit, value, asked) in values {
-        let of = |turns: &Turns| median(turns.took.iter().map(value).collect());
-        let peer = ("cairn, logical", of(logical));
-        report.against(format!("{work}, physical: {what}"), unit, Some(of(physical)), peer, asked);
+        let median_of = |turns: &Turns| median(turns.took.iter().map(value).collect());
+        let peer = ("cairn, logical", median_of(logical));
+        report.against(format!("{work}, physical: {what}"), unit, Some(median_of(physical)), peer, asked);
     }
 }
 
@@ -378,9 +378,15 @@ fn mirrors(plan: &Plan, report: &mut Report, source: &Cairn, files: usize, devic
             ("processor, both sides", "s", |(took, _)| took.cpu, Target::None),
         ];
         for (what, unit, value, asked) in figures {
-            let of = |turns: &[(Took, f64)]| median(turns.iter().map(value).collect());
-            let peer = ("cairn dump of a level into restore", of(&of_dumps));
-            report.against(format!("mirror by maps, {name}: {what}"), unit, Some(of(&of_maps)), peer, asked);
+            let median_of = |turns: &[(Took, f64)]| median(turns.iter().map(value).collect());
+            let peer = ("cairn dump of a level into restore", median_of(&of_dumps));
+            report.against(
+                format!("mirror by maps, {name}: {what}"),
+                unit,
+                Some(median_of(&of_maps)),
+                peer,
+                asked,
+            );
         }
     }
     // Both mirrors are only worth comparing when both are right.

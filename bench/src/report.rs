@@ -1,4 +1,4 @@
-//! Medians, ratios, and the Markdown rows that docs/benchmarks.md takes.
+//! Medians, ratios, and the Markdown rows that bench/results takes.
 
 use std::fmt;
 

@@ -8,27 +8,16 @@
 //! clients come back. Cairn's direct I/O leaves nothing in the page cache of its files, but the machine goes on, and with it every write that
 //! the kernel had taken: what only a power cut loses is the simulator's part (`sim/`).
 
-mod blocks;
-mod copies;
-mod crowd;
-mod database;
-mod files;
-mod fio;
-mod fsx;
-mod full;
-mod initiator;
 mod model;
 mod mount;
 mod postgres;
 mod probe;
 mod program;
 mod relay;
-mod rewind;
-mod rude;
 mod scenario;
+mod scenarios;
 mod server;
-mod stalled;
-mod xfstests;
 
 pub use program::find_cairn;
-pub use scenario::{Facts, SCENARIOS, Scenario, Verdict, World};
+pub use scenario::{Facts, Scenario, Verdict, World};
+pub use scenarios::SCENARIOS;

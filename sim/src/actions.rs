@@ -130,7 +130,7 @@ impl World {
         let iterator = &mut iterator as &mut dyn ExactSizeIterator<Item = (Lba, Block)>;
         let is_atomic = !scattered && count % 3 == 2;
         let outcome = if is_atomic {
-            self.volume().write_atomic(file, iterator)
+            self.volume().write_atomic(None, file, iterator)
         } else {
             self.volume().write(file, iterator)
         };

@@ -25,7 +25,7 @@ use cairn_volume::{Image, Role, Volume};
 use parking_lot::Mutex;
 
 use crate::forks::Forks;
-use crate::link::{Link, Mishap};
+use crate::link::{End, Link, Mishap};
 use crate::model::{Frozen, Model};
 use crate::round::{Crew, Floor};
 use crate::tally::Tally;
@@ -94,6 +94,35 @@ type Outcome = Result<Option<TransferReport>, MirrorError>;
 
 /// A change is due at once, and nobody waits for one.
 const AT_ONCE: Pace = Pace { step: Duration::ZERO, wait: Duration::ZERO };
+
+/// What the destination's server does in one conversation: an update, or so many steps.
+fn bring(destination: &Destination, end: &mut End, steps: u64) -> Outcome {
+    let cancel = AtomicBool::new(false);
+    let mut work = cairn_mirror::Work { cancel: &cancel, progress: &mut |_| {}, threads: None };
+    let mut client = Client::hello(end)?;
+    if steps == 0 {
+        return destination.update(&mut client, &mut work).map(Some);
+    }
+    let mut last = None;
+    for _ in 0..steps {
+        let done = destination.follow(&mut client, AT_ONCE, &mut work)?;
+        // A garbled answer may call for a step that finds nothing.
+        last = done.filter(|report| report.kind != TransferKind::UpToDate).or(last);
+        crate::tasks::switch();
+    }
+    Ok(last)
+}
+
+fn in_words(outcome: &Outcome) -> String {
+    match outcome {
+        Ok(Some(report)) => {
+            let TransferReport { kind, target, blocks, memory_blocks, .. } = report;
+            format!("{kind:?} to {target}, {blocks} blocks, {memory_blocks} of them in memory")
+        }
+        Ok(None) => "nothing to bring".to_owned(),
+        Err(error) => format!("no update: {error}"),
+    }
+}
 
 /// Lets two sides talk until both have ended. A link on which they wait for each other is broken once, as a time-out does.
 fn talk_out(tasks: &mut Tasks<'_>, link: &Link, rng: &mut Rng) -> Result<()> {
@@ -189,22 +218,7 @@ impl Pair {
                 drop(source_end);
             });
             tasks.spawn(|| {
-                let cancel = AtomicBool::new(false);
-                let mut work = cairn_mirror::Work { cancel: &cancel, progress: &mut |_| {}, threads: None };
-                let done = Client::hello(&mut destination_end).and_then(|mut client| {
-                    if steps == 0 {
-                        return destination.update(&mut client, &mut work).map(Some);
-                    }
-                    let mut last = None;
-                    for _ in 0..steps {
-                        let done = destination.follow(&mut client, AT_ONCE, &mut work)?;
-                        // A garbled answer may call for a step that finds nothing.
-                        last = done.filter(|report| report.kind != TransferKind::UpToDate).or(last);
-                        crate::tasks::switch();
-                    }
-                    Ok(last)
-                });
-                *outcome.lock() = Some(done);
+                *outcome.lock() = Some(bring(&destination, &mut destination_end, steps));
                 drop(destination_end);
             });
             tasks.spawn(|| {
@@ -242,15 +256,7 @@ impl Pair {
         }
         self.contact = destination.contact();
         let outcome = outcome.into_inner().ok_or_else(|| anyhow!("an update did not end"))?;
-        let what = match &outcome {
-            Ok(Some(report)) => {
-                let TransferReport { kind, target, blocks, memory_blocks, .. } = report;
-                format!("{kind:?} to {target}, {blocks} blocks, {memory_blocks} of them in memory")
-            }
-            Ok(None) => "nothing to bring".to_owned(),
-            Err(error) => format!("no update: {error}"),
-        };
-        timeline.note("dst", self.destination.standing_in_round(), &what);
+        timeline.note("dst", self.destination.standing_in_round(), &in_words(&outcome));
         let quiet = mishap.is_none() && crew.is_none() && !self.source.device.is_off();
         let source_cut = self.source.device.is_off();
         self.source.end_round(timeline).context("at the source")?;
@@ -262,12 +268,25 @@ impl Pair {
         if self.destination.device.is_off() {
             return self.recover(timeline, &offers).map(|news| (news, link.messages()));
         }
-        let news = match &outcome {
+        // A garbled announcement is found out when the image is there already.
+        let garbled = matches!(mishap, Some((_, Mishap::Garbled)));
+        let news = self.judge(&outcome, &offers, quiet, (garbled, steps))?;
+        self.judge_readers(&unlike.into_inner(), &offers, steps)?;
+        Ok((news, link.messages()))
+    }
+
+    /// What must hold after an update that nothing was cut in. True when the destination has a new image.
+    fn judge(
+        &mut self,
+        outcome: &Outcome,
+        offers: &Offers,
+        quiet: bool,
+        (garbled, steps): (bool, u64),
+    ) -> Result<bool> {
+        match outcome {
             Err(error) => {
                 ensure!(!quiet, "an update failed though nothing went wrong: {error}");
-                // A garbled announcement is found out when the image is there already.
-                let may_be_new = matches!(mishap, Some((_, Mishap::Garbled))) || steps > 1;
-                self.look(&offers, may_be_new)?
+                self.look(offers, garbled || steps > 1)
             }
             Ok(report) if report.as_ref().is_none_or(|report| report.kind == TransferKind::UpToDate) => {
                 if quiet {
@@ -277,11 +296,11 @@ impl Pair {
                         "the source has changed and calls the mirror up to date"
                     );
                 }
-                self.look(&offers, false)?
+                self.look(offers, false)
             }
             Ok(None) => bail!("an update that brought nothing was taken for one that did"),
             Ok(Some(report)) => {
-                let news = self.look(&offers, true)?;
+                let news = self.look(offers, true)?;
                 ensure!(
                     self.shown.target == report.target,
                     "{:?} is shown after an update to {}",
@@ -298,18 +317,22 @@ impl Pair {
                         report.target
                     );
                 }
-                news
+                Ok(news)
             }
-        };
-        for image in unlike.into_inner() {
-            let between = || offers.values().any(|offered| compare_image(&image, &offered.content).is_ok());
+        }
+    }
+
+    /// Images that readers had during an update, and that were not the old one, are the new one.
+    fn judge_readers(&self, images: &[Image], offers: &Offers, steps: u64) -> Result<()> {
+        for image in images {
+            let between = || offers.values().any(|offered| compare_image(image, &offered.content).is_ok());
             if steps > 1 && between() {
                 continue;
             }
-            compare_image(&image, &self.shown.active)
+            compare_image(image, &self.shown.active)
                 .context("a reader of the destination saw neither image")?;
         }
-        Ok((news, link.messages()))
+        Ok(())
     }
 
     /// As its server does at each update, once it has heard how long the source is.

@@ -15,5 +15,5 @@ mod tests;
 mod times;
 
 pub use build::{Program, parse};
-pub use run::{Outcome, Tally, run_all, tally};
+pub use run::{LIMIT, Outcome, Tally, run_all, tally};
 pub use times::Times;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
-use cairn_suite::{Outcome, Tally, Times, parse, run_all, tally};
+use cairn_suite::{LIMIT, Outcome, Tally, Times, parse, run_all, tally};
 
 /// Programs at a time, for each processor. Most of their tests wait.
 const JOBS_PER_PROCESSOR: usize = 2;
@@ -42,14 +42,14 @@ fn main() -> Result<ExitCode> {
     let remembered = logs.join("seconds.json");
     let mut times = Times::load(&remembered);
     let mut outcomes =
-        run_all(programs.clone(), &options.arguments, options.jobs, &logs, &mut times, &mut report)?;
+        run_all(programs.clone(), &options.arguments, options.jobs, LIMIT, &logs, &mut times, &mut report)?;
     // Tests of servers have limits of time that a crowded machine may miss. A fault of the program
     // shows again when it has the machine for itself.
     programs.retain(|program| outcomes.iter().any(|outcome| !outcome.passed && outcome.name == program.name));
     if !programs.is_empty() && options.jobs > 1 {
         println!("{} failed beside others and run again alone", programs.len());
         outcomes.retain(|outcome| outcome.passed);
-        outcomes.extend(run_all(programs, &options.arguments, 1, &logs, &mut times, &mut report)?);
+        outcomes.extend(run_all(programs, &options.arguments, 1, LIMIT, &logs, &mut times, &mut report)?);
     }
     times.save(&remembered);
     let mut all = Tally::default();

@@ -1,5 +1,6 @@
 //! Several programs at a time, each with a file for all that it prints.
 
+use std::fmt::Write as _;
 use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,6 +8,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use wait_timeout::ChildExt;
 
 use crate::{Program, Times};
 
@@ -22,6 +24,9 @@ pub struct Outcome {
     /// From its start to its exit.
     pub took: Duration,
 }
+
+/// When a program counts as stuck. Five times the slowest program on a machine with two processors.
+pub const LIMIT: Duration = Duration::from_secs(600);
 
 /// Tests by outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -62,7 +67,8 @@ pub fn tally(output: &str) -> Tally {
 }
 
 /// Runs all programs with `arguments`, `jobs` at a time, and reports each to `done` when it has
-/// ended. Programs are started in the order of [`Times::sort`], the slowest first.
+/// ended. Programs are started in the order of [`Times::sort`], the slowest first. A program that
+/// runs longer than `limit` is killed and has failed.
 ///
 /// # Errors
 /// A program that can't be started, or a file for its output that can't be made.
@@ -70,6 +76,7 @@ pub fn run_all(
     mut programs: Vec<Program>,
     arguments: &[String],
     jobs: usize,
+    limit: Duration,
     logs: &Path,
     times: &mut Times,
     done: &mut (dyn FnMut(&Outcome) + Send),
@@ -82,7 +89,7 @@ pub fn run_all(
             loop {
                 let next = queue.lock().expect("no job panics").pop();
                 let Some(program) = next else { return Ok(()) };
-                let outcome = run(&program, arguments, logs)?;
+                let outcome = run(&program, arguments, limit, logs)?;
                 let mut ended = ended.lock().expect("no job panics");
                 (ended.1)(&outcome);
                 ended.0.push(outcome);
@@ -98,21 +105,30 @@ pub fn run_all(
     Ok(outcomes)
 }
 
-fn run(program: &Program, arguments: &[String], logs: &Path) -> Result<Outcome> {
+fn run(program: &Program, arguments: &[String], limit: Duration, logs: &Path) -> Result<Outcome> {
     let log = logs.join(format!("{}.txt", program.name.replace([' ', '/'], "-")));
     let file = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
     let errors = file.try_clone().context("cannot share a file")?;
     let began = Instant::now();
-    let status = Command::new(&program.executable)
+    let mut child = Command::new(&program.executable)
         .args(arguments)
         .current_dir(&program.folder)
         .env("CARGO_MANIFEST_DIR", &program.folder)
         .stdin(Stdio::null())
         .stdout(file)
         .stderr(errors)
-        .status()
+        .spawn()
         .with_context(|| format!("cannot run {}", program.executable.display()))?;
+    let status = child.wait_timeout(limit).context("cannot wait for a test program")?;
+    if status.is_none() {
+        child.kill().context("cannot kill a test program")?;
+        child.wait().context("cannot wait for a test program")?;
+    }
     let took = began.elapsed();
-    let output = String::from_utf8_lossy(&std::fs::read(&log).unwrap_or_default()).into_owned();
-    Ok(Outcome { name: program.name.clone(), passed: status.success(), output, took })
+    let mut output = String::from_utf8_lossy(&std::fs::read(&log).unwrap_or_default()).into_owned();
+    if status.is_none() {
+        writeln!(output, "killed: it still ran after {} s", limit.as_secs()).expect("a string takes it");
+    }
+    let passed = status.is_some_and(|status| status.success());
+    Ok(Outcome { name: program.name.clone(), passed, output, took })
 }

@@ -1,7 +1,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::Duration;
 
-use crate::{Program, Tally, Times, parse, run_all, tally};
+use crate::{LIMIT, Program, Tally, Times, parse, run_all, tally};
 
 const MESSAGES: &str = r#"
    Compiling something
@@ -48,7 +49,7 @@ fn failure_of_one_program_is_reported_and_all_others_run() {
     let seen = Mutex::new(Vec::new());
     let mut times = Times::default();
     let mut done = |outcome: &crate::Outcome| seen.lock().unwrap().push(outcome.name.clone());
-    let outcomes = run_all(programs, &[], 2, &logs(), &mut times, &mut done).unwrap();
+    let outcomes = run_all(programs, &[], 2, LIMIT, &logs(), &mut times, &mut done).unwrap();
     assert_eq!(seen.lock().unwrap().len(), 3);
     let failed: Vec<&str> =
         outcomes.iter().filter(|outcome| !outcome.passed).map(|outcome| outcome.name.as_str()).collect();
@@ -70,6 +71,16 @@ fn slowest_programs_start_first() {
 #[test]
 fn program_that_cannot_be_started_is_an_error() {
     let missing = Program { name: "none".to_owned(), executable: "/none".into(), folder: "/".into() };
-    let outcome = run_all(vec![missing], &[], 1, &logs(), &mut Times::default(), &mut |_| {});
+    let outcome = run_all(vec![missing], &[], 1, LIMIT, &logs(), &mut Times::default(), &mut |_| {});
     assert!(outcome.is_err());
+}
+
+#[test]
+fn program_that_never_ends_is_killed_and_has_failed() {
+    let programs = vec![script("echo began; exec sleep 1000", "stuck")];
+    let limit = Duration::from_millis(300);
+    let outcomes = run_all(programs, &[], 1, limit, &logs(), &mut Times::default(), &mut |_| {}).unwrap();
+    assert!(!outcomes[0].passed);
+    assert!(outcomes[0].output.contains("began"), "{}", outcomes[0].output);
+    assert!(outcomes[0].output.contains("killed: it still ran"), "{}", outcomes[0].output);
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::text::{backticked, cells, is_rule};
+use crate::text::{backticked, cells, is_rule, without_fences};
 use crate::{File, Finding, Package};
 
 /// Lines of README that fit a screen.
@@ -17,31 +17,31 @@ pub fn links(document: &File, files: &[File]) -> Vec<Finding> {
         return Vec::new();
     }
     let mut findings = Vec::new();
-    let mut fenced = false;
-    for (number, line) in (1..).zip(document.text.lines()) {
-        fenced ^= line.trim_start().starts_with("```");
-        if fenced {
+    for (number, target) in link_targets(&document.text) {
+        let path = target.split('#').next().unwrap_or_default();
+        if path.is_empty() || target.contains("://") || target.starts_with("mailto:") {
             continue;
         }
-        for target in line.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            let path = target.split('#').next().unwrap_or_default();
-            if path.is_empty() || target.contains("://") || target.starts_with("mailto:") {
-                continue;
-            }
-            let resolved = resolve(&document.path, path);
-            let leads_somewhere = files
-                .iter()
-                .any(|file| file.path == resolved || file.path.starts_with(&format!("{resolved}/")));
-            if !leads_somewhere {
-                findings.push(Finding::new(&document.path, number, format!("`{target}` leads nowhere")));
-            }
+        let resolved = resolve(&document.path, path);
+        let leads_somewhere =
+            files.iter().any(|file| file.path == resolved || file.path.starts_with(&format!("{resolved}/")));
+        if !leads_somewhere {
+            findings.push(Finding::new(&document.path, number, format!("`{target}` leads nowhere")));
         }
     }
     findings
 }
 
+/// Where the links of a Markdown text lead, with their lines.
+pub(crate) fn link_targets(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    without_fences(text).flat_map(|(number, line)| {
+        let targets = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        targets.map(move |target| (number, target))
+    })
+}
+
 /// `link` as seen from `document`, without `.` and `..`.
-fn resolve(document: &str, link: &str) -> String {
+pub(crate) fn resolve(document: &str, link: &str) -> String {
     let mut parts: Vec<&str> = document.split('/').collect();
     parts.pop();
     for part in link.split('/') {

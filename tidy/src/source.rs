@@ -98,7 +98,7 @@ pub fn source(file: &File) -> Vec<Finding> {
 }
 
 /// Lines up to the first inline module of tests; all when there is none.
-fn product_lines(code: &str) -> usize {
+pub(crate) fn product_lines(code: &str) -> usize {
     let lines: Vec<&str> = code.lines().collect();
     let tests = lines.windows(2).position(|pair| {
         pair[0].trim() == "#[cfg(test)]" && pair[1].trim_start().starts_with("mod ") && pair[1].contains('{')

@@ -48,6 +48,43 @@ fn crate_without_a_layer_is_found() {
 }
 
 #[test]
+fn circle_of_imports_is_found_and_one_of_four_files_is_not() {
+    let ring = |count: usize| -> Vec<File> {
+        let next = |n: usize| {
+            format!("//! A file.\nuse crate::room::m{}::{{Thing, other::Name}};\n", (n + 1) % count)
+        };
+        (0..count).map(|n| file(&format!("crates/new/src/room/m{n}.rs"), &next(n))).collect()
+    };
+    let packages = [package("new", "crates/new", &[], &[])];
+    assert_eq!(import_circles(&packages, &ring(4)), []);
+    one(&import_circles(&packages, &ring(5)), "5 files import each other");
+    assert_eq!(circles("crates/new", &ring(5)).iter().map(Vec::len).collect::<Vec<_>>(), [5]);
+}
+
+#[test]
+fn import_is_found_in_code_by_way_of_a_re_export_and_by_super_but_not_in_tests() {
+    let circle = |first: &str| {
+        let root = file("crates/new/src/lib.rs", "mod a;\nmod b;\npub use b::Thing;\n");
+        let second = file("crates/new/src/b.rs", "use crate::a::Other;\npub struct Thing;\n");
+        circles("crates/new", &[root, file("crates/new/src/a.rs", first), second]).len()
+    };
+    assert_eq!(circle("pub struct Other;\n"), 0);
+    assert_eq!(circle("use crate::Thing;\n"), 1);
+    assert_eq!(circle("use super::{Thing};\n"), 1);
+    assert_eq!(circle("fn f() { crate::b::g() }\n"), 1);
+    assert_eq!(circle("// crate::b is what it is for.\n"), 0);
+    assert_eq!(circle("#[cfg(test)]\nmod tests {\n    use crate::b::Thing;\n}\n"), 0);
+}
+
+#[test]
+fn server_that_a_command_names_by_itself_is_found() {
+    let text = "//! x\nuse cairn_server::run;\n";
+    one(&doors(&file("crates/cli/src/commands/top.rs", text)), "crates/cli/src/commands/serve.rs");
+    assert_eq!(doors(&file("crates/cli/src/commands/serve.rs", text)), []);
+    assert_eq!(doors(&file("crates/cli/src/main.rs", "//! x\n// cairn_server\n")), []);
+}
+
+#[test]
 fn file_without_a_head_is_found_outside_tests() {
     one(&source(&file("crates/volume/src/map.rs", "fn f() {}\n")), "//!");
     assert_eq!(source(&file("crates/volume/src/map/tests.rs", "fn f() {}\n")), []);
@@ -188,4 +225,87 @@ fn code_only_blanks_prose_and_keeps_lines() {
     assert_eq!(code.lines().count(), 2);
     let words: Vec<&str> = code.split_whitespace().collect();
     assert_eq!(words, ["a", "e", "'h:", "m"]);
+}
+
+#[test]
+fn page_that_the_summary_leaves_out_or_lists_twice_is_found() {
+    let summary_of = |text: &str| vec![file("docs/SUMMARY.md", text), file("docs/tasks/a.md", "")];
+    assert_eq!(summary(&summary_of("- [A](tasks/a.md)\n")), []);
+    one(&summary(&summary_of("# Summary\n")), "is not in");
+    one(&summary(&summary_of("- [A](tasks/a.md)\n- [B](tasks/a.md)\n")), "twice");
+    one(&summary(&[]), "is missing");
+}
+
+#[test]
+fn page_that_is_long_or_names_no_reader_is_found() {
+    let page = |text: &str| vec![file("docs/tasks/a.md", text)];
+    let good = "# A\n\nFor administrators. It shows a.\n";
+    assert_eq!(pages_are_short_and_name_their_reader(&page(good)), []);
+    let long = format!("{good}{}", "word\n".repeat(4000));
+    one(&pages_are_short_and_name_their_reader(&page(&long)), "split it");
+    one(&pages_are_short_and_name_their_reader(&page("# A\n\nIt shows a.\n")), "reader");
+    one(&pages_are_short_and_name_their_reader(&page("For administrators\n\nFor all.\n")), "title");
+}
+
+#[test]
+fn anchor_without_a_heading_is_found() {
+    let files = [file("docs/b.md", "# B\n\n## `Outer` & inner (new)\n\n```\n# no heading\n```\n")];
+    let links = |target: &str| anchors(&file("docs/a.md", &format!("## Here\n[x]({target})\n")), &files);
+    assert_eq!(links("b.md#outer--inner-new"), []);
+    assert_eq!(links("https://example.org/#x"), []);
+    one(&links("b.md#no-heading"), "has no heading");
+}
+
+#[test]
+fn long_sentence_is_found_wherever_its_lines_break() {
+    let long = format!("{}end.", "word\nword ".repeat(21));
+    one(&english(&file("docs/a.md", &long)), "43 words");
+    one(&english(&file("docs/a.md", &format!("| a | {} |\n", "word ".repeat(41)))), "41 words");
+    assert_eq!(english(&file("docs/a.md", &"Short enough. ".repeat(30))), []);
+    assert_eq!(english(&file("docs/a.md", &format!("```\n{}\n```\n", "word ".repeat(41)))), []);
+    assert_eq!(english(&file("bench/results/a.md", &long)), []);
+}
+
+#[test]
+fn mean_of_twenty_words_is_found() {
+    one(&english(&file("docs/a.md", &format!("{}. ", "Word ".repeat(20).trim()).repeat(6))), "20.0 words");
+    assert_eq!(english(&file("docs/a.md", &format!("{}. ", "Word ".repeat(19).trim()).repeat(6))), []);
+}
+
+#[test]
+fn every_phrase_and_a_clause_as_a_subject_are_found() {
+    for (phrase, _) in english::PHRASES {
+        let findings = english(&file("docs/a.md", &format!("The server ({phrase}) ends.\n")));
+        assert!(findings.iter().any(|finding| finding.message.contains(phrase)), "{phrase}: {findings:?}");
+    }
+    one(&english(&file("docs/a.md", "What waits is dropped.\n")), "as a subject");
+    assert_eq!(english(&file("docs/a.md", "What is dropped then?\n\n## What is promised here\n")), []);
+    assert_eq!(english(&file("docs/a.md", "Write `is told` never.\n")), []);
+}
+
+#[test]
+fn paragraphs_are_items_cells_and_text_without_marks() {
+    let text = "A *b* [c](d) `e f`.\n- g\n  h\n\n| i | j |\n|---|---|\n| `k` | l |\n";
+    let texts: Vec<_> = paragraphs(text).into_iter().map(|paragraph| paragraph.text).collect();
+    assert_eq!(texts, ["A b c _.", "g h", "i", "j", "_", "l"]);
+}
+
+#[test]
+fn index_has_tests_with_their_documents_by_the_innermost_package() {
+    let text = "/// Survives. And more.\n#[test]\nfn survives() {}\nfn no() {}\n#[tokio::test]\nasync fn waits() {}\n";
+    let packages = [package("a", "fuzz", &[], &[]), package("b", "fuzz/targets", &[], &[])];
+    let index = index_of_tests(&[file("fuzz/targets/src/tests.rs", text)], &packages);
+    let found = &index["fuzz/targets"];
+    assert_eq!(index.len(), 1);
+    assert_eq!(found[0], ("survives".to_owned(), Some("Survives".to_owned())));
+    assert_eq!(found[1], ("waits".to_owned(), None));
+}
+
+#[test]
+fn comments_are_judged_as_documents_are() {
+    let text = "//! Heads.\n\nfn f() {} // beside\n/// It is\n/// told.\n// A word.\n";
+    let findings = english_of_comments(&file("crates/volume/src/map.rs", text));
+    one(&findings, "`is told`");
+    assert_eq!(findings[0].line, 4);
+    assert_eq!(english_of_comments(&file("docs/a.md", text)), []);
 }

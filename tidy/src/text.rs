@@ -108,3 +108,13 @@ pub(crate) fn cells(line: &str) -> Option<Vec<&str>> {
 pub(crate) fn is_rule(cells: &[&str]) -> bool {
     cells.iter().all(|cell| !cell.is_empty() && cell.chars().all(|c| matches!(c, '-' | ':')))
 }
+
+/// The lines of a Markdown text that are not in a code fence, with their numbers from 1.
+pub(crate) fn without_fences(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut is_fenced = false;
+    (1..).zip(text.lines()).filter(move |(_, line)| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_fenced ^= is_fence;
+        !is_fenced && !is_fence
+    })
+}

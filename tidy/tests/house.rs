@@ -23,6 +23,19 @@ fn imports_point_down() -> Result<()> {
 }
 
 #[test]
+fn no_crate_has_a_larger_circle_of_imports_than_it_may() -> Result<()> {
+    let repository = Repository::here();
+    none(import_circles(&repository.packages()?, &repository.files()?));
+    Ok(())
+}
+
+#[test]
+fn command_line_names_the_server_in_one_file() -> Result<()> {
+    none(Repository::here().files()?.iter().flat_map(doors).collect());
+    Ok(())
+}
+
+#[test]
 fn every_layer_of_the_table_exists() -> Result<()> {
     let packages = Repository::here().packages()?;
     for folder in LAYERS.iter().flat_map(|row| row.iter()) {
@@ -74,7 +87,40 @@ fn every_dependency_has_a_reason() -> Result<()> {
 #[test]
 fn every_guarantee_has_a_test() -> Result<()> {
     let files = Repository::here().files()?;
-    none(guarantees(&document(&files, "docs/guarantees.md"), &files));
+    let promises: Vec<&File> = files.iter().filter(|file| file.path.starts_with("docs/guarantees")).collect();
+    assert!(promises.len() > 1, "the pages of promises have moved");
+    none(promises.iter().flat_map(|document| guarantees(document, &files)).collect());
+    Ok(())
+}
+
+#[test]
+fn book_lists_its_pages_and_each_is_short_and_names_its_reader() -> Result<()> {
+    let files = Repository::here().files()?;
+    none(summary(&files));
+    none(pages_are_short_and_name_their_reader(&files));
+    Ok(())
+}
+
+#[test]
+fn anchors_of_links_are_headings() -> Result<()> {
+    let files = Repository::here().files()?;
+    none(files.iter().flat_map(|document| anchors(document, &files)).collect());
+    Ok(())
+}
+
+#[test]
+fn documents_are_plain_english() -> Result<()> {
+    none(Repository::here().files()?.iter().flat_map(english).collect());
+    Ok(())
+}
+
+#[test]
+fn index_of_tests_has_the_tests_of_every_crate_with_code() -> Result<()> {
+    let repository = Repository::here();
+    let index = index_of_tests(&repository.files()?, &repository.packages()?);
+    for folder in ["crates/volume", "crates/mirror", "crates/history", "sim", "tidy"] {
+        assert!(index.get(folder).is_some_and(|tests| !tests.is_empty()), "{folder}");
+    }
     Ok(())
 }
 

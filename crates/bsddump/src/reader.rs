@@ -287,8 +287,9 @@ impl<R: Read> Reader<R> {
 
     /// What of the next file is known without going there: true when it is a directory, so that one can stop before the first other.
     pub fn comes_directory(&self) -> bool {
-        let of = |header: &Header| header.file.as_ref().is_some_and(|file| file.kind == Kind::Directory);
-        self.ahead.as_ref().is_some_and(|header| header.extended.is_none() && of(header))
+        let is_directory =
+            |header: &Header| header.file.as_ref().is_some_and(|file| file.kind == Kind::Directory);
+        self.ahead.as_ref().is_some_and(|header| header.extended.is_none() && is_directory(header))
     }
 
     /// The content of the file that [`Reader::next_inode`] gave last, and its extended attributes.

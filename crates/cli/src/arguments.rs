@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use cairn_api::Address;
 use cairn_base::{ByteSize, Interval};
-use cairn_server::Address;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod device;

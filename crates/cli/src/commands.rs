@@ -29,10 +29,10 @@ pub use mirror::unknown as unknown_to_check;
 
 use std::time::{Duration, Instant};
 
-use cairn_server::api::{self, ErrorKind};
+use cairn_api::client::Client;
+use cairn_api::{self as api, ErrorKind};
 
 use crate::arguments::{Command, Image, Restore, Trace};
-use crate::client::Client;
 use crate::exit::Failure;
 use crate::output::{Output, json, note_line, print_besides, print_if_read};
 
@@ -149,7 +149,7 @@ fn later(
 
 /// Whether the server says that a job has failed. One that it can't be asked about may have come to its end.
 fn has_failed(job: &str, client: &Client) -> bool {
-    let now: Result<api::Job, Failure> = client.get(&format!("/v1/jobs/{job}"));
+    let now = client.get::<api::Job>(&format!("/v1/jobs/{job}"));
     now.is_ok_and(|job| job.state == api::JobState::Failed)
 }
 

@@ -9,9 +9,9 @@ mod report;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use cairn_api::{self as api, ErrorKind};
 use cairn_base::Rng;
 use cairn_frontend_nbd::{Address, Client as NbdClient, ClientError, ClientOptions};
-use cairn_server::api::{self, ErrorKind};
 use indicatif::ProgressBar;
 
 use crate::arguments::Demo;
@@ -119,19 +119,7 @@ impl Story {
         self.done(step, "disk image", picture.note());
         let mut model = Model::open(&picture.path, picture.length)?;
 
-        let lun_bytes = picture.length;
-        let volume_bytes = (lun_bytes * 4).next_multiple_of(1 << 30);
-        let volume = api::CreateVolume {
-            name: VOLUME.to_owned(),
-            size_bytes: Some(volume_bytes),
-            devices: Vec::new(),
-            log_device: None,
-            history: None,
-        };
-        let _: api::Volume = source.client.post("/v1/volumes", &volume)?;
-        let lun = api::CreateLun { name: "disk".to_owned(), size_bytes: lun_bytes };
-        let _: api::Lun = source.client.post("/v1/volumes/vol0/luns", &lun)?;
-
+        make_lun(&source, picture.length)?;
         let step = self.step("put it on a LUN of the source through NBD", model.data_bytes());
         let mut disk = connect(&source)?;
         model.copy_to(&mut disk, &step.0)?;
@@ -142,6 +130,27 @@ impl Story {
             format!("{} at {}/s", size(model.data_bytes()), size(rate as u64)),
         );
 
+        let mut images = vec![self.baseline(&source, &destination, &model)?];
+        let mut rng = Rng::new(u64::from(std::process::id()));
+        let mut written =
+            self.updates((&source, &destination), &mut model, &mut disk, &mut rng, &mut images)?;
+        let step = self.step("kill the source (SIGKILL) in the middle of a transfer", LAST_CHANGE);
+        let change = LAST_CHANGE.min(picture.length / 2);
+        written += model.change(&mut disk, &mut rng, change)?;
+        images.push(self.begin_update(&source, &destination, &model, written)?);
+        let job = self.running(&destination)?;
+        let arrived = kill_in_the_middle(&job, &mut source, &destination, &step.0)?;
+        let killed = Instant::now();
+        drop(disk);
+        self.done(step, "kill the source", format!("{} of the transfer had arrived", size(arrived)));
+
+        let expected = self.fail_over(&destination, &images, written, killed)?;
+        self.prove(&destination, picture.length, expected)?;
+        Ok((source, destination))
+    }
+
+    /// Makes the mirror, and returns its first image.
+    fn baseline(&mut self, source: &Child, destination: &Child, model: &Model) -> Result<Image, Failure> {
         let step = self.step("make the mirror with one token: baseline, encrypted", 0);
         let invitation: api::Invitation = source.client.post("/v1/peers/invite", &api::Invite::default())?;
         let request = api::CreateMirror {
@@ -164,46 +173,56 @@ impl Story {
         };
         let before = model.hash();
         let job: api::Job = destination.client.post("/v1/mirrors", &request)?;
-        let snapshot = self.snapshot_of(&job, &source, &destination)?;
-        let mut images = vec![Image { snapshot, hash: before, at: Instant::now(), written_bytes: 0 }];
-        let mirror = wait(&job, &destination, &step.0)?;
+        let snapshot = self.snapshot_of(&job, source, destination)?;
+        let image = Image { snapshot, hash: before, at: Instant::now(), written_bytes: 0 };
+        let mirror = wait(&job, destination, &step.0)?;
         let last = mirror.last.clone().unwrap_or_default();
         let rate = last.sent_bytes as f64 / step.1.elapsed().as_secs_f64().max(1e-9);
         self.done(step, "baseline", format!("{} at {}/s", size(last.sent_bytes), size(rate as u64)));
         self.report.transfer(&last);
+        Ok(image)
+    }
 
+    /// Changes data while updates run. Returns how much was written.
+    fn updates(
+        &mut self,
+        (source, destination): (&Child, &Child),
+        model: &mut Model,
+        disk: &mut NbdClient,
+        rng: &mut Rng,
+        images: &mut Vec<Image>,
+    ) -> Result<u64, Failure> {
         let step = self.step("change data while updates run", ROUNDS as u64 * CHANGE);
-        let mut rng = Rng::new(u64::from(std::process::id()));
         let mut written = 0;
         let mut next = Instant::now();
         for _ in 0..ROUNDS {
             while Instant::now() < next {
-                written += model.change(&mut disk, &mut rng, TRICKLE)?;
+                written += model.change(disk, rng, TRICKLE)?;
                 std::thread::sleep(TRICKLE_EVERY);
             }
             next = Instant::now() + EVERY;
-            written += model.change(&mut disk, &mut rng, CHANGE)?;
+            written += model.change(disk, rng, CHANGE)?;
             step.0.inc(CHANGE);
-            images.push(self.begin_update(&source, &destination, &model, written)?);
-            let job = self.running(&destination)?;
+            images.push(self.begin_update(source, destination, model, written)?);
+            let job = self.running(destination)?;
             // Clients go on while the image travels; what they write now belongs to the next one.
-            written += model.change(&mut disk, &mut rng, 1 << 20)?;
-            let mirror = wait(&job, &destination, &ProgressBar::hidden())?;
+            written += model.change(disk, rng, 1 << 20)?;
+            let mirror = wait(&job, destination, &ProgressBar::hidden())?;
             self.report.transfer(&mirror.last.unwrap_or_default());
         }
         let note = format!("{ROUNDS} updates sent {}", size(self.report.updates_sent_bytes()));
         self.done(step, "updates", note);
+        Ok(written)
+    }
 
-        let step = self.step("kill the source (SIGKILL) in the middle of a transfer", LAST_CHANGE);
-        let change = LAST_CHANGE.min(lun_bytes / 2);
-        written += model.change(&mut disk, &mut rng, change)?;
-        images.push(self.begin_update(&source, &destination, &model, written)?);
-        let job = self.running(&destination)?;
-        let arrived = kill_in_the_middle(&job, &mut source, &destination, &step.0)?;
-        let killed = Instant::now();
-        drop(disk);
-        self.done(step, "kill the source", format!("{} of the transfer had arrived", size(arrived)));
-
+    /// Makes the destination writable. Returns the hash that its content must have.
+    fn fail_over(
+        &mut self,
+        destination: &Child,
+        images: &[Image],
+        written: u64,
+        killed: Instant,
+    ) -> Result<blake3::Hash, Failure> {
         let step = self.step("fail over to the destination", 0);
         let outcome: api::Failover =
             destination.client.post("/v1/mirrors/vol0/failover", &api::FailoverRequest { dry_run: false })?;
@@ -220,16 +239,19 @@ impl Story {
         self.report.lost_ms = killed.duration_since(image.at).as_millis() as u64;
         let expected = image.hash;
         self.done(step, "failover", format!("the mirror takes writes, at {shown}"));
+        Ok(expected)
+    }
 
+    fn prove(&mut self, destination: &Child, lun_bytes: u64, expected: blake3::Hash) -> Result<(), Failure> {
         let step = self.step("read the mirror back through NBD and compare hashes", lun_bytes);
-        let mut disk = connect(&destination)?;
+        let mut disk = connect(destination)?;
         let found = model::hash_of(&mut disk, &step.0)?;
         self.report.proved = found == expected;
         self.report.expected = expected.to_hex().to_string();
         self.report.found = found.to_hex().to_string();
         let verdict = if self.report.proved { "the same, block for block" } else { "DIFFERENT" };
         self.done(step, "proof by hash", verdict.to_owned());
-        Ok((source, destination))
+        Ok(())
     }
 
     /// Starts an update, and returns when the source has frozen the image that it brings.
@@ -287,6 +309,21 @@ impl Story {
 }
 
 /// Opens the LUN through a server's NBD socket.
+fn make_lun(source: &Child, lun_bytes: u64) -> Result<(), Failure> {
+    let volume_bytes = (lun_bytes * 4).next_multiple_of(1 << 30);
+    let volume = api::CreateVolume {
+        name: VOLUME.to_owned(),
+        size_bytes: Some(volume_bytes),
+        devices: Vec::new(),
+        log_device: None,
+        history: None,
+    };
+    let _: api::Volume = source.client.post("/v1/volumes", &volume)?;
+    let lun = api::CreateLun { name: "disk".to_owned(), size_bytes: lun_bytes };
+    let _: api::Lun = source.client.post("/v1/volumes/vol0/luns", &lun)?;
+    Ok(())
+}
+
 fn connect(server: &Child) -> Result<NbdClient, Failure> {
     let address = Address::Unix(server.data().join("nbd.sock"));
     Ok(NbdClient::connect(&address, &ClientOptions::new(LUN))?)

@@ -4,8 +4,7 @@ use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 
-use cairn_server::ServerError;
-use cairn_server::api::{ErrorBody, ErrorKind};
+use cairn_api::{ErrorBody, ErrorKind, ResumeError};
 
 use crate::output::note_line;
 
@@ -48,7 +47,7 @@ pub struct Failure {
 impl Failure {
     /// A failure of the command itself.
     pub fn new(error: ErrorKind, message: impl fmt::Display, next: impl fmt::Display) -> Self {
-        ErrorBody { error, message: message.to_string(), next: next.to_string() }.into()
+        ErrorBody::new(error, message, next).into()
     }
 
     /// The same, said to have been done in part.
@@ -92,23 +91,19 @@ impl From<ErrorBody> for Failure {
     }
 }
 
-impl From<ServerError> for Failure {
-    fn from(error: ServerError) -> Self {
-        error.body().into()
+impl From<ResumeError> for Failure {
+    fn from(error: ResumeError) -> Self {
+        ErrorBody::from(error).into()
     }
 }
 
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
-        let kind = match error.kind() {
-            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
-            _ => ErrorKind::Failed,
-        };
-        Failure::new(kind, error, "put it right and run the command again")
+        ErrorBody::from(error).into()
     }
 }
 
-/// The one table from kinds to exit codes; docs/operations.md has the same.
+/// The one table from kinds to exit codes; docs/reference/exit-codes.md has the same.
 fn code(kind: ErrorKind) -> u8 {
     match kind {
         ErrorKind::Usage => WRONG_USAGE,

@@ -3,8 +3,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use cairn_api::ErrorKind;
 use cairn_base::Interval;
-use cairn_server::api::ErrorKind;
 use jiff::civil::{Date, DateTime, Time};
 use jiff::tz::{AmbiguousOffset, Offset, TimeZone};
 use jiff::{Timestamp, ToSpan, Zoned};

@@ -2,9 +2,10 @@
 //! starts two.
 
 mod arguments;
-mod client;
 mod commands;
 mod demo;
+#[cfg(test)]
+mod documents;
 mod exit;
 mod instant;
 mod log;
@@ -14,16 +15,16 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
-use cairn_server::{Address, DEFAULT_DATA};
+use cairn_api::{Address, DEFAULT_DATA};
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches};
 use tracing_subscriber::EnvFilter;
 
 use arguments::{Arguments, Command, Global};
-use cairn_server::api::ErrorKind;
-use client::{Client, Place};
+use cairn_api::ErrorKind;
+use cairn_api::client::{Client, Place};
 use exit::Failure;
-use output::Output;
+use output::{Output, note_line};
 
 fn main() -> ExitCode {
     let arguments = match parsed(std::env::args_os()) {
@@ -164,7 +165,7 @@ fn connect(global: &Global) -> Result<Client, Failure> {
         }
         Some(Address::Off) => return Err(usage("`off` is no server", "give HOST:PORT or unix:PATH")),
     };
-    Client::new(place)
+    Ok(Client::new(place, note_line)?)
 }
 
 #[cfg(test)]

@@ -4,13 +4,13 @@ use std::borrow::Cow;
 use std::io::IsTerminal;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use cairn_api::{ErrorBody, ErrorKind};
 use cairn_base::{ByteSize, Interval};
 use comfy_table::{Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use crate::exit::Failure;
-use cairn_server::api::{ErrorBody, ErrorKind};
 
 /// How to print.
 #[derive(Debug, Clone, Copy)]

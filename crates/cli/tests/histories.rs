@@ -80,6 +80,8 @@ fn history_comes_under_a_volume_with_clients_and_goes_again() {
     server.good(&["history", "view", "v", "--mark", "one", "--as", "then"]);
     let refused = server.run(&["history", "disable", "v", "--yes"]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("then"), "{refused:?}");
+    let dry = server.run(&["history", "disable", "v", "-n"]);
+    assert_eq!((dry.status, dry.stderr), (refused.status, refused.stderr), "a dry run is refused as well");
     assert_eq!(first_byte(&server, "v/db"), 8);
     server.good(&["history", "view", "v", "--delete", "then"]);
     let planned = server.good(&["history", "disable", "v", "-n"]);

@@ -119,7 +119,7 @@ fn nothing_in_the_data_directory_is_open_to_others_whatever_the_umask() {
     }
     assert_eq!(open_to_others(&data), Vec::<String>::new());
     drop(server);
-    // What an earlier version has left open is closed by the next start.
+    // What a copy or a restore has left open is closed by the next start.
     for left in ["devices", "volumes/v", "volumes/v/volume.img", "exports.json"] {
         fs::set_permissions(data.join(left), fs::Permissions::from_mode(0o777)).unwrap();
     }

@@ -178,9 +178,9 @@ fn dashboard_and_alerts_name_what_servers_give() {
     assert!(alerts.len() > 15 && used.len() > 40, "{used:?}");
 
     // And the manual has every family, with its labels aside.
-    let manual = include_str!("../../../docs/operations.md");
+    let manual = include_str!("../../../docs/reference/metrics.md");
     for name in given.0.keys() {
         let short = name.strip_prefix("cairn_").unwrap();
-        assert!(manual.contains(&format!("`{short}`")), "docs/operations.md does not list {short}");
+        assert!(manual.contains(&format!("`{short}`")), "docs/reference/metrics.md does not list {short}");
     }
 }

@@ -1002,7 +1002,7 @@ fn what_a_restore_notes_is_its_own_and_stays_in_the_directory() {
     std::fs::write(&kept, b"kept").unwrap();
     let name: Vec<u8> = b"../kept".to_vec();
     let forged = serde_json::json!({
-        "version": 1, "date": 1000, "level": 0, "directories": { "2": [[77, name, 0o100_000]] },
+        "version": 1, "date": 1000, "level": 0, "dumps": [], "directories": { "2": [[77, name, 0o100_000]] },
     });
     let forged = forged.to_string();
     std::fs::create_dir(from.join(".cairn-restore.work")).unwrap();

@@ -519,9 +519,13 @@ fn dry_runs_are_refused_as_the_commands_are() {
     source.good(&["snapshot", "create", "vol0@kept"]);
     source.good(&["snapshot", "hold", "vol0@kept"]);
     destination.good(&["mirror", "update", "vol0"]);
-    let _connected = source.disk("vol0/db");
+    source.good(&["clone", "create", "vol0@kept", "copy"]);
+    let _connected = (source.disk("vol0/db"), source.disk("copy/db"));
     for (server, command) in [
-        (&destination, &["volume", "delete", "vol0"][..]),
+        (&destination, &["lun", "delete", "vol0/db"][..]),
+        (&source, &["lun", "delete", "vol0/db"]),
+        (&source, &["clone", "delete", "copy"]),
+        (&destination, &["volume", "delete", "vol0"]),
         (&destination, &["snapshot", "delete", "vol0@kept"]),
         (&destination, &["snapshot", "rollback", "vol0@kept"]),
         (&source, &["volume", "delete", "vol0"]),

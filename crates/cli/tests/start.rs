@@ -1,5 +1,6 @@
-//! The pages in `docs/start` run as they are written: each `bash` block of a page, in order, in one
-//! shell, with the program of this build.
+//! Pages of the book run as they are written: each `bash` block of a page, in order, in one shell, with
+//! the program of this build. These are all Start pages, and the Tasks pages that need no disks, paths or
+//! second server. `src/documents.rs` checks that the commands of all others parse.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -30,7 +31,7 @@ fn is_missing(program: &str) -> bool {
     !found.is_ok_and(|found| found.status.success())
 }
 
-/// Runs a page in an empty folder. `mounts` are the folders that a failed run may leave mounted.
+/// Runs a Start page in an empty folder. `mounts` are the folders that a failed run may leave mounted.
 fn run(name: &str, needs: &[&str], mounts: &[&str]) {
     let missing: Vec<&&str> = needs.iter().filter(|program| is_missing(program)).collect();
     let is_root = rustix::process::geteuid().is_root();
@@ -39,10 +40,19 @@ fn run(name: &str, needs: &[&str], mounts: &[&str]) {
         eprintln!("skipped: this needs root and {needs:?}");
         return;
     }
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/start").join(name);
-    let commands = commands(&fs::read_to_string(page).unwrap());
-    assert!(commands.lines().count() > 5, "{name} has no commands");
+    run_commands(name, &commands_of(&format!("start/{name}")), mounts);
+}
 
+/// The commands of a page of the book.
+fn commands_of(page: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(page);
+    let commands = commands(&fs::read_to_string(path).unwrap());
+    assert!(commands.lines().count() > 3, "{page} has no commands");
+    commands
+}
+
+/// Runs the commands of what `name` names in an empty folder.
+fn run_commands(name: &str, commands: &str, mounts: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
     // The database of one page runs as another user.
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -51,7 +61,7 @@ fn run(name: &str, needs: &[&str], mounts: &[&str]) {
     let printed = folder.path().join("printed");
     let file = fs::File::create(&printed).unwrap();
     let mut shell = Command::new("bash")
-        .args(["-e", "-x", "-o", "pipefail", "-c", &commands])
+        .args(["-e", "-x", "-o", "pipefail", "-c", commands])
         .current_dir(folder.path())
         .env("PATH", path)
         .env_remove("CAIRN_DATA")
@@ -71,6 +81,31 @@ fn run(name: &str, needs: &[&str], mounts: &[&str]) {
     }
     let printed = fs::read_to_string(printed).unwrap();
     assert!(status.success(), "{name} failed:\n{printed}");
+}
+
+/// A server with a volume and a snapshot, as the Tasks pages take for granted. Commands that ask get a yes.
+const BEFORE_TASKS: &str = "
+cairn() { command cairn --yes \"$@\"; }
+cairn serve --nbd off --iscsi off --mirror off &
+timeout 30 sh -c 'until cairn status >/dev/null 2>&1; do sleep 0.1; done'
+cairn volume create vol0 --size 1G
+cairn snapshot create vol0@friday
+";
+
+#[test]
+fn tasks_on_one_volume_run_as_their_pages_describe() {
+    let mut commands = BEFORE_TASKS.to_owned();
+    // The faults of the last page may end the writes to the volume.
+    for page in ["nbd", "snapshots", "clones", "rehearse"] {
+        commands.push_str(&commands_of(&format!("tasks/{page}.md")));
+    }
+    commands.push_str("kill %1\n");
+    run_commands("tasks", &commands, &[]);
+}
+
+#[test]
+fn server_starts_and_its_service_is_shown_as_the_page_describes() {
+    run("install.md", &[], &[]);
 }
 
 #[test]

@@ -84,7 +84,7 @@ impl LunDevice {
     /// Serves the open reads of a batch together.
     fn serve_reads(&self, batch: &mut [Operation], geometry: &Geometry, wait: bool) {
         let mut reads = Vec::new();
-        let mut of = Vec::new();
+        let mut indexes = Vec::new();
         for (index, operation) in batch.iter_mut().enumerate().filter(|(_, operation)| operation.is_pending())
         {
             let (offset, length) = match *operation.request() {
@@ -103,7 +103,7 @@ impl LunDevice {
                         _ => end - first,
                     };
                     reads.push(BlockRead::new(Lba(first), count));
-                    of.push(index);
+                    indexes.push(index);
                 }
             }
         }
@@ -111,7 +111,7 @@ impl LunDevice {
             return;
         }
         self.read_blocks(&mut reads, wait);
-        for (index, read) in of.into_iter().zip(reads) {
+        for (index, read) in indexes.into_iter().zip(reads) {
             let Some(outcome) = read.outcome else { continue };
             let Request::Read { offset, length } = *batch[index].request() else {
                 // Advice: what could not be read is told to whoever reads it.
@@ -424,7 +424,7 @@ impl Device for LunDevice {
         }
         let outcome = {
             let _together = self.partial.read();
-            volume.write_atomic_for(ticket, self.file, &mut numbered(offset / BLOCK, data))
+            volume.write_atomic(ticket, self.file, &mut numbered(offset / BLOCK, data))
         };
         let flushed = outcome.and_then(|()| if fua { volume.flush() } else { Ok(()) });
         flushed.map_err(|error| error.to_device(offset, length))

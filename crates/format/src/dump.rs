@@ -7,17 +7,16 @@ use cairn_base::{Checksum, Timestamp, VolumeId};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+pub use crate::layout::DUMP_VERSION;
+use crate::sealed::{self, Sealed};
 use crate::{FormatError, MAX_SNAPSHOT_NAME, Structure, layout};
 
-/// The version that this program writes, and the newest that it reads. Since 2 blocks that are not packed stand at multiples of 4 KiB of their part
-/// ([`Encoding::Aligned`](crate::stream::Encoding::Aligned)).
-pub const DUMP_VERSION: u32 = 2;
 /// Most parts of a dump.
 pub const PARTS_MAX: u32 = 256;
 /// Longest name of a volume, in bytes of UTF-8.
 pub const MAX_VOLUME_NAME: usize = MAX_SNAPSHOT_NAME;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"CAIRNDMP");
+const MAGIC: [u8; 8] = *b"CAIRNDMP";
 const AGAINST_SNAPSHOT: u32 = 10;
 
 /// Names a dump; made at random.
@@ -57,7 +56,7 @@ impl std::fmt::Display for DumpLevel {
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawDumpHeader {
-    magic: U64,
+    magic: [u8; 8],
     version: U32,
     level: U32,
     dump: [u8; 16],
@@ -77,11 +76,14 @@ struct RawDumpHeader {
 
 const _: () = assert!(size_of::<RawDumpHeader>() == DumpHeader::SIZE);
 
+impl Sealed for RawDumpHeader {
+    const STRUCTURE: Structure = Structure::DumpHeader;
+    const MAGIC: &'static [u8] = &MAGIC;
+}
+
 /// The head of a part of an image dump.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DumpHeader {
-    /// Of the format, from 1 to [`DUMP_VERSION`].
-    pub version: u32,
     /// Which dump.
     pub dump: DumpId,
     /// Which part of it, from 0.
@@ -110,7 +112,7 @@ impl DumpHeader {
 
     /// Whether a file that begins so may be what there is of a part that was cut, perhaps before a whole head was there.
     pub fn may_begin(bytes: &[u8]) -> bool {
-        bytes.iter().zip(MAGIC.to_le_bytes()).all(|(found, expected)| *found == expected)
+        bytes.iter().zip(MAGIC).all(|(found, expected)| *found == expected)
     }
 
     /// The head as bytes. A name that is too long is cut.
@@ -126,8 +128,8 @@ impl DumpHeader {
             DumpLevel::AgainstSnapshot => AGAINST_SNAPSHOT,
         };
         let raw = RawDumpHeader {
-            magic: MAGIC.into(),
-            version: self.version.into(),
+            magic: MAGIC,
+            version: DUMP_VERSION.into(),
             level: level.into(),
             dump: self.dump.0,
             part: self.part.into(),
@@ -144,28 +146,14 @@ impl DumpHeader {
             checksum: Checksum::default(),
         };
         let mut bytes = [0; Self::SIZE];
-        bytes.copy_from_slice(raw.as_bytes());
-        let (body, checksum) = bytes.split_at_mut(Self::SIZE - 16);
-        checksum.copy_from_slice(&Checksum::of(body).0);
+        sealed::seal(&raw, &mut bytes);
         bytes
     }
 
     /// The head in `bytes`.
     pub fn parse(bytes: &[u8; Self::SIZE]) -> Result<Self, FormatError> {
-        let structure = Structure::DumpHeader;
-        let field = |field| FormatError::Field { structure, field };
-        let raw = RawDumpHeader::ref_from_bytes(bytes).map_err(|_| field("size"))?;
-        if raw.magic.get() != MAGIC {
-            return Err(FormatError::Magic(structure));
-        }
-        let version = raw.version.get();
-        if version > DUMP_VERSION {
-            return Err(FormatError::Version { structure, found: version, supported: DUMP_VERSION });
-        }
-        let (body, _) = bytes.split_at(Self::SIZE - 16);
-        if Checksum::of(body) != raw.checksum {
-            return Err(FormatError::Checksum(structure));
-        }
+        let field = |field| FormatError::Field { structure: Structure::DumpHeader, field };
+        let raw = sealed::open(bytes, |_: &RawDumpHeader| true)?;
         let level = match raw.level.get() {
             AGAINST_SNAPSHOT => DumpLevel::AgainstSnapshot,
             level @ 0..=9 => DumpLevel::Level(level as u8),
@@ -175,8 +163,8 @@ impl DumpHeader {
         if part >= parts || parts > PARTS_MAX {
             return Err(field("part"));
         }
-        if version == 0 || raw.reserved != [0; 6] || raw.reserved_end != [0; 8] {
-            return Err(field("version or reserved byte"));
+        if raw.reserved != [0; 6] || raw.reserved_end != [0; 8] {
+            return Err(field("reserved byte"));
         }
         if raw.blocks.get() > layout::SPACE_BLOCKS_MAX || raw.snapshots.get() == 0 {
             return Err(field("count"));
@@ -188,7 +176,6 @@ impl DumpHeader {
             return Err(field("name"));
         }
         Ok(Self {
-            version,
             dump: DumpId(raw.dump),
             part,
             parts,

@@ -8,6 +8,7 @@ use cairn_base::{BLOCK_SIZE, Checksum, HistoryId, crc32c};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::sealed::{self, Sealed};
 use crate::{BlockBytes, FormatError, Structure, layout};
 
 /// First superblock slot, in blocks from the start of the store.
@@ -37,11 +38,10 @@ pub const PLACE_UNIT: u64 = 512;
 /// Bytes of the largest block of a history.
 pub const HISTORY_BLOCK_MAX: u32 = 1 << 16;
 
-const SUPERBLOCK_MAGIC: u64 = u64::from_le_bytes(*b"CAIRNHIS");
-const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"CHISSEGM");
+const SUPERBLOCK_MAGIC: [u8; 8] = *b"CAIRNHIS";
+const SEGMENT_MAGIC: [u8; 8] = *b"CHISSEGM";
 const RECORD_MAGIC: u32 = u32::from_le_bytes(*b"CHIR");
 const MARK_MAGIC: u32 = u32::from_le_bytes(*b"CHIM");
-const BODY: usize = BLOCK_SIZE - 16;
 const HEADER: usize = 64;
 const ENTRY: usize = 32;
 const MAP: usize = (HISTORY_SEGMENTS_MAX / 8) as usize;
@@ -65,7 +65,7 @@ struct RawThinned {
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawSuperblock {
-    magic: U64,
+    magic: [u8; 8],
     version: U32,
     placement: u8,
     granularity: u8,
@@ -97,6 +97,11 @@ struct RawSuperblock {
 }
 
 const _: () = assert!(size_of::<RawSuperblock>() == BLOCK_SIZE);
+
+impl Sealed for RawSuperblock {
+    const STRUCTURE: Structure = Structure::HistoryStore;
+    const MAGIC: &'static [u8] = &SUPERBLOCK_MAGIC;
+}
 
 /// Where versions go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -220,8 +225,8 @@ pub struct HistorySuperblock {
     pub granularity: Granularity,
     /// What happens at the floor.
     pub floor_policy: FloorPolicy,
-    /// What becomes of contents from now on; `None` when none was ever reduced, and no entry is.
-    pub reduction: Option<Reduction>,
+    /// What becomes of contents from now on. Entries that were reduced before stay so.
+    pub reduction: Reduction,
     /// A power of two from 512 B to 64 KiB.
     pub block_bytes: u32,
     /// Blocks of 4 KiB in a segment.
@@ -261,28 +266,11 @@ pub struct HistorySuperblock {
 impl HistorySuperblock {
     /// Checks and reads the slot that was read from block `address`.
     pub fn parse(bytes: &BlockBytes, address: u64) -> Result<Self, FormatError> {
-        let structure = Structure::HistoryStore;
-        let field = |field| FormatError::Field { structure, field };
-        let raw =
-            RawSuperblock::ref_from_bytes(bytes.as_slice()).map_err(|_| FormatError::Magic(structure))?;
-        if raw.magic.get() != SUPERBLOCK_MAGIC {
-            return Err(FormatError::Magic(structure));
-        }
-        layout::check_version(structure, raw.version.get())?;
-        if Checksum::of(&bytes[..BODY]) != raw.checksum {
-            return Err(FormatError::Checksum(structure));
-        }
-        if raw.address.get() != address {
-            return Err(FormatError::Misplaced(structure));
-        }
+        let field = |field| FormatError::Field { structure: Structure::HistoryStore, field };
+        let raw = sealed::open(bytes, |raw: &RawSuperblock| raw.address.get() == address)?;
         if raw.reserved_end.iter().any(|byte| *byte != 0) {
             return Err(field("reserved byte"));
         }
-        let reduction = match (raw.version.get(), raw.reduction) {
-            (1, 0) => None,
-            (2, code) => Some(Reduction::of(code).ok_or(field("reduction"))?),
-            _ => return Err(field("reduction")),
-        };
         let granularity = match (raw.granularity, raw.granularity_ns.get()) {
             (1, 0) => Granularity::EveryWrite,
             (2, ns) if ns > 0 => Granularity::Interval(ns),
@@ -369,7 +357,7 @@ impl HistorySuperblock {
             placement: Placement::of(raw.placement).ok_or(field("placement"))?,
             granularity,
             floor_policy,
-            reduction,
+            reduction: Reduction::of(raw.reduction).ok_or(field("reduction"))?,
             block_bytes,
             segment_blocks,
             segments,
@@ -415,20 +403,16 @@ impl HistorySuperblock {
                 until_ns: step.until_ns.into(),
             };
         }
-        let (version, reduction) = match self.reduction {
-            None => (layout::VERSION, 0),
-            Some(reduction) => (layout::HISTORY_VERSION, reduction.code()),
-        };
         let raw = RawSuperblock {
-            magic: SUPERBLOCK_MAGIC.into(),
-            version: version.into(),
+            magic: SUPERBLOCK_MAGIC,
+            version: layout::VERSION.into(),
             placement: self.placement.code(),
             granularity,
             floor_policy: match self.floor_policy {
                 FloorPolicy::Wait => 1,
                 FloorPolicy::Fail => 2,
             },
-            reduction,
+            reduction: self.reduction.code(),
             store: self.store.0,
             address: address.into(),
             sequence: self.sequence.into(),
@@ -453,9 +437,7 @@ impl HistorySuperblock {
             reserved_end: [0; 1592],
             checksum: Checksum::default(),
         };
-        bytes.copy_from_slice(raw.as_bytes());
-        let checksum = Checksum::of(&bytes[..BODY]);
-        bytes[BODY..].copy_from_slice(&checksum.0);
+        sealed::seal(&raw, bytes);
     }
 }
 
@@ -479,7 +461,7 @@ pub fn is_block_size(bytes: u32) -> bool {
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawSegment {
-    magic: U64,
+    magic: [u8; 8],
     version: U32,
     end: u8,
     reserved: [u8; 3],
@@ -493,6 +475,11 @@ struct RawSegment {
 }
 
 const _: () = assert!(size_of::<RawSegment>() == BLOCK_SIZE);
+
+impl Sealed for RawSegment {
+    const STRUCTURE: Structure = Structure::HistorySegment;
+    const MAGIC: &'static [u8] = &SEGMENT_MAGIC;
+}
 
 /// The first or the last block of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -510,19 +497,9 @@ pub struct HistorySegment {
 impl HistorySegment {
     /// Checks and reads what was read from block `address` of the store.
     pub fn parse(bytes: &BlockBytes, store: HistoryId, address: u64) -> Result<Self, FormatError> {
-        let structure = Structure::HistorySegment;
-        let field = |field| FormatError::Field { structure, field };
-        let raw = RawSegment::ref_from_bytes(bytes.as_slice()).map_err(|_| FormatError::Magic(structure))?;
-        if raw.magic.get() != SEGMENT_MAGIC {
-            return Err(FormatError::Magic(structure));
-        }
-        layout::check_version(structure, raw.version.get())?;
-        if Checksum::of(&bytes[..BODY]) != raw.checksum {
-            return Err(FormatError::Checksum(structure));
-        }
-        if raw.address.get() != address || raw.store != store.0 {
-            return Err(FormatError::Misplaced(structure));
-        }
+        let field = |field| FormatError::Field { structure: Structure::HistorySegment, field };
+        let is_here = |raw: &RawSegment| raw.address.get() == address && raw.store == store.0;
+        let raw = sealed::open(bytes, is_here)?;
         if raw.reserved != [0; 3] || raw.reserved_end.iter().any(|byte| *byte != 0) {
             return Err(field("reserved byte"));
         }
@@ -541,7 +518,7 @@ impl HistorySegment {
     /// As bytes for block `address` of the store.
     pub fn write(&self, bytes: &mut BlockBytes, address: u64) {
         let raw = RawSegment {
-            magic: SEGMENT_MAGIC.into(),
+            magic: SEGMENT_MAGIC,
             version: layout::VERSION.into(),
             end: u8::from(self.summary_blocks.is_some()),
             reserved: [0; 3],
@@ -553,9 +530,7 @@ impl HistorySegment {
             reserved_end: [0; 4020],
             checksum: Checksum::default(),
         };
-        bytes.copy_from_slice(raw.as_bytes());
-        let checksum = Checksum::of(&bytes[..BODY]);
-        bytes[BODY..].copy_from_slice(&checksum.0);
+        sealed::seal(&raw, bytes);
     }
 }
 

@@ -4,12 +4,14 @@ use cairn_base::BLOCK_SIZE;
 
 use crate::{FormatError, Structure};
 
-/// The version of every struct but the two superblocks that this program writes, and the newest that it reads.
+/// The version of every struct on a device that this program writes, and the newest that it reads.
 pub const VERSION: u32 = 1;
-/// The newest version of the superblock: 3 is written when there are more than 16 segments, 2 when the intent log is on a device of its own, else 1.
-pub const SUPERBLOCK_VERSION: u32 = 3;
-/// The newest version of the superblock of a history: 2 is written once contents may have been reduced, else 1.
-pub const HISTORY_VERSION: u32 = 2;
+/// The version of image dumps that this program writes, and the newest that it reads.
+pub const DUMP_VERSION: u32 = 1;
+/// The version of image streams that this program writes, and the newest that it reads.
+pub const STREAM_VERSION: u32 = 1;
+/// The version of traces that this program writes, and the newest that it reads.
+pub const TRACE_VERSION: u32 = 1;
 /// First superblock slot, in blocks from the start of the device.
 pub const SUPERBLOCK_A: u64 = 0;
 /// Second superblock slot: 64 KiB away, so that one bad stretch of media does not take both.
@@ -55,13 +57,19 @@ pub const fn space_start(blocks: u64) -> u64 {
     (LABEL_START + label_blocks(blocks) + log_blocks(blocks)).next_multiple_of(SPACE_ALIGNMENT)
 }
 
-/// What a version field says, unless it is one that this program reads.
-pub(crate) fn check_version(structure: Structure, found: u32) -> Result<(), FormatError> {
-    let supported = match structure {
-        Structure::Superblock => SUPERBLOCK_VERSION,
-        Structure::HistoryStore => HISTORY_VERSION,
+/// The version of a structure that this program writes, and the newest that it reads.
+const fn version(structure: Structure) -> u32 {
+    match structure {
+        Structure::StreamHeader => STREAM_VERSION,
+        Structure::DumpHeader => DUMP_VERSION,
+        Structure::TraceHeader => TRACE_VERSION,
         _ => VERSION,
-    };
+    }
+}
+
+/// Refuses the version that a structure has, unless this program reads it.
+pub(crate) fn check_version(structure: Structure, found: u32) -> Result<(), FormatError> {
+    let supported = version(structure);
     match found {
         0 => Err(FormatError::Field { structure, field: "version" }),
         known if known <= supported => Ok(()),

@@ -20,6 +20,7 @@ mod node;
 mod pointer;
 mod quota;
 mod root;
+mod sealed;
 pub mod stream;
 mod superblock;
 pub mod trace;

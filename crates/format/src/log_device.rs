@@ -7,16 +7,16 @@ use cairn_base::{Checksum, LogId, Timestamp, VolumeId};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::sealed::{self, Sealed};
 use crate::superblock::ExternalLog;
 use crate::{BlockBytes, FormatError, Structure, layout};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"CAIRNLOG");
-const BODY: usize = cairn_base::BLOCK_SIZE - 16;
+const MAGIC: [u8; 8] = *b"CAIRNLOG";
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawHeader {
-    magic: U64,
+    magic: [u8; 8],
     version: U32,
     reserved: U32,
     volume: [u8; 16],
@@ -30,6 +30,11 @@ struct RawHeader {
 }
 
 const _: () = assert!(size_of::<RawHeader>() == cairn_base::BLOCK_SIZE);
+
+impl Sealed for RawHeader {
+    const STRUCTURE: Structure = Structure::LogDevice;
+    const MAGIC: &'static [u8] = &MAGIC;
+}
 
 /// What a log device says of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,19 +50,8 @@ pub struct LogDeviceHeader {
 impl LogDeviceHeader {
     /// Checks and reads the copy that was read from block `address` of a log device.
     pub fn parse(bytes: &BlockBytes, address: u64) -> Result<Self, FormatError> {
-        let structure = Structure::LogDevice;
-        let field = |field| FormatError::Field { structure, field };
-        let raw = RawHeader::ref_from_bytes(bytes.as_slice()).map_err(|_| FormatError::Magic(structure))?;
-        if raw.magic.get() != MAGIC {
-            return Err(FormatError::Magic(structure));
-        }
-        layout::check_version(structure, raw.version.get())?;
-        if Checksum::of(&bytes[..BODY]) != raw.checksum {
-            return Err(FormatError::Checksum(structure));
-        }
-        if raw.address.get() != address {
-            return Err(FormatError::Misplaced(structure));
-        }
+        let field = |field| FormatError::Field { structure: Structure::LogDevice, field };
+        let raw = sealed::open(bytes, |raw: &RawHeader| raw.address.get() == address)?;
         if raw.reserved.get() != 0 || raw.reserved_end.iter().any(|byte| *byte != 0) {
             return Err(field("reserved byte"));
         }
@@ -71,7 +65,7 @@ impl LogDeviceHeader {
     /// The header as bytes for the copy at block `address`.
     pub fn write(&self, bytes: &mut BlockBytes, address: u64) {
         let raw = RawHeader {
-            magic: MAGIC.into(),
+            magic: MAGIC,
             version: layout::VERSION.into(),
             reserved: 0.into(),
             volume: self.volume.0,
@@ -83,8 +77,6 @@ impl LogDeviceHeader {
             reserved_end: [0; 4000],
             checksum: Checksum::default(),
         };
-        bytes.copy_from_slice(raw.as_bytes());
-        let checksum = Checksum::of(&bytes[..BODY]);
-        bytes[BODY..].copy_from_slice(&checksum.0);
+        sealed::seal(&raw, bytes);
     }
 }

@@ -9,10 +9,10 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::dump::DumpId;
+pub use crate::layout::STREAM_VERSION;
+use crate::sealed::{self, Sealed};
 use crate::{FormatError, SnapshotEntry, Structure, layout};
 
-/// The version that this program writes, and the newest that it reads.
-pub const STREAM_VERSION: u32 = 1;
 /// Blocks in one extents record: 1 MiB of data. A reader refuses more.
 pub const RECORD_BLOCKS_MAX: usize = 256;
 /// Snapshots in one record of entries or ids.
@@ -22,7 +22,7 @@ pub const PAYLOAD_MAX: usize = RECORD_BLOCKS_MAX * (BLOCK_SIZE + StreamRun::SIZE
 
 const _: () = assert!(RECORD_SNAPSHOTS_MAX * SnapshotEntry::SIZE <= PAYLOAD_MAX);
 
-const MAGIC: u64 = u64::from_le_bytes(*b"CAIRNIMG");
+const MAGIC: [u8; 8] = *b"CAIRNIMG";
 
 /// What a stream brings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub enum StreamKind {
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawStreamHeader {
-    magic: U64,
+    magic: [u8; 8],
     version: U32,
     kind: U32,
     volume: [u8; 16],
@@ -52,6 +52,11 @@ struct RawStreamHeader {
 }
 
 const _: () = assert!(size_of::<RawStreamHeader>() == StreamHeader::SIZE);
+
+impl Sealed for RawStreamHeader {
+    const STRUCTURE: Structure = Structure::StreamHeader;
+    const MAGIC: &'static [u8] = &MAGIC;
+}
 
 /// The start of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,7 +92,7 @@ impl StreamHeader {
             StreamKind::Incremental => 1,
         };
         let raw = RawStreamHeader {
-            magic: MAGIC.into(),
+            magic: MAGIC,
             version: STREAM_VERSION.into(),
             kind: kind.into(),
             volume: self.volume.0,
@@ -102,35 +107,21 @@ impl StreamHeader {
             checksum: Checksum::default(),
         };
         let mut bytes = [0; Self::SIZE];
-        bytes.copy_from_slice(raw.as_bytes());
-        let (body, checksum) = bytes.split_at_mut(Self::SIZE - 16);
-        checksum.copy_from_slice(&Checksum::of(body).0);
+        sealed::seal(&raw, &mut bytes);
         bytes
     }
 
     /// The header in `bytes`.
     pub fn parse(bytes: &[u8; Self::SIZE]) -> Result<Self, FormatError> {
-        let structure = Structure::StreamHeader;
-        let field = |field| FormatError::Field { structure, field };
-        let raw = RawStreamHeader::ref_from_bytes(bytes).map_err(|_| field("size"))?;
-        if raw.magic.get() != MAGIC {
-            return Err(FormatError::Magic(structure));
-        }
-        let version = raw.version.get();
-        if version > STREAM_VERSION {
-            return Err(FormatError::Version { structure, found: version, supported: STREAM_VERSION });
-        }
-        let (body, _) = bytes.split_at(Self::SIZE - 16);
-        if Checksum::of(body) != raw.checksum {
-            return Err(FormatError::Checksum(structure));
-        }
+        let field = |field| FormatError::Field { structure: Structure::StreamHeader, field };
+        let raw = sealed::open(bytes, |_: &RawStreamHeader| true)?;
         let kind = match raw.kind.get() {
             0 => StreamKind::Full,
             1 => StreamKind::Incremental,
             _ => return Err(field("kind")),
         };
-        if raw.reserved != [0; 8] || raw.target.get() == 0 || version == 0 {
-            return Err(field("target, version or reserved byte"));
+        if raw.reserved != [0; 8] || raw.target.get() == 0 {
+            return Err(field("target or reserved byte"));
         }
         if raw.space_blocks.get() > layout::SPACE_BLOCKS_MAX
             || raw.changed_blocks.get() > layout::SPACE_BLOCKS_MAX

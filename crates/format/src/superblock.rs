@@ -6,16 +6,17 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::label::RawLabelPointer;
 use crate::root::RawRoot;
+use crate::sealed::{self, Sealed};
 use crate::{BlockBytes, FormatError, LabelPointer, Root, Structure, layout};
 
 /// Segments that a superblock can name: how often a volume can grow, but that pieces join.
 pub const SEGMENTS_MAX: usize = SEGMENTS_FIRST + SEGMENTS_MORE;
 
-/// Those that every version has room for, and those behind everything else, which only the last one knows.
+/// Segments have two places: the first ones after the root, the others at the end.
 const SEGMENTS_FIRST: usize = 16;
 const SEGMENTS_MORE: usize = 52;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"CAIRNSB\x01");
+const MAGIC: [u8; 8] = *b"CAIRNSB\x01";
 const INDEXES_MAX: usize = 32;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
@@ -40,7 +41,7 @@ struct RawTable {
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawSuperblock {
-    magic: U64,
+    magic: [u8; 8],
     version: U32,
     role: U32,
     volume: [u8; 16],
@@ -71,7 +72,11 @@ struct RawSuperblock {
 }
 
 const _: () = assert!(size_of::<RawSuperblock>() == cairn_base::BLOCK_SIZE);
-const BODY: usize = cairn_base::BLOCK_SIZE - 16;
+
+impl Sealed for RawSuperblock {
+    const STRUCTURE: Structure = Structure::Superblock;
+    const MAGIC: &'static [u8] = &MAGIC;
+}
 
 /// What this copy of a volume is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -212,27 +217,13 @@ impl Superblock {
     pub fn parse(bytes: &BlockBytes, address: u64) -> Result<Self, FormatError> {
         let structure = Structure::Superblock;
         let field = |field| FormatError::Field { structure, field };
-        let raw =
-            RawSuperblock::ref_from_bytes(bytes.as_slice()).map_err(|_| FormatError::Magic(structure))?;
-        if raw.magic.get() != MAGIC {
-            return Err(FormatError::Magic(structure));
-        }
-        layout::check_version(structure, raw.version.get())?;
-        if Checksum::of(&bytes[..BODY]) != raw.checksum {
-            return Err(FormatError::Checksum(structure));
-        }
-        if raw.address.get() != address {
-            return Err(FormatError::Misplaced(structure));
-        }
+        let raw = sealed::open(bytes, |raw: &RawSuperblock| raw.address.get() == address)?;
         if raw.reserved.get() != 0 || raw.reserved_end.iter().any(|byte| *byte != 0) {
             return Err(field("reserved byte"));
         }
         let named: Vec<RawSegment> = raw.segments.iter().chain(&raw.more_segments).copied().collect();
         let count = raw.segment_count.get() as usize;
         let (used, unused) = named.split_at_checked(count).ok_or(field("segment count"))?;
-        if (raw.version.get() == MANY_SEGMENTS_VERSION) != (count > SEGMENTS_FIRST) {
-            return Err(field("segment count"));
-        }
         if unused.iter().any(|segment| segment.as_bytes() != [0; size_of::<RawSegment>()]) {
             return Err(field("unused segment"));
         }
@@ -305,14 +296,10 @@ impl Superblock {
             }
             .into();
         }
-        let (version, log) = match self.external_log {
-            None => (1, NO_LOG),
-            Some(log) => (LOG_DEVICE_VERSION, log),
-        };
-        let version = if count > SEGMENTS_FIRST { MANY_SEGMENTS_VERSION } else { version };
+        let log = self.external_log.unwrap_or(NO_LOG);
         let raw = RawSuperblock {
-            magic: MAGIC.into(),
-            version: version.into(),
+            magic: MAGIC,
+            version: layout::VERSION.into(),
             role: match self.role {
                 Role::Normal => 0,
                 Role::Destination => 1,
@@ -344,31 +331,23 @@ impl Superblock {
             reserved_end: [0; 8],
             checksum: Checksum::default(),
         };
-        bytes.copy_from_slice(raw.as_bytes());
-        let checksum = Checksum::of(&bytes[..BODY]);
-        bytes[BODY..].copy_from_slice(&checksum.0);
+        sealed::seal(&raw, bytes);
     }
 }
 
-/// Since when a superblock can name a log device, and more than the first segments. What has neither is written as of version 1, and what has few segments as of version 2 at most: older
-/// programs can read it.
-const LOG_DEVICE_VERSION: u32 = 2;
-const MANY_SEGMENTS_VERSION: u32 = 3;
-const _: () = assert!(MANY_SEGMENTS_VERSION == layout::SUPERBLOCK_VERSION);
+/// How a superblock says that the intent log is in the label area.
 const NO_LOG: ExternalLog = ExternalLog { id: LogId([0; 16]), start: 0, blocks: 0 };
 
 fn parse_external_log(raw: &RawSuperblock) -> Result<Option<ExternalLog>, FormatError> {
-    let field = |field| Err(FormatError::Field { structure: Structure::Superblock, field });
     let log = ExternalLog {
         id: LogId(raw.external_log),
         start: raw.external_log_start.get(),
         blocks: raw.external_log_blocks.get(),
     };
-    match raw.version.get() {
-        1 | MANY_SEGMENTS_VERSION if log == NO_LOG => Ok(None),
-        1 => field("reserved byte"),
-        _ if log.is_sane() => Ok(Some(log)),
-        _ => field("external log"),
+    match log {
+        NO_LOG => Ok(None),
+        log if log.is_sane() => Ok(Some(log)),
+        _ => Err(FormatError::Field { structure: Structure::Superblock, field: "external log" }),
     }
 }
 

@@ -4,14 +4,13 @@
 //! pipe if need be. A frame is bounded, has two checksums (of its head and of its content) and begins anew with its deltas, so damage in a
 //! frame's content costs that frame alone. What is accepted is written again as the same bytes.
 
-use cairn_base::crc32c;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+pub use crate::layout::TRACE_VERSION;
+use crate::sealed::{self, Sealed, Sum};
 use crate::{FormatError, Structure};
 
-/// The version that this program writes, and the newest that it reads.
-pub const TRACE_VERSION: u32 = 1;
 /// Most bytes of a frame's content, as stored and as unpacked.
 pub const TRACE_FRAME_BYTES_MAX: usize = 1 << 18;
 /// Most records of a frame.
@@ -27,13 +26,12 @@ pub const TRACE_OFFSET_MAX: u64 = 1 << 62;
 
 /// The first bytes of a trace.
 pub const TRACE_MAGIC: [u8; 8] = *b"CAIRNTRC";
-const MAGIC: u64 = u64::from_le_bytes(TRACE_MAGIC);
-const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"CTRF");
+const FRAME_MAGIC: [u8; 4] = *b"CTRF";
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawTraceHeader {
-    magic: U64,
+    magic: [u8; 8],
     version: U32,
     reserved: U32,
     began_ns: U64,
@@ -42,6 +40,12 @@ struct RawTraceHeader {
 }
 
 const _: () = assert!(size_of::<RawTraceHeader>() == TraceHeader::SIZE);
+
+impl Sealed for RawTraceHeader {
+    const STRUCTURE: Structure = Structure::TraceHeader;
+    const MAGIC: &'static [u8] = &TRACE_MAGIC;
+    const SUM: Sum = Sum::Crc32c;
+}
 
 /// The head of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -57,7 +61,7 @@ impl TraceHeader {
     /// As bytes.
     pub fn to_bytes(&self) -> [u8; Self::SIZE] {
         let raw = RawTraceHeader {
-            magic: MAGIC.into(),
+            magic: TRACE_MAGIC,
             version: TRACE_VERSION.into(),
             reserved: 0.into(),
             began_ns: self.began_ns.into(),
@@ -65,28 +69,15 @@ impl TraceHeader {
             crc: 0.into(),
         };
         let mut bytes = [0; Self::SIZE];
-        bytes.copy_from_slice(raw.as_bytes());
-        let crc = crc32c(&bytes[..Self::SIZE - 4]);
-        bytes[Self::SIZE - 4..].copy_from_slice(&crc.to_le_bytes());
+        sealed::seal(&raw, &mut bytes);
         bytes
     }
 
     /// Refuses what is none, newer or damaged.
     pub fn parse(bytes: &[u8; Self::SIZE]) -> Result<Self, FormatError> {
-        const WHAT: Structure = Structure::TraceHeader;
-        let raw = RawTraceHeader::ref_from_bytes(bytes).map_err(|_| FormatError::Magic(WHAT))?;
-        if raw.magic.get() != MAGIC {
-            return Err(FormatError::Magic(WHAT));
-        }
-        if raw.version.get() != TRACE_VERSION {
-            let (found, supported) = (raw.version.get(), TRACE_VERSION);
-            return Err(FormatError::Version { structure: WHAT, found, supported });
-        }
-        if crc32c(bytes.get(..Self::SIZE - 4).unwrap_or_default()) != raw.crc.get() {
-            return Err(FormatError::Checksum(WHAT));
-        }
+        let raw = sealed::open(bytes, |_: &RawTraceHeader| true)?;
         if raw.reserved.get() != 0 || raw.reserved_end != [0; 36] {
-            return Err(FormatError::Field { structure: WHAT, field: "reserved field" });
+            return Err(FormatError::Field { structure: Structure::TraceHeader, field: "reserved field" });
         }
         Ok(Self { began_ns: raw.began_ns.get() })
     }
@@ -106,7 +97,7 @@ pub enum TraceFrameKind {
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawTraceFrame {
-    magic: U32,
+    magic: [u8; 4],
     kind: u8,
     packed: u8,
     reserved: U16,
@@ -120,6 +111,13 @@ struct RawTraceFrame {
 }
 
 const _: () = assert!(size_of::<RawTraceFrame>() == TraceFrame::SIZE);
+
+impl Sealed for RawTraceFrame {
+    const STRUCTURE: Structure = Structure::TraceFrame;
+    const MAGIC: &'static [u8] = &FRAME_MAGIC;
+    const HAS_VERSION: bool = false;
+    const SUM: Sum = Sum::Crc32c;
+}
 
 /// The head of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,7 +152,7 @@ impl TraceFrame {
             TraceFrameKind::End => 3,
         };
         let raw = RawTraceFrame {
-            magic: FRAME_MAGIC.into(),
+            magic: FRAME_MAGIC,
             kind,
             packed: self.packed.into(),
             reserved: 0.into(),
@@ -167,23 +165,14 @@ impl TraceFrame {
             crc: 0.into(),
         };
         let mut bytes = [0; Self::SIZE];
-        bytes.copy_from_slice(raw.as_bytes());
-        let crc = crc32c(&bytes[..Self::SIZE - 4]);
-        bytes[Self::SIZE - 4..].copy_from_slice(&crc.to_le_bytes());
+        sealed::seal(&raw, &mut bytes);
         bytes
     }
 
     /// Refuses what is none, damaged or too large.
     pub fn parse(bytes: &[u8; Self::SIZE]) -> Result<Self, FormatError> {
-        const WHAT: Structure = Structure::TraceFrame;
-        let refuse = |field| Err(FormatError::Field { structure: WHAT, field });
-        let raw = RawTraceFrame::ref_from_bytes(bytes).map_err(|_| FormatError::Magic(WHAT))?;
-        if raw.magic.get() != FRAME_MAGIC {
-            return Err(FormatError::Magic(WHAT));
-        }
-        if crc32c(bytes.get(..Self::SIZE - 4).unwrap_or_default()) != raw.crc.get() {
-            return Err(FormatError::Checksum(WHAT));
-        }
+        let refuse = |field| Err(FormatError::Field { structure: Structure::TraceFrame, field });
+        let raw = sealed::open(bytes, |_: &RawTraceFrame| true)?;
         let kind = match raw.kind {
             1 => TraceFrameKind::Records,
             2 => TraceFrameKind::Device,

@@ -46,7 +46,7 @@ impl Note {
 
 /// The stamp of a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct StampAt {
     /// The last stamp up to that moment, or a time after it and before the next stamp.
     pub(crate) stamp: u64,
     /// Stamps stood then: the first one of that stretch.
@@ -111,21 +111,21 @@ impl Elapsed {
     }
 
     /// The stamp of the moment `ago`, of a history that began at `began`; none where that is not known.
-    pub(crate) fn find(&self, ago: Duration, passed: Duration, began: u64) -> Option<Found> {
+    pub(crate) fn find(&self, ago: Duration, passed: Duration, began: u64) -> Option<StampAt> {
         let at = i128::try_from(passed.as_nanos()).ok()? - i128::try_from(ago.as_nanos()).ok()?;
         let after = self.notes.partition_point(|note| i128::from(note.passed) <= at);
-        let Some(of) = after.checked_sub(1) else {
-            return self.before_all(at, ago, began).map(|stamp| Found { stamp, stands_from: None });
+        let Some(index) = after.checked_sub(1) else {
+            return self.before_all(at, ago, began).map(|stamp| StampAt { stamp, stands_from: None });
         };
-        let note = self.notes[of];
+        let note = self.notes[index];
         let mut stamp = note.reaches(at);
         // The clock may have been put back before that was seen; nothing got a stamp in between.
         if let Some(next) = self.notes.get(after).filter(|next| !next.goes) {
             stamp = stamp.min(next.stamp);
         }
-        let stands = || self.notes.range(..=of).rev().take_while(|note| !note.goes).last();
+        let stands = || self.notes.range(..=index).rev().take_while(|note| !note.goes).last();
         let stands_from = if note.goes { None } else { stands().map(|first| first.stamp) };
-        Some(Found { stamp, stands_from })
+        Some(StampAt { stamp, stands_from })
     }
 
     /// Of a moment before the first note: the clock showed then what it would have shown had it never been set.

@@ -17,7 +17,7 @@ use crate::recover::{BLOCK, block};
 
 /// A segment as recovery finds it.
 #[derive(Clone)]
-pub(crate) struct Found {
+pub(crate) struct FoundSegment {
     pub(crate) index: usize,
     pub(crate) sequence: u64,
     /// Of the first block, unless that is damaged.
@@ -46,7 +46,11 @@ pub(crate) struct Records {
 
 impl History {
     /// A segment that was named as ahead, if the log has gone on there.
-    pub(crate) fn find_ahead(&self, writer: &Writer, index: usize) -> Result<Option<Found>, HistoryError> {
+    pub(crate) fn find_ahead(
+        &self,
+        writer: &Writer,
+        index: usize,
+    ) -> Result<Option<FoundSegment>, HistoryError> {
         let (store, from) = (writer.superblock.store, writer.superblock.ahead_from);
         let first = writer.start_of(index);
         let begin = self.block_if_readable(first)?;
@@ -54,7 +58,7 @@ impl History {
         if let Some(begin) = begin.filter(|begin| begin.summary_blocks.is_none() && begin.sequence >= from) {
             let first_record = Some(begin.record);
             let sequence = begin.sequence;
-            return Ok(Some(Found { index, sequence, first_record, end: None, lacks_begin: false }));
+            return Ok(Some(FoundSegment { index, sequence, first_record, end: None, lacks_begin: false }));
         }
         // Where its first block is damaged its first record says as much.
         let record = self.record_if_readable(writer, (first + 1) * BLOCK, 1)?;
@@ -62,7 +66,7 @@ impl History {
             record.filter(|record| !record.summary && record.segment >= from && record.previous == 0);
         Ok(record.map(|record| {
             let (sequence, first_record) = (record.segment, Some(record.sequence));
-            Found { index, sequence, first_record, end: None, lacks_begin: true }
+            FoundSegment { index, sequence, first_record, end: None, lacks_begin: true }
         }))
     }
 
@@ -94,7 +98,7 @@ impl History {
     pub(crate) fn durable_beyond(
         &self,
         writer: &Writer,
-        found: &Found,
+        found: &FoundSegment,
         position: u64,
     ) -> Result<u64, HistoryError> {
         const PIECE: u64 = 64;
@@ -128,7 +132,7 @@ impl History {
         Ok(proof)
     }
 
-    pub(crate) fn find_segment(&self, writer: &Writer, index: usize) -> Result<Found, HistoryError> {
+    pub(crate) fn find_segment(&self, writer: &Writer, index: usize) -> Result<FoundSegment, HistoryError> {
         let store = writer.superblock.store;
         let first = writer.start_of(index);
         let last = first + writer.superblock.segment_blocks - 1;
@@ -142,7 +146,7 @@ impl History {
                 // The end of an earlier life of the segment is none.
                 let end = end.filter(|end| end.sequence == begin.sequence);
                 let (sequence, first_record) = (begin.sequence, Some(begin.record));
-                Ok(Found { index, sequence, first_record, end, lacks_begin: false })
+                Ok(FoundSegment { index, sequence, first_record, end, lacks_begin: false })
             }
             Err(source) => match end {
                 Some(end) => {
@@ -153,7 +157,7 @@ impl History {
                     }
                     tracing::error!(segment = index, %source, "the first block of a history segment is damaged; its summary serves");
                     let (sequence, end) = (end.sequence, Some(end));
-                    Ok(Found { index, sequence, first_record: None, end, lacks_begin: true })
+                    Ok(FoundSegment { index, sequence, first_record: None, end, lacks_begin: true })
                 }
                 None => Err(HistoryError::Damaged { offset: first * BLOCK, source }),
             },
@@ -166,8 +170,8 @@ impl History {
         &self,
         writer: &Writer,
         index: usize,
-        before: Option<&Found>,
-    ) -> Result<Option<Found>, HistoryError> {
+        before: Option<&FoundSegment>,
+    ) -> Result<Option<FoundSegment>, HistoryError> {
         let superblock = &writer.superblock;
         let record = self.record_if_readable(writer, (writer.start_of(index) + 1) * BLOCK, 1)?;
         let Some(record) = record.filter(|record| !record.summary && record.previous == 0) else {
@@ -192,7 +196,7 @@ impl History {
                 segment = index,
                 "the first block of the history segment in which the log goes on is damaged; its first record serves"
             );
-            Found { index, sequence, first_record: Some(first), end: None, lacks_begin: true }
+            FoundSegment { index, sequence, first_record: Some(first), end: None, lacks_begin: true }
         }))
     }
 
@@ -218,7 +222,7 @@ impl History {
     pub(crate) fn records_of(
         &self,
         writer: &Writer,
-        found: &Found,
+        found: &FoundSegment,
         end_record: Option<u64>,
     ) -> Result<Records, HistoryError> {
         let position = writer.superblock.segment_blocks;
@@ -316,7 +320,7 @@ impl History {
     pub(crate) fn scan_records(
         &self,
         writer: &Writer,
-        found: &Found,
+        found: &FoundSegment,
         first_record: u64,
         mut durable: u64,
         limit: Option<u64>,
@@ -456,7 +460,7 @@ impl History {
     pub(crate) fn content_is_there(
         &self,
         writer: &Writer,
-        found: &Found,
+        found: &FoundSegment,
         entries: &[HistoryEntry],
         from: u64,
     ) -> Result<bool, HistoryError> {

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use cairn_base::BLOCK_SIZE;
 use cairn_device::{DeviceError, Operation, Segments};
 use cairn_format::history::{
-    EntryKind, HistoryEntry, HistoryRecord, HistorySegment, HistorySuperblock, PLACE_UNIT, Reduction,
-    SEGMENTS_START, SLOT_A, SLOT_B,
+    EntryKind, HistoryEntry, HistoryRecord, HistorySegment, HistorySuperblock, PLACE_UNIT, SEGMENTS_START,
+    SLOT_A, SLOT_B,
 };
 
 use crate::HistoryError;
@@ -179,7 +179,7 @@ impl History {
         versions: &mut Vec<Version>,
     ) -> Result<(), HistoryError> {
         let head = HistoryRecord::head_blocks(batch.len());
-        let reduction = writer.superblock.reduction.unwrap_or(Reduction::NONE);
+        let reduction = writer.superblock.reduction;
         let base = writer.start_of(writer.segment) * BLOCK / PLACE_UNIT;
         let record_place = writer.position * BLOCK / PLACE_UNIT;
         let mut place = record_place + head * BLOCK / PLACE_UNIT;

@@ -39,7 +39,7 @@ impl History {
             placement: options.placement,
             granularity: options.granularity,
             floor_policy: options.window.floor_policy,
-            reduction: None,
+            reduction: options.window.reduction,
             block_bytes: options.block_bytes,
             segment_blocks,
             segments,

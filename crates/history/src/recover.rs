@@ -6,8 +6,8 @@ use std::sync::Arc;
 use cairn_base::BLOCK_SIZE;
 use cairn_device::Device;
 use cairn_format::history::{
-    HistoryEntry, HistorySuperblock, MarkContent, NO_LBA, PLACE_UNIT, Placement, SEGMENTS_START, SLOT_A,
-    SLOT_B,
+    HistoryEntry, HistorySegment, HistorySuperblock, MarkContent, NO_LBA, PLACE_UNIT, Placement,
+    SEGMENTS_START, SLOT_A, SLOT_B,
 };
 use cairn_format::{BlockBytes, FormatError, Structure};
 
@@ -16,7 +16,7 @@ use crate::below::Below;
 use crate::cache::{ReadCache, WriteCache};
 use crate::counters::Tally;
 use crate::elapsed::Elapsed;
-use crate::found::{Found, Records};
+use crate::found::{FoundSegment, Records};
 use crate::history::{History, State};
 use crate::index::{Index, Loading, Version};
 use crate::locks::{Condvar, Mutex, RwLock};
@@ -276,24 +276,12 @@ impl History {
     fn follow(
         &self,
         writer: &mut Writer,
-        tail: Found,
+        tail: FoundSegment,
         at_least: u64,
         loading: &mut Loading,
     ) -> Result<(u64, Vec<u64>), HistoryError> {
-        let mut ahead = Vec::new();
-        for index in 0..writer.superblock.segments as usize {
-            if writer.superblock.ahead[index] {
-                writer.ahead.push_back(index);
-                ahead.extend(self.find_ahead(writer, index)?);
-            }
-        }
-        ahead.sort_by_key(|found| found.sequence);
-        // Each that was named may have got a number. Segments are read in the order of these, so none may come below one that is there.
-        let given = writer.superblock.ahead_from + writer.ahead.len() as u64;
-        let last = ahead.last().map_or(0, |found| found.sequence).max(tail.sequence);
-        writer.next_sequence = given.max(last + 1);
-        let mut ahead = ahead.into_iter().peekable();
-        let begin = |next: Option<&Found>| next.and_then(|next| next.first_record);
+        let mut ahead = self.named_ahead(writer, &tail)?.into_iter().peekable();
+        let begin = |next: Option<&FoundSegment>| next.and_then(|next| next.first_record);
         let durable = writer.superblock.durable_through;
         let records = match tail.first_record {
             Some(first_record) => {
@@ -328,19 +316,7 @@ impl History {
                 continue;
             }
             // Where the segment had ended its summary serves, and where all that it names is there nothing else has to say so.
-            let end = self.find_end(writer, last.index, last.sequence)?;
-            let mut served = None;
-            if let Some(end) = end.filter(|end| end.record > next_record) {
-                match self.summary(writer, last.index, &end) {
-                    Ok(entries) => {
-                        let whole =
-                            proof + 1 >= end.record || self.content_is_there(writer, last, &entries, 0)?;
-                        served = whole.then_some((end, entries));
-                    }
-                    Err(error @ HistoryError::Device(_)) => return Err(error),
-                    Err(_) => {}
-                }
-            }
+            let served = self.whole_summary(writer, last, next_record, proof)?;
             let Some((end, entries)) = served else {
                 if proof >= next_record {
                     return Err(HistoryError::Missing { sequence: next_record });
@@ -368,6 +344,59 @@ impl History {
             };
             settled = settled.max(proof);
         }
+        let unsure = self.enter_log(writer, log, settled, loading)?;
+        Ok((settled, unsure))
+    }
+
+    /// The segments that the superblock has named as ahead and that have begun, in the order of their numbers.
+    fn named_ahead(
+        &self,
+        writer: &mut Writer,
+        tail: &FoundSegment,
+    ) -> Result<Vec<FoundSegment>, HistoryError> {
+        let mut ahead = Vec::new();
+        for index in 0..writer.superblock.segments as usize {
+            if writer.superblock.ahead[index] {
+                writer.ahead.push_back(index);
+                ahead.extend(self.find_ahead(writer, index)?);
+            }
+        }
+        ahead.sort_by_key(|found| found.sequence);
+        // Each that was named may have got a number. Segments are read in the order of these, so none may come below one that is there.
+        let given = writer.superblock.ahead_from + writer.ahead.len() as u64;
+        let last = ahead.last().map_or(0, |found| found.sequence).max(tail.sequence);
+        writer.next_sequence = given.max(last + 1);
+        Ok(ahead)
+    }
+
+    /// The summary of a segment that had ended, with its end, where it goes past `next_record` and all that it names was durable or is there.
+    fn whole_summary(
+        &self,
+        writer: &Writer,
+        last: &FoundSegment,
+        next_record: u64,
+        proof: u64,
+    ) -> Result<Option<(HistorySegment, Vec<HistoryEntry>)>, HistoryError> {
+        let end = self.find_end(writer, last.index, last.sequence)?;
+        let Some(end) = end.filter(|end| end.record > next_record) else { return Ok(None) };
+        match self.summary(writer, last.index, &end) {
+            Ok(entries) => {
+                let whole = proof + 1 >= end.record || self.content_is_there(writer, last, &entries, 0)?;
+                Ok(whole.then_some((end, entries)))
+            }
+            Err(error @ HistoryError::Device(_)) => Err(error),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Takes the segments of the log into the index, and lets the writer stand behind the last record. Gives the blocks of records after `settled`.
+    fn enter_log(
+        &self,
+        writer: &mut Writer,
+        log: Vec<(FoundSegment, Records)>,
+        settled: u64,
+        loading: &mut Loading,
+    ) -> Result<Vec<u64>, HistoryError> {
         let mut unsure = Vec::new();
         let count = log.len();
         for (at, (found, records)) in log.into_iter().enumerate() {
@@ -403,7 +432,7 @@ impl History {
                 self.close_segment(writer, found.index, found.sequence, records.entries)?;
             }
         }
-        Ok((settled, unsure))
+        Ok(unsure)
     }
 
     /// The slot that does not hold the superblock is written: the next one overwrites the other first, and until then it must not be the only one.
@@ -426,7 +455,7 @@ impl History {
     fn take_entries(
         &self,
         writer: &Writer,
-        found: &Found,
+        found: &FoundSegment,
         entries: &[HistoryEntry],
         closed: bool,
         loading: &mut Loading,

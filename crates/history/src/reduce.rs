@@ -60,7 +60,7 @@ impl Stored {
 }
 
 /// A content that is remembered.
-struct Known {
+struct Remembered {
     lba: u64,
     sum: u32,
     content: Segments,
@@ -73,7 +73,7 @@ struct Known {
 #[derive(Default)]
 pub(crate) struct Recent {
     /// In the order in which they were stored; they are counted through.
-    known: VecDeque<Known>,
+    known: VecDeque<Remembered>,
     /// The number of the first of them.
     first: u64,
     /// The last one of each block.
@@ -109,11 +109,11 @@ impl Recent {
             }
             None => (whole, 0, content.clone()),
         };
-        self.remember(Known { lba, sum, content, stored, links });
+        self.remember(Remembered { lba, sum, content, stored, links });
         (stored, Some(new))
     }
 
-    fn get(&self, number: Option<&u64>) -> Option<&Known> {
+    fn get(&self, number: Option<&u64>) -> Option<&Remembered> {
         self.known.get(number?.checked_sub(self.first)? as usize)
     }
 
@@ -137,7 +137,7 @@ impl Recent {
         Some(Delta { back, base_crc: base.stored.crc, base_units: base.stored.units, links, crc: sum, runs })
     }
 
-    fn remember(&mut self, known: Known) {
+    fn remember(&mut self, known: Remembered) {
         let number = self.first + self.known.len() as u64;
         self.by_block.insert(known.lba, number);
         self.by_sum.insert(known.sum, number);

@@ -345,7 +345,7 @@ impl History {
         self.sync_store(writer)?;
         for index in empty {
             self.state.lock().segments[index] = Segment::default();
-            // It has its room; where an earlier program has used it, perhaps not all of it.
+            // It has its room; where the file of the store was copied with holes, perhaps not all of it.
             let has_room = self.give_room(writer, index)?;
             if has_room { &mut writer.free } else { &mut writer.bare }.push_back(index);
         }

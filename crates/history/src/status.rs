@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cairn_base::{HistoryId, Timestamp};
 use cairn_device::DeviceError;
-use cairn_format::history::{Granularity, Placement, Reduction, THINNED_MAX, Thinned};
+use cairn_format::history::{Granularity, Placement, THINNED_MAX, Thinned};
 
 use crate::HistoryError;
 use crate::counters::Counters;
@@ -227,10 +227,8 @@ pub(crate) fn set_in_superblock(superblock: &mut cairn_format::history::HistoryS
     superblock.window_bytes = window.bytes.unwrap_or(0);
     superblock.floor_ns = window.floor.as_nanos() as u64;
     superblock.floor_policy = window.floor_policy;
-    // What was reduced once stays so.
-    if superblock.reduction.is_some() || window.reduction != Reduction::NONE {
-        superblock.reduction = Some(window.reduction);
-    }
+    // What was reduced before stays so.
+    superblock.reduction = window.reduction;
     // What a step has thinned stays so, whatever its age becomes. A finer one before it begins there: its end is an end of every finer interval.
     let before = std::mem::take(&mut superblock.thinned);
     let mut until_ns = 0;
@@ -256,7 +254,7 @@ pub(crate) fn window_of(superblock: &cairn_format::history::HistorySuperblock) -
         floor: Duration::from_nanos(superblock.floor_ns),
         floor_policy: superblock.floor_policy,
         thin,
-        reduction: superblock.reduction.unwrap_or(Reduction::NONE),
+        reduction: superblock.reduction,
     }
 }
 

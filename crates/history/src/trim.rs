@@ -46,7 +46,7 @@ impl Trim {
 
 /// What a slice found.
 #[derive(Default)]
-struct Found {
+struct SliceFindings {
     /// To the origin.
     fold: Vec<Version>,
     /// To be the undo of that time.
@@ -120,22 +120,23 @@ impl History {
     }
 
     /// Versions of the next slice that have to be brought elsewhere.
-    fn find(&self, trim: &Trim, moves: usize) -> (Found, Option<Key>) {
-        let mut found = Found::default();
+    fn find(&self, trim: &Trim, moves: usize) -> (SliceFindings, Option<Key>) {
+        let mut found = SliceFindings::default();
         let logging = self.placement == Placement::Logging;
         let state = self.state.lock();
         // The last version up to `to` of the block that is looked at, until its next version is known.
         let mut last: Option<Version> = None;
         let mut block = None;
-        let settle = |last: Option<Version>, next: Option<&Version>, found: &mut Found| match (last, next) {
-            (Some(last), _) if !last.is_redo() => {}
-            // At the time of the cut it is there from before an opening.
-            (Some(last), _) if last.is_lost() && last.time == trim.to => {}
-            (Some(last), _) if last.is_lost() => found.lost.push(last.lba),
-            (Some(last), _) if logging => found.fold.push(last),
-            (Some(last), Some(next)) if !next.is_undo() => found.base.push((last, next.time)),
-            _ => {}
-        };
+        let settle =
+            |last: Option<Version>, next: Option<&Version>, found: &mut SliceFindings| match (last, next) {
+                (Some(last), _) if !last.is_redo() => {}
+                // At the time of the cut it is there from before an opening.
+                (Some(last), _) if last.is_lost() && last.time == trim.to => {}
+                (Some(last), _) if last.is_lost() => found.lost.push(last.lba),
+                (Some(last), _) if logging => found.fold.push(last),
+                (Some(last), Some(next)) if !next.is_undo() => found.base.push((last, next.time)),
+                _ => {}
+            };
         let mut seen = 0;
         let next = state.index.scan(trim.cursor, usize::MAX, |version| {
             if version.lba == NO_LBA {

@@ -2,10 +2,7 @@
 //!
 //! Secrets do not travel. Whoever has a mirror can read its source, and could write to it with a secret that lets initiators in there.
 
-use crate::error::{MirrorError, Refusal};
-use crate::message::Answer;
-use crate::offer::SourceVolumes;
-use crate::relationship::PeerName;
+use crate::error::MirrorError;
 use crate::wire::{Body, Parser};
 
 /// LUNs in one message, and initiators or networks of one of them, at most: what says more is not believed.
@@ -32,12 +29,6 @@ pub struct LunAccess {
     pub block_bytes: u32,
 }
 
-/// What a destination is told that asks for a volume.
-pub(crate) fn answer(volumes: &dyn SourceVolumes, volume: &str, peer: &PeerName) -> Result<Answer, Refusal> {
-    volumes.volume(volume, peer)?;
-    volumes.access(volume).map(Answer::Access)
-}
-
 fn put_texts(body: Body, texts: &[String]) -> Body {
     texts.iter().fold(body.u32(texts.len() as u32), |body, text| body.text(text))
 }
@@ -54,8 +45,9 @@ fn parse_count(parser: &mut Parser<'_>) -> Result<u32, MirrorError> {
 }
 
 pub(crate) fn put_access(body: Body, luns: &[LunAccess]) -> Body {
-    luns.iter().fold(body.u32(luns.len() as u32), |body, of| {
-        let LunAccess { lun, initiators, networks, chap, read_only, removable, durable, block_bytes } = of;
+    luns.iter().fold(body.u32(luns.len() as u32), |body, lun_access| {
+        let LunAccess { lun, initiators, networks, chap, read_only, removable, durable, block_bytes } =
+            lun_access;
         let body = put_texts(put_texts(body.text(lun), initiators), networks);
         let body = put_texts(body, chap.as_slice());
         let flags = [read_only, removable, durable];

@@ -59,7 +59,7 @@ impl<'a, S: Read + Write + ?Sized> Client<'a, S> {
     /// Says that the mirror is gone for good: the source lets go of what it keeps for it.
     ///
     /// # Errors
-    /// Also of a source from before there was this message: it hangs up.
+    /// Also of a source that does not know this message: it hangs up.
     pub fn farewell(&mut self, volume: &str, relationship: Relationship) -> Result<(), MirrorError> {
         match self.ask(&Request::Farewell { volume: volume.to_owned(), relationship })? {
             Answer::Farewell => Ok(()),
@@ -70,7 +70,7 @@ impl<'a, S: Read + Write + ?Sized> Client<'a, S> {
     /// Asks who may use the LUNs of a volume; those for which nothing is set are not named.
     ///
     /// # Errors
-    /// Also of a source from before there was this message: it hangs up.
+    /// Also of a source that does not know this message: it hangs up.
     pub fn access(&mut self, volume: &str) -> Result<Vec<LunAccess>, MirrorError> {
         match self.ask(&Request::Access { volume: volume.to_owned() })? {
             Answer::Access(luns) => Ok(luns),
@@ -79,8 +79,8 @@ impl<'a, S: Read + Write + ?Sized> Client<'a, S> {
     }
 
     /// Asks for the status; `here` answers what the source has to ask first.
-    pub(crate) fn status(&mut self, of: StatusOf, here: &Volume) -> Result<SourceStatus, MirrorError> {
-        let mut answer = self.ask(&Request::Status(of))?;
+    pub(crate) fn status(&mut self, asked: StatusOf, here: &Volume) -> Result<SourceStatus, MirrorError> {
+        let mut answer = self.ask(&Request::Status(asked))?;
         if let Answer::AskBegan { accumulating, in_flight } = answer {
             answer = self.ask(&began(here, accumulating, in_flight)?)?;
         }

@@ -34,7 +34,7 @@ use crate::message::{Answer, Await, Request, Update};
 use crate::offer::SourceVolumes;
 use crate::relationship::{PeerName, name_in, prefix};
 use crate::roles::handed_over;
-use crate::source::{Base, Known, Prepared, Shows, Source, common, own_snapshots, status_of};
+use crate::source::{Base, KnownMaps, Prepared, Shows, Source, common, own_snapshots, status_of};
 
 /// The longest rest of a source that waits for a change: how late it may notice one.
 const REST: Duration = Duration::from_millis(20);
@@ -114,7 +114,7 @@ impl Source {
         let relays = volume.status_role() != Role::Normal;
         // Where its base is not held, the map that began at it is there.
         let number = since_number(name_in(&prefix));
-        let is_there = |known: &Known| {
+        let is_there = |known: &KnownMaps| {
             let files = volume.since_files(number);
             files.is_some_and(|files| [Some(files.accumulating), files.in_flight].contains(&known.began.file))
         };
@@ -123,7 +123,9 @@ impl Source {
         let root = base.map(|base| base.root);
         let age = || match (root, known) {
             (Some(root), _) => volume.age_of_changes(&root),
-            (None, Some(Known { began, .. })) => volume.age_of_changes_after(began.generation, began.changed),
+            (None, Some(KnownMaps { began, .. })) => {
+                volume.age_of_changes_after(began.generation, began.changed)
+            }
             (None, None) => None,
         };
         let at_once = match (base, known) {

@@ -15,7 +15,7 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cairn_base::{BLOCK_SIZE, Checksum, SnapshotId, Vbn, VolumeId};
+use cairn_base::{Checksum, SnapshotId, Vbn};
 use cairn_device::{Block, BlockMut};
 use cairn_format::stream::root_digest;
 use cairn_volume::{
@@ -26,225 +26,13 @@ use crate::client::{Client, unexpected};
 use crate::destination::Destination;
 use crate::error::{MirrorError, Refusal};
 use crate::message::{Answer, Request};
-use crate::wire::{Body, Frame, Parser};
 
-/// Blocks in one message: 2 MiB.
-const BLOCKS_MAX: usize = 512;
-/// Damaged blocks that one message names.
-const NEEDS_MAX: usize = 1024;
-/// Blocks of a region: 16 MiB.
-const REGION_BLOCKS: u64 = 4096;
-/// Blocks that the list of a region may have: a region ends at a block of a file, and the nodes above it belong to it.
-const LIST_MAX: usize = 2 * REGION_BLOCKS as usize;
+mod wire;
+pub(crate) use wire::{Asks, CopiesAnswer, CopiesRequest, RegionAnswer, RegionOf};
+use wire::{BLOCKS_MAX, LIST_MAX, REGION_BLOCKS};
+
 /// Differences that are told one by one; more are counted.
 const TOLD_MAX: usize = 1000;
-
-/// What a destination asks about copies. Each names the volume as its source does.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct CopiesRequest {
-    pub(crate) volume: String,
-    pub(crate) id: VolumeId,
-    pub(crate) asks: Asks,
-}
-
-/// The question.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Asks {
-    /// Blocks that are damaged at the destination.
-    Fetch(Vec<(Vbn, Checksum)>),
-    /// What is damaged at the source.
-    Needs,
-    /// Blocks that the source lacks.
-    Give(Vec<(Vbn, Checksum, Vec<u8>)>),
-    /// What the source has of a region.
-    Region(RegionOf),
-}
-
-/// A region of a snapshot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RegionOf {
-    pub(crate) root: (SnapshotId, Checksum),
-    /// 0: nothing.
-    pub(crate) base: (SnapshotId, Checksum),
-    pub(crate) from: Position,
-    /// To the end when there is none.
-    pub(crate) until: Option<Position>,
-    /// Read all of it from the media, not only what says where data is.
-    pub(crate) everything: bool,
-    /// Tell each block.
-    pub(crate) list: bool,
-}
-
-/// What a source answers about copies.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum CopiesAnswer {
-    /// Of each block that was asked for: its bytes, or nothing.
-    Blocks(Vec<Option<Vec<u8>>>),
-    /// What is damaged at the source.
-    Needs(Vec<(Vbn, Checksum)>),
-    /// Of the blocks that were given, so many are whole there now.
-    Mended(u64),
-    /// A region.
-    Region(RegionAnswer),
-    /// The snapshots are not both there.
-    NoSuchRoot,
-}
-
-/// What a source has of a region.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RegionAnswer {
-    pub(crate) digest: Checksum,
-    pub(crate) read: u64,
-    pub(crate) incomplete: bool,
-    /// Number, checksum, and whether the media have it so.
-    pub(crate) list: Vec<(Vbn, Checksum, bool)>,
-}
-
-const FETCH: u8 = 64;
-const NEEDS: u8 = 65;
-const GIVE: u8 = 66;
-const REGION: u8 = 67;
-const BLOCKS: u8 = 68;
-const MENDED: u8 = 69;
-const NO_SUCH_ROOT: u8 = 70;
-
-fn put_named(body: Body, blocks: &[(Vbn, Checksum)]) -> Body {
-    let body = body.u32(blocks.len() as u32);
-    blocks.iter().fold(body, |body, (vbn, checksum)| body.u64(vbn.0).array(&checksum.0))
-}
-
-fn parse_named(parser: &mut Parser<'_>, most: usize) -> Result<Vec<(Vbn, Checksum)>, MirrorError> {
-    let count = counted(parser, most)?;
-    (0..count).map(|_| Ok((Vbn(parser.u64()?), parser.checksum()?))).collect()
-}
-
-fn counted(parser: &mut Parser<'_>, most: usize) -> Result<usize, MirrorError> {
-    let count = parser.u32()? as usize;
-    if count > most { Err(MirrorError::Protocol("it names too many blocks at once")) } else { Ok(count) }
-}
-
-fn put_position(body: Body, position: Position) -> Body {
-    let (tree, lba) = position.to_numbers();
-    body.u64(tree).u64(lba)
-}
-
-fn parse_position(parser: &mut Parser<'_>) -> Result<Position, MirrorError> {
-    Ok(Position::from_numbers((parser.u64()?, parser.u64()?)))
-}
-
-impl CopiesRequest {
-    pub(crate) fn encode(&self) -> (u8, Body) {
-        let body = Body::default().text(&self.volume).array(&self.id.0);
-        match &self.asks {
-            Asks::Fetch(wanted) => (FETCH, put_named(body, wanted)),
-            Asks::Needs => (NEEDS, body),
-            Asks::Give(blocks) => {
-                let body = body.u32(blocks.len() as u32);
-                let add = |body: Body, (vbn, checksum, bytes): &(Vbn, Checksum, Vec<u8>)| {
-                    body.u64(vbn.0).array(&checksum.0).bytes(bytes)
-                };
-                (GIVE, blocks.iter().fold(body, add))
-            }
-            Asks::Region(RegionOf { root, base, from, until, everything, list }) => {
-                let body = body.u64(root.0.0).array(&root.1.0).u64(base.0.0).array(&base.1.0);
-                let body = put_position(body, *from).u8(u8::from(until.is_some()));
-                let body = match until {
-                    Some(until) => put_position(body, *until),
-                    None => body,
-                };
-                (REGION, body.u8(u8::from(*everything)).u8(u8::from(*list)))
-            }
-        }
-    }
-
-    /// What a frame of one of these kinds says; none for another kind.
-    pub(crate) fn parse(frame: &Frame) -> Option<Result<Self, MirrorError>> {
-        matches!(frame.kind, FETCH | NEEDS | GIVE | REGION).then(|| {
-            let mut parser = Parser(&frame.body);
-            let (volume, id) = (parser.text()?, VolumeId(parser.array()?));
-            let asks = match frame.kind {
-                FETCH => Asks::Fetch(parse_named(&mut parser, BLOCKS_MAX)?),
-                NEEDS => Asks::Needs,
-                GIVE => {
-                    let count = counted(&mut parser, BLOCKS_MAX)?;
-                    let one = |parser: &mut Parser<'_>| {
-                        Ok((Vbn(parser.u64()?), parser.checksum()?, parser.bytes(BLOCK_SIZE)?.to_vec()))
-                    };
-                    Asks::Give((0..count).map(|_| one(&mut parser)).collect::<Result<_, MirrorError>>()?)
-                }
-                _ => Asks::Region(RegionOf {
-                    root: (SnapshotId(parser.u64()?), parser.checksum()?),
-                    base: (SnapshotId(parser.u64()?), parser.checksum()?),
-                    from: parse_position(&mut parser)?,
-                    until: if parser.flag()? { Some(parse_position(&mut parser)?) } else { None },
-                    everything: parser.flag()?,
-                    list: parser.flag()?,
-                }),
-            };
-            parser.end()?;
-            Ok(Self { volume, id, asks })
-        })
-    }
-}
-
-impl CopiesAnswer {
-    pub(crate) fn encode(&self) -> (u8, Body) {
-        let body = Body::default();
-        match self {
-            CopiesAnswer::Blocks(blocks) => {
-                let body = body.u32(blocks.len() as u32);
-                let add = |body: Body, bytes: &Option<Vec<u8>>| match bytes {
-                    Some(bytes) => body.u8(1).bytes(bytes),
-                    None => body.u8(0),
-                };
-                (BLOCKS, blocks.iter().fold(body, add))
-            }
-            CopiesAnswer::Needs(needs) => (NEEDS, put_named(body, needs)),
-            CopiesAnswer::Mended(count) => (MENDED, body.u64(*count)),
-            CopiesAnswer::NoSuchRoot => (NO_SUCH_ROOT, body),
-            CopiesAnswer::Region(RegionAnswer { digest, read, incomplete, list }) => {
-                let body = body.array(&digest.0).u64(*read).u8(u8::from(*incomplete)).u32(list.len() as u32);
-                let add = |body: Body, (vbn, checksum, sound): &(Vbn, Checksum, bool)| {
-                    body.u64(vbn.0).array(&checksum.0).u8(u8::from(*sound))
-                };
-                (REGION, list.iter().fold(body, add))
-            }
-        }
-    }
-
-    /// What a frame of one of these kinds says; none for another kind.
-    pub(crate) fn parse(frame: &Frame) -> Option<Result<Self, MirrorError>> {
-        matches!(frame.kind, BLOCKS | NEEDS | MENDED | NO_SUCH_ROOT | REGION).then(|| {
-            let mut parser = Parser(&frame.body);
-            let answer = match frame.kind {
-                BLOCKS => {
-                    let count = counted(&mut parser, BLOCKS_MAX)?;
-                    let one = |parser: &mut Parser<'_>| {
-                        let there = parser.flag()?;
-                        there.then(|| parser.bytes(BLOCK_SIZE).map(<[u8]>::to_vec)).transpose()
-                    };
-                    CopiesAnswer::Blocks(
-                        (0..count).map(|_| one(&mut parser)).collect::<Result<_, MirrorError>>()?,
-                    )
-                }
-                NEEDS => CopiesAnswer::Needs(parse_named(&mut parser, NEEDS_MAX)?),
-                MENDED => CopiesAnswer::Mended(parser.u64()?),
-                NO_SUCH_ROOT => CopiesAnswer::NoSuchRoot,
-                _ => {
-                    let (digest, read, incomplete) = (parser.checksum()?, parser.u64()?, parser.flag()?);
-                    let count = counted(&mut parser, LIST_MAX)?;
-                    let one = |parser: &mut Parser<'_>| {
-                        Ok((Vbn(parser.u64()?), parser.checksum()?, parser.flag()?))
-                    };
-                    let list = (0..count).map(|_| one(&mut parser)).collect::<Result<_, MirrorError>>()?;
-                    CopiesAnswer::Region(RegionAnswer { digest, read, incomplete, list })
-                }
-            };
-            parser.end()?;
-            Ok(answer)
-        })
-    }
-}
 
 /// On the source: answers a question about a volume that the peer may have.
 pub(crate) fn answer(volume: &Arc<Volume>, request: &CopiesRequest) -> Result<CopiesAnswer, Refusal> {
@@ -263,10 +51,10 @@ pub(crate) fn answer(volume: &Arc<Volume>, request: &CopiesRequest) -> Result<Co
                 given.filter(|(vbn, sum, block)| repair(volume, *vbn, *sum, block)).count() as u64
             )
         }
-        Asks::Region(of) => match region(volume, of) {
+        Asks::Region(asked) => match region(volume, asked) {
             Some(region) => {
                 let told = |piece: &Piece| (piece.vbn, piece.checksum, piece.sound);
-                let listed = of.list.then(|| region.pieces.iter().take(LIST_MAX).map(told).collect());
+                let listed = asked.list.then(|| region.pieces.iter().take(LIST_MAX).map(told).collect());
                 CopiesAnswer::Region(RegionAnswer {
                     digest: region.digest(),
                     read: region.read,
@@ -314,20 +102,20 @@ fn repair(volume: &Arc<Volume>, vbn: Vbn, checksum: Checksum, block: &Block) -> 
 }
 
 /// The region here, if both its snapshots are here with these roots.
-fn region(volume: &Arc<Volume>, of: &RegionOf) -> Option<Region> {
+fn region(volume: &Arc<Volume>, asked: &RegionOf) -> Option<Region> {
     let entries = volume.snapshot_entries();
     let is_here = |(id, digest): (SnapshotId, Checksum)| {
         id.0 == 0 || entries.iter().any(|entry| entry.id == id && root_digest(entry) == digest)
     };
-    if of.root.0.0 == 0 || !is_here(of.root) || !is_here(of.base) {
+    if asked.root.0.0 == 0 || !is_here(asked.root) || !is_here(asked.base) {
         return None;
     }
-    let part = Part { root: of.root.0, base: of.base.0 };
+    let part = Part { root: asked.root.0, base: asked.base.0 };
     // Who asks for more than a region gets a part of it.
     let most = LIST_MAX as u64;
-    let until = of.until.map_or(Until::Blocks(most), |end| Until::First(end, most));
-    let look = if of.everything { Look::Everything } else { Look::Structures };
-    volume.region(part, of.from, until, look).ok()
+    let until = asked.until.map_or(Until::Blocks(most), |end| Until::First(end, most));
+    let look = if asked.everything { Look::Everything } else { Look::Structures };
+    volume.region(part, asked.from, until, look).ok()
 }
 
 /// What mending did.
@@ -491,7 +279,7 @@ impl Destination {
                 base = digests.get(&base).map_or(SnapshotId(0), |(parent, _)| *parent);
             }
             let base = (base, digests.get(&base).map_or(Checksum::default(), |(_, digest)| *digest));
-            let of = RegionOf {
+            let asked = RegionOf {
                 root: (entry.id, root_digest(entry)),
                 base,
                 from: Position::START,
@@ -500,7 +288,7 @@ impl Destination {
                 list: false,
             };
             let mut comparing = Comparing { verified: &mut verified, at: &mut at, both: true };
-            match self.compare_root(client, of, &mut comparing, work)? {
+            match self.compare_root(client, asked, &mut comparing, work)? {
                 true => {
                     common.insert(entry.id);
                     verified.snapshots += 1;
@@ -516,33 +304,33 @@ impl Destination {
     fn compare_root<S: Read + Write + ?Sized>(
         &self,
         client: &mut Client<'_, S>,
-        mut of: RegionOf,
+        mut asked: RegionOf,
         comparing: &mut Comparing<'_>,
         work: &mut VerifyWork<'_>,
     ) -> Result<bool, MirrorError> {
-        let (volume, part) = (self.volume(), Part { root: of.root.0, base: of.base.0 });
-        let look = if of.everything { Look::Everything } else { Look::Structures };
+        let (volume, part) = (self.volume(), Part { root: asked.root.0, base: asked.base.0 });
+        let look = if asked.everything { Look::Everything } else { Look::Structures };
         let blocks = work.region_blocks.clamp(1, REGION_BLOCKS);
         loop {
             if work.cancel.load(Ordering::Relaxed) {
                 return Err(MirrorError::Cancelled);
             }
             // Where it ends is found without reading, so that both sides read at the same time.
-            let ends = match volume.region(part, of.from, Until::Blocks(blocks), Look::Nothing) {
+            let ends = match volume.region(part, asked.from, Until::Blocks(blocks), Look::Nothing) {
                 // An update has taken it away.
                 Err(VolumeError::NoSuchSnapshot(_)) => return Ok(false),
                 ends => ends?.next,
             };
-            of.until = ends;
-            let asks = |of| {
+            asked.until = ends;
+            let asks = |asked| {
                 let (name, id) = (self.source_volume().to_owned(), volume.id());
-                Request::Copies(CopiesRequest { volume: name, id, asks: Asks::Region(of) })
+                Request::Copies(CopiesRequest { volume: name, id, asks: Asks::Region(asked) })
             };
             if comparing.both {
-                client.tell(&asks(of))?;
+                client.tell(&asks(asked))?;
             }
             let until = ends.map_or(Until::Blocks(u64::MAX), Until::Position);
-            let own = volume.region(part, of.from, until, look);
+            let own = volume.region(part, asked.from, until, look);
             let theirs = if comparing.both { region_answer(client.hear()?)? } else { None };
             let own = match own {
                 Err(VolumeError::NoSuchSnapshot(_)) => return Ok(false),
@@ -561,14 +349,14 @@ impl Destination {
                 comparing.verified.regions_differing += u64::from(differs);
                 // What is damaged on both sides has the same digest.
                 if differs || own.pieces.iter().any(|piece| !piece.sound) {
-                    let listed = Asks::Region(RegionOf { list: true, ..of });
+                    let listed = Asks::Region(RegionOf { list: true, ..asked });
                     list = region_answer(Answer::Copies(self.ask_copies(client, listed)?))?;
                 }
             }
-            comparing.note(of.root.0, &own, list.as_ref());
+            comparing.note(asked.root.0, &own, list.as_ref());
             (work.progress)(*comparing.at);
             match ends {
-                Some(next) => of.from = next,
+                Some(next) => asked.from = next,
                 None => return Ok(comparing.both),
             }
         }

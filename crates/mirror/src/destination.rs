@@ -1,27 +1,28 @@
 //! The destination's side of a relationship: brings the newest image, knows its lag, fails over.
 
-use std::cell::RefCell;
 use std::io::{Read, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cairn_base::{BLOCK_SIZE, Checksum, SnapshotId, Timestamp};
-use cairn_format::stream::{StreamKind, root_digest};
-use cairn_format::{Role, SnapshotEntry};
-use cairn_stream::{Compression, Have, Keeps, MIRROR_PREFIX, Progress, StreamError, Threads, apply_keeping};
-use cairn_volume::{Receiver, Snapshot, Volume, VolumeError};
+use cairn_format::Role;
+use cairn_format::stream::root_digest;
+use cairn_stream::{Compression, MIRROR_PREFIX, Threads};
+use cairn_volume::{Receiver, Snapshot, Volume};
 
 use crate::births::{Birth, Births, Locked};
-use crate::client::{Client, began, unexpected};
-use crate::error::{MirrorError, NackReason, Refusal};
-use crate::keeper::{Keeper, Settles, Withheld};
+use crate::client::Client;
+use crate::error::{MirrorError, Refusal};
+use crate::keeper::{Keeper, Settles};
 use crate::lag::{Contact, Lag, Loss, SourceStatus};
 use crate::locks::Mutex;
-use crate::message::{Answer, CLAIMS_MAX, Request, Stance, StatusOf, Update, claims_bytes};
+use crate::message::{Stance, StatusOf, claims_bytes};
 use crate::relationship::Relationship;
 use crate::route::{Hop, Route};
 use crate::source::Source;
+
+mod transfer;
 
 /// How a destination is.
 #[derive(Debug, Clone)]
@@ -454,191 +455,6 @@ impl Destination {
         outcome
     }
 
-    fn transfer<S: Read + Write + ?Sized>(
-        &self,
-        client: &mut Client<'_, S>,
-        work: &mut Work<'_>,
-        manner: Manner,
-        keeper: Option<&dyn Keeper>,
-    ) -> Result<TransferReport, MirrorError> {
-        let (began, asked) = (self.volume.clock().monotonic(), self.volume.clock().now());
-        let cancel = work.cancel;
-        let stance = self.stance()?;
-        if stance == Stance::Follows {
-            self.refuse_parted(client)?;
-        }
-        let mut receiver = self.volume.receive_with(&mut |_, _| !cancel.load(Ordering::Relaxed))?;
-        if stance.gives_up() {
-            receiver.give_up_head();
-        }
-        if manner == Manner::Compare {
-            receiver.claim_shown(&mut |_| !cancel.load(Ordering::Relaxed))?;
-        }
-        if cancel.load(Ordering::Relaxed) {
-            return Err(MirrorError::Cancelled);
-        }
-        let (answer, asked_at) = self.request(client, &mut receiver, manner, stance)?;
-        let report = |kind, target: SnapshotId| {
-            let snapshot = self.volume.snapshot(target);
-            TransferReport {
-                kind,
-                target,
-                name: snapshot.as_ref().map(|snapshot| snapshot.name.clone()).unwrap_or_default(),
-                taken: snapshot.map(|snapshot| snapshot.created).unwrap_or_default(),
-                bytes: 0,
-                blocks: 0,
-                full_blocks: 0,
-                kept_blocks: 0,
-                wasted_blocks: 0,
-                memory_blocks: 0,
-                duration: self.volume.clock().monotonic().saturating_sub(began),
-                confirmed: true,
-            }
-        };
-        let (target, name, full_blocks, left_out, sent_before, in_memory, status) = match answer {
-            Answer::UpToDate(status) => {
-                self.heard_ahead(status, asked_at)?;
-                let shown = self.volume.status().cursor.snapshot;
-                return Ok(TransferReport {
-                    full_blocks: status.used,
-                    ..report(TransferKind::UpToDate, shown)
-                });
-            }
-            Answer::Transfer { target, name, full_blocks, left_out, sent_before, in_memory, status } => {
-                (target, name, full_blocks, left_out, sent_before, in_memory, status)
-            }
-            Answer::Refused(Refusal::NoCommonBase { blocks }) => return Err(self.price(&receiver, blocks)),
-            answer => return Err(unexpected(answer)),
-        };
-        self.heard_ahead(status, asked_at)?;
-        let mut seen = TransferProgress {
-            snapshot: name,
-            blocks: 0,
-            blocks_total: 0,
-            bytes: 0,
-            full_blocks,
-            kept_blocks: left_out,
-        };
-        (work.progress)(&seen);
-        let outer = &mut work.progress;
-        let mut tell = |progress: Progress| {
-            seen.blocks = progress.blocks;
-            seen.blocks_total = progress.blocks_total;
-            seen.bytes = progress.bytes;
-            outer(&seen);
-        };
-        let mut inner =
-            cairn_stream::Work { cancel: work.cancel, progress: &mut tell, threads: work.threads };
-        self.inner.lock().births.follow(&self.volume);
-        let (now, lock) = (self.volume.clock().now(), self.options().lock);
-        let births = self.inner.lock().births.clone();
-        let lifted = self.lifted().is_some();
-        let locked = |entry: &SnapshotEntry| {
-            !lifted && !births.left(entry, now, lock).is_zero() && !entry.name.starts_with(MIRROR_PREFIX)
-        };
-        let withheld = RefCell::new(None);
-        let admits = |snapshots: &[SnapshotEntry]| {
-            let admitted = keeper.map_or(Ok(()), |keeper| keeper.admits(snapshots));
-            *withheld.borrow_mut() = admitted.err();
-            withheld.borrow().is_none()
-        };
-        let keeps = Keeps { locked: &locked, admits: &admits };
-        let applied = apply_keeping(&mut Reading(client.stream), receiver, keeps, &mut inner);
-        let applied = applied.and_then(|applied| {
-            let announced = applied.target == target;
-            announced.then_some(applied).ok_or(StreamError::Inconsistent("it is of another snapshot"))
-        });
-        let applied = match applied {
-            Ok(applied) => applied,
-            Err(StreamError::Locked { snapshot }) => {
-                let _ = client.tell(&Request::Nack { reason: NackReason::Unfit });
-                let name = self.volume.snapshot(snapshot).map(|snapshot| snapshot.name).unwrap_or_default();
-                return Err(MirrorError::Locked { name });
-            }
-            Err(StreamError::Renamed { snapshot }) => {
-                let _ = client.tell(&Request::Nack { reason: NackReason::Unfit });
-                let name = self.volume.snapshot(snapshot).map(|snapshot| snapshot.name).unwrap_or_default();
-                return Err(MirrorError::Renamed { name });
-            }
-            Err(StreamError::NotAdmitted) => {
-                let _ = client.tell(&Request::Nack { reason: NackReason::Unfit });
-                let Withheld { group, snapshot } = withheld.take().unwrap_or_default();
-                return Err(MirrorError::Withheld { group, snapshot });
-            }
-            Err(error) => {
-                if let Some(reason) = nack_reason(&error) {
-                    // The source may be gone, or still busy sending; its next session starts clean either way.
-                    let _ = client.tell(&Request::Nack { reason });
-                }
-                return Err(error.into());
-            }
-        };
-        {
-            let inner = &mut self.inner.lock();
-            let lock = inner.lock;
-            inner.births.follow(&self.volume);
-            inner.births.arrived(&self.volume, (asked, status.now), lock);
-        }
-        let told_at = self.volume.clock().monotonic();
-        let confirmed = match client.ask(&Request::Ack { target, keep: self.kept() }) {
-            Ok(Answer::Status(status)) => {
-                self.heard(status, told_at);
-                true
-            }
-            // The image is committed here whatever became of the acknowledgement.
-            Ok(_) | Err(_) => false,
-        };
-        let kind = match applied.kind {
-            StreamKind::Full => TransferKind::Baseline,
-            StreamKind::Incremental => TransferKind::Update,
-        };
-        Ok(TransferReport {
-            bytes: applied.bytes,
-            blocks: applied.blocks,
-            full_blocks,
-            kept_blocks: left_out,
-            wasted_blocks: sent_before.saturating_sub(left_out),
-            memory_blocks: in_memory,
-            confirmed,
-            ..report(kind, target)
-        })
-    }
-
-    /// Asks for an update, and answers what the source has to know first. What it says then, and when it was last told something, by the clock that is never set.
-    fn request<S: Read + Write + ?Sized>(
-        &self,
-        client: &mut Client<'_, S>,
-        receiver: &mut Receiver,
-        manner: Manner,
-        stance: Stance,
-    ) -> Result<(Answer, Duration), MirrorError> {
-        let Options { compression, hold, .. } = self.options();
-        let mut request = Request::Update(Update {
-            volume: self.source_volume.clone(),
-            id: self.volume.id(),
-            relationship: self.relationship,
-            blocks: self.volume.space_blocks(),
-            compression,
-            hold,
-            compare: manner == Manner::Compare,
-            step: manner == Manner::Step,
-            stance,
-            rpo_ms: self.rpo_ms(),
-            claims: receiver.arrived_blocks(),
-            shown: self.volume.status().cursor.snapshot,
-            keep: self.kept(),
-            have: Have::of(&self.volume),
-        });
-        loop {
-            let asked = self.volume.clock().monotonic();
-            request = match client.ask(&request)? {
-                Answer::AskBegan { accumulating, in_flight } => began(&self.volume, accumulating, in_flight)?,
-                Answer::AskClaims { from } => Request::Claims(receiver.arrived(from, CLAIMS_MAX)?),
-                answer => return Ok((answer, asked)),
-            };
-        }
-    }
-
     /// How what is shown here stands to the source's image.
     fn stance(&self) -> Result<Stance, MirrorError> {
         let gives_up = self.options().gives_up;
@@ -649,10 +465,13 @@ impl Destination {
         match self.volume.own_head() {
             None => {
                 let (shown, root) = self.base();
-                let of_it = gives_up.filter(|of| of.head == shown && of.image == Some(root));
+                let of_it =
+                    gives_up.filter(|given_up| given_up.head == shown && given_up.image == Some(root));
                 Ok(of_it.map_or(Stance::Follows, given_up))
             }
-            Some(head) if gives_up.is_some_and(|of| of.head == head.id && of.image.is_none()) => {
+            Some(head)
+                if gives_up.is_some_and(|given_up| given_up.head == head.id && given_up.image.is_none()) =>
+            {
                 Ok(gives_up.map_or(Stance::Follows, given_up))
             }
             // It was handed over: whoever has it goes on from it.
@@ -816,29 +635,6 @@ struct Reading<'a, S: Read + ?Sized>(&'a mut S);
 impl<S: Read + ?Sized> Read for Reading<'_, S> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         self.0.read(buffer)
-    }
-}
-
-/// What the source is told of a failure here; nothing when the connection itself failed, or the source knows.
-fn nack_reason(error: &StreamError) -> Option<NackReason> {
-    match error {
-        StreamError::Io(_) | StreamError::Aborted(_) => None,
-        StreamError::NoThread(_) => Some(NackReason::Other),
-        StreamError::Cancelled => Some(NackReason::Cancelled),
-        StreamError::Volume(VolumeError::Refused(_)) => Some(NackReason::Damaged),
-        StreamError::Volume(VolumeError::Contradicts(_)) => Some(NackReason::Unfit),
-        StreamError::Volume(_) => Some(NackReason::VolumeFailed),
-        StreamError::Locked { .. }
-        | StreamError::Renamed { .. }
-        | StreamError::NotAdmitted
-        | StreamError::WrongVolume { .. }
-        | StreamError::BaseMissing { .. }
-        | StreamError::TooSmall { .. }
-        | StreamError::Diverged { .. } => Some(NackReason::Unfit),
-        StreamError::Format(_)
-        | StreamError::OutOfOrder { .. }
-        | StreamError::Digest
-        | StreamError::Inconsistent(_) => Some(NackReason::Damaged),
     }
 }
 

@@ -3,12 +3,14 @@
 //! What a mirror needs is in the volume: held snapshots and since maps. What is here says whose those are and how its owner wants it; its
 //! keeper writes it down from time to time, and what was lost is learnt again when the destination comes.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use cairn_base::{Checksum, FileId, Generation, SnapshotId, Timestamp, VolumeId};
 use cairn_volume::{Behind, Snapshot};
 
-use crate::roles::Departure;
+use crate::handover::Departure;
+use crate::relationship::{name_in, split};
 
 /// A mirror that has asked for an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,6 +100,15 @@ const NOBODY_PREFIX: &str = "unknown.";
 /// The peer in a mirror's name.
 pub(crate) fn peer_of(name: &str) -> &str {
     name.rsplit_once('-').map_or(name, |(peer, _)| peer)
+}
+
+/// Snapshots of a volume that are held for mirrors, counted by peer. `names` are all its snapshots.
+pub fn held_by_peer(names: &[String]) -> BTreeMap<&str, usize> {
+    let mut held = BTreeMap::new();
+    for prefix in names.iter().filter_map(|name| split(name)).map(|(prefix, _)| prefix) {
+        *held.entry(peer_of(name_in(prefix))).or_default() += 1;
+    }
+    held
 }
 
 /// The number under which a mirror's since maps are kept. Its destination chose a part of the name and this side the other, so that no peer

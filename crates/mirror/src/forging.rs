@@ -6,13 +6,13 @@ use cairn_volume::Position;
 
 use crate::copies::{Asks, CopiesAnswer, CopiesRequest, RegionAnswer, RegionOf};
 use crate::error::{NackReason, Refusal};
+use crate::handover::{Departure, Standing, Successor};
 use crate::lag::SourceStatus;
 use crate::message::{
     Answer, Await, Began, HandOver, HandOverTogether, PROTOCOL_VERSION, Request, Stance, StandingOf,
     StatusOf, Update,
 };
 use crate::relationship::Relationship;
-use crate::roles::{Departure, Standing, Successor};
 use crate::wire::{Frame, read_frame, write_frame};
 
 /// What a destination asks.

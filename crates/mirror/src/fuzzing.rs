@@ -5,13 +5,13 @@ use cairn_stream::{Compression, Have};
 
 use crate::access::LunAccess;
 use crate::error::{NackReason, Refusal};
+use crate::handover::{Departure, Standing, Successor};
 use crate::lag::SourceStatus;
 use crate::message::{
     Answer, Await, Began, HandOver, HandOverTogether, PROTOCOL_VERSION, Request, Stance, StandingOf,
     StatusOf, Update,
 };
 use crate::relationship::Relationship;
-use crate::roles::{Departure, Standing, Successor};
 use crate::route::{Hop, Route};
 use crate::wire::{Frame, read_frame, write_frame};
 
@@ -110,6 +110,16 @@ pub fn samples() -> Vec<Vec<u8>> {
         mirror: true,
     };
     let id = VolumeId([7; 16]);
+    let (requests, answers) = (requests(have), answers(have));
+    let written = requests.iter().map(Request::encode).chain(answers.iter().map(Answer::encode));
+    let mut samples: Vec<Vec<u8>> = written.map(|(kind, body)| framed(kind, &body)).collect();
+    samples.extend([hello(), update("vol0", id, 8192, vec![have]), ack(SnapshotId(4))]);
+    samples.push(transfer(SnapshotId(4), "mirror.peer1-0000000000000abc.4"));
+    samples
+}
+
+fn requests(have: Have) -> Vec<Request> {
+    let id = VolumeId([7; 16]);
     let wish = HandOver {
         volume: "vol0".to_owned(),
         id,
@@ -125,7 +135,7 @@ pub fn samples() -> Vec<Vec<u8>> {
             rpo_ms: None,
         },
     };
-    let requests = [
+    vec![
         Request::ProvisionInfo { volume: "vol0".to_owned() },
         Request::Status(StatusOf {
             volume: "vol0".to_owned(),
@@ -169,8 +179,12 @@ pub fn samples() -> Vec<Vec<u8>> {
             group: "bank".to_owned(),
             members: vec![wish.clone(), HandOver { volume: "logs".to_owned(), ..wish }],
         }),
-    ];
-    let answers = [
+    ]
+}
+
+fn answers(have: Have) -> Vec<Answer> {
+    let id = VolumeId([7; 16]);
+    vec![
         Answer::Provision { id, blocks: 8192, used: 100, snapshots: 3 },
         Answer::UpToDate(status()),
         Answer::Awaited { due: true, status: status() },
@@ -210,10 +224,5 @@ pub fn samples() -> Vec<Vec<u8>> {
             used: 100,
             snapshots: vec![(SnapshotId(3), have.root), (SnapshotId(5), have.label)],
         }),
-    ];
-    let written = requests.iter().map(Request::encode).chain(answers.iter().map(Answer::encode));
-    let mut samples: Vec<Vec<u8>> = written.map(|(kind, body)| framed(kind, &body)).collect();
-    samples.extend([hello(), update("vol0", id, 8192, vec![have]), ack(SnapshotId(4))]);
-    samples.push(transfer(SnapshotId(4), "mirror.peer1-0000000000000abc.4"));
-    samples
+    ]
 }

@@ -20,6 +20,7 @@ mod error;
 mod follower;
 pub mod forging;
 pub mod fuzzing;
+mod handover;
 mod keeper;
 mod lag;
 mod limits;
@@ -50,13 +51,13 @@ pub use destination::{
     Destination, DestinationState, GivesUp, Options, TransferKind, TransferProgress, TransferReport, Work,
 };
 pub use error::{LAST_REFUSAL, MirrorError, NackReason, Refusal};
-pub use follower::{Follower, MirrorAtSource};
+pub use follower::{Follower, MirrorAtSource, held_by_peer};
+pub use handover::{Departure, GiveTogether, GiveWay, Heir, Standing, Successor};
 pub use keeper::{Keeper, Withheld};
 pub use lag::{Contact, Lag, Loss, SourceStatus};
 pub use limits::{HELD_PER_PEER, MIRRORS_PER_PEER};
 pub use message::{HEIRS_MAX, PROTOCOL_VERSION};
 pub use offer::SourceVolumes;
 pub use relationship::{InvalidPeerName, PeerName, Relationship};
-pub use roles::{Departure, GiveTogether, GiveWay, Heir, Standing, Successor};
 pub use route::{HOPS_MAX, Hop, Route};
 pub use source::Source;

@@ -9,9 +9,9 @@ use cairn_stream::{Compression, Have};
 use crate::access::{LunAccess, parse_access, put_access};
 use crate::copies::{CopiesAnswer, CopiesRequest};
 use crate::error::{MirrorError, NackReason, Refusal};
+use crate::handover::{Departure, Standing, Successor};
 use crate::lag::SourceStatus;
 use crate::relationship::Relationship;
-use crate::roles::{Departure, Standing, Successor};
 use crate::route::{HOPS_MAX, Route};
 use crate::wire::{Body, Frame, Parser};
 
@@ -322,9 +322,9 @@ impl Request {
                 };
                 (UPDATE, update.have.iter().fold(start, add))
             }
-            Request::Status(of) => {
-                let body = body.text(&of.volume).u64(of.relationship.0).option(of.rpo_ms);
-                (STATUS, body.u64(of.base.0).array(&of.base_root.0))
+            Request::Status(asked) => {
+                let body = body.text(&asked.volume).u64(asked.relationship.0).option(asked.rpo_ms);
+                (STATUS, body.u64(asked.base.0).array(&asked.base_root.0))
             }
             Request::Began(began) => {
                 let body = body.option(began.file.map(|file| file.0));
@@ -346,9 +346,9 @@ impl Request {
                 (NACK, body.u32(code))
             }
             Request::Copies(request) => request.encode(),
-            Request::Standing(of) => {
-                let body = body.text(&of.volume).u64(of.relationship.0);
-                let body = match &of.departed {
+            Request::Standing(asked) => {
+                let body = body.text(&asked.volume).u64(asked.relationship.0);
+                let body = match &asked.departed {
                     None => body.u8(0),
                     Some(Departure { base, root, generation, at, address, volume }) => body
                         .u8(1)

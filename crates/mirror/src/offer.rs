@@ -7,9 +7,9 @@ use cairn_volume::{Snapshot, Volume};
 
 use crate::access::LunAccess;
 use crate::error::Refusal;
+use crate::handover::{Departure, GiveTogether, GiveWay, Heir, Successor};
 use crate::lag::Lag;
 use crate::relationship::{PeerName, Relationship};
-use crate::roles::{Departure, GiveTogether, GiveWay, Heir, Successor};
 use crate::route::Route;
 
 /// The volumes that a source offers.

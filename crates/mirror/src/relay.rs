@@ -35,7 +35,7 @@ impl Source {
         self.look_at_recalled(volume, &mut followers);
         let mut kept: BTreeSet<SnapshotId> = followers
             .iter()
-            .filter(|((of, _), follower)| *of == id && follower.departed.is_none())
+            .filter(|((volume_id, _), follower)| *volume_id == id && follower.departed.is_none())
             .flat_map(|(_, follower)| follower.relayed.iter().copied())
             .collect();
         if self.forgets.load(Ordering::Acquire) {
@@ -54,7 +54,7 @@ impl Source {
     fn look_at_recalled(&self, volume: &Volume, followers: &mut BTreeMap<Key, Follower>) {
         let id = volume.id();
         let mut recalled = self.recalled.lock();
-        for (key, follower) in followers.iter_mut().filter(|((of, _), _)| *of == id) {
+        for (key, follower) in followers.iter_mut().filter(|((volume_id, _), _)| *volume_id == id) {
             let Some(oldest) = follower.relayed.iter().min().copied().filter(|_| recalled.remove(key)) else {
                 continue;
             };

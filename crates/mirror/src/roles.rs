@@ -17,85 +17,18 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use cairn_base::{Checksum, Generation, SnapshotId, Timestamp, VolumeId};
+use cairn_base::{SnapshotId, VolumeId};
 use cairn_format::Role;
 use cairn_format::stream::root_digest;
 use cairn_stream::MIRROR_PREFIX;
 use cairn_volume::{Snapshot, Volume, VolumeError};
 
 use crate::error::Refusal;
+use crate::handover::{Heir, Standing, Successor};
 use crate::message::{HandOver, HandOverTogether, StandingOf};
 use crate::offer::SourceVolumes;
-use crate::relationship::{PeerName, Relationship, prefix, split};
+use crate::relationship::{PeerName, prefix, split};
 use crate::source::{Source, own_snapshots};
-
-/// News of a mirror that was failed over.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Departure {
-    /// The snapshot that it showed then.
-    pub base: SnapshotId,
-    /// Its content ([`root_digest`]).
-    pub root: Checksum,
-    /// Its generation: what the two sides have in common.
-    pub generation: Generation,
-    /// When, by the mirror's clock.
-    pub at: Timestamp,
-    /// Where its server is reached by mirrors: `HOST:PORT`, or `:PORT` at the host that tells it; empty when it does not say.
-    pub address: String,
-    /// What the volume is called there.
-    pub volume: String,
-}
-
-/// Where the side that takes over can be reached, and how it is to be followed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Successor {
-    /// As in [`Departure::address`].
-    pub address: String,
-    /// What the volume is called there.
-    pub volume: String,
-    /// How often to update.
-    pub every_ms: Option<u64>,
-    /// Or by which cron expression; empty for none.
-    pub cron: String,
-    /// Or continuously.
-    pub continuous: bool,
-    /// In which time zone; empty for UTC.
-    pub zone: String,
-    /// The lag that is wanted at most.
-    pub rpo_ms: Option<u64>,
-}
-
-/// A mirror of a group that wants the role of its source.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Heir {
-    /// The volume, as the source calls it.
-    pub volume: String,
-    /// Which mirror of it.
-    pub relationship: Relationship,
-    /// How it is followed from then on.
-    pub successor: Successor,
-}
-
-/// What a side is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Standing {
-    /// The volume.
-    pub id: VolumeId,
-    /// Whether it takes writes.
-    pub role: Role,
-    /// The snapshot of its own head, while it shows that; else 0.
-    pub own_head: SnapshotId,
-    /// That head was handed over to the one who asks.
-    pub handed_over: bool,
-    /// Its last consistency point.
-    pub generation: Generation,
-    /// When its content last changed, by its clock.
-    pub changed: Timestamp,
-    /// Blocks that it uses.
-    pub used: u64,
-    /// Its snapshots and their content.
-    pub snapshots: Vec<(SnapshotId, Checksum)>,
-}
 
 /// The head that a source has handed over to the mirror whose snapshots have this prefix.
 pub(crate) fn handed_over(volume: &Volume, prefix: &str) -> Option<Snapshot> {
@@ -122,14 +55,14 @@ impl Source {
     pub(crate) fn standing(
         &self,
         volume: &Arc<Volume>,
-        of: &StandingOf,
+        asked: &StandingOf,
         peer: &PeerName,
         volumes: &dyn SourceVolumes,
     ) -> Result<Standing, Refusal> {
-        let prefix = prefix(peer, of.relationship);
-        if let Some(departure) = &of.departed {
+        let prefix = prefix(peer, asked.relationship);
+        if let Some(departure) = &asked.departed {
             let known = self.note_departure(volume, &prefix, departure, volumes);
-            volumes.departed(&of.volume, peer, of.relationship, departure, known);
+            volumes.departed(&asked.volume, peer, asked.relationship, departure, known);
         }
         let status = volume.status();
         let own_head = volume.own_head();
@@ -226,9 +159,3 @@ fn name_of_head(volume: &Arc<Volume>, wish: &HandOver, prefix: &str) -> Result<S
 fn successor(wish: &HandOver, volumes: &dyn SourceVolumes) -> Successor {
     Successor { address: volumes.reachable(&wish.successor.address), ..wish.successor.clone() }
 }
-
-/// Makes a volume give way.
-pub type GiveWay<'a> = dyn FnMut() -> Result<Snapshot, VolumeError> + 'a;
-
-/// Makes all volumes of a group give way at one instant, of which each has a snapshot of the name that is given. An error has the place of the volume that it is about.
-pub type GiveTogether<'a> = dyn FnMut(&str) -> Result<Vec<Snapshot>, (usize, VolumeError)> + 'a;

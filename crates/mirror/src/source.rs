@@ -11,43 +11,38 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cairn_base::{Checksum, FileId, Generation, SnapshotId, Timestamp, Vbn, VolumeId};
+use cairn_base::{Checksum, FileId, Generation, SnapshotId, Timestamp, VolumeId};
 use cairn_format::Role;
 use cairn_format::stream::root_digest;
-use cairn_stream::{
-    AbortReason, Gauge, Have, MIRROR_PREFIX, Plan, Progress, StreamError, Work, abort, produce_gauged,
-};
-use cairn_volume::{KeepsFresh, SinceFiles, Snapshot, Volume, VolumeError};
+use cairn_stream::{Gauge, Have, MIRROR_PREFIX, Work};
+use cairn_volume::{SinceFiles, Snapshot, Volume, VolumeError};
 
-use crate::access;
-use crate::copies;
 use crate::error::{MirrorError, Refusal};
 use crate::follower::{Follower, peer_of, since_number};
+use crate::handover::Departure;
 use crate::lag::SourceStatus;
 use crate::locks::Mutex;
-use crate::message::{Answer, Began, PROTOCOL_VERSION, Request, Stance, Update};
+use crate::message::{Answer, Began, Request, Update};
 use crate::offer::SourceVolumes;
 use crate::relationship::{PeerName, Relationship, name_in, prefix, split};
-use crate::relay::refuse_circle;
-use crate::roles::{Departure, handed_over, keep_for_spill};
-use crate::wire::{Frame, read_frame, write_frame};
+use crate::wire::{read_frame, write_frame};
 
 mod behind;
 mod places;
+mod prepare;
 mod same;
+mod serving;
+mod transfer;
+
 pub(crate) use behind::status_of;
 use behind::whole_lag;
-use same::is_same_table;
+use transfer::Transfer;
 
 /// A volume, and how the names of a mirror's snapshots begin.
 pub(crate) type Key = (VolumeId, String);
 
-/// A transfer of less may be in the buffers of sockets as a whole before a byte arrives.
-const BUFFERED: u64 = 16 << 20;
 /// Mirrors of a volume that are known of one peer: past it, failovers of further ones of which nothing is kept here are not noted.
 const UNKNOWN_DEPARTED_MAX: usize = 64;
-/// Claims that are compared in one walk of the pointers: 96 MiB of them.
-const CLAIMS_AT_ONCE: usize = 1 << 22;
 
 /// What a source knows of its mirrors' sessions; one for a server. What must survive a restart is in the names of held snapshots.
 #[derive(Default)]
@@ -125,7 +120,7 @@ pub(crate) enum Base {
 
 /// What a destination said of the since maps of its relationship, when it was asked.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Known {
+pub(crate) struct KnownMaps {
     files: SinceFiles,
     pub(crate) began: Began,
 }
@@ -134,11 +129,11 @@ pub(crate) struct Known {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shows {
     pub(crate) image: SnapshotId,
-    pub(crate) known: Known,
+    pub(crate) known: KnownMaps,
 }
 
 impl Shows {
-    fn of(image: SnapshotId, known: Option<Known>) -> Option<Self> {
+    fn of(image: SnapshotId, known: Option<KnownMaps>) -> Option<Self> {
         known.filter(|known| known.began.file.is_some()).map(|known| Self { image, known })
     }
 }
@@ -196,124 +191,6 @@ impl Source {
     /// What who makes or deletes base snapshots of a volume has locked.
     pub(crate) fn house(&self, volume: VolumeId) -> Arc<Mutex<()>> {
         self.housekeeping.lock().entry(volume).or_default().clone()
-    }
-
-    /// Answers one destination, which the caller has authenticated as `peer`, until it hangs up.
-    ///
-    /// # Errors
-    /// Whatever ended the conversation early. The mirror is then as it was, or the destination has the image and says so next time.
-    pub fn serve_session<S: Read + Write + ?Sized>(
-        &self,
-        stream: &mut S,
-        volumes: &dyn SourceVolumes,
-        peer: &PeerName,
-        work: &mut Work<'_>,
-    ) -> Result<(), MirrorError> {
-        let mut greeted = false;
-        // What is written between the steps of a mirror that follows continuously stays in memory for as long as it talks.
-        let mut fresh: Option<KeepsFresh> = None;
-        let mut shows = None;
-        while let Some(frame) = read_frame(stream)? {
-            let request = self.next_request(&frame, greeted)?;
-            greeted = true;
-            let reply = match request {
-                Request::Hello { version } => {
-                    answer(stream, &Answer::Hello { version: PROTOCOL_VERSION })?;
-                    if version != PROTOCOL_VERSION {
-                        return Err(MirrorError::Version { theirs: version, ours: PROTOCOL_VERSION });
-                    }
-                    continue;
-                }
-                Request::ProvisionInfo { volume } => volumes.volume(&volume, peer).map(|volume| {
-                    let status = volume.status();
-                    Answer::Provision {
-                        id: status.id,
-                        blocks: status.blocks,
-                        used: status.used,
-                        snapshots: status.snapshots,
-                    }
-                }),
-                Request::Status(of) => match volumes.volume(&of.volume, peer) {
-                    Ok(volume) => {
-                        let status = self.status(stream, &volume, &of, peer)?;
-                        status.map(|status| Answer::Status(whole_lag(status, volumes, (&volume, &of.volume))))
-                    }
-                    Err(refusal) => Err(refusal),
-                },
-                Request::Update(update) => {
-                    let found = volumes.volume(&update.volume, peer);
-                    let volume = match found.and_then(|it| refuse_circle(it, volumes, &update, peer)) {
-                        Ok(volume) => volume,
-                        Err(refusal) => {
-                            answer(stream, &Answer::Refused(refusal))?;
-                            continue;
-                        }
-                    };
-                    shows = self.update(stream, &volume, &update, peer, volumes, work)?;
-                    if let Some(former) = volumes.former(&update.volume, peer, update.relationship) {
-                        self.forget_former(&volume, peer, &former, update.relationship)?;
-                    }
-                    continue;
-                }
-                Request::Await(wish) => match volumes.volume(&wish.volume, peer) {
-                    Ok(volume) => {
-                        if !fresh.as_ref().is_some_and(|kept| Arc::ptr_eq(kept.volume(), &volume)) {
-                            fresh = (volume.status_role() == Role::Normal).then(|| volume.keep_fresh());
-                        }
-                        let prefix = prefix(peer, wish.relationship);
-                        if self.followers.lock().contains_key(&(volume.id(), prefix.clone())) {
-                            self.hear(&volume, &prefix, &Heard::default());
-                        }
-                        let awaited = self.awaited(&volume, &wish, shows, peer, volumes);
-                        awaited.map(|(due, status)| Answer::Awaited {
-                            due,
-                            status: whole_lag(status, volumes, (&volume, &wish.volume)),
-                        })
-                    }
-                    Err(refusal) => Err(refusal),
-                },
-                Request::Copies(asked) => volumes
-                    .volume(&asked.volume, peer)
-                    .and_then(|volume| copies::answer(&volume, &asked))
-                    .map(Answer::Copies),
-                Request::Standing(of) => match volumes.volume(&of.volume, peer) {
-                    Ok(volume) => self.standing(&volume, &of, peer, volumes).map(Answer::Standing),
-                    Err(refusal) => Err(refusal),
-                },
-                Request::HandOver(wish) => match volumes.volume(&wish.volume, peer) {
-                    Ok(volume) => {
-                        let target = self.hand_over(&volume, &wish, peer, volumes);
-                        target.map(|target| Answer::HandedOver { target })
-                    }
-                    Err(refusal) => Err(refusal),
-                },
-                Request::HandOverTogether(wish) => {
-                    let targets = self.hand_over_together(&wish, peer, volumes);
-                    targets.map(|targets| Answer::HandedOverTogether { targets })
-                }
-                Request::Farewell { volume, relationship } => match volumes.volume(&volume, peer) {
-                    Ok(of) => {
-                        let name = name_in(&prefix(peer, relationship)).to_owned();
-                        let forget = || self.forget(&of, &name).map_err(|error| Refusal::from(&error));
-                        volumes.check_room(&volume).and_then(|()| forget()).map(|()| Answer::Farewell)
-                    }
-                    Err(refusal) => Err(refusal),
-                },
-                Request::Access { volume } => access::answer(volumes, &volume, peer),
-                Request::Ack { .. } | Request::Nack { .. } | Request::Began(_) | Request::Claims(_) => {
-                    return Err(MirrorError::Protocol("it answers what was not asked"));
-                }
-            };
-            answer(stream, &reply.unwrap_or_else(Answer::Refused))?;
-        }
-        Ok(())
-    }
-
-    fn next_request(&self, frame: &Frame, greeted: bool) -> Result<Request, MirrorError> {
-        match (Request::parse(frame)?, greeted) {
-            (request @ Request::Hello { .. }, _) | (request, true) => Ok(request),
-            (_, false) => Err(MirrorError::Protocol("it does not say hello")),
-        }
     }
 
     pub(crate) fn claim(&self, key: Key) -> Claim<'_> {
@@ -381,278 +258,21 @@ impl Source {
         let prepared = prepared.by_now(volume);
         let status = whole_lag(prepared.status, volumes, (volume, &update.volume));
         let prepared = Prepared { status, ..prepared };
-        let outcome = self.transfer(stream, volume, update, &prefix, &prepared, &claim, volumes, work);
+        let transfer = Transfer {
+            source: self,
+            volume,
+            update,
+            prefix: &prefix,
+            prepared: &prepared,
+            claim: &claim,
+            volumes,
+        };
+        let outcome = transfer.run(stream, work);
         if !update.hold {
             // The since map has what changed; no snapshot is kept, whether the destination has it now or not.
-            self.let_go_of_all(volume, &prefix, &claim)?;
+            self.let_go_of_own(volume, &prefix, &claim, |_| true)?;
         }
         outcome
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "each is another part of one session")]
-    fn transfer<S: Read + Write + ?Sized>(
-        &self,
-        stream: &mut S,
-        volume: &Arc<Volume>,
-        update: &Update,
-        prefix: &str,
-        prepared: &Prepared,
-        claim: &Claim<'_>,
-        volumes: &dyn SourceVolumes,
-        work: &mut Work<'_>,
-    ) -> Result<Option<Shows>, MirrorError> {
-        let (target, key) = (prepared.target.id, &claim.key);
-        let number = since_number(name_in(prefix));
-        let have = shared(volume, update, target);
-        let plan = match prepared.base {
-            Base::Since(base) => {
-                let is_common = || common(volume, &have).is_ok_and(|common| !common.is_empty());
-                match Plan::since(volume, &have, base, number, target) {
-                    // Its map can't be read.
-                    Err(_) if volume.since_files(number).is_none() => match update.compare || is_common() {
-                        true => Plan::new(volume, &have, target),
-                        false => Err(StreamError::BaseMissing { base: base.id }),
-                    },
-                    planned => planned,
-                }
-            }
-            Base::Snapshots | Base::Nothing => Plan::new(volume, &have, target),
-        };
-        let plan = plan.map_err(MirrorError::from).and_then(|mut plan| {
-            leave_out(stream, &mut plan, update)?;
-            Ok(plan)
-        });
-        // Comparing what is here and there may have taken long.
-        let status = prepared.by_now(volume).status;
-        let plan = match plan {
-            Ok(plan) => plan,
-            Err(error) => {
-                let refusal = match &error {
-                    MirrorError::Volume(error) => Refusal::from(error),
-                    MirrorError::Refused(refusal) => refusal.clone(),
-                    MirrorError::Stream(StreamError::BaseMissing { .. }) => no_common_base(volume),
-                    _ => Refusal::SourceFailed,
-                };
-                answer(stream, &Answer::Refused(refusal))?;
-                return Err(error);
-            }
-        };
-        let sent_before = self.sent.lock().get(key).copied().unwrap_or(0);
-        let announcement = Answer::Transfer {
-            target,
-            name: prepared.target.name.clone(),
-            full_blocks: volume.status().used,
-            left_out: plan.left_out(),
-            sent_before,
-            in_memory: if prepared.step { plan.fresh_blocks() } else { 0 },
-            status,
-        };
-        answer(stream, &announcement)?;
-        let stop = AtomicBool::new(false);
-        let (cancel, progress) = (work.cancel, &mut work.progress);
-        let mut told = 0;
-        let mut tell = |at: Progress| {
-            if cancel.load(Ordering::Relaxed) || claim.ended.load(Ordering::Relaxed) {
-                stop.store(true, Ordering::Relaxed);
-            }
-            self.sent.lock().insert(key.clone(), sent_before + at.blocks);
-            volumes.sent(&update.volume, at.bytes.saturating_sub(told));
-            told = at.bytes;
-            progress(at);
-        };
-        let mut inner = Work { cancel: &stop, progress: &mut tell, threads: work.threads };
-        let gauge = self.gauges.lock().entry(key.clone()).or_default().clone();
-        let (clock, began) = (volume.clock(), volume.clock().monotonic());
-        let produced = produce_gauged(&plan, &mut Writing(stream), update.compression, &gauge, &mut inner);
-        drop(plan);
-        let sent = match produced {
-            Ok(produced) => produced.bytes,
-            Err(error) => {
-                gauge.broke();
-                return Err(give_up(volume, stream, error));
-            }
-        };
-        match read_request(stream).inspect_err(|_| gauge.broke())? {
-            Request::Ack { target: acknowledged, keep } if acknowledged == target => {
-                gauge.came_through();
-                if sent < BUFFERED {
-                    // The sockets took it at once: only now it is known how long it was on its way.
-                    gauge.sent(sent, clock.monotonic().saturating_sub(began));
-                }
-                if !prepared.step {
-                    self.advance(volume, prefix, &prepared.target, (update.hold, &keep), claim)?;
-                }
-                let root = &prepared.target.root;
-                let confirmed = Some((root.generation, root.changed));
-                let files = volume.since_files(number);
-                let began = files.map(|files| files.accumulating);
-                self.hear(volume, prefix, &Heard { confirmed, began, ..Heard::default() });
-                if volume.status_role() != Role::Normal {
-                    self.note_relayed(key, &[target]);
-                }
-                self.sent.lock().remove(key);
-                let began = |files: SinceFiles| Known {
-                    files,
-                    began: Began {
-                        file: Some(files.accumulating),
-                        generation: root.generation,
-                        changed: root.changed,
-                    },
-                };
-                let known = files.map(began);
-                let status = status_of(volume, prefix, target, None, known)?;
-                answer(stream, &Answer::Status(whole_lag(status, volumes, (volume, &update.volume))))?;
-                // A base that is held may have names alone that are new, and then no map begins at it.
-                Ok(Shows::of(target, known.filter(|_| !update.hold)))
-            }
-            Request::Nack { reason } => Err(MirrorError::Nack(reason)),
-            _ => Err(MirrorError::Protocol("it does not acknowledge the transfer")),
-        }
-    }
-
-    /// Decides what to send: a new snapshot, or (the inner error) nothing.
-    pub(crate) fn prepare(
-        &self,
-        volume: &Arc<Volume>,
-        update: &Update,
-        prefix: &str,
-        known: Option<Known>,
-        claim: &Claim<'_>,
-    ) -> Result<Result<Prepared, SourceStatus>, Refusal> {
-        let house = self.house(volume.id());
-        let _housekeeping = house.lock();
-        claim.check()?;
-        let status = volume.status();
-        if status.id != update.id {
-            return Err(Refusal::WrongVolume { expected: update.id, found: status.id });
-        }
-        if let Some(reason @ VolumeError::InodesLost(_)) = &status.latched {
-            // Since maps may be among what can't be read: without them nothing would seem to be in common.
-            return Err(Refusal::from(reason));
-        }
-        let head = handed_over(volume, prefix);
-        let relays = status.role != Role::Normal && head.is_none();
-        if relays && volume.own_head().is_some() {
-            return Err(Refusal::NotASource);
-        }
-        if status.blocks > update.blocks {
-            return Err(Refusal::DestinationTooSmall { need: status.blocks, have: update.blocks });
-        }
-        if update.stance == Stance::Follows && update.shown.0 >= volume.numbers().snapshot {
-            // It was never made here: this volume was set back to an earlier copy, and what the mirror has may be nowhere else.
-            return Err(Refusal::Diverged(update.shown));
-        }
-        // One that has too many is to let go of some first, as an update does.
-        let has_place = || places::refuse_too_many_held(volume, prefix).is_ok();
-        if let Some(base) = self.step_base(volume, update, prefix).filter(|_| has_place()) {
-            match self.prepare_step(volume, update, prefix, &base) {
-                // A snapshot that it would let go of has a clone, or went meanwhile: an update sorts that out.
-                Err(refusal) => tracing::debug!(%refusal, "a step of a mirror becomes an update"),
-                done => return done,
-            }
-        }
-        let refused = |error: VolumeError| Refusal::from(&error);
-        let number = since_number(name_in(prefix));
-        let common = common(volume, &shared(volume, update, SnapshotId(u64::MAX)))?;
-        if update.stance == Stance::OwnHead && !common.contains(&update.shown) {
-            return Err(Refusal::Diverged(update.shown));
-        }
-        if relays {
-            return self.prepare_relayed(volume, update, (&claim.key, prefix), &common);
-        }
-        if let Some(target) = head {
-            return prepare_handed_over(volume, update, prefix, target, &common);
-        }
-        if update.stance == Stance::GivesUpSpilled {
-            keep_for_spill(volume, &common).map_err(refused)?;
-        }
-        let own = own_snapshots(volume, prefix);
-        let held = own.iter().rev().find(|(snapshot, _)| common.contains(&snapshot.id));
-        // Two updates at a time are one: the maps are as they were when the destination was asked, or nothing is known of them.
-        let known = known.filter(|known| volume.since_files(number) == Some(known.files));
-        let mut since = known.filter(|known| known.began.file.is_some() && held.is_none());
-        let shown = update.have.iter().find(|have| have.id == update.shown).copied();
-        let without_map = || match common.is_empty() {
-            false => Ok(Base::Snapshots),
-            true if update.have.is_empty() || update.compare => Ok(Base::Nothing),
-            true => Err(no_common_base(volume)),
-        };
-        let mut base = match (held, since, shown) {
-            (None, Some(_), Some(shown)) => Base::Since(shown),
-            _ => without_map()?,
-        };
-        // What an interrupted transfer left, and what a lost acknowledgement kept.
-        let keep = held.map(|(snapshot, _)| snapshot.id);
-        let over = |s: &&Snapshot| Some(s.id) != keep && !update.keeps(s.id);
-        let_go(volume, own.iter().map(|(snapshot, _)| snapshot).filter(over)).map_err(refused)?;
-        volume.consistency_point().map_err(refused)?;
-        let changed = match (held, since) {
-            (Some((base, _)), _) => Some(base.root.changed),
-            (None, Some(known)) => Some(known.began.changed),
-            (None, None) => None,
-        };
-        let now = volume.status();
-        let same = changed == Some(now.changed) && now.dirty == 0 && is_same_table(volume, &update.have);
-        if same && !update.stance.gives_up() {
-            if !update.hold {
-                let_go(volume, held.iter().map(|(snapshot, _)| snapshot)).map_err(refused)?;
-            }
-            return Ok(Err(status_of(volume, prefix, keep.unwrap_or_default(), None, since)?));
-        }
-        places::refuse_too_many_held(volume, prefix)?;
-        // By the maps as they are: after the snapshot they tell of that.
-        let behind = since.map(|since| status_of(volume, prefix, SnapshotId(0), None, Some(since)));
-        let mut behind = behind.transpose()?;
-        if since.is_some() && volume.since_files(number).is_none() {
-            // It can't be read, by the consistency point or now.
-            (since, behind, base) = (None, None, without_map()?);
-        }
-        let counted = volume.clock().monotonic();
-        let name = format!("{prefix}{}", own.last().map_or(0, |(_, number)| *number) + 1);
-        let same_root = held.is_some_and(|(base, _)| base.root.generation == now.generation);
-        let made = if same_root && now.dirty == 0 && update.hold {
-            // Only names changed. The map goes on from the base, which has the same root.
-            volume.create_snapshot(&name)
-        } else {
-            // The destination has this base: what was in flight for it has arrived.
-            match (held, since) {
-                (Some((base, _)), _) if volume.since_files(number).is_some() => {
-                    volume.acknowledge_since(number, base.id).map_err(refused)?;
-                }
-                (None, Some(known)) if known.began.file == Some(known.files.accumulating) => {
-                    volume.acknowledge_beginning(number, known.files.accumulating).map_err(refused)?;
-                }
-                _ => {}
-            }
-            volume.create_snapshot_since(&name, number)
-        };
-        let target = match made {
-            // Too full for the map. With the base held it is not needed; it goes on from where it began.
-            Err(VolumeError::NoSpace) if update.hold && !matches!(base, Base::Since(_)) => {
-                volume.create_snapshot(&name)
-            }
-            other => other,
-        };
-        let target = target.map_err(refused)?;
-        if matches!(base, Base::Since(_)) && volume.since_files(number).is_none_or(|f| f.in_flight.is_none())
-        {
-            // What the snapshot would have gone on with can't be read.
-            let without = without_map();
-            if without.is_err() {
-                let_go(volume, std::iter::once(&target)).map_err(refused)?;
-            }
-            base = without?;
-        }
-        if update.hold {
-            volume.hold_snapshot(target.id, true).map_err(refused)?;
-        }
-        // What the destination has until the transfer is through.
-        let status = match behind {
-            Some(behind) => behind.after(volume.clock().monotonic().saturating_sub(counted)),
-            None => status_of(volume, prefix, keep.unwrap_or_default(), None, None)?,
-        };
-        let found = volume.clock().monotonic();
-        Ok(Ok(Prepared { target, base, status, found, step: false }))
     }
 
     /// The destination has `target`: every other snapshot of this mirror goes; also `target` when it is not to be held.
@@ -664,27 +284,18 @@ impl Source {
         (hold, keep): (bool, &[SnapshotId]),
         claim: &Claim<'_>,
     ) -> Result<(), MirrorError> {
-        let house = self.house(volume.id());
-        let _housekeeping = house.lock();
-        claim.check()?;
-        if volume.status_role() != Role::Normal {
-            // It was handed over, and nothing is changed here any more.
-            return Ok(());
-        }
-        let own = own_snapshots(volume, prefix);
-        let over = own
-            .iter()
-            .map(|(snapshot, _)| snapshot)
-            .filter(|s| (s.id < target.id && !keep.contains(&s.id)) || !hold);
-        let_go(volume, over)?;
-        Ok(())
+        let is_over =
+            |snapshot: &Snapshot| (snapshot.id < target.id && !keep.contains(&snapshot.id)) || !hold;
+        self.let_go_of_own(volume, prefix, claim, is_over)
     }
 
-    fn let_go_of_all(
+    /// Deletes the snapshots of a mirror that are over, unless the volume was handed over, and nothing is changed here any more.
+    fn let_go_of_own(
         &self,
         volume: &Arc<Volume>,
         prefix: &str,
         claim: &Claim<'_>,
+        is_over: impl Fn(&Snapshot) -> bool,
     ) -> Result<(), MirrorError> {
         let house = self.house(volume.id());
         let _housekeeping = house.lock();
@@ -693,7 +304,7 @@ impl Source {
             return Ok(());
         }
         let own = own_snapshots(volume, prefix);
-        let_go(volume, own.iter().map(|(snapshot, _)| snapshot))?;
+        let_go(volume, own.iter().map(|(snapshot, _)| snapshot).filter(|snapshot| is_over(snapshot)))?;
         Ok(())
     }
 
@@ -741,7 +352,10 @@ impl Source {
         if !is_kept_for && !followers.contains_key(&key) {
             // Such a one may be from before a backup that this volume was put back from; many are made up.
             let peer = peer_of(name);
-            let told = followers.values().filter(|of| of.volume == volume.id() && of.peer() == peer).count();
+            let told = followers
+                .values()
+                .filter(|known| known.volume == volume.id() && known.peer() == peer)
+                .count();
             if told >= UNKNOWN_DEPARTED_MAX {
                 tracing::debug!(peer, "a failover of a mirror that is not known here is not noted");
                 return false;
@@ -833,50 +447,23 @@ fn ask_began<S: Read + Write + ?Sized>(
     volume: &Arc<Volume>,
     prefix: &str,
     update: &Update,
-) -> Result<Option<Known>, MirrorError> {
+) -> Result<Option<KnownMaps>, MirrorError> {
     let Some(files) = volume.since_files(since_number(name_in(prefix))) else { return Ok(None) };
     let theirs = |snapshot: &Snapshot| update.have.iter().any(|have| have.id == snapshot.id);
     let held = own_snapshots(volume, prefix).iter().any(|(snapshot, _)| theirs(snapshot));
     if held || update.have.is_empty() { Ok(None) } else { ask(stream, files).map(Some) }
 }
 
-fn ask<S: Read + Write + ?Sized>(stream: &mut S, files: SinceFiles) -> Result<Known, MirrorError> {
+fn ask<S: Read + Write + ?Sized>(stream: &mut S, files: SinceFiles) -> Result<KnownMaps, MirrorError> {
     let SinceFiles { accumulating, in_flight } = files;
     answer(stream, &Answer::AskBegan { accumulating, in_flight })?;
     match read_request(stream)? {
         Request::Began(mut began) => {
             began.file = began.file.filter(|file| *file == accumulating || Some(*file) == in_flight);
-            Ok(Known { files, began })
+            Ok(KnownMaps { files, began })
         }
         _ => Err(MirrorError::Protocol("it does not say which map began at its image")),
     }
-}
-
-/// Leaves out of a plan what the destination has.
-fn leave_out<S: Read + Write + ?Sized>(
-    stream: &mut S,
-    plan: &mut Plan,
-    update: &Update,
-) -> Result<(), MirrorError> {
-    if update.claims == 0 || plan.blocks() == 0 {
-        return Ok(());
-    }
-    let mut from = Some(Vbn(0));
-    plan.leave_out(&mut || {
-        let mut claims: Vec<(Vbn, Checksum)> = Vec::new();
-        while let Some(next) = from.filter(|_| claims.len() < CLAIMS_AT_ONCE) {
-            answer(stream, &Answer::AskClaims { from: next })?;
-            let Request::Claims(more) = read_request(stream)? else {
-                return Err(MirrorError::Protocol("it does not say what it has"));
-            };
-            if more.first().is_some_and(|(vbn, _)| *vbn < next) {
-                return Err(MirrorError::Protocol("its list of blocks is out of order or too long"));
-            }
-            from = more.last().map(|(vbn, _)| Vbn(vbn.0 + 1));
-            claims.extend(more);
-        }
-        Ok(claims)
-    })
 }
 
 /// The snapshots that both sides have with the same content.
@@ -893,28 +480,6 @@ pub(crate) fn common(volume: &Volume, have: &[Have]) -> Result<Vec<SnapshotId>, 
     Ok(common)
 }
 
-/// What is sent to a mirror to which this side has given its role: the last snapshot, and nothing is changed for it.
-fn prepare_handed_over(
-    volume: &Arc<Volume>,
-    update: &Update,
-    prefix: &str,
-    target: Snapshot,
-    common: &[SnapshotId],
-) -> Result<Result<Prepared, SourceStatus>, Refusal> {
-    let base = match (common.is_empty(), update.have.is_empty() || update.compare) {
-        (false, _) => Base::Snapshots,
-        (true, true) => Base::Nothing,
-        (true, false) => return Err(no_common_base(volume)),
-    };
-    let newest = common.iter().max().copied().unwrap_or_default();
-    let status = status_of(volume, prefix, newest, None, None)?;
-    if update.shown == target.id && common.contains(&target.id) {
-        return Ok(Err(status));
-    }
-    let found = volume.clock().monotonic();
-    Ok(Ok(Prepared { target, base, status, found, step: false }))
-}
-
 /// What a destination has, but for the snapshots up to `target` that it gives up and that are others here: both sides have given the same
 /// numbers since they parted. Those that are not here at all stay in the list, so that it hears that they are gone.
 fn shared(volume: &Volume, update: &Update, target: SnapshotId) -> Vec<Have> {
@@ -926,23 +491,6 @@ fn shared(volume: &Volume, update: &Update, target: SnapshotId) -> Vec<Have> {
         have.retain(|have| here.get(&have.id).is_none_or(|root| *root == have.root));
     }
     have
-}
-
-/// Tells the other side why nothing more comes.
-fn give_up<S: Write + ?Sized>(volume: &Volume, stream: &mut S, error: StreamError) -> MirrorError {
-    let reason = match &error {
-        // It goes back to an instant, or gets a history, or its server ends: nothing is wrong with it.
-        StreamError::Volume(_) if volume.is_closed() => Some(AbortReason::Cancelled),
-        StreamError::Volume(_) => Some(AbortReason::ReadFailed),
-        StreamError::Cancelled => Some(AbortReason::Cancelled),
-        StreamError::NoThread(_) => Some(AbortReason::Other),
-        _ => None,
-    };
-    if let Some(reason) = reason {
-        // Best effort: the reason it failed is what counts.
-        let _ = abort(&mut Writing(stream), reason);
-    }
-    error.into()
 }
 
 /// The snapshots of a mirror with their numbers, oldest first.

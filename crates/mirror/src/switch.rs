@@ -13,8 +13,8 @@ use cairn_volume::{Divergence, Snapshot, Volume};
 use crate::client::{Client, unexpected};
 use crate::destination::{Destination, DestinationState};
 use crate::error::MirrorError;
+use crate::handover::{Departure, Standing, Successor};
 use crate::message::{Answer, HandOver, HandOverTogether, Request, StandingOf};
-use crate::roles::{Departure, Standing, Successor};
 
 impl Destination {
     /// Asks what the other side is and has; tells it that this one was failed over, if so.

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use cairn_api::WriteCache;
 use cairn_base::{Generation, SnapshotId, Timestamp, VolumeId};
 use cairn_device::DeviceError;
 use cairn_files::{FilesError, LunInfo};
@@ -14,17 +15,29 @@ use cairn_frontend_nbd::{Export, ExportInfo, Exports, OpenExportError};
 use cairn_volume::{Image, Snapshot, VolumeError};
 use parking_lot::Mutex;
 
-use crate::access::Access;
-use crate::api::WriteCache;
-use crate::changed::Changed;
 use crate::devices::Devices;
 use crate::error::ServerError;
+use crate::exports::access::Access;
+use crate::exports::changed::Changed;
+use crate::exports::plans::Plans;
+use crate::exports::recordings::Recordings;
+use crate::exports::target_names::present_of;
 use crate::groups::{Groups, Showing};
 use crate::names::ExportName;
-use crate::plans::Plans;
-use crate::recordings::Recordings;
-use crate::targets::present_of;
-use crate::volumes::{OpenVolume, Volumes};
+use crate::volumes::Volumes;
+use crate::volumes::open::OpenVolume;
+
+pub(crate) mod access;
+pub(crate) mod changed;
+mod commands;
+pub(crate) mod error;
+pub(crate) mod mounts;
+pub(crate) mod plans;
+pub(crate) mod quotas;
+pub(crate) mod recordings;
+mod sessions;
+pub(crate) mod target_names;
+pub(crate) mod targets;
 
 /// The exports of the volumes.
 pub(crate) struct ExportTable {

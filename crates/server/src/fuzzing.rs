@@ -5,13 +5,16 @@
 
 use std::path::Path;
 
+use cairn_api as api;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::config::{Config, Settings};
+use crate::daemon::config::{Config, Settings};
+use crate::dumps::images;
 use crate::error::ServerError;
-use crate::token::Token;
-use crate::{api, images, mirrors, names, peers, state, volumes, wire};
+use crate::peers::token::Token;
+use crate::peers::wire;
+use crate::{mirrors, names, peers, state, volumes};
 
 /// What a refusal says, which must be something.
 fn told<T>(outcome: Result<T, ServerError>) -> Option<T> {
@@ -54,10 +57,10 @@ pub fn configuration(text: &str) -> Option<String> {
 /// The documents of a data directory: `volume.json`, `dumps.json`, `mirror.json`, `peers.json`.
 pub fn state_document(bytes: &[u8]) -> [Option<Vec<u8>>; 4] {
     [
-        document::<volumes::Document>(bytes),
-        document::<images::Document>(bytes),
-        document::<mirrors::Document>(bytes),
-        document::<peers::Document>(bytes),
+        document::<volumes::document::VolumeDocument>(bytes),
+        document::<images::document::ImageDumpsDocument>(bytes),
+        document::<mirrors::document::MirrorDocument>(bytes),
+        document::<peers::PeersDocument>(bytes),
     ]
 }
 

@@ -2,6 +2,7 @@
 //!
 //! This is the only asynchronous part of the server. Every handler hands its work to a thread that may wait.
 
+mod answer;
 mod auth;
 mod changed;
 mod clones;
@@ -22,33 +23,23 @@ use std::os::unix::net::UnixListener as StdUnixListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::rejection::JsonRejection;
-use axum::extract::{FromRequest, Path, Query, Request, State};
-use axum::http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, WWW_AUTHENTICATE};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
+use axum::extract::{Path, Query, Request, State};
+use axum::http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderValue, Method, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
+use cairn_api::{self as api, ErrorBody, VERSION_HEADER};
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::api::{self, ErrorBody, ErrorKind};
-use crate::budgets::Budgets;
+use crate::daemon::budgets::Budgets;
+use crate::daemon::error::DaemonError;
+use crate::daemon::metrics;
+use crate::daemon::server::Server;
 use crate::error::ServerError;
-use crate::metrics;
-use crate::server::Server;
-use crate::volumes::waits_with_writes;
-
-/// Longest body of a request, in bytes: the longest sensible one is a list of devices.
-const MAX_BODY: usize = 1 << 20;
-/// How a client proves who it is.
-const CHALLENGE: &str = "Bearer realm=\"cairn\"";
-/// How long a request waits for room in a history before it is answered, and how often that is looked at.
-const WAIT_PATIENCE: Duration = Duration::from_secs(6);
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// The header in every answer that says which program answered.
-pub const VERSION_HEADER: &str = "cairn-version";
+use crate::http::answer::{Answer, Body, MAX_BODY, Refusal, blocking, unless_it_waits};
 
 #[derive(OpenApi)]
 #[openapi(info(
@@ -99,9 +90,9 @@ fn router(server: Arc<Server>) -> Router {
     router
         .route("/v1/openapi.json", axum::routing::get(answer))
         .route("/metrics", axum::routing::get(metrics))
-        .fallback(
-            |uri: Uri| async move { Refusal::from(ServerError::NoSuchPath { path: uri.path().to_owned() }) },
-        )
+        .fallback(|uri: Uri| async move {
+            Refusal::from(ServerError::Daemon(DaemonError::NoSuchPath { path: uri.path().to_owned() }))
+        })
         .layer(axum::middleware::from_fn_with_state(server.clone(), tell_of_waits))
         .layer(axum::middleware::from_fn(tell_what_is_wrong))
         .layer(axum::extract::DefaultBodyLimit::max(MAX_BODY))
@@ -145,7 +136,7 @@ pub(crate) async fn serve(
             .layer(axum::middleware::from_fn_with_state(auth::Bearer::new(token), auth::demand_token))
             // Who is turned away hears of it as well: else that looks like a server of another version.
             .layer(axum::middleware::map_response(tell_version));
-        let guarded = guarded.into_make_service_with_connect_info::<guests::Known>();
+        let guarded = guarded.into_make_service_with_connect_info::<guests::TokenSeen>();
         let remote = axum::serve(guests::Door::guarded(listener, budgets.api), guarded)
             .with_graceful_shutdown(wait(stopped));
         tasks.push(tokio::spawn(remote.into_future()));
@@ -162,67 +153,6 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-/// A refused or failed request.
-pub(crate) struct Refusal(ErrorBody);
-
-impl From<ServerError> for Refusal {
-    fn from(error: ServerError) -> Self {
-        Refusal(error.body())
-    }
-}
-
-impl IntoResponse for Refusal {
-    fn into_response(self) -> Response {
-        let status = http_status(self.0.error);
-        let mut response = (status, Json(self.0)).into_response();
-        // By RFC 9110, 15.5.2, each such answer names how to prove who asks: clients look for it.
-        if status == StatusCode::UNAUTHORIZED {
-            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static(CHALLENGE));
-        }
-        response
-    }
-}
-
-fn http_status(kind: ErrorKind) -> StatusCode {
-    match kind {
-        ErrorKind::Usage | ErrorKind::WrongSize | ErrorKind::TooSmall => StatusCode::BAD_REQUEST,
-        ErrorKind::Unauthorized => StatusCode::UNAUTHORIZED,
-        ErrorKind::NotFound | ErrorKind::VersionMismatch => StatusCode::NOT_FOUND,
-        ErrorKind::TokenExpired | ErrorKind::TokenUsed | ErrorKind::PeerRefused => StatusCode::FORBIDDEN,
-        ErrorKind::Taken
-        | ErrorKind::Busy
-        | ErrorKind::PortTaken
-        | ErrorKind::NotEmpty
-        | ErrorKind::WrongRole
-        | ErrorKind::Diverged
-        | ErrorKind::Contradicted => StatusCode::CONFLICT,
-        ErrorKind::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
-        ErrorKind::PeerUnreachable => StatusCode::BAD_GATEWAY,
-        ErrorKind::Interrupted => StatusCode::SERVICE_UNAVAILABLE,
-        ErrorKind::ReadOnly | ErrorKind::Damaged | ErrorKind::VolumeDamaged | ErrorKind::Failed => {
-            StatusCode::INTERNAL_SERVER_ERROR
-        }
-    }
-}
-
-/// A JSON body; what is wrong with it is told like every other error.
-pub(crate) struct Body<T>(pub(crate) T);
-
-impl<T, S> FromRequest<S> for Body<T>
-where
-    Json<T>: FromRequest<S, Rejection = JsonRejection>,
-    S: Send + Sync,
-{
-    type Rejection = Refusal;
-
-    async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
-        match Json::from_request(request, state).await {
-            Ok(Json(body)) => Ok(Body(body)),
-            Err(rejection) => Err(ServerError::BadRequest { reason: rejection.body_text() }.into()),
-        }
-    }
-}
-
 /// Tells what is wrong with the path of a request, with what is behind its `?`, or with its method, like every other error: the framework refuses these by itself, in plain text or without a word.
 async fn tell_what_is_wrong(request: Request, next: Next) -> Response {
     let asked = format!("{} {}", request.method(), request.uri().path());
@@ -237,7 +167,7 @@ async fn tell_what_is_wrong(request: Request, next: Next) -> Response {
         text if text.is_empty() => format!("there is no `{asked}`"),
         text => text.into_owned(),
     };
-    let told = Json(ServerError::BadRequest { reason }.body()).into_response();
+    let told = Json(ServerError::Daemon(DaemonError::BadRequest { reason }).body()).into_response();
     for (name, value) in told.headers() {
         head.headers.insert(name, value.clone());
     }
@@ -265,40 +195,6 @@ async fn tell_of_waits(State(server): State<Arc<Server>>, request: Request, next
     match unless_it_waits(&server, &volume, next.run(request)).await {
         Ok(answer) => answer,
         Err(refusal) => refusal.into_response(),
-    }
-}
-
-/// What `work` answers; or, where it waits for room in the history of that volume as its writes do, that it has been begun, and comes when there is some. Most is refused before
-/// it is begun; what finds the last room taken just then is not.
-pub(crate) async fn unless_it_waits<T: Send + 'static>(
-    server: &Server,
-    volume: &str,
-    work: impl Future<Output = T> + Send + 'static,
-) -> Result<T, Refusal> {
-    let mut answer = tokio::spawn(work);
-    let mut waited = Duration::ZERO;
-    while waited < WAIT_PATIENCE {
-        match tokio::time::timeout(LOOK_EVERY, &mut answer).await {
-            Ok(outcome) => return outcome.map_err(|_| ServerError::Bug.into()),
-            Err(_) if server.volumes.get(volume).is_ok_and(|open| open.waits_for_room()) => {
-                waited += LOOK_EVERY;
-            }
-            Err(_) => {}
-        }
-    }
-    Err(waits_with_writes(volume).into())
-}
-
-type Answer<T> = Result<Json<T>, Refusal>;
-
-/// Runs `work` on a thread that may wait.
-pub(crate) async fn blocking<T: Send + 'static>(
-    server: Arc<Server>,
-    work: impl FnOnce(&Server) -> Result<T, ServerError> + Send + 'static,
-) -> Answer<T> {
-    match tokio::task::spawn_blocking(move || work(&server)).await {
-        Ok(outcome) => Ok(Json(outcome?)),
-        Err(_) => Err(ServerError::Bug.into()),
     }
 }
 

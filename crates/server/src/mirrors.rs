@@ -4,63 +4,72 @@
 //! often; what it keeps of past updates is for people, and losing it loses nothing.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read, Write};
+use std::io;
+use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use cairn_base::{BLOCK_SIZE, Checksum, Clock, SnapshotId, Timestamp};
-use cairn_mirror::{
-    Birth, Client, Compression, Contact, Destination, HOPS_MAX, Hop, MirrorError, Options, Refusal, Route,
-    SourceStatus,
-};
+use cairn_api as api;
+use cairn_base::{BLOCK_SIZE, Clock, SnapshotId};
+use cairn_mirror::{Client, Hop, MirrorError, Refusal, Route};
 use parking_lot::{Condvar, Mutex};
-use serde::{Deserialize, Serialize};
 
-use crate::access::Access;
-use crate::api;
-use crate::background;
-use crate::destination::{SourceAddress, SourceStream, connect, hang_up};
 use crate::devices::Devices;
 use crate::error::ServerError;
+use crate::exports::access::Access;
 use crate::groups::Groups;
-use crate::identity::{Fingerprint, Identity};
-use crate::jobs::{Jobs, Progress};
-use crate::limits::Limits;
-use crate::peers::{Credential, Peers};
-use crate::source::{is_silence, set_patience};
-use crate::state::{self, Unread};
-use crate::transfer;
-use crate::volumes::{OpenVolume, Volumes};
-pub(crate) use closed::is_mirror;
-pub(crate) use consent::Consent;
-use consent::Consents;
-pub(crate) use giving::Asker;
-use relation::{Asking, Claim, Live, Relation};
-use roles::{Change, Changed, Decision};
-use spread::Spread;
-use when::When;
+use crate::mirrors::document::{Change, Manner, MirrorDocument, millis, now_ms};
+use crate::mirrors::error::MirrorsError;
+use crate::peers::Peers;
+use crate::peers::error::PeersError;
+use crate::peers::identity::Identity;
+use crate::peers::outbound::{SourceStream, connect, hang_up};
+use crate::peers::stall::{is_silence, set_patience};
+use crate::state;
+use crate::state::Unread;
+use crate::volumes::Volumes;
+use crate::volumes::open::OpenVolume;
+use crate::work::background;
+use crate::work::jobs::{Jobs, Progress};
 
 mod allowing;
 mod closed;
 mod commands;
 mod consent;
 mod continuous;
+pub(crate) mod document;
+pub(crate) mod drills;
+pub(crate) mod error;
 mod facing;
+pub(crate) mod followers;
+mod following;
 mod giving;
+pub(crate) mod governor;
+mod group_roles;
 mod guards;
+pub(crate) mod limits;
 mod locks;
+mod offered;
 mod relation;
 mod rewind;
+pub(crate) mod role_error;
 mod roles;
+pub(crate) mod serving;
 mod show;
 mod spread;
-mod together;
+pub(crate) mod transfer;
 mod unread;
 mod verify;
 mod when;
+
+pub(crate) use consent::Consent;
+use consent::Consents;
+pub(crate) use giving::Asker;
+use relation::{Asking, Claim, Live, Relation};
+use spread::Spread;
 
 /// How often the schedule looks, at least: a clock that was set is noticed within it.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -70,197 +79,6 @@ const ASK_EVERY: Duration = Duration::from_secs(15);
 const TELL_EVERY: Duration = Duration::from_secs(2);
 /// When a side that gave its role away asks the other one again for an image, while that has not taken it.
 const HEIR_AGAIN: Duration = Duration::from_secs(3);
-/// How long a failover or an abort waits for the transfer that it cuts off.
-const CUT_PATIENCE: Duration = Duration::from_secs(30);
-
-/// What `mirror.json` says.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Document {
-    address: String,
-    fingerprint: Fingerprint,
-    volume: String,
-    /// Kept until the source has pinned this server.
-    credential: Option<Credential>,
-    #[serde(flatten)]
-    when: When,
-    #[serde(default)]
-    rpo_ms: Option<u64>,
-    #[serde(default)]
-    no_hold: bool,
-    #[serde(default)]
-    stall_ms: Option<u64>,
-    #[serde(default)]
-    paused: bool,
-    /// Names this mirror to its source.
-    relationship: u64,
-    /// The last that was heard of the source.
-    contact: Option<Heard>,
-    /// When the snapshots were made, by this server's clock, while there is a lock.
-    #[serde(default)]
-    births: Option<Vec<Born>>,
-    /// What this server's clock showed when they were written down.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    births_ns: Option<u64>,
-    /// The digest of the secret that lifts locks before their time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    lock_key: Option<String>,
-    /// What is shown, where the source said that it had never made that.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    parted: Option<Parted>,
-    sent_bytes: u64,
-    updates: u64,
-    last: Option<api::Transfer>,
-    #[serde(default)]
-    verified: Option<api::MirrorVerify>,
-    #[serde(default)]
-    mended_here: u64,
-    #[serde(default)]
-    mended_there: u64,
-    #[serde(default)]
-    mended_locked: u64,
-    /// How the present roles came about; none while they are those of the beginning.
-    #[serde(default)]
-    change: Option<Changed>,
-    #[serde(default)]
-    decision: Option<Decision>,
-    #[serde(default)]
-    link: Link,
-    /// For how long a snapshot stays whatever the source does.
-    #[serde(default)]
-    lock_ms: Option<u64>,
-    /// Its owner made it a mirror of that source, which therefore gets its role back for the asking. Everybody else needs a word of the owner.
-    #[serde(default = "by_origin")]
-    origin: bool,
-    /// The other side said where it is reached when the roles changed, and nothing is connected to there before the owner
-    /// of this side has named that address.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    unseen: bool,
-    /// The address of this machine from which the source is reached.
-    #[serde(default)]
-    facing: Option<IpAddr>,
-}
-
-/// What was written before that was noted is of mirrors that were made here, mostly.
-fn by_origin() -> bool {
-    true
-}
-
-/// How the link to the source is used.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct Link {
-    /// [`Limits`] as text; none for as fast as it goes.
-    limit: Option<String>,
-    /// One when not told.
-    connections: Option<u32>,
-    compress: api::Compress,
-    /// Updates by an interval are not spread over a part of it.
-    #[serde(default)]
-    at_once: bool,
-}
-
-/// A [`Contact`] as it is kept.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-struct Heard {
-    at_ns: u64,
-    now_ns: u64,
-    blocks: u64,
-    used: u64,
-    base: u64,
-    base_taken_ns: Option<u64>,
-    first_change_ns: Option<u64>,
-    blocks_behind: u64,
-    /// Numbers of a [`Route`].
-    #[serde(default)]
-    route: [u64; HOPS_MAX],
-}
-
-impl From<Contact> for Heard {
-    fn from(contact: Contact) -> Self {
-        let status = contact.status;
-        Self {
-            at_ns: contact.at.0,
-            now_ns: status.now.0,
-            blocks: status.blocks,
-            used: status.used,
-            base: status.base.0,
-            base_taken_ns: status.base_taken.map(|taken| taken.0),
-            first_change_ns: status.first_change.map(|first| first.0),
-            blocks_behind: status.blocks_behind,
-            route: status.route.numbers(),
-        }
-    }
-}
-
-impl From<Heard> for Contact {
-    fn from(heard: Heard) -> Self {
-        let status = SourceStatus {
-            now: Timestamp(heard.now_ns),
-            blocks: heard.blocks,
-            used: heard.used,
-            base: SnapshotId(heard.base),
-            base_taken: heard.base_taken_ns.map(Timestamp),
-            first_change: heard.first_change_ns.map(Timestamp),
-            blocks_behind: heard.blocks_behind,
-            route: heard.route.into(),
-        };
-        Contact { at: Timestamp(heard.at_ns), status }
-    }
-}
-
-/// A [`Birth`] as it is kept.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-struct Born {
-    snapshot: u64,
-    created_ns: u64,
-    at_ns: u64,
-    /// How long it stays from then on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    lock_ms: Option<u64>,
-}
-
-impl From<Birth> for Born {
-    fn from(birth: Birth) -> Self {
-        Self {
-            snapshot: birth.snapshot.0,
-            created_ns: birth.created.0,
-            at_ns: birth.at.0,
-            lock_ms: birth.lock.map(millis),
-        }
-    }
-}
-
-impl From<Born> for Birth {
-    fn from(born: Born) -> Self {
-        Self {
-            snapshot: SnapshotId(born.snapshot),
-            created: Timestamp(born.created_ns),
-            at: Timestamp(born.at_ns),
-            lock: born.lock_ms.map(Duration::from_millis),
-        }
-    }
-}
-
-/// An image as it is kept.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Parted {
-    image: u64,
-    /// Its content, in hex.
-    root: String,
-}
-
-/// How an update is made.
-#[derive(Debug, Clone, Copy, Default)]
-struct Manner {
-    /// Where nothing is common, by comparing checksums.
-    compare: bool,
-    /// The source holds the base, whatever the owner wants.
-    hold: bool,
-    /// And then the next, and the next.
-    follows: bool,
-    /// It may take so long, for the sake of the source's clients.
-    within: Option<Duration>,
-}
 
 /// The mirrors of a server. Lock order: `relations`, `document`, `live`.
 pub(crate) struct Mirrors {
@@ -286,7 +104,7 @@ pub(crate) struct Mirrors {
     /// Has mounts of a mirror show its newest image.
     follows: OnceLock<Follows>,
     /// Listens for mirrors where a source can reach this server; not when the owner has said where.
-    opens: OnceLock<facing::Opens>,
+    opens: OnceLock<Opens>,
     /// Where that is so far.
     opened: Mutex<Vec<SocketAddr>>,
     /// Volumes that their mirrors may take over.
@@ -376,7 +194,7 @@ impl Mirrors {
         let folder = self.volumes.folder(&open.name);
         self.consents.recall(&open.name, &folder, open.is_destination());
         let path = folder.join("mirror.json");
-        let (document, unread) = state::known::<Document>(&path);
+        let (document, unread) = state::known::<MirrorDocument>(&path);
         let mut unknown = self.unread.lock();
         match unread {
             Some(unread) => unknown.insert(open.name.clone(), unread),
@@ -423,7 +241,7 @@ impl Mirrors {
         self.check_known(name)?;
         let known = self.relations.lock().get(name).cloned();
         known.ok_or_else(|| match self.volumes.get(name) {
-            Ok(_) => ServerError::NotAMirror { volume: name.to_owned() },
+            Ok(_) => ServerError::Mirrors(MirrorsError::NotAMirror { volume: name.to_owned() }),
             Err(error) => error,
         })
     }
@@ -457,7 +275,7 @@ impl Mirrors {
         }
         match self.relations.lock().get(name) {
             Some(relation) if !relation.is_failed_over() => {
-                Err(ServerError::FollowsSource { volume: name.to_owned() })
+                Err(ServerError::Mirrors(MirrorsError::FollowsSource { volume: name.to_owned() }))
             }
             _ => Ok(()),
         }
@@ -565,27 +383,36 @@ impl Mirrors {
         manner: Manner,
     ) -> Result<api::Job, ServerError> {
         self.refuse_taking_writes(relation)?;
+        relation.refuse_if_paused()?;
+        relation.refuse_without_source()?;
+        self.groups.check_known_of(&relation.name)?;
+        // It may have been paused since: who paused it finds it running, and waits until it is not.
+        self.start(relation, kind, Relation::refuse_if_paused, move |mirrors, relation, open, progress| {
+            background::step_back();
+            mirrors.update(relation, open, connected, progress, manner)
+        })
+    }
+
+    /// Starts a job of a mirror, which has it claimed while it works. `check` is asked once it is claimed.
+    fn start(
+        self: &Arc<Self>,
+        relation: &Arc<Relation>,
+        kind: &'static str,
+        check: impl FnOnce(&Relation) -> Result<(), ServerError>,
+        work: impl FnOnce(&Self, &Arc<Relation>, &Arc<OpenVolume>, &Progress) -> Result<(), ServerError>
+        + Send
+        + 'static,
+    ) -> Result<api::Job, ServerError> {
         if self.ending.load(Ordering::Acquire) {
             return Err(ServerError::Ending);
         }
-        if relation.document.lock().paused {
-            return Err(ServerError::Paused { volume: relation.name.clone() });
-        }
-        relation.refuse_without_source()?;
-        self.groups.check_known_of(&relation.name)?;
         let open = self.volumes.get(&relation.name)?;
         relation.interrupt()?;
         relation.claim(&*self.clock)?;
-        // It may have been paused since: who paused it finds it running, and waits until it is not.
-        if relation.document.lock().paused {
-            relation.release();
-            return Err(ServerError::Paused { volume: relation.name.clone() });
-        }
         let (mirrors, mine) = (self.clone(), relation.clone());
-        let started = self.jobs.start(kind, &relation.name, move |progress| {
-            background::step_back();
+        let run = move |progress: &Progress| {
             let claim = Claim(&mine);
-            let outcome = mirrors.update(&mine, &open, connected, progress, manner);
+            let outcome = work(&mirrors, &mine, &open, progress);
             mirrors.note(&mine, &outcome);
             drop(claim);
             mirrors.follow_image(&mine.name);
@@ -594,11 +421,38 @@ impl Mirrors {
             outcome
                 .map_err(|error| mine.as_aborted(error))
                 .map(|()| Some(api::JobOutcome::Mirror(Box::new(mirrors.show(&mine)))))
-        });
+        };
+        let started = check(relation).and_then(|()| self.jobs.start(kind, &relation.name, run));
         if started.is_err() {
             relation.release();
         }
         started
+    }
+
+    /// The stream to the source for an update, by which an abort can cut it off.
+    fn reach(
+        &self,
+        relation: &Relation,
+        document: &MirrorDocument,
+        connected: Option<SourceStream>,
+    ) -> Result<SourceStream, ServerError> {
+        let stream = match connected {
+            Some(stream) => {
+                let sockets = stream.lanes().iter().filter_map(|lane| lane.sock.get_ref().try_clone().ok());
+                sockets.for_each(|socket| relation.keep_socket(socket));
+                stream
+            }
+            None => connect(&self.identity, &document.link(), document.stall(self.patience), &|socket| {
+                relation.keep_socket(socket);
+            })?,
+        };
+        self.face(relation, &stream);
+        if document.credential.is_some() {
+            let mut document = relation.document.lock();
+            document.credential = None;
+            relation.save(&document)?;
+        }
+        Ok(stream)
     }
 
     /// Brings one image.
@@ -614,30 +468,22 @@ impl Mirrors {
         let document = relation.document.lock().clone();
         document.refuse_unseen(&relation.name)?;
         let patience = document.stall(self.patience);
-        let mut stream = match connected {
-            Some(stream) => {
-                let sockets = stream.lanes().iter().filter_map(|lane| lane.sock.get_ref().try_clone().ok());
-                sockets.for_each(|socket| relation.keep_socket(socket));
-                stream
-            }
-            None => connect(&self.identity, &document.link(), patience, &|socket| {
-                relation.keep_socket(socket);
-            })?,
-        };
-        self.face(relation, &stream);
-        if document.credential.is_some() {
-            let mut document = relation.document.lock();
-            document.credential = None;
-            relation.save(&document)?;
-        }
+        let mut stream = self.reach(relation, &document, connected)?;
         let failed = |source| match is_silence(&source) {
-            true => ServerError::Silent { peer: "source", address: document.address.clone(), patience },
-            false => ServerError::Mirror { volume: relation.name.clone(), source: Box::new(source) },
+            true => ServerError::Peers(PeersError::Silent {
+                peer: "source",
+                address: document.address.clone(),
+                patience,
+            }),
+            false => ServerError::Mirrors(MirrorsError::Mirror {
+                volume: relation.name.clone(),
+                source: Box::new(source),
+            }),
         };
         let mut client = Client::hello(&mut stream).map_err(failed)?;
         let wanted = client.provision_info(&document.volume).map_err(failed)?;
         if wanted.id != open.volume.id() {
-            return Err(ServerError::OtherVolume { volume: relation.name.clone() });
+            return Err(ServerError::Mirrors(MirrorsError::OtherVolume { volume: relation.name.clone() }));
         }
         if wanted.blocks > open.volume.status().blocks {
             progress.phase("growing");
@@ -654,7 +500,9 @@ impl Mirrors {
         relation.destination.set_relay(self.source.clone());
         relation.destination.set_keeper(self.groups.keeper(&relation.name));
         relation.set_pace(now_ms(&*self.clock));
-        let cut = |source| ServerError::Unreachable { address: document.address.clone(), source };
+        let cut = |source| {
+            ServerError::Peers(PeersError::Unreachable { address: document.address.clone(), source })
+        };
         for lane in stream.lanes_mut() {
             set_patience(&mut lane.sock, patience).map_err(cut)?;
         }
@@ -738,9 +586,11 @@ impl Mirrors {
                         Ok(())
                     });
                     hang_up(&mut stream);
-                    lag.map_err(|source| ServerError::Mirror {
-                        volume: mine.name.clone(),
-                        source: Box::new(source),
+                    lag.map_err(|source| {
+                        ServerError::Mirrors(MirrorsError::Mirror {
+                            volume: mine.name.clone(),
+                            source: Box::new(source),
+                        })
                     })
                 });
             if let Err(error) = &asked {
@@ -796,7 +646,7 @@ impl Mirrors {
 
 /// Whether the other side gave no image as it follows this one.
 fn is_circle(error: &ServerError) -> bool {
-    let ServerError::Mirror { source, .. } = error else { return false };
+    let ServerError::Mirrors(MirrorsError::Mirror { source, .. }) = error else { return false };
     matches!(**source, MirrorError::Refused(Refusal::Circle))
 }
 
@@ -805,115 +655,6 @@ fn image_of(open: &OpenVolume) -> Option<cairn_volume::Snapshot> {
     match open.volume.status().cursor.snapshot {
         SnapshotId(0) => None,
         id => open.volume.snapshot(id),
-    }
-}
-
-fn millis(length: Duration) -> u64 {
-    length.as_millis().try_into().unwrap_or(u64::MAX)
-}
-
-fn now_ms(clock: &dyn Clock) -> u64 {
-    clock.now().0 / 1_000_000
-}
-
-impl Document {
-    /// What is known of another side before anything was heard of it.
-    fn of(address: &str, fingerprint: Fingerprint, volume: &str, relationship: u64) -> Self {
-        Self {
-            address: address.to_owned(),
-            fingerprint,
-            volume: volume.to_owned(),
-            credential: None,
-            when: When::default(),
-            rpo_ms: None,
-            no_hold: false,
-            stall_ms: None,
-            paused: false,
-            relationship,
-            contact: None,
-            births: None,
-            births_ns: None,
-            lock_key: None,
-            parted: None,
-            sent_bytes: 0,
-            updates: 0,
-            last: None,
-            verified: None,
-            mended_here: 0,
-            mended_there: 0,
-            mended_locked: 0,
-            change: None,
-            decision: None,
-            link: Link::default(),
-            lock_ms: None,
-            origin: false,
-            unseen: false,
-            facing: None,
-        }
-    }
-
-    /// What is known of the source, and of what came from it.
-    fn heard(&mut self, destination: &Destination) {
-        self.contact = destination.contact().map(Heard::from);
-        self.note_births(destination);
-        let parted =
-            |(image, root): (SnapshotId, Checksum)| Parted { image: image.0, root: roles::hex(root) };
-        self.parted = destination.parted().map(parted);
-    }
-
-    /// Takes over what the owner of this side had set when it was the destination before: a role that comes back brings it along. A schedule that
-    /// the other side hands over goes first.
-    fn settings_of(&mut self, before: &Self) {
-        if self.when == When::default() {
-            self.when = before.when.clone();
-        }
-        self.rpo_ms = self.rpo_ms.or(before.rpo_ms);
-        self.no_hold = before.no_hold;
-        self.stall_ms = before.stall_ms;
-        self.link = before.link.clone();
-        self.locks_of(before);
-        // Of that source alone: another one that its owner has let take over once needs a word again.
-        self.origin = before.origin
-            && before.fingerprint == self.fingerprint
-            && before.relationship == self.relationship;
-    }
-
-    fn options(&self) -> Options {
-        Options {
-            compression: match self.link.compress {
-                api::Compress::Auto => Compression::Auto,
-                api::Compress::Always => Compression::Zstd,
-                api::Compress::Never => Compression::None,
-            },
-            hold: !self.no_hold,
-            rpo: self.rpo(),
-            gives_up: roles::gives_up(self),
-            lock: self.lock_ms.map(Duration::from_millis),
-        }
-    }
-
-    /// How long a transfer may move no byte.
-    fn stall(&self, patience: Duration) -> Duration {
-        self.stall_ms.map_or(patience, Duration::from_millis)
-    }
-
-    fn source(&self) -> SourceAddress<'_> {
-        SourceAddress {
-            address: &self.address,
-            fingerprint: self.fingerprint,
-            volume: &self.volume,
-            credential: self.credential.as_ref(),
-            connections: 1,
-        }
-    }
-
-    /// The same for a transfer.
-    fn link(&self) -> SourceAddress<'_> {
-        SourceAddress { connections: self.link.connections.unwrap_or(1), ..self.source() }
-    }
-
-    fn limits(&self) -> Limits {
-        self.link.limit.as_deref().and_then(|text| text.parse().ok()).unwrap_or_default()
     }
 }
 
@@ -956,6 +697,9 @@ impl<S: Write> Write for Heedful<'_, S> {
         self.stream.flush()
     }
 }
+
+/// Listens at an address as well; `None` when nothing is to be done for that.
+pub(super) type Opens = Box<dyn Fn(IpAddr) -> std::io::Result<Option<SocketAddr>> + Send + Sync>;
 
 #[cfg(test)]
 mod tests;

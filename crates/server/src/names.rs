@@ -1,11 +1,14 @@
-//! Names as users write them: `VOLUME`, `VOLUME/LUN`, `VOLUME@SNAPSHOT`, `VOLUME@SNAPSHOT/LUN`; and NBD URIs.
+//! Names as users write them: `VOLUME`, `VOLUME/LUN`, `VOLUME@SNAPSHOT`, `VOLUME@SNAPSHOT/LUN`.
 
-use std::fmt::Write;
 use std::net::SocketAddr;
-use std::path::Path;
 
-use crate::error::{RoleError, ServerError};
+use crate::error::ServerError;
+use crate::mirrors::role_error::RoleError;
 
+/// How the names of the snapshots begin that image dumps make for themselves.
+pub(crate) const IMAGE_PREFIX: &str = "image.";
+/// How the names of the snapshots begin that dumps of files make for themselves.
+pub(crate) const DUMP_PREFIX: &str = "dump.";
 /// Longest name of a volume, LUN or snapshot, in bytes.
 pub(crate) const MAX_NAME: usize = 64;
 
@@ -21,7 +24,7 @@ pub(crate) fn check(what: &'static str, name: &str) -> Result<(), ServerError> {
 /// As [`check`], of a snapshot that an owner names: those whose names begin so come and go with mirrors and dumps, and nobody is asked about them.
 pub(crate) fn check_snapshot(name: &str) -> Result<(), ServerError> {
     check("snapshot", name)?;
-    let reserved = [cairn_stream::MIRROR_PREFIX, crate::images::DUMP_PREFIX, crate::dumps::DUMP_PREFIX];
+    let reserved = [cairn_stream::MIRROR_PREFIX, IMAGE_PREFIX, DUMP_PREFIX];
     if reserved.iter().any(|prefix| name.starts_with(prefix)) {
         return Err(RoleError::ReservedName { name: name.to_owned() }.into());
     }
@@ -59,33 +62,6 @@ pub(crate) fn from_elsewhere(address: &str) -> String {
     match (address.parse::<SocketAddr>(), host()) {
         (Ok(all), host) if all.ip().is_unspecified() && !host.is_empty() => format!("{host}:{}", all.port()),
         _ => address.to_owned(),
-    }
-}
-
-/// `nbd+unix:///NAME?socket=PATH`, as libnbd and qemu read it.
-pub fn unix_uri(socket: &Path, export: &str) -> String {
-    let mut uri = String::from("nbd+unix:///");
-    percent(&mut uri, export.as_bytes());
-    uri.push_str("?socket=");
-    percent(&mut uri, socket.as_os_str().as_encoded_bytes());
-    uri
-}
-
-/// `nbd://HOST:PORT/NAME`.
-pub fn tcp_uri(address: &str, export: &str) -> String {
-    let mut uri = format!("nbd://{address}/");
-    percent(&mut uri, export.as_bytes());
-    uri
-}
-
-/// RFC 3986: all but unreserved characters and `/` (allowed in a path and in a query) are escaped.
-fn percent(uri: &mut String, bytes: &[u8]) {
-    for &byte in bytes {
-        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
-            uri.push(char::from(byte));
-        } else {
-            write!(uri, "%{byte:02X}").expect("a string takes all that is written");
-        }
     }
 }
 

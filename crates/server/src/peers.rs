@@ -6,15 +6,28 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use cairn_api::{Invitation, Peer, PeerState};
 use cairn_base::{Clock, Timestamp, VolumeId};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::api::{Invitation, Peer, PeerState};
 use crate::error::ServerError;
-use crate::identity::Fingerprint;
-use crate::state::{self, Unread};
-use crate::token::{Secret, Token, random_name};
+use crate::peers::error::PeersError;
+use crate::peers::identity::Fingerprint;
+use crate::peers::token::{Secret, Token, random_name};
+use crate::state;
+use crate::state::Unread;
+
+mod commands;
+pub(crate) mod error;
+pub(crate) mod identity;
+pub(crate) mod outbound;
+pub(crate) mod pace;
+pub(crate) mod stall;
+pub(crate) mod tls;
+pub(crate) mod token;
+pub(crate) mod watched;
+pub(crate) mod wire;
 
 /// How long a token can be used for the first time, when nothing else is said.
 const DEFAULT_EXPIRY: Duration = Duration::from_secs(15 * 60);
@@ -25,15 +38,15 @@ const MAX_ENTRIES: usize = 10_000;
 
 /// An invitation, and the peer that it became.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Entry {
+struct PeerRecord {
     id: String,
     secret_digest: String,
     invited_ms: u64,
     expires_ms: u64,
     volume: Option<String>,
     /// Which volume of that name, once it is known: another one that gets its name later is not for who was let in to this one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    of: Option<[u8; 16]>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "of")]
+    volume_id: Option<[u8; 16]>,
     pinned: Option<Pinned>,
     /// The same by the clock that is never set, in the run of the program that made it: a wall clock that is put back makes a token no longer good.
     #[serde(skip)]
@@ -48,14 +61,14 @@ struct Pinned {
 
 /// What `peers.json` says.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(crate) struct Document {
-    peers: Vec<Entry>,
+pub(crate) struct PeersDocument {
+    peers: Vec<PeerRecord>,
 }
 
 /// The peers of a server. One lock, held while the file is written: two uses of a token come one after the other.
 pub(crate) struct Peers {
     path: PathBuf,
-    document: Mutex<Document>,
+    document: Mutex<PeersDocument>,
     /// Who may mirror from here is not known: nobody new does, and nothing is let go that a peer may need.
     unread: Mutex<Option<Unread>>,
 }
@@ -102,13 +115,13 @@ impl Peers {
         let expiry = expiry.unwrap_or(DEFAULT_EXPIRY);
         let expires_ms = now_ms.saturating_add(expiry.as_millis().try_into().unwrap_or(u64::MAX));
         let (id, secret) = (random_name(), Secret::random());
-        let entry = Entry {
+        let entry = PeerRecord {
             id: id.clone(),
             secret_digest: secret.digest(),
             invited_ms: now_ms,
             expires_ms,
             volume: volume.clone(),
-            of: None,
+            volume_id: None,
             pinned: None,
             ends: Some(clock.monotonic().saturating_add(expiry)),
         };
@@ -140,7 +153,7 @@ impl Peers {
     /// Everyone.
     pub(crate) fn list(&self, clock: &dyn Clock) -> Vec<Peer> {
         let document = self.document.lock();
-        let peer = |entry: &Entry| Peer {
+        let peer = |entry: &PeerRecord| Peer {
             id: entry.id.clone(),
             state: match &entry.pinned {
                 Some(_) => PeerState::Pinned,
@@ -162,19 +175,19 @@ impl Peers {
         now: Timestamp,
         certificate: Fingerprint,
         volume: &str,
-        of: VolumeId,
+        id: VolumeId,
     ) -> Result<(), ServerError> {
-        if self.allows(certificate, volume, Some(of)).is_ok() {
+        if self.allows(certificate, volume, Some(id)).is_ok() {
             return Ok(());
         }
         let now_ms = now.0 / 1_000_000;
-        let entry = Entry {
+        let entry = PeerRecord {
             id: random_name(),
             secret_digest: Secret::random().digest(),
             invited_ms: now_ms,
             expires_ms: now_ms,
             volume: Some(volume.to_owned()),
-            of: Some(of.0),
+            volume_id: Some(id.0),
             pinned: Some(Pinned { fingerprint: certificate, at_ms: now_ms }),
             ends: None,
         };
@@ -214,14 +227,17 @@ impl Peers {
     ) -> Result<(), ServerError> {
         self.check_known()?;
         let document = self.document.lock();
-        let mine =
-            |entry: &&Entry| entry.id == credential.id && credential.secret.matches(&entry.secret_digest);
-        let entry = document.peers.iter().find(mine).ok_or(ServerError::TokenUnknown)?;
+        let mine = |entry: &&PeerRecord| {
+            entry.id == credential.id && credential.secret.matches(&entry.secret_digest)
+        };
+        let entry = document.peers.iter().find(mine).ok_or(ServerError::Peers(PeersError::TokenUnknown))?;
         if !entry.allows(volume, None) {
-            return Err(ServerError::VolumeNotAllowed { volume: volume.to_owned() });
+            return Err(ServerError::Peers(PeersError::VolumeNotAllowed { volume: volume.to_owned() }));
         }
         match &entry.pinned {
-            Some(pinned) if pinned.fingerprint != certificate => Err(ServerError::TokenUsed),
+            Some(pinned) if pinned.fingerprint != certificate => {
+                Err(ServerError::Peers(PeersError::TokenUsed))
+            }
             _ => Ok(()),
         }
     }
@@ -235,12 +251,12 @@ impl Peers {
         certificate: Fingerprint,
         credential: Option<&Credential>,
         volume: &str,
-        of: Option<VolumeId>,
+        id: Option<VolumeId>,
     ) -> Result<(), ServerError> {
         let now_ms = clock.now().0 / 1_000_000;
         let Some(credential) = credential else {
-            self.allows(certificate, volume, of)?;
-            if let Err(error) = self.bind(certificate, volume, of) {
+            self.allows(certificate, volume, id)?;
+            if let Err(error) = self.bind(certificate, volume, id) {
                 tracing::warn!(volume, %error, "to which volume a peer was let in is not written down");
             }
             return Ok(());
@@ -251,19 +267,19 @@ impl Peers {
                 .iter_mut()
                 .find(|entry| entry.id == credential.id)
                 .filter(|entry| credential.secret.matches(&entry.secret_digest))
-                .ok_or(ServerError::TokenUnknown)?;
-            if !entry.allows(volume, of) {
-                return Err(ServerError::VolumeNotAllowed { volume: volume.to_owned() });
+                .ok_or(ServerError::Peers(PeersError::TokenUnknown))?;
+            if !entry.allows(volume, id) {
+                return Err(ServerError::Peers(PeersError::VolumeNotAllowed { volume: volume.to_owned() }));
             }
             match &entry.pinned {
                 Some(pinned) if pinned.fingerprint == certificate => Ok(()),
-                Some(_) => Err(ServerError::TokenUsed),
-                None if entry.is_over(clock) => Err(ServerError::TokenExpired),
+                Some(_) => Err(ServerError::Peers(PeersError::TokenUsed)),
+                None if entry.is_over(clock) => Err(ServerError::Peers(PeersError::TokenExpired)),
                 None => {
                     entry.pinned = Some(Pinned { fingerprint: certificate, at_ms: now_ms });
                     // It is for one mirror: whoever has it does not get to see others.
                     entry.volume = Some(volume.to_owned());
-                    entry.of = of.map(|of| of.0);
+                    entry.volume_id = id.map(|id| id.0);
                     Ok(())
                 }
             }
@@ -271,12 +287,12 @@ impl Peers {
     }
 
     /// Notes which volume a peer was let in to, where that was not known then.
-    fn bind(&self, certificate: Fingerprint, volume: &str, of: Option<VolumeId>) -> Result<(), ServerError> {
-        let is_unbound = |entry: &Entry| {
+    fn bind(&self, certificate: Fingerprint, volume: &str, id: Option<VolumeId>) -> Result<(), ServerError> {
+        let is_unbound = |entry: &PeerRecord| {
             let is_his = entry.pinned.as_ref().is_some_and(|pinned| pinned.fingerprint == certificate);
-            is_his && entry.of.is_none() && entry.volume.as_deref() == Some(volume)
+            is_his && entry.volume_id.is_none() && entry.volume.as_deref() == Some(volume)
         };
-        let Some(of) = of.filter(|_| self.document.lock().peers.iter().any(is_unbound)) else {
+        let Some(id) = id.filter(|_| self.document.lock().peers.iter().any(is_unbound)) else {
             return Ok(());
         };
         self.change(|document| {
@@ -284,7 +300,7 @@ impl Peers {
                 .peers
                 .iter_mut()
                 .filter(|entry| is_unbound(entry))
-                .for_each(|entry| entry.of = Some(of.0));
+                .for_each(|entry| entry.volume_id = Some(id.0));
             Ok(())
         })
     }
@@ -294,26 +310,27 @@ impl Peers {
         &self,
         certificate: Fingerprint,
         volume: &str,
-        of: Option<VolumeId>,
+        id: Option<VolumeId>,
     ) -> Result<(), ServerError> {
         self.check_known()?;
         let document = self.document.lock();
-        let pinned =
-            |entry: &&Entry| entry.pinned.as_ref().is_some_and(|pinned| pinned.fingerprint == certificate);
+        let pinned = |entry: &&PeerRecord| {
+            entry.pinned.as_ref().is_some_and(|pinned| pinned.fingerprint == certificate)
+        };
         let mut mine = document.peers.iter().filter(pinned).peekable();
         if mine.peek().is_none() {
-            return Err(ServerError::PeerNotPinned);
+            return Err(ServerError::Peers(PeersError::PeerNotPinned));
         }
-        match mine.any(|entry| entry.allows(volume, of)) {
+        match mine.any(|entry| entry.allows(volume, id)) {
             true => Ok(()),
-            false => Err(ServerError::VolumeNotAllowed { volume: volume.to_owned() }),
+            false => Err(ServerError::Peers(PeersError::VolumeNotAllowed { volume: volume.to_owned() })),
         }
     }
 
     /// Changes the document and its file, or neither.
     fn change(
         &self,
-        change: impl FnOnce(&mut Document) -> Result<(), ServerError>,
+        change: impl FnOnce(&mut PeersDocument) -> Result<(), ServerError>,
     ) -> Result<(), ServerError> {
         self.check_known()?;
         let mut document = self.document.lock();
@@ -325,15 +342,15 @@ impl Peers {
     }
 }
 
-impl Entry {
+impl PeerRecord {
     /// The time for its first use is over.
     fn is_over(&self, clock: &dyn Clock) -> bool {
         self.expires_ms <= clock.now().0 / 1_000_000
             || self.ends.is_some_and(|ends| ends <= clock.monotonic())
     }
 
-    fn allows(&self, volume: &str, of: Option<VolumeId>) -> bool {
-        let is_same = self.of.zip(of).is_none_or(|(own, of)| own == of.0);
+    fn allows(&self, volume: &str, id: Option<VolumeId>) -> bool {
+        let is_same = self.volume_id.zip(id).is_none_or(|(own, id)| own == id.0);
         is_same && self.volume.as_deref().is_none_or(|only| only == volume)
     }
 }

@@ -4,17 +4,19 @@
 //! Each carries a `version`; a newer one than this program knows is refused, not guessed at.
 //!
 //! What is there and can't be read is never written over: it may be all that its owner has. Of some documents the previous generation stays beside them, as `NAME.json.old`; see
-//! [`keeps_previous`]. What becomes of the others, and of those who need them, is in [`crate::damaged`].
+//! [`keeps_previous`]. What becomes of the others, and of those who need them, is in [`crate::daemon::damaged`].
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::fs::{File, OpenOptions};
+use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::daemon::error::DaemonError;
 use crate::error::ServerError;
 
 /// One document is written at a time: two who write the same one would share the file beside it, and the one that is renamed first would be written by the other. All of them are small and on one file system, so they do not
@@ -46,7 +48,7 @@ impl Unread {
     }
 
     pub(crate) fn error(&self) -> ServerError {
-        ServerError::StateUnread { path: self.path.clone(), reason: self.reason.clone() }
+        ServerError::Daemon(DaemonError::StateUnread { path: self.path.clone(), reason: self.reason.clone() })
     }
 }
 
@@ -118,7 +120,7 @@ pub(crate) fn keep_as(path: &Path, other: &Path) -> io::Result<()> {
     sync_parent(other)
 }
 
-/// Makes a copy of a document that has none, from before there were any. Without room for it all goes on.
+/// Makes a copy of a document that has none, as one that was put back from a backup. Without room for it all goes on.
 pub(crate) fn keep_copy(path: &Path) {
     if !previous(path).exists() {
         renew_copy(path);
@@ -164,11 +166,15 @@ pub(crate) fn load<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Server
 
 /// Reads the document in `text`, which stood at `path`.
 pub(crate) fn parse<T: DeserializeOwned>(path: &Path, text: &[u8]) -> Result<T, ServerError> {
-    let damaged = |source| ServerError::DamagedState { path: path.to_owned(), source };
+    let damaged = |source| ServerError::Daemon(DaemonError::DamagedState { path: path.to_owned(), source });
     let value: serde_json::Value = serde_json::from_slice(text).map_err(damaged)?;
     let found = value.get("version").and_then(serde_json::Value::as_u64).unwrap_or(0);
     if found != VERSION {
-        return Err(ServerError::StateVersion { path: path.to_owned(), found, supported: VERSION });
+        return Err(ServerError::Daemon(DaemonError::StateVersion {
+            path: path.to_owned(),
+            found,
+            supported: VERSION,
+        }));
     }
     serde_json::from_value(value).map_err(damaged)
 }
@@ -176,7 +182,7 @@ pub(crate) fn parse<T: DeserializeOwned>(path: &Path, text: &[u8]) -> Result<T, 
 /// The document as text.
 pub(crate) fn text<T: Serialize>(path: &Path, body: &T) -> Result<Vec<u8>, ServerError> {
     let mut text = serde_json::to_vec_pretty(&Versioned { version: VERSION, body })
-        .map_err(|source| ServerError::DamagedState { path: path.to_owned(), source })?;
+        .map_err(|source| ServerError::Daemon(DaemonError::DamagedState { path: path.to_owned(), source }))?;
     text.push(b'\n');
     Ok(text)
 }

@@ -4,8 +4,7 @@ use cairn_base::{FileId, Generation, Lba, LogId, SnapshotId, Vbn, VolumeId};
 use cairn_device::DeviceError;
 use cairn_format::{FANOUT, FormatError, INODES_PER_BLOCK, NodeAddress, Role};
 
-use crate::compare::{ACTIVE_MAP, INODE_FILE};
-use crate::store::is_of_a_place;
+use crate::known_files::{ACTIVE_MAP, INODE_FILE};
 
 /// Where a damaged block belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -338,6 +337,11 @@ fn place_of(error: &VolumeError) -> String {
         VolumeError::Damaged { place, .. } => place.to_string(),
         error => format!("inodes ({error})"),
     }
+}
+
+/// An error of a place, and not of the whole device. One that knows its own damage, as a history does, has other words for it.
+pub(crate) fn is_of_a_place(error: &DeviceError) -> bool {
+    matches!(error, DeviceError::Io { .. } | DeviceError::Corrupt { .. })
 }
 
 #[cfg(test)]

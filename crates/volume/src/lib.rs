@@ -13,83 +13,54 @@
 //! `write` puts blocks into the open generation's overlay; write-back or a flush gives them places and writes them in long runs (`write`);
 //! a flush names them in the intent log (`intent`); a consistency point merges them into new trees (`update`, `consistency`).
 //! A read looks into the overlays and then into the committed tree (`image`, `tree`), through one verified cache (`store`).
+//!
+//! # Folders
+//! Each folder is a part of the volume, and its `mod.rs` says what holds in it:
+//! `memory` has changes that no root has yet, `commit` makes roots of them, `read` reads roots, `log` makes flushes durable,
+//! `past` has snapshots and clones, `mirror` the two sides of a mirror, `health` damage and its repair, `life` making and opening.
+//! `volume` is the object that all of them work on: most of their code is `impl Volume`.
 
-mod adopt;
-mod block_set;
-mod change;
-mod check;
-mod claims;
-mod clones;
-mod compare;
-mod consistency;
-mod descent;
-mod difference;
+mod commit;
 mod error;
-mod file;
-mod fresh;
-mod have;
-mod image;
-mod intent;
-mod kept;
-mod lag;
+mod health;
+mod known_files;
+mod life;
 mod limits;
 mod locks;
-mod log_device;
-mod mend;
-mod nodes;
-mod numbers;
-mod open;
-mod overlay;
-mod path;
-mod reached;
-mod receive;
-mod region;
-mod release;
-mod repair;
-mod roles;
-mod room;
-mod scrub;
-mod since;
-mod slots;
-mod small;
-mod snapshots;
-mod space;
-mod state;
-mod store;
-mod stranded;
-mod table;
-mod together;
-mod tree;
-mod update;
-mod used;
+mod log;
+mod memory;
+mod mirror;
+mod past;
+mod read;
 mod volume;
-mod walk;
-mod write;
 
 pub use cairn_format::Role;
-pub use change::{Change, Head};
-pub use check::{CheckDepth, CheckProgress, CheckReport, Finding};
-pub use claims::BlockSet;
-pub use clones::{CloneDevice, Kept};
-pub use compare::Run;
-pub use difference::InodePair;
 pub use error::{Contradiction, Place, VolumeError};
-pub use fresh::KeepsFresh;
-pub use image::{BlockRead, FileExtent, Image};
-pub use lag::Behind;
+pub use health::check::{CheckDepth, CheckProgress, CheckReport, Finding};
+pub use health::damage::DamagedBlock;
+pub use health::repair::{Health, Repaired};
+pub use health::scrub::{ScrubCursor, ScrubStep};
+pub use known_files::ROOT_DIRECTORY;
+pub use life::open::{FormatOptions, OpenOptions};
 pub use limits::CONSISTENCY_INTERVAL;
-pub use log_device::{Inspection, LogTarget, NewLog};
-pub use nodes::{DirectoryTurn, ReadableInodes};
-pub use numbers::Numbers;
-pub use open::{FormatOptions, OpenOptions};
-pub use receive::{ReceivedImage, Receiver};
-pub use region::{Look, Part, Piece, Position, Region, Until};
-pub use repair::{DamagedBlock, Health, Repaired};
-pub use roles::Divergence;
-pub use scrub::{ScrubCursor, ScrubStep};
-pub use since::{SinceFiles, SinceRelationship, Step};
-pub use snapshots::{Changes, Whereabouts, is_snapshot_name};
-pub use volume::{Compound, ROOT_DIRECTORY, Snapshot, Volume, VolumeStatus};
+pub use log::device::{Inspection, LogTarget, NewLog};
+pub use memory::change::{Change, Head};
+pub use memory::numbers::Numbers;
+pub use mirror::claims::BlockSet;
+pub use mirror::keeps_fresh::KeepsFresh;
+pub use mirror::lag::Behind;
+pub use mirror::receive::{ReceivedImage, Receiver};
+pub use mirror::roles::Divergence;
+pub use past::clones::{CloneDevice, Kept};
+pub use past::names::is_snapshot_name;
+pub use past::since::{SinceFiles, SinceRelationship, Step};
+pub use past::snapshots::{Changes, Whereabouts};
+pub use read::compare::Run;
+pub use read::difference::InodePair;
+pub use read::image::{BlockRead, FileExtent, Image};
+pub use read::nodes::{DirectoryTurn, ReadableInodes};
+pub use read::region::{Look, Part, Piece, Position, Region, Until};
+pub use volume::{Compound, Snapshot, Volume, VolumeStatus};
 
 // Instead of the other tests, whose threads are real ones.
 #[cfg(all(test, feature = "shuttle"))]

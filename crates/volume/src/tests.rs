@@ -11,6 +11,7 @@ mod descent;
 mod extents;
 mod flush;
 mod fresh;
+mod instant;
 mod kept;
 mod lag;
 mod log;
@@ -37,7 +38,6 @@ mod store;
 mod structures;
 mod table;
 mod threads;
-mod together;
 mod trees;
 
 use std::sync::Arc;

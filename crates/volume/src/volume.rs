@@ -9,36 +9,15 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use crate::locks::{Condvar, Mutex};
-use cairn_base::{Clock, FileId, Generation, LogId, SnapshotId, Timestamp, VolumeId};
-use cairn_format::{Cursor, Role, Root, SnapshotEntry, Superblock};
+use cairn_base::{Clock, Generation, LogId, SnapshotId, Timestamp, VolumeId};
+use cairn_format::{Cursor, Role, Root, SnapshotEntry};
 
+use crate::commit::pending::Commit;
 use crate::error::VolumeError;
-use crate::intent::{LogUse, LogWriter};
 use crate::limits::{CONSISTENCY_INTERVAL, Memory, PLACE_BLOCKS, ROOM_INTERVAL, WRITE_BACK_AT};
-use crate::room::{Left, Sealed};
-use crate::state::State;
-use crate::store::Store;
-use crate::table::LabelSpace;
-
-/// The directory that names the LUNs of a volume.
-pub const ROOT_DIRECTORY: FileId = FileId(1);
-
-/// What only consistency points touch.
-pub(crate) struct Commit {
-    /// The one that both slots hold.
-    pub(crate) superblock: Superblock,
-    pub(crate) label: LabelSpace,
-    /// Blocks of the label space that hold the redirect map.
-    pub(crate) redirect_blocks: Vec<u64>,
-    /// Runs of the redirect map at most: [`crate::limits::REDIRECT_RUNS_MAX`], or less in a test.
-    pub(crate) redirect_runs_max: usize,
-    /// Its label area has its room on what is below. Until then no consistency point begins.
-    pub(crate) label_has_room: bool,
-    /// A generation that was frozen and that no root has yet, as there was no room below for its consistency point. The next one commits it first.
-    pub(crate) left: Option<Left>,
-    /// A consistency point of which all is durable but the superblock, for which there was no room below. Whether a slot has it is not known: nothing else is written to the slots before.
-    pub(crate) sealed: Option<Box<Sealed>>,
-}
+use crate::log::intent::{LogUse, LogWriter};
+use crate::memory::state::State;
+use crate::read::store::Store;
 
 /// A write-anywhere volume on a device. Callers' threads call in; it starts none.
 pub struct Volume {

@@ -71,15 +71,21 @@ pub(crate) fn state_document_seeds() -> Vec<Vec<u8>> {
     let fingerprint = "5a".repeat(32);
     let mirror = format!(
         r#"{{"version":1,"address":"h:7420","fingerprint":"{fingerprint}","volume":"vol0",
-        "credential":{{"id":"00","secret":"c2Vj"}},"every_ms":900000,"relationship":12,"contact":{{"at_ns":1,"now_ns":2,
-        "blocks":3,"used":4,"base":5,"base_taken_ns":6,"first_change_ns":null,"blocks_behind":7}},
-        "sent_bytes":8,"updates":9,"last":null}}"#
+        "credential":{{"id":"00","secret":"c2Vj"}},"every_ms":900000,"continuous":false,"no_hold":false,"paused":false,
+        "relationship":12,"contact":{{"at_ns":1,"now_ns":2,"blocks":3,"used":4,"base":5,"base_taken_ns":6,
+        "first_change_ns":null,"blocks_behind":7,"route":[1,2,0,0,0,0,0,0]}},"sent_bytes":8,"updates":9,"last":null,
+        "mended_here":1,"mended_there":2,"mended_locked":0,"link":{{"limit":"1M","connections":2,"compress":"auto",
+        "at_once":false}},"lock_ms":60000,"origin":true,"unseen":false}}"#
     );
     let peers = format!(
         r#"{{"version":1,"peers":[{{"id":"00","secret_digest":"c2Vj","invited_ms":1,"expires_ms":2,"volume":null,
         "pinned":{{"fingerprint":"{fingerprint}","at_ms":3}}}}]}}"#
     );
-    lines(&[r#"{"version":1,"devices":["volume.img","/dev/sdb"]}"#, r#"{"version":2}"#, &mirror, &peers])
+    let volume = concat!(
+        r#"{"version":1,"devices":["volume.img","/dev/sdb"],"log_devices":["/dev/sdc"],"#,
+        r#""given":{"file":0,"snapshot":9}}"#
+    );
+    lines(&[volume, r#"{"version":1,"dumps":[]}"#, r#"{"version":2}"#, &mirror, &peers])
 }
 
 pub(crate) fn api_bodies(data: &[u8]) {

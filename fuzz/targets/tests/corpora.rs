@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+use cairn_format::history::{HistorySuperblock, SLOT_B};
+use cairn_format::layout::{LOG_HEADER_A, LOG_HEADER_B, SUPERBLOCK_A, SUPERBLOCK_B};
+use cairn_format::{BlockBytes, LogDeviceHeader, Superblock};
 use cairn_fuzz::{TARGETS, seeds};
 
 /// Bytes of a file in a corpus: what a fuzzer changes should be small, and what the repository keeps as well.
@@ -34,4 +37,31 @@ fn corpora_are_of_targets_and_small() {
             assert!(bytes <= FILE_MAX, "{} has {bytes} bytes", entry.path().display());
         }
     }
+}
+
+/// A seed that is refused for its head leaves everything after the head untried.
+#[test]
+fn seeds_get_past_the_version_and_the_checksum() {
+    let seeds_of = |name: &str| {
+        let target = TARGETS.iter().find(|target| target.name == name).expect("it is a target");
+        (target.seeds)()
+    };
+    let block = |seed: &[u8]| BlockBytes::try_from(seed).expect("a seed of a block has its size");
+    for seed in seeds_of("superblock") {
+        let read = |slot| Superblock::parse(&block(&seed), slot).is_ok();
+        assert!(read(SUPERBLOCK_A) || read(SUPERBLOCK_B));
+    }
+    for seed in seeds_of("log_device") {
+        let read = |slot| LogDeviceHeader::parse(&block(&seed), slot).is_ok();
+        assert!(read(LOG_HEADER_A) || read(LOG_HEADER_B));
+    }
+    let is_history = |seed: &Vec<u8>| seed.starts_with(b"CAIRNHIS");
+    let histories: Vec<_> = seeds_of("history_structs").into_iter().filter(is_history).collect();
+    assert_eq!(histories.len(), 2);
+    histories
+        .iter()
+        .for_each(|seed| drop(HistorySuperblock::parse(&block(seed), SLOT_B).expect("it is read")));
+    let documents = seeds_of("state_documents");
+    let read = |seed: &&Vec<u8>| cairn_server::fuzzing::state_document(seed).iter().any(Option::is_some);
+    assert_eq!(documents.iter().filter(read).count(), documents.len() - 1, "one is of an unknown version");
 }

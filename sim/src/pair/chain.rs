@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use cairn_base::{Clock, Rng, SnapshotId, Timestamp};
-use cairn_device::Device;
+use cairn_device::{Device, FaultDevice};
 use cairn_mirror::{
     Birth, Client, Destination, Follower, MirrorError, Options, PeerName, Refusal, Relationship, Source,
     TransferKind, TransferReport,
@@ -211,34 +211,8 @@ impl Chain {
                 ask(&mut tasks, &last, far_destination, &far, &outcomes[1]);
             }
             offer(&mut offers, &floor.world.lock(), true);
-            loop {
-                match tasks.turn(&mut rng) {
-                    Turn::Ran => {}
-                    Turn::Done => break,
-                    Turn::Stuck if near.break_off() | far.break_off() => tasks.wake(),
-                    Turn::Stuck => {
-                        tasks.ask();
-                        bail!("every task waits for another one, see above");
-                    }
-                }
-                floor.after_turn(None)?;
-                if let Some(clone) = &clone_floor {
-                    let own = clone.world.lock().device.clone();
-                    let news = !devices[1].is_off() || !own.is_off();
-                    if !one_supply(&devices[1], &own) {
-                        clone.after_turn(None).context("at the clone")?;
-                    } else if news {
-                        tasks.wake();
-                    }
-                }
-                offer(&mut offers, &floor.world.lock(), false);
-                for (link, ends) in [(&near, [0, 1]), (&far, [1, 2])] {
-                    // Once: what waits on the other link for what was lost must be seen to wait.
-                    if ends.iter().any(|end| devices[*end].is_off()) && link.break_off() {
-                        tasks.wake();
-                    }
-                }
-            }
+            let links = [&near, &far];
+            take_turns(&mut tasks, &mut rng, (&floor, clone_floor.as_ref()), links, &devices, &mut offers)?;
         }
         timeline.observe(scratch.digest().to_le_bytes());
         self.messages += near.messages() + far.messages();
@@ -563,7 +537,7 @@ fn told(link: &str, outcome: &Result<TransferReport, MirrorError>) -> String {
     }
 }
 
-fn switch_off(device: &Arc<cairn_device::FaultDevice>) {
+fn switch_off(device: &Arc<FaultDevice>) {
     if !device.is_off() {
         device.cut_after(0);
         let _ = device.flush();
@@ -571,7 +545,7 @@ fn switch_off(device: &Arc<cairn_device::FaultDevice>) {
 }
 
 /// The power goes for both devices of a server, or for none. True when it has.
-fn one_supply(one: &Arc<cairn_device::FaultDevice>, other: &Arc<cairn_device::FaultDevice>) -> bool {
+fn one_supply(one: &Arc<FaultDevice>, other: &Arc<FaultDevice>) -> bool {
     if !one.is_off() && !other.is_off() {
         return false;
     }
@@ -618,7 +592,7 @@ fn ask<'a>(
 /// A conversation that nobody disturbs.
 fn talk<T: Send>(
     rng: &mut Rng,
-    devices: [&Arc<cairn_device::FaultDevice>; 2],
+    devices: [&Arc<FaultDevice>; 2],
     sessions: &Arc<Source>,
     offering: &Offering,
     say: impl FnOnce(&mut Client<'_, End>, &mut cairn_mirror::Work<'_>) -> Result<T, MirrorError> + Send,
@@ -763,6 +737,45 @@ fn short_life(
     chain.disarm();
     chain.finish(timeline, tally)?;
     Ok(after - before)
+}
+
+/// Lets all tasks of a round run until they are done, with what follows when a device or a link between them fails.
+fn take_turns(
+    tasks: &mut Tasks<'_>,
+    rng: &mut Rng,
+    (floor, clone_floor): (&Floor<'_>, Option<&Floor<'_>>),
+    links: [&Link; 2],
+    devices: &[Arc<FaultDevice>; 3],
+    offers: &mut Offers,
+) -> Result<()> {
+    loop {
+        match tasks.turn(rng) {
+            Turn::Ran => {}
+            Turn::Done => return Ok(()),
+            Turn::Stuck if links[0].break_off() | links[1].break_off() => tasks.wake(),
+            Turn::Stuck => {
+                tasks.ask();
+                bail!("every task waits for another one, see above");
+            }
+        }
+        floor.after_turn(None)?;
+        if let Some(clone) = clone_floor {
+            let own = clone.world.lock().device.clone();
+            let news = !devices[1].is_off() || !own.is_off();
+            if !one_supply(&devices[1], &own) {
+                clone.after_turn(None).context("at the clone")?;
+            } else if news {
+                tasks.wake();
+            }
+        }
+        offer(offers, &floor.world.lock(), false);
+        for (link, ends) in [(links[0], [0, 1]), (links[1], [1, 2])] {
+            // Once: what waits on the other link for what was lost must be seen to wait.
+            if ends.iter().any(|end| devices[*end].is_off()) && link.break_off() {
+                tasks.wake();
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use cairn_base::{FileId, Lba, Rng, SnapshotId};
-use cairn_device::Device;
+use cairn_device::{Device, FaultDevice};
 use cairn_format::FileKind;
 use cairn_volume::{Image, Volume, VolumeError};
 use parking_lot::Mutex;
@@ -149,24 +149,7 @@ impl Group {
                     }
                 });
             }
-            loop {
-                match tasks.turn(rng) {
-                    Turn::Ran => {}
-                    Turn::Done => break,
-                    Turn::Stuck => {
-                        tasks.ask();
-                        bail!("every task of a group waits for another one, see above");
-                    }
-                }
-                let on = devices.iter().filter(|device| !device.is_off()).count();
-                if (1..devices.len()).contains(&on) {
-                    for device in devices.iter().filter(|device| !device.is_off()) {
-                        device.cut_after(0);
-                        let _ = device.flush();
-                    }
-                    tasks.wake();
-                }
-            }
+            take_turns(&mut tasks, rng, &devices)?;
         }
         if let Some(error) = failed.into_inner().pop() {
             return Err(error).context("in a group");
@@ -422,4 +405,26 @@ fn short_life(seed: u64, cut: Option<u64>, timeline: &mut Timeline, tally: &mut 
     group.look(true)?;
     group.members.iter().for_each(|pair| pair.count(tally));
     Ok(after - before)
+}
+
+/// Lets all tasks run until they are done. Where some of the devices have lost power the others lose it too.
+fn take_turns(tasks: &mut Tasks<'_>, rng: &mut Rng, devices: &[Arc<FaultDevice>]) -> Result<()> {
+    loop {
+        match tasks.turn(rng) {
+            Turn::Ran => {}
+            Turn::Done => return Ok(()),
+            Turn::Stuck => {
+                tasks.ask();
+                bail!("every task of a group waits for another one, see above");
+            }
+        }
+        let on = devices.iter().filter(|device| !device.is_off()).count();
+        if (1..devices.len()).contains(&on) {
+            for device in devices.iter().filter(|device| !device.is_off()) {
+                device.cut_after(0);
+                let _ = device.flush();
+            }
+            tasks.wake();
+        }
+    }
 }

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
+use cairn_api as api;
 use cairn_base::{ByteSize, Interval};
-use cairn_server::api;
 use clap::{Args, Subcommand};
 
 use super::Setting;

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
+use cairn_api::Address;
 use cairn_base::{ByteSize, Interval};
-use cairn_server::Address;
 use clap::{Args, Subcommand};
 
 /// `cairn serve`.

@@ -1,10 +1,10 @@
 //! `cairn clone`.
 
-use cairn_server::api::{self, ErrorKind};
+use cairn_api::client::Client;
+use cairn_api::{self as api, ErrorKind};
 
 use super::volume::segment;
 use crate::arguments::CloneCommand;
-use crate::client::Client;
 use crate::exit::Failure;
 use crate::output::{Output, size, table};
 
@@ -35,6 +35,7 @@ pub fn run(command: CloneCommand, client: &Client, output: Output) -> Result<(),
                 size(clone.own_bytes),
                 clone.of
             );
+            super::mirror::would(client, &api::DryRun::DeleteClone { clone: name.clone() })?;
             if dry_run {
                 output.show(&clone, |_| format!("{what}; nothing was done"));
                 return Ok(());

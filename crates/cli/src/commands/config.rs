@@ -1,7 +1,6 @@
 //! `cairn config`.
 
-use cairn_server::api::ErrorKind;
-use cairn_server::{ConfigCheck, ConfigFinding, Overridden, check_config};
+use cairn_api::{ConfigCheck, ConfigFinding, ErrorKind, Overridden};
 
 use crate::arguments::ConfigFile;
 use crate::exit::Failure;
@@ -10,7 +9,7 @@ use crate::output::Output;
 /// Looks at a configuration. What is wrong with it is an error; what is only said twice is none.
 pub fn run(command: &ConfigFile, output: Output) -> Result<(), Failure> {
     let ConfigFile::Check { file } = command;
-    let report = check_config(file)?;
+    let report = super::serve::check(file)?;
     output.show(&report, people);
     match report.findings.len() {
         0 => Ok(()),

@@ -1,16 +1,16 @@
 //! `cairn device` and `cairn history`.
 
+use cairn_api as api;
+use cairn_api::ErrorKind;
+use cairn_api::client::Client;
 use cairn_base::Interval;
-use cairn_server::api;
 
 use super::export::login_lines;
 use super::volume::{absolute_path, segment};
 use crate::arguments::{Beneath, Device, Enable, History, InstantArgument, WindowArguments};
-use crate::client::Client;
 use crate::exit::Failure;
 use crate::instant::{Moment, now_ns, parse, show};
 use crate::output::{Output, duration, size, table};
-use cairn_server::api::ErrorKind;
 
 /// Lost versions that are named.
 const LOST_SHOWN: usize = 8;
@@ -200,14 +200,10 @@ fn enable(asked: &Enable, client: &Client, output: Output) -> Result<(), Failure
 /// Takes the history away from under a volume.
 fn disable(name: &str, dry_run: bool, client: &Client, output: Output) -> Result<(), Failure> {
     let status: api::HistoryStatus = client.get(&path(name)?)?;
+    super::mirror::would(client, &api::DryRun::DisableHistory { volume: name.to_owned() })?;
     let store = status.device.history.clone().unwrap_or_default();
-    let shown: Vec<&str> = status.views.iter().map(|view| view.name.as_str()).collect();
-    let first = match shown[..] {
-        [] => String::new(),
-        _ => format!("; first its views have to be ended: {}", shown.join(", ")),
-    };
     let what = format!(
-        "this gives up the history of {name} since {}, with its marks; {name} is in service while today's content is copied back, and out of it for what is written meanwhile: its clients connect again; the volume stays as it is{first}",
+        "this discards the history of {name} since {}, with its marks; the volume stays as it is. Clients reconnect once, after the content of today was copied back",
         show(status.start_ns)
     );
     if dry_run {
@@ -228,12 +224,8 @@ fn discard(name: &str, dry_run: bool, client: &Client, output: Output) -> Result
     let path = format!("/v1/volumes/{}/history/discard", segment(name)?);
     let found: api::DiscardedHistory = client.post(&path, &api::DiscardHistory { dry_run: true })?;
     let at = show(found.consistency_point_ms.saturating_mul(1_000_000));
-    let unknown = match found.placement {
-        Some(_) => "",
-        None => "; if its placement was `logging` that is an old state, or none",
-    };
     let what = format!(
-        "this gives up the history of {name} in {} for good ({}); the devices of the volume have its consistency point of {at}, and what was flushed since{unknown}",
+        "this gives up the history of {name} in {} for good ({}); the devices of the volume have its consistency point of {at}, and what was flushed since",
         found.store, found.reason
     );
     if dry_run {

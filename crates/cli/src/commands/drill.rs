@@ -1,11 +1,11 @@
 //! `cairn mirror drill`.
 
-use cairn_server::api::{self, DrillOutcome, ErrorKind};
+use cairn_api::client::Client;
+use cairn_api::{self as api, DrillOutcome, ErrorKind};
 
 use super::volume::segment;
 use super::{follow, summary};
 use crate::arguments::DrillMirror;
-use crate::client::Client;
 use crate::exit::Failure;
 use crate::output::{Output, ago, duration, print_line, table};
 

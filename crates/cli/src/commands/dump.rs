@@ -6,14 +6,14 @@ use std::ffi::OsStr;
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 
+use cairn_api::client::Client;
+use cairn_api::{self as api, ErrorKind};
 use cairn_files::{path_bytes, path_text};
-use cairn_server::api::{self, ErrorKind};
 
 use super::image::files::{Handed, Target};
 use super::volume::segment;
 use super::{follow, has_failed, summary};
 use crate::arguments::Dump;
-use crate::client::Client;
 use crate::exit::{Failure, PARTLY_DONE};
 use crate::output::{Output, ago, name as called, note_line, path as shown, print_line, size, table};
 use volumes::{Cutting, Volumes, keep_whole};
@@ -72,7 +72,7 @@ pub fn run(asked: &Dump, client: &Client, output: Output) -> Result<(), Failure>
             (request.volume_records, request.confirmed) = (Some(volumes.records), true);
             let cutting = Cutting::start(volumes, client)?;
             request.ticket = Some(cutting.handed.ticket.clone());
-            let posted: Result<api::Job, Failure> = client.post(&base, &request);
+            let posted = client.post::<api::Job>(&base, &request).map_err(Failure::from);
             let job = posted.as_ref().ok().map(|job| job.id.clone());
             let outcome = posted.and_then(|job| follow(job, client, told));
             let is_over = outcome.is_ok() || job.is_none_or(|job| has_failed(&job, client));

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use cairn_server::api;
+use cairn_api as api;
+use cairn_api::client::Client;
 
 use super::volume::segment;
 use crate::arguments::{Export, SetExport, WriteCache};
-use crate::client::Client;
 use crate::exit::Failure;
 use crate::output::{Output, size, table};
 

@@ -1,12 +1,12 @@
 //! `cairn group`, and `cairn snapshot create --group`.
 
-use cairn_server::api;
+use cairn_api as api;
+use cairn_api::client::Client;
 
 use super::schedule::{keep, keeps};
 use super::volume::segment;
 use super::{follow, summary};
 use crate::arguments::{Group, SetGroup};
-use crate::client::Client;
 use crate::exit::Failure;
 use crate::output::{Output, ago, coming, duration, interval, print_line, size, table};
 

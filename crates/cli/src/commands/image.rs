@@ -9,11 +9,11 @@ mod restore;
 mod show;
 mod tree;
 
-use cairn_server::api::{self, ErrorKind};
+use cairn_api::client::Client;
+use cairn_api::{self as api, ErrorKind};
 
 use super::volume::segment;
 use crate::arguments::{Image, split_path};
-use crate::client::Client;
 use crate::exit::Failure;
 use crate::output::{Output, ago, print_line, size, table};
 

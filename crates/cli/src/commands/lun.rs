@@ -1,10 +1,10 @@
 //! `cairn lun`.
 
-use cairn_server::api::{self, ErrorKind};
+use cairn_api::client::Client;
+use cairn_api::{self as api, ErrorKind};
 
 use super::volume::segment;
 use crate::arguments::{Lun, LunName};
-use crate::client::Client;
 use crate::exit::Failure;
 use crate::output::{Output, ago, note_line, size, table};
 
@@ -66,6 +66,8 @@ pub fn run(command: Lun, client: &Client, output: Output) -> Result<(), Failure>
                 return Err(Failure::new(ErrorKind::NotFound, format!("there is no LUN `{name}`"), next));
             };
             let what = format!("this deletes {name}, a disk of {}", size(lun.size_bytes));
+            let (volume, named) = (name.volume.clone(), name.lun.clone());
+            super::mirror::would(client, &api::DryRun::DeleteLun { volume, lun: named })?;
             if dry_run {
                 output.show(&lun, |_| format!("{what}; nothing was done"));
                 return Ok(());

@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::time::Duration;
 
+use cairn_api::client::Client;
+use cairn_api::{self as api, ErrorKind};
 use cairn_base::Interval;
-use cairn_server::api::{self, ErrorKind};
 
 use super::export::as_at_source;
 use super::volume::{absolute, segment};
 use super::{follow, summary};
 use crate::arguments::{Compress, Decision, Link, Mirror, Setting};
-use crate::client::Client;
 use crate::exit::{Failure, NOT_KNOWN};
 use crate::output::{Output, ago, coming, duration, interval, name, print_besides, print_line, size, table};
 
@@ -173,7 +173,7 @@ pub fn run(command: Mirror, client: &Client, output: Output) -> Result<(), Failu
 
 /// Fails as the command itself would that is not run, or that is about to be asked about.
 pub fn would(client: &Client, asked: &api::DryRun) -> Result<(), Failure> {
-    client.post("/v1/dry-run", asked)
+    Ok(client.post("/v1/dry-run", asked)?)
 }
 
 /// The secret in a file, without the end of its line.
@@ -355,8 +355,8 @@ const CHECK_PATIENCE: Duration = Duration::from_secs(10);
 fn check(name: Option<&str>, rpo_ms: Option<u64>, client: &Client, output: Output) -> Result<(), Failure> {
     client.hurry(CHECK_PATIENCE);
     let asked: Result<Vec<api::Mirror>, Failure> = match name {
-        Some(name) => path(name).and_then(|path| client.get(&path)).map(|mirror| vec![mirror]),
-        None => client.get("/v1/mirrors"),
+        Some(name) => path(name).and_then(|path| Ok(vec![client.get(&path)?])),
+        None => client.get("/v1/mirrors").map_err(Failure::from),
     };
     let mirrors = match asked {
         Ok(mirrors) => mirrors,

@@ -1,10 +1,10 @@
 //! `cairn mount` and `cairn unmount`: the server mounts, on its own machine.
 
-use cairn_server::api::{self, ErrorKind};
+use cairn_api::client::{Client, Place};
+use cairn_api::{self as api, ErrorKind};
 
 use super::volume::absolute_path;
 use crate::arguments::{Mount, Unmount};
-use crate::client::{Client, Place};
 use crate::exit::Failure;
 use crate::output::{Output, table};
 

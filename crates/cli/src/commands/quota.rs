@@ -1,11 +1,11 @@
 //! `cairn quota`.
 
+use cairn_api::client::Client;
+use cairn_api::{self as api, ErrorKind};
 use cairn_files::{path_bytes, path_text};
-use cairn_server::api::{self, ErrorKind};
 
 use super::volume::segment;
 use crate::arguments::{Quota, SetQuota};
-use crate::client::Client;
 use crate::exit::Failure;
 use crate::output::{Output, name as called, path as shown, size, table};
 

@@ -12,8 +12,8 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use cairn_api::ErrorKind;
 use cairn_bsddump::{Attribute, Damage, Entry, Inode, InodeMap, Kind, Names, ROOT, ReadError, Reader};
-use cairn_server::api::ErrorKind;
 
 use crate::arguments::Restore;
 use crate::exit::{Failure, PARTLY_DONE};

@@ -1,10 +1,10 @@
 //! `cairn snapshot schedule`.
 
-use cairn_server::api;
+use cairn_api as api;
+use cairn_api::client::Client;
 
 use super::volume::segment;
 use crate::arguments::{Keeping, Schedule, Timing};
-use crate::client::Client;
 use crate::exit::Failure;
 use crate::output::{Output, ago, interval, table};
 

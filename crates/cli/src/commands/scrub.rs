@@ -1,9 +1,9 @@
 //! What `cairn volume scrub` says.
 
-use cairn_server::api::{self, ErrorKind};
+use cairn_api::client::Client;
+use cairn_api::{self as api, ErrorKind};
 
 use super::summary;
-use crate::client::Client;
 use crate::exit::Failure;
 use crate::output::{Output, ago, coming, duration, print_besides, size};
 
@@ -95,7 +95,7 @@ pub fn wait(mut scrub: api::Scrub, path: &str, client: &Client, output: Output) 
     Err(Failure::new(
         ErrorKind::Damaged,
         format!("volume {}: {} block(s) are damaged", scrub.volume, scrub.damaged.len()),
-        "a mirror that has them gives them back; else write over them, or restore from a snapshot; see docs/operations.md",
+        "a mirror that has them gives them back; else write over them, or restore from a snapshot; see docs/tasks/disks.md",
     ))
 }
 

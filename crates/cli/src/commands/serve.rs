@@ -1,8 +1,11 @@
-//! `cairn serve`.
+//! `cairn serve`: the one place where the command line starts the server, and reads its configuration.
+//!
+//! All other commands know the server by its API alone.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use cairn_server::{Config, Settings};
+use cairn_api::ConfigCheck;
+use cairn_server::{Config, ServerError, Settings, check_config};
 
 use crate::arguments::Serve;
 use crate::exit::Failure;
@@ -11,7 +14,7 @@ use crate::output::Output;
 /// Runs a server until SIGTERM or SIGINT.
 pub fn run(serve: Serve, data: Option<PathBuf>, output: Output) -> Result<(), Failure> {
     let file = match &serve.config {
-        Some(path) => Settings::read(path)?,
+        Some(path) => Settings::read(path).map_err(failure)?,
         None => Settings::default(),
     };
     let line = Settings {
@@ -26,7 +29,7 @@ pub fn run(serve: Serve, data: Option<PathBuf>, output: Output) -> Result<(), Fa
         mirror_patience: serve.mirror_patience,
         cache: serve.cache,
     };
-    let config = Config::new(line.over(file))?;
+    let config = Config::new(line.over(file)).map_err(failure)?;
     cairn_server::run(config, |status| {
         output.tell(status, |status| {
             let mirror = status.mirror.as_deref().unwrap_or("off");
@@ -39,6 +42,20 @@ pub fn run(serve: Serve, data: Option<PathBuf>, output: Output) -> Result<(), Fa
             }
             text
         });
-    })?;
-    Ok(())
+    })
+    .map_err(failure)
+}
+
+/// Looks at a configuration, as a server does when it starts.
+pub fn check(file: &Path) -> Result<ConfigCheck, Failure> {
+    check_config(file).map_err(failure)
+}
+
+/// The data directory that a configuration names; none when it names none, or can't be read.
+pub fn data_dir(file: &Path) -> Option<PathBuf> {
+    Settings::read(file).ok().and_then(|settings| settings.data)
+}
+
+fn failure(error: ServerError) -> Failure {
+    error.body().into()
 }

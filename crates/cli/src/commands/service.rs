@@ -7,8 +7,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use cairn_server::Settings;
-use cairn_server::api::ErrorKind;
+use cairn_api::ErrorKind;
 use serde::Serialize;
 
 use crate::arguments::{InstallService, Service};
@@ -52,7 +51,7 @@ pub fn run(command: Service, data: Option<PathBuf>, output: Output) -> Result<()
     let Service::Install(asked) = command;
     let config = asked.root.join(CONFIG_PATH);
     // The server goes by it, and the unit has to let it. What can't be read keeps the server from starting, and says why.
-    let said = Settings::read(&config).ok().and_then(|settings| settings.data);
+    let said = super::serve::data_dir(&config);
     let wanted = data.as_ref().or(said.as_ref());
     let data = wanted.cloned().unwrap_or_else(|| STATE.into());
     let files = files(&asked, &data)?;

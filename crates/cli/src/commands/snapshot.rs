@@ -1,10 +1,10 @@
 //! `cairn snapshot`.
 
-use cairn_server::api::{self, ErrorKind};
+use cairn_api::client::Client;
+use cairn_api::{self as api, ErrorKind};
 
 use super::volume::segment;
 use crate::arguments::{DiffSnapshots, Snapshot, SnapshotName};
-use crate::client::Client;
 use crate::exit::Failure;
 use crate::output::{Output, ago, path as shown, print_line, size, table};
 
@@ -109,7 +109,7 @@ fn delete(names: &[SnapshotName], dry_run: bool, client: &Client, output: Output
     output.confirm(&format!("this deletes {all}"))?;
     let (mut done, mut failures) = (0, Vec::new());
     for name in names {
-        match path(name).and_then(|path| client.delete::<api::Freed>(&path)) {
+        match path(name).and_then(|path| Ok(client.delete::<api::Freed>(&path)?)) {
             Ok(freed) => {
                 done += 1;
                 let deleted =
@@ -136,7 +136,7 @@ fn hold(names: &[SnapshotName], held: bool, client: &Client, output: Output) -> 
     let mut failures: Vec<Failure> = Vec::new();
     for name in names {
         let done: Result<api::Snapshot, Failure> =
-            path(name).and_then(|path| client.post(&format!("{path}/hold"), &request));
+            path(name).and_then(|path| Ok(client.post(&format!("{path}/hold"), &request)?));
         match done {
             Ok(snapshot) => output.tell(&snapshot, |_| match held {
                 true => format!("{name} is held; `cairn snapshot release {name}` lets go of it"),

@@ -1,9 +1,9 @@
 //! `cairn state`.
 
-use cairn_server::api::{self, ErrorKind};
+use cairn_api::client::Client;
+use cairn_api::{self as api, ErrorKind};
 
 use crate::arguments::StateFile;
-use crate::client::Client;
 use crate::exit::Failure;
 use crate::output::{Output, ago};
 

@@ -1,9 +1,9 @@
 //! `cairn status`.
 
-use cairn_server::api;
+use cairn_api as api;
+use cairn_api::client::Client;
 
 use super::{drill, mirror, volume};
-use crate::client::Client;
 use crate::exit::Failure;
 use crate::output::{Output, ago, duration, size, table};
 

@@ -10,9 +10,9 @@ mod screen;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use cairn_server::api;
+use cairn_api as api;
+use cairn_api::client::Client;
 
-use crate::client::Client;
 use crate::exit::Failure;
 use crate::output::{Output, json, print_line};
 use look::{Look, Seen};

@@ -11,13 +11,13 @@ use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use cairn_server::api::ErrorKind;
+use cairn_api::ErrorKind;
+use cairn_api::client::Client;
 use cairn_trace::{Problems, ReadOptions, TraceError, TraceHeader, TraceReader, TraceWriter};
 use tempfile::NamedTempFile;
 
 use super::image::files::opening;
 use crate::arguments::{ImportTrace, PlanTrace, RecordTrace, Trace, TraceInput};
-use crate::client::Client;
 use crate::exit::Failure;
 use crate::output::{Output, size};
 

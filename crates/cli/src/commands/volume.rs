@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use cairn_server::api::{self, ErrorKind};
+use cairn_api::client::Client;
+use cairn_api::{self as api, ErrorKind};
 
 use super::{follow, print_findings, scrub, summary};
 use crate::arguments::{Rehearse, Volume};
-use crate::client::Client;
 use crate::exit::Failure;
 use crate::output::{Output, ago, duration, note_line, print_besides, print_line, size, table};
 
@@ -200,7 +200,7 @@ fn check(name: &str, deep: bool, client: &Client, output: Output) -> Result<(), 
         return Err(Failure::new(
             ErrorKind::Damaged,
             format!("volume {name}: {} finding(s)", result.findings.len()),
-            "restore what they name from a snapshot or a mirror; see docs/operations.md",
+            "restore what they name from a snapshot or a mirror; see docs/tasks/disks.md",
         ));
     }
     if !output.json && !output.quiet {

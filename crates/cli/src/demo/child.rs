@@ -7,12 +7,13 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cairn_api::client::{Client, Place};
+use cairn_api::{self as api, ErrorKind};
 use cairn_base::{Mutex, MutexGuard};
-use cairn_server::api::{self, ErrorKind};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::client::{Client, Place};
 use crate::exit::Failure;
+use crate::output::note_line;
 
 /// Longest wait for a server to start.
 const START: Duration = Duration::from_secs(20);
@@ -64,7 +65,7 @@ impl Child {
         if keep {
             command.process_group(0);
         }
-        let client = Client::new(Place::Data(data.clone()))?;
+        let client = Client::new(Place::Data(data.clone()), note_line)?;
         let process = {
             let mut servers = servers.0.lock();
             let process = command.spawn()?;
@@ -87,7 +88,7 @@ impl Child {
             if ended.is_some() || Instant::now() > deadline {
                 let log = self.data.with_extension("log");
                 let log = std::fs::read_to_string(log).unwrap_or_default();
-                let message = format!("a server did not start: {}\n{}", failure.body.message, log.trim_end());
+                let message = format!("a server did not start: {}\n{}", failure.message, log.trim_end());
                 return Err(Failure::new(ErrorKind::Failed, message, "put right what its log says"));
             }
             std::thread::sleep(Duration::from_millis(10));

@@ -8,13 +8,13 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use blake3::Hash;
+use cairn_api::ErrorKind;
 use cairn_base::Rng;
 use cairn_device::{Device, FileDevice, FileOptions};
 use cairn_frontend_nbd::Client;
 use indicatif::ProgressBar;
 
 use crate::exit::Failure;
-use cairn_server::api::ErrorKind;
 
 /// Bytes in a piece.
 const PIECE: usize = 1 << 20;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use cairn_server::api::Transfer;
+use cairn_api::Transfer;
 use serde::Serialize;
 
 use crate::output::{duration, size, table};

@@ -49,7 +49,7 @@ fn quota_that_is_used_up_is_told_as_a_full_disk_is() {
 
 #[test]
 fn exit_codes_are_those_of_the_document() {
-    let text = include_str!("../../../../docs/operations.md");
+    let text = include_str!("../../../../docs/reference/exit-codes.md");
     let rows = text.lines().skip_while(|line| !line.starts_with("| exit code |"));
     let mut documented = HashMap::new();
     for row in rows.take_while(|line| line.starts_with('|')) {

@@ -154,7 +154,7 @@ impl std::fmt::Display for TreeFinding {
 }
 
 /// What is known of a file of the tree.
-struct Known {
+struct SeenFile {
     inode: Inode,
     /// Names that lead to it.
     names: u32,
@@ -165,7 +165,7 @@ struct Known {
 struct Checker {
     source: Source,
     roots: Roots,
-    nodes: BTreeMap<FileId, Known>,
+    nodes: BTreeMap<FileId, SeenFile>,
     /// Files of extended attributes, and whether somebody has them.
     extended: BTreeMap<FileId, bool>,
     findings: Vec<TreeFinding>,
@@ -186,7 +186,7 @@ pub fn check_tree(image: &Image) -> Result<Vec<TreeFinding>, TreeError> {
     };
     image.each_inode(&mut |inode| match inode.kind {
         FileKind::Node if !inode.removed => {
-            checker.nodes.insert(inode.id, Known { inode, names: 0, directories: 0 });
+            checker.nodes.insert(inode.id, SeenFile { inode, names: 0, directories: 0 });
         }
         FileKind::Extended if !inode.removed => drop(checker.extended.insert(inode.id, false)),
         _ => {}
@@ -364,7 +364,8 @@ impl Checker {
     /// What quota trees count is what is in them.
     fn quotas(&mut self) {
         let roots = self.roots;
-        let Ok(quota::Found { records, damaged }) = quota::read_records(&self.source, roots.quotas) else {
+        let Ok(quota::FoundRecords { records, damaged }) = quota::read_records(&self.source, roots.quotas)
+        else {
             self.findings.push(TreeFinding::BadLeaf { directory: roots.quotas, lba: 0 });
             return;
         };

@@ -87,7 +87,7 @@ impl<'a> Edit<'a> {
             self.remove_extended(inode.attributes.extended)?;
         }
         self.put(Inode { removed: true, ..inode });
-        self.blocks.retain(|(of, _), _| *of != file);
+        self.blocks.retain(|(owner, _), _| *owner != file);
         Ok(())
     }
 
@@ -97,7 +97,7 @@ impl<'a> Edit<'a> {
         if inode.kind == FileKind::Extended {
             self.put(Inode { removed: true, ..inode });
         }
-        self.blocks.retain(|(of, _), _| *of != file);
+        self.blocks.retain(|(owner, _), _| *owner != file);
         Ok(())
     }
 

@@ -150,7 +150,6 @@ impl Tree {
 }
 
 /// What a name that no attribute has is: that of one that could be there, or an error of its own.
-/// An older program has stored such names; these are read and removed.
 fn no_attribute(name: &[u8]) -> TreeError {
     check_name(name).err().unwrap_or(TreeError::NoAttribute)
 }

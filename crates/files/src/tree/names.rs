@@ -6,7 +6,7 @@ use cairn_format::{Attributes, FileKind, Inode, TreeRef};
 use super::edit::{Edit, block_of};
 use super::error::TreeError;
 use super::stat::{New, NodeKind, Rename, Stat};
-use super::trie::{self, Found};
+use super::trie::{self, FoundName};
 use super::{LINKS_MAX, Owner, Tree, acl, as_directory};
 
 /// Longest target of a symbolic link.
@@ -258,7 +258,7 @@ impl Tree {
     }
 
     /// What happens to a file when a name of it goes. The name itself is the caller's.
-    fn drop_link(&self, edit: &mut Edit<'_>, directory: FileId, found: &Found) -> Result<(), TreeError> {
+    fn drop_link(&self, edit: &mut Edit<'_>, directory: FileId, found: &FoundName) -> Result<(), TreeError> {
         let file = found.file;
         if found.kind == NodeKind::Directory {
             if !trie::is_empty(edit, file)? {
@@ -380,8 +380,8 @@ impl Tree {
     fn move_name(
         &self,
         edit: &mut Edit<'_>,
-        (from, moved, left): (FileId, &Found, Option<FileId>),
-        (to, new_name, target): (FileId, &[u8], Option<Found>),
+        (from, moved, left): (FileId, &FoundName, Option<FileId>),
+        (to, new_name, target): (FileId, &[u8], Option<FoundName>),
     ) -> Result<(), TreeError> {
         let is_directory = moved.kind == NodeKind::Directory;
         let key = match target {
@@ -412,9 +412,9 @@ impl Tree {
         &self,
         edit: &mut Edit<'_>,
         from: FileId,
-        moved: &Found,
+        moved: &FoundName,
         to: FileId,
-        target: &Found,
+        target: &FoundName,
     ) -> Result<(), TreeError> {
         trie::replace(edit, from, moved.key, target.file, target.kind)?;
         trie::replace(edit, to, target.key, moved.file, moved.kind)?;
@@ -438,7 +438,7 @@ impl Tree {
     }
 
     /// A directory does not go into itself, or below.
-    fn check_descent(&self, moved: &Found, to: FileId) -> Result<(), TreeError> {
+    fn check_descent(&self, moved: &FoundName, to: FileId) -> Result<(), TreeError> {
         if moved.kind != NodeKind::Directory {
             return Ok(());
         }

@@ -74,12 +74,12 @@ pub(crate) struct Quotas {
     orphans: FileId,
     /// The active state whose records these are; changes are of it alone.
     head: Head,
-    known: Mutex<Known>,
+    known: Mutex<KnownRecords>,
 }
 
 /// What is known of the records.
 #[derive(Default)]
-struct Known {
+struct KnownRecords {
     records: BTreeMap<u16, QuotaRecord>,
     /// Numbers whose records could not be read when they were last looked at, or of which it is not known whether they have one.
     damaged: BTreeSet<u16>,
@@ -119,7 +119,8 @@ impl Quotas {
             let (number, ranges) = (first.start(), found.damaged.len());
             tracing::error!(%file, number, ranges, "records of quotas can't be read: what counts in them is not changed");
         }
-        let known = Known { records: found.records, damaged: found.damaged.into_iter().flatten().collect() };
+        let known =
+            KnownRecords { records: found.records, damaged: found.damaged.into_iter().flatten().collect() };
         Ok(Self { file, orphans, head, known: Mutex::new(known) })
     }
 
@@ -238,7 +239,7 @@ impl Quotas {
     /// A record, which is read again where that failed before. Nobody has changed it meanwhile: that fails as well.
     fn record_in(
         &self,
-        known: &mut Known,
+        known: &mut KnownRecords,
         source: &Source,
         number: u16,
     ) -> Result<Option<QuotaRecord>, TreeError> {
@@ -253,15 +254,15 @@ impl Quotas {
 
 /// The records that the file of quotas has.
 #[derive(Default)]
-pub(crate) struct Found {
+pub(crate) struct FoundRecords {
     pub(crate) records: BTreeMap<u16, QuotaRecord>,
     /// Numbers that may have records which can't be read: one, or all that one node leads to.
     pub(crate) damaged: Vec<RangeInclusive<u16>>,
 }
 
 /// The records in the file of quotas. What is damaged costs itself; other errors end it.
-pub(crate) fn read_records(source: &Source, file: FileId) -> Result<Found, TreeError> {
-    let mut found = Found::default();
+pub(crate) fn read_records(source: &Source, file: FileId) -> Result<FoundRecords, TreeError> {
+    let mut found = FoundRecords::default();
     let length = match source.inode(file) {
         Ok(inode) => inode.tree.length.min(1 << 16),
         // Any number may have one.

@@ -27,7 +27,7 @@ const MERGE_BELOW: usize = LEAF_BYTES / 2;
 
 /// A name that is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct FoundName {
     pub(crate) key: u64,
     pub(crate) file: FileId,
     pub(crate) kind: NodeKind,
@@ -95,12 +95,12 @@ pub(crate) fn find(
     blocks: &mut impl Blocks,
     directory: &Inode,
     name: &[u8],
-) -> Result<Option<Found>, TreeError> {
+) -> Result<Option<FoundName>, TreeError> {
     let first = first_key(blocks.volume_id(), directory.id, name);
     let Some((place, block)) = leaf_of(blocks, directory, first)? else { return Ok(None) };
     let leaf = known_leaf(&block, directory.id, place)?;
     let found = leaf.names().find(|other| other.key | SAME_HASH == first | SAME_HASH && other.name == name);
-    Ok(found.map(|found| Found { key: found.key, file: found.file, kind: NodeKind::of_code(found.kind) }))
+    Ok(found.map(|found| FoundName { key: found.key, file: found.file, kind: NodeKind::of_code(found.kind) }))
 }
 
 /// The name that has a key.

@@ -104,8 +104,9 @@ fn superblock() {
     for (at, value, refused) in [
         (top("role"), 2, "role"),
         (top("segment_count"), SEGMENTS_MAX as u32 + 1, "segment count"),
-        // Of its version there are 16 at most.
-        (top("segment_count"), 17, "segment count"),
+        // The segment after the first place for segments is not there.
+        (top("segment_count"), 17, "segment"),
+        (top("segment_count"), 0, "unused segment"),
         (kind, 0, "segment"),
         (kind, 4, "segment"),
         (top("snapshots") + indexes, TableRef::INDEXES_MAX as u32 + 1, "snapshot table"),

@@ -17,7 +17,7 @@ pub(super) fn superblock() -> HistorySuperblock {
         placement: Placement::SplitStream,
         granularity: Granularity::Interval(1_000_000_000),
         floor_policy: FloorPolicy::Wait,
-        reduction: None,
+        reduction: Reduction::NONE,
         block_bytes: 4096,
         segment_blocks: 256,
         segments: 100,
@@ -44,9 +44,8 @@ pub(super) fn superblock() -> HistorySuperblock {
     }
 }
 
-/// Of version 2.
 pub(super) fn reduced_superblock() -> HistorySuperblock {
-    HistorySuperblock { reduction: Some(Reduction { xor: true, identical: false }), ..superblock() }
+    HistorySuperblock { reduction: Reduction { xor: true, identical: false }, ..superblock() }
 }
 
 fn delta() -> Delta {
@@ -176,8 +175,8 @@ fn numbers_of_a_superblock_are_bounded() {
         (|it| it.granularity = Granularity::Interval(1), None),
         (|it| it.granularity = Granularity::Interval(0), Some("granularity")),
         (|it| it.floor_policy = FloorPolicy::Fail, None),
-        (|it| it.reduction = Some(Reduction { xor: true, identical: true }), None),
-        (|it| it.reduction = Some(Reduction { xor: false, identical: true }), None),
+        (|it| it.reduction = Reduction { xor: true, identical: true }, None),
+        (|it| it.reduction = Reduction { xor: false, identical: true }, None),
         (|it| it.block_bytes = 512, None),
         (|it| it.block_bytes = HISTORY_BLOCK_MAX, None),
         (|it| it.block_bytes = 256, Some("block size")),
@@ -361,20 +360,6 @@ fn segments_and_their_records_are_counted_from_one() {
         let bytes = segment_bytes(&HistorySegment { sequence, record, ..segment() });
         let sequence = FormatError::Field { structure: Structure::HistorySegment, field: "sequence" };
         assert_eq!(reread_segment(&bytes), Err(sequence));
-    }
-}
-
-#[test]
-fn superblock_says_by_its_version_whether_contents_may_be_reduced() {
-    for (reduction, version) in [(None, 1), (Some(Reduction::NONE), 2)] {
-        let bytes = superblock_bytes(&HistorySuperblock { reduction, ..superblock() });
-        assert_eq!(bytes[8], version);
-        // The other version with the same bytes says something else.
-        let mut other = bytes.clone();
-        (other[8], other[15]) = (3 - version, 1);
-        let sum = Checksum::of(&other[..BLOCK_SIZE - 16]);
-        other[BLOCK_SIZE - 16..].copy_from_slice(&sum.0);
-        assert_eq!(reread_superblock(&other).is_err(), version == 2, "version 1 has no reduction");
     }
 }
 

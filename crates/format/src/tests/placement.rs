@@ -104,6 +104,7 @@ fn external_logs_that_can_not_be_are_refused() {
         ExternalLog { id: LogId::default(), ..log },
         ExternalLog { start: log.start - 1, ..log },
         ExternalLog { start: u64::MAX, ..log },
+        ExternalLog { start: 0, blocks: 0, ..log },
         ExternalLog { blocks: layout::LOG_BLOCKS_MIN - 1, ..log },
         ExternalLog { blocks: layout::LOG_BLOCKS_MAX + 1, ..log },
     ];
@@ -123,21 +124,6 @@ fn external_logs_that_can_not_be_are_refused() {
     assert!(reread_superblock(&superblock_bytes(&past)).is_err());
     let misplaced = LogDeviceHeader::parse(block(&log_device_bytes(&log_device())), layout::LOG_HEADER_A);
     assert_eq!(misplaced, Err(FormatError::Misplaced(Structure::LogDevice)));
-}
-
-#[test]
-fn superblock_says_with_its_version_whether_it_names_a_log_device() {
-    let at = document::field("superblock::RawSuperblock", "version").0;
-    for (superblock, version, other) in
-        [(superblock(Role::Normal), 1, 2), (superblock_with_external_log(), 2, 1)]
-    {
-        let mut bytes = superblock_bytes(&superblock);
-        assert_eq!(bytes[at], version, "what names no log device stays as older programs read it");
-        bytes[at] = other;
-        seal_superblock(&mut bytes);
-        let outcome = reread_superblock(&bytes);
-        assert!(matches!(outcome, Err(FormatError::Field { .. })), "{outcome:?}");
-    }
 }
 
 #[test]

@@ -13,12 +13,10 @@ use zerocopy::IntoBytes;
 use crate::abi::*;
 use crate::error::MountError;
 use crate::operations::{Answer, FileSystem};
-use crate::received::{REQUEST_MAX, Received};
+use crate::received::{REQUEST_MAX, Received, WRITE_MAX};
 use crate::request::{Operation, Request};
 use crate::shown::{Shown, View};
 
-/// Bytes that the kernel sends in one write, or asks for in one read.
-pub(crate) const WRITE_MAX: usize = 1 << 20;
 /// Pages of these.
 const PAGES_MAX: u16 = (WRITE_MAX / 4096) as u16;
 /// Requests that the kernel has under way for nobody in particular: read-ahead and write-back. A program that waits for an answer has no more than these before it in the queue, also while a snapshot has the kernel send
@@ -54,10 +52,9 @@ pub(crate) enum Step {
     Data { unique: u64, data: Result<Segments, i32> },
     /// The same for a write, once the kernel has forgotten what it holds of these bytes of a file.
     AfterForgetting { unique: u64, answer: Answer, stretch: fuse_notify_inval_inode_out },
-    /// The same, before the kernel is made to forget what it holds of a file: it shows what could
-    /// not be kept. With `names`, it looks all names up anew as well, as it would go on with the
-    /// length of the file.
-    BeforeForgetting { unique: u64, answer: Answer, node: u64, names: bool },
+    /// The same, before the kernel is made to forget the content, the length and the names of a
+    /// file that no program has open: it shows bytes that were not kept.
+    BeforeForgetting { unique: u64, answer: Answer, node: u64 },
     /// It has none.
     Silence,
     /// It is answered ([`FileSystem::answer_late`]) once the kernel has sent what it holds of the file with this number.
@@ -121,7 +118,7 @@ impl FileSystem {
             Operation::Release(_) => {
                 let (node, answer) = (request.header.nodeid, self.answer(&request));
                 match self.lost_and_closed(node) {
-                    true => Step::BeforeForgetting { unique, answer, node, names: true },
+                    true => Step::BeforeForgetting { unique, answer, node },
                     false => Step::Answer { unique, answer },
                 }
             }
@@ -132,11 +129,11 @@ impl FileSystem {
     /// The answer to a write, also one of which only a part was written.
     fn write_step(&self, header: &fuse_in_header, write: &fuse_write_in, answer: Answer) -> Step {
         let (unique, node) = (header.unique, header.nodeid);
-        if answer.is_err()
-            && write.write_flags & FUSE_WRITE_CACHE != 0
-            && let Some(names) = self.loses(node)
-        {
-            return Step::BeforeForgetting { unique, answer, node, names };
+        if answer.is_err() && write.write_flags & FUSE_WRITE_CACHE != 0 {
+            return match self.loses(node) {
+                true => Step::BeforeForgetting { unique, answer, node },
+                false => Step::Answer { unique, answer },
+            };
         }
         if self.may_be_outdated_by(node, write) {
             let (off, len) = (write.offset.cast_signed(), write.size.into());

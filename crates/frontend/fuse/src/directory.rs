@@ -9,8 +9,8 @@ use zerocopy::IntoBytes;
 
 use crate::abi::*;
 use crate::attributes::{DT_DIR, attr_out, entry, entry_type, statx_out};
-use crate::conversation::WRITE_MAX;
 use crate::operations::Answer;
+use crate::received::WRITE_MAX;
 use crate::shown::{Shown, Slot};
 
 /// Most entries that are read from a tree at once.

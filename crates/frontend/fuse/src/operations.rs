@@ -19,10 +19,10 @@ use zerocopy::IntoBytes;
 use crate::abi::*;
 use crate::attributes::{S_ISGID, S_ISUID, attr_out, no_entry, ns_of, statx_out};
 use crate::caller::Caller;
-use crate::conversation::WRITE_MAX;
 use crate::directory;
 use crate::node::{BASE, Node};
 use crate::received::BlockWrite;
+use crate::received::WRITE_MAX;
 use crate::request::{Operation, Request};
 use crate::room::Forgetting;
 use crate::shown::{Shown, Slot};
@@ -467,16 +467,19 @@ impl FileSystem {
         Ok(Vec::new())
     }
 
-    /// Notes that a write which the kernel had kept back has failed. None when that is known of the
-    /// file; else whether nobody has it open for writing any more.
-    pub(crate) fn loses(&self, node: u64) -> Option<bool> {
-        let (_, file) = self.shown.file(node).ok()?;
+    /// Notes that a write which the kernel had kept back has failed. True when no program has the
+    /// file open for writing: the kernel can be made to show it as it is. Else its last close does.
+    pub(crate) fn loses(&self, node: u64) -> bool {
+        let Ok((_, file)) = self.shown.file(node) else { return false };
         let is_closed = !self.writers.lock().contains_key(&file);
-        (is_closed || self.lost.lock().insert(file)).then_some(is_closed)
+        if !is_closed {
+            self.lost.lock().insert(file);
+        }
+        is_closed
     }
 
-    /// True when nobody has such a file open for writing any more: from now on the kernel can be
-    /// made to show it as it is.
+    /// True when such a file has lost its last writer: from now on the kernel can be made to show
+    /// it as it is.
     pub(crate) fn lost_and_closed(&self, node: u64) -> bool {
         let Ok((_, file)) = self.shown.file(node) else { return false };
         !self.writers.lock().contains_key(&file) && self.lost.lock().remove(&file)

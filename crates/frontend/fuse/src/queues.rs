@@ -17,9 +17,10 @@ use cairn_frontend_fuse_ring::{self as ring, Seat};
 use parking_lot::Mutex;
 
 use crate::abi::errno;
-use crate::conversation::{Step, WRITE_MAX, unique_of, unless_panic, with_answer, with_data};
+use crate::conversation::{Step, unique_of, unless_panic, with_answer, with_data};
 use crate::operations::Answer;
 use crate::received::Received;
+use crate::received::WRITE_MAX;
 use crate::session::{Connection, THREADS};
 
 /// Seats of all queues together, as far as that makes no fewer than the least and no more than the most of one.
@@ -166,9 +167,9 @@ impl Connection {
                 let answer = sent.and_then(|()| unless_panic(|| self.files.answer_late(&bytes)).flatten());
                 put(seat, unique_of(&bytes).unwrap_or(0), answer);
             }
-            Step::BeforeForgetting { unique, answer, node, names } => {
+            Step::BeforeForgetting { unique, answer, node } => {
                 put(seat, unique, answer);
-                self.forget_lost(node, names);
+                self.forget_lost(node);
             }
             Step::Silence => put(seat, unique_of(&received.bytes()).unwrap_or(0), Err(errno::EINVAL)),
             Step::End { unique } => put(seat, unique, Ok(Vec::new())),

@@ -10,12 +10,13 @@ use cairn_device::BlockMut;
 use zerocopy::FromBytes;
 
 use crate::abi::*;
-use crate::conversation::WRITE_MAX;
 
 /// Bytes in front of the data of a write.
 const HEAD: usize = size_of::<fuse_in_header>() + size_of::<fuse_write_in>();
 /// Blocks for the largest write.
 const BLOCKS: usize = WRITE_MAX / BLOCK_SIZE;
+/// Bytes that the kernel sends in one write, or asks for in one read.
+pub(crate) const WRITE_MAX: usize = 1 << 20;
 /// Bytes of the longest request.
 pub(crate) const REQUEST_MAX: usize = HEAD + WRITE_MAX;
 

@@ -153,9 +153,9 @@ impl Connection {
                 own.forget(stretch);
                 answer
             }),
-            Step::BeforeForgetting { unique, answer, node, names } => {
+            Step::BeforeForgetting { unique, answer, node } => {
                 reply(&self.device, unique, answer);
-                self.forget_lost(node, names);
+                self.forget_lost(node);
             }
             Step::Silence if !self.queues.is_empty() => self.files.forgetting.rest(FORGETTING),
             Step::Silence => {}
@@ -186,14 +186,10 @@ impl Connection {
         }
     }
 
-    /// Has the kernel forget, on a thread that nobody waits for, what it holds of a file and could
-    /// not be kept, with the length of the file and all names. That is for a file whose last user
-    /// has closed it (`names`). While it is written, other writes of it wait for this server, and
-    /// the kernel would wait for them here: a server that ends then could not.
-    pub(crate) fn forget_lost(self: &Arc<Self>, node: u64, names: bool) {
-        if !names {
-            return;
-        }
+    /// Makes the kernel forget a file whose writes were lost: its content, its length and all names.
+    /// Its own thread does that, as the kernel waits for writes that are under way. Only for a file
+    /// that no program writes: a server that ends could not answer the writes of others.
+    pub(crate) fn forget_lost(self: &Arc<Self>, node: u64) {
         let own = self.clone();
         let forget = move || {
             own.forget_content(node);

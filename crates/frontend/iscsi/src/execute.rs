@@ -12,11 +12,11 @@ use crate::locks::RwLockReadGuard;
 use crate::units::{Unit, stretches};
 
 /// Finds the device of a designator, and the length of its blocks: another LUN of this server that the initiator may use.
-pub(crate) type Resolve<'a> = &'a dyn Fn(&[u8]) -> Option<Found>;
+pub(crate) type Resolve<'a> = &'a dyn Fn(&[u8]) -> Option<CopyUnit>;
 
 /// A logical unit that takes part in a copy.
 #[derive(Clone)]
-pub(crate) struct Found {
+pub(crate) struct CopyUnit {
     pub(crate) unit: Arc<Unit>,
     pub(crate) device: Arc<dyn Device>,
     pub(crate) block_bytes: u32,
@@ -234,7 +234,7 @@ impl Place<'_> {
             }
             let counted = if segment.counts_destination { &destination } else { &source }.block_bytes;
             let length = u64::from(segment.blocks) * u64::from(counted);
-            let place = |lba: u64, found: &Found| {
+            let place = |lba: u64, found: &CopyUnit| {
                 let at = lba.checked_mul(found.block_bytes.into())?;
                 let end = at.checked_add(length)?;
                 (end <= found.device.geometry().length).then_some(at)

@@ -2,7 +2,7 @@
 //!
 //! A thread serves a connection, which is a session. It takes all PDUs that the initiator has sent, gives the commands that are complete to the
 //! device as one batch, and sends their answers straight from the blocks that the device gave: first what was in memory, then the rest. Data of
-//! writes is asked for as memory allows. What that takes and NBD takes as well is in `cairn-frontend-session`. `docs/operations.md` tells how a server uses it; the protocol is in `cairn-proto-iscsi`.
+//! writes is asked for as memory allows. What that takes and NBD takes as well is in `cairn-frontend-session`. `docs/tasks/iscsi.md` tells how a server uses it; the protocol is in `cairn-proto-iscsi`.
 //!
 //! What an initiator is promised:
 //! - A SYNCHRONIZE CACHE covers every write, of whatever session, that was answered before it was sent.

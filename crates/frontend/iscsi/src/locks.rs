@@ -6,6 +6,6 @@
 pub(crate) use std::sync::atomic::AtomicBool;
 
 #[cfg(feature = "shuttle")]
-pub(crate) use cairn_base::explored::{AtomicBool, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard};
+pub(crate) use cairn_base::explored::{AtomicBool, Mutex, MutexGuard, RwLock, RwLockReadGuard};
 #[cfg(not(feature = "shuttle"))]
-pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard};
+pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};

@@ -45,7 +45,7 @@ pub(crate) fn run(
                 return Ok(None);
             }
             if !std::mem::replace(&mut spoke, true) {
-                shared.registry.spoke(entry.id);
+                shared.registry.spoke(entry);
             }
             continue;
         };

@@ -15,7 +15,7 @@ use cairn_proto_iscsi::scsi::Medium;
 use cairn_proto_iscsi::{CommandRequest, Residual};
 
 use crate::device_error::sense;
-use crate::execute::{self, Failure, Found};
+use crate::execute::{self, CopyUnit, Failure};
 use crate::server::Shared;
 use crate::session::Place;
 use crate::session::{Held, Session, SessionEnd};
@@ -410,12 +410,12 @@ struct Resolver {
 
 impl Resolver {
     /// The unit of a designator, if this initiator may use it: its own, or one that asks nothing of it and that nobody has reserved.
-    fn resolve(&self, designator: &[u8]) -> Option<Found> {
+    fn resolve(&self, designator: &[u8]) -> Option<CopyUnit> {
         let found = |unit: Arc<Unit>, export: &Export| {
             let geometry = crate::units::geometry(export);
             let read_only = geometry.read_only || unit.state.lock().is_write_protected();
             let device = Arc::clone(&export.device);
-            Found { unit, device, block_bytes: geometry.block_bytes, read_only }
+            CopyUnit { unit, device, block_bytes: geometry.block_bytes, read_only }
         };
         let own = Arc::clone(&self.own);
         if designator == own.state.lock().description().designator() {

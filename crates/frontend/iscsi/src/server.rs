@@ -123,30 +123,19 @@ impl Drop for IscsiServer {
     }
 }
 
-/// Takes a connection off the table of its server, also when its thread panics.
-struct Ending(Arc<Shared>, u64);
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        self.0.registry.ended(self.1);
-    }
-}
-
 fn start_session(shared: &Arc<Shared>, peer: SocketAddr, socket: Socket) -> io::Result<()> {
     let Some(entry) = shared.registry.connected(peer, socket.another()) else { return Ok(()) };
-    let ending = Ending(Arc::clone(shared), entry.id);
-    let (shared, socket) = (Arc::clone(shared), Arc::new(socket));
-    std::thread::Builder::new().name(format!("iscsi-{}", entry.id)).spawn(move || {
-        let _ending = ending;
-        match session::run(&shared, &entry, &socket) {
+    let (own, serving, socket) = (Arc::clone(shared), Arc::clone(&entry), Arc::new(socket));
+    shared.registry.serve(&entry, move || {
+        let entry = serving;
+        match session::run(&own, &entry, &socket) {
             Ok(()) => tracing::debug!(session = entry.id, peer = %entry.peer, "session ended"),
             Err(SessionEnd::Connection(error)) => {
                 tracing::debug!(session = entry.id, peer = %entry.peer, %error, "the initiator went away");
             }
             Err(error) => tracing::info!(session = entry.id, peer = %entry.peer, %error, "closed a session"),
         }
-        // The registry has another handle: without this the peer would wait.
+        // The roster has another handle: without this the peer would wait.
         socket.close();
-    })?;
-    Ok(())
+    })
 }

@@ -2,7 +2,7 @@
 //!
 //! A thread serves a connection. It takes all requests that the client has pipelined, gives them to the device as one
 //! batch, and sends their replies straight from the blocks that the device gave: first what was in memory, then the
-//! rest. What that takes and iSCSI takes as well is in `cairn-frontend-session`. `docs/operations.md` tells how a server uses it; the wire is in `cairn-proto-nbd`.
+//! rest. What that takes and iSCSI takes as well is in `cairn-frontend-session`. `docs/tasks/nbd.md` tells how a server uses it; the wire is in `cairn-proto-nbd`.
 //!
 //! What a client is promised:
 //! - A flush covers every write, on whatever connection, that was answered before the flush was sent.
@@ -16,7 +16,6 @@ mod device_error;
 mod exports;
 mod limits;
 mod listener;
-mod locks;
 mod registry;
 mod round;
 #[cfg(all(test, feature = "shuttle"))]
@@ -28,7 +27,6 @@ mod status;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests;
 mod transport;
-mod unaligned;
 
 pub use address::{Address, InvalidAddress};
 pub use cairn_frontend_session::{Activity, Rate, Totals, Unfinished};

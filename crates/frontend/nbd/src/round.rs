@@ -15,23 +15,17 @@ use cairn_proto_nbd::{
     Command, NbdError, Negotiated, ReplyMode, ReplyTo, put_block_status, put_error, put_read_header,
     put_read_piece, put_success,
 };
-use parking_lot::RwLock;
 
 use crate::device_error::nbd_error;
 use crate::exports::Export;
 use crate::status::block_status;
 use crate::transport::Transport;
-use crate::unaligned;
 
 /// What a round needs to know of its session.
 pub(crate) struct Surroundings<'a> {
     pub(crate) export: &'a Export,
     pub(crate) name: &'a str,
     pub(crate) negotiated: &'a Negotiated,
-    /// Of the device, in bytes.
-    pub(crate) alignment: u64,
-    /// Held shared for aligned writes and alone for others, when there is an alignment.
-    pub(crate) partial_writes: &'a RwLock<()>,
     pub(crate) meter: &'a Meter,
     /// What lets requests begin.
     pub(crate) gate: &'a Arc<Gate>,
@@ -53,8 +47,6 @@ struct Slot {
 struct Wanted {
     offset: u64,
     length: u32,
-    /// Bytes before the wanted ones.
-    skip: usize,
 }
 
 /// A read that does not fit into the window.
@@ -77,21 +69,11 @@ struct Query {
     only: Option<Vec<usize>>,
 }
 
-/// A write that is not aligned.
-struct Partial {
-    to: ReplyTo,
-    since: Instant,
-    request: DeviceRequest,
-    piece: bool,
-}
-
 /// Requests of a round. Kept over rounds for its memory.
 pub(crate) struct Round {
     operations: Vec<Operation>,
     slots: Vec<Slot>,
     queries: Vec<Query>,
-    /// It comes last and alone.
-    partial: Option<Partial>,
     /// It comes last of all, and alone.
     long: Option<LongRead>,
     /// How a piece of a write failed.
@@ -114,7 +96,6 @@ impl Round {
             operations: Vec::new(),
             slots: Vec::new(),
             queries: Vec::new(),
-            partial: None,
             long: None,
             failed_piece: None,
             window: 0,
@@ -129,15 +110,13 @@ impl Round {
     pub(crate) fn is_empty(&self) -> bool {
         self.operations.is_empty()
             && self.queries.is_empty()
-            && self.partial.is_none()
             && self.long.is_none()
             && self.headers.is_empty()
     }
 
     /// True when the next request has to wait for the next round.
     pub(crate) fn is_full(&self) -> bool {
-        self.partial.is_some()
-            || self.long.is_some()
+        self.long.is_some()
             || self.operations.len() + self.queries.len() >= BATCH_OPERATIONS_MAX
             || self.bytes >= self.window
     }
@@ -153,29 +132,14 @@ impl Round {
     }
 
     /// Adds a write whose payload is here, or a piece of one that is not its last.
-    pub(crate) fn write(
-        &mut self,
-        around: &Surroundings<'_>,
-        to: ReplyTo,
-        offset: u64,
-        data: Segments,
-        fua: bool,
-        piece: bool,
-    ) {
-        let length = data.len() as u64;
-        self.bytes += length;
-        let request = DeviceRequest::Write { offset, data, fua };
-        if unaligned::is_aligned(around.alignment, offset, length) {
-            self.slots.push(Slot { to, since: self.since, read: None, piece, answered: false });
-            self.operations.push(Operation::new(request));
-        } else {
-            self.partial = Some(Partial { to, since: self.since, request, piece });
-        }
+    pub(crate) fn write(&mut self, to: ReplyTo, offset: u64, data: Segments, fua: bool, piece: bool) {
+        self.bytes += data.len() as u64;
+        self.slots.push(Slot { to, since: self.since, read: None, piece, answered: false });
+        self.operations.push(Operation::new(DeviceRequest::Write { offset, data, fua }));
     }
 
     /// Adds any command that is complete in itself.
     pub(crate) fn command(&mut self, around: &Surroundings<'_>, to: ReplyTo, command: Command) {
-        let alignment = around.alignment;
         match command {
             Command::Read { offset, length, one_chunk } if u64::from(length) > self.window => {
                 self.long = Some(LongRead { to, since: self.since, offset, length, one_chunk });
@@ -183,21 +147,14 @@ impl Round {
             Command::Read { offset, length, .. } => self.read(around, to, offset, length),
             Command::Flush => self.operation(to, DeviceRequest::Flush),
             Command::Trim { offset, length, fua } => {
-                // A part of a block can't be freed, and nobody is promised that it is.
-                let (offset, length) = unaligned::inward(alignment, offset, length);
                 self.unless_empty(around, to, length, DeviceRequest::Trim { offset, length, fua });
             }
             Command::Cache { offset, length } => {
-                let (offset, length) = unaligned::outward(alignment, offset, length);
                 self.unless_empty(around, to, length, DeviceRequest::Prefetch { offset, length });
             }
             Command::WriteZeroes { offset, length, may_trim, fua } => {
                 let request = DeviceRequest::WriteZeroes { offset, length, may_trim, fua };
-                if unaligned::is_aligned(alignment, offset, length) {
-                    self.unless_empty(around, to, length, request);
-                } else {
-                    self.partial = Some(Partial { to, since: self.since, request, piece: false });
-                }
+                self.unless_empty(around, to, length, request);
             }
             Command::BlockStatus { offset, length, one, only } => {
                 self.queries.push(Query { to, since: self.since, offset, length, one, only });
@@ -214,12 +171,10 @@ impl Round {
             put_read_header(&mut self.headers, around.negotiated.mode, to, offset, 0);
             return;
         }
-        let (start, span) = unaligned::outward(around.alignment, offset, u64::from(length));
-        let wanted = Wanted { offset, length, skip: (offset - start) as usize };
-        self.bytes += span;
-        let since = self.since;
-        self.slots.push(Slot { to, since, read: Some(wanted), piece: false, answered: false });
-        self.operations.push(Operation::read(start, span as u32));
+        self.bytes += u64::from(length);
+        let (since, read) = (self.since, Some(Wanted { offset, length }));
+        self.slots.push(Slot { to, since, read, piece: false, answered: false });
+        self.operations.push(Operation::read(offset, length));
     }
 
     fn unless_empty(&mut self, around: &Surroundings<'_>, to: ReplyTo, length: u64, request: DeviceRequest) {
@@ -237,16 +192,12 @@ impl Round {
 
     /// Does all and sends all replies. An error means that the client is gone.
     pub(crate) fn run(&mut self, around: &Surroundings<'_>, transport: &mut Transport) -> io::Result<()> {
-        let count = self.operations.len()
-            + self.queries.len()
-            + usize::from(self.partial.is_some())
-            + usize::from(self.long.is_some());
+        let count = self.operations.len() + self.queries.len() + usize::from(self.long.is_some());
         around.meter.taken(count as u64);
         let result = self.run_operations(around, transport).and_then(|()| self.run_rest(around, transport));
         self.operations.clear();
         self.slots.clear();
         self.queries.clear();
-        self.partial = None;
         self.long = None;
         self.headers.clear();
         self.data.clear();
@@ -260,44 +211,20 @@ impl Round {
             let ticket = around.gate.ticket(0);
             let ends = self.operations.iter_mut().filter(|one| one.is_flush() || one.request().is_mutation());
             ends.for_each(|operation| operation.give(ticket.clone()));
-            let _shared = (around.alignment > 1).then(|| around.partial_writes.read());
-            // Whoever waits for the lock has not begun.
             admit(&mut self.operations);
             device.run_ready(&mut self.operations);
         }
         self.answer(around, transport)?;
         if self.slots.iter().any(|slot| !slot.answered) {
-            {
-                park(&mut self.operations);
-                let _shared = (around.alignment > 1).then(|| around.partial_writes.read());
-                admit(&mut self.operations);
-                device.run(&mut self.operations);
-            }
+            park(&mut self.operations);
+            admit(&mut self.operations);
+            device.run(&mut self.operations);
             self.answer(around, transport)?;
         }
         Ok(())
     }
 
     fn run_rest(&mut self, around: &Surroundings<'_>, transport: &mut Transport) -> io::Result<()> {
-        let mode = around.negotiated.mode;
-        if let Some(Partial { to, since, request, piece }) = self.partial.take() {
-            let outcome = {
-                let _alone = around.partial_writes.write();
-                let device = &*around.export.device;
-                unaligned::run(device, around.alignment, &request, &around.gate.ticket(0))
-            };
-            if outcome.is_ok() {
-                let (kind, bytes) = kind_of(&request);
-                let mut batch = around.meter.batch(Instant::now());
-                if piece { batch.moved(kind, bytes) } else { batch.done(kind, since, bytes) }
-            }
-            match outcome {
-                Ok(()) if piece => {}
-                Ok(()) => put_success(&mut self.headers, mode, to),
-                Err(error) if piece => self.failed_piece = Some(failed(around, &error)),
-                Err(error) => fail(&mut self.headers, around, to, &error),
-            }
-        }
         for query in std::mem::take(&mut self.queries) {
             self.answer_query(around, &query);
             around.meter.batch(Instant::now()).done(Kind::Other, query.since, 0);
@@ -331,8 +258,8 @@ impl Round {
         }
         let end = offset + u64::from(length);
         for (offset, length) in pieces(offset, length, self.window) {
-            let (data, wanted) = match read_piece(around, offset, length) {
-                Ok(read) => read,
+            let data = match read_piece(around, offset, length) {
+                Ok(data) => data,
                 // It could be read just now. The client learns that this reply is none.
                 Err(error) if one_chunk => return Err(io::Error::other(error)),
                 Err(error) => {
@@ -351,7 +278,7 @@ impl Round {
                 );
             }
             let mut vectors = vec![IoSlice::new(&self.headers)];
-            push_wanted(&mut vectors, &data, wanted);
+            push_data(&mut vectors, &data, length);
             transport.send_all(&mut vectors)?;
             self.headers.clear();
             around.meter.batch(Instant::now()).moved(Kind::Read, u64::from(length));
@@ -393,12 +320,12 @@ impl Round {
             let (kind, bytes) = kind_of(operation.request());
             match outcome {
                 Ok(_) if slot.piece => batch.moved(kind, bytes),
-                Ok(_) => batch.done(kind, slot.since, slot.read.map_or(bytes, |wanted| wanted.length.into())),
+                Ok(_) => batch.done(kind, slot.since, bytes),
                 Err(_) => {}
             }
             match (outcome, slot.read) {
                 (Ok(data), Some(wanted)) => {
-                    let needed = wanted.skip + wanted.length as usize;
+                    let needed = wanted.length as usize;
                     assert!(data.len() >= needed, "a device gives all the bytes of a read, or an error");
                     put_read_header(&mut self.headers, mode, slot.to, wanted.offset, wanted.length);
                     self.data.push((self.headers.len(), index));
@@ -424,7 +351,7 @@ impl Round {
             sent = header_end;
             if let (Some(Ok(data)), Some(wanted)) = (self.operations[index].outcome(), self.slots[index].read)
             {
-                push_wanted(&mut vectors, data, wanted);
+                push_data(&mut vectors, data, wanted.length);
             }
         }
         if sent < self.headers.len() {
@@ -454,26 +381,14 @@ pub(crate) fn piece_bytes(offset: u64, left: u64, longest: u64) -> u32 {
     left.min(longest - offset % BLOCK_SIZE as u64) as u32
 }
 
-fn read_piece(
-    around: &Surroundings<'_>,
-    offset: u64,
-    length: u32,
-) -> Result<(Segments, Wanted), DeviceError> {
-    let (start, span) = unaligned::outward(around.alignment, offset, u64::from(length));
-    let data = {
-        let _shared = (around.alignment > 1).then(|| around.partial_writes.read());
-        around.export.device.read(start, span as u32)?
-    };
-    let wanted = Wanted { offset, length, skip: (offset - start) as usize };
-    assert!(
-        data.len() >= wanted.skip + length as usize,
-        "a device gives all the bytes of a read, or an error"
-    );
-    Ok((data, wanted))
+fn read_piece(around: &Surroundings<'_>, offset: u64, length: u32) -> Result<Segments, DeviceError> {
+    let data = around.export.device.read(offset, length)?;
+    assert!(data.len() >= length as usize, "a device gives all the bytes of a read, or an error");
+    Ok(data)
 }
 
-fn push_wanted<'a>(vectors: &mut Vec<IoSlice<'a>>, data: &'a Segments, wanted: Wanted) {
-    each_piece(data, wanted.skip, wanted.length as usize, |bytes| vectors.push(IoSlice::new(bytes)));
+fn push_data<'a>(vectors: &mut Vec<IoSlice<'a>>, data: &'a Segments, length: u32) {
+    each_piece(data, 0, length as usize, |bytes| vectors.push(IoSlice::new(bytes)));
 }
 
 /// What is counted of an operation that is done: its kind and its bytes.

@@ -127,28 +127,17 @@ impl Drop for NbdServer {
     }
 }
 
-/// Takes a connection off the table of its server, also when its thread panics.
-struct Ending(Arc<Shared>, u64);
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        self.0.registry.ended(self.1);
-    }
-}
-
 fn start_session(shared: &Arc<Shared>, peer: Peer, socket: Socket) -> io::Result<()> {
     let Some(entry) = shared.registry.connected(peer, socket.another()) else { return Ok(()) };
-    let ending = Ending(Arc::clone(shared), entry.id);
-    let shared = Arc::clone(shared);
-    std::thread::Builder::new().name(format!("nbd-{}", entry.id)).spawn(move || {
-        let _ending = ending;
-        match session::run(&shared, &entry, socket) {
+    let (own, serving) = (Arc::clone(shared), Arc::clone(&entry));
+    shared.registry.serve(&entry, move || {
+        let entry = serving;
+        match session::run(&own, &entry, socket) {
             Ok(()) => tracing::debug!(session = entry.id, peer = entry.peer, "session ended"),
             Err(SessionEnd::Connection(error)) => {
                 tracing::debug!(session = entry.id, peer = entry.peer, %error, "the client went away");
             }
             Err(error) => tracing::info!(session = entry.id, peer = entry.peer, %error, "closed a session"),
         }
-    })?;
-    Ok(())
+    })
 }

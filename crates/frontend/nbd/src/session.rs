@@ -12,7 +12,6 @@ use cairn_proto_nbd::{
     Catalog, Command, Decoded, ExportDescription, ExportState, Handshake, NbdError, Negotiated, Refusal,
     ReplyTo, Request, Step, TlsPolicy, Violation, decode_request, request_header_bytes,
 };
-use parking_lot::RwLock;
 
 use crate::exports::{Export, OpenExportError};
 use crate::limits::LONG_WRITE_BYTES;
@@ -41,13 +40,11 @@ pub(crate) fn run(shared: &Shared, entry: &Arc<Entry>, socket: Socket) -> Result
         return Ok(());
     };
     let Established { mut transport, negotiated, name, export } = established;
-    let partial_writes = shared.registry.partial_writes(&name);
     let mut session = Session {
         entry,
         negotiated,
         name,
         export,
-        partial_writes,
         input,
         incoming: None,
         long_writes: false,
@@ -294,7 +291,6 @@ struct Session<'a> {
     negotiated: Negotiated,
     name: String,
     export: Export,
-    partial_writes: Arc<RwLock<()>>,
     input: Input,
     incoming: Option<Incoming>,
     /// The last write was long, so the next probably is.
@@ -312,8 +308,7 @@ impl Session<'_> {
         let mut round = Round::new(self.received);
         loop {
             let gathered = self.gather(&mut round, transport)?;
-            let alignment = u64::from(self.export.device.geometry().alignment.max(1));
-            let around = self.surroundings(alignment);
+            let around = self.surroundings();
             let begin = Instant::now();
             round.run(&around, transport)?;
             // What a client has sent and not waited for is not done long after it has gone.
@@ -338,13 +333,11 @@ impl Session<'_> {
         }
     }
 
-    fn surroundings(&self, alignment: u64) -> Surroundings<'_> {
+    fn surroundings(&self) -> Surroundings<'_> {
         Surroundings {
             export: &self.export,
             name: &self.name,
             negotiated: &self.negotiated,
-            alignment,
-            partial_writes: &self.partial_writes,
             meter: &self.entry.meter,
             gate: &self.entry.gate,
         }
@@ -358,10 +351,9 @@ impl Session<'_> {
             read_only: self.export.read_only || geometry.read_only,
             fast_zeroes: geometry.fast_zeroes,
         };
-        let alignment = u64::from(geometry.alignment.max(1));
         loop {
             round.window = self.window.get_or_insert_with(|| self.windows.take()).bytes();
-            if let Some(end) = self.take_requests(round, state, alignment) {
+            if let Some(end) = self.take_requests(round, state) {
                 return Ok(end);
             }
             // A long write that has begun is worth another look; else what is here is answered at once.
@@ -381,7 +373,7 @@ impl Session<'_> {
     }
 
     /// Takes what is complete in the input. `None` when more bytes are needed.
-    fn take_requests(&mut self, round: &mut Round, state: ExportState, alignment: u64) -> Option<Gathered> {
+    fn take_requests(&mut self, round: &mut Round, state: ExportState) -> Option<Gathered> {
         loop {
             if round.is_full() {
                 return Some(Gathered::Round);
@@ -398,7 +390,7 @@ impl Session<'_> {
                     let data = payload.finish();
                     let next = offset + data.len() as u64;
                     round.since = since;
-                    round.write(&self.surroundings(alignment), to, offset, data, fua, rest > 0);
+                    round.write(to, offset, data, fua, rest > 0);
                     if rest > 0 {
                         self.incoming = Some(write_piece(to, since, next, rest, fua, round.window));
                         // What became of this piece is known before the next one is taken.
@@ -415,7 +407,7 @@ impl Session<'_> {
                         self.incoming = Some(Incoming::Refused { to, error, left });
                         return None;
                     }
-                    round.refuse(&self.surroundings(alignment), to, error);
+                    round.refuse(&self.surroundings(), to, error);
                     continue;
                 }
             }
@@ -427,13 +419,13 @@ impl Session<'_> {
                     if request.command == Ok(Command::Disconnect) {
                         return Some(Gathered::Last);
                     }
-                    self.take_request(round, alignment, request);
+                    self.take_request(round, request);
                 }
             }
         }
     }
 
-    fn take_request(&mut self, round: &mut Round, alignment: u64, request: Request) {
+    fn take_request(&mut self, round: &mut Round, request: Request) {
         let to = ReplyTo { cookie: request.cookie, offset: request.offset };
         round.since = self.received;
         match request.command {
@@ -445,16 +437,12 @@ impl Session<'_> {
             }
             Ok(command) => {
                 let through = self.export.writes_through;
-                round.command(
-                    &self.surroundings(alignment),
-                    to,
-                    if through { with_fua(command) } else { command },
-                );
+                round.command(&self.surroundings(), to, if through { with_fua(command) } else { command });
             }
             Err(error) if request.payload_bytes > 0 => {
                 self.incoming = Some(Incoming::Refused { to, error, left: request.payload_bytes });
             }
-            Err(error) => round.refuse(&self.surroundings(alignment), to, error),
+            Err(error) => round.refuse(&self.surroundings(), to, error),
         }
     }
 

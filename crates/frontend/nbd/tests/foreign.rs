@@ -44,7 +44,7 @@ fn python(script: &str, uri: &str) -> Option<String> {
 fn nbdinfo_lists_and_describes_the_exports() {
     let server = TestServer::plain();
     let Some(list) = run("nbdinfo", &["--list", &server.uri("")]) else { return };
-    for name in ["v/plain", "v/aligned", "v@s1/plain"] {
+    for name in ["v/plain", "v/other", "v@s1/plain"] {
         assert!(list.contains(&format!("export=\"{name}\"")), "{list}");
     }
     let Some(info) = run("nbdinfo", &[&server.uri("v@s1/plain")]) else { return };
@@ -76,7 +76,7 @@ fn nbdcopy_brings_an_image_in_and_out_over_several_connections() {
     let bytes = pattern(2, SIZE as usize);
     std::fs::write(&image, &bytes).unwrap();
     let image = image.to_str().unwrap();
-    for export in ["v/plain", "v/aligned"] {
+    for export in ["v/plain", "v/other"] {
         let back = server.folder.path().join("back");
         if run("nbdcopy", &["--connections=4", "--flush", image, &server.uri(export)]).is_none() {
             return;
@@ -93,7 +93,7 @@ fn qemu_reads_writes_and_compares() {
     let image = server.folder.path().join("image");
     std::fs::write(&image, &bytes).unwrap();
     let image = image.to_str().unwrap();
-    for export in ["v/plain", "v/aligned"] {
+    for export in ["v/plain", "v/other"] {
         let uri = server.uri(export);
         if run("qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", image, &uri]).is_none() {
             return;
@@ -210,7 +210,7 @@ print("all is well")
 #[test]
 fn libnbd_finds_everything_that_the_protocol_has() {
     let server = TestServer::plain();
-    for export in ["v/plain", "v/aligned"] {
+    for export in ["v/plain", "v/other"] {
         let Some(out) = python(EVERYTHING, &server.uri(export)) else { return };
         assert!(out.contains("all is well"));
     }

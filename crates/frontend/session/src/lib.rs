@@ -5,6 +5,7 @@
 //! - Data stands in its blocks where the device has it ([`Payload`]), so that an aligned write becomes whole blocks without another copy.
 //! - What sessions hold for data has a limit, and none waits for another to have its part ([`Windows`]).
 //! - Connections that have shown nothing yet have places of their own, and make room for each other ([`Lobby`]).
+//! - A server's connections are on one roster, from their acceptance to their end ([`Roster`]).
 //! - What a session does is counted once a batch, under a lock that nobody else takes but whoever looks at it ([`Meter`]).
 
 mod acceptors;
@@ -15,6 +16,7 @@ mod locks;
 mod meter;
 mod patience;
 mod payload;
+mod roster;
 #[cfg(all(test, feature = "shuttle"))]
 mod schedules;
 mod seats;
@@ -30,6 +32,7 @@ pub use lobby::{Lobby, Place};
 pub use meter::{Activity, Batch, Kind, Meter, Rate, Totals};
 pub use patience::Patience;
 pub use payload::{Payload, each_piece};
+pub use roster::{Connection, Member, Roster, Session, Table, wait_for_begun};
 pub use seats::{Room, Seat, room};
 pub use socket::Socket;
 pub use unfinished::Unfinished;

@@ -1,11 +1,11 @@
 //! What sessions share: parking_lot's locks and the standard counters, or, to explore schedules, shuttle's behind the same names.
 //!
-//! With the feature `shuttle` meters and windows run only inside of shuttle. The tests of such runs are in `schedules`.
+//! With the feature `shuttle` meters, windows and rosters run only inside of shuttle. The tests of such runs are in `schedules`.
 
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use std::sync::atomic::AtomicU64;
 
 #[cfg(feature = "shuttle")]
-pub(crate) use cairn_base::explored::{AtomicU64, Mutex, MutexGuard};
+pub(crate) use cairn_base::explored::{AtomicU64, Condvar, Mutex, MutexGuard};
 #[cfg(not(feature = "shuttle"))]
-pub(crate) use parking_lot::{Mutex, MutexGuard};
+pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};

@@ -223,7 +223,7 @@ fn bound(bucket: usize) -> Duration {
 }
 
 fn rate(current: &Series, previous: Option<&Series>, window: Duration) -> Rate {
-    let sum = |of: fn(&Series) -> u64| of(current) + previous.map_or(0, of);
+    let sum = |count: fn(&Series) -> u64| count(current) + previous.map_or(0, count);
     let (requests, bytes) = (sum(|series| series.requests), sum(|series| series.bytes));
     let percentile = |part: u64| {
         let wanted = (requests * part).div_ceil(100);

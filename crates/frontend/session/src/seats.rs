@@ -35,9 +35,9 @@ pub enum Room {
 
 /// Whether there is room for one more than `seats`, of `sessions_max` at most, for a client of that address.
 pub fn room(seats: &[Seat], from: Option<IpAddr>, sessions_max: usize, now: Instant) -> Room {
-    let of = |address: Option<IpAddr>| seats.iter().filter(|seat| seat.from == address).count();
+    let count_from = |address: Option<IpAddr>| seats.iter().filter(|seat| seat.from == address).count();
     let share = sessions_max - sessions_max / SESSIONS_FOR_OTHERS;
-    let is_over_share = from.is_some() && of(from) >= share;
+    let is_over_share = from.is_some() && count_from(from) >= share;
     if seats.len() < sessions_max && !is_over_share {
         return Room::Free;
     }
@@ -48,6 +48,7 @@ pub fn room(seats: &[Seat], from: Option<IpAddr>, sessions_max: usize, now: Inst
             && now.saturating_duration_since(seat.since) >= UNUSED_GRACE
             && (!is_over_share || seat.from == from)
     };
-    let first = seats.iter().filter(goes).min_by_key(|seat| (Reverse(of(seat.from)), seat.since, seat.id));
+    let first =
+        seats.iter().filter(goes).min_by_key(|seat| (Reverse(count_from(seat.from)), seat.since, seat.id));
     first.map_or(Room::Full, |seat| Room::Of(seat.id))
 }

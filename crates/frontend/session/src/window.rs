@@ -19,7 +19,7 @@ pub struct Windows {
 /// A session's part of it, until this goes.
 #[derive(Debug)]
 pub struct Window {
-    of: Arc<Windows>,
+    windows: Arc<Windows>,
     bytes: u64,
 }
 
@@ -34,7 +34,7 @@ impl Windows {
         let before = match self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
             Ok(before) | Err(before) => before,
         };
-        Window { of: Arc::clone(self), bytes: wanted(before) }
+        Window { windows: Arc::clone(self), bytes: wanted(before) }
     }
 
     /// Bytes that sessions hold now.
@@ -52,6 +52,6 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        self.of.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.windows.used.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }

@@ -39,7 +39,7 @@ impl Life {
         self.given.push((self.passed, self.last));
     }
 
-    fn find(&self, ago: u64) -> Option<Found> {
+    fn find(&self, ago: u64) -> Option<StampAt> {
         self.elapsed.find(Duration::from_nanos(ago), Duration::from_nanos(self.passed), 0)
     }
 
@@ -86,7 +86,7 @@ fn what_was_before_an_opening_is_known_while_the_clock_is_not_set_and_else_refus
     life.look();
     life.pass(100 * S);
     life.write();
-    assert_eq!(life.find(600 * S), Some(Found { stamp: life.wall - 600 * S, stands_from: None }));
+    assert_eq!(life.find(600 * S), Some(StampAt { stamp: life.wall - 600 * S, stands_from: None }));
     life.wall += 3600 * S;
     life.write();
     assert_eq!(life.find(600 * S), None, "it may have been set right, or wrong");

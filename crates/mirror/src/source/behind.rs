@@ -9,7 +9,7 @@ use cairn_format::Role;
 use cairn_format::stream::root_digest;
 use cairn_volume::{Behind, Snapshot, Volume, VolumeError};
 
-use super::{Heard, Key, Known, Source, ask};
+use super::{Heard, Key, KnownMaps, Source, ask};
 use crate::error::{MirrorError, Refusal};
 use crate::follower::{MirrorAtSource, since_number};
 use crate::lag::SourceStatus;
@@ -25,29 +25,30 @@ impl Source {
         &self,
         stream: &mut S,
         volume: &Arc<Volume>,
-        of: &StatusOf,
+        asked: &StatusOf,
         peer: &PeerName,
     ) -> Result<Result<SourceStatus, Refusal>, MirrorError> {
-        let prefix = prefix(peer, of.relationship);
+        let prefix = prefix(peer, asked.relationship);
         let follows = self.followers.lock().contains_key(&(volume.id(), prefix.clone()));
         if follows {
-            self.hear(volume, &prefix, &Heard { rpo_ms: Some(of.rpo_ms), ..Heard::default() });
+            self.hear(volume, &prefix, &Heard { rpo_ms: Some(asked.rpo_ms), ..Heard::default() });
         }
         let entries = volume.snapshot_entries();
-        let base = entries.iter().find(|entry| entry.id == of.base && root_digest(entry) == of.base_root);
+        let base =
+            entries.iter().find(|entry| entry.id == asked.base && root_digest(entry) == asked.base_root);
         let known = match volume.since_files(since_number(name_in(&prefix))) {
-            Some(files) if base.is_none() && of.base.0 != 0 => Some(ask(stream, files)?),
+            Some(files) if base.is_none() && asked.base.0 != 0 => Some(ask(stream, files)?),
             _ => None,
         };
         // Where since maps may be among what can't be read nothing is known of what it shows.
         let knows = !matches!(volume.status().latched, Some(VolumeError::InodesLost(_)));
-        if follows && knows && of.base.0 != 0 && volume.status_role() == Role::Normal {
+        if follows && knows && asked.base.0 != 0 && volume.status_role() == Role::Normal {
             let began = known.filter(|known| known.began.file.is_some()).map(|known| known.began);
             let shows = base.map(|base| (base.root.generation, base.root.changed));
             let shows = shows.or(began.map(|began| (began.generation, began.changed)));
             self.note_shown(volume, &prefix, shows, began.and_then(|began| began.file));
         }
-        Ok(status_of(volume, &prefix, of.base, Some(of.base_root), known))
+        Ok(status_of(volume, &prefix, asked.base, Some(asked.base_root), known))
     }
 
     /// Notes what a mirror says that it shows; none where that is not known here.
@@ -167,7 +168,7 @@ pub(crate) fn status_of(
     prefix: &str,
     base: SnapshotId,
     root: Option<Checksum>,
-    known: Option<Known>,
+    known: Option<KnownMaps>,
 ) -> Result<SourceStatus, Refusal> {
     let status = volume.status();
     let refused = |error: VolumeError| Refusal::from(&error);

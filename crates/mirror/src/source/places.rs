@@ -6,7 +6,7 @@ use cairn_volume::Volume;
 
 use super::{Key, Source};
 use crate::error::Refusal;
-use crate::follower::peer_of;
+use crate::follower::{held_by_peer, peer_of};
 use crate::limits::{HELD_PER_PEER, MIRRORS_PER_PEER};
 use crate::relationship::{name_in, split};
 
@@ -39,6 +39,6 @@ impl Source {
 /// [`Refusal::TooMany`].
 pub(super) fn refuse_too_many_held(volume: &Volume, prefix: &str) -> Result<(), Refusal> {
     let names: Vec<String> = volume.snapshots().into_iter().map(|snapshot| snapshot.name).collect();
-    let held = held(&names, peer_of(name_in(prefix))).len();
-    if held >= HELD_PER_PEER { Err(Refusal::TooMany) } else { Ok(()) }
+    let held = held_by_peer(&names).get(peer_of(name_in(prefix))).copied();
+    if held.unwrap_or_default() >= HELD_PER_PEER { Err(Refusal::TooMany) } else { Ok(()) }
 }

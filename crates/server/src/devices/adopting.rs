@@ -5,19 +5,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use cairn_api as api;
 use cairn_device::{Device, FileDevice};
 use cairn_history::{FloorPolicy, History, HistoryOptions};
 
-use super::place::{self, Place, origin_options, refuse_used, take_store_file};
-use super::{
-    BLOCK_BYTES, CACHE_BYTES, DIRTY_BYTES, Devices, Document, Entry, STORE_MIN, history_id, new_history,
-    wants_history,
-};
-use crate::api;
+use super::{DeviceState, Devices, wants_history};
+use crate::devices::open::DeviceDocument;
 use crate::error::ServerError;
-use crate::names;
-use crate::seen::Seen;
-use crate::state;
+use crate::storage::files::{MUST_BE_EMPTY, origin_options, refuse_used, take_store_file};
+use crate::storage::histories::{BLOCK_BYTES, CACHE_BYTES, DIRTY_BYTES, STORE_MIN, history_id, new_history};
+use crate::storage::place::Place;
+use crate::storage::seen::Seen;
+use crate::{names, state};
 
 /// A file of that length, or of none yet, in which nothing was ever written, as its file system says. One that can't tell calls all of it data.
 fn is_untouched(path: &Path, bytes: u64) -> bool {
@@ -80,7 +79,7 @@ impl Devices {
     }
 
     /// Refuses LUNs that are a device's, or are about to be: those of the plan are its own from here on, until the claim goes.
-    fn claim(&self, plan: &Document) -> Result<Claim<'_>, ServerError> {
+    fn claim(&self, plan: &DeviceDocument) -> Result<Claim<'_>, ServerError> {
         let places = [Some(&plan.origin), plan.history.as_ref()].into_iter().flatten();
         let luns: Vec<Place> = places.filter(|place| place.lun_name().is_some()).cloned().collect();
         let mut claimed = self.claimed.lock();
@@ -98,7 +97,10 @@ impl Devices {
     }
 
     /// What a device is going to be, before anything of it is there.
-    pub(super) fn plan(&self, request: &api::AdoptDevice) -> Result<(Document, HistoryOptions), ServerError> {
+    pub(super) fn plan(
+        &self,
+        request: &api::AdoptDevice,
+    ) -> Result<(DeviceDocument, HistoryOptions), ServerError> {
         let block_bytes = request.block_bytes.unwrap_or(BLOCK_BYTES);
         let origin_place = Place::parse(&request.origin)?;
         let history_place = request.history.as_deref().map(Place::parse).transpose()?;
@@ -114,7 +116,7 @@ impl Devices {
         let granularity = request.granularity.as_deref();
         let options =
             new_history(request.placement, granularity, &request.window, FloorPolicy::Fail, block_bytes)?;
-        let document = Document {
+        let document = DeviceDocument {
             history_id: history_place.as_ref().map(|_| options.store.to_string()).unwrap_or_default(),
             block_bytes,
             dirty_bytes: request.dirty_bytes.unwrap_or(DIRTY_BYTES),
@@ -137,17 +139,17 @@ impl Devices {
 
     fn adopt_as(
         &self,
-        plan: &Document,
+        plan: &DeviceDocument,
         request: &api::AdoptDevice,
         options: &HistoryOptions,
         made: &mut Made,
-    ) -> Result<Entry, ServerError> {
+    ) -> Result<DeviceState, ServerError> {
         let name = &request.name;
         let origin = self.take_origin(&plan.origin, plan.in_use, request.size_bytes, &mut made.files)?;
-        let document = Document { adopting: false, origin_made_bytes: None, ..plan.clone() };
+        let document = DeviceDocument { adopting: false, origin_made_bytes: None, ..plan.clone() };
         let Some(place) = &document.history else {
             self.note_adopted(name, &document)?;
-            return Ok(Entry::Plain(document, origin));
+            return Ok(DeviceState::Plain(document, origin));
         };
         let bytes = request.history_bytes.unwrap_or(origin.geometry().length.max(STORE_MIN));
         let store = self.take_store(place, bytes, &mut made.files)?;
@@ -156,18 +158,18 @@ impl Devices {
             .map_err(ServerError::history(name))?;
         self.note_adopted(name, &document)?;
         let seen = Seen::at(self.seen_path(name), &document.history_id);
-        self.serve(name, &document, history, seen).map(Entry::Open)
+        self.serve(name, &document, history, seen).map(DeviceState::Open)
     }
 
     /// The device is adopted. The copy beside its document must not say either that nobody was served.
-    fn note_adopted(&self, name: &str, document: &Document) -> Result<(), ServerError> {
+    fn note_adopted(&self, name: &str, document: &DeviceDocument) -> Result<(), ServerError> {
         state::save(&self.path(name), document)?;
         state::renew_copy(&self.path(name));
         Ok(())
     }
 
     /// Takes back what a kill in the middle of an adoption has left: an origin that was made and has nothing in it, the beginnings of a history, and the plan. The same command does it all again then.
-    pub(super) fn take_back(&self, name: &str, document: &Document) -> Result<(), ServerError> {
+    pub(super) fn take_back(&self, name: &str, document: &DeviceDocument) -> Result<(), ServerError> {
         if let (Some(bytes), Place::File(path)) = (document.origin_made_bytes, &document.origin)
             && is_untouched(path, bytes)
             && let Err(error) = fs::remove_file(path)
@@ -184,7 +186,7 @@ impl Devices {
     }
 
     /// Takes back the beginnings of a history in its store, if they are that plan's own and all that is there.
-    fn clear_store(&self, name: &str, document: &Document) {
+    fn clear_store(&self, name: &str, document: &DeviceDocument) {
         if let Some(place) = document.history.as_ref().filter(|place| place.is_there())
             && let Err(error) = self.clear_unfinished(place, &document.history_id)
         {
@@ -196,7 +198,7 @@ impl Devices {
     fn clear_unfinished(&self, place: &Place, id: &str) -> Result<(), ServerError> {
         let id = history_id(id)?;
         let store = self.open_store(place)?;
-        let bytes = u64::from(place::MUST_BE_EMPTY);
+        let bytes = u64::from(MUST_BE_EMPTY);
         if History::is_unfinished(&*store, id).map_err(ServerError::history(&place.to_string()))? {
             store.write_from(0, &vec![0; bytes.min(store.geometry().length) as usize])?;
             store.flush()?;

@@ -5,16 +5,16 @@
 use std::fs;
 use std::sync::Arc;
 
+use cairn_api as api;
 use cairn_device::Device;
 use cairn_history::{History, HistoryView};
 
-use super::{
-    Devices, Document, OpenDevice, STORE_MIN, Shown, create_store_file, open_store_file, options_of_a_clone,
-};
-use crate::api;
+use super::{Devices, create_store_file, open_store_file};
+use crate::devices::error::DevicesError;
+use crate::devices::open::{DeviceDocument, OpenDevice, Shown};
 use crate::error::ServerError;
-use crate::names;
-use crate::state;
+use crate::storage::histories::{STORE_MIN, options_of_a_clone};
+use crate::{names, state};
 
 impl Devices {
     /// Exports an instant of a device as `DEVICE@NAME`.
@@ -70,7 +70,11 @@ impl Devices {
             return Ok(());
         }
         let kind = if is_clone { "clone" } else { "view" };
-        Err(ServerError::OtherKind { device: name.to_owned(), view: view.to_owned(), kind })
+        Err(ServerError::Devices(DevicesError::OtherKind {
+            device: name.to_owned(),
+            view: view.to_owned(),
+            kind,
+        }))
     }
 
     /// Ends the export of an instant; a clone and all that was written to it is gone.
@@ -104,7 +108,7 @@ impl Devices {
         Ok(is_clone)
     }
 
-    /// Makes way for a new clone: it is loose, and there is nothing in its place, also of what older versions have left of one that was cut.
+    /// Makes way for a new clone: it is loose, and there is nothing in its place.
     pub(super) fn begin_clone(&self, open: &OpenDevice, clone: &str) -> Result<(), ServerError> {
         self.note_loose(open, clone, true)?;
         let _ = fs::remove_file(self.clone_path(&open.name, clone));
@@ -137,7 +141,7 @@ impl Devices {
     }
 
     /// Removes what a kill has left of clones.
-    pub(super) fn settle_clones(&self, name: &str, mut document: Document) -> Document {
+    pub(super) fn settle_clones(&self, name: &str, mut document: DeviceDocument) -> DeviceDocument {
         if document.loose.is_empty() {
             return document;
         }
@@ -161,7 +165,7 @@ impl Devices {
     pub(super) fn open_clone(
         &self,
         name: &str,
-        document: &Document,
+        document: &DeviceDocument,
         view: HistoryView,
         clone: &str,
         new: bool,

@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
-use super::OpenDevice;
-use crate::api::{self, ErrorKind};
+use cairn_api::{self as api, ErrorKind};
+
+use crate::daemon::server::Server;
+use crate::devices::open::OpenDevice;
 use crate::error::ServerError;
-use crate::jobs::Progress;
-use crate::server::Server;
-use crate::targets::present_of;
-use crate::volumes::{OpenVolume, VolumeView};
+use crate::exports::error::ExportsError;
+use crate::exports::target_names::present_of;
+use crate::volumes::VolumeView;
+use crate::volumes::error::VolumesError;
+use crate::volumes::open::OpenVolume;
+use crate::work::jobs::Progress;
 
 impl Server {
     pub(crate) fn list_devices(&self) -> Vec<api::Device> {
@@ -108,7 +112,7 @@ impl Server {
     fn refuse_open_export(&self, name: &str) -> Result<(), ServerError> {
         match self.sessions_named(name) {
             0 => Ok(()),
-            sessions => Err(ServerError::InUse { name: name.to_owned(), sessions }),
+            sessions => Err(ServerError::Exports(ExportsError::InUse { name: name.to_owned(), sessions })),
         }
     }
 
@@ -172,12 +176,12 @@ impl Server {
     fn create_volume_view(&self, volume: &str, request: &api::CreateView) -> Result<api::View, ServerError> {
         self.remembering(volume)?;
         if request.writable {
-            return Err(ServerError::OverHistory {
+            return Err(ServerError::Volumes(VolumesError::OverHistory {
                 volume: volume.to_owned(),
                 kind: ErrorKind::Usage,
                 why: "an instant of a whole volume takes no writes",
                 next: "look into it with `cairn history view`, or bring the volume back with `cairn history revert`, which can be undone",
-            });
+            }));
         }
         let (name, view) = self.volumes.show_instant(volume, request)?;
         tracing::info!(volume, view = name, at_ns = view.at_ns(), "shows an instant");

@@ -1,17 +1,20 @@
 //! A device whose store is older than what its server has seen of it: it stays closed until the store is there again, or its owner takes it as it is.
 
+use cairn_api as api;
 use cairn_history::HistoryError;
 
-use super::{Devices, Document, Entry};
-use crate::api;
+use super::{DeviceState, Devices};
+use crate::daemon::error::DaemonError;
+use crate::devices::error::DevicesError;
+use crate::devices::open::DeviceDocument;
 use crate::error::ServerError;
-use crate::seen::Seen;
+use crate::storage::seen::Seen;
 
 impl Devices {
     /// Takes a store that is older than it was for the one of its device, by its owner's word, or only says what that is.
     ///
     /// # Errors
-    /// [`ServerError::NotOlder`] where there is nothing to take, and what else keeps the device closed.
+    /// [`DevicesError::NotOlder`] where there is nothing to take, and what else keeps the device closed.
     pub(crate) fn accept_older(&self, name: &str, dry_run: bool) -> Result<api::AcceptedOlder, ServerError> {
         let _turn = self.turns.take(&[name], "it is being opened with an older history")?;
         let document = self.closed_with_history(name)?;
@@ -19,9 +22,14 @@ impl Devices {
         let reason = match self.start(name, &document) {
             Ok(entry) => {
                 self.entries.write().insert(name.to_owned(), entry);
-                return Err(ServerError::NotOlder { name: name.to_owned() });
+                return Err(ServerError::Devices(DevicesError::NotOlder { name: name.to_owned() }));
             }
-            Err(reason @ ServerError::History { source: HistoryError::StoreOlder { .. }, .. }) => reason,
+            Err(
+                reason @ ServerError::Devices(DevicesError::History {
+                    source: HistoryError::StoreOlder { .. },
+                    ..
+                }),
+            ) => reason,
             Err(other) => return Err(other),
         };
         let store = document.history.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -38,15 +46,15 @@ impl Devices {
     }
 
     /// The document of a device with a history that could not be opened.
-    fn closed_with_history(&self, name: &str) -> Result<Document, ServerError> {
-        if let Some(Entry::Unavailable(document, error)) = self.entries.read().get(name)
+    fn closed_with_history(&self, name: &str) -> Result<DeviceDocument, ServerError> {
+        if let Some(DeviceState::Unavailable(document, error)) = self.entries.read().get(name)
             && document.history.is_some()
-            && !matches!(**error, ServerError::StateUnread { .. })
+            && !matches!(**error, ServerError::Daemon(DaemonError::StateUnread { .. }))
         {
             return Ok(document.clone());
         }
         self.get(name)?;
-        Err(ServerError::NotOlder { name: name.to_owned() })
+        Err(ServerError::Devices(DevicesError::NotOlder { name: name.to_owned() }))
     }
 
     /// A history that is gone is not looked for again; another one has another name.

@@ -8,15 +8,20 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use cairn_api::ErrorKind;
 use cairn_history::{History, HistoryError};
 
-use super::place::Place;
-use super::{Devices, Document, Entry, OpenDevice, history_id};
-use crate::api::ErrorKind;
+use super::{DeviceState, Devices};
+use crate::daemon::error::DaemonError;
+use crate::devices::error::DevicesError;
+use crate::devices::open::{DeviceDocument, OpenDevice};
 use crate::error::ServerError;
-use crate::jobs::Progress;
-use crate::settled::found;
 use crate::state;
+use crate::storage::histories::history_id;
+use crate::storage::place::Place;
+use crate::storage::settled::found;
+use crate::volumes::error::VolumesError;
+use crate::work::jobs::Progress;
 
 impl Devices {
     /// Takes a device out of service for its release; none when an earlier release has left nothing to do.
@@ -28,7 +33,7 @@ impl Devices {
         document.release_stopped = None;
         state::save(&self.path(name), &document)?;
         *open.document.lock() = document.clone();
-        self.entries.write().insert(name.to_owned(), Entry::Releasing(document));
+        self.entries.write().insert(name.to_owned(), DeviceState::Releasing(document));
         Ok(Some(open))
     }
 
@@ -40,10 +45,12 @@ impl Devices {
     pub(crate) fn release_without_history(&self, name: &str) -> Result<bool, ServerError> {
         let _turn = self.turns.take(&[name], "it is being released")?;
         let document = match self.entries.read().get(name) {
-            Some(Entry::Unavailable(_, error)) if matches!(**error, ServerError::StateUnread { .. }) => {
+            Some(DeviceState::Unavailable(_, error))
+                if matches!(**error, ServerError::Daemon(DaemonError::StateUnread { .. })) =>
+            {
                 return Ok(false);
             }
-            Some(Entry::Unavailable(document, _)) if document.history.is_some() => document.clone(),
+            Some(DeviceState::Unavailable(document, _)) if document.history.is_some() => document.clone(),
             _ => return Ok(false),
         };
         drop(self.open_origin(&document.origin, document.in_use)?);
@@ -65,15 +72,15 @@ impl Devices {
     }
 
     /// What to do about a device that is not open, also where its history does not come back.
-    pub(super) fn next_of(&self, name: &str, document: &Document, error: &ServerError) -> String {
+    pub(super) fn next_of(&self, name: &str, document: &DeviceDocument, error: &ServerError) -> String {
         let origin_is_there = match &document.origin {
             Place::File(path) => found(path).is_some(),
             Place::Lun { volume, .. } => self.volumes.get(volume).is_ok(),
         };
-        let unread = matches!(error, ServerError::StateUnread { .. });
+        let unread = matches!(error, ServerError::Daemon(DaemonError::StateUnread { .. }));
         if !unread && document.history.is_none() && error.kind() != ErrorKind::Busy {
             let back = match error {
-                ServerError::OpenDevice(_) => "bring its disk back (attach it, mount its file system, restore the file), and it is opened within seconds".to_owned(),
+                ServerError::Volumes(VolumesError::OpenDevice(_)) => "bring its disk back (attach it, mount its file system, restore the file), and it is opened within seconds".to_owned(),
                 _ => error.next(),
             };
             return format!(
@@ -85,7 +92,7 @@ impl Devices {
             return error.next();
         }
         let back = match error {
-            ServerError::History { source: HistoryError::StoreOlder { .. }, .. } => error.next(),
+            ServerError::Devices(DevicesError::History { source: HistoryError::StoreOlder { .. }, .. }) => error.next(),
             _ => "bring its history back (attach its disk, mount its file system, restore the file), and it is opened within seconds".to_owned(),
         };
         format!(
@@ -98,8 +105,12 @@ impl Devices {
     fn open_for_release(&self, name: &str) -> Result<Option<Arc<OpenDevice>>, ServerError> {
         let closed = match self.entries.read().get(name) {
             // What stands there by the copy may not be all of it.
-            Some(Entry::Unavailable(_, error)) if matches!(**error, ServerError::StateUnread { .. }) => None,
-            Some(Entry::Unavailable(document, _)) => Some(document.clone()),
+            Some(DeviceState::Unavailable(_, error))
+                if matches!(**error, ServerError::Daemon(DaemonError::StateUnread { .. })) =>
+            {
+                None
+            }
+            Some(DeviceState::Unavailable(document, _)) => Some(document.clone()),
             _ => None,
         };
         let document = match closed {
@@ -115,8 +126,9 @@ impl Devices {
         };
         // The files are free for another opening once nobody has this one.
         let held = Arc::new(ServerError::Busy { name: name.to_owned(), by: "it is being opened again" });
-        let before = self.entries.write().insert(name.to_owned(), Entry::Unavailable(document.clone(), held));
-        if let Some(Entry::Open(open)) = before {
+        let before =
+            self.entries.write().insert(name.to_owned(), DeviceState::Unavailable(document.clone(), held));
+        if let Some(DeviceState::Open(open)) = before {
             open.end();
         }
         match self.start(name, &document) {
@@ -132,15 +144,20 @@ impl Devices {
                 Ok(None)
             }
             Err(error) => {
-                self.entries.write().insert(name.to_owned(), Entry::Unavailable(document, Arc::new(error)));
+                self.entries
+                    .write()
+                    .insert(name.to_owned(), DeviceState::Unavailable(document, Arc::new(error)));
                 self.get(name).map(Some)
             }
         }
     }
 
     /// Whether a device could not be opened as its release, which was under way, had come to its end. Another file in the place of its store says nothing of that.
-    pub(super) fn was_released(&self, document: &Document, error: &ServerError) -> bool {
-        let is_without = matches!(error, ServerError::History { source: HistoryError::NoHistory, .. });
+    pub(super) fn was_released(&self, document: &DeviceDocument, error: &ServerError) -> bool {
+        let is_without = matches!(
+            error,
+            ServerError::Devices(DevicesError::History { source: HistoryError::NoHistory, .. })
+        );
         let store = document.history.as_ref().filter(|_| document.releasing && is_without);
         let store = store.and_then(|place| self.open_store(place).ok());
         let id = history_id(&document.history_id).ok();
@@ -163,7 +180,7 @@ impl Devices {
                 let document = open.document.lock().clone();
                 let why = ServerError::Busy { name: open.name.clone(), by: "its release could not be noted" };
                 tracing::error!(device = open.name, %error, "a device was released, and its document can't be removed");
-                self.entries.write().insert(open.name.clone(), Entry::Unavailable(document, Arc::new(why)));
+                self.entries.write().insert(open.name.clone(), DeviceState::Unavailable(document, Arc::new(why)));
             }),
             Err(error) => {
                 self.stop_release(open, &error);
@@ -178,8 +195,8 @@ impl Devices {
         // It may not have come so far.
         open.end();
         let entry = match open.begin() {
-            Ok(()) => Entry::Open(open.clone()),
-            Err(error) => Entry::Unavailable(open.document.lock().clone(), Arc::new(error)),
+            Ok(()) => DeviceState::Open(open.clone()),
+            Err(error) => DeviceState::Unavailable(open.document.lock().clone(), Arc::new(error)),
         };
         self.note_stopped(open, error.to_string());
         self.entries.write().insert(open.name.clone(), entry);
@@ -218,7 +235,10 @@ impl OpenDevice {
             return Ok(());
         }
         let instants: Vec<String> = instants.into_iter().collect();
-        Err(ServerError::Shown { device: self.name.clone(), instants: instants.join(", ") })
+        Err(ServerError::Devices(DevicesError::Shown {
+            device: self.name.clone(),
+            instants: instants.join(", "),
+        }))
     }
 }
 

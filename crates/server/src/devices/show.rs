@@ -1,12 +1,14 @@
 //! Adopted devices as the API shows them.
 
-use cairn_base::Interval;
-use cairn_history::{FloorPolicy, Granularity, History, IoCount, Placement, Window};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{ClosedClone, Devices, Document, Entry, OpenDevice, Shown};
-use crate::api;
+use cairn_api as api;
+use cairn_base::Interval;
+use cairn_history::{FloorPolicy, Granularity, History, IoCount, Placement, Window};
+
+use super::{DeviceState, Devices};
+use crate::devices::open::{ClosedClone, DeviceDocument, OpenDevice, Shown};
 use crate::error::ServerError;
 
 impl Devices {
@@ -21,28 +23,30 @@ impl Devices {
 
     /// All devices; `uris` tells where an export is.
     pub(crate) fn list(&self, uris: &dyn Fn(&str) -> Vec<String>) -> Vec<api::Device> {
-        let device = |(name, entry): (&String, &Entry)| match entry {
-            Entry::Open(open) => open.show(uris),
-            Entry::Plain(document, device) => api::Device {
+        let device = |(name, entry): (&String, &DeviceState)| match entry {
+            DeviceState::Open(open) => open.show(uris),
+            DeviceState::Plain(document, device) => api::Device {
                 size_bytes: device.geometry().length,
                 uris: uris(name),
                 problem: None,
                 ..closed(name, document, String::new())
             },
-            Entry::Unavailable(document, error) => closed(name, document, error.to_string()),
-            Entry::Releasing(document) => closed(name, document, "it is being released".to_owned()),
+            DeviceState::Unavailable(document, error) => closed(name, document, error.to_string()),
+            DeviceState::Releasing(document) => closed(name, document, "it is being released".to_owned()),
         };
         self.entries.read().iter().map(device).collect()
     }
 
     /// What is wrong with devices.
     pub(crate) fn problems(&self) -> Vec<api::Problem> {
-        let unavailable = |(name, entry): (&String, &Entry)| match entry {
-            Entry::Unavailable(document, error) => Some((name.clone(), document.clone(), error.clone())),
+        let unavailable = |(name, entry): (&String, &DeviceState)| match entry {
+            DeviceState::Unavailable(document, error) => {
+                Some((name.clone(), document.clone(), error.clone()))
+            }
             _ => None,
         };
         let closed: Vec<_> = self.entries.read().iter().filter_map(unavailable).collect();
-        let problem = |(name, document, error): (String, Document, Arc<ServerError>)| {
+        let problem = |(name, document, error): (String, DeviceDocument, Arc<ServerError>)| {
             // Not under the lock: what to do depends on what is there.
             let next = self.next_of(&name, &document, &error);
             api::Problem { subject: name, message: error.to_string(), next }
@@ -67,7 +71,7 @@ impl Devices {
     }
 }
 
-fn closed(name: &str, document: &Document, problem: String) -> api::Device {
+fn closed(name: &str, document: &DeviceDocument, problem: String) -> api::Device {
     api::Device {
         name: name.to_owned(),
         origin: document.origin.to_string(),

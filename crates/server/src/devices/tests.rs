@@ -1,5 +1,7 @@
 //! What a kill leaves of a device's clones, of its store, and of its release.
 
+use std::path::Path;
+
 use std::os::unix::fs::FileExt;
 
 use cairn_base::VolumeId;
@@ -8,7 +10,9 @@ use cairn_volume::Role;
 
 use super::release::tests::{adopt, begun, devices, request};
 use super::*;
+use crate::storage::histories::STORE_MIN;
 use crate::volumes::NewVolume;
+use crate::volumes::error::VolumesError;
 
 fn files(folder: &Path) -> Vec<String> {
     let listing = fs::read_dir(folder).expect("a folder").flatten();
@@ -67,7 +71,7 @@ fn what_a_kill_leaves_of_a_clone_stands_in_nobodys_way_and_goes() {
     drop(before);
     let after = devices(folder.path());
     assert!(!store("cut").exists() && !store("other").exists() && store("try").exists());
-    assert!(!fs::read_to_string(&document).expect("a document").contains("loose"));
+    assert!(fs::read_to_string(&document).expect("a document").contains("\"loose\": []"));
     let first = after.export("disk0@try").expect("it is exported").device.read(0, 4096).expect("a read");
     assert_eq!(first.to_vec(), vec![9; 4096], "what is whole stays");
     after.hide_instant("disk0", "other").expect_err("it is gone");
@@ -181,9 +185,9 @@ fn disk_of_a_device_that_is_not_open_is_taken_by_nothing_else() {
         let again =
             api::AdoptDevice { name: "other".to_owned(), origin, size_bytes: None, ..plain(folder.path()) };
         let refused = after.adopt(&again).expect_err("it is a device's");
-        assert!(matches!(refused, ServerError::ClaimedByDevice { .. }), "{refused}");
+        assert!(matches!(refused, ServerError::Volumes(VolumesError::ClaimedByDevice { .. })), "{refused}");
         let refused = after.volumes.refuse_if_claimed(&path).expect_err("it is a device's");
-        assert!(matches!(refused, ServerError::ClaimedByDevice { .. }), "{refused}");
+        assert!(matches!(refused, ServerError::Volumes(VolumesError::ClaimedByDevice { .. })), "{refused}");
     }
     fs::rename(folder.path().join("aside"), &store).expect("it is back");
     let entry = after.start("disk0", &state::load(&after.path("disk0")).expect("a document").expect("one"));
@@ -207,10 +211,10 @@ fn disk_of_a_volume_that_is_not_open_is_not_adopted() {
     assert!(after.volumes.get("vol0").is_err());
     let request = api::AdoptDevice { origin: path("two"), size_bytes: None, ..plain(folder.path()) };
     let refused = after.adopt(&request).expect_err("it is the volume's");
-    assert!(matches!(refused, ServerError::DeviceClaimed { .. }), "{refused}");
+    assert!(matches!(refused, ServerError::Volumes(VolumesError::DeviceClaimed { .. })), "{refused}");
     let store = api::AdoptDevice { history: Some(path("two")), ..self::request(folder.path()) };
     let refused = after.adopt(&store).expect_err("it is the volume's");
-    assert!(matches!(refused, ServerError::DeviceClaimed { .. }), "{refused}");
+    assert!(matches!(refused, ServerError::Volumes(VolumesError::DeviceClaimed { .. })), "{refused}");
     assert!(files(&folder.path().join("devices")).is_empty());
 }
 

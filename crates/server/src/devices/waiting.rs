@@ -5,10 +5,13 @@ use std::sync::Arc;
 use cairn_device::OpenError;
 use cairn_history::HistoryError;
 
-use super::place::Place;
-use super::{Devices, Document, Entry};
+use super::{DeviceState, Devices};
+use crate::devices::error::DevicesError;
+use crate::devices::open::DeviceDocument;
 use crate::error::ServerError;
-use crate::settled::has_settled;
+use crate::storage::place::Place;
+use crate::storage::settled::has_settled;
+use crate::volumes::error::VolumesError;
 
 impl Devices {
     /// Whether one waits for a disk, a store or a volume that may come yet.
@@ -18,7 +21,7 @@ impl Devices {
 
     /// Tries again to open each device that waits for a disk, a store, or the volume that one of them is in.
     pub(crate) fn open_waiting(&self) {
-        let waits = |(name, entry): (&String, &Entry)| waiting(entry).map(|_| name.clone());
+        let waits = |(name, entry): (&String, &DeviceState)| waiting(entry).map(|_| name.clone());
         let names: Vec<String> = self.entries.read().iter().filter_map(waits).collect();
         for name in names {
             // Who has it opens it, or its disk hangs.
@@ -38,7 +41,7 @@ impl Devices {
                     tracing::info!(device = name, "what it is on is there now, and it is open");
                     entry
                 }
-                Err(error) => Entry::Unavailable(document, Arc::new(error)),
+                Err(error) => DeviceState::Unavailable(document, Arc::new(error)),
             };
             self.entries.write().insert(name, entry);
         }
@@ -46,13 +49,13 @@ impl Devices {
 }
 
 /// The document of a device that waits for something that may come yet. One whose release was under way is opened by a start, which finds out how far that had come, or when it is asked for again.
-fn waiting(entry: &Entry) -> Option<Document> {
-    let Entry::Unavailable(document, error) = entry else { return None };
+fn waiting(entry: &DeviceState) -> Option<DeviceDocument> {
+    let DeviceState::Unavailable(document, error) = entry else { return None };
     let may_come = match &**error {
         // Waiting for a lock takes time, and would keep others waiting.
-        ServerError::OpenDevice(error) => !matches!(error, OpenError::Busy { .. }),
-        ServerError::VolumeUnavailable { .. } | ServerError::NotFound { .. } => true,
-        ServerError::History { source, .. } => matches!(
+        ServerError::Volumes(VolumesError::OpenDevice(error)) => !matches!(error, OpenError::Busy { .. }),
+        ServerError::Volumes(VolumesError::VolumeUnavailable { .. }) | ServerError::NotFound { .. } => true,
+        ServerError::Devices(DevicesError::History { source, .. }) => matches!(
             source,
             HistoryError::StoreOlder { .. } | HistoryError::OtherStore { .. } | HistoryError::Device(_)
         ),

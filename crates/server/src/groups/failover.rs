@@ -6,11 +6,14 @@
 
 use std::collections::BTreeSet;
 
+use cairn_api as api;
+
 use super::{Failover, Group, Groups};
-use crate::api;
+use crate::daemon::server::Server;
 use crate::error::ServerError;
-use crate::mounts::Still;
-use crate::server::Server;
+use crate::exports::mounts::Still;
+use crate::groups::error::GroupsError;
+use crate::mirrors::error::MirrorsError;
 
 /// How often an instant is chosen again when an update has taken it away before it was written down.
 const ATTEMPTS: usize = 3;
@@ -78,7 +81,9 @@ impl Groups {
     pub(crate) fn refuse_if_unfinished(&self, volume: &str) -> Result<(), ServerError> {
         let groups = self.groups.lock();
         match self.unfinished(&groups, volume) {
-            Some((group, _)) => Err(ServerError::GroupUnfinished { group: group.name.clone() }),
+            Some((group, _)) => {
+                Err(ServerError::Groups(GroupsError::GroupUnfinished { group: group.name.clone() }))
+            }
             None => Ok(()),
         }
     }
@@ -88,7 +93,7 @@ impl Groups {
         let groups = self.groups.lock();
         match self.unfinished(&groups, volume) {
             Some((group, needed)) if needed == snapshot => {
-                Err(ServerError::GroupUnfinished { group: group.name.clone() })
+                Err(ServerError::Groups(GroupsError::GroupUnfinished { group: group.name.clone() }))
             }
             _ => Ok(()),
         }
@@ -116,7 +121,7 @@ impl Groups {
     pub(super) fn refuse_unfinished(&self, group: &Group) -> Result<(), ServerError> {
         match self.failover_of(group) {
             Some(failover) if group.volumes.iter().any(|volume| !failover.done.contains(volume)) => {
-                Err(ServerError::GroupUnfinished { group: group.name.clone() })
+                Err(ServerError::Groups(GroupsError::GroupUnfinished { group: group.name.clone() }))
             }
             _ => Ok(()),
         }
@@ -143,7 +148,7 @@ impl Server {
         let group = self.groups.get(name)?;
         let begun = self.groups.failover_of(&group);
         if begun.as_ref().is_some_and(|failover| failover.done.len() >= group.volumes.len()) {
-            return Err(ServerError::GroupFailedOver { group: name.to_owned() });
+            return Err(ServerError::Groups(GroupsError::GroupFailedOver { group: name.to_owned() }));
         }
         // Of one that is not open nothing is known: that is what to mend, and not that the others have nothing in common with it.
         group.volumes.iter().try_for_each(|volume| self.volumes.get(volume).map(drop))?;
@@ -152,16 +157,17 @@ impl Server {
             Some(begun) => begun.snapshot.clone(),
             None => match &shown.common {
                 Some(common) => common.name.clone(),
-                None => return Err(ServerError::GroupApart { group: name.to_owned() }),
+                None => return Err(ServerError::Groups(GroupsError::GroupApart { group: name.to_owned() })),
             },
         };
         let mut lost = Vec::new();
         for volume in &group.volumes {
             let open = self.volumes.get(volume)?;
             let found = open.volume.snapshot_named(&snapshot);
-            let found = found.ok_or_else(|| ServerError::GroupApart { group: name.to_owned() })?;
+            let found = found
+                .ok_or_else(|| ServerError::Groups(GroupsError::GroupApart { group: name.to_owned() }))?;
             if begun.is_none() && !open.is_destination() {
-                return Err(ServerError::NotAMirror { volume: volume.clone() });
+                return Err(ServerError::Mirrors(MirrorsError::NotAMirror { volume: volume.clone() }));
             }
             // What would stop it in the middle is said before anything is done.
             if begun.as_ref().is_none_or(|begun| !begun.reverse && !begun.done.contains(volume)) {
@@ -212,7 +218,7 @@ impl Server {
             }
             self.groups.change(name, |group| group.failover = None)?;
         }
-        Err(ServerError::GroupApart { group: name.to_owned() })
+        Err(ServerError::Groups(GroupsError::GroupApart { group: name.to_owned() }))
     }
 
     fn carry_out(&self, name: &str) -> Result<api::GroupFailover, ServerError> {

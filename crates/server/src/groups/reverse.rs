@@ -13,12 +13,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use cairn_api as api;
+
 use super::{Failover, Group};
-use crate::api;
+use crate::daemon::server::Server;
 use crate::error::ServerError;
-use crate::jobs::Progress;
-use crate::server::Server;
-use crate::volumes::OpenVolume;
+use crate::groups::error::GroupsError;
+use crate::volumes::open::OpenVolume;
+use crate::work::jobs::Progress;
 
 /// Whether the image that a volume shows, or showed when it became writable, is a snapshot.
 fn shows(open: &OpenVolume, snapshot: &str) -> bool {
@@ -66,7 +68,7 @@ impl Server {
             Some(failover) if failover.reverse => Ok(Some(failover)),
             Some(_) => {
                 self.groups.refuse_unfinished(group)?;
-                Err(ServerError::GroupFailedOver { group: group.name.clone() })
+                Err(ServerError::Groups(GroupsError::GroupFailedOver { group: group.name.clone() }))
             }
         }
     }
@@ -104,7 +106,7 @@ impl Server {
 
     /// Writes down that all mirrors of a group, which have all there is, take over: from here on nothing else becomes of them.
     fn note_reverse(&self, group: &Group) -> Result<Failover, ServerError> {
-        let apart = || ServerError::GroupApart { group: group.name.clone() };
+        let apart = || ServerError::Groups(GroupsError::GroupApart { group: group.name.clone() });
         let snapshot = self.groups.common(group).ok_or_else(apart)?;
         for volume in &group.volumes {
             if !shows(&*self.volumes.get(volume)?, &snapshot) {

@@ -10,9 +10,10 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use subtle::ConstantTimeEq;
 
-use super::Refusal;
-use super::guests::Known;
+use super::guests::TokenSeen;
+use crate::daemon::error::DaemonError;
 use crate::error::ServerError;
+use crate::http::answer::Refusal;
 
 /// How long a refusal takes.
 const REFUSAL_PAUSE: Duration = Duration::from_millis(100);
@@ -31,7 +32,7 @@ impl Bearer {
 /// client likes.
 pub(super) async fn demand_token(
     State(Bearer(token)): State<Bearer>,
-    ConnectInfo(known): ConnectInfo<Known>,
+    ConnectInfo(known): ConnectInfo<TokenSeen>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -46,7 +47,7 @@ pub(super) async fn demand_token(
     } else {
         // Who guesses gets no answer sooner; the place is one that others may take meanwhile.
         tokio::time::sleep(REFUSAL_PAUSE).await;
-        let mut refused = Refusal::from(ServerError::Unauthorized).into_response();
+        let mut refused = Refusal::from(ServerError::Daemon(DaemonError::Unauthorized)).into_response();
         refused.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         refused
     }

@@ -7,14 +7,15 @@ use axum::extract::{Path, Query, Request, State};
 use axum::http::Method;
 use axum::middleware::Next;
 use axum::response::Response;
+use cairn_api::{self as api, ErrorBody};
 use serde::de::DeserializeOwned;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{Answer, Body, MAX_BODY, Refusal, blocking};
-use crate::api::{self, ErrorBody};
+use crate::daemon::error::DaemonError;
+use crate::daemon::server::Server;
 use crate::error::ServerError;
-use crate::server::Server;
+use crate::http::answer::{Answer, Body, MAX_BODY, Refusal, blocking};
 
 pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
     OpenApiRouter::new()
@@ -197,7 +198,7 @@ pub(super) async fn refuse_paths(request: Request, next: Next) -> Result<Respons
     let body = to_bytes(body, MAX_BODY).await.map_err(too_long)?;
     if names_a_path(head.uri.path(), &body) {
         let what = "a path names a file or a disk of the server's machine";
-        return Err(ServerError::LocalOnly { what }.into());
+        return Err(ServerError::Daemon(DaemonError::LocalOnly { what }).into());
     }
     Ok(next.run(Request::from_parts(head, Bytes::from(body))).await)
 }

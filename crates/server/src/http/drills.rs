@@ -6,13 +6,14 @@ use axum::extract::{Path, Request, State};
 use axum::http::Method;
 use axum::middleware::Next;
 use axum::response::Response;
+use cairn_api::{self as api, ErrorBody};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{Answer, Body, Refusal, blocking};
-use crate::api::{self, ErrorBody};
+use crate::daemon::error::DaemonError;
+use crate::daemon::server::Server;
 use crate::error::ServerError;
-use crate::server::Server;
+use crate::http::answer::{Answer, Body, Refusal, blocking};
 
 pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
     OpenApiRouter::new().routes(routes!(list_drills)).routes(routes!(drill, forget_drill))
@@ -48,10 +49,10 @@ async fn forget_drill(State(server): State<Arc<Server>>, Path(mirror): Path<Stri
 pub(super) async fn refuse_commands(request: Request, next: Next) -> Result<Response, Refusal> {
     let (method, path) = (request.method(), request.uri().path());
     if method == Method::POST && path.ends_with("/drill") {
-        return Err(ServerError::LocalOnly { what: "a probe is a command" }.into());
+        return Err(ServerError::Daemon(DaemonError::LocalOnly { what: "a probe is a command" }).into());
     }
     if method == Method::PATCH && path.ends_with("/hooks") {
-        return Err(ServerError::LocalOnly { what: "a hook is a command" }.into());
+        return Err(ServerError::Daemon(DaemonError::LocalOnly { what: "a hook is a command" }).into());
     }
     Ok(next.run(request).await)
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use axum::extract::{Path, State};
+use cairn_api::{self as api, ErrorBody};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{Answer, Body, blocking};
-use crate::api::{self, ErrorBody};
-use crate::server::Server;
+use crate::daemon::server::Server;
+use crate::http::answer::{Answer, Body, blocking};
 
 pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
     OpenApiRouter::new()

@@ -97,13 +97,13 @@ impl Guests {
 
 /// Whether the token has come on a connection.
 #[derive(Clone)]
-pub(super) struct Known {
+pub(super) struct TokenSeen {
     guests: Arc<Guests>,
     id: u64,
     is_so: Arc<AtomicBool>,
 }
 
-impl Known {
+impl TokenSeen {
     /// It has.
     pub(super) fn note(&self) {
         self.guests.know(self.id);
@@ -115,7 +115,7 @@ impl Known {
     }
 }
 
-impl<L: Listener> Connected<IncomingStream<'_, Door<L>>> for Known
+impl<L: Listener> Connected<IncomingStream<'_, Door<L>>> for TokenSeen
 where
     L::Addr: Origin,
 {
@@ -178,7 +178,7 @@ where
                 Err(wait) => sleep(wait.max(Duration::from_millis(1))).await,
             }
         };
-        let known = Known { guests: self.guests.clone(), id, is_so: Arc::default() };
+        let known = TokenSeen { guests: self.guests.clone(), id, is_so: Arc::default() };
         let patience = (!self.trusts).then(|| Box::pin(sleep(UNKNOWN_MAX)));
         (Guest { stream, known, patience, end, spoke: false, trusts: self.trusts }, address)
     }
@@ -191,7 +191,7 @@ where
 /// A connection.
 pub(super) struct Guest<S> {
     stream: S,
-    known: Known,
+    known: TokenSeen,
     /// Until then.
     patience: Option<Pin<Box<Sleep>>>,
     /// Its place is another one's.

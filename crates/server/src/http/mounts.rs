@@ -6,13 +6,14 @@ use axum::extract::{Request, State};
 use axum::http::Method;
 use axum::middleware::Next;
 use axum::response::Response;
+use cairn_api::{self as api, ErrorBody};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{Answer, Body, Refusal, blocking};
-use crate::api::{self, ErrorBody};
+use crate::daemon::error::DaemonError;
+use crate::daemon::server::Server;
 use crate::error::ServerError;
-use crate::server::Server;
+use crate::http::answer::{Answer, Body, Refusal, blocking};
 
 pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
     OpenApiRouter::new().routes(routes!(list_mounts, create_mount)).routes(routes!(unmount))
@@ -45,7 +46,10 @@ async fn unmount(State(server): State<Arc<Server>>, Body(request): Body<api::Unm
 pub(super) async fn refuse_from_afar(request: Request, next: Next) -> Result<Response, Refusal> {
     let path = request.uri().path();
     if request.method() == Method::POST && (path == "/v1/mounts" || path == "/v1/unmount") {
-        return Err(ServerError::LocalOnly { what: "a mount is a directory of the server's machine" }.into());
+        return Err(ServerError::Daemon(DaemonError::LocalOnly {
+            what: "a mount is a directory of the server's machine",
+        })
+        .into());
     }
     Ok(next.run(request).await)
 }

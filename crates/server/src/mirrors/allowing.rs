@@ -2,16 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use cairn_api as api;
 use cairn_mirror::{MirrorError, Refusal, Relationship};
 
 use super::consent::Taker;
-use super::roles::{ALLOWED_MS, Change};
 use super::{Mirrors, Relation};
-use crate::api;
-use crate::error::{RoleError, ServerError};
-use crate::identity::Fingerprint;
-use crate::server::Server;
-use crate::transfer;
+use crate::daemon::server::Server;
+use crate::error::ServerError;
+use crate::mirrors::document::{ALLOWED_MS, Change};
+use crate::mirrors::error::MirrorsError;
+use crate::mirrors::role_error::RoleError;
+use crate::mirrors::transfer;
+use crate::peers::identity::Fingerprint;
 
 impl Server {
     /// Lets a mirror of a volume here take over within that time, or no longer.
@@ -39,7 +41,7 @@ impl Server {
         request: &api::AllowReverse,
     ) -> Result<Option<(String, Taker)>, ServerError> {
         if self.volumes.get(volume)?.is_destination() {
-            return Err(ServerError::IsDestination { volume: volume.to_owned() });
+            return Err(ServerError::Mirrors(MirrorsError::IsDestination { volume: volume.to_owned() }));
         }
         if request.for_ms == Some(0) {
             return Ok(None);
@@ -108,7 +110,7 @@ impl Mirrors {
         let volume = relation.name.clone();
         let was_failed_over = document.change.is_none_or(|change| change.kind == Change::Failover);
         if was_failed_over && !self.is_followed(relation, &document) {
-            return Err(ServerError::FailedOver { volume });
+            return Err(ServerError::Mirrors(MirrorsError::FailedOver { volume }));
         }
         let (there, address) = (document.volume.clone(), document.address.clone());
         Err(RoleError::IsSource { volume, there, address }.into())
@@ -117,7 +119,7 @@ impl Mirrors {
     /// Says where a consent is missing, and the command that gives it.
     pub(super) fn name_consent(&self, relation: &Relation, error: ServerError) -> ServerError {
         match error {
-            ServerError::Mirror { source, .. }
+            ServerError::Mirrors(MirrorsError::Mirror { source, .. })
                 if matches!(*source, MirrorError::Refused(Refusal::NotAllowed)) =>
             {
                 let document = relation.document.lock();

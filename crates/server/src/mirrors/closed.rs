@@ -1,30 +1,13 @@
 //! Mirrors whose volumes are not open, as a device is missing or damaged: they show nothing and are brought nothing, and are told all the same, or monitoring would find that all is well
 //! with the others.
 
-use std::path::Path;
+use cairn_api::{self as api, MirrorRole, MirrorState};
 
-use super::{Change, Document, Mirrors};
-use crate::api::{self, MirrorRole, MirrorState};
-use crate::identity::Fingerprint;
+use super::Mirrors;
+use crate::mirrors::document::MirrorDocument;
+use crate::mirrors::transfer;
+use crate::peers::identity::Fingerprint;
 use crate::state;
-use crate::transfer;
-
-/// Whether the volume in that folder follows a source, by what is written down there.
-pub(crate) fn is_mirror(folder: &Path) -> bool {
-    match state::load::<Document>(&folder.join("mirror.json")) {
-        Ok(Some(document)) => !document.takes_writes(),
-        // What can't be read is of one.
-        Ok(None) => false,
-        Err(_) => true,
-    }
-}
-
-impl Document {
-    /// After a failover, or a reverse to this side.
-    pub(super) fn takes_writes(&self) -> bool {
-        self.change.is_some_and(|change| matches!(change.kind, Change::Failover | Change::Reverse))
-    }
-}
 
 impl Mirrors {
     /// All of them, by what their documents say.
@@ -43,10 +26,10 @@ impl Mirrors {
     fn show_one_closed(&self, name: &str) -> Option<api::Mirror> {
         let error = self.volumes.get(name).err()?;
         let path = self.volumes.folder(name).join("mirror.json");
-        let document = match state::load::<Document>(&path) {
+        let document = match state::load::<MirrorDocument>(&path) {
             Ok(document) => document?,
             // Nothing is known but that there is one.
-            Err(_) => Document::of("", Fingerprint::default(), "", 0),
+            Err(_) => MirrorDocument::of("", Fingerprint::default(), "", 0),
         };
         let other = format!("{} at {}", document.volume, document.address);
         let takes_writes = document.takes_writes();
@@ -59,9 +42,9 @@ impl Mirrors {
         };
         let source_name =
             format!("{}-{:016x}", transfer::peer_digits(self.identity.fingerprint), document.relationship);
-        let rpo_ms = document.rpo().map(super::millis);
-        let stall_ms = super::millis(document.stall(self.patience));
-        let within_ms = document.within().map(super::millis);
+        let rpo_ms = document.rpo().map(crate::mirrors::document::millis);
+        let stall_ms = crate::mirrors::document::millis(document.stall(self.patience));
+        let within_ms = document.within().map(crate::mirrors::document::millis);
         Some(api::Mirror {
             name: name.to_owned(),
             locked: self.locked(name).len() as u64,

@@ -5,24 +5,25 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use cairn_api as api;
 use cairn_base::BLOCK_SIZE;
 use cairn_mirror::{Client, Compression, Destination, Relationship};
 use cairn_volume::Role;
 
-use super::roles::Change;
 use super::when::When;
-use super::{Document, Link, Manner, Mirrors, Relation, image_of, locks, millis, now_ms};
-use crate::api;
-use crate::destination::{connect, hang_up};
+use super::{Mirrors, Relation, image_of, locks};
+use crate::daemon::server::Server;
 use crate::error::ServerError;
-use crate::limits::Limits;
-use crate::names;
+use crate::mirrors::document::{Change, Link, Manner, MirrorDocument, millis, now_ms};
+use crate::mirrors::error::MirrorsError;
+use crate::mirrors::limits::Limits;
 use crate::peers::Credential;
-use crate::server::Server;
-use crate::state;
-use crate::token::{Token, random_bytes};
+use crate::peers::error::PeersError;
+use crate::peers::outbound::{connect, hang_up};
+use crate::peers::token::{Token, random_bytes};
+use crate::peers::wire::LANES_MAX;
 use crate::volumes::NewVolume;
-use crate::wire::LANES_MAX;
+use crate::{names, state};
 
 /// How long the source of a mirror that was deleted has for an answer: whoever deletes it waits.
 const FAREWELL_PATIENCE: Duration = Duration::from_secs(5);
@@ -60,14 +61,14 @@ impl Server {
         let when = when.continuously(request.continuous.then_some(true), times)?;
         // Everything that can be refused here is, before the token is used.
         if token.volume.as_deref().is_some_and(|only| only != request.volume) {
-            return Err(ServerError::VolumeNotAllowed { volume: request.volume });
+            return Err(ServerError::Peers(PeersError::VolumeNotAllowed { volume: request.volume }));
         }
         if !matches!(self.volumes.get(name), Err(ServerError::NotFound { .. })) {
-            return Err(ServerError::DestinationTaken { volume: name.to_owned() });
+            return Err(ServerError::Mirrors(MirrorsError::DestinationTaken { volume: name.to_owned() }));
         }
         let link = link(&request.link, Link::default())?;
         let relationship = u64::from_le_bytes(random_bytes());
-        let document = Document {
+        let document = MirrorDocument {
             credential: Some(Credential { id: token.id, secret: token.secret }),
             when,
             rpo_ms: request.rpo_ms.filter(|rpo| *rpo > 0),
@@ -77,13 +78,18 @@ impl Server {
             lock_ms: request.lock_ms.filter(|lock| *lock > 0),
             lock_key: request.lock_key.as_deref().map(locks::digest).transpose()?.flatten(),
             origin: true,
-            ..Document::of(&token.address, token.fingerprint, &request.volume, relationship)
+            ..MirrorDocument::of(&token.address, token.fingerprint, &request.volume, relationship)
         };
         let patience = document.stall(mirrors.patience);
         let mut stream = connect(&self.identity, &document.link(), patience, &|_| ())?;
         let wanted = Client::hello(&mut stream)
             .and_then(|mut client| client.provision_info(&request.volume))
-            .map_err(|source| ServerError::Mirror { volume: name.to_owned(), source: Box::new(source) })?;
+            .map_err(|source| {
+                ServerError::Mirrors(MirrorsError::Mirror {
+                    volume: name.to_owned(),
+                    source: Box::new(source),
+                })
+            })?;
         // Whom it follows is known as soon as the volume is there.
         let follows = |folder: &Path| state::save(&folder.join("mirror.json"), &document);
         let new = NewVolume {
@@ -199,9 +205,9 @@ impl Server {
         let volume = request.volume.clone().unwrap_or_else(|| relation.document.lock().volume.clone());
         names::check("volume", &volume)?;
         if token.volume.as_deref().is_some_and(|only| only != volume) {
-            return Err(ServerError::VolumeNotAllowed { volume });
+            return Err(ServerError::Peers(PeersError::VolumeNotAllowed { volume }));
         }
-        let there = |before: &Document| Document {
+        let there = |before: &MirrorDocument| MirrorDocument {
             address: token.address.clone(),
             fingerprint: token.fingerprint,
             volume: volume.clone(),
@@ -212,16 +218,18 @@ impl Server {
             ..before.clone()
         };
         let credential = Some(Credential { id: token.id.clone(), secret: token.secret.clone() });
-        let document = Document { credential, ..there(&relation.document.lock()) };
+        let document = MirrorDocument { credential, ..there(&relation.document.lock()) };
         let patience = document.stall(mirrors.patience);
         // It is the same volume, or nothing is changed.
-        let failed = |source| ServerError::Mirror { volume: name.to_owned(), source: Box::new(source) };
+        let failed = |source| {
+            ServerError::Mirrors(MirrorsError::Mirror { volume: name.to_owned(), source: Box::new(source) })
+        };
         let mut stream = connect(&self.identity, &document.link(), patience, &|_| ())?;
         let mut client = Client::hello(&mut stream).map_err(failed)?;
         let wanted = client.provision_info(&document.volume).map_err(failed)?;
         let open = self.volumes.get(name)?;
         if wanted.id != open.volume.id() {
-            return Err(ServerError::OtherVolume { volume: name.to_owned() });
+            return Err(ServerError::Mirrors(MirrorsError::OtherVolume { volume: name.to_owned() }));
         }
         let relationship = Relationship(document.relationship);
         let asks = Destination::new(open.volume.clone(), &volume, relationship, Compression::None, None);
@@ -229,11 +237,14 @@ impl Server {
         let newest = standing.snapshots.iter().map(|(id, _)| *id).max();
         if standing.role == Role::Destination && newest < Some(open.volume.status().cursor.snapshot) {
             // What is shown here would seem to be of another past.
-            return Err(ServerError::IsBehind { volume: name.to_owned(), address: document.address });
+            return Err(ServerError::Mirrors(MirrorsError::IsBehind {
+                volume: name.to_owned(),
+                address: document.address,
+            }));
         }
         // With what its owner has set meanwhile. Whom it was failed over from is the one that is to hear of it.
         let document = relation.give_place_to(|before| match before.takes_writes() {
-            true => Err(ServerError::FailedOver { volume: name.to_owned() }),
+            true => Err(ServerError::Mirrors(MirrorsError::FailedOver { volume: name.to_owned() })),
             false => Ok(there(before)),
         })?;
         let (to, volume) = (document.address.clone(), document.volume.clone());
@@ -268,7 +279,7 @@ impl Server {
         let open = self.volumes.get(name)?;
         let shown = image_of(&open);
         if shown.is_none() {
-            return Err(ServerError::NoImage { volume: name.to_owned() });
+            return Err(ServerError::Mirrors(MirrorsError::NoImage { volume: name.to_owned() }));
         }
         let mut unfinished = relation.destination.arrived_blocks();
         open.refuse_while_writes_wait()?;
@@ -279,8 +290,12 @@ impl Server {
             unfinished = relation.destination.arrived_blocks();
             // Written first: without effect while the volume follows.
             let loss = self.mirrors.change_role(&relation, Change::Failover, || {
-                let failed =
-                    |source| ServerError::Mirror { volume: name.to_owned(), source: Box::new(source) };
+                let failed = |source| {
+                    ServerError::Mirrors(MirrorsError::Mirror {
+                        volume: name.to_owned(),
+                        source: Box::new(source),
+                    })
+                };
                 relation.destination.failover().map_err(failed)
             })?;
             if let Err(error) = self.mirrors.let_follow(&relation) {

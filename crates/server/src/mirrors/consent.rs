@@ -13,10 +13,9 @@ use cairn_mirror::Relationship;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::now_ms;
-use super::roles::ALLOWED_MS;
 use crate::error::ServerError;
-use crate::identity::Fingerprint;
+use crate::mirrors::document::{ALLOWED_MS, now_ms};
+use crate::peers::identity::Fingerprint;
 use crate::state;
 
 /// Which mirror it is for.

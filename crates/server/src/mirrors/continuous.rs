@@ -8,56 +8,27 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use cairn_api as api;
 use cairn_mirror::{Client, MirrorError, Pace, TransferReport};
 
-use super::{Claim, Document, Manner, Mirrors, Relation, millis, now_ms};
-use crate::api;
-use crate::background;
+use super::{Claim, Mirrors, Relation};
 use crate::error::ServerError;
-use crate::transfer::{self, BLOCK};
+use crate::mirrors::document::{Manner, millis, now_ms};
+use crate::mirrors::following::Following;
+use crate::mirrors::transfer;
+use crate::mirrors::transfer::BLOCK;
+use crate::work::background;
 
 /// A change that is older than this is on its way: a consistency point of the source each time, so not much more often.
 const STEP: Duration = Duration::from_millis(1500);
 /// The source answers at least that often, so that the lag is known.
 const WAIT: Duration = Duration::from_secs(1);
-/// The lag past which such a mirror is behind, unless its owner wants another.
-pub(super) const RPO: Duration = Duration::from_secs(10);
+
 /// Until the next session, after one that has ended; each failure doubles it.
 const AGAIN: Duration = Duration::from_secs(1);
 const AGAIN_MAX: Duration = Duration::from_secs(15);
 /// How often what a session does is written down, and damage of the other side asked for.
 const KEEP_EVERY: Duration = Duration::from_secs(30);
-
-/// A session of a mirror that follows continuously.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Following {
-    /// The update that it begins with is over.
-    pub(super) steady: bool,
-    since_ms: u64,
-    steps: u64,
-    /// Steps for which the source had to read what it had written.
-    read_steps: u64,
-    /// The last one was one of those.
-    pub(super) catching_up: bool,
-}
-
-impl Following {
-    pub(super) fn show(&self) -> api::MirrorSession {
-        api::MirrorSession {
-            since_ms: self.since_ms,
-            steps: self.steps,
-            read_steps: self.read_steps,
-            catching_up: self.catching_up,
-        }
-    }
-}
-
-impl Document {
-    /// The lag that is wanted at most.
-    pub(super) fn rpo(&self) -> Option<Duration> {
-        self.rpo_ms.map(Duration::from_millis).or(self.when.continuous.then_some(RPO))
-    }
-}
 
 impl Relation {
     /// Ends a session of a mirror that follows continuously, for something else that is to be done; the schedule begins the next one when that is over.

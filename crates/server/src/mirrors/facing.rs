@@ -5,11 +5,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::{Mirrors, Relation};
-use crate::destination::SourceStream;
-
-/// Listens at an address as well; `None` when nothing is to be done for that.
-pub(super) type Opens = Box<dyn Fn(IpAddr) -> std::io::Result<Option<SocketAddr>> + Send + Sync>;
+use super::{Mirrors, Opens, Relation};
+use crate::peers::outbound::SourceStream;
 
 impl Mirrors {
     /// How a place to listen on is opened, if that is to be done at all; it is done for the mirrors that there are.

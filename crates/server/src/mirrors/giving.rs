@@ -18,13 +18,14 @@ use cairn_mirror::{GiveTogether, GiveWay, Heir, Refusal, Relationship, Successor
 use cairn_volume::Snapshot;
 
 use super::consent::Taker;
-use super::roles::Change;
 use super::when::When;
-use super::{Document, Mirrors, Relation, now_ms};
+use super::{Mirrors, Relation};
 use crate::error::ServerError;
-use crate::identity::Fingerprint;
+use crate::mirrors::document::{Change, MirrorDocument, now_ms};
+use crate::mirrors::error::MirrorsError;
+use crate::peers::identity::Fingerprint;
 use crate::state;
-use crate::volumes::OpenVolume;
+use crate::volumes::open::OpenVolume;
 
 /// The server of a mirror that asks for a role.
 #[derive(Debug, Clone, Copy)]
@@ -50,7 +51,7 @@ struct Giving {
     before: Option<Arc<Relation>>,
     folder: PathBuf,
     /// Whom it follows from then on.
-    document: Document,
+    document: MirrorDocument,
     taker: Taker,
     /// Its owner made it a mirror of that source, and gave the roles back and forth as planned since: that source needs
     /// no further consent. After a failover it does, as the source may be why there was one.
@@ -180,7 +181,7 @@ impl Mirrors {
         // Whom it gives its role to is written down where the other is.
         self.check_known(name).map_err(|error| refused(name, &error))?;
         if successor.address.is_empty() {
-            return Err(refused(name, &ServerError::Unlocated));
+            return Err(refused(name, &ServerError::Mirrors(MirrorsError::Unlocated)));
         }
         let is_given = open.is_destination();
         if !is_given {
@@ -200,7 +201,8 @@ impl Mirrors {
                 && document.fingerprint == certificate
                 && document.relationship == relationship.0
         });
-        let mut document = Document::of(&successor.address, certificate, &successor.volume, relationship.0);
+        let mut document =
+            MirrorDocument::of(&successor.address, certificate, &successor.volume, relationship.0);
         let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         let (cron, zone) = (some(&successor.cron), some(&successor.zone));
         // What this side can't read it does without.
@@ -234,7 +236,7 @@ impl Mirrors {
     /// Has a volume that gave way without the others of its group take writes again: nothing was written to it, and its mirror has not taken over, as it asks for the role.
     fn take_back(&self, giving: &Giving) -> Result<(), ServerError> {
         let name = giving.name();
-        let none = || ServerError::NotAMirror { volume: name.to_owned() };
+        let none = || ServerError::Mirrors(MirrorsError::NotAMirror { volume: name.to_owned() });
         let relation = giving.before.as_ref().ok_or_else(none)?;
         // The word of its owner was used for what is done again now.
         if !giving.from_origin {

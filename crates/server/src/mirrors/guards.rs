@@ -9,7 +9,8 @@ use cairn_mirror::{LunAccess, MirrorError, Refusal};
 
 use super::{Mirrors, Relation};
 use crate::error::ServerError;
-use crate::source::is_late;
+use crate::mirrors::error::MirrorsError;
+use crate::peers::stall::is_late;
 
 /// How often the source is asked.
 const ASK_EVERY: Duration = Duration::from_secs(60);
@@ -50,7 +51,7 @@ impl Mirrors {
                 Ok(())
             }
             Err(error) if is_unknown(&error) => {
-                Err(ServerError::AccessUnknown { volume: relation.name.clone() })
+                Err(ServerError::Mirrors(MirrorsError::AccessUnknown { volume: relation.name.clone() }))
             }
             asked => asked,
         }
@@ -86,13 +87,13 @@ impl Mirrors {
 
 /// Whether a source ended the conversation without a word, as one does that does not know the question.
 fn has_hung_up(error: &ServerError) -> bool {
-    let ServerError::Mirror { source, .. } = error else { return false };
+    let ServerError::Mirrors(MirrorsError::Mirror { source, .. }) = error else { return false };
     matches!(&**source, MirrorError::Io(error) if !is_late(error))
 }
 
 /// Whether a source does not know it itself.
 fn is_unknown(error: &ServerError) -> bool {
-    let ServerError::Mirror { source, .. } = error else { return false };
+    let ServerError::Mirrors(MirrorsError::Mirror { source, .. }) = error else { return false };
     matches!(**source, MirrorError::Refused(Refusal::SourceFailed))
 }
 

@@ -16,15 +16,16 @@ use cairn_mirror::{Birth, Destination, Locked};
 use cairn_volume::Inspection;
 use chrono_tz::Tz;
 use sha2::{Digest, Sha256};
-use subtle::ConstantTimeEq;
 
 use super::unread::UNTIL_SAID_MS;
-use super::{Born, Document, Mirrors, Relation, millis, now_ms};
-use crate::api;
-use crate::error::{RoleError, ServerError};
+use super::{Mirrors, Relation};
+use crate::error::ServerError;
+use crate::mirrors::document::{Born, MirrorDocument, millis, now_ms};
+use crate::mirrors::role_error::RoleError;
 use crate::schedules::timetable;
-use crate::server::Server;
 use crate::state;
+
+mod commands;
 
 /// A shorter lock key could be guessed.
 const KEY_BYTES_MIN: usize = 16;
@@ -51,7 +52,7 @@ fn moment(at_ms: u64) -> String {
     at.map(|at| at.format("%Y-%m-%d %H:%M UTC").to_string()).unwrap_or_default()
 }
 
-impl Document {
+impl MirrorDocument {
     /// The lock that its owner wants. Where only is known that there was one, nothing is known of its length.
     pub(super) fn lock(&self) -> Option<Duration> {
         self.lock_ms.filter(|lock| *lock != UNTIL_SAID_MS).map(Duration::from_millis)
@@ -76,7 +77,7 @@ impl Document {
 
 impl Relation {
     /// What is known of it by now, with the births of its snapshots.
-    pub(super) fn known(&self) -> Document {
+    pub(super) fn known(&self) -> MirrorDocument {
         let mut known = self.document.lock().clone();
         known.note_births(&self.destination);
         known
@@ -104,8 +105,8 @@ impl Mirrors {
 
     /// The same of a volume that is not open, by what is written down. What can't be read has no say.
     fn locked_by_file(&self, path: &Path) -> Vec<Locked> {
-        let document = state::load::<Document>(path).ok().flatten();
-        let Some(Document { births: Some(births), births_ns: Some(looked), .. }) = document else {
+        let document = state::load::<MirrorDocument>(path).ok().flatten();
+        let Some(MirrorDocument { births: Some(births), births_ns: Some(looked), .. }) = document else {
             return Vec::new();
         };
         let births: Vec<Birth> = births.into_iter().map(Birth::from).collect();
@@ -182,27 +183,6 @@ impl Mirrors {
         if let Err(error) = relation.save_known(&document) {
             tracing::warn!(mirror = relation.name, %error, "how long its snapshots stay was not written down");
         }
-    }
-}
-
-impl Server {
-    /// Lifts the locks of a mirror for a while, for who has its lock key.
-    pub(crate) fn unlock_mirror(
-        &self,
-        name: &str,
-        request: &api::UnlockMirror,
-    ) -> Result<api::Mirror, ServerError> {
-        let relation = self.mirrors.get(name)?;
-        let kept = relation.document.lock().lock_key.clone();
-        let kept = kept.ok_or_else(|| RoleError::NoLockKey { volume: name.to_owned() })?;
-        let given = digest(&request.lock_key)?.unwrap_or_default();
-        if !bool::from(given.as_bytes().ct_eq(kept.as_bytes())) {
-            return Err(RoleError::WrongLockKey { volume: name.to_owned() }.into());
-        }
-        let lifted = Duration::from_millis(request.for_ms.unwrap_or(LIFTED_MS));
-        relation.destination.lift_locks(lifted);
-        tracing::warn!(mirror = name, seconds = lifted.as_secs(), "its locks are lifted with the lock key");
-        Ok(self.mirrors.show(&relation))
     }
 }
 

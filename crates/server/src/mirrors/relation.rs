@@ -6,19 +6,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use cairn_api as api;
 use cairn_base::{Clock, SnapshotId, Timestamp};
 use cairn_mirror::{Birth, Compression, Contact, Destination, Options, Relationship};
 use cairn_volume::Role;
 use parking_lot::{Condvar, Mutex};
 
-use super::continuous::Following;
-use super::roles::unhex;
-use super::{CUT_PATIENCE, Document, millis, now_ms};
-use crate::api;
-use crate::error::{RoleError, ServerError};
-use crate::pace::Pace;
+use crate::error::ServerError;
+use crate::mirrors::document::{CUT_PATIENCE, MirrorDocument, millis, now_ms, unhex};
+use crate::mirrors::error::MirrorsError;
+use crate::mirrors::following::Following;
+use crate::mirrors::role_error::RoleError;
+use crate::peers::pace::Pace;
 use crate::state;
-use crate::volumes::OpenVolume;
+use crate::volumes::open::OpenVolume;
 
 /// A mirror.
 pub(super) struct Relation {
@@ -26,7 +27,7 @@ pub(super) struct Relation {
     pub(super) path: PathBuf,
     pub(super) destination: Destination,
     /// Never locked by who has `live`.
-    pub(super) document: Mutex<Document>,
+    pub(super) document: Mutex<MirrorDocument>,
     pub(super) live: Mutex<Live>,
     /// When the last byte of a running update moved, by the monotonic clock, in milliseconds.
     pub(super) heard: AtomicU64,
@@ -89,7 +90,7 @@ pub(super) struct Asking(Arc<Relation>);
 
 impl Asking {
     /// Of one in whose `live` it stands that it is asked, which is not locked when this goes.
-    pub(super) fn of(relation: &Arc<Relation>) -> Self {
+    pub(crate) fn of(relation: &Arc<Relation>) -> Self {
         Self(relation.clone())
     }
 }
@@ -101,7 +102,7 @@ impl Drop for Asking {
 }
 
 impl Relation {
-    pub(super) fn new(open: &OpenVolume, path: PathBuf, document: Document, now_ms: u64) -> Self {
+    pub(super) fn new(open: &OpenVolume, path: PathBuf, document: MirrorDocument, now_ms: u64) -> Self {
         // Runs that were missed while the server was away are one run now.
         let next_ms = document.when.first_ms(document.last.as_ref().map(|last| last.started_ms), now_ms);
         let destination = Destination::new(
@@ -136,13 +137,13 @@ impl Relation {
     }
 
     /// Writes down what is said of it. One whose place is another's by now is not written down. The document is to be locked.
-    pub(super) fn save(&self, document: &Document) -> Result<(), ServerError> {
+    pub(super) fn save(&self, document: &MirrorDocument) -> Result<(), ServerError> {
         self.refuse_replaced()?;
         state::save(&self.path, document)
     }
 
     /// Writes down what is known of it, which nobody asked for. Not of one of which nothing is written down: its volume is only compared with the other side so far, and would be taken for a mirror.
-    pub(super) fn save_known(&self, document: &Document) -> Result<(), ServerError> {
+    pub(super) fn save_known(&self, document: &MirrorDocument) -> Result<(), ServerError> {
         let has_place = self.refuse_replaced().is_ok() && self.path.exists();
         if has_place { state::save(&self.path, document) } else { Ok(()) }
     }
@@ -173,15 +174,15 @@ impl Relation {
     }
 
     /// Another one takes its place, which `document` is of: when this returns none of its updates runs, and none begins.
-    pub(super) fn give_place(&self, document: &Document) -> Result<(), ServerError> {
+    pub(super) fn give_place(&self, document: &MirrorDocument) -> Result<(), ServerError> {
         self.give_place_to(|_| Ok(document.clone())).map(drop)
     }
 
     /// The same with what `change` makes of what is written down by then. What that is.
     pub(super) fn give_place_to(
         &self,
-        change: impl FnOnce(&Document) -> Result<Document, ServerError>,
-    ) -> Result<Document, ServerError> {
+        change: impl FnOnce(&MirrorDocument) -> Result<MirrorDocument, ServerError>,
+    ) -> Result<MirrorDocument, ServerError> {
         // Of two who have found it and want that at once, one comes later.
         if self.replaced.swap(true, Ordering::AcqRel) {
             return Err(self.is_replaced());
@@ -264,6 +265,14 @@ impl Relation {
         live.following = None;
         live.sockets.clear();
         self.settled.notify_all();
+    }
+
+    /// Refuses an update while its owner has it paused.
+    pub(super) fn refuse_if_paused(&self) -> Result<(), ServerError> {
+        match self.document.lock().paused {
+            true => Err(ServerError::Mirrors(MirrorsError::Paused { volume: self.name.clone() })),
+            false => Ok(()),
+        }
     }
 
     pub(super) fn keep_socket(&self, socket: TcpStream) {

@@ -6,10 +6,12 @@
 
 use std::sync::Arc;
 
+use cairn_api::{self as api, ErrorKind};
+
 use super::{Claim, Mirrors};
-use crate::api::{self, ErrorKind};
+use crate::daemon::server::Server;
 use crate::error::ServerError;
-use crate::server::Server;
+use crate::volumes::error::VolumesError;
 
 impl Server {
     /// Brings a volume that takes writes back to an instant.
@@ -19,12 +21,12 @@ impl Server {
         request: &api::Revert,
     ) -> Result<api::Reverted, ServerError> {
         if self.volumes.get(name)?.is_destination() {
-            return Err(ServerError::OverHistory {
+            return Err(ServerError::Volumes(VolumesError::OverHistory {
                 volume: name.to_owned(),
                 kind: ErrorKind::WrongRole,
                 why: "it is a mirror, whose next update would bring the same again",
                 next: "use `cairn mirror rewind`, which pauses it first",
-            });
+            }));
         }
         let at = &request.instant();
         match request.dry_run {
@@ -43,12 +45,12 @@ impl Server {
         self.mirrors.refuse_taking_writes(&relation)?;
         let open = self.volumes.get(name)?;
         if self.is_followed(&open)? {
-            return Err(ServerError::OverHistory {
+            return Err(ServerError::Volumes(VolumesError::OverHistory {
                 volume: name.to_owned(),
                 kind: ErrorKind::WrongRole,
                 why: "it has mirrors of its own, which would be ahead of it",
                 next: "fail over one of them instead, or let go of them first with `cairn mirror forget`",
-            });
+            }));
         }
         let at = &open.history()?.settled(&request.instant())?;
         if request.dry_run {

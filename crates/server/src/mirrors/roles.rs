@@ -4,34 +4,35 @@
 //! and what was decided about an own head. It is written before the volume changes, so that a volume never follows somebody unknown: what it says
 //! too early is without effect, as the volume's role decides.
 
-use std::fs::{self, File, Metadata, TryLockError};
+use std::fs;
+use std::fs::{File, Metadata, TryLockError};
 use std::io::BufWriter;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 
-use cairn_base::{BLOCK_SIZE, Checksum, SnapshotId};
+use cairn_api as api;
+use cairn_base::{BLOCK_SIZE, SnapshotId};
 use cairn_format::dump::{DumpId, DumpLevel};
 use cairn_format::stream::root_digest;
-use cairn_mirror::{
-    Client, Departure, Follower, MirrorError, PeerName, Refusal, Relationship, Standing, Successor,
-};
+use cairn_mirror::{Client, MirrorError, PeerName, Refusal, Relationship, Standing, Successor};
 use cairn_stream::{DumpLabel, PartReader};
 use cairn_volume::{Divergence, Role, Snapshot};
-use serde::{Deserialize, Serialize};
 
-use super::{ASK_EVERY, Asking, Claim, Document, Manner, Mirrors, Relation, TELL_EVERY, now_ms};
-use crate::api;
-use crate::destination::{SourceAddress, SourceStream, connect, hang_up};
+use super::{ASK_EVERY, Asking, Mirrors, Relation, TELL_EVERY};
 use crate::error::ServerError;
-use crate::identity::Fingerprint;
-use crate::jobs::Progress;
-use crate::server::Server;
+use crate::mirrors::document::{Change, Changed, Decision, Manner, MirrorDocument, hex, now_ms};
+use crate::mirrors::error::MirrorsError;
+use crate::mirrors::transfer;
+use crate::peers::identity::Fingerprint;
+use crate::peers::outbound::{SourceAddress, SourceStream, connect, hang_up};
+use crate::peers::token::random_bytes;
 use crate::state;
-use crate::token::random_bytes;
-use crate::transfer;
-use crate::volumes::OpenVolume;
+use crate::volumes::open::OpenVolume;
+use crate::work::jobs::Progress;
+
+mod commands;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Updates with which a mirror catches up before the source is asked to stop, at most.
@@ -45,31 +46,6 @@ const COMES_WITHIN_MS: u64 = 60_000;
 
 /// What a side that was given a role gets to take it, before it is asked.
 const TAKES_OVER_MS: u64 = 3_000;
-/// For how long a mirror may take over when nothing else is said.
-pub(super) const ALLOWED_MS: u64 = 15 * 60_000;
-
-/// How the present roles came about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Change {
-    /// It was failed over.
-    Failover,
-    /// It took over, as was planned.
-    Reverse,
-    /// It has given its role to the other side.
-    HandOver,
-    /// It gave way after both sides had parted.
-    Resync,
-}
-
-/// A change of role.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Changed {
-    pub(super) kind: Change,
-    pub(super) at_ms: u64,
-    /// The other side has heard of it.
-    pub(super) told: bool,
-}
 
 /// What was known of a volume before it was to follow a side.
 struct Before {
@@ -79,17 +55,6 @@ struct Before {
     is_new: bool,
     /// What it has to do with yet another side.
     other: Option<Arc<Relation>>,
-}
-
-/// What was decided about what is shown; of no effect when something else is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Decision {
-    pub(super) head: u64,
-    /// The content of an image that was received, in hex; none of an own head.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) image: Option<String>,
-    /// The file that has what was given up.
-    pub(super) spill: Option<String>,
 }
 
 impl Mirrors {
@@ -253,43 +218,11 @@ impl Mirrors {
         Changed { kind, at_ms: now_ms(&*self.clock), told: kind != Change::Failover }
     }
 
-    /// Starts a job on a mirror, of which one runs at a time.
-    fn start(
-        self: &Arc<Self>,
-        relation: &Arc<Relation>,
-        kind: &'static str,
-        work: impl FnOnce(&Self, &Arc<Relation>, &Arc<OpenVolume>, &Progress) -> Result<(), ServerError>
-        + Send
-        + 'static,
-    ) -> Result<api::Job, ServerError> {
-        if self.ending.load(Ordering::Acquire) {
-            return Err(ServerError::Ending);
-        }
-        let open = self.volumes.get(&relation.name)?;
-        relation.interrupt()?;
-        relation.claim(&*self.clock)?;
-        let (mirrors, mine) = (self.clone(), relation.clone());
-        let started = self.jobs.start(kind, &relation.name, move |progress| {
-            let claim = Claim(&mine);
-            let outcome = work(&mirrors, &mine, &open, progress);
-            mirrors.note(&mine, &outcome);
-            drop(claim);
-            mirrors.follow_image(&mine.name);
-            outcome
-                .map_err(|error| mine.as_aborted(error))
-                .map(|()| Some(api::JobOutcome::Mirror(Box::new(mirrors.show(&mine)))))
-        });
-        if started.is_err() {
-            relation.release();
-        }
-        started
-    }
-
     /// Asks the other side, and counts what this side has that it does not.
     fn compare_sides(&self, relation: &Relation) -> Result<(Standing, Divergence), ServerError> {
         let standing = self.talk(relation, |client| relation.destination.standing(client, None))?;
         if standing.id != relation.destination.volume().id() {
-            return Err(ServerError::OtherVolume { volume: relation.name.clone() });
+            return Err(ServerError::Mirrors(MirrorsError::OtherVolume { volume: relation.name.clone() }));
         }
         let divergence = relation.destination.divergence(&standing).map_err(|e| relation.failed(e))?;
         Ok((standing, divergence))
@@ -304,10 +237,10 @@ impl Mirrors {
         wish: &api::ResyncRequest,
     ) -> Result<(), ServerError> {
         self.follow_other(relation, open, progress, wish).map_err(|error| match error {
-            ServerError::Mirror { volume, source }
+            ServerError::Mirrors(MirrorsError::Mirror { volume, source })
                 if matches!(*source, MirrorError::CompareNeeded { .. }) =>
             {
-                ServerError::NothingInCommon { volume, source }
+                ServerError::Mirrors(MirrorsError::NothingInCommon { volume, source })
             }
             error => error,
         })
@@ -383,11 +316,11 @@ impl Mirrors {
         if !is_lost(divergence) || wish.spill.is_some() || wish.discard {
             return Ok(());
         }
-        Err(ServerError::Undecided {
+        Err(ServerError::Mirrors(MirrorsError::Undecided {
             volume: relation.name.clone(),
             bytes: divergence.blocks * BLOCK,
             snapshots: divergence.snapshots.iter().map(|snapshot| snapshot.name.clone()).collect(),
-        })
+        }))
     }
 
     fn give_way(
@@ -617,7 +550,7 @@ impl Mirrors {
     pub(super) fn keep(
         &self,
         relation: &Relation,
-        change: impl FnOnce(&mut Document),
+        change: impl FnOnce(&mut MirrorDocument),
     ) -> Result<(), ServerError> {
         let mut document = relation.document.lock();
         let mut changed = document.clone();
@@ -688,7 +621,7 @@ impl Drop for Spill {
 
 impl Relation {
     pub(super) fn failed(&self, source: MirrorError) -> ServerError {
-        ServerError::Mirror { volume: self.name.clone(), source: Box::new(source) }
+        ServerError::Mirrors(MirrorsError::Mirror { volume: self.name.clone(), source: Box::new(source) })
     }
 }
 
@@ -704,7 +637,7 @@ fn is_lost(divergence: &Divergence) -> bool {
 
 /// Whether an update failed as what is shown here is not at the other side.
 fn has_parted(error: &ServerError) -> bool {
-    let ServerError::Mirror { source, .. } = error else { return false };
+    let ServerError::Mirrors(MirrorsError::Mirror { source, .. }) = error else { return false };
     matches!(**source, MirrorError::Refused(Refusal::Diverged(_)))
 }
 
@@ -723,15 +656,6 @@ fn refuse_without_common(
     Err(relation.failed(MirrorError::CompareNeeded { compare_bytes, data_bytes_max }))
 }
 
-pub(super) fn hex(root: Checksum) -> String {
-    root.0.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// What makes no sense is of nothing.
-pub(super) fn unhex(root: &str) -> Option<Checksum> {
-    u128::from_str_radix(root, 16).ok().map(|number| Checksum(number.to_be_bytes()))
-}
-
 fn is_spill_of(path: &Path, relation: &Relation, head: &Snapshot, base: Option<SnapshotId>) -> bool {
     let part = File::open(path).ok().and_then(|file| PartReader::open("", Box::new(file)).ok());
     let Some(part) = part else { return false };
@@ -743,215 +667,6 @@ fn is_spill_of(path: &Path, relation: &Relation, head: &Snapshot, base: Option<S
         && base.and_then(digest).is_none_or(|digest| digest == header.base_digest);
     let same_head = header.target == head.id && digest(head.id) == Some(header.target_digest);
     header.volume == volume.id() && same_head && same_base
-}
-
-impl Server {
-    /// The mirror of that name; or, for a volume whose mirror was failed over and has told so, the relation to that one, which nothing is written down of yet.
-    fn other_side(
-        &self,
-        name: &str,
-        from: Option<&str>,
-        mirror: Option<&str>,
-    ) -> Result<Arc<Relation>, ServerError> {
-        self.mirrors.check_known(name)?;
-        let open = self.volumes.get(name)?;
-        let known = self.mirrors.get(name).ok();
-        let follower = self.departed(&open, from, mirror, known.as_deref())?;
-        if let Some(relation) =
-            known.filter(|known| follower.as_ref().is_none_or(|own| own.name == known.follower()))
-        {
-            if let Some(from) = from {
-                self.mirrors.look_for(&relation, from)?;
-                self.mirrors.keep(&relation, |document| {
-                    document.address = from.to_owned();
-                    document.unseen = false;
-                })?;
-            }
-            return Ok(relation);
-        }
-        let follower = follower.ok_or_else(|| ServerError::NotDeparted { volume: name.to_owned() })?;
-        self.peers.check_known()?;
-        let peer = follower.peer().to_owned();
-        let pinned = self.peers.pinned().into_iter().find(|pinned| transfer::peer_digits(*pinned) == peer);
-        let fingerprint = pinned.ok_or(ServerError::PeerNotPinned)?;
-        let number = follower.name.rsplit_once('-').and_then(|(_, hex)| u64::from_str_radix(hex, 16).ok());
-        let relationship = number.ok_or(ServerError::Bug)?;
-        let Some(Departure { address, volume, .. }) = follower.departed else { return Err(ServerError::Bug) };
-        let address = from.map_or(address, str::to_owned);
-        if address.is_empty() {
-            return Err(ServerError::Unlocated);
-        }
-        let mut pending = self.mirrors.pending.lock();
-        pending.retain(|_, relation| relation.strong_count() > 0);
-        if let Some(relation) = pending.get(name).and_then(Weak::upgrade) {
-            if relation.follower() != follower.name {
-                return Err(ServerError::Busy {
-                    name: name.to_owned(),
-                    by: "it is compared with another of its mirrors",
-                });
-            }
-            relation.document.lock().address = address;
-            return Ok(relation);
-        }
-        let mut document = Document::of(&address, fingerprint, &volume, relationship);
-        // What another source has brought here stays locked.
-        if let Ok(before) = self.mirrors.get(name) {
-            document.locks_of(&before.known());
-        }
-        document.rpo_ms = follower.rpo.map(super::millis);
-        let path = self.volumes.folder(name).join("mirror.json");
-        let relation = Arc::new(Relation::new(&open, path, document, now_ms(&*self.clock)));
-        pending.insert(name.to_owned(), Arc::downgrade(&relation));
-        Ok(relation)
-    }
-
-    /// The mirror of a volume that was failed over, and is meant. Of several that were somebody has to say which: each has something else that was written to it. None is meant where one relation is
-    /// known and nothing speaks for another.
-    fn departed(
-        &self,
-        open: &OpenVolume,
-        from: Option<&str>,
-        mirror: Option<&str>,
-        known: Option<&Relation>,
-    ) -> Result<Option<Follower>, ServerError> {
-        let mut departed = self.source.followers();
-        departed.retain(|follower| follower.volume == open.volume.id() && follower.departed.is_some());
-        if !departed.is_empty() && !open.is_destination() {
-            // The id may be another one's as well.
-            let own = self.mirrors_of(open).map_err(ServerError::volume(&open.name))?;
-            departed.retain(|follower| own.iter().any(|mirror| mirror.name == follower.name));
-        }
-        if let Some(mirror) = mirror {
-            let found = departed.into_iter().find(|follower| follower.name == mirror);
-            if found.is_none() && known.is_some_and(|known| known.follower() == mirror) {
-                return Ok(None);
-            }
-            let (what, name) = ("failed-over mirror", mirror.to_owned());
-            return found.map(Some).ok_or(ServerError::NotFound { what, name, list: "cairn status" });
-        }
-        // What follows has one source, whoever else was failed over before.
-        if open.is_destination() || departed.len() < 2 {
-            return Ok(departed.pop().filter(|_| known.is_none()));
-        }
-        let address = |follower: &Follower| {
-            follower.departed.as_ref().map(|departure| departure.address.clone()).unwrap_or_default()
-        };
-        let mut there: Vec<&Follower> =
-            departed.iter().filter(|follower| from.is_some_and(|from| from == address(follower))).collect();
-        if let (Some(one), true) = (there.pop(), there.is_empty()) {
-            return Ok(Some(one.clone()));
-        }
-        let mirrors = departed.iter().map(|follower| (follower.name.clone(), address(follower))).collect();
-        Err(ServerError::SeveralDeparted { volume: open.name.clone(), mirrors })
-    }
-
-    /// What this side has that the other does not.
-    pub(crate) fn divergence(
-        &self,
-        name: &str,
-        request: &api::DivergenceRequest,
-    ) -> Result<api::Divergence, ServerError> {
-        let relation = self.other_side(name, request.from.as_deref(), request.mirror.as_deref())?;
-        let (standing, divergence) = self.mirrors.compare_sides(&relation)?;
-        let document = relation.document.lock().clone();
-        let lost = is_lost(&divergence);
-        Ok(api::Divergence {
-            name: name.to_owned(),
-            address: document.address,
-            volume: document.volume,
-            other_takes_writes: standing.role == Role::Normal,
-            common: divergence.common.as_ref().map(|common| common.name.clone()),
-            common_ms: divergence.common.as_ref().map(|common| common.created.0 / 1_000_000),
-            common_generation: divergence.common.as_ref().map(|common| common.generation.0),
-            diverged: lost,
-            lost_blocks: if lost { divergence.blocks } else { 0 },
-            lost_bytes: if lost { divergence.blocks * BLOCK } else { 0 },
-            snapshots: divergence.snapshots.into_iter().map(|snapshot| snapshot.name).collect(),
-        })
-    }
-
-    /// Refuses what keeps a volume from following the other side, and with `alone` from taking its role without a group.
-    pub(crate) fn check_follow(&self, name: &str, alone: bool) -> Result<(), ServerError> {
-        if alone {
-            self.groups.refuse_role_alone(name)?;
-        }
-        self.refuse_history_on(name)?;
-        self.volumes.get(name)?.refuse_while_writes_wait()
-    }
-
-    /// Refuses what keeps a mirror from asking for the role of its source.
-    pub(crate) fn check_reverse(&self, name: &str) -> Result<(), ServerError> {
-        self.mirrors.refuse_taking_writes(&*self.mirrors.get(name)?)?;
-        self.groups.refuse_role_alone(name)?;
-        self.volumes.get(name)?.refuse_while_writes_wait()
-    }
-
-    pub(crate) fn resync_mirror(
-        &self,
-        name: &str,
-        wish: api::ResyncRequest,
-    ) -> Result<api::Job, ServerError> {
-        self.refuse_nonsense(&wish)?;
-        self.check_follow(name, false)?;
-        let relation = self.other_side(name, wish.from.as_deref(), wish.mirror.as_deref())?;
-        self.mirrors.start(&relation, "mirror resync", move |mirrors, relation, open, progress| {
-            mirrors.resync(relation, open, progress, &wish)
-        })
-    }
-
-    pub(crate) fn failback_mirror(
-        &self,
-        name: &str,
-        wish: api::ResyncRequest,
-    ) -> Result<api::Job, ServerError> {
-        self.refuse_nonsense(&wish)?;
-        self.check_follow(name, true)?;
-        let relation = self.other_side(name, wish.from.as_deref(), wish.mirror.as_deref())?;
-        self.mirrors.start(&relation, "mirror failback", move |mirrors, relation, open, progress| {
-            mirrors.resync(relation, open, progress, &wish)?;
-            mirrors.reverse(relation, open, progress)
-        })
-    }
-
-    pub(crate) fn reverse_mirror(&self, name: &str) -> Result<api::Job, ServerError> {
-        self.check_reverse(name)?;
-        let relation = self.mirrors.get(name)?;
-        self.mirrors.start(&relation, "mirror reverse", |mirrors, relation, open, progress| {
-            mirrors.reverse(relation, open, progress)
-        })
-    }
-
-    /// A volume that gives way shows what the other side has, and a device on a LUN of it would remember another disk.
-    pub(super) fn refuse_history_on(&self, name: &str) -> Result<(), ServerError> {
-        match self.volumes.get(name)?.is_destination() {
-            true => Ok(()),
-            false => self.devices.refuse_adopted(name, None),
-        }
-    }
-
-    fn refuse_nonsense(&self, wish: &api::ResyncRequest) -> Result<(), ServerError> {
-        if wish.spill.is_some() && wish.discard {
-            let rule = "either it is spilled or it is dropped";
-            return Err(ServerError::Invalid { what: "what becomes of this side's writes", rule });
-        }
-        match &wish.spill {
-            Some(path) if !Path::new(path).is_absolute() => {
-                Err(ServerError::Invalid { what: "the path of the spill", rule: "it is an absolute path" })
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-/// The decision for a transfer, as the engine takes it.
-pub(super) fn gives_up(document: &Document) -> Option<cairn_mirror::GivesUp> {
-    let decision = document.decision.as_ref()?;
-    let image = match &decision.image {
-        // One that makes no sense is of no effect.
-        Some(image) => Some(unhex(image)?),
-        None => None,
-    };
-    Some(cairn_mirror::GivesUp { head: SnapshotId(decision.head), image, spilled: decision.spill.is_some() })
 }
 
 #[cfg(test)]

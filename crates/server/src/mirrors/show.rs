@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
+use cairn_api::{self as api, ErrorKind, MirrorState};
 use cairn_mirror::{Follower, Lag};
 use cairn_stream::MIRROR_PREFIX;
+use cairn_volume::Snapshot;
 
-use super::continuous::Following;
-use super::roles::Change;
-use super::{Document, Live, Mirrors, Relation, image_of, millis, now_ms};
-use crate::api::{self, ErrorKind, MirrorState};
-use crate::transfer;
+use super::{Live, Mirrors, Relation, image_of};
+use crate::mirrors::document::{Change, MirrorDocument, millis, now_ms};
+use crate::mirrors::error::MirrorsError;
+use crate::mirrors::following::Following;
+use crate::mirrors::transfer;
 
 /// A transfer whose last byte is older than this, or than half of what its owner allows, is called stalled.
 const QUIET: Duration = Duration::from_secs(5);
@@ -28,7 +30,7 @@ struct Judged {
 /// What a state is judged by.
 struct Facts<'a> {
     name: &'a str,
-    document: &'a Document,
+    document: &'a MirrorDocument,
     live: &'a Live,
     failed_over: bool,
     /// The other side follows this one, or has given it the role and was not heard of since.
@@ -60,15 +62,8 @@ impl Mirrors {
         let shown = open.as_ref().and_then(|open| image_of(open));
         let failed_over = relation.is_failed_over();
         let own_head = open.as_ref().and_then(|open| open.volume.own_head());
-        let updated = document.last.as_ref().is_some_and(|last| last.complete);
-        let own_head = own_head.filter(|_| !failed_over);
-        let was_given = own_head.as_ref().is_some_and(|head| head.name.starts_with(MIRROR_PREFIX));
-        let given_up = own_head.as_ref().is_some_and(|head| {
-            let decision = document.decision.as_ref();
-            decision.is_some_and(|decision| decision.head == head.id.0 && decision.image.is_none())
-        });
-        let handed_over = !updated && was_given && !given_up;
-        let undecided = own_head.is_some() && !was_given && !given_up;
+        let (handed_over, undecided, given_up) =
+            state_of_head(own_head.filter(|_| !failed_over).as_ref(), &document);
         let own_alone = undecided || given_up;
         let is_crossed = !failed_over && self.is_crossed(relation, &document);
         let followed = failed_over && self.is_followed(relation, &document);
@@ -86,10 +81,7 @@ impl Mirrors {
             failed_over,
             followed,
             handed_over,
-            just_handed_over: document.change.is_some_and(|change| {
-                change.kind == Change::HandOver
-                    && now_ms(&*self.clock).abs_diff(change.at_ms) < TAKES_OVER_WITHIN_MS
-            }),
+            just_handed_over: has_just_handed_over(&document, now_ms(&*self.clock)),
             undecided,
             given_up,
             is_crossed,
@@ -105,21 +97,13 @@ impl Mirrors {
         let Judged { state, reason, remedy, check } = facts.judge();
         let image_ms = shown.as_ref().map(|shown| shown.created.0 / 1_000_000);
         let waits = !failed_over && !document.paused;
-        let (other, here) = (format!("{} at {}", document.volume, document.address), &relation.name);
-        let (role, direction) = match failed_over {
-            true => (api::MirrorRole::Source, format!("{here} (here, source) -> {other} (destination)")),
-            false => {
-                (api::MirrorRole::Destination, format!("{other} (source) -> {here} (here, destination)"))
-            }
-        };
+        let own_digits = transfer::peer_digits(self.identity.fingerprint);
+        let left = locked.iter().map(|one| one.left).max();
+        let (role, direction) = role_and_direction(&relation.name, &document, failed_over);
         api::Mirror {
             name: relation.name.clone(),
             locked: locked.len() as u64,
-            locked_until_ms: locked
-                .iter()
-                .map(|one| one.left)
-                .max()
-                .map(|left| now_ms(&*self.clock).saturating_add(millis(left))),
+            locked_until_ms: left.map(|left| now_ms(&*self.clock).saturating_add(millis(left))),
             lock_key: document.lock_key.is_some(),
             unlocked_ms: unlocked.map(millis),
             role,
@@ -137,11 +121,7 @@ impl Mirrors {
             quiet_ms: live.running.then(|| relation.quiet_ms(&*self.clock)),
             source_address: document.address,
             source_volume: document.volume,
-            source_name: format!(
-                "{}-{:016x}",
-                transfer::peer_digits(self.identity.fingerprint),
-                document.relationship
-            ),
+            source_name: format!("{own_digits}-{:016x}", document.relationship),
             every_ms: document.when.every_ms,
             continuous: document.when.continuous,
             session: live.following.as_ref().filter(|following| following.steady).map(Following::show),
@@ -159,9 +139,9 @@ impl Mirrors {
             within_ms,
             image: shown.map(|shown| shown.name),
             image_ms,
-            image_age_ms: image_ms.map(|image_ms| match relation.destination.image_age() {
-                Some(age) => millis(age),
-                None => now_ms(&*self.clock).saturating_sub(image_ms),
+            image_age_ms: image_ms.map(|image_ms| {
+                let by_clock = || now_ms(&*self.clock).saturating_sub(image_ms);
+                relation.destination.image_age().map_or_else(by_clock, millis)
             }),
             last: live.transfer.clone().or(document.last),
             next_ms: live.next_ms.filter(|_| waits),
@@ -180,7 +160,7 @@ impl Mirrors {
 impl Mirrors {
     /// Whether the other side of a mirror has come for an image since this one takes writes, or has given it its role and has not taken that back: without a schedule it comes when
     /// it is told to.
-    pub(super) fn is_followed(&self, relation: &Relation, document: &Document) -> bool {
+    pub(super) fn is_followed(&self, relation: &Relation, document: &MirrorDocument) -> bool {
         let (name, volume) = (relation.follower(), relation.destination.volume().id());
         let since = document.change.map_or(0, |change| change.at_ms);
         let was_given = document.change.is_some_and(|change| change.kind == Change::Reverse);
@@ -197,7 +177,7 @@ impl Mirrors {
 
 impl Mirrors {
     /// Whether the other side has come as a mirror of this one since it gave this one an image: it was put back from a copy of before it took over.
-    fn is_crossed(&self, relation: &Relation, document: &Document) -> bool {
+    fn is_crossed(&self, relation: &Relation, document: &MirrorDocument) -> bool {
         let Some(last) = document.last.as_ref().filter(|last| last.complete) else { return false };
         // Of a source on this very server it is this mirror that comes by that name.
         if document.fingerprint == self.identity.fingerprint {
@@ -287,7 +267,8 @@ impl Facts<'_> {
         } else if let Err(error) = self.document.refuse_unseen(name) {
             (MirrorState::HandedOver, error.to_string(), Some(error.next()), 2)
         } else if self.document.address.is_empty() {
-            let error = crate::error::ServerError::SourceForgotten { volume: name.to_owned() };
+            let error =
+                crate::error::ServerError::Mirrors(MirrorsError::SourceForgotten { volume: name.to_owned() });
             let reason = "it shows its last image, and whom it follows is not known any more".to_owned();
             (MirrorState::Unknown, reason, Some(error.next()), 2)
         } else if self.is_crossed && !self.live.running {
@@ -432,6 +413,35 @@ impl Facts<'_> {
             )
         });
         Judged { state, reason: reason.to_owned(), remedy, check: if late { 2 } else { 0 } }
+    }
+}
+
+/// Of what only this side has: whether it was given to the other side, waits for a decision, or was given up.
+fn state_of_head(own_head: Option<&Snapshot>, document: &MirrorDocument) -> (bool, bool, bool) {
+    let updated = document.last.as_ref().is_some_and(|last| last.complete);
+    let was_given = own_head.is_some_and(|head| head.name.starts_with(MIRROR_PREFIX));
+    let given_up = own_head.is_some_and(|head| {
+        let decision = document.decision.as_ref();
+        decision.is_some_and(|decision| decision.head == head.id.0 && decision.image.is_none())
+    });
+    let handed_over = !updated && was_given && !given_up;
+    let undecided = own_head.is_some() && !was_given && !given_up;
+    (handed_over, undecided, given_up)
+}
+
+/// Whether this side gave its role away so lately that the other side may not have taken it yet.
+fn has_just_handed_over(document: &MirrorDocument, now_ms: u64) -> bool {
+    document.change.is_some_and(|change| {
+        change.kind == Change::HandOver && now_ms.abs_diff(change.at_ms) < TAKES_OVER_WITHIN_MS
+    })
+}
+
+/// The role of this side, and both sides with the direction between them.
+fn role_and_direction(here: &str, document: &MirrorDocument, failed_over: bool) -> (api::MirrorRole, String) {
+    let other = format!("{} at {}", document.volume, document.address);
+    match failed_over {
+        true => (api::MirrorRole::Source, format!("{here} (here, source) -> {other} (destination)")),
+        false => (api::MirrorRole::Destination, format!("{other} (source) -> {here} (here, destination)")),
     }
 }
 

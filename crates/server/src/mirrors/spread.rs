@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use super::Document;
-use crate::transfer::Seen;
+use crate::mirrors::document::MirrorDocument;
+use crate::mirrors::transfer::Seen;
 
 /// The longest that an update by an interval is spread over: what was written before it began waits for it, and its owner chose the interval for the lag.
 const WITHIN_MAX: Duration = Duration::from_secs(300);
@@ -39,7 +39,7 @@ impl Spread {
     }
 }
 
-impl Document {
+impl MirrorDocument {
     /// How long an update by the schedule may take; none for as fast as it goes. A cron expression names hours in which it is wanted to be over.
     pub(super) fn within(&self) -> Option<Duration> {
         if self.link.at_once {
@@ -56,7 +56,7 @@ mod tests {
     use rustls::pki_types::CertificateDer;
 
     use super::*;
-    use crate::identity::Fingerprint;
+    use crate::peers::identity::Fingerprint;
 
     const MIB: u64 = 1 << 20;
 
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn update_by_an_interval_has_half_of_it_or_what_the_wanted_lag_leaves() {
         let nobody = Fingerprint::of(&CertificateDer::from_slice(&[]));
-        let mut document = Document::of("source:9000", nobody, "v", 1);
+        let mut document = MirrorDocument::of("source:9000", nobody, "v", 1);
         assert_eq!(document.within(), None, "on request only");
         let mut within = |every_s: u64, rpo_s: Option<u64>| {
             document.when.every_ms = Some(every_s * 1000);

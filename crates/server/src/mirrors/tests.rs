@@ -1,5 +1,7 @@
 //! Mirrors of a server without a network: what is left where a bug ends something, or what is known of one is given up.
 
+use cairn_base::Timestamp;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::Instant;
@@ -7,8 +9,10 @@ use std::time::Instant;
 use cairn_base::{ByteSize, ManualClock, VolumeId};
 use cairn_volume::Role;
 
-use super::roles::Change;
 use super::*;
+use crate::mirrors::document::Change;
+use crate::mirrors::document::Changed;
+use crate::peers::identity::Fingerprint;
 use crate::volumes::NewVolume;
 
 /// When who ends has long ended.
@@ -44,20 +48,20 @@ pub(super) fn mirrors(folder: &Path, clock: Arc<dyn Clock>, role: Role) -> (Arc<
 }
 
 /// Whom a mirror at `address` follows; nobody answers there.
-pub(super) fn of(address: &str, change: Option<Change>) -> Document {
+pub(super) fn of(address: &str, change: Option<Change>) -> MirrorDocument {
     let change = change.map(|kind| Changed { kind, at_ms: 1_700_000_000_000, told: false });
-    Document { change, ..Document::of(address, Fingerprint::default(), "vol0", 1) }
+    MirrorDocument { change, ..MirrorDocument::of(address, Fingerprint::default(), "vol0", 1) }
 }
 
 /// Goes on with a mirror of which that is written down.
-pub(super) fn known(mirrors: &Mirrors, open: &Arc<OpenVolume>, document: &Document) -> Arc<Relation> {
+pub(super) fn known(mirrors: &Mirrors, open: &Arc<OpenVolume>, document: &MirrorDocument) -> Arc<Relation> {
     state::save(&mirrors.volumes.folder("vol0").join("mirror.json"), document).unwrap();
     mirrors.take_in(open);
     mirrors.get("vol0").unwrap()
 }
 
 /// What is written down of it.
-pub(super) fn written(mirrors: &Mirrors) -> Document {
+pub(super) fn written(mirrors: &Mirrors) -> MirrorDocument {
     state::load(&mirrors.volumes.folder("vol0").join("mirror.json")).unwrap().unwrap()
 }
 

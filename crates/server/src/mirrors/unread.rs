@@ -5,13 +5,19 @@
 
 use std::path::Path;
 
-use super::{Document, Mirrors, Relation, now_ms};
-use crate::api::{self, MirrorState};
-use crate::error::{RoleError, ServerError};
-use crate::identity::Fingerprint;
-use crate::state::{self, Unread};
-use crate::token::random_bytes;
-use crate::transfer;
+use cairn_api::{self as api, MirrorState};
+
+use super::{Mirrors, Relation};
+use crate::daemon::error::DaemonError;
+use crate::error::ServerError;
+use crate::mirrors::document::{MirrorDocument, now_ms};
+use crate::mirrors::error::MirrorsError;
+use crate::mirrors::role_error::RoleError;
+use crate::mirrors::transfer;
+use crate::peers::identity::Fingerprint;
+use crate::peers::token::random_bytes;
+use crate::state;
+use crate::state::Unread;
 
 /// For how long the snapshots of a mirror stay of which is not known how long they are to: a hundred years.
 pub(super) const UNTIL_SAID_MS: u64 = 100 * 365 * 24 * 3_600_000;
@@ -28,9 +34,9 @@ impl Mirrors {
             return Ok(None);
         }
         let relationship = u64::from_le_bytes(random_bytes());
-        let document = Document {
+        let document = MirrorDocument {
             lock_ms: Some(UNTIL_SAID_MS),
-            ..Document::of("", Fingerprint::default(), name, relationship)
+            ..MirrorDocument::of("", Fingerprint::default(), name, relationship)
         };
         state::text(&self.volumes.folder(name).join("mirror.json"), &document).map(Some)
     }
@@ -47,8 +53,8 @@ impl Mirrors {
 
     /// The document of an earlier time, as a mirror goes on with it: it gets no updates before its owner has looked at it.
     pub(crate) fn of_an_earlier_time(&self, name: &str, path: &Path) -> Result<Vec<u8>, ServerError> {
-        let missing = || ServerError::NoPrevious { path: path.to_owned() };
-        let mut document = state::load::<Document>(path)?.ok_or_else(missing)?;
+        let missing = || ServerError::Daemon(DaemonError::NoPrevious { path: path.to_owned() });
+        let mut document = state::load::<MirrorDocument>(path)?.ok_or_else(missing)?;
         document.paused |= self.volumes.get(name)?.is_destination();
         state::text(path, &document)
     }
@@ -63,7 +69,7 @@ impl Mirrors {
             let relation = Relation::new(
                 &open,
                 path,
-                Document::of("", Fingerprint::default(), "", 0),
+                MirrorDocument::of("", Fingerprint::default(), "", 0),
                 now_ms(&*self.clock),
             );
             let shown = self.show(&relation);
@@ -119,13 +125,13 @@ impl Relation {
     pub(super) fn refuse_without_source(&self) -> Result<(), ServerError> {
         let document = self.document.lock();
         match document.address.is_empty() {
-            true => Err(ServerError::SourceForgotten { volume: self.name.clone() }),
+            true => Err(ServerError::Mirrors(MirrorsError::SourceForgotten { volume: self.name.clone() })),
             false => document.refuse_unseen(&self.name),
         }
     }
 }
 
-impl Document {
+impl MirrorDocument {
     /// Refuses to connect where the other side alone says that it is.
     pub(super) fn refuse_unseen(&self, volume: &str) -> Result<(), ServerError> {
         let (volume, address) = (volume.to_owned(), self.address.clone());

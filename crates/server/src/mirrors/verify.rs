@@ -1,25 +1,29 @@
 //! Comparing a mirror with its source, and mending what is damaged on either side: on request, after each update, and whenever the source is asked for the lag.
 
-use std::io::{self, Read, Write};
+use std::io;
+use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use cairn_api::{self as api, file_of_finding};
 use cairn_base::BLOCK_SIZE;
 use cairn_mirror::{
     Client, Difference, DifferenceKind, Mended, MirrorError, Verified, VerifyProgress, VerifyWork,
 };
 use cairn_volume::Finding;
 
-use super::{Mirrors, Relation, millis, now_ms};
-use crate::api;
-use crate::background;
-use crate::destination::{SourceStream, connect, hang_up};
+use super::{Mirrors, Relation};
+use crate::daemon::server::Server;
 use crate::error::ServerError;
-use crate::jobs::Progress;
-use crate::server::Server;
-use crate::source::is_silence;
-use crate::volumes::{OpenVolume, file_of_finding};
+use crate::mirrors::document::{millis, now_ms};
+use crate::mirrors::error::MirrorsError;
+use crate::peers::error::PeersError;
+use crate::peers::outbound::{SourceStream, connect, hang_up};
+use crate::peers::stall::is_silence;
+use crate::volumes::open::OpenVolume;
+use crate::work::background;
+use crate::work::jobs::Progress;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Bytes a second that a comparison reads from media, unless told otherwise.
@@ -173,10 +177,15 @@ impl Mirrors {
         hang_up(&mut stream);
         let verified = outcome.map_err(|source| match source {
             MirrorError::Cancelled => ServerError::Cancelled,
-            source if is_silence(&source) => {
-                ServerError::Silent { peer: "source", address: document.address.clone(), patience }
-            }
-            source => ServerError::Mirror { volume: relation.name.clone(), source: Box::new(source) },
+            source if is_silence(&source) => ServerError::Peers(PeersError::Silent {
+                peer: "source",
+                address: document.address.clone(),
+                patience,
+            }),
+            source => ServerError::Mirrors(MirrorsError::Mirror {
+                volume: relation.name.clone(),
+                source: Box::new(source),
+            }),
         })?;
         self.note_mended(relation, &verified.mended);
         let finding = |difference: &Difference| file_of_finding(&finding_of(difference));

@@ -8,7 +8,8 @@ use chrono_tz::Tz;
 use serde::{Deserialize, Serialize};
 
 use crate::error::ServerError;
-use crate::schedules::timetable::{self, Timetable};
+use crate::schedules::timetable;
+use crate::schedules::timetable::Timetable;
 
 /// The shortest time between two runs of a cron expression.
 const CRON_MS_MIN: u64 = 60_000;
@@ -22,7 +23,6 @@ pub(super) fn rest(next_ms: impl Iterator<Item = u64>, now_ms: u64) -> Duration 
 
 /// A schedule as it is kept; one that has neither an interval nor an expression runs on request only.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub(super) struct When {
     pub(super) every_ms: Option<u64>,
     pub(super) cron: Option<String>,

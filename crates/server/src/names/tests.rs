@@ -1,4 +1,4 @@
-//! Names, and the URIs made of them.
+//! Names.
 
 use super::*;
 
@@ -18,13 +18,6 @@ fn export_names_have_a_volume_and_a_lun() {
     assert_eq!(name, ExportName { volume: "vol0", snapshot: Some("s1"), lun: "db" });
     assert_eq!(ExportName::parse("vol0/db").unwrap().snapshot, None);
     assert_eq!(ExportName::parse("vol0"), None);
-}
-
-#[test]
-fn uris_escape_what_a_uri_cannot_hold() {
-    let uri = unix_uri(Path::new("/srv/my data/nbd&x.sock"), "vol0@s1/db");
-    assert_eq!(uri, "nbd+unix:///vol0%40s1/db?socket=/srv/my%20data/nbd%26x.sock");
-    assert_eq!(tcp_uri("[::1]:10809", "v/l"), "nbd://[::1]:10809/v/l");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use cairn_base::ManualClock;
 
 use super::*;
+use crate::peers::error::PeersError;
 
 const NOW: Timestamp = Timestamp(1_700_000_000_000_000_000);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -34,18 +35,24 @@ fn token_is_good_for_one_destination_and_pins_it_for_ever() {
     let (one, other) = (fingerprint("01"), fingerprint("02"));
     let peers = Peers::open(dir.path()).unwrap();
     let credential = invite(&peers, None);
-    assert!(matches!(peers.admit(&clock(NOW), one, None, "v", None), Err(ServerError::PeerNotPinned)));
+    assert!(matches!(
+        peers.admit(&clock(NOW), one, None, "v", None),
+        Err(ServerError::Peers(PeersError::PeerNotPinned))
+    ));
     peers.admit(&clock(NOW), one, Some(&credential), "v", None).unwrap();
     peers
         .admit(&clock(later(HOUR * 2)), one, Some(&credential), "v", None)
         .expect("a lost answer can be asked for again");
     assert!(matches!(
         peers.admit(&clock(NOW), other, Some(&credential), "v", None),
-        Err(ServerError::TokenUsed)
+        Err(ServerError::Peers(PeersError::TokenUsed))
     ));
     let reopened = Peers::open(dir.path()).unwrap();
     reopened.admit(&clock(later(HOUR * 1000)), one, None, "v", None).unwrap();
-    assert!(matches!(reopened.admit(&clock(NOW), other, None, "v", None), Err(ServerError::PeerNotPinned)));
+    assert!(matches!(
+        reopened.admit(&clock(NOW), other, None, "v", None),
+        Err(ServerError::Peers(PeersError::PeerNotPinned))
+    ));
 }
 
 #[test]
@@ -56,17 +63,17 @@ fn expired_unknown_and_forged_tokens_are_told_apart() {
     let one = fingerprint("01");
     assert!(matches!(
         peers.admit(&clock(later(HOUR)), one, Some(&credential), "v", None),
-        Err(ServerError::TokenExpired)
+        Err(ServerError::Peers(PeersError::TokenExpired))
     ));
     let forged = Credential { id: credential.id.clone(), secret: Secret::random() };
     assert!(matches!(
         peers.admit(&clock(NOW), one, Some(&forged), "v", None),
-        Err(ServerError::TokenUnknown)
+        Err(ServerError::Peers(PeersError::TokenUnknown))
     ));
     peers.revoke(&credential.id).unwrap();
     assert!(matches!(
         peers.admit(&clock(NOW), one, Some(&credential), "v", None),
-        Err(ServerError::TokenUnknown)
+        Err(ServerError::Peers(PeersError::TokenUnknown))
     ));
     assert!(matches!(peers.revoke(&credential.id), Err(ServerError::NotFound { .. })));
 }
@@ -77,7 +84,7 @@ fn restricted_token_opens_its_volume_only() {
     let peers = Peers::open(dir.path()).unwrap();
     let credential = invite(&peers, Some("db"));
     let one = fingerprint("01");
-    let refused = |outcome| matches!(outcome, Err(ServerError::VolumeNotAllowed { .. }));
+    let refused = |outcome| matches!(outcome, Err(ServerError::Peers(PeersError::VolumeNotAllowed { .. })));
     assert!(refused(peers.admit(&clock(NOW), one, Some(&credential), "mail", None)));
     peers.admit(&clock(NOW), one, Some(&credential), "db", None).unwrap();
     assert!(refused(peers.admit(&clock(NOW), one, None, "mail", None)));
@@ -94,7 +101,7 @@ fn token_that_names_no_volume_is_for_the_first_one() {
     let reopened = Peers::open(dir.path()).unwrap();
     for with in [None, Some(&credential)] {
         let refused = reopened.admit(&clock(NOW), one, with, "db", None);
-        assert!(matches!(refused, Err(ServerError::VolumeNotAllowed { .. })));
+        assert!(matches!(refused, Err(ServerError::Peers(PeersError::VolumeNotAllowed { .. }))));
         reopened.admit(&clock(NOW), one, with, "mail", None).unwrap();
     }
 }
@@ -110,11 +117,14 @@ fn used_token_does_not_tell_which_volumes_there_are() {
     for certificate in [one, other] {
         let refused = peers.knows(certificate, &credential, "guessed");
         assert!(
-            matches!(refused, Err(ServerError::VolumeNotAllowed { .. })),
+            matches!(refused, Err(ServerError::Peers(PeersError::VolumeNotAllowed { .. }))),
             "the answer for one that there is"
         );
     }
-    assert!(matches!(peers.knows(other, &credential, "mail"), Err(ServerError::TokenUsed)));
+    assert!(matches!(
+        peers.knows(other, &credential, "mail"),
+        Err(ServerError::Peers(PeersError::TokenUsed))
+    ));
 }
 
 #[test]
@@ -136,7 +146,10 @@ fn token_is_good_for_its_time_whatever_becomes_of_the_wall_clock() {
     let put_back = clock(later(HOUR));
     put_back.set(later(HOUR / 4));
     let refused = peers.admit(&put_back, one, Some(&credential), "v", None);
-    assert!(matches!(refused, Err(ServerError::TokenExpired)), "an hour has passed, whatever it shows");
+    assert!(
+        matches!(refused, Err(ServerError::Peers(PeersError::TokenExpired))),
+        "an hour has passed, whatever it shows"
+    );
     assert_eq!(peers.list(&put_back)[0].state, PeerState::Expired);
     let put_back = clock(later(HOUR / 2));
     put_back.set(Timestamp(NOW.0 - HOUR.as_nanos() as u64));
@@ -147,7 +160,7 @@ fn token_is_good_for_its_time_whatever_becomes_of_the_wall_clock() {
 fn peer_of_a_volume_that_is_gone_is_none_of_another_one_that_gets_its_name() {
     let dir = tempfile::tempdir().unwrap();
     let (first, second) = (Some(VolumeId([1; 16])), Some(VolumeId([2; 16])));
-    let refused = |outcome| matches!(outcome, Err(ServerError::VolumeNotAllowed { .. }));
+    let refused = |outcome| matches!(outcome, Err(ServerError::Peers(PeersError::VolumeNotAllowed { .. })));
     let (one, other, third) = (fingerprint("01"), fingerprint("02"), fingerprint("03"));
     let peers = Peers::open(dir.path()).unwrap();
     let tokens = [invite(&peers, Some("db")), invite(&peers, None)];

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use cairn_api::Keep;
 use chrono::{DateTime, Datelike, Timelike};
 use chrono_tz::Tz;
 
 use super::timetable::in_zone;
-use crate::api::Keep;
 
 /// What makes two moments the same hour, day and so on.
 type Period = fn(&DateTime<Tz>) -> (i64, i64);

@@ -11,6 +11,7 @@ use croner::Cron;
 use croner::parser::{CronParser, Seconds, Year};
 
 use crate::error::ServerError;
+use crate::schedules::error::SchedulesError;
 
 /// The shortest time between two runs: one second.
 const EVERY_MS_MIN: u64 = 1_000;
@@ -49,9 +50,11 @@ impl Timetable {
             (None, Some(text)) => {
                 let parser =
                     CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build();
-                let cron = parser.parse(text).map_err(|source| ServerError::Cron {
-                    text: text.to_owned(),
-                    reason: source.to_string(),
+                let cron = parser.parse(text).map_err(|source| {
+                    ServerError::Schedules(SchedulesError::Cron {
+                        text: text.to_owned(),
+                        reason: source.to_string(),
+                    })
                 })?;
                 Ok(Self::Cron(Box::new(cron), zone))
             }

@@ -13,17 +13,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use cairn_api::{self as api, ErrorKind};
 use cairn_history::{History, HistoryError};
 use cairn_volume::{CheckDepth, Volume};
 
-use super::history::{LOG_APART, LOG_BACK, Plan, no_history, options_of, seen_path, store_bytes};
-use super::{BUSY_PATIENCE, Document, OpenVolume, Parts, Volumes, whole};
-use crate::api::{self, ErrorKind};
+use super::Volumes;
+use crate::devices::error::DevicesError;
 use crate::devices::refuse_store_file;
 use crate::error::ServerError;
-use crate::images;
-use crate::jobs::Progress;
-use crate::seen::Seen;
+use crate::storage::seen::Seen;
+use crate::volumes::disks::{BUSY_PATIENCE, whole};
+use crate::volumes::document::VolumeDocument;
+use crate::volumes::error::VolumesError;
+use crate::volumes::findings::findings;
+use crate::volumes::open::{OpenVolume, Parts};
+use crate::volumes::under::{
+    Beneath, LOG_APART, LOG_BACK, Plan, no_history, options_of, seen_path, store_bytes,
+};
+use crate::work::jobs::Progress;
 
 /// What the volume is busy with meanwhile.
 const BEING_ENABLED: &str = "it is given a history";
@@ -37,8 +44,9 @@ impl Volumes {
         wish: &api::VolumeHistory,
     ) -> Result<Arc<OpenVolume>, ServerError> {
         let open = self.get(name)?;
-        let refused =
-            |kind, why, next| Err(ServerError::OverHistory { volume: name.to_owned(), kind, why, next });
+        let refused = |kind, why, next| {
+            Err(ServerError::Volumes(VolumesError::OverHistory { volume: name.to_owned(), kind, why, next }))
+        };
         if open.under.is_some() {
             return refused(
                 ErrorKind::Taken,
@@ -78,7 +86,7 @@ impl Volumes {
         let open = self.check_enable(name, wish)?;
         // A history keeps its device as long as it is: with room for what the volume needs as a mirror. A disk is as long as it is, with a history or without.
         match open.make_room_as_destination() {
-            Err(ServerError::DeviceTooSmall { .. }) => {}
+            Err(ServerError::Volumes(VolumesError::DeviceTooSmall { .. })) => {}
             outcome => outcome?,
         }
         let (before, plan) = self.begin_enable(name, wish)?;
@@ -87,9 +95,10 @@ impl Volumes {
         let under = closed.and_then(|()| {
             let origin = open.paths.first().ok_or(ServerError::Bug)?;
             let under = self.make_history(name, &plan, origin, whole(&open.parts), &mut made)?;
-            let noted = self.note(name, &Document { history: Some(plan.beneath.clone()), ..before.clone() });
+            let noted =
+                self.note(name, &VolumeDocument { history: Some(plan.beneath.clone()), ..before.clone() });
             match (noted, self.document(name)) {
-                (Err(error), Ok(Document { history: None, .. })) => {
+                (Err(error), Ok(VolumeDocument { history: None, .. })) => {
                     // A store that was there stays, and is to be empty as before.
                     let _ = under.clear();
                     Err(error)
@@ -123,10 +132,14 @@ impl Volumes {
     }
 
     /// Notes what is coming, before anything of it is there: what a kill leaves is known by it, and taken back. Gives what the document said before, too.
-    fn begin_enable(&self, name: &str, wish: &api::VolumeHistory) -> Result<(Document, Plan), ServerError> {
-        let before = Document { coming: None, ..self.document(name)? };
+    fn begin_enable(
+        &self,
+        name: &str,
+        wish: &api::VolumeHistory,
+    ) -> Result<(VolumeDocument, Plan), ServerError> {
+        let before = VolumeDocument { coming: None, ..self.document(name)? };
         let plan = self.plan_history(wish)?;
-        self.note(name, &Document { coming: Some(plan.beneath.clone()), ..before.clone() })?;
+        self.note(name, &VolumeDocument { coming: Some(plan.beneath.clone()), ..before.clone() })?;
         Ok((before, plan))
     }
 
@@ -140,7 +153,7 @@ impl Volumes {
             return Ok(open);
         }
         let instants = views.into_iter().collect::<Vec<_>>().join(", ");
-        Err(ServerError::Shown { device: name.to_owned(), instants })
+        Err(ServerError::Devices(DevicesError::Shown { device: name.to_owned(), instants }))
     }
 
     /// Does while the volume is in service what can be done then of taking its history away: with the placement `logging` all that was written since it was made, or folded back, is copied. Instants go with that.
@@ -215,11 +228,13 @@ impl Volumes {
         dry_run: bool,
     ) -> Result<api::DiscardedHistory, ServerError> {
         let _turn = self.turns.take(&[name], "it is being opened without its history")?;
-        let is_there = || ServerError::OverHistory {
-            volume: name.to_owned(),
-            kind: ErrorKind::Usage,
-            why: "it is in service: its history is not lost, or it has none",
-            next: "without --store-lost, `cairn history disable VOLUME` takes a history away",
+        let is_there = || {
+            ServerError::Volumes(VolumesError::OverHistory {
+                volume: name.to_owned(),
+                kind: ErrorKind::Usage,
+                why: "it is in service: its history is not lost, or it has none",
+                next: "without --store-lost, `cairn history disable VOLUME` takes a history away",
+            })
         };
         let reason = self.still_closed(name, &is_there)?;
         if !is_of_the_history(&reason) {
@@ -227,16 +242,16 @@ impl Volumes {
         }
         let document = self.document(name)?;
         let beneath = document.history.clone().ok_or(ServerError::Bug)?;
-        if beneath.placement == Some(api::Placement::Logging) {
-            return Err(ServerError::OverHistory {
+        if beneath.placement == api::Placement::Logging {
+            return Err(ServerError::Volumes(VolumesError::OverHistory {
                 volume: name.to_owned(),
                 kind: ErrorKind::VolumeDamaged,
                 why: "with the placement `logging` what was written is in the store of its history, and its devices alone are no volume",
                 next: "bring the store back; or fail over to a mirror of it, or restore an image dump under another name",
-            });
+            }));
         }
         let given = document.given.and(beneath.given());
-        let plain = Document { history: None, given, ..document.clone() };
+        let plain = VolumeDocument { history: None, given, ..document.clone() };
         let parts = self.open_parts(name, &plain, BUSY_PATIENCE)?;
         let found = Volume::inspect(&*whole(&parts.devices)).map_err(ServerError::volume(name))?;
         let mut answer = api::DiscardedHistory {
@@ -268,7 +283,7 @@ impl Volumes {
         {
             tracing::warn!(volume = name, %error, "the views of a lost history are still noted");
         }
-        let findings = images::findings(&open.volume, name, CheckDepth::Structures);
+        let findings = findings(&open.volume, name, CheckDepth::Structures);
         answer.findings = findings.unwrap_or_else(|error| vec![error.to_string()]);
         self.put(name, &Ok(open));
         self.open_clones_of(name);
@@ -293,9 +308,9 @@ impl Volumes {
     }
 
     /// Notes that the history of a volume is gone.
-    fn without_history(&self, name: &str, document: Document) -> Result<Document, ServerError> {
-        let given = document.history.as_ref().map(super::Beneath::given).unwrap_or_default();
-        let document = Document { history: None, given: document.given.and(given), ..document };
+    fn without_history(&self, name: &str, document: VolumeDocument) -> Result<VolumeDocument, ServerError> {
+        let given = document.history.as_ref().map(Beneath::given).unwrap_or_default();
+        let document = VolumeDocument { history: None, given: document.given.and(given), ..document };
         self.note(name, &document)?;
         self.forget_seen(name);
         Ok(document)
@@ -309,7 +324,7 @@ impl Volumes {
     }
 
     /// Takes back what a server began that was killed while it put a history under a volume, which goes on without.
-    pub(super) fn settle_coming(&self, name: &str, mut document: Document) -> Document {
+    pub(super) fn settle_coming(&self, name: &str, mut document: VolumeDocument) -> VolumeDocument {
         if let Some(beneath) = document.coming.take() {
             beneath.take_back_now(name, false);
             if let Err(error) = self.note(name, &document) {
@@ -324,7 +339,11 @@ impl Volumes {
     }
 
     /// Ends what a server began that was killed while it took a history away: it is gone, or stays.
-    pub(super) fn settle_history(&self, name: &str, document: Document) -> Result<Document, ServerError> {
+    pub(super) fn settle_history(
+        &self,
+        name: &str,
+        document: VolumeDocument,
+    ) -> Result<VolumeDocument, ServerError> {
         let Some(beneath) = document.history.as_ref().filter(|beneath| beneath.leaving) else {
             return Ok(document);
         };
@@ -350,7 +369,11 @@ impl Volumes {
 
 /// True when nothing but the history keeps the volume from opening, and nobody else has it.
 fn is_of_the_history(error: &ServerError) -> bool {
-    let is_about_it = matches!(error, ServerError::HistoryUnavailable { .. } | ServerError::History { .. });
+    let is_about_it = matches!(
+        error,
+        ServerError::Volumes(VolumesError::HistoryUnavailable { .. })
+            | ServerError::Devices(DevicesError::History { .. })
+    );
     is_about_it && error.kind() != ErrorKind::Busy
 }
 

@@ -9,54 +9,31 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-use cairn_base::SnapshotId;
+use cairn_api as api;
 use cairn_device::{Device, FileDevice};
 use cairn_format::stream::root_digest;
 use cairn_stream::MIRROR_PREFIX;
 use cairn_volume::CloneDevice;
-use serde::{Deserialize, Serialize};
 
 use super::waiting::OPENING;
-use super::{Document, Entry, OpenVolume, Parts, Under, Volumes, not_found, remove_left, whole};
-use crate::api;
-use crate::contents::find_snapshot;
-use crate::data_dir::guard;
+use super::{VolumeState, Volumes, not_found};
+use crate::daemon::data_dir::guard;
 use crate::error::ServerError;
-use crate::images::DUMP_PREFIX;
-use crate::names;
-use crate::state;
-
-/// What a clone is made of: in `volume.json`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct CloneOf {
-    volume: String,
-    /// Its number: its name may change.
-    snapshot: u64,
-    /// Its root digest.
-    root: String,
-    /// What it was called when the clone was made.
-    name: String,
-    /// It goes with the server: of a drill.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    temporary: bool,
-}
-
-impl CloneOf {
-    pub(super) fn snapshot(&self) -> SnapshotId {
-        SnapshotId(self.snapshot)
-    }
-
-    /// `VOLUME@SNAPSHOT`.
-    pub(crate) fn shown(&self) -> String {
-        format!("{}@{}", self.volume, self.name)
-    }
-}
+use crate::names::IMAGE_PREFIX;
+use crate::volumes::deleting::remove_left;
+use crate::volumes::disks::whole;
+use crate::volumes::document::{CloneOf, VolumeDocument};
+use crate::volumes::error::VolumesError;
+use crate::volumes::open::{OpenVolume, Parts};
+use crate::volumes::snapshots::find_snapshot;
+use crate::volumes::under::Under;
+use crate::{names, state};
 
 impl Volumes {
     /// A snapshot of a volume as a clone names it.
     fn clone_of(&self, open: &OpenVolume, snapshot: &str, temporary: bool) -> Result<CloneOf, ServerError> {
         let found = find_snapshot(open, snapshot)?;
-        if !temporary && [MIRROR_PREFIX, DUMP_PREFIX].iter().any(|prefix| found.name.starts_with(prefix)) {
+        if !temporary && [MIRROR_PREFIX, IMAGE_PREFIX].iter().any(|prefix| found.name.starts_with(prefix)) {
             return Err(ServerError::Invalid {
                 what: "the snapshot",
                 rule: "it comes and goes with mirrors or dumps; clone one that was made with `cairn snapshot create` (of a mirror: made at the source, and brought by an update)",
@@ -70,7 +47,9 @@ impl Volumes {
 
     /// The open parent of a clone, whose snapshot is there and the same.
     fn parent(&self, clone: &str, of: &CloneOf) -> Result<Arc<OpenVolume>, ServerError> {
-        let gone = || ServerError::CloneBaseGone { clone: clone.to_owned(), base: of.shown() };
+        let gone = || {
+            ServerError::Volumes(VolumesError::CloneBaseGone { clone: clone.to_owned(), base: of.shown() })
+        };
         let open = self.get(&of.volume).map_err(|_| gone())?;
         let entries = open.volume.snapshot_entries();
         let same = |root: String| root == of.root;
@@ -138,7 +117,10 @@ impl Volumes {
     /// Refuses to delete a volume of which there are clones.
     pub(crate) fn refuse_if_cloned(&self, name: &str) -> Result<(), ServerError> {
         match self.clones_of(name).first() {
-            Some(clone) => Err(ServerError::HasClone { volume: name.to_owned(), clone: clone.clone() }),
+            Some(clone) => Err(ServerError::Volumes(VolumesError::HasClone {
+                volume: name.to_owned(),
+                clone: clone.clone(),
+            })),
             None => Ok(()),
         }
     }
@@ -153,7 +135,7 @@ impl Volumes {
                     continue;
                 }
             };
-            if matches!(self.entries.read().get(&clone), Some(Entry::Unavailable(_))) {
+            if matches!(self.entries.read().get(&clone), Some(VolumeState::Unavailable(_))) {
                 self.open_entry(&clone);
                 self.open_clones_of(&clone);
             }
@@ -217,7 +199,7 @@ impl Volumes {
         });
         match made {
             Ok(open) => {
-                self.entries.write().insert(name.to_owned(), Entry::Open(open.clone()));
+                self.entries.write().insert(name.to_owned(), VolumeState::Open(open.clone()));
                 Ok(open)
             }
             Err(error) => {
@@ -254,7 +236,7 @@ impl Volumes {
         Arc::new(device).make(self.options()).map_err(&failed)?;
         let paths = vec!["volume.img".into()];
         let clone_of = Some(of.clone());
-        let document = Document { clone_of: clone_of.clone(), ..Document::of(paths.clone()) };
+        let document = VolumeDocument { clone_of: clone_of.clone(), ..VolumeDocument::of(paths.clone()) };
         state::save(&nursery.join("volume.json"), &document)?;
         Ok(Parts { clone_of, ..Parts::of(paths, vec![own]) })
     }

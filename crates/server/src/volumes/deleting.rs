@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use cairn_device::FileDevice;
 
-use super::{Entry, Volumes, not_found};
+use super::{VolumeState, Volumes, not_found};
 use crate::error::ServerError;
-use crate::names;
-use crate::state;
+use crate::{names, state};
 
 /// What follows the name of a volume in that of a folder in which something is made of it, which a start clears away: a volume, a clone, a restore without notes.
 const NURSERIES: [&str; 3] = [".new", ".clone", ".restore"];
@@ -29,18 +28,18 @@ impl Volumes {
         let entry = {
             let mut entries = self.entries.write();
             let there = entries.get_mut(name).ok_or_else(|| not_found(name))?;
-            if let Entry::Away { by } = there {
+            if let VolumeState::Away { by } = there {
                 return Err(ServerError::Busy { name: name.to_owned(), by });
             }
             // Its devices are its own until its folder is gone.
-            std::mem::replace(there, Entry::Away { by })
+            std::mem::replace(there, VolumeState::Away { by })
         };
         let emptied = match &entry {
-            Entry::Open(open) => open.end().and_then(|()| open.clear_devices(&folder)),
-            Entry::Away { .. } | Entry::Unavailable(_) => Ok(()),
+            VolumeState::Open(open) => open.end().and_then(|()| open.clear_devices(&folder)),
+            VolumeState::Away { .. } | VolumeState::Unavailable(_) => Ok(()),
         };
         let closed_last = match &entry {
-            Entry::Open(open) if open.paths.iter().all(|path| path.starts_with(&folder)) => {
+            VolumeState::Open(open) if open.paths.iter().all(|path| path.starts_with(&folder)) => {
                 open.parts.clone()
             }
             // Who makes another volume on its devices finds them free.
@@ -55,7 +54,7 @@ impl Volumes {
         });
         if let Err(error) = buried {
             // It is closed, and still there: its name stays taken, and deleting it again leaves the devices that failed alone.
-            self.entries.write().insert(name.to_owned(), Entry::Unavailable(Arc::new(error)));
+            self.entries.write().insert(name.to_owned(), VolumeState::Unavailable(Arc::new(error)));
             return self.get(name).map(drop);
         }
         self.entries.write().remove(name);

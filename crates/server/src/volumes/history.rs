@@ -12,223 +12,25 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cairn_base::{Clock, HistoryId};
-use cairn_device::{Device, FileDevice};
-use cairn_history::{FloorPolicy, History, HistoryError, HistoryOptions, HistoryView, OpenOptions};
+use cairn_api::{self as api, ErrorKind};
+use cairn_device::Device;
+use cairn_history::{History, HistoryView};
 use cairn_volume::{CheckDepth, Inspection, Volume, VolumeError};
-use serde::{Deserialize, Serialize};
 
 use super::views::Views;
-use super::{Document, Entry, OpenVolume, Parts, Volumes, clear_beginning};
-use crate::api::{self, ErrorKind};
-use crate::devices::{
-    BLOCK_BYTES, OpenDevice, STORE_MIN, history_id, new_history, open_store_file, options_under_volume,
-    refuse_other_store, take_store_file,
-};
+use super::{VolumeState, Volumes};
+use crate::devices::open::OpenDevice;
+use crate::devices::take_store_file;
 use crate::error::ServerError;
-use crate::images;
-use crate::seen::Seen;
-
-/// The options of a history under a volume. A write that fails makes the volume read-only, so one for which the floor leaves no room waits.
-pub(super) fn options_of(wish: &api::VolumeHistory) -> Result<HistoryOptions, ServerError> {
-    let granularity = wish.granularity.as_deref();
-    new_history(wish.placement, granularity, &wish.window, FloorPolicy::Wait, BLOCK_BYTES)
-}
-
-/// Bytes of a store that is made for devices of such a length.
-pub(super) fn store_bytes(wanted: Option<u64>, origin_bytes: u64) -> u64 {
-    wanted.unwrap_or(origin_bytes.max(STORE_MIN))
-}
-
-/// Why the log of such a volume has no device of its own.
-pub(super) const LOG_RULE: &str =
-    "the log of a volume over a history is on the devices of the volume, which go back together";
-
-/// Why there is no history under one whose log has a device, and what to do.
-pub(super) const LOG_APART: &str = "its intent log is on a device of its own, which a history would not take back with it: so it has no instants to show or to go back to";
-pub(super) const LOG_BACK: &str = "move the log to the devices of the volume with `cairn volume log VOLUME --internal`, then `cairn history enable VOLUME --history PATH` remembers from there on";
-
-/// What `volume.json` says of a history.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Beneath {
-    /// Absolute.
-    store: PathBuf,
-    /// Which history is there.
-    id: String,
-    /// Numbers that the volume had not given yet when it was last brought back: it goes on from there.
-    #[serde(default)]
-    next_file: u64,
-    #[serde(default)]
-    next_snapshot: u64,
-    /// What was asked for; not known of those that were made before it was written down.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) placement: Option<api::Placement>,
-    /// It is being taken away: a store without a history is the end of that.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub(super) leaving: bool,
-}
-
-/// The next numbers that a volume gives; 0 where any will do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(super) struct Given {
-    pub(super) file: u64,
-    pub(super) snapshot: u64,
-}
-
-impl Given {
-    pub(super) fn is_nothing(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// Neither gives a number below these.
-    pub(super) fn and(self, other: Self) -> Self {
-        Self { file: self.file.max(other.file), snapshot: self.snapshot.max(other.snapshot) }
-    }
-}
-
-/// A history that is going to be.
-pub(super) struct Plan {
-    pub(super) beneath: Beneath,
-    options: HistoryOptions,
-    store_bytes: Option<u64>,
-}
-
-/// An open history under a volume.
-pub(super) struct Under {
-    device: Arc<OpenDevice>,
-    store: Arc<FileDevice>,
-    beneath: Beneath,
-    /// They stay when the volume is opened again.
-    pub(super) views: Arc<Views>,
-}
-
-impl Beneath {
-    pub(super) fn store(&self) -> &PathBuf {
-        &self.store
-    }
-
-    pub(super) fn given(&self) -> Given {
-        Given { file: self.next_file, snapshot: self.next_snapshot }
-    }
-
-    /// How far the history is known to have come.
-    fn seen(&self, folder: &Path) -> Seen {
-        Seen::at(seen_path(folder), &self.id)
-    }
-
-    /// Opens the store alone.
-    pub(super) fn open_store(&self, volume: &str) -> Result<Arc<FileDevice>, ServerError> {
-        open_store_file(&self.store).map_err(|source| ServerError::HistoryUnavailable {
-            volume: volume.to_owned(),
-            path: self.store.clone(),
-            source,
-        })
-    }
-
-    /// Empties the store of a history that did not come to be, if that is what it has: with nothing recorded in it, or, where `is_of_nobody` is known, with whatever is.
-    fn take_back(&self, volume: &str, is_of_nobody: bool) -> Result<(), ServerError> {
-        if !self.store.exists() {
-            return Ok(());
-        }
-        let store = self.open_store(volume)?;
-        let found = match is_of_nobody {
-            true => History::id_of(&*store).map(|id| id.to_string() == self.id),
-            false => History::is_unfinished(&*store, self.history_id()?),
-        };
-        match found {
-            Ok(true) => clear_beginning(&store),
-            Ok(false) | Err(HistoryError::NoHistory) => Ok(()),
-            Err(error) => Err(ServerError::history(volume)(error)),
-        }
-    }
-
-    /// The same at a start, which goes on without.
-    pub(super) fn take_back_now(&self, volume: &str, is_of_nobody: bool) {
-        tracing::warn!(volume, store = %self.store.display(), "a history that was only being made is taken back; run the same command again");
-        if let Err(error) = self.take_back(volume, is_of_nobody) {
-            tracing::warn!(volume, store = %self.store.display(), %error, "what there is of a history that was only made stays");
-        }
-    }
-
-    pub(super) fn history_id(&self) -> Result<HistoryId, ServerError> {
-        history_id(&self.id)
-    }
-
-    /// Opens the history of what is on `origin`.
-    pub(super) fn open(
-        &self,
-        volume: &str,
-        folder: &Path,
-        paths: &[PathBuf],
-        origin: Arc<dyn Device>,
-        clock: &Arc<dyn Clock>,
-    ) -> Result<Under, ServerError> {
-        let store = self.open_store(volume)?;
-        refuse_other_store(volume, &*store, &self.id)?;
-        let seen = self.seen(folder);
-        let options = OpenOptions { at_least: seen.position(), ..options_under_volume(clock.clone()) };
-        let history = History::open(origin, store.clone(), options);
-        let history = history.map_err(ServerError::history(volume))?;
-        let first = paths.first().ok_or(ServerError::Bug)?;
-        let views = Views::open(folder, volume, &history, clock);
-        Ok(Under::new(volume, history, first, store, self.clone(), views, seen))
-    }
-}
-
-impl Under {
-    fn new(
-        volume: &str,
-        history: Arc<History>,
-        origin: &Path,
-        store: Arc<FileDevice>,
-        beneath: Beneath,
-        views: Views,
-        seen: Seen,
-    ) -> Self {
-        let device = OpenDevice::under_volume(volume, history, origin, &beneath.store, seen);
-        Self { device, store, beneath, views: Arc::new(views) }
-    }
-
-    /// For another opening of the volume, when nothing of this one comes through any more.
-    fn again(&self, beneath: Beneath) -> Self {
-        let (device, store, views) = (self.device.clone(), self.store.clone(), self.views.clone());
-        Self { device, store, beneath, views }
-    }
-
-    /// What the volume stands on.
-    pub(super) fn device(&self) -> Arc<dyn Device> {
-        self.device.history().clone()
-    }
-
-    /// Whether writes may wait for room.
-    pub(super) fn let_wait(&self, may_wait: bool) {
-        self.device.history().let_wait(may_wait);
-    }
-
-    /// The volume is open: the history gets its thread, and who finds no room may wait for it.
-    pub(super) fn begin(&self) -> Result<(), ServerError> {
-        self.let_wait(true);
-        self.device.begin()
-    }
-
-    pub(super) fn history(&self) -> Arc<History> {
-        self.device.history().clone()
-    }
-
-    /// The volume is closed.
-    pub(super) fn end(&self) {
-        self.device.end();
-    }
-
-    /// Makes the store one that can be named again.
-    pub(super) fn clear(&self) -> Result<(), ServerError> {
-        clear_beginning(&self.store)
-    }
-
-    pub(super) fn place(&self) -> String {
-        self.beneath.store.display().to_string()
-    }
-}
+use crate::storage::histories::options_under_volume;
+use crate::volumes::disks::clear_beginning;
+use crate::volumes::document::VolumeDocument;
+use crate::volumes::error::VolumesError;
+use crate::volumes::findings::findings;
+use crate::volumes::open::{OpenVolume, Parts};
+use crate::volumes::under::{
+    Beneath, LOG_APART, LOG_BACK, Plan, Under, no_history, no_volume_then, options_of, store_bytes,
+};
 
 impl Volumes {
     /// What a history is going to be, before anything of it is there.
@@ -240,7 +42,7 @@ impl Volumes {
         let options = options_of(wish)?;
         self.refuse_if_claimed(&path)?;
         let id = options.store.to_string();
-        let placement = Some(wish.placement.unwrap_or(api::Placement::Checkpointing));
+        let placement = wish.placement.unwrap_or(api::Placement::Checkpointing);
         let beneath = Beneath { store: path, id, next_file: 0, next_snapshot: 0, placement, leaving: false };
         Ok(Plan { beneath, options, store_bytes: wish.store_bytes })
     }
@@ -288,7 +90,7 @@ impl Volumes {
     ) -> Result<(HistoryView, Inspection), ServerError> {
         let refused = |why, next| {
             let (volume, kind) = (open.name.clone(), ErrorKind::WrongRole);
-            ServerError::OverHistory { volume, kind, why, next }
+            ServerError::Volumes(VolumesError::OverHistory { volume, kind, why, next })
         };
         let device = open.history()?;
         self.refuse_if_cloned(&open.name)?;
@@ -337,12 +139,12 @@ impl Volumes {
                 let back = under.device.revert(&undo).and_then(|_| self.open_over(&open, under));
                 let why = match &back {
                     Err(_) => error,
-                    Ok(_) => ServerError::OverHistory {
+                    Ok(_) => ServerError::Volumes(VolumesError::OverHistory {
                         volume: name.to_owned(),
                         kind: ErrorKind::VolumeDamaged,
                         why: "it does not open at that instant, and is where it was",
                         next: "choose another instant (`cairn history status`); the log of the server says what is wrong with this one",
-                    },
+                    }),
                 };
                 self.put(name, &back.map_err(Arc::new));
                 return Err(why);
@@ -352,7 +154,7 @@ impl Volumes {
                 return Err(error);
             }
         };
-        let found = images::findings(&opened.volume, name, CheckDepth::Structures);
+        let found = findings(&opened.volume, name, CheckDepth::Structures);
         reverted.findings = found.unwrap_or_else(|error| vec![error.to_string()]);
         self.put(name, &Ok(opened.clone()));
         Ok((opened, reverted))
@@ -360,7 +162,7 @@ impl Volumes {
 
     /// Closes a volume, whoever else has it, for something to be done to what it stands on. It has to be put back.
     pub(super) fn take_away(&self, open: &OpenVolume, by: &'static str) -> Result<(), ServerError> {
-        self.entries.write().insert(open.name.clone(), Entry::Away { by });
+        self.entries.write().insert(open.name.clone(), VolumeState::Away { by });
         let closed = open.end();
         open.fence.shut();
         closed
@@ -369,8 +171,8 @@ impl Volumes {
     /// What becomes of a volume that was closed.
     pub(super) fn put(&self, name: &str, opened: &Result<Arc<OpenVolume>, Arc<ServerError>>) {
         let entry = match opened {
-            Ok(open) => Entry::Open(open.clone()),
-            Err(error) => Entry::Unavailable(error.clone()),
+            Ok(open) => VolumeState::Open(open.clone()),
+            Err(error) => VolumeState::Unavailable(error.clone()),
         };
         self.entries.write().insert(name.to_owned(), entry);
     }
@@ -404,12 +206,12 @@ impl OpenVolume {
     /// The history under it.
     pub(crate) fn history(&self) -> Result<Arc<OpenDevice>, ServerError> {
         let none = || match self.log_in_use() {
-            Some(_) => ServerError::OverHistory {
+            Some(_) => ServerError::Volumes(VolumesError::OverHistory {
                 volume: self.name.clone(),
                 kind: ErrorKind::NotFound,
                 why: LOG_APART,
                 next: LOG_BACK,
-            },
+            }),
             None => no_history(&self.name),
         };
         self.under.as_ref().map(|under| under.device.clone()).ok_or_else(none)
@@ -448,48 +250,21 @@ impl OpenVolume {
     pub(super) fn refuse_to_grow(&self) -> Result<(), ServerError> {
         match &self.under {
             None => Ok(()),
-            Some(_) => Err(ServerError::OverHistory {
+            Some(_) => Err(ServerError::Volumes(VolumesError::OverHistory {
                 volume: self.name.clone(),
                 kind: ErrorKind::TooSmall,
                 why: "a volume over a history has the size that it was made with",
                 next: "take the history away with `cairn history disable VOLUME`, grow the volume, and give it a new one with `cairn history enable`",
-            }),
+            })),
         }
     }
 }
 
 /// Takes back what there is of the history of a volume that was never whole. Nobody has used it, whatever is in it.
-pub(super) fn take_back_history(volume: &str, document: &Document) {
+pub(super) fn take_back_history(volume: &str, document: &VolumeDocument) {
     if let Some(beneath) = document.coming.as_ref().or(document.history.as_ref()) {
         beneath.take_back_now(volume, true);
     }
-}
-
-/// Where it is noted how far the history of the volume in `folder` has come.
-pub(super) fn seen_path(folder: &Path) -> PathBuf {
-    folder.join("history.seen")
-}
-
-pub(super) fn no_volume_then(volume: &str) -> ServerError {
-    ServerError::OverHistory {
-        volume: volume.to_owned(),
-        kind: ErrorKind::WrongRole,
-        why: "there was no whole volume at that instant",
-        next: "choose a later one: `cairn history status`",
-    }
-}
-
-pub(super) fn no_history(volume: &str) -> ServerError {
-    ServerError::OverHistory {
-        volume: volume.to_owned(),
-        kind: ErrorKind::NotFound,
-        why: "there is no history under it",
-        next: "it gets one with `cairn history enable VOLUME --history PATH`; without one, use snapshots and `cairn snapshot rollback`",
-    }
-}
-
-fn is_false(value: &bool) -> bool {
-    !value
 }
 
 #[cfg(test)]

@@ -3,90 +3,23 @@
 //! The superblock alone says whether the log has a device, and which log it is; `volume.json` only says where to look. While the log moves both places
 //! stand there, so a crash at any moment leaves a volume that finds its log.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
-use cairn_base::LogId;
-use cairn_device::{Device, FileDevice, FileOptions, Rehearsal, RehearsalDevice, SideDevice};
+use cairn_api as api;
+use cairn_device::RehearsalDevice;
 use cairn_volume::{CONSISTENCY_INTERVAL, LogTarget, Volume, VolumeError};
 
 use super::fence::Fence;
-use super::history::LOG_RULE;
-use super::{
-    BUSY_PATIENCE, Document, Entry, OpenVolume, Volumes, new_rehearsal, open_when_free, refuse_if_not_empty,
-    refuse_relative,
-};
-use crate::api;
-use crate::devices::take_file;
+use super::{VolumeState, Volumes};
 use crate::error::ServerError;
 use crate::state;
-use crate::token::random_bytes;
-
-/// An open log device.
-#[derive(Clone)]
-pub(super) struct LogFile {
-    pub(super) path: PathBuf,
-    pub(super) device: Arc<FileDevice>,
-}
-
-impl LogFile {
-    /// Opens a device that holds nothing yet.
-    pub(super) fn take(path: &Path) -> Result<Self, ServerError> {
-        refuse_relative("the path of a log device", path)?;
-        let device = take_file(path, FileOptions::default())?;
-        refuse_if_not_empty(&device, path)?;
-        Ok(Self { path: path.to_owned(), device: Arc::new(device) })
-    }
-
-    /// The device with a thread of its own: a flush waits for the slower of two devices, not for both in turn.
-    pub(super) fn beside(&self, rehearsal: &Arc<Rehearsal>) -> Result<Arc<dyn Device>, ServerError> {
-        let device = RehearsalDevice::new(self.device.clone(), rehearsal.clone());
-        let device = SideDevice::new(Arc::new(device));
-        let device = device.map_err(|source| ServerError::Thread { what: "a log device", source })?;
-        Ok(Arc::new(device))
-    }
-}
-
-/// A name for a new log.
-pub(super) fn new_id() -> LogId {
-    LogId(random_bytes())
-}
-
-/// Opens the log device of the volume on `device`, when it has one. Of several paths it is the one with the right log; what is wrong with a
-/// single one the volume says.
-pub(super) fn find(
-    name: &str,
-    device: &dyn Device,
-    paths: &[PathBuf],
-    patience: Duration,
-) -> Result<Option<LogFile>, ServerError> {
-    if paths.is_empty() {
-        return Ok(None);
-    }
-    let inspection = Volume::inspect(device).map_err(ServerError::volume(name))?;
-    let Some(wanted) = inspection.log else { return Ok(None) };
-    let mut found = Err(ServerError::volume(name)(VolumeError::LogMissing { log: wanted }));
-    for path in paths {
-        match open_when_free(path, patience) {
-            Ok(device) => {
-                let is_it = matches!(Volume::log_on(&*device), Ok(Some(on)) if on == (inspection.id, wanted));
-                if is_it || found.is_err() {
-                    found = Ok(LogFile { path: path.clone(), device });
-                }
-                if is_it {
-                    break;
-                }
-            }
-            Err(source) if found.is_err() => {
-                let (volume, path) = (name.to_owned(), path.clone());
-                found = Err(ServerError::LogUnavailable { volume, path, source });
-            }
-            Err(_) => {}
-        }
-    }
-    found.map(Some)
-}
+use crate::volumes::disks::{BUSY_PATIENCE, new_rehearsal};
+use crate::volumes::document::VolumeDocument;
+use crate::volumes::error::VolumesError;
+use crate::volumes::log_file::{LogFile, new_id};
+use crate::volumes::open::OpenVolume;
+use crate::volumes::under::LOG_RULE;
 
 impl Volumes {
     /// Moves the log of a volume to `device`, or onto the devices of the volume.
@@ -104,7 +37,7 @@ impl Volumes {
         }
         let Some(device) = device else {
             open.volume.move_log(&LogTarget::Internal).map_err(ServerError::volume(name))?;
-            state::save(&path, &Document { log_devices: Vec::new(), ..before })?;
+            state::save(&path, &VolumeDocument { log_devices: Vec::new(), ..before })?;
             *open.log.lock() = None;
             return Ok(open);
         };
@@ -113,7 +46,7 @@ impl Volumes {
         self.refuse_if_claimed(Path::new(device))?;
         let mut both = before.log_devices.clone();
         both.push(log.path.clone());
-        state::save(&path, &Document { log_devices: both, ..before.clone() })?;
+        state::save(&path, &VolumeDocument { log_devices: both, ..before.clone() })?;
         let target = LogTarget::Device { device: log.beside(&open.rehearsal)?, id: new_id() };
         if let Err(error) = open.volume.move_log(&target) {
             // Where the log is now the volume knows. A path too many does no harm, and one too few would.
@@ -122,7 +55,7 @@ impl Volumes {
             }
             return Err(ServerError::volume(name)(error));
         }
-        state::save(&path, &Document { log_devices: vec![log.path.clone()], ..before })?;
+        state::save(&path, &VolumeDocument { log_devices: vec![log.path.clone()], ..before })?;
         *open.log.lock() = Some(log);
         Ok(open)
     }
@@ -131,7 +64,9 @@ impl Volumes {
     pub(crate) fn discard_log(&self, name: &str, dry_run: bool) -> Result<api::DiscardedLog, ServerError> {
         let _turn = self.turns.take(&[name], "it is being opened without its log")?;
         // It may have come back since the server started: then nothing is lost.
-        let reason = self.still_closed(name, &|| ServerError::LogIsThere { volume: name.to_owned() })?;
+        let reason = self.still_closed(name, &|| {
+            ServerError::Volumes(VolumesError::LogIsThere { volume: name.to_owned() })
+        })?;
         if !is_of_the_log(&reason) {
             return Err(reason);
         }
@@ -155,11 +90,11 @@ impl Volumes {
         let volume =
             Volume::open_discarding_log(device, self.options()).map_err(ServerError::volume(name))?;
         let open = self.run(name, parts, volume, fence, rehearsal)?;
-        self.entries.write().insert(name.to_owned(), Entry::Open(open));
+        self.entries.write().insert(name.to_owned(), VolumeState::Open(open));
         self.open_clones_of(name);
         tracing::warn!(volume = name, %reason, "the intent log was thrown away; flushed writes are lost");
         let path = self.folder(name).join("volume.json");
-        state::save(&path, &Document { log_devices: Vec::new(), ..document })?;
+        state::save(&path, &VolumeDocument { log_devices: Vec::new(), ..document })?;
         Ok(answer)
     }
 }
@@ -167,8 +102,8 @@ impl Volumes {
 /// True when nothing but the log keeps the volume from opening.
 fn is_of_the_log(error: &ServerError) -> bool {
     match error {
-        ServerError::LogUnavailable { .. } => true,
-        ServerError::Volume { source, .. } => matches!(
+        ServerError::Volumes(VolumesError::LogUnavailable { .. }) => true,
+        ServerError::Volumes(VolumesError::Volume { source, .. }) => matches!(
             source,
             VolumeError::LogMissing { .. }
                 | VolumeError::LogOther { .. }

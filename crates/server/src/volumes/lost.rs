@@ -5,16 +5,17 @@ use cairn_volume::VolumeError;
 
 use super::Volumes;
 use crate::error::ServerError;
-use crate::mirrors;
+use crate::mirrors::document::is_mirror;
+use crate::volumes::error::VolumesError;
 
 impl Volumes {
     /// What to do about a volume that is not open as what it lies on is not what it was; none where it is something else.
     pub(super) fn next_of_lost(&self, name: &str, error: &ServerError) -> Option<String> {
         let back = match error {
-            ServerError::OpenDevice(OpenError::Missing { .. }) => {
+            ServerError::Volumes(VolumesError::OpenDevice(OpenError::Missing { .. })) => {
                 "bring its devices back as they were (attach the disk, mount the file system, put the file in its place), and it is opened within seconds"
             }
-            ServerError::Volume { source, .. } if is_another(source) => {
+            ServerError::Volumes(VolumesError::Volume { source, .. }) if is_another(source) => {
                 "bring its devices back as they were (attach the right disk, put a whole copy of the file in its place), and restart the server"
             }
             _ => return None,
@@ -22,7 +23,7 @@ impl Volumes {
         let clone_of = self.places(name).and_then(|document| document.clone_of);
         let lost = match clone_of {
             Some(_) => format!("`cairn clone delete {name}` gives it up; what it is made of is not harmed"),
-            None if mirrors::is_mirror(&self.folder(name)) => format!(
+            None if is_mirror(&self.folder(name)) => format!(
                 "`cairn volume delete {name}` gives up what is left of this mirror, and `cairn mirror create {name} TOKEN`, with a token of `cairn peer invite` on the source, brings all of it again"
             ),
             None => format!(

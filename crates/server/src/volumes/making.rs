@@ -5,29 +5,16 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cairn_base::{LogId, VolumeId};
 use cairn_device::FileDevice;
 use cairn_volume::Volume;
-use serde::{Deserialize, Serialize};
 
 use super::history::take_back_history;
-use super::{BUSY_PATIENCE, Document, clear_beginning, open_when_free};
 use crate::error::ServerError;
 use crate::state;
-
-/// What is going to be on the devices of a volume: written before any of it is there.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Making {
-    volume: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    log: Option<String>,
-}
+use crate::volumes::disks::{BUSY_PATIENCE, clear_beginning, open_when_free};
+use crate::volumes::document::{Making, VolumeDocument};
 
 impl Making {
-    pub(super) fn new(volume: VolumeId, log: Option<LogId>) -> Self {
-        Self { volume: volume.to_string(), log: log.map(|log| log.to_string()) }
-    }
-
     /// The device begins with that volume, as it was made.
     fn is_volume(&self, device: &FileDevice) -> bool {
         // A mirror has the id of its source, as others may have; one that has received anything is further on.
@@ -67,7 +54,9 @@ impl Making {
 pub(super) fn take_back_made(folder: &Path) {
     let name = folder.file_name().and_then(|name| name.to_str());
     let Some(volume) = name.and_then(|name| name.strip_prefix('.')?.strip_suffix(".new")) else { return };
-    let Some(document) = state::load::<Document>(&folder.join("volume.json")).ok().flatten() else { return };
+    let Some(document) = state::load::<VolumeDocument>(&folder.join("volume.json")).ok().flatten() else {
+        return;
+    };
     take_back_history(volume, &document);
     if let Some(making) = &document.made_as {
         tracing::warn!(volume, "a volume that was only being made is taken back; run the same command again");

@@ -1,22 +1,29 @@
 //! A volume whose history is older than what its server has seen of it: it stays closed until the store is there again, or its owner takes it as it is.
 
+use cairn_api as api;
 use cairn_history::HistoryError;
 
-use super::history::seen_path;
-use super::{BUSY_PATIENCE, Volumes};
-use crate::api;
+use super::Volumes;
+use crate::devices::error::DevicesError;
 use crate::error::ServerError;
-use crate::seen::Seen;
+use crate::storage::seen::Seen;
+use crate::volumes::disks::BUSY_PATIENCE;
+use crate::volumes::under::seen_path;
 
 impl Volumes {
     /// Takes a store that is older than it was for that of the volume's history, by its owner's word, or only says what that is.
     ///
     /// # Errors
-    /// [`ServerError::NotOlder`] where there is nothing to take, and what else keeps the volume closed.
+    /// [`DevicesError::NotOlder`] where there is nothing to take, and what else keeps the volume closed.
     pub(crate) fn accept_older(&self, name: &str, dry_run: bool) -> Result<api::AcceptedOlder, ServerError> {
         let _turn = self.turns.take(&[name], "it is being opened with an older history")?;
-        let reason = match self.still_closed(name, &|| ServerError::NotOlder { name: name.to_owned() })? {
-            reason @ ServerError::History { source: HistoryError::StoreOlder { .. }, .. } => reason,
+        let reason = match self
+            .still_closed(name, &|| ServerError::Devices(DevicesError::NotOlder { name: name.to_owned() }))?
+        {
+            reason @ ServerError::Devices(DevicesError::History {
+                source: HistoryError::StoreOlder { .. },
+                ..
+            }) => reason,
             other => return Err(other),
         };
         let beneath = self.document(name)?.history.ok_or(ServerError::Bug)?;

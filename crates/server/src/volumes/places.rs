@@ -6,12 +6,12 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
+use cairn_api::{FileIn, file_of};
 use cairn_base::{FileId, SnapshotId};
 use cairn_files::Tree;
-use cairn_volume::{Finding, Place};
-use parking_lot::Mutex;
+use cairn_volume::Place;
 
-use super::OpenVolume;
+use crate::volumes::open::OpenVolume;
 
 /// How long a path that was found is told without another look.
 const KEPT_FOR: Duration = Duration::from_secs(60);
@@ -20,41 +20,9 @@ const KEPT_MAX: usize = 10_000;
 /// Snapshots, from the newest on, in which a file is looked for that has no name now.
 const SNAPSHOTS_MAX: usize = 8;
 
-/// A file in a state: of a snapshot, or the present one.
-type Of = (Option<SnapshotId>, FileId);
-
-/// When it was found; `None` for a file without a path.
-type Found = (Instant, Option<Vec<u8>>);
-
-/// Paths that were found of late.
-#[derive(Default)]
-pub(crate) struct Paths {
-    known: Mutex<HashMap<Of, Found>>,
-}
-
-/// The file that a place is in.
-pub(crate) fn file_of(place: Place) -> Option<FileId> {
-    match place {
-        Place::Data { file, .. } => Some(file),
-        Place::Node(node) => Some(node.file),
-        Place::Unknown => None,
-    }
-}
-
-/// The file that a finding is about, in the state in which it was met.
-pub(crate) fn file_of_finding(finding: &Finding) -> Option<Of> {
-    let Finding::DamagedBlock { place, snapshot, .. } = finding else { return None };
-    Some((Some(*snapshot).filter(|id| id.0 != 0), file_of(*place)?))
-}
-
-/// A path from the root, as messages have it.
-pub(crate) fn shown_path(path: &[u8]) -> String {
-    format!("/{}", cairn_files::quoted_path(path))
-}
-
 impl OpenVolume {
     /// Looks for paths ahead of [`Self::path_of`], so that each tree is read once. LUNs are passed over.
-    pub(crate) fn find_paths(&self, files: impl IntoIterator<Item = Of>) {
+    pub(crate) fn find_paths(&self, files: impl IntoIterator<Item = FileIn>) {
         let luns: HashSet<FileId> = self
             .luns
             .readable()
@@ -88,7 +56,7 @@ impl OpenVolume {
     }
 
     /// The path of a file in a state from the root, with its slash, if it has one there.
-    pub(crate) fn path_of(&self, of: Of) -> Option<Vec<u8>> {
+    pub(crate) fn path_of(&self, of: FileIn) -> Option<Vec<u8>> {
         self.find_paths([of]);
         self.file_paths.known.lock().get(&of).and_then(|(_, path)| path.clone())
     }

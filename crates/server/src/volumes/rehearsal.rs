@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use cairn_api as api;
 use cairn_device::Faults;
 
-use super::{OpenVolume, Volumes};
-use crate::api;
+use super::Volumes;
 use crate::error::ServerError;
+use crate::volumes::open::OpenVolume;
 
 /// The longest delay, in milliseconds: past it nobody can tell a slow device from one that has stopped.
 const DELAY_MAX_MS: u64 = 60_000;

@@ -7,19 +7,21 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use cairn_api::{self as api, ResumeError};
 use cairn_device::{Device, FileDevice};
 use cairn_volume::{CheckDepth, Role, Volume};
 
-use super::{
-    BUSY_PATIENCE, Document, Entry, OpenVolume, Parts, Volumes, clear_beginning, is_empty, is_same,
-    open_when_free, whole,
-};
-use crate::api;
-use crate::data_dir::guard;
+use super::{VolumeState, Volumes, is_same};
+use crate::daemon::data_dir::guard;
+use crate::dumps::error::DumpsError;
+use crate::dumps::images::notes::RestoreNotes;
 use crate::error::ServerError;
-use crate::images::{self, RestoreNotes};
-use crate::names;
-use crate::state;
+use crate::volumes::disks::{BUSY_PATIENCE, clear_beginning, is_empty, open_when_free, whole};
+use crate::volumes::document::VolumeDocument;
+use crate::volumes::error::VolumesError;
+use crate::volumes::findings::findings;
+use crate::volumes::open::{OpenVolume, Parts};
+use crate::{names, state};
 
 /// What the notes are called in the folder of a restore.
 const NOTES: &str = "restore.json";
@@ -34,7 +36,9 @@ pub(crate) struct Unfinished<'a> {
 
 /// What is said where something of a restore that was cut can't be read.
 fn unread(volume: &str) -> impl Fn(ServerError) -> ServerError {
-    move |source| ServerError::RestoreUnread { volume: volume.to_owned(), source: Box::new(source) }
+    move |source| {
+        ServerError::Dumps(DumpsError::RestoreUnread { volume: volume.to_owned(), source: Box::new(source) })
+    }
 }
 
 /// The volume whose restore this folder has, when that can be gone on with.
@@ -61,7 +65,11 @@ impl Volumes {
     pub(crate) fn restore_notes(&self, name: &str) -> Result<RestoreNotes, ServerError> {
         // It is none of the state files that the owner of a server has to do with.
         let notes = state::load(&self.nursery(name).join(NOTES)).map_err(unread(name))?;
-        notes.ok_or_else(|| ServerError::NoUnfinishedRestore { volume: name.to_owned() })
+        notes.ok_or_else(|| {
+            ServerError::Dumps(DumpsError::Resume(ResumeError::NoUnfinishedRestore {
+                volume: name.to_owned(),
+            }))
+        })
     }
 
     /// Restores that wait to be gone on with.
@@ -72,7 +80,8 @@ impl Volumes {
         let problem = |name: String| api::Problem {
             subject: name.clone(),
             message: "its image restore was cut, and what there is of it stays".to_owned(),
-            next: ServerError::RestoreUnfinished { volume: name }.next(),
+            next: ServerError::Dumps(DumpsError::Resume(ResumeError::RestoreUnfinished { volume: name }))
+                .next(),
         };
         names.into_iter().map(problem).collect()
     }
@@ -83,7 +92,9 @@ impl Volumes {
             return Err(ServerError::Busy { name: name.to_owned(), by: "it is being restored" });
         }
         match unfinished_in(&self.nursery(name)) {
-            Some(volume) => Err(ServerError::RestoreUnfinished { volume }),
+            Some(volume) => {
+                Err(ServerError::Dumps(DumpsError::Resume(ResumeError::RestoreUnfinished { volume })))
+            }
             None => Ok(()),
         }
     }
@@ -92,9 +103,14 @@ impl Volumes {
     pub(super) fn refuse_if_restored_to(&self, path: &Path) -> Result<(), ServerError> {
         for volume in self.unfinished_restores() {
             let nursery = self.nursery(&volume);
-            let Ok(Some(document)) = state::load::<Document>(&nursery.join("volume.json")) else { continue };
+            let Ok(Some(document)) = state::load::<VolumeDocument>(&nursery.join("volume.json")) else {
+                continue;
+            };
             if document.devices.iter().any(|device| is_same(&nursery.join(device), path)) {
-                return Err(ServerError::RestoreClaimed { path: path.to_owned(), volume });
+                return Err(ServerError::Dumps(DumpsError::Resume(ResumeError::RestoreClaimed {
+                    path: path.to_owned(),
+                    volume,
+                })));
             }
         }
         Ok(())
@@ -121,17 +137,17 @@ impl Volumes {
             .and_then(|()| state::sync_parent(&nursery))
             .map_err(ServerError::path("create", &nursery))?;
         let (paths, devices) = self.take_devices(Some(blocks), Role::Normal, devices, &nursery)?;
-        state::save(&nursery.join("volume.json"), &Document::of(paths.clone()))?;
+        state::save(&nursery.join("volume.json"), &VolumeDocument::of(paths.clone()))?;
         unfinished.parts = Some(Parts::of(paths, devices));
         let have = unfinished.device().geometry().length;
         let need = Volume::device_bytes(blocks, Role::Normal);
         if have < need {
-            return Err(ServerError::DeviceTooSmall {
-                size: blocks.saturating_mul(super::BLOCK),
+            return Err(ServerError::Volumes(VolumesError::DeviceTooSmall {
+                size: blocks.saturating_mul(crate::volumes::disks::BLOCK),
                 need,
                 have,
                 last: None,
-            });
+            }));
         }
         Ok(unfinished)
     }
@@ -153,7 +169,10 @@ impl Volumes {
             let known = is_on == Some(true) || path.is_relative();
             if !fits || (begins && !known) {
                 let path = unfinished.nursery.join(path);
-                return Err(ServerError::RestoreDeviceChanged { path, volume: name.to_owned() });
+                return Err(ServerError::Dumps(DumpsError::RestoreDeviceChanged {
+                    path,
+                    volume: name.to_owned(),
+                }));
             }
             if begins {
                 clear_beginning(device)?;
@@ -192,9 +211,13 @@ impl Volumes {
 
     fn take_begun(&self, name: &str) -> Result<Unfinished<'_>, ServerError> {
         match self.refuse_if_restored(name) {
-            Err(ServerError::RestoreUnfinished { .. }) => Ok(self.take(name)),
+            Err(ServerError::Dumps(DumpsError::Resume(ResumeError::RestoreUnfinished { .. }))) => {
+                Ok(self.take(name))
+            }
             Err(error) => Err(error),
-            Ok(()) => Err(ServerError::NoUnfinishedRestore { volume: name.to_owned() }),
+            Ok(()) => Err(ServerError::Dumps(DumpsError::Resume(ResumeError::NoUnfinishedRestore {
+                volume: name.to_owned(),
+            }))),
         }
     }
 }
@@ -223,7 +246,7 @@ impl Unfinished<'_> {
             path: path.clone(),
             source: std::io::ErrorKind::NotFound.into(),
         };
-        let document = state::load::<Document>(&path).and_then(|document| document.ok_or_else(missing));
+        let document = state::load::<VolumeDocument>(&path).and_then(|document| document.ok_or_else(missing));
         Ok(document.map_err(unread(&self.name))?.devices)
     }
 
@@ -235,7 +258,7 @@ impl Unfinished<'_> {
     ) -> Result<Vec<String>, ServerError> {
         let failed = ServerError::volume(&self.name);
         let volume = Volume::open(device, self.volumes.options()).map_err(&failed)?;
-        let findings = images::findings(&volume, &self.name, depth)?;
+        let findings = findings(&volume, &self.name, depth)?;
         volume.close().map_err(&failed)?;
         Ok(findings)
     }
@@ -246,9 +269,9 @@ impl Unfinished<'_> {
         let folder = self.volumes.folder(&self.name);
         fs::rename(&self.nursery, &folder).map_err(ServerError::path("create", &folder))?;
         let entry = match self.start_in(&folder) {
-            Ok(open) => Entry::Open(open),
+            Ok(open) => VolumeState::Open(open),
             // It has its place, and can't be opened: it is shown as that, and can be deleted.
-            Err(error) => Entry::Unavailable(Arc::new(error)),
+            Err(error) => VolumeState::Unavailable(Arc::new(error)),
         };
         self.volumes.entries.write().insert(self.name.clone(), entry);
         self.volumes.get(&self.name)

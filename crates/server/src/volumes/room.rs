@@ -3,45 +3,19 @@
 //! A write that waits for room is given up by nobody, so what is in memory is written out beforehand, by a thread that may wait for as long as it takes; whoever asks waits for that for a
 //! moment. There is one such thread a volume, however often somebody asks: who comes while it waits, waits with it.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cairn_volume::{Volume, VolumeError};
-use parking_lot::{Condvar, Mutex};
+use cairn_api::ErrorKind;
+use cairn_api::remedy::volume_kind;
 
-use super::{OpenVolume, Under};
-use crate::api::ErrorKind;
-use crate::error::{ServerError, volume_kind};
+use crate::error::ServerError;
+use crate::volumes::error::VolumesError;
+use crate::volumes::open::OpenVolume;
+use crate::volumes::under::Under;
 
 /// How long a command waits for room in a history before it is refused: what time gives by itself comes within it.
 const PATIENCE: Duration = Duration::from_secs(3);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-
-/// Rounds of writing out what is in memory, one at a time.
-#[derive(Default)]
-pub(super) struct WritingOut {
-    rounds: Mutex<Rounds>,
-    moved: Condvar,
-}
-
-#[derive(Default)]
-struct Rounds {
-    begun: u64,
-    over: u64,
-    /// Of the last one that is over; `None` where it panicked.
-    outcome: Option<Result<(), VolumeError>>,
-}
-
-impl WritingOut {
-    fn run(&self, volume: &Arc<Volume>) {
-        let outcome = catch_unwind(AssertUnwindSafe(|| volume.consistency_point().map(drop)));
-        let mut rounds = self.rounds.lock();
-        rounds.over += 1;
-        rounds.outcome = outcome.ok();
-        self.moved.notify_all();
-    }
-}
 
 impl OpenVolume {
     /// Makes durable what was answered, as long as the volume is open and has a history under it: once it closes nothing waits for room any more. Refused where that waits longer than an
@@ -125,26 +99,26 @@ impl OpenVolume {
     }
 
     fn lacks_room(&self) -> ServerError {
-        ServerError::OverHistory {
+        ServerError::Volumes(VolumesError::OverHistory {
             volume: self.name.clone(),
             kind: ErrorKind::NoSpace,
             why: "what was written last has no room in its history, which is full and has nothing that is older than its floor; what was asked was not begun",
             next: "let old history go (`cairn history window VOLUME --floor TIME` with a shorter one, or `--floor off`), and do this again",
-        }
+        })
     }
 }
 
 /// True of a refusal for want of room in a history beneath its floor.
 pub(crate) fn is_of_full_history(error: &ServerError) -> bool {
-    matches!(error, ServerError::OverHistory { kind: ErrorKind::NoSpace, .. })
+    matches!(error, ServerError::Volumes(VolumesError::OverHistory { kind: ErrorKind::NoSpace, .. }))
 }
 
 /// Of what has been begun, and waits by now.
 pub(crate) fn waits_with_writes(volume: &str) -> ServerError {
-    ServerError::OverHistory {
+    ServerError::Volumes(VolumesError::OverHistory {
         volume: volume.to_owned(),
         kind: ErrorKind::NoSpace,
         why: "what was asked has been begun, and waits with the writes for room in its history: it comes when there is some",
         next: "let old history go (`cairn history window VOLUME --floor TIME` with a shorter one, or `--floor off`), and it goes on at once",
-    }
+    })
 }

@@ -3,22 +3,17 @@
 //! The thread gives way: between two pieces it rests at least as long as the piece took, so clients have the devices for more than half of the time, and it
 //! keeps to a rate. `scrub.json` keeps the cursor and the findings; a restart goes on where it stopped, and looks again at what was damaged.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
-use cairn_base::{BLOCK_SIZE, Checksum, Clock, FileId, Lba, SnapshotId, Vbn};
+use cairn_api::{self as api, file_of, file_of_finding};
+use cairn_base::{BLOCK_SIZE, Clock};
 use cairn_files::{path_bytes, path_text, quoted_path};
-use cairn_format::NodeAddress;
-use cairn_volume::{DamagedBlock, Finding, Health, Place, Position, ScrubCursor, Volume};
-use parking_lot::{Condvar, Mutex};
-use serde::{Deserialize, Serialize};
+use cairn_volume::{DamagedBlock, Finding, Health, Place};
 
-use super::places::{file_of, file_of_finding};
-use super::{OpenVolume, PATIENCE};
-use crate::api;
 use crate::error::ServerError;
-use crate::schedules::timetable::is_ahead;
-use crate::state::{self, Unread};
+use crate::state;
+use crate::volumes::open::{OpenVolume, PATIENCE};
+use crate::volumes::scrub_state::{Damaged, Inner, Running, ScrubDocument};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Blocks of one piece: 1 MiB.
@@ -36,140 +31,10 @@ const FINDINGS_MAX: usize = 1000;
 /// Damaged blocks that `cairn status` names one by one.
 const NAMED_MAX: usize = 8;
 
-/// What `scrub.json` says.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct Document {
-    rate_bytes: Option<u64>,
-    every_ms: Option<u64>,
-    /// When `every_ms` was set. The first pass is due then.
-    asked_ms: u64,
-    running: Option<Running>,
-    last: Option<api::ScrubResult>,
-    damaged: Vec<Damaged>,
-    repaired: u64,
-    repaired_ms: Option<u64>,
-}
-
-/// A pass.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Running {
-    started_ms: u64,
-    /// Reading and resting, without the time in which the server was not there.
-    spent_ms: u64,
-    blocks: u64,
-    done: u64,
-    newest: u64,
-    current: Option<u64>,
-    tree: u64,
-    lba: u64,
-    findings: Vec<api::CheckFinding>,
-    findings_total: u64,
-}
-
-/// A damaged block as it is kept.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Damaged {
-    vbn: u64,
-    checksum: [u8; 16],
-    file: u64,
-    /// 0 is data.
-    level: u8,
-    /// The block in the file, or the number of the node.
-    index: u64,
-}
-
-impl Running {
-    fn cursor(&self) -> ScrubCursor {
-        ScrubCursor {
-            done: SnapshotId(self.done),
-            newest: SnapshotId(self.newest),
-            current: self.current.map(SnapshotId),
-            position: Position::from_numbers((self.tree, self.lba)),
-        }
-    }
-
-    fn keep(&mut self, cursor: &ScrubCursor) {
-        (self.done, self.newest) = (cursor.done.0, cursor.newest.0);
-        self.current = cursor.current.map(|id| id.0);
-        (self.tree, self.lba) = cursor.position.to_numbers();
-    }
-}
-
-impl From<&DamagedBlock> for Damaged {
-    fn from(block: &DamagedBlock) -> Self {
-        let (file, level, index) = match block.place {
-            Place::Data { file, lba } => (file.0, 0, lba.0),
-            Place::Node(node) => (node.file.0, node.level, node.index),
-            Place::Unknown => (u64::MAX, u8::MAX, 0),
-        };
-        Self { vbn: block.vbn.0, checksum: block.checksum.0, file, level, index }
-    }
-}
-
-impl From<&Damaged> for DamagedBlock {
-    fn from(kept: &Damaged) -> Self {
-        let (file, index) = (FileId(kept.file), kept.index);
-        let place = match kept.level {
-            0 => Place::Data { file, lba: Lba(index) },
-            u8::MAX => Place::Unknown,
-            level => Place::Node(NodeAddress { file, level, index }),
-        };
-        DamagedBlock { vbn: Vbn(kept.vbn), checksum: Checksum(kept.checksum), place }
-    }
-}
-
-struct Inner {
-    document: Document,
-    /// When the next piece may be read, by the monotonic clock.
-    next: Duration,
-    written: Duration,
-    looked: Option<Duration>,
-    /// What the volume had repaired when that was last counted.
-    counted: u64,
-    /// What stands in the file is older, as it could not be written.
-    unwritten: bool,
-}
-
-/// The scrub of one volume.
-pub(crate) struct Scrub {
-    path: PathBuf,
-    /// Why what stands there is not known.
-    unread: Mutex<Option<Unread>>,
-    inner: Mutex<Inner>,
-    wake: Condvar,
-}
-
-impl Scrub {
-    /// What the folder of a volume says of it: what was damaged is known to the volume from here on. A file that can't be read is told and left: passes are made on
-    /// request, and nothing of them is written down.
-    pub(crate) fn open(path: PathBuf, volume: &Volume) -> Self {
-        let (document, unread) = state::known::<Document>(&path);
-        let document = document.unwrap_or_default();
-        volume.remember_damaged(document.damaged.iter().map(DamagedBlock::from));
-        let (next, written, looked) = (Duration::ZERO, Duration::ZERO, None);
-        let inner = Inner { document, next, written, looked, counted: 0, unwritten: false };
-        let unread = Mutex::new(unread);
-        Self { path, unread, inner: Mutex::new(inner), wake: Condvar::new() }
-    }
-
-    fn write(&self, inner: &mut Inner, now: Duration) {
-        inner.written = now;
-        if self.unread.lock().is_some() {
-            return;
-        }
-        let saved = state::save(&self.path, &inner.document);
-        inner.unwritten = saved.is_err();
-        if let Err(error) = saved {
-            tracing::warn!(%error, "how far a scrub is, and what is damaged, was not written down");
-        }
-    }
-}
-
 impl OpenVolume {
     /// Reads again what could not be read: what was found damaged since stays known.
     pub(crate) fn read_scrub(&self) {
-        let (document, unread) = state::known::<Document>(&self.scrub.path);
+        let (document, unread) = state::known::<ScrubDocument>(&self.scrub.path);
         let document = document.unwrap_or_default();
         self.volume.remember_damaged(document.damaged.iter().map(DamagedBlock::from));
         self.scrub.inner.lock().document = document;
@@ -459,18 +324,6 @@ impl OpenVolume {
         let message = format!("{finding}{of}{named}");
         let path_bytes = path.as_ref().and_then(|path| path_bytes(path));
         api::CheckFinding { message, lun, path: path.map(|path| path_text(&path)), path_bytes, snapshot }
-    }
-}
-
-impl Document {
-    /// When the next pass is due: now, where the last one has not come yet, as the clock was put back.
-    fn next_ms(&self, now_ms: u64) -> Option<u64> {
-        let every = self.every_ms?;
-        Some(match &self.last {
-            None => self.asked_ms.min(now_ms),
-            Some(last) if is_ahead(last.started_ms, now_ms, every) => now_ms,
-            Some(last) => last.started_ms.saturating_add(every),
-        })
     }
 }
 

@@ -1,12 +1,20 @@
 //! Opening the devices of a volume; and what the tests of volumes with a history share.
 
+use std::fs;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use cairn_device::{FileDevice, FileOptions};
+use cairn_volume::{FormatOptions, OpenOptions, Volume};
+
 use std::sync::mpsc;
 
 use cairn_base::{ManualClock, Timestamp};
 use cairn_volume::CheckDepth;
 
 use super::*;
-use crate::images;
+use crate::volumes::disks::{BLOCK, BUSY_PATIENCE, BUSY_PAUSE, clear_beginning, open_when_free};
+use crate::volumes::error::VolumesError;
 
 #[test]
 fn device_of_a_server_that_is_still_dying_is_waited_for() {
@@ -77,7 +85,7 @@ pub(super) fn mark(name: &str) -> api::Instant {
 
 pub(super) fn assert_sound(volumes: &Volumes) {
     let open = volumes.get("vol0").expect("it is open");
-    let found = images::findings(&open.volume, "vol0", CheckDepth::Everything).expect("a check");
+    let found = super::findings::findings(&open.volume, "vol0", CheckDepth::Everything).expect("a check");
     assert_eq!(found, Vec::<String>::new());
 }
 
@@ -274,7 +282,7 @@ fn disk_that_somebody_has_used_since_a_making_was_cut_stays_as_it_is() {
     let after = volumes(folder.path());
     assert!(!nursery.exists());
     assert!(std::fs::read(&devices[0]).expect("the disk") == bytes, "it is theirs");
-    assert!(matches!(after.create(&new), Err(ServerError::DeviceNotEmpty { .. })));
+    assert!(matches!(after.create(&new), Err(ServerError::Volumes(VolumesError::DeviceNotEmpty { .. }))));
 }
 
 #[test]
@@ -284,7 +292,7 @@ fn restore_whose_volume_does_not_open_at_its_end_is_shown_and_can_be_deleted() {
     let unfinished = volumes.begin_restore("vol0", 1024, &[]).expect("room for it");
     // Nothing that opens is on its devices, as when a disk fails at that moment.
     let refused = unfinished.finish().map(drop).expect_err("there is no volume");
-    assert!(matches!(refused, ServerError::VolumeUnavailable { .. }), "{refused}");
+    assert!(matches!(refused, ServerError::Volumes(VolumesError::VolumeUnavailable { .. })), "{refused}");
     let shown = volumes.list();
     assert_eq!(shown.iter().map(|volume| volume.name.as_str()).collect::<Vec<_>>(), ["vol0"]);
     assert!(shown[0].problem.is_some() && volumes.problems().len() == 1);

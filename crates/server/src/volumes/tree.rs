@@ -8,10 +8,10 @@ use cairn_frontend_fuse::Mount;
 use cairn_volume::Image;
 use rustix::process::{getegid, geteuid};
 
-use super::OpenVolume;
-use crate::background;
-use crate::contents::find_snapshot;
 use crate::error::ServerError;
+use crate::volumes::open::OpenVolume;
+use crate::volumes::snapshots::find_snapshot;
+use crate::work::background;
 
 /// How often is looked whether a mount has let go of a tree, and how long is waited in between.
 const LET_GO_ROUNDS: u32 = 100;

@@ -8,39 +8,36 @@
 //! `VOLUME@NAME` is the view for as long as there is one. A snapshot that comes by its name later, from the source of a mirror, is behind it until the view is ended.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fs, io};
 
+use cairn_api as api;
 use cairn_base::{Clock, Timestamp};
 use cairn_device::{Device, FileDevice};
 use cairn_history::{History, HistoryView};
-use cairn_volume::{Image, OpenOptions, Role, Volume, VolumeError};
+use cairn_volume::{Image, OpenOptions, Role, Volume};
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 
-use super::history::{no_history, no_volume_then};
-use super::{OpenVolume, Volumes};
-use crate::api::{self, ErrorKind};
-use crate::devices::{BLOCK_BYTES, STORE_MIN, exactly, options_of_a_clone, options_under_volume};
 use crate::error::ServerError;
-use crate::names;
 use crate::state;
+use crate::storage::histories::{BLOCK_BYTES, STORE_MIN, exactly, options_of_a_clone, options_under_volume};
+use crate::volumes::under::no_volume_then;
 
 /// Memory of a view for blocks: it is looked into now and then, and never written to.
 const CACHE_BYTES: u64 = 32 << 20;
 
 /// What `views.json` says.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Document {
+pub(crate) struct ViewsDocument {
     /// Instants by the names of their views.
     views: BTreeMap<String, u64>,
 }
 
 /// A volume at an instant. It holds the window of the history.
 pub(crate) struct VolumeView {
-    image: Image,
+    pub(super) image: Image,
     at: Timestamp,
 }
 
@@ -65,7 +62,7 @@ struct ClosedView {
 /// The views of a volume. Changed by who has the turn of the volume only.
 pub(super) struct Views {
     folder: PathBuf,
-    shown: RwLock<BTreeMap<String, Arc<VolumeView>>>,
+    pub(super) shown: RwLock<BTreeMap<String, Arc<VolumeView>>>,
     closed: RwLock<BTreeMap<String, ClosedView>>,
 }
 
@@ -78,7 +75,7 @@ impl Views {
     /// Shows again what was shown, before anything moves the window of the history. An instant that is there and can't be shown now, as for want of room, stays.
     pub(super) fn open(folder: &Path, volume: &str, history: &Arc<History>, clock: &Arc<dyn Clock>) -> Self {
         let views = Self::none(folder);
-        let (document, _) = state::known::<Document>(&views.path());
+        let (document, _) = state::known::<ViewsDocument>(&views.path());
         for (name, at) in document.unwrap_or_default().views {
             let full = format!("{volume}@{name}");
             let hold = || exactly(history, at).map_err(ServerError::history(volume));
@@ -104,12 +101,12 @@ impl Views {
         self.folder.join("views.json")
     }
 
-    fn get(&self, name: &str) -> Option<Arc<VolumeView>> {
+    pub(super) fn get(&self, name: &str) -> Option<Arc<VolumeView>> {
         self.shown.read().get(name).cloned()
     }
 
     /// Opens the volume at an instant.
-    fn look(
+    pub(super) fn look(
         &self,
         volume: &str,
         full: &str,
@@ -150,7 +147,7 @@ impl Views {
     }
 
     /// Changes what is shown, once that is written down. One that could not be shown goes where it is `ended`.
-    fn change(
+    pub(super) fn change(
         &self,
         ended: Option<&str>,
         change: impl FnOnce(&mut BTreeMap<String, Arc<VolumeView>>),
@@ -165,7 +162,7 @@ impl Views {
             closed.iter().filter(|(name, _)| stays(name)).map(|(name, view)| (name.clone(), view.at)),
         );
         drop(closed);
-        state::save(&self.path(), &Document { views })?;
+        state::save(&self.path(), &ViewsDocument { views })?;
         // A view that goes closes files and lets go of the window: not under the lock.
         let before = std::mem::replace(&mut *self.shown.write(), shown);
         let gone = ended.and_then(|name| self.closed.write().remove(name));
@@ -181,7 +178,7 @@ impl Views {
     }
 
     /// Those that could not be shown.
-    fn show_closed(&self, volume: &str) -> Vec<api::View> {
+    pub(super) fn show_closed(&self, volume: &str) -> Vec<api::View> {
         let view = |(name, view): (&String, &ClosedView)| api::View {
             name: format!("{volume}@{name}"),
             at_ns: view.at,
@@ -203,98 +200,5 @@ impl Views {
             subject: view.name,
         };
         self.show_closed(volume).into_iter().map(problem).collect()
-    }
-}
-
-impl Volumes {
-    /// Shows a volume as it was at an instant, as `VOLUME@NAME`.
-    pub(crate) fn show_instant(
-        &self,
-        volume: &str,
-        request: &api::CreateView,
-    ) -> Result<(String, Arc<VolumeView>), ServerError> {
-        let _turn = self.turns.take(&[volume], "it is being shown at an instant")?;
-        let open = self.get(volume)?;
-        let under = open.under.as_ref().ok_or_else(|| no_history(volume))?;
-        let device = open.history()?;
-        let asked = device.settled(&request.instant)?;
-        let name = match &request.name {
-            Some(name) => name.clone(),
-            None => format!("at-{}", device.instant(&asked)? / 1_000_000),
-        };
-        names::check("view", &name)?;
-        let full = format!("{volume}@{name}");
-        open.refuse_name_of_view(&name)?;
-        if open.volume.snapshot_named(&name).is_some() {
-            return Err(ServerError::Taken { what: "snapshot", name: full });
-        }
-        let held = device.view(&asked)?;
-        let view = Arc::new(under.views.look(volume, &full, held, &self.clock)?);
-        under.views.change(None, |shown| drop(shown.insert(name.clone(), view.clone())))?;
-        Ok((name, view))
-    }
-
-    /// Ends a view. Nobody looks into it.
-    pub(crate) fn hide_instant(&self, volume: &str, name: &str) -> Result<(), ServerError> {
-        let _turn = self.turns.take(&[volume], "a view of it is being ended")?;
-        let open = self.get(volume)?;
-        let under = open.under.as_ref().ok_or_else(|| no_history(volume))?;
-        if !under.views.names().contains(name) {
-            let (name, list) = (format!("{volume}@{name}"), "cairn history view VOLUME");
-            return Err(ServerError::NotFound { what: "view", name, list });
-        }
-        under.views.change(Some(name), |shown| drop(shown.remove(name)))
-    }
-}
-
-impl OpenVolume {
-    /// Its views, by name.
-    pub(crate) fn views(&self) -> BTreeMap<String, Arc<VolumeView>> {
-        self.under.as_ref().map(|under| under.views.shown.read().clone()).unwrap_or_default()
-    }
-
-    /// Those that could not be shown when it was opened.
-    pub(crate) fn closed_views(&self) -> Vec<api::View> {
-        self.under.as_ref().map(|under| under.views.show_closed(&self.name)).unwrap_or_default()
-    }
-
-    /// The view of that name.
-    pub(crate) fn view(&self, name: &str) -> Option<Arc<VolumeView>> {
-        self.under.as_ref()?.views.get(name)
-    }
-
-    /// What `VOLUME@NAME` shows: a view, or else a snapshot. `None` when there is neither.
-    pub(crate) fn past(&self, name: &str) -> Result<Option<Image>, VolumeError> {
-        if let Some(view) = self.view(name) {
-            return Ok(Some(view.image.clone()));
-        }
-        let snapshot = self.volume.snapshot_named(name);
-        snapshot.map(|snapshot| self.volume.image(Some(snapshot.id))).transpose()
-    }
-
-    /// Refuses the name of a view to what would be behind it.
-    pub(crate) fn refuse_name_of_view(&self, name: &str) -> Result<(), ServerError> {
-        let is_taken = self.under.as_ref().is_some_and(|under| under.views.names().contains(name));
-        match is_taken {
-            true => Err(ServerError::Taken { what: "view", name: format!("{}@{name}", self.name) }),
-            false => Ok(()),
-        }
-    }
-
-    /// What is said to whoever asks for a snapshot that is not there: it may be a view.
-    pub(crate) fn no_snapshot(&self, name: &str) -> ServerError {
-        if self.view(name).is_some() {
-            return ServerError::OverHistory {
-                volume: self.name.clone(),
-                kind: ErrorKind::Usage,
-                why: "that is a view of an instant, and no snapshot",
-                next: "read its LUNs as `VOLUME@NAME/LUN`, or its files with `cairn mount VOLUME@NAME DIR`; `cairn snapshot list` has the snapshots",
-            };
-        }
-        ServerError::NotFound {
-            what: "snapshot",
-            name: format!("{}@{name}", self.name),
-            list: "cairn snapshot list VOLUME",
-        }
     }
 }

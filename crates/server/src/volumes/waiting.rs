@@ -9,9 +9,13 @@ use std::time::Duration;
 use cairn_history::HistoryError;
 use cairn_volume::VolumeError;
 
-use super::{BUSY_PATIENCE, Entry, OpenVolume, Volumes, not_found};
+use super::{VolumeState, Volumes, not_found};
+use crate::devices::error::DevicesError;
 use crate::error::ServerError;
-use crate::settled::has_settled;
+use crate::storage::settled::has_settled;
+use crate::volumes::disks::BUSY_PATIENCE;
+use crate::volumes::error::VolumesError;
+use crate::volumes::open::OpenVolume;
 
 /// What a volume is busy with whose devices are opened, which takes as long as one that hangs wants.
 pub(super) const OPENING: &str = "its devices are being opened";
@@ -19,14 +23,15 @@ pub(super) const OPENING: &str = "its devices are being opened";
 impl Volumes {
     /// Whether one waits for a device that may come yet.
     pub(crate) fn waits_for_devices(&self) -> bool {
-        let waits = |entry: &Entry| matches!(entry, Entry::Unavailable(error) if wants_a_device(error));
+        let waits =
+            |entry: &VolumeState| matches!(entry, VolumeState::Unavailable(error) if wants_a_device(error));
         self.entries.read().values().any(waits)
     }
 
     /// Tries again to open each volume that wants a device; `opened` gets those that are open now, each at once: the next may hang.
     pub(crate) fn open_waiting(&self, opened: &dyn Fn(&Arc<OpenVolume>)) {
-        let waits = |(name, entry): (&String, &Entry)| match entry {
-            Entry::Unavailable(error) if wants_a_device(error) => Some(name.clone()),
+        let waits = |(name, entry): (&String, &VolumeState)| match entry {
+            VolumeState::Unavailable(error) if wants_a_device(error) => Some(name.clone()),
             _ => None,
         };
         let waiting: Vec<String> = self.entries.read().iter().filter_map(waits).collect();
@@ -58,15 +63,15 @@ impl Volumes {
     /// The same for who has the turn.
     fn open_once_more(&self, name: &str) -> Option<Arc<OpenVolume>> {
         // It may have been opened or deleted meanwhile.
-        if !matches!(self.entries.read().get(name), Some(Entry::Unavailable(_))) {
+        if !matches!(self.entries.read().get(name), Some(VolumeState::Unavailable(_))) {
             return None;
         }
         let (entry, open) = match self.open_one(name, Duration::ZERO) {
             Ok(open) => {
                 tracing::info!(volume = name, "its devices are there now, and it is open");
-                (Entry::Open(open.clone()), Some(open))
+                (VolumeState::Open(open.clone()), Some(open))
             }
-            Err(error) => (Entry::Unavailable(Arc::new(error)), None),
+            Err(error) => (VolumeState::Unavailable(Arc::new(error)), None),
         };
         self.entries.write().insert(name.to_owned(), entry);
         if open.is_some() {
@@ -82,9 +87,9 @@ impl Volumes {
         there: &dyn Fn() -> ServerError,
     ) -> Result<ServerError, ServerError> {
         match self.entries.read().get(name) {
-            Some(Entry::Unavailable(_)) => {}
-            Some(Entry::Open(_)) => return Err(there()),
-            Some(Entry::Away { by }) => return Err(ServerError::Busy { name: name.to_owned(), by }),
+            Some(VolumeState::Unavailable(_)) => {}
+            Some(VolumeState::Open(_)) => return Err(there()),
+            Some(VolumeState::Away { by }) => return Err(ServerError::Busy { name: name.to_owned(), by }),
             None => return Err(not_found(name)),
         }
         match self.open_one(name, BUSY_PATIENCE) {
@@ -101,11 +106,11 @@ impl Volumes {
 /// True when a volume cannot be opened for want of a device that may come yet.
 fn wants_a_device(error: &ServerError) -> bool {
     match error {
-        ServerError::OpenDevice(_)
-        | ServerError::LogUnavailable { .. }
-        | ServerError::HistoryUnavailable { .. }
-        | ServerError::History { source: HistoryError::StoreOlder { .. }, .. } => true,
-        ServerError::Volume { source, .. } => matches!(
+        ServerError::Volumes(VolumesError::OpenDevice(_))
+        | ServerError::Volumes(VolumesError::LogUnavailable { .. })
+        | ServerError::Volumes(VolumesError::HistoryUnavailable { .. })
+        | ServerError::Devices(DevicesError::History { source: HistoryError::StoreOlder { .. }, .. }) => true,
+        ServerError::Volumes(VolumesError::Volume { source, .. }) => matches!(
             source,
             VolumeError::LogMissing { .. }
                 | VolumeError::LogOther { .. }

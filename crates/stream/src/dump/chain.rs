@@ -123,8 +123,9 @@ fn refuse_two_newest<P: Part>(dumps: &[Vec<P>]) -> Result<(), DumpError> {
     let Some(newest) = firsts().next() else { return Ok(()) };
     let target = |part: &P| (part.head().stream.target, part.head().stream.target_digest);
     let (snapshot, digest) = target(newest);
-    let other =
-        firsts().map(|part| (part, target(part))).find(|(_, (id, of))| *id == snapshot && *of != digest);
+    let other = firsts()
+        .map(|part| (part, target(part)))
+        .find(|(_, (id, found))| *id == snapshot && *found != digest);
     match other {
         None => Ok(()),
         Some((other, _)) => {

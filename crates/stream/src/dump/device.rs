@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 use super::chain::arrange;
 use super::error::DumpError;
-use super::index::{Entry, PartIndex};
+use super::index::{PartIndex, RecordEntry};
 use super::read::unpack;
 use crate::apply::check_table;
 
@@ -275,7 +275,7 @@ fn copy_of(bytes: &[u8]) -> Block {
 }
 
 /// The blocks of a packed record; none when it is damaged.
-fn unpack_entry(part: &PartIndex, entry: &Entry) -> Result<Vec<Block>, DeviceError> {
+fn unpack_entry(part: &PartIndex, entry: &RecordEntry) -> Result<Vec<Block>, DeviceError> {
     let mut payload = vec![0; entry.payload as usize];
     let have =
         part.bytes.read_at(entry.payload_at, &mut payload).map_err(|source| io_error(entry, source))?;
@@ -288,7 +288,7 @@ fn unpack_entry(part: &PartIndex, entry: &Entry) -> Result<Vec<Block>, DeviceErr
     }
 }
 
-fn io_error(entry: &Entry, source: std::io::Error) -> DeviceError {
+fn io_error(entry: &RecordEntry, source: std::io::Error) -> DeviceError {
     DeviceError::Io {
         action: Action::Read,
         offset: entry.payload_at,

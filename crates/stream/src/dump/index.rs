@@ -125,7 +125,7 @@ fn head_at_end(bytes: &Arc<dyn DumpBytes>) -> std::io::Result<Option<PartHead>> 
 
 /// A record with blocks.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Entry {
+pub(crate) struct RecordEntry {
     /// The first block.
     pub(crate) first: u64,
     /// The last one.
@@ -139,7 +139,7 @@ pub(crate) struct Entry {
     checksum: Checksum,
 }
 
-impl Entry {
+impl RecordEntry {
     /// Bytes of the payload before the blocks.
     pub(crate) fn table_bytes(&self) -> usize {
         usize::from(self.items) * StreamRun::SIZE
@@ -176,7 +176,7 @@ pub struct PartIndex {
     head: PartHead,
     table: Option<Vec<SnapshotEntry>>,
     /// In order of vbn.
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<RecordEntry>,
     whole: bool,
     cut: bool,
 }
@@ -299,7 +299,7 @@ impl PartIndex {
 
     /// Whether the next entry follows those before it. Where it does not, one of them names blocks that it does not have: its record is damaged, and is read to find
     /// out which. A damaged one before it goes, so that it costs none of those that follow.
-    fn makes_room_for(&mut self, entry: &Entry) -> std::io::Result<bool> {
+    fn makes_room_for(&mut self, entry: &RecordEntry) -> std::io::Result<bool> {
         while let Some(before) = self.entries.last().copied() {
             if before.last < entry.first {
                 break;
@@ -313,14 +313,14 @@ impl PartIndex {
     }
 
     /// Whether the whole record is as its head says.
-    fn verifies(&self, entry: &Entry) -> std::io::Result<bool> {
+    fn verifies(&self, entry: &RecordEntry) -> std::io::Result<bool> {
         let mut payload = vec![0; entry.payload as usize];
         let have = self.bytes.read_at(entry.payload_at, &mut payload)?;
         Ok(have == payload.len() && Checksum::of(&payload) == entry.checksum)
     }
 
     /// The entry of a record, unless its runs make no sense.
-    fn entry(&self, header: &RecordHeader, payload_at: u64) -> std::io::Result<Option<Entry>> {
+    fn entry(&self, header: &RecordHeader, payload_at: u64) -> std::io::Result<Option<RecordEntry>> {
         let mut runs = vec![0; header.items as usize * StreamRun::SIZE];
         if self.bytes.read_at(payload_at, &mut runs)? < runs.len() {
             return Ok(None);
@@ -334,7 +334,7 @@ impl PartIndex {
         if first.0 == 0 || last_block >= self.head.stream.space_blocks {
             return Ok(None);
         }
-        Ok(Some(Entry {
+        Ok(Some(RecordEntry {
             first: first.0,
             last: last_block,
             payload_at,
@@ -347,7 +347,7 @@ impl PartIndex {
     }
 
     /// The runs of a record.
-    pub(crate) fn runs(&self, entry: &Entry) -> std::io::Result<Vec<(Vbn, u32)>> {
+    pub(crate) fn runs(&self, entry: &RecordEntry) -> std::io::Result<Vec<(Vbn, u32)>> {
         let mut bytes = vec![0; entry.table_bytes()];
         self.bytes.read_at(entry.payload_at, &mut bytes)?;
         StreamRun::parse_all(&entry.header(), &bytes).map_err(std::io::Error::other)

@@ -140,8 +140,8 @@ pub fn restore_on(
         writer.begin(number, &mut parts)?;
         writer.dump(&mut parts, accept_damage, work)?;
         let lost = |part: &PartReader| {
-            let of = |lost: &Lost| (part.file().to_owned(), lost.clone());
-            part.lost().iter().map(of).collect::<Vec<_>>()
+            let beside_part = |lost: &Lost| (part.file().to_owned(), lost.clone());
+            part.lost().iter().map(beside_part).collect::<Vec<_>>()
         };
         writer.standing.lost.extend(parts.iter().flat_map(lost));
         let name = parts.first().map(|part| part.file().to_owned()).unwrap_or_default();

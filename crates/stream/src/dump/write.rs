@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use cairn_base::{BLOCK_SIZE, Timestamp};
 use cairn_format::SnapshotEntry;
-use cairn_format::dump::{DUMP_VERSION, DumpHeader, DumpId, DumpLevel, PARTS_MAX};
+use cairn_format::dump::{DumpHeader, DumpId, DumpLevel, PARTS_MAX};
 use cairn_format::stream::{
     RECORD_BLOCKS_MAX, RECORD_SNAPSHOTS_MAX, RecordHeader, StreamHeader, StreamRun, StreamTrailer,
 };
@@ -60,19 +60,12 @@ pub struct Dump<'a> {
     pub(super) plan: &'a Plan,
     pub(super) label: DumpLabel,
     parts: u32,
-    /// Of the format.
-    version: u32,
 }
 
 impl<'a> Dump<'a> {
     /// A dump of what `plan` found, in `parts` parts (1 to [`PARTS_MAX`]).
     pub fn new(plan: &'a Plan, label: DumpLabel, parts: u32) -> Self {
-        Self { plan, label, parts: parts.clamp(1, PARTS_MAX), version: DUMP_VERSION }
-    }
-
-    /// In the format of that version: one that was begun in it goes on so.
-    pub fn in_version(self, version: u32) -> Self {
-        Self { version: version.clamp(1, DUMP_VERSION), ..self }
+        Self { plan, label, parts: parts.clamp(1, PARTS_MAX) }
     }
 
     /// Bytes of all parts when nothing is compressed: exact.
@@ -82,21 +75,8 @@ impl<'a> Dump<'a> {
             entries.div_ceil(RECORD_SNAPSHOTS_MAX) * RecordHeader::SIZE + entries * SnapshotEntry::SIZE;
         let before = (HEAD_BYTES + table) as u64;
         let behind = (table + RecordHeader::SIZE + StreamTrailer::SIZE + HEAD_BYTES) as u64;
-        let end = |part| self.batches(part).flatten().fold(before, |at, runs| self.record_end(at, &runs));
+        let end = |part| self.batches(part).flatten().fold(before, |at, runs| record_end(at, &runs));
         (0..self.parts).map(|part| end(part) + behind).sum()
-    }
-
-    /// Whether blocks that are not packed stand at multiples of 4 KiB of their part.
-    fn is_aligned(&self) -> bool {
-        self.version >= 2
-    }
-
-    /// Where a record with the blocks of `runs`, not packed, ends when it begins at `at`.
-    fn record_end(&self, at: u64, runs: &[Run]) -> u64 {
-        let blocks: u64 = runs.iter().map(|(_, count)| *count).sum();
-        let data_at = at + (RecordHeader::SIZE + runs.len() * StreamRun::SIZE) as u64;
-        let data_at = if self.is_aligned() { data_at.next_multiple_of(ALIGNMENT as u64) } else { data_at };
-        data_at + blocks * BLOCK_SIZE as u64
     }
 
     /// How many parts it has.
@@ -176,7 +156,7 @@ impl<'a> Dump<'a> {
         let skip = there.saturating_sub(shape.table).min(shape.extents);
         let batches = (|| self.batches_behind(part, skip as usize), sender.at.bytes);
         let (gauge, streams) = (&Gauge::new(), self.parts as usize);
-        let form = Form { compression, gauge, aligned: self.is_aligned(), streams };
+        let form = Form { compression, gauge, aligned: true, streams };
         each_record(plan, batches, form, work, &mut |ready, work| {
             sender.tell_and_send(ready, shape.blocks, work)?;
             Ok(reached(&sender.at)?)
@@ -209,7 +189,6 @@ impl<'a> Dump<'a> {
 
     fn dump_header(&self, part: u32) -> DumpHeader {
         DumpHeader {
-            version: self.version,
             dump: self.label.id,
             part,
             parts: self.parts,
@@ -237,4 +216,11 @@ impl<'a> Dump<'a> {
             (!batch.is_empty()).then_some(batch)
         })
     }
+}
+
+/// Where a record with the blocks of `runs`, not packed, ends when it begins at `at`.
+fn record_end(at: u64, runs: &[Run]) -> u64 {
+    let blocks: u64 = runs.iter().map(|(_, count)| *count).sum();
+    let data_at = at + (RecordHeader::SIZE + runs.len() * StreamRun::SIZE) as u64;
+    data_at.next_multiple_of(ALIGNMENT as u64) + blocks * BLOCK_SIZE as u64
 }

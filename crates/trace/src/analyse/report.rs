@@ -292,8 +292,8 @@ pub struct Report {
     pub problems: Problems,
 }
 
-fn share(part: u64, of: u64) -> Option<f64> {
-    (of > 0).then(|| part as f64 / of as f64)
+fn share(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
 }
 
 fn label(ns: u64) -> String {

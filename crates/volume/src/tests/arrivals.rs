@@ -10,8 +10,8 @@ use cairn_format::SegmentKind;
 use super::redirects::send;
 use super::*;
 use crate::Receiver;
-use crate::have::{Arrivals, Surroundings};
-use crate::space::Space;
+use crate::commit::space::Space;
+use crate::mirror::have::{Arrivals, Surroundings};
 
 const BLOCKS: u64 = 1024;
 
@@ -164,7 +164,7 @@ fn blocks_of_an_unfinished_transfer_stay_whole_beside_those_of_the_next_one() {
             for vbn in 400..BLOCKS {
                 state.used.set(Vbn(vbn));
             }
-            let mut redirects = crate::space::Redirects::default();
+            let mut redirects = crate::commit::space::Redirects::default();
             for vbn in (400..BLOCKS).filter(|_| rng.one_in(3)) {
                 redirects.insert(cairn_format::RedirectRun { vbn: Vbn(vbn), slot: vbn, count: 1 });
             }

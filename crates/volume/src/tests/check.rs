@@ -7,9 +7,9 @@ use cairn_device::BlockMut;
 use cairn_format::{BlockPointer, Inode, Node, NodeMut, RedirectRun, Root, SnapshotEntry};
 
 use super::*;
-use crate::compare::{ACTIVE_MAP, INODE_FILE};
-use crate::consistency::bit;
-use crate::table::TableChange;
+use crate::commit::table::TableChange;
+use crate::known_files::{ACTIVE_MAP, INODE_FILE};
+use crate::read::compare::bit;
 
 const BLOCKS: u64 = 1024;
 const ACTIVE: SnapshotId = SnapshotId(0);
@@ -44,7 +44,7 @@ fn active_root(volume: &Arc<Volume>) -> Root {
 }
 
 fn pointer(volume: &Arc<Volume>, root: Root, file: FileId, level: u8, lba: u64) -> BlockPointer {
-    let committed = crate::state::Committed::image(root, Default::default());
+    let committed = crate::memory::roots::Committed::image(root, Default::default());
     let tree = match file {
         ACTIVE_MAP => root.active_map,
         INODE_FILE => root.inode_file,
@@ -141,7 +141,7 @@ fn check_commits_first_so_that_what_was_just_written_is_checked_too() {
     write(&volume, lun, 20, 1, 7000).expect("there is room");
     volume.flush().expect("it flushes");
     let seen = volume.state.lock().changes_of(lun).see(20);
-    let crate::overlay::Seen::Pointer(pointer) = seen else { panic!("a flush has placed it") };
+    let crate::memory::overlay::Seen::Pointer(pointer) = seen else { panic!("a flush has placed it") };
     device.corrupt(offset(pointer.vbn), 4096, &mut Rng::new(1));
     let place = Place::Data { file: lun, lba: Lba(20) };
     let expected = [Finding::DamagedBlock { vbn: pointer.vbn, place, snapshot: ACTIVE }];
@@ -310,7 +310,7 @@ fn snapshot_without_its_parent_is_one_finding() {
 #[test]
 fn redirects_that_share_a_slot_are_one_finding() {
     let (_device, volume, _, _) = small();
-    let mut redirects = crate::space::Redirects::default();
+    let mut redirects = crate::commit::space::Redirects::default();
     redirects.insert(RedirectRun { vbn: Vbn(900), slot: 5, count: 1 });
     redirects.insert(RedirectRun { vbn: Vbn(950), slot: 5, count: 1 });
     let root = active_root(&volume);

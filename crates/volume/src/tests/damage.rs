@@ -6,7 +6,7 @@ use std::ops::Range;
 use cairn_base::{Rng, SnapshotId, Vbn};
 
 use super::*;
-use crate::tree::Tree;
+use crate::read::tree::Tree;
 
 const BLOCKS: u64 = 8192;
 /// A leaf is above so many blocks.
@@ -598,7 +598,7 @@ fn number_whose_inode_block_cannot_be_read_is_given_to_no_file() {
     let (device, volume) = fresh(BLOCKS);
     let lun = file(&volume, 10);
     let committed = volume.state.lock().committed.clone();
-    let tree = volume.tree(&committed, crate::compare::INODE_FILE, committed.root.inode_file);
+    let tree = volume.tree(&committed, crate::known_files::INODE_FILE, committed.root.inode_file);
     assert_eq!(lun.0 / 32, 0, "it is in the block of the root directory");
     let vbn = tree.pointer_at_level(0, lun.0 / 32).expect("it is whole").vbn.0;
     volume.close().expect("it closes");

@@ -6,9 +6,9 @@ use cairn_base::{Rng, SnapshotId, Vbn};
 use cairn_format::SnapshotEntry;
 
 use super::*;
-use crate::compare::Maps;
-use crate::descent;
-use crate::space::Redirects;
+use crate::commit::space::Redirects;
+use crate::mirror::descent;
+use crate::read::compare::Maps;
 
 const BLOCKS: u64 = 1024;
 

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use cairn_base::{Generation, Rng};
 
 use super::*;
-use crate::overlay::Overlay;
-use crate::state::Frozen;
+use crate::memory::overlay::Overlay;
+use crate::memory::state::Frozen;
 
 /// Blocks of the file: its tree has three levels.
 const LENGTH: u64 = 126 * 126 * 3;

@@ -7,7 +7,7 @@ use cairn_device::{DeviceError, Fate};
 
 use super::threads::{Gate, gated};
 use super::*;
-use crate::volume::ROOT_DIRECTORY;
+use crate::known_files::ROOT_DIRECTORY;
 
 /// Whether it comes true within this time.
 fn comes_true(within: Duration, condition: impl Fn() -> bool) -> bool {

@@ -8,8 +8,9 @@ use cairn_format::layout::BITS_PER_MAP_BLOCK;
 use cairn_format::{BlockPointer, Node, NodeMut, Root, SegmentKind, SnapshotEntry};
 
 use super::*;
-use crate::compare::{ACTIVE_MAP, INODE_FILE, Maps};
 use crate::error::Contradiction;
+use crate::known_files::{ACTIVE_MAP, INODE_FILE};
+use crate::read::compare::Maps;
 
 const BLOCKS: u64 = 1024;
 const LENGTH: u64 = 200;

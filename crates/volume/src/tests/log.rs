@@ -5,8 +5,8 @@ use cairn_format::layout::SUPERBLOCK_A;
 use cairn_format::{LogEntry, LogRecord, LogRecordHeader, Superblock};
 
 use super::*;
-use crate::overlay::Overlay;
-use crate::state::Frozen;
+use crate::memory::overlay::Overlay;
+use crate::memory::state::Frozen;
 
 /// Entries that fill a record of the longest kind.
 const FULL_RECORD: u64 = (32 * 4096 - 64) / 48;
@@ -57,7 +57,7 @@ fn atomic_write_is_whole_or_not_there_after_a_cut_at_each_operation() {
         write(&volume, lun, 0, 256, 1000).expect("there is room");
         volume.consistency_point().expect("it commits");
         let mut blocks = (0..256).map(|lba| (Lba(lba), block(5000 + lba))).collect::<Vec<_>>().into_iter();
-        volume.write_atomic(lun, &mut blocks).expect("there is room");
+        volume.write_atomic(None, lun, &mut blocks).expect("there is room");
         // A full record lies between it and a write that takes over some of its blocks: a cut between the two records would show
         // neither's bytes there.
         for lba in 0..FULL_RECORD {
@@ -93,7 +93,7 @@ fn atomic_write_of_which_a_later_record_is_lost_is_not_there_at_all() {
     write(&volume, lun, 0, 256, 1000).expect("there is room");
     volume.consistency_point().expect("it commits");
     let mut blocks = (0..256).map(|lba| (Lba(lba), block(5000 + lba))).collect::<Vec<_>>().into_iter();
-    volume.write_atomic(lun, &mut blocks).expect("there is room");
+    volume.write_atomic(None, lun, &mut blocks).expect("there is room");
     for lba in 0..FULL_RECORD {
         volume.punch(lun, Lba(1000 + lba), 1).expect("it is punched");
     }
@@ -120,7 +120,7 @@ fn atomic_write_that_stands_in_two_records_is_not_there_at_all_when_the_later_on
         volume.punch(lun, Lba(1000 + lba), 1).expect("it is punched");
     }
     let mut blocks = (0..256).map(|lba| (Lba(lba), block(5000 + lba))).collect::<Vec<_>>().into_iter();
-    volume.write_atomic(lun, &mut blocks).expect("there is room");
+    volume.write_atomic(None, lun, &mut blocks).expect("there is room");
     volume.flush().expect("it flushes");
     let second = (volume.commit.lock().superblock.layout.log_start + 32) * 4096;
     drop(volume);
@@ -136,7 +136,7 @@ fn longest_atomic_write_has_256_blocks() {
     let (_, volume) = fresh(4096);
     let lun = file(&volume, 1000);
     let mut blocks = (0..257).map(|lba| (Lba(lba), block(lba))).collect::<Vec<_>>().into_iter();
-    assert!(matches!(volume.write_atomic(lun, &mut blocks), Err(VolumeError::Refused(_))));
+    assert!(matches!(volume.write_atomic(None, lun, &mut blocks), Err(VolumeError::Refused(_))));
     assert_eq!(read(&volume, lun, 0, 257), [0; 257]);
 }
 

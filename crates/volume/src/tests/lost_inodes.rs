@@ -8,7 +8,7 @@ use cairn_format::{BlockPointer, INODES_PER_BLOCK, SegmentKind};
 
 use super::redirects::{destination_of, send};
 use super::*;
-use crate::compare::INODE_FILE;
+use crate::known_files::INODE_FILE;
 
 /// A file of one block whose inode is far from those of all before it: under nodes of its own above the inodes.
 fn far_file(volume: &Arc<Volume>) -> FileId {

@@ -6,7 +6,8 @@ use cairn_base::{Rng, SnapshotId, Vbn};
 use cairn_format::FANOUT;
 use cairn_format::layout::BITS_PER_MAP_BLOCK;
 
-use crate::compare::{ACTIVE_MAP, Maps};
+use crate::known_files::ACTIVE_MAP;
+use crate::read::compare::Maps;
 
 use super::*;
 
@@ -67,7 +68,7 @@ fn maps_of_many_regions_say_of_each_root_what_it_reaches_and_of_the_volume_what_
     for snapshot in volume.snapshots() {
         let own = reached(&volume, snapshot.id);
         let runs = maps.only_in(&snapshot.root, &[]).expect("its map can be read");
-        let listed: BTreeSet<Vbn> = runs.into_iter().flat_map(crate::descent::each).collect();
+        let listed: BTreeSet<Vbn> = runs.into_iter().flat_map(crate::mirror::descent::each).collect();
         assert_eq!(listed, own, "{}", snapshot.name);
         let mut asked: Vec<Vbn> = all.iter().copied().collect();
         for at in (1..asked.len()).rev() {

@@ -8,8 +8,8 @@ use cairn_format::layout::{SUPERBLOCK_A, SUPERBLOCK_B};
 use parking_lot::Mutex;
 
 use super::*;
-use crate::mend::{Mends, Unmended};
-use crate::open::read_slots;
+use crate::commit::superblock::read_slots;
+use crate::log::mend::{Mends, Unmended};
 
 /// What is written is in its memory, and a flush finds no room as long as it is full. What it was given since the last flush that found some is noted, by offset.
 struct Full {

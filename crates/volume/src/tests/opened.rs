@@ -8,7 +8,7 @@ use cairn_format::layout::{SUPERBLOCK_A, SUPERBLOCK_B};
 use cairn_format::{Cursor, RedirectRun, SEGMENTS_MAX, SegmentKind, SnapshotEntry, Superblock};
 
 use super::*;
-use crate::open::read_slots;
+use crate::commit::superblock::read_slots;
 
 /// Blocks of a LUN.
 const LENGTH: u64 = 300;

@@ -7,7 +7,8 @@ use cairn_base::{Generation, Rng, Vbn};
 use cairn_format::{Attributes, BlockPointer, FANOUT, Inode, LogEntry, TreeRef};
 
 use super::*;
-use crate::overlay::{Arrival, Flight, Overlay, Seen, Slot, Unlogged};
+use crate::memory::overlay::{Arrival, Flight, Overlay, Seen, Unlogged};
+use crate::memory::slots::Slot;
 
 /// Blocks of the files: their trees have three levels.
 const LENGTH: u64 = FANOUT * FANOUT * 3;

@@ -286,7 +286,7 @@ fn failover_that_can_not_read_the_inodes_leaves_a_destination_that_can_be_mended
     send(&source, &destination, &first);
     // The block of inodes rots.
     let committed = destination.state.lock().committed.clone();
-    let inodes = destination.tree(&committed, crate::compare::INODE_FILE, committed.root.inode_file);
+    let inodes = destination.tree(&committed, crate::known_files::INODE_FILE, committed.root.inode_file);
     let pointer = inodes.pointers(&[Lba(0)]).remove(0).expect("it is whole");
     let (offset, _) = destination
         .store
@@ -669,7 +669,7 @@ fn assert_redirects_are_of_images(volume: &Volume, note: &str) {
     let (root, redirects) = (state.committed.root, state.committed.redirects.clone());
     let roots: Vec<_> = state.snapshots.iter().map(|entry| entry.root).collect();
     drop(state);
-    let shown = crate::open::load_used(&volume.store, &redirects, BLOCKS, &root, roots.iter());
+    let shown = crate::life::open::load_used(&volume.store, &redirects, BLOCKS, &root, roots.iter());
     let stale: Vec<_> = redirects.each().map(|(vbn, _)| vbn).filter(|vbn| !shown.get(*vbn)).collect();
     assert!(stale.is_empty(), "{note}: {stale:?}");
 }

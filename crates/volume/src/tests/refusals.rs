@@ -6,7 +6,7 @@ use cairn_format::layout::{SPACE_BLOCKS_MAX, SPACE_BLOCKS_MIN, SUPERBLOCK_A, SUP
 use cairn_format::{FormatError, Structure};
 
 use super::*;
-use crate::open::read_slots;
+use crate::commit::superblock::read_slots;
 
 const NOBODY: SnapshotId = SnapshotId(99);
 

@@ -7,7 +7,7 @@ use cairn_base::{Checksum, Rng, SnapshotId, Vbn};
 use cairn_format::{BlockPointer, FANOUT};
 
 use super::*;
-use crate::compare::{ACTIVE_MAP, INODE_FILE};
+use crate::known_files::{ACTIVE_MAP, INODE_FILE};
 
 const BLOCKS: u64 = 4096;
 /// Blocks of a file: its tree has three levels.

@@ -8,8 +8,9 @@ use cairn_base::{Generation, Rng, Vbn};
 use cairn_format::Root;
 
 use super::*;
-use crate::release::{Reader, Releases};
-use crate::state::Committed;
+use crate::commit::release::Releases;
+use crate::memory::roots::Committed;
+use crate::memory::roots::Reader;
 
 /// A volume of 1024 blocks whose LUN of `taken` blocks is written and committed.
 fn taken(taken: u64) -> (Arc<Volume>, FileId) {
@@ -87,7 +88,7 @@ fn block_that_was_placed_and_given_up_in_one_generation_waits_for_short_readers(
     write(&volume, lun, 3, 1, 500).expect("there is room");
     volume.place(1, u64::MAX).expect("it is written");
     // A read finds this pointer in memory, of a generation that is newer than the root that it holds.
-    let crate::overlay::Seen::Pointer(pointer) = volume.state.lock().changes_of(lun).see(3) else {
+    let crate::memory::overlay::Seen::Pointer(pointer) = volume.state.lock().changes_of(lun).see(3) else {
         panic!("the block has its place");
     };
     write(&volume, lun, 3, 1, 600).expect("there is room");

@@ -248,7 +248,7 @@ fn block_of_a_file_whose_inode_can_not_be_read_is_not_called_gone() {
     read_fails(&volume, lun, 2);
     let damaged = damaged_at(&volume, lun, 2);
     let committed = volume.state.lock().committed.clone();
-    let tree = volume.tree(&committed, crate::compare::INODE_FILE, committed.root.inode_file);
+    let tree = volume.tree(&committed, crate::known_files::INODE_FILE, committed.root.inode_file);
     let inodes = tree.pointer_at_level(0, cairn_format::Inode::place(lun).0).expect("it is whole");
     let whole = stored(&*device, inodes.vbn.0);
     device.corrupt(offset(inodes.vbn.0), 4096, &mut Rng::new(2));

@@ -9,7 +9,7 @@ use cairn_format::{INODES_PER_BLOCK, Inode, SegmentKind};
 use super::log_device::{Phase, Told};
 use super::redirects::{destination_of, send};
 use super::*;
-use crate::compare::INODE_FILE;
+use crate::known_files::INODE_FILE;
 
 /// A source with a snapshot, and a copy of it that shows that.
 fn copies() -> (Arc<Volume>, FileId, Snapshot, Arc<Volume>) {
@@ -231,7 +231,7 @@ fn divergence_is_what_no_snapshot_in_common_has() {
     let lun = file(&volume, 300);
     let blocks = |id: SnapshotId| -> BTreeSet<u64> {
         let redirects = volume.state.lock().committed.redirects.clone();
-        let maps = crate::compare::Maps { store: &volume.store, redirects: &redirects };
+        let maps = crate::read::compare::Maps { store: &volume.store, redirects: &redirects };
         let root = volume.entry(id).expect("it is there").root;
         let own = maps.only_in(&root, &[]).expect("its map can be read");
         own.iter().flat_map(|(first, count)| first.0..first.0 + count).collect()

@@ -14,7 +14,7 @@ const RELATIONSHIP: u64 = 7;
 fn content(volume: &Arc<Volume>, id: SnapshotId) -> HashMap<Vbn, Checksum> {
     let root = volume.snapshot(id).expect("it exists").root;
     let redirects = volume.state.lock().committed.redirects.clone();
-    let maps = crate::compare::Maps { store: &volume.store, redirects: &redirects };
+    let maps = crate::read::compare::Maps { store: &volume.store, redirects: &redirects };
     blocks_of(volume, &maps.only_in(&root, &[]).expect("its map is readable"))
 }
 

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use cairn_base::{Checksum, Rng, Vbn};
 
 use super::*;
-use crate::overlay::{Slot, Spot};
-use crate::slots::Slots;
+use crate::memory::slots::Slots;
+use crate::memory::slots::{Slot, Spot};
 
 fn placed(vbn: u64) -> Slot {
     Slot::Placed(Spot { vbn: Vbn(vbn), checksum: Checksum::default() })

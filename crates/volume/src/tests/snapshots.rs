@@ -183,7 +183,7 @@ fn deletion_that_meets_a_damaged_map_is_refused_before_it_freezes_changes() {
     write(&volume, lun, 0, 10, 200).expect("there is room");
     volume.consistency_point().expect("it commits");
     let committed = volume.state.lock().committed.clone();
-    let map = volume.tree(&committed, crate::compare::ACTIVE_MAP, snapshot.root.active_map);
+    let map = volume.tree(&committed, crate::known_files::ACTIVE_MAP, snapshot.root.active_map);
     let region = map.pointers(&[Lba(0)]).remove(0).expect("the map is whole").vbn.0;
     drop(committed);
     drop(volume);
@@ -212,7 +212,7 @@ fn deletion_that_meets_a_map_that_cannot_be_read_is_refused_and_stops_no_writes(
     write(&volume, lun, 0, 10, 200).expect("there is room");
     volume.consistency_point().expect("it commits");
     let committed = volume.state.lock().committed.clone();
-    let map = volume.tree(&committed, crate::compare::ACTIVE_MAP, snapshot.root.active_map);
+    let map = volume.tree(&committed, crate::known_files::ACTIVE_MAP, snapshot.root.active_map);
     let region = map.pointers(&[Lba(0)]).remove(0).expect("the map is whole").vbn.0;
     drop(committed);
     let place = (cairn_format::layout::space_start(blocks) + region) * 4096;

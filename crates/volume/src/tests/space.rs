@@ -7,10 +7,10 @@ use cairn_format::layout::BITS_PER_MAP_BLOCK;
 use cairn_format::{FANOUT, INODES_PER_BLOCK};
 
 use super::*;
+use crate::known_files::ROOT_DIRECTORY;
 use crate::limits::RESERVE_MIN;
-use crate::overlay::Seen;
-use crate::since::SinceMap;
-use crate::volume::ROOT_DIRECTORY;
+use crate::memory::overlay::Seen;
+use crate::past::since_map::SinceMap;
 
 /// Writes until the volume is full; returns how many blocks found room.
 fn fill(volume: &Arc<Volume>, lun: FileId, from: u64) -> u64 {
@@ -138,7 +138,7 @@ fn blocks_cost_each_node_above_them_once_in_whatever_order_they_come() {
         let expected: usize = (0..=u32::from(levels))
             .map(|level| nodes(level).collect::<std::collections::BTreeSet<u64>>().len())
             .sum();
-        let cost = crate::state::cost_in(levels, blocks.iter().copied());
+        let cost = crate::memory::state::cost_in(levels, blocks.iter().copied());
         assert_eq!(cost, expected as u64, "round {round}: {blocks:?}");
     }
 }
@@ -319,7 +319,7 @@ fn full_volume_has_room_for_a_consistency_point_that_changes_every_block_of_its_
 }
 
 /// Leaves so many blocks free, wherever they are.
-fn leave(state: &mut crate::state::State, blocks: u64) {
+fn leave(state: &mut crate::memory::state::State, blocks: u64) {
     let regions = state.used.blocks() / BITS_PER_MAP_BLOCK;
     state.used.fill(0, regions);
     (1..=blocks).for_each(|vbn| state.used.clear(Vbn(vbn)));

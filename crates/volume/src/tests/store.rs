@@ -6,8 +6,8 @@ use cairn_format::NodeAddress;
 use parking_lot::Mutex;
 
 use super::*;
-use crate::space::Redirects;
-use crate::store::{append_blocks, joined};
+use crate::commit::space::Redirects;
+use crate::read::store::{append_blocks, joined};
 
 /// Tells of what it is asked, and answers reads in pieces of any lengths if it is to.
 struct Asked {

@@ -8,10 +8,12 @@ use cairn_format::layout::{BITS_PER_MAP_BLOCK, SPACE_BLOCKS_MAX, SPACE_BLOCKS_MI
 use cairn_format::{RedirectRun, SegmentKind};
 
 use super::*;
-use crate::compare::append_runs;
-use crate::overlay::{Arrival, Overlay, Seen};
-use crate::space::{Redirects, Space, add_destination_areas, device_blocks, fresh_layout, grow_layout};
-use crate::used::UsedMap;
+use crate::commit::space::{
+    Redirects, Space, add_destination_areas, device_blocks, fresh_layout, grow_layout,
+};
+use crate::commit::used::UsedMap;
+use crate::memory::overlay::{Arrival, Overlay, Seen};
+use crate::read::compare::append_runs;
 
 #[test]
 fn redirects_are_a_map_from_blocks_to_slots() {

@@ -10,8 +10,8 @@ use cairn_format::{
 };
 
 use super::*;
-use crate::space::fresh_layout;
-use crate::table::{LabelSpace, SnapshotTable, TableChange, TableReader};
+use crate::commit::space::fresh_layout;
+use crate::commit::table::{LabelSpace, SnapshotTable, TableChange, TableReader};
 
 const ID: VolumeId = VolumeId([7; 16]);
 

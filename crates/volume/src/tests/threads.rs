@@ -481,7 +481,7 @@ fn rollback_comes_once_the_last_change_of_several_parts_is_complete() {
         let compound = volume.compound();
         compound.create(FileKind::Lun, 4096).expect("there is room");
         let rollback = scope.spawn(|| volume.rollback(early.id));
-        let begun = |state: &crate::state::State| state.freezing || state.rolling_back;
+        let begun = |state: &crate::memory::state::State| state.freezing || state.rolling_back;
         while !begun(&volume.state.lock()) {
             std::thread::yield_now();
         }

@@ -6,7 +6,7 @@ use cairn_base::Rng;
 use cairn_format::{FANOUT, TreeRef};
 
 use super::*;
-use crate::tree::{BATCH, Tree, difference};
+use crate::read::tree::{BATCH, Tree, difference};
 
 /// The last one is so long that the square of its reach is no number of 64 bits.
 const LENGTHS: [u64; 6] = [1, 126, 127, 126 * 126 + 1, 126 * 126 * 126 + 5, FANOUT.pow(5)];

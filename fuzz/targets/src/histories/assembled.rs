@@ -377,7 +377,7 @@ impl Assembler {
             granularity: [Granularity::EveryWrite, Granularity::Interval(SECOND), Granularity::Marks]
                 [usize::from(log.head.granularity % 3)],
             floor_policy: FloorPolicy::Fail,
-            reduction: (log.head.reduction & 3 > 0 || log.head.reduction & 4 == 4).then_some(reduction),
+            reduction,
             block_bytes: block_bytes as u32,
             segment_blocks: SEGMENT_BLOCKS as u64,
             segments: SEGMENTS as u64,
@@ -460,7 +460,7 @@ impl Assembler {
     }
 
     fn record(&mut self, batch: Vec<Said>) {
-        let reduction = self.superblock.reduction.unwrap_or(Reduction::NONE);
+        let reduction = self.superblock.reduction;
         let sequence = self.next_record;
         let segment = self.segments.last_mut().expect("one is begun");
         let at = segment.position * BLOCK / UNIT;

@@ -94,7 +94,7 @@ fn of_two_contents(data: &[u8]) {
     assert!(content == after, "another content comes out");
 }
 
-fn superblock(reduction: Option<Reduction>) -> HistorySuperblock {
+fn superblock(reduction: Reduction) -> HistorySuperblock {
     HistorySuperblock {
         store: STORE,
         sequence: 9,
@@ -151,7 +151,7 @@ fn record(summary: bool, more: u64) -> Vec<u8> {
 pub(crate) fn structs_seeds() -> Vec<Vec<u8>> {
     let mut bytes = [0; BLOCK_SIZE];
     let mut seeds = Vec::new();
-    for reduction in [None, Some(Reduction { xor: true, identical: false }), Some(Reduction::NONE)] {
+    for reduction in [Reduction::NONE, Reduction { xor: true, identical: false }] {
         superblock(reduction).write(&mut bytes, SLOT_B);
         seeds.push(bytes.to_vec());
     }

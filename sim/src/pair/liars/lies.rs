@@ -176,14 +176,14 @@ impl Lies<'_> {
     }
 
     /// A parent: that of a snapshot here, the one above, that one itself, or any.
-    fn parent(&mut self, of: Option<&SnapshotEntry>) -> SnapshotId {
+    fn parent(&mut self, like: Option<&SnapshotEntry>) -> SnapshotId {
         let any: Vec<SnapshotId> =
             self.known.table.iter().map(|entry| entry.id).chain([SnapshotId(0)]).collect();
-        match (self.rng.below(6), of) {
-            (0 | 1, Some(of)) => of.id,
-            (2 | 3, Some(of)) => of.parent,
-            (4, Some(of)) => {
-                let above = self.known.table.iter().find(|entry| entry.id == of.parent);
+        match (self.rng.below(6), like) {
+            (0 | 1, Some(like)) => like.id,
+            (2 | 3, Some(like)) => like.parent,
+            (4, Some(like)) => {
+                let above = self.known.table.iter().find(|entry| entry.id == like.parent);
                 above.map_or(SnapshotId(0), |above| above.parent)
             }
             _ => self.pick(&any),
@@ -255,7 +255,7 @@ impl Lies<'_> {
             return;
         }
         let data = self.known.reached(&entry.root).into_iter().filter(Reached::is_data);
-        for number in data.map(|of| of.pointer.vbn.0).collect::<Vec<_>>() {
+        for number in data.map(|reached| reached.pointer.vbn.0).collect::<Vec<_>>() {
             if let Some(block) = self.known.blocks.get(&number).filter(|_| !self.rng.one_in(3)) {
                 let wanted = self.content();
                 image.blocks.push((number, twin(&block[..], &wanted[..])));
@@ -307,7 +307,7 @@ impl Lies<'_> {
             let data = self.known.table.iter().flat_map(|entry| self.known.reached(&entry.root));
             numbers = data
                 .filter(Reached::is_data)
-                .map(|of| of.pointer.vbn.0)
+                .map(|reached| reached.pointer.vbn.0)
                 .filter(|vbn| self.known.blocks.contains_key(vbn))
                 .collect();
         }

@@ -139,7 +139,7 @@ impl Memory {
         let now = self.now(volume)?;
         let listed: BTreeMap<SnapshotId, SnapshotEntry> =
             volume.snapshot_entries().into_iter().map(|entry| (entry.id, entry)).collect();
-        let same = self.listed.values().map(|of| &of.entry).eq(listed.values());
+        let same = self.listed.values().map(|listed| &listed.entry).eq(listed.values());
         if same && self.shown == Some(now) {
             return Ok(false);
         }
@@ -149,7 +149,7 @@ impl Memory {
             now.0,
             listed.values().map(|entry| (entry.id, &entry.name)).collect::<Vec<_>>(),
             self.shown.map(|shown| shown.0),
-            self.listed.values().map(|of| (of.entry.id, &of.entry.name)).collect::<Vec<_>>()
+            self.listed.values().map(|listed| (listed.entry.id, &listed.entry.name)).collect::<Vec<_>>()
         );
         let mut before = std::mem::take(&mut self.listed);
         for (id, was) in &before {
@@ -189,12 +189,12 @@ impl Memory {
 
     /// What is listed and shown reads as it did; for a volume that was opened on a copy of the device, too.
     pub fn compare(&self, volume: &Arc<Volume>) -> Result<()> {
-        for (id, of) in &self.listed {
-            let kind = if of.locked { ", which is locked" } else { "" };
-            let what = || format!("in snapshot {id} ({}){kind}", of.entry.name);
+        for (id, listed) in &self.listed {
+            let kind = if listed.locked { ", which is locked" } else { "" };
+            let what = || format!("in snapshot {id} ({}){kind}", listed.entry.name);
             let image = volume.image(Some(*id)).with_context(what)?;
-            ensure!(*image.root() == of.entry.root, "{} has another root", what());
-            of.content.compare(&image, &self.lost).with_context(what)?;
+            ensure!(*image.root() == listed.entry.root, "{} has another root", what());
+            listed.content.compare(&image, &self.lost).with_context(what)?;
         }
         self.active.compare(&volume.image(None)?, &self.lost).context("in the image that is shown")
     }
@@ -202,7 +202,7 @@ impl Memory {
     /// A volume on a copy of the device lists and shows the same.
     pub fn compare_copy(&self, volume: &Arc<Volume>) -> Result<()> {
         let listed: Vec<SnapshotEntry> = volume.snapshot_entries();
-        let expected = self.listed.values().map(|of| &of.entry);
+        let expected = self.listed.values().map(|listed| &listed.entry);
         ensure!(expected.eq(listed.iter()), "other snapshots are listed");
         ensure!(self.shown == Some(self.now(volume)?), "another image is shown");
         self.compare(volume)
@@ -215,13 +215,13 @@ impl Memory {
 
     /// How many of them are locked.
     pub fn locked(&self) -> usize {
-        self.listed.values().filter(|of| of.locked).count()
+        self.listed.values().filter(|listed| listed.locked).count()
     }
 
     /// Opens an image for good, or what is shown.
     pub fn open(&mut self, volume: &Arc<Volume>, id: Option<SnapshotId>) -> Result<()> {
         let content = match id {
-            Some(id) => self.listed.get(&id).map(|of| of.content.clone()),
+            Some(id) => self.listed.get(&id).map(|listed| listed.content.clone()),
             None => Some(self.active.clone()),
         };
         if let Some(content) = content {

@@ -11,15 +11,15 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
+use cairn_api::ErrorKind;
+use cairn_api::client::Client;
 use cairn_bsddump::{Options, RECORD, VOLUME_RECORDS_MIN};
-use cairn_server::api::ErrorKind;
 
 use super::super::image::files::{
     Handed, Target, allow_many_files, claim, give_name, opening, refuse_existing, temporary,
 };
 use super::super::restore::volumes::is_end_of;
 use crate::arguments::Dump;
-use crate::client::Client;
 use crate::exit::Failure;
 
 /// Bytes that are read at once where the kernel does not pass them on by itself.

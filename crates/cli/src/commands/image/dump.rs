@@ -7,12 +7,11 @@ use std::fs::{self, File};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use cairn_server::ServerError;
-use cairn_server::api::{self, ErrorKind};
+use cairn_api::client::Client;
+use cairn_api::{self as api, ErrorKind, ResumeError};
 
 use super::files::{self, Handed, Target};
 use crate::arguments::DumpImage;
-use crate::client::Client;
 use crate::commands::volume::{absolute, segment};
 use crate::commands::{follow, summary};
 use crate::exit::Failure;
@@ -29,13 +28,13 @@ pub fn run(asked: &DumpImage, client: &Client, output: Output) -> Result<(), Fai
 
 /// The dump of a volume that can be gone on with.
 pub fn unfinished(volume: &str, client: &Client) -> Result<Option<api::UnfinishedDump>, Failure> {
-    client.get(&format!("/v1/volumes/{}/image/unfinished", segment(volume)?))
+    Ok(client.get(&format!("/v1/volumes/{}/image/unfinished", segment(volume)?))?)
 }
 
 /// Gives up the dump that was cut, and deletes what there is of it.
 pub fn give_up(volume: &str, client: &Client, output: Output) -> Result<(), Failure> {
     let Some(before) = unfinished(volume, client)? else {
-        return Err(ServerError::NoUnfinishedDump { volume: volume.to_owned() }.into());
+        return Err(ResumeError::NoUnfinishedDump { volume: volume.to_owned() }.into());
     };
     output.confirm(&format!(
         "this gives up the image dump of {}, with {} that are written of it",
@@ -116,7 +115,7 @@ fn begin(asked: &DumpImage, client: &Client, output: Output) -> Result<(), Failu
         && !asked.anew
     {
         let snapshot = before.snapshot.split_once('@').map_or("", |(_, snapshot)| snapshot).to_owned();
-        return Err(ServerError::DumpUnfinished { volume: asked.name.volume.clone(), snapshot }.into());
+        return Err(ResumeError::DumpUnfinished { volume: asked.name.volume.clone(), snapshot }.into());
     }
     let targets = match to_pipe {
         true => vec![Target::pipe()?],
@@ -135,7 +134,7 @@ fn begin(asked: &DumpImage, client: &Client, output: Output) -> Result<(), Failu
 fn resume(asked: &DumpImage, client: &Client, output: Output) -> Result<(), Failure> {
     let volume = &asked.name.volume;
     let Some(before) = unfinished(volume, client)? else {
-        return Err(ServerError::NoUnfinishedDump { volume: volume.clone() }.into());
+        return Err(ResumeError::NoUnfinishedDump { volume: volume.clone() }.into());
     };
     if let Some(snapshot) = &asked.name.snapshot
         && before.snapshot != format!("{volume}@{snapshot}")
@@ -201,11 +200,10 @@ fn write(
     drop(handed);
     if result.to_confirm {
         let confirm = api::ConfirmDump { id: result.id.clone() };
-        let confirmed: Result<(), Failure> =
-            client.post(&format!("/v1/volumes/{volume}/image/confirm"), &confirm);
+        let confirmed = client.post::<()>(&format!("/v1/volumes/{volume}/image/confirm"), &confirm);
         confirmed.map_err(|failure| {
             let next = format!("its files are whole and have their names; `cairn image dump {volume} --resume` tells the server");
-            Failure::new(failure.body.error, failure.body.message, next)
+            Failure::new(failure.error, failure.message, next)
         })?;
     }
     tell(&result, &names, to_pipe, output);

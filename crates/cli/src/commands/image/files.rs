@@ -8,14 +8,14 @@ use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use cairn_api::ErrorKind;
+use cairn_api::HANDOVER_FILES_MAX;
+use cairn_api::client::Place;
 use cairn_bsddump::{RECORD, VolumeLabel};
 use cairn_format::dump::DumpHeader;
-use cairn_server::HANDOVER_FILES_MAX;
-use cairn_server::api::ErrorKind;
 use rustix::fs::SeekFrom;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-use crate::client::Place;
 use crate::exit::Failure;
 
 /// The mode of a file of a dump.
@@ -113,7 +113,7 @@ impl Target {
         Ok(target)
     }
 
-    /// One that an earlier version has begun may be open to others.
+    /// One that was there before may be open to others.
     fn keep_private(&self) -> Result<(), Failure> {
         let private = fs::Permissions::from_mode(PRIVATE);
         self.file.set_permissions(private).map_err(|error| opening(Path::new(&self.called), &error))

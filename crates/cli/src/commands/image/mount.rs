@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use cairn_api::remedy::io_kind;
+use cairn_api::{ErrorBody, ErrorKind, tcp_uri, unix_uri};
 use cairn_device::SystemClock;
 use cairn_files::{FilesError, Luns};
 use cairn_frontend_nbd::{
-    Address, Export, ExportInfo, Exports, Listener, NbdServer, OpenExportError, ServerOptions,
+    Address, Export, ExportInfo, Exports, ListenError, Listener, NbdServer, OpenExportError, ServerOptions,
 };
-use cairn_server::api::ErrorKind;
-use cairn_server::{ServerError, tcp_uri, unix_uri};
 use cairn_stream::{DumpError, OpenDump, PartIndex};
 use cairn_volume::{Image, VolumeError};
 
@@ -45,7 +45,21 @@ pub fn is_dump(path: &Path) -> bool {
 
 /// An error of a dump as the API would tell it.
 pub fn dump_failure(error: DumpError) -> Failure {
-    ServerError::from(error).into()
+    ErrorBody::from(error).into()
+}
+
+/// The server of a dump can't start.
+fn not_served(kind: ErrorKind, error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(kind, error, "choose another address with --nbd, or `--nbd off`")
+}
+
+fn listen_kind(error: &ListenError) -> ErrorKind {
+    match error {
+        ListenError::InUse { .. } | ListenError::NotASocket { .. } => ErrorKind::PortTaken,
+        ListenError::NotPermitted { .. } => ErrorKind::ReadOnly,
+        ListenError::PathTooLong { .. } => ErrorKind::Usage,
+        ListenError::Failed { source, .. } => io_kind(source),
+    }
 }
 
 /// Opens the volume in dumps.
@@ -165,9 +179,9 @@ pub fn run(asked: &MountImage, output: Output) -> Result<(), Failure> {
         })?,
         (None, None) => Address::Tcp("127.0.0.1:10810".to_owned()),
     };
-    let listener = Listener::bind(&address).map_err(|error| Failure::from(ServerError::from(error)))?;
+    let listener = Listener::bind(&address).map_err(|error| not_served(listen_kind(&error), &error))?;
     let server = NbdServer::start(vec![listener], exports.clone(), ServerOptions::default());
-    let server = server.map_err(|error| Failure::from(ServerError::from(error)))?;
+    let server = server.map_err(|error| not_served(ErrorKind::Failed, &error))?;
     let uri = |name: &str| match server.addresses().first() {
         Some(Address::Tcp(address)) => tcp_uri(address, name),
         Some(Address::Unix(path)) => unix_uri(path, name),

@@ -2,12 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use cairn_server::api::{self, ErrorKind};
-use cairn_server::{HANDOVER_FILES_MAX, ServerError};
+use cairn_api::client::Client;
+use cairn_api::{self as api, ErrorKind, HANDOVER_FILES_MAX, ResumeError};
 
 use super::files::{self, Handed};
 use crate::arguments::RestoreImage;
-use crate::client::Client;
 use crate::commands::export::open_to_all;
 use crate::commands::volume::{absolute, segment};
 use crate::commands::{follow, print_findings, summary};
@@ -61,7 +60,7 @@ fn name(path: &Path) -> Result<String, Failure> {
 fn unfinished(volume: &str, client: &Client) -> Result<api::UnfinishedRestore, Failure> {
     let all: Vec<api::UnfinishedRestore> = client.get("/v1/images/restores")?;
     let found = all.into_iter().find(|one| one.volume == volume);
-    found.ok_or_else(|| ServerError::NoUnfinishedRestore { volume: volume.to_owned() }.into())
+    found.ok_or_else(|| ResumeError::NoUnfinishedRestore { volume: volume.to_owned() }.into())
 }
 
 /// The files that the unfinished restore was begun with.

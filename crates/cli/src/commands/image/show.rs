@@ -6,9 +6,9 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use cairn_api::ErrorKind;
+use cairn_api::name_findings;
 use cairn_format::stream::StreamKind;
-use cairn_server::api::ErrorKind;
-use cairn_server::name_findings;
 use cairn_stream::{DumpBytes, DumpError, PartIndex, PartReader};
 use cairn_volume::{CheckDepth, CheckProgress, Snapshot};
 use tracing::subscriber::{NoSubscriber, with_default};

@@ -8,10 +8,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use cairn_api::ErrorKind;
 use cairn_base::FileId;
 use cairn_bsddump::{Attribute, Inode, Kind, Time};
 use cairn_files::{NodeKind, Stat, Tree, TreeError};
-use cairn_server::api::ErrorKind;
 
 use super::mount::{dump_failure, open_dump, open_files};
 use crate::arguments::ExtractImage;

@@ -1,6 +1,6 @@
 //! Tests of what monitoring is told of a mirror.
 
-use cairn_server::api;
+use cairn_api as api;
 
 use super::{judge, outcome_of};
 

@@ -16,8 +16,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io;
 
+use cairn_api::ErrorKind;
 use cairn_bsddump::{Attribute, Entry, Inode, Kind, Names, ROOT};
-use cairn_server::api::ErrorKind;
 use serde::{Deserialize, Serialize};
 
 use super::host::Target;
@@ -41,8 +41,7 @@ struct State {
     date: u32,
     /// Its level.
     level: u32,
-    /// All that were restored, in this order. None where an older program has restored them.
-    #[serde(default)]
+    /// All that were restored, in this order.
     dumps: Vec<Applied>,
     /// Directories: number, name and kind (`DT_*` of the format) of each entry.
     directories: BTreeMap<u32, Vec<(u32, Vec<u8>, u32)>>,

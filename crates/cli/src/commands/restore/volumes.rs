@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use cairn_api::ErrorKind;
 use cairn_bsddump::{NextVolume, RECORD, Reader, VolumeLabel};
-use cairn_server::api::ErrorKind;
 
 use super::super::dump::volumes::{listed, numbered};
 use super::super::image::files::{allow_many_files, opening};

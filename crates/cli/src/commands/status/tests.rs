@@ -1,6 +1,6 @@
 //! Tests of what people are shown.
 
-use cairn_server::api::Rate;
+use cairn_api::Rate;
 
 use super::{latencies, latency};
 

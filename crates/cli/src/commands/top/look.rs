@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use cairn_server::api;
+use cairn_api as api;
 use serde::Serialize;
 
 use crate::output::{duration, interval, size};

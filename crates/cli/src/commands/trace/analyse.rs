@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use cairn_trace::{AnalyseOptions, Analysis, Report, dirty_blocks, plots};
+use cairn_trace::{AnalyseOptions, Analysis, Cache, Report, dirty_blocks, plots};
 
 use crate::arguments::AnalyseTrace;
 use crate::exit::Failure;
@@ -85,19 +85,7 @@ fn tables(report: &Report) -> String {
     );
     section(
         "A mirror: blocks transferred against its interval (FAST 2002, figures 2 and 3)",
-        table(
-            ["INTERVAL", "% OF WRITTEN", "BLOCKS", "% WITH TRIMS KNOWN", "BLOCKS WITH TRIMS KNOWN", "A DAY"],
-            report.mirror_pct.0.iter().map(|(label, row)| {
-                [
-                    label.clone(),
-                    pct(row.pct_blocks_transferred),
-                    row.blocks_transferred.to_string(),
-                    pct(row.pct_with_trims),
-                    row.blocks_with_trims.to_string(),
-                    size(row.bytes_per_day as u64),
-                ]
-            }),
-        ),
+        mirror_table(report),
     );
     section("Temporal distances: T(t) (FAST 2007, figure 7)", {
         let sub = |label: &str| report.T_sub.as_ref().and_then(|sub| sub.get(label).copied());
@@ -108,32 +96,7 @@ fn tables(report: &Report) -> String {
     });
     section(
         "Retained writes r(g): counted, and by Claim 3.1 (FAST 2007, figures 6 and 8)",
-        table(
-            [
-                "GRANULARITY",
-                "COUNTED",
-                "MEAN OF 16 PHASES",
-                "CLAIM 3.1",
-                "COMPLETED WINDOWS",
-                "SPACE: r w",
-                "CHECKPOINTING: r w - f",
-            ],
-            report.r.0.iter().map(|(label, row)| {
-                let space = report.history_blocks.get(label);
-                let bytes = |pick: fn(&cairn_trace::Space) -> u64| {
-                    space.map_or("-".to_owned(), |space| size(pick(space) * report.block_bytes))
-                };
-                [
-                    label.clone(),
-                    share(row.r_emp_phase0),
-                    share(row.r_emp_mean16),
-                    share(row.R_claim31_all),
-                    maybe(row.r_emp_phase0_completed_only),
-                    bytes(|space| space.logging_rw),
-                    bytes(|space| space.checkpointing_rw_minus_f),
-                ]
-            }),
-        ),
+        retained_table(report),
     );
     for (pages, cache) in &report.lrw.0 {
         let title = format!(
@@ -143,38 +106,7 @@ fn tables(report: &Report) -> String {
             cache.c_evicted_no_flush,
             cache.cache_window_s_sec,
         );
-        section(
-            &title,
-            table(
-                [
-                    "GRANULARITY",
-                    "r",
-                    "d",
-                    "d BY CLAIM 3.2",
-                    "LOGGING",
-                    "CHECKPOINTING",
-                    "SPLIT-STREAM",
-                    "SPLIT-DOWN-STREAM",
-                    "NO HISTORY",
-                    "CHEAPEST OF TWO",
-                ],
-                cache.io_per_block_write.0.iter().map(|(label, row)| {
-                    let io = &row.io;
-                    [
-                        label.clone(),
-                        share(io.r),
-                        share(io.d),
-                        share(io.D_claim32),
-                        share(io.logging),
-                        share(io.checkpointing),
-                        share(io.splitstream),
-                        share(io.splitdownstream),
-                        share(io.regular_volume),
-                        io.cheapest_2store.to_owned(),
-                    ]
-                }),
-            ),
-        );
+        section(&title, cache_table(cache));
     }
     section(
         "Reads that an LRU cache answers",
@@ -188,33 +120,114 @@ fn tables(report: &Report) -> String {
     );
     section(
         "One snapshot at the beginning, by snap block (MSST 2006, figures 7 to 9)",
-        table(
-            [
-                "SNAP BLOCK",
-                "COPIES",
-                "SNAPSHOT VOLUME",
-                "INDEX (PAPER)",
-                "INDEX (CAIRN)",
-                "EFFICIENCY",
-                "OF ALL BYTES",
-                "PARTIAL WRITES",
-            ],
-            report.snap_block.0.iter().map(|(bytes, row)| {
-                [
-                    bytes.clone(),
-                    row.first_touch_copies_cow.to_string(),
-                    size(row.snapshot_volume_bytes),
-                    size(row.index_bytes_paper),
-                    size(row.index_bytes_cairn),
-                    maybe(row.mean_per_write_space_efficiency),
-                    maybe(row.aggregate_space_efficiency),
-                    maybe(row.frac_writes_partial),
-                ]
-            }),
-        ),
+        snap_block_table(report),
     );
     text.push_str(&super::problems(&report.problems));
     text
+}
+
+fn mirror_table(report: &Report) -> String {
+    table(
+        ["INTERVAL", "% OF WRITTEN", "BLOCKS", "% WITH TRIMS KNOWN", "BLOCKS WITH TRIMS KNOWN", "A DAY"],
+        report.mirror_pct.0.iter().map(|(label, row)| {
+            [
+                label.clone(),
+                pct(row.pct_blocks_transferred),
+                row.blocks_transferred.to_string(),
+                pct(row.pct_with_trims),
+                row.blocks_with_trims.to_string(),
+                size(row.bytes_per_day as u64),
+            ]
+        }),
+    )
+}
+
+fn retained_table(report: &Report) -> String {
+    table(
+        [
+            "GRANULARITY",
+            "COUNTED",
+            "MEAN OF 16 PHASES",
+            "CLAIM 3.1",
+            "COMPLETED WINDOWS",
+            "SPACE: r w",
+            "CHECKPOINTING: r w - f",
+        ],
+        report.r.0.iter().map(|(label, row)| {
+            let space = report.history_blocks.get(label);
+            let bytes = |pick: fn(&cairn_trace::Space) -> u64| {
+                space.map_or("-".to_owned(), |space| size(pick(space) * report.block_bytes))
+            };
+            [
+                label.clone(),
+                share(row.r_emp_phase0),
+                share(row.r_emp_mean16),
+                share(row.R_claim31_all),
+                maybe(row.r_emp_phase0_completed_only),
+                bytes(|space| space.logging_rw),
+                bytes(|space| space.checkpointing_rw_minus_f),
+            ]
+        }),
+    )
+}
+
+fn cache_table(cache: &Cache) -> String {
+    table(
+        [
+            "GRANULARITY",
+            "r",
+            "d",
+            "d BY CLAIM 3.2",
+            "LOGGING",
+            "CHECKPOINTING",
+            "SPLIT-STREAM",
+            "SPLIT-DOWN-STREAM",
+            "NO HISTORY",
+            "CHEAPEST OF TWO",
+        ],
+        cache.io_per_block_write.0.iter().map(|(label, row)| {
+            let io = &row.io;
+            [
+                label.clone(),
+                share(io.r),
+                share(io.d),
+                share(io.D_claim32),
+                share(io.logging),
+                share(io.checkpointing),
+                share(io.splitstream),
+                share(io.splitdownstream),
+                share(io.regular_volume),
+                io.cheapest_2store.to_owned(),
+            ]
+        }),
+    )
+}
+
+fn snap_block_table(report: &Report) -> String {
+    table(
+        [
+            "SNAP BLOCK",
+            "COPIES",
+            "SNAPSHOT VOLUME",
+            "INDEX (PAPER)",
+            "INDEX (CAIRN)",
+            "EFFICIENCY",
+            "OF ALL BYTES",
+            "PARTIAL WRITES",
+        ],
+        report.snap_block.0.iter().map(|(bytes, row)| {
+            [
+                bytes.clone(),
+                row.first_touch_copies_cow.to_string(),
+                size(row.snapshot_volume_bytes),
+                size(row.index_bytes_paper),
+                size(row.index_bytes_cairn),
+                maybe(row.mean_per_write_space_efficiency),
+                maybe(row.aggregate_space_efficiency),
+                maybe(row.frac_writes_partial),
+            ]
+        }),
+    )
 }
 
 fn summary(report: &Report) -> String {

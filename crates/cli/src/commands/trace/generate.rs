@@ -2,7 +2,7 @@
 
 use std::io::{BufWriter, IsTerminal, Write};
 
-use cairn_server::api::ErrorKind;
+use cairn_api::ErrorKind;
 use cairn_trace::{IoMeter, PostMark, Spc1, TraceError, TraceHeader, TraceRecord, TraceWriter};
 
 use super::{Counted, Made};

@@ -3,12 +3,12 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use cairn_api::client::Client;
+use cairn_api::{self as api, ErrorKind};
 use cairn_base::Interval;
-use cairn_server::api::{self, ErrorKind};
 use cairn_trace::{AnalyseOptions, Analysis, GRAINS_S, LAGS_S, Plan, dirty_blocks};
 
 use crate::arguments::PlanTrace;
-use crate::client::Client;
 use crate::exit::Failure;
 use crate::instant::show;
 use crate::output::{Output, duration, size, table};
@@ -35,11 +35,11 @@ pub fn run_live(asked: &PlanTrace, client: &Client, output: Output) -> Result<()
     check(asked)?;
     let name = asked.input.file.display().to_string();
     let path = format!("/v1/plans/{}?link={}", super::escaped(&name), asked.link.0);
-    let live: api::LivePlan = client.get(&path).map_err(|mut failure: Failure| {
+    let live: api::LivePlan = client.get(&path).map_err(|mut failure| {
         // Without an answer it is as likely that a trace was meant.
-        if matches!(failure.body.error, ErrorKind::Failed | ErrorKind::PeerUnreachable) {
-            failure.body.message = format!("there is no trace {name} here; and {}", failure.body.message);
-            failure.body.next = format!("check the name of the trace; or {}", failure.body.next);
+        if matches!(failure.error, ErrorKind::Failed | ErrorKind::PeerUnreachable) {
+            failure.message = format!("there is no trace {name} here; and {}", failure.message);
+            failure.next = format!("check the name of the trace; or {}", failure.next);
         }
         failure
     })?;

@@ -1,9 +1,9 @@
 //! `cairn trace record`: what clients ask of an export of a running server, into a trace.
 
-use cairn_server::api::{self, ErrorKind};
+use cairn_api::client::Client;
+use cairn_api::{self as api, ErrorKind};
 
 use crate::arguments::RecordTrace;
-use crate::client::Client;
 use crate::commands::volume::absolute_path;
 use crate::exit::Failure;
 use crate::instant::show;

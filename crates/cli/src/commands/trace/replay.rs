@@ -4,9 +4,9 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use cairn_api::ErrorKind;
 use cairn_device::{Device, DeviceError, FileDevice, MemoryDevice};
 use cairn_history::{Counters, HistoryError, IoCount, Placement};
-use cairn_server::api::ErrorKind;
 use cairn_trace::{Model, Problems, ReplayOptions, Replayed, Survey, TraceError, dirty_blocks, replay};
 
 use crate::arguments::{PlacementName, ReplayTrace};

@@ -15,7 +15,7 @@ use cairn_proto_iscsi::pdu::{self, HEADER_BYTES, Header, opcode, padding};
 use cairn_proto_iscsi::scsi::{CopyList, CopySegment, CopyTarget, Medium};
 use shuttle::thread;
 
-use crate::execute::{Found, Place};
+use crate::execute::{CopyUnit, Place};
 use crate::locks::{AtomicBool, Mutex};
 use crate::pacer::Pacer;
 use crate::registry::{Entry, Registry};
@@ -333,7 +333,7 @@ fn nothing_is_copied_behind_the_end_of_the_tasks_in_any_schedule() {
         let export = |id: u64| OneTarget::export(&devices[id as usize], id, ReservationState::default());
         let gate = Gate::new(Box::new(|_| false));
         let attached = Arc::new(units.attach("target".to_owned(), &export(0), &port("one"), &gate));
-        let found = |id: u64| Found {
+        let found = |id: u64| CopyUnit {
             unit: units.of(&export(id)),
             device: devices[id as usize].clone(),
             block_bytes: BLOCK as u32,

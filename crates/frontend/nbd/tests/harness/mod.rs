@@ -118,16 +118,17 @@ impl ChangedBlocks for FirstMebibyte {
     }
 }
 
-/// The exports: `v/plain`, `v/aligned` (4 KiB) and `v@s1/plain` (read-only); and `v/spoiled`, which is not listed.
+/// The exports: `v/plain`, `v/other` and `v@s1/plain` (read-only); and `v/blocks`, whose device takes whole blocks of 4 KiB, and `v/spoiled`, which are not listed.
 pub struct TestExports {
     plain: Arc<dyn Device>,
-    aligned: Arc<dyn Device>,
+    other: Arc<dyn Device>,
+    blocks: Arc<dyn Device>,
     spoiled: Arc<dyn Device>,
 }
 
 impl Exports for TestExports {
     fn list(&self) -> Vec<ExportInfo> {
-        ["v/plain", "v/aligned", "v@s1/plain"]
+        ["v/plain", "v/other", "v@s1/plain"]
             .map(|name| ExportInfo { name: name.to_owned(), description: format!("about {name}") })
             .to_vec()
     }
@@ -135,7 +136,8 @@ impl Exports for TestExports {
     fn open(&self, name: &str) -> Result<Export, OpenExportError> {
         let (device, read_only) = match name {
             "v/plain" => (&self.plain, false),
-            "v/aligned" => (&self.aligned, false),
+            "v/other" => (&self.other, false),
+            "v/blocks" => (&self.blocks, false),
             "v/spoiled" => (&self.spoiled, false),
             "v@s1/plain" => (&self.plain, true),
             "" => return Err(OpenExportError::NoDefault { count: 3 }),
@@ -171,7 +173,8 @@ impl TestServer {
         ];
         let exports = Arc::new(TestExports {
             plain: Arc::new(Picky { inner: MemoryDevice::new(SIZE), alignment: 1 }),
-            aligned: Arc::new(Picky { inner: MemoryDevice::new(SIZE), alignment: 4096 }),
+            other: Arc::new(Picky { inner: MemoryDevice::new(SIZE), alignment: 1 }),
+            blocks: Arc::new(Picky { inner: MemoryDevice::new(SIZE), alignment: 4096 }),
             spoiled: Arc::new(Spoiled(MemoryDevice::new(SIZE))),
         });
         let server = NbdServer::start(listeners, exports, options).unwrap();

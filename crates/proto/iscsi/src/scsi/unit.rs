@@ -366,22 +366,8 @@ impl LogicalUnit {
                     allocation,
                 )
             }
-            Command::Reserve6 => {
-                if !self.persistent.registrations.is_empty() {
-                    return Ok(Plan::Answer(Self::conflict()));
-                }
-                self.reserved = Some(nexus);
-                nothing()
-            }
-            Command::Release6 => {
-                if !self.persistent.registrations.is_empty() {
-                    return Ok(Plan::Answer(Self::conflict()));
-                }
-                if self.reserved == Some(nexus) {
-                    self.reserved = None;
-                }
-                nothing()
-            }
+            Command::Reserve6 => Ok(Plan::Answer(self.reserve(nexus, true))),
+            Command::Release6 => Ok(Plan::Answer(self.reserve(nexus, false))),
             Command::StartStop { start, eject, power } => {
                 self.start_stop(start, eject && power == 0)?;
                 nothing()
@@ -402,35 +388,46 @@ impl LogicalUnit {
             Command::CopyResults { action, list, allocation } => {
                 answer(self.copy_results(nexus, action, list)?, allocation)
             }
-            Command::ModeSelect { page_format, save, length, .. } => {
-                if !page_format || save {
-                    return Err(Sense::INVALID_FIELD_IN_CDB);
-                }
-                Self::want(length, command)
-            }
-            Command::ReserveOut { length, .. } => {
-                // Its parameters have one length, and none is no list.
-                if length != 24 {
-                    return Err(Sense::PARAMETER_LIST_LENGTH);
-                }
-                Self::want(length, command)
-            }
-            Command::ExtendedCopy { length } => {
-                self.writable()?;
-                Self::want(length, command)
-            }
-            Command::Unmap { anchor, length } => {
-                if anchor {
-                    return Err(Sense::INVALID_FIELD_IN_CDB);
-                }
-                self.writable()?;
-                if !self.geometry.thin {
-                    return Err(Sense::INVALID_OPCODE);
-                }
+            Command::ModeSelect { length, .. }
+            | Command::ReserveOut { length, .. }
+            | Command::ExtendedCopy { length }
+            | Command::Unmap { length, .. } => {
+                self.check_list(&command)?;
                 Self::want(length, command)
             }
             Command::Medium(medium) => self.admit(medium, expected).map(Plan::Medium),
             Command::Inquiry { .. } | Command::ReportLuns { .. } | Command::RequestSense { .. } => nothing(),
+        }
+    }
+
+    /// Reserves the unit for a nexus in the way of SCSI-2, or releases it.
+    fn reserve(&mut self, nexus: Nexus, takes: bool) -> Answer {
+        if !self.persistent.registrations.is_empty() {
+            return Self::conflict();
+        }
+        if takes {
+            self.reserved = Some(nexus);
+        } else if self.reserved == Some(nexus) {
+            self.reserved = None;
+        }
+        Self::good(Vec::new(), 0)
+    }
+
+    /// Refuses a command whose parameters need not be asked for.
+    fn check_list(&self, command: &Command) -> Result<(), Sense> {
+        match *command {
+            Command::ModeSelect { page_format, save, .. } if !page_format || save => {
+                Err(Sense::INVALID_FIELD_IN_CDB)
+            }
+            // Its parameters have one length, and none is no list.
+            Command::ReserveOut { length, .. } if length != 24 => Err(Sense::PARAMETER_LIST_LENGTH),
+            Command::ExtendedCopy { .. } => self.writable(),
+            Command::Unmap { anchor: true, .. } => Err(Sense::INVALID_FIELD_IN_CDB),
+            Command::Unmap { .. } => {
+                self.writable()?;
+                if self.geometry.thin { Ok(()) } else { Err(Sense::INVALID_OPCODE) }
+            }
+            _ => Ok(()),
         }
     }
 

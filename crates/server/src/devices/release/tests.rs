@@ -4,11 +4,11 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use cairn_api as api;
 use cairn_base::{ByteSize, ManualClock, Timestamp};
 use cairn_device::{Device, Segments};
 
 use super::*;
-use crate::api;
 use crate::volumes::Volumes;
 
 const BLOCK: usize = 4096;

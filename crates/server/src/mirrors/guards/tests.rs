@@ -3,10 +3,13 @@
 use std::io;
 
 use super::*;
+use crate::mirrors::error::MirrorsError;
 
 #[test]
 fn source_that_hangs_up_does_not_know_the_question_and_one_that_is_late_or_refuses_does() {
-    let of = |source: MirrorError| ServerError::Mirror { volume: "v".to_owned(), source: Box::new(source) };
+    let of = |source: MirrorError| {
+        ServerError::Mirrors(MirrorsError::Mirror { volume: "v".to_owned(), source: Box::new(source) })
+    };
     let cut = |kind: io::ErrorKind| of(io::Error::from(kind).into());
     assert!(
         has_hung_up(&cut(io::ErrorKind::UnexpectedEof)) && has_hung_up(&cut(io::ErrorKind::ConnectionReset))

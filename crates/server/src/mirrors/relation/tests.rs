@@ -5,11 +5,11 @@ use std::sync::Arc;
 use cairn_base::{ByteSize, ManualClock, Timestamp, VolumeId};
 
 use super::*;
-use crate::identity::Fingerprint;
+use crate::peers::identity::Fingerprint;
 use crate::volumes::{NewVolume, Volumes};
 
-fn of(address: &str) -> Document {
-    Document::of(address, Fingerprint::default(), "vol0", 1)
+fn of(address: &str) -> MirrorDocument {
+    MirrorDocument::of(address, Fingerprint::default(), "vol0", 1)
 }
 
 #[test]
@@ -22,7 +22,8 @@ fn place_of_a_mirror_is_given_once_and_not_after_it_was_deleted() {
     let new = NewVolume { name: "vol0", id, role, blocks, devices, log_device, history, beside };
     let open = volumes.create(&new).expect("a volume");
     let path = volumes.folder("vol0").join("mirror.json");
-    let written = || state::load::<Document>(&path).expect("it can be read").expect("it is there").address;
+    let written =
+        || state::load::<MirrorDocument>(&path).expect("it can be read").expect("it is there").address;
 
     let relation = Relation::new(&open, path.clone(), of("first:1"), 0);
     relation.give_place(&of("second:1")).expect("it follows another server");

@@ -4,6 +4,7 @@ use cairn_base::{Generation, Timestamp};
 
 use super::super::tests::{clock, known, mirrors, of, written};
 use super::*;
+use crate::mirrors::error::MirrorsError;
 
 #[test]
 fn file_of_a_spill_is_written_by_one_at_a_time_and_goes_if_it_is_not_finished() {
@@ -48,7 +49,7 @@ fn resync_with_one_mirror_that_is_refused_forgets_nothing_of_another_one() {
     // It took over from another side, which follows it since; a further mirror of it was failed over.
     let before = known(&mirrors, &open, &of("old:1", Some(Change::Reverse)));
     let path = mirrors.volumes.folder("vol0").join("mirror.json");
-    let document = Document::of("further:2", Fingerprint::default(), "vol0", 2);
+    let document = MirrorDocument::of("further:2", Fingerprint::default(), "vol0", 2);
     let further = Arc::new(Relation::new(&open, path, document, 0));
     // That one takes no writes by now.
     let standing = Standing {
@@ -64,7 +65,7 @@ fn resync_with_one_mirror_that_is_refused_forgets_nothing_of_another_one() {
     let wish = api::ResyncRequest { discard: true, ..api::ResyncRequest::default() };
     let progress = Progress::new(mirrors.clock.clone());
     let refused = mirrors.give_way(&further, &open, &progress, &standing, &wish);
-    assert!(matches!(refused, Err(ServerError::Mirror { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(ServerError::Mirrors(MirrorsError::Mirror { .. }))), "{refused:?}");
     let known = mirrors.get("vol0").expect("it is known");
     assert!(Arc::ptr_eq(&known, &before), "whom it took over from");
     assert!(known.refuse_replaced().is_ok() && known.is_failed_over());

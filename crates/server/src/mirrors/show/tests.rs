@@ -1,10 +1,10 @@
 //! What a mirror is called whose source has not said how far behind it is.
 
 use super::*;
-use crate::identity::Fingerprint;
+use crate::peers::identity::Fingerprint;
 
 /// What is known of a mirror that shows an image, in a quiet moment.
-fn facts<'a>(document: &'a Document, live: &'a Live, lag: Option<Lag>) -> Facts<'a> {
+fn facts<'a>(document: &'a MirrorDocument, live: &'a Live, lag: Option<Lag>) -> Facts<'a> {
     Facts {
         name: "vol0",
         document,
@@ -32,7 +32,7 @@ fn no_lag() -> Lag {
 
 #[test]
 fn transfer_into_an_image_that_may_be_old_is_not_called_well_before_its_source_has_said_how_old() {
-    let document = Document::of("127.0.0.1:1", Fingerprint::default(), "vol0", 1);
+    let document = MirrorDocument::of("127.0.0.1:1", Fingerprint::default(), "vol0", 1);
     let live = Live { running: true, ..Live::default() };
     // As after a rewind, or once it follows another server.
     let unknown = facts(&document, &live, None).judge();
@@ -43,9 +43,9 @@ fn transfer_into_an_image_that_may_be_old_is_not_called_well_before_its_source_h
 
 #[test]
 fn mirror_that_contradicts_its_source_is_told_as_that_until_a_comparison_finds_nothing() {
-    let mut document = Document::of("127.0.0.1:1", Fingerprint::default(), "vol0", 1);
+    let mut document = MirrorDocument::of("127.0.0.1:1", Fingerprint::default(), "vol0", 1);
     let live = Live::default();
-    let check = |document: &Document, failed_over: bool| {
+    let check = |document: &MirrorDocument, failed_over: bool| {
         Facts { failed_over, ..facts(document, &live, Some(no_lag())) }.judge().check
     };
     document.verified = Some(api::MirrorVerify { contradictions: 1, ..Default::default() });

@@ -5,6 +5,7 @@ use cairn_base::{ManualClock, Timestamp};
 use super::super::tests::{assert_sound, mark, numbers, plain, read, volumes, write};
 use super::*;
 use crate::state;
+use crate::volumes::error::VolumesError;
 
 const PLACEMENTS: [&str; 5] = ["checkpointing", "logging", "split-stream", "split-down-stream", "hybrid"];
 
@@ -142,7 +143,7 @@ fn volume_is_whole_with_a_history_or_without_wherever_its_coming_is_cut() {
             if step > 1 {
                 let path = before.folder("vol0").join("volume.json");
                 // Only once: the generation beside it knows of no history.
-                let noted = Document { history: Some(plan.beneath), ..document };
+                let noted = VolumeDocument { history: Some(plan.beneath), ..document };
                 state::save(&path, &noted).expect("it is noted");
             }
         }
@@ -308,7 +309,7 @@ fn store_that_can_not_be_made_leaves_the_volume_in_service_as_it_was() {
     let volumes = made(folder.path());
     fs::write(folder.path().join("store.img"), vec![7; 64 << 20]).expect("a file with something in it");
     let refused = volumes.enable_history("vol0", &wish(folder.path(), "logging")).err().expect("refused");
-    assert!(matches!(refused, ServerError::DeviceNotEmpty { .. }), "{refused}");
+    assert!(matches!(refused, ServerError::Volumes(VolumesError::DeviceNotEmpty { .. })), "{refused}");
     assert_eq!((read(&volumes), has_history(&volumes)), (1, false));
     write(&volumes, 2);
     let own = api::VolumeHistory {
@@ -360,7 +361,10 @@ fn volume_whose_history_is_lost_has_what_was_flushed_and_with_logging_is_refused
         let asked = lost.discard_history("vol0", true);
         assert!(lost.get("vol0").is_err(), "it was only asked");
         if placement == "logging" {
-            assert!(matches!(asked, Err(ServerError::OverHistory { .. })), "{asked:?}");
+            assert!(
+                matches!(asked, Err(ServerError::Volumes(VolumesError::OverHistory { .. }))),
+                "{asked:?}"
+            );
             assert!(lost.discard_history("vol0", false).is_err());
         } else {
             assert!(asked.expect("an answer").dry_run);

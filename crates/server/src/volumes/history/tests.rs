@@ -1,5 +1,7 @@
 //! Volumes over a history: cut at each step of a revert, numbers, and what an earlier opening still wants.
 
+use cairn_device::FileDevice;
+
 use std::time::Duration;
 
 use cairn_device::{DeviceError, FileOptions};
@@ -7,6 +9,7 @@ use cairn_device::{DeviceError, FileOptions};
 use super::super::NewVolume;
 use super::super::tests::{assert_sound, mark, numbers, plain, read, volumes, write};
 use super::*;
+use crate::volumes::error::VolumesError;
 
 fn wish(folder: &Path) -> api::VolumeHistory {
     serde_json::from_value(serde_json::json!({
@@ -152,10 +155,10 @@ fn instant_before_the_volume_is_refused_and_changes_nothing() {
     let start = open.history().expect("a history").history().status().start.0;
     let at = api::Instant::at(start);
     let refused = volumes.revert("vol0", &at).err().expect("there was none");
-    assert!(matches!(refused, ServerError::OverHistory { .. }), "{refused}");
+    assert!(matches!(refused, ServerError::Volumes(VolumesError::OverHistory { .. })), "{refused}");
     let request = api::CreateView { name: None, instant: at, writable: false };
     let refused = volumes.show_instant("vol0", &request).err().expect("there was none");
-    assert!(matches!(refused, ServerError::OverHistory { .. }), "{refused}");
+    assert!(matches!(refused, ServerError::Volumes(VolumesError::OverHistory { .. })), "{refused}");
     assert!(open.views().is_empty());
     write(&volumes, 4);
     assert_eq!(read(&volumes), 4, "the same opening goes on");

@@ -16,7 +16,8 @@ fn passed(started_ms: u64) -> Option<api::ScrubResult> {
 
 #[test]
 fn pass_is_due_when_it_was_asked_for_then_an_interval_after_the_last_one_and_never_out_of_reach() {
-    let document = |every_ms, last| Document { every_ms, asked_ms: 1000, last, ..Document::default() };
+    let document =
+        |every_ms, last| ScrubDocument { every_ms, asked_ms: 1000, last, ..ScrubDocument::default() };
     assert_eq!(document(None, None).next_ms(5000), None, "nobody asked");
     assert_eq!(document(Some(100), None).next_ms(5000), Some(1000), "not in 1970");
     assert_eq!(document(Some(100), None).next_ms(900), Some(900), "the clock was put back");
@@ -26,7 +27,7 @@ fn pass_is_due_when_it_was_asked_for_then_an_interval_after_the_last_one_and_nev
     assert_eq!(document(Some(u64::MAX), passed(4000)).next_ms(5000), Some(u64::MAX));
 }
 
-impl Scheduled for Document {
+impl Scheduled for ScrubDocument {
     fn look(&mut self, now_ms: u64) -> bool {
         let runs = self.next_ms(now_ms).is_some_and(|next| next <= now_ms);
         if runs {
@@ -43,9 +44,9 @@ impl Scheduled for Document {
 #[test]
 fn passes_go_on_within_a_period_whatever_the_clock_is_set_to() {
     const HOUR: u64 = 3_600_000;
-    clocks::check("scrub", HOUR, |now| Document {
+    clocks::check("scrub", HOUR, |now| ScrubDocument {
         every_ms: Some(HOUR),
         asked_ms: now,
-        ..Document::default()
+        ..ScrubDocument::default()
     });
 }

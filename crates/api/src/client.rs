@@ -1,0 +1,315 @@
+//! A client of the API: over the control socket of a data directory, or over TCP with a token.
+//!
+//! One connection a request: commands make few, and a server that was restarted in between is no special case.
+
+use std::future::poll_fn;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::{Method, Request};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::{ErrorBody, ErrorKind, VERSION_HEADER};
+
+/// Longest wait for the answer to one request. Work that may take longer is a job.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Where the server is.
+#[derive(Debug, Clone)]
+pub enum Place {
+    /// `DIR/control.sock`.
+    Data(PathBuf),
+    /// Another unix socket.
+    Unix(PathBuf),
+    /// HOST:PORT, with the token.
+    Tcp(String, String),
+}
+
+/// The status, the version of the program that answered, and the body.
+type Answer = (hyper::StatusCode, Option<String>, Bytes);
+
+/// A client.
+pub struct Client {
+    place: Place,
+    runtime: tokio::runtime::Runtime,
+    /// Takes a line for the user, beside what a command answers.
+    note: fn(&str),
+    told_version: std::cell::Cell<bool>,
+    patience: std::cell::Cell<Duration>,
+}
+
+impl Client {
+    /// A client of the server at `place`; nothing is sent yet. `note` shows the user a line.
+    pub fn new(place: Place, note: fn(&str)) -> Result<Self, ErrorBody> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (told_version, patience) = (std::cell::Cell::new(false), std::cell::Cell::new(PATIENCE));
+        Ok(Self { place, runtime, note, told_version, patience })
+    }
+
+    /// Waits no longer than that for an answer from now on.
+    pub fn hurry(&self, patience: Duration) {
+        self.patience.set(patience);
+    }
+
+    /// Ctrl-C, from now on; it does not end the program any more.
+    pub fn interrupts(&self) -> Result<tokio::signal::unix::Signal, ErrorBody> {
+        let _inside = self.runtime.enter();
+        Ok(tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?)
+    }
+
+    /// SIGTERM, from now on; it does not end the program any more.
+    pub fn terminations(&self) -> Result<tokio::signal::unix::Signal, ErrorBody> {
+        let _inside = self.runtime.enter();
+        Ok(tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?)
+    }
+
+    /// Waits; true when there was such a signal, as a Ctrl-C.
+    pub fn wait(&self, time: Duration, interrupts: &mut tokio::signal::unix::Signal) -> bool {
+        self.runtime.block_on(async { tokio::time::timeout(time, interrupts.recv()).await.is_ok() })
+    }
+
+    /// Where the server is.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// GET.
+    pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ErrorBody> {
+        self.request(Method::GET, path, None::<&()>)
+    }
+
+    /// GET, unless a signal comes meanwhile or somebody wants to leave, which is asked once in `every`: then there is no answer.
+    pub fn get_unless<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        signals: &mut [tokio::signal::unix::Signal],
+        every: Duration,
+        leaves: &dyn Fn() -> bool,
+    ) -> Result<Option<T>, ErrorBody> {
+        self.ask_unless(Method::GET, path, signals, every, leaves)
+    }
+
+    /// DELETE, unless a signal comes meanwhile.
+    pub fn delete_unless<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        signal: &mut tokio::signal::unix::Signal,
+    ) -> Result<Option<T>, ErrorBody> {
+        self.ask_unless(Method::DELETE, path, std::slice::from_mut(signal), PATIENCE, &|| false)
+    }
+
+    fn ask_unless<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        signals: &mut [tokio::signal::unix::Signal],
+        every: Duration,
+        leaves: &dyn Fn() -> bool,
+    ) -> Result<Option<T>, ErrorBody> {
+        let request = self.prepare(method, path, None::<&()>)?;
+        let left = async {
+            loop {
+                let signal = poll_fn(|context| {
+                    match signals.iter_mut().any(|signal| signal.poll_recv(context).is_ready()) {
+                        true => Poll::Ready(()),
+                        false => Poll::Pending,
+                    }
+                });
+                if tokio::time::timeout(every, signal).await.is_ok() || leaves() {
+                    return;
+                }
+            }
+        };
+        let answer = self.runtime.block_on(async {
+            let (mut answer, mut left) = (pin!(self.answer(request)), pin!(left));
+            poll_fn(|context| match answer.as_mut().poll(context) {
+                Poll::Ready(answer) => Poll::Ready(Some(answer)),
+                Poll::Pending => left.as_mut().poll(context).map(|()| None),
+            })
+            .await
+        });
+        answer.map(|answer| self.understand(answer?)).transpose()
+    }
+
+    /// POST.
+    pub fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, ErrorBody> {
+        self.request(Method::POST, path, Some(body))
+    }
+
+    /// PUT.
+    pub fn put<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, ErrorBody> {
+        self.request(Method::PUT, path, Some(body))
+    }
+
+    /// PATCH.
+    pub fn patch<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, ErrorBody> {
+        self.request(Method::PATCH, path, Some(body))
+    }
+
+    /// DELETE.
+    pub fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, ErrorBody> {
+        self.request(Method::DELETE, path, None::<&()>)
+    }
+
+    fn request<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<T, ErrorBody> {
+        let request = self.prepare(method, path, body)?;
+        self.understand(self.runtime.block_on(self.answer(request))?)
+    }
+
+    fn prepare(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<Request<Full<Bytes>>, ErrorBody> {
+        let bytes = match body {
+            Some(body) => serde_json::to_vec(body).map_err(|error| broken(&error))?,
+            None => Vec::new(),
+        };
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "cairn")
+            .header("content-type", "application/json");
+        if let Place::Tcp(_, token) = &self.place {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        request.body(Full::new(Bytes::from(bytes))).map_err(|error| broken(&error))
+    }
+
+    async fn answer(&self, request: Request<Full<Bytes>>) -> Result<Answer, ErrorBody> {
+        let patience = self.patience.get();
+        tokio::time::timeout(patience, self.exchange(request)).await.unwrap_or_else(|_| {
+            Err(ErrorBody::new(
+                ErrorKind::Failed,
+                format!("the server did not answer within {} s", patience.as_secs()),
+                "see its log; `cairn status` shows what it is at",
+            ))
+        })
+    }
+
+    fn understand<T: DeserializeOwned>(&self, answer: Answer) -> Result<T, ErrorBody> {
+        let (status, version, bytes) = answer;
+        self.compare_version(version.as_deref());
+        if status.is_success() {
+            return serde_json::from_slice(&bytes).map_err(|error| broken(&error));
+        }
+        match serde_json::from_slice::<ErrorBody>(&bytes) {
+            Ok(body) => Err(body),
+            Err(_) => Err(broken(&status)),
+        }
+    }
+
+    async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<Answer, ErrorBody> {
+        match &self.place {
+            Place::Data(dir) => {
+                let path = dir.join("control.sock");
+                let stream = tokio::net::UnixStream::connect(&path)
+                    .await
+                    .map_err(|error| no_server(&dir.display(), Some(dir), &error))?;
+                converse(stream, request).await
+            }
+            Place::Unix(path) => {
+                let stream = tokio::net::UnixStream::connect(path)
+                    .await
+                    .map_err(|error| no_server(&path.display(), None, &error))?;
+                converse(stream, request).await
+            }
+            Place::Tcp(address, _) => {
+                let stream = tokio::net::TcpStream::connect(address)
+                    .await
+                    .map_err(|error| no_server(address, None, &error))?;
+                converse(stream, request).await
+            }
+        }
+    }
+
+    fn compare_version(&self, theirs: Option<&str>) {
+        let ours = env!("CARGO_PKG_VERSION");
+        let theirs = theirs.unwrap_or("an unknown version");
+        if theirs != ours && !self.told_version.replace(true) {
+            (self.note)(&format!(
+                "note: the server is {theirs} and this program is {ours}; use the same version of both"
+            ));
+        }
+    }
+}
+
+async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: S,
+    request: Request<Full<Bytes>>,
+) -> Result<Answer, ErrorBody> {
+    let cut = |error: hyper::Error| {
+        ErrorBody::new(
+            ErrorKind::Failed,
+            format!("the server broke the connection: {error}"),
+            "see whether it still runs with `cairn status`, and its log",
+        )
+    };
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(cut)?;
+    let driver = tokio::spawn(connection);
+    let response = sender.send_request(request).await.map_err(cut)?;
+    let status = response.status();
+    let version = response.headers().get(VERSION_HEADER).and_then(|value| value.to_str().ok());
+    let version = version.map(str::to_owned);
+    let bytes = response.into_body().collect().await.map_err(cut)?.to_bytes();
+    driver.abort();
+    Ok((status, version, bytes))
+}
+
+fn broken(what: &dyn std::fmt::Display) -> ErrorBody {
+    ErrorBody::new(
+        ErrorKind::Failed,
+        format!("the server's answer cannot be used: {what}"),
+        "check that `cairn serve` and this program have the same version",
+    )
+}
+
+fn no_server(place: &dyn std::fmt::Display, dir: Option<&Path>, error: &std::io::Error) -> ErrorBody {
+    use std::io::ErrorKind as Io;
+    if error.kind() == Io::PermissionDenied {
+        return ErrorBody::new(
+            ErrorKind::Unauthorized,
+            format!("this user may not talk to the server of {place}"),
+            "run the command as the user that runs the server",
+        );
+    }
+    match dir {
+        Some(dir) => {
+            let dir = quoted(dir);
+            ErrorBody::new(
+                ErrorKind::Failed,
+                format!("no server is running for {place}"),
+                format!("start one with `cairn serve --data {dir}`"),
+            )
+        }
+        None => ErrorBody::new(
+            ErrorKind::PeerUnreachable,
+            format!("no server answers at {place}: {error}"),
+            "check the address; over TCP the server must have been started with --http HOST:PORT",
+        ),
+    }
+}
+
+/// A path as a shell takes it.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    if text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-+=:,".contains(&byte)) {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}

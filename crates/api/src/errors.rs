@@ -1,0 +1,97 @@
+//! Errors and problems: what every refused or failed request answers.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// The kind of an error, for programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ErrorKind {
+    /// The request makes no sense: a name, a combination.
+    Usage,
+    /// A size that is not possible.
+    WrongSize,
+    /// Nothing has that name.
+    NotFound,
+    /// The name is in use.
+    Taken,
+    /// In use by someone else: a device, a directory, an export.
+    Busy,
+    /// Another program listens on that port.
+    PortTaken,
+    /// No valid bearer token.
+    Unauthorized,
+    /// The invitation has expired.
+    TokenExpired,
+    /// The invitation was used.
+    TokenUsed,
+    /// The source does not know the invitation, or no longer this server.
+    PeerRefused,
+    /// The source cannot be reached.
+    PeerUnreachable,
+    /// The other end speaks another version.
+    VersionMismatch,
+    /// No space.
+    NoSpace,
+    /// A directory, file system or device takes no writes.
+    ReadOnly,
+    /// The device is too small.
+    TooSmall,
+    /// The device or destination holds something.
+    NotEmpty,
+    /// A checksum failed, or a file is not what it should be.
+    Damaged,
+    /// A volume cannot be opened: its superblocks, its tables or its log are damaged, or its devices are not there.
+    VolumeDamaged,
+    /// The volume is, or is not, the destination of a mirror.
+    WrongRole,
+    /// Source and destination have no common base.
+    Diverged,
+    /// What the source of a mirror sent contradicts what the mirror keeps: it may be in other hands.
+    Contradicted,
+    /// The work was cut off: the server ended.
+    Interrupted,
+    /// Anything else.
+    Failed,
+}
+
+/// What every refused or failed request answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorBody {
+    /// The kind.
+    pub error: ErrorKind,
+    /// What happened and why.
+    pub message: String,
+    /// What to do next.
+    pub next: String,
+}
+
+impl ErrorBody {
+    /// A failure of that kind.
+    pub fn new(error: ErrorKind, message: impl fmt::Display, next: impl fmt::Display) -> Self {
+        Self { error, message: message.to_string(), next: next.to_string() }
+    }
+}
+
+impl From<std::io::Error> for ErrorBody {
+    fn from(error: std::io::Error) -> Self {
+        let kind = match error.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
+            _ => ErrorKind::Failed,
+        };
+        ErrorBody::new(kind, error, "put it right and run the command again")
+    }
+}
+
+/// A problem and its remedy.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Problem {
+    /// What it concerns: a volume or a mirror.
+    pub subject: String,
+    /// What is wrong.
+    pub message: String,
+    /// What to do.
+    pub next: String,
+}

@@ -1,0 +1,278 @@
+//! Objects about image dumps and their restores.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{ErrorBody, ErrorKind};
+
+/// What is to be dumped.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DumpRequest {
+    /// The snapshot of the volume, without the volume's name; a new one when not given (of a mirror, the newest image).
+    pub snapshot: Option<String>,
+    /// 0: everything. 1 to 9: what changed since the last dump of a lower level. 0 when neither this nor `base` is given.
+    pub level: Option<u8>,
+    /// What changed since this snapshot.
+    pub base: Option<String>,
+    /// Records are packed with zstd.
+    #[serde(default)]
+    pub compress: bool,
+    /// Parts of the dump when nothing is written; else there is one for each file that was handed over.
+    pub parts: Option<u32>,
+    /// What the hand-over socket answered to the files; without it nothing is written.
+    pub ticket: Option<String>,
+    /// What the files are called, absolute, in the order of the parts. A dump into files that are named can be gone on with, and counts once it is confirmed; without names, or when one of them is
+    /// a pipe or a device, it leaves nothing when it is cut, and counts when it is written. What is in files that are named goes first; a file without a name is written from where it stands.
+    #[serde(default)]
+    pub files: Vec<String>,
+    /// The unfinished dump goes on, in these files; `snapshot`, `level`, `base` and `compress` are its own.
+    #[serde(default)]
+    pub resume: bool,
+    /// An unfinished dump is given up first.
+    #[serde(default)]
+    pub anew: bool,
+}
+
+/// An image dump into files that is written, or was cut.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct UnfinishedDump {
+    /// Names the dump.
+    pub id: String,
+    /// What is dumped, as `VOLUME@SNAPSHOT`.
+    pub snapshot: String,
+    /// `0` to `9`, or `base`.
+    pub level: String,
+    /// What it is made against; none for everything.
+    pub base: Option<String>,
+    /// When it was begun.
+    pub begun_ms: u64,
+    /// What its files are called, in the order of the parts.
+    pub files: Vec<String>,
+    /// Bytes of them that are known to be on the disk; there may be more.
+    pub durable_bytes: u64,
+    /// Every part is whole: the files get their names, and it is confirmed.
+    pub whole: bool,
+}
+
+/// The files of a dump have their names.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ConfirmDump {
+    /// Names the dump.
+    pub id: String,
+}
+
+/// A dump before it is written.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct DumpPlan {
+    /// The volume.
+    pub volume: String,
+    /// `0` to `9`, or `base`.
+    pub level: String,
+    /// What it is made against; none for everything.
+    pub base: Option<String>,
+    /// Snapshots that it brings, in all.
+    pub snapshots: u64,
+    /// Bytes of blocks.
+    pub data_bytes: u64,
+    /// Bytes of all files, when nothing is packed: exact.
+    pub bytes: u64,
+    /// Bytes of blocks of a dump of everything.
+    pub full_data_bytes: u64,
+}
+
+/// A dump that was written.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct DumpResult {
+    /// The volume.
+    pub volume: String,
+    /// The snapshot that was dumped, as `VOLUME@SNAPSHOT`.
+    pub snapshot: String,
+    /// `0` to `9`, or `base`.
+    pub level: String,
+    /// What it was made against; none for everything.
+    pub base: Option<String>,
+    /// Names the dump.
+    pub id: String,
+    /// Files.
+    pub parts: u64,
+    /// Snapshots in it.
+    pub snapshots: u64,
+    /// Bytes of blocks.
+    pub data_bytes: u64,
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// Bytes of those that were there already when the dump was gone on with.
+    pub there_bytes: u64,
+    /// It counts once it is confirmed; until then it is unfinished.
+    pub to_confirm: bool,
+}
+
+/// The last dump of a level.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct DumpRecord {
+    /// 0 to 9.
+    pub level: u8,
+    /// Names the dump.
+    pub id: String,
+    /// The snapshot that was dumped; the base of the next dumps of higher levels.
+    pub snapshot: String,
+    /// When it was begun.
+    pub created_ms: u64,
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// The snapshot is not there any more, or is another one: no further dump can be made against it.
+    pub lost: bool,
+}
+
+/// Makes a volume of a dump and those made against it.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RestoreRequest {
+    /// Of the new volume.
+    pub name: String,
+    /// What its block space has at least; as it had when not given.
+    pub size_bytes: Option<u64>,
+    /// Disks or files for it; a sparse file in the data directory when empty.
+    #[serde(default)]
+    pub devices: Vec<String>,
+    /// What the hand-over socket answered to the files.
+    pub ticket: String,
+    /// What the files are called: absolute, or `standard input`.
+    pub files: Vec<String>,
+    /// What can't be read is left out; without this the first damaged record ends the restore.
+    #[serde(default)]
+    pub accept_damage: bool,
+    /// The unfinished restore of that name goes on; size and devices are its own.
+    #[serde(default)]
+    pub resume: bool,
+    /// An unfinished restore of that name is given up first.
+    #[serde(default)]
+    pub anew: bool,
+}
+
+/// A restore that was cut, or is under way and could be gone on with.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct UnfinishedRestore {
+    /// The new volume.
+    pub volume: String,
+    /// What it was called when it was dumped.
+    pub dumped_from: String,
+    /// When it was begun.
+    pub begun_ms: u64,
+    /// What its files are called.
+    pub files: Vec<String>,
+    /// Bytes of blocks that are known to be on the disk; there may be more.
+    pub durable_bytes: u64,
+    /// Bytes of blocks of all dumps.
+    pub total_bytes: u64,
+}
+
+/// A volume that was restored.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct RestoreResult {
+    /// The new volume.
+    pub volume: String,
+    /// What it was called when it was dumped.
+    pub dumped_from: String,
+    /// The snapshot that its active state is.
+    pub snapshot: String,
+    /// Snapshots in all.
+    pub snapshots: u64,
+    /// Bytes of blocks that were written.
+    pub data_bytes: u64,
+    /// How many of them were there, as it went on where it was cut.
+    pub there_bytes: u64,
+    /// Bytes of all files; of those that it went on with, what was read of them since.
+    pub bytes: u64,
+    /// What of the files could not be read. Empty when all is there.
+    pub lost: Vec<String>,
+    /// What of the volume is therefore damaged, as `volume check` says it.
+    pub findings: Vec<String>,
+}
+
+/// Why an image dump or a restore can't begin, or can't be resumed.
+#[derive(Debug, thiserror::Error)]
+pub enum ResumeError {
+    /// An image dump was cut, and another one is asked for.
+    #[error("the image dump of `{volume}@{snapshot}` is unfinished")]
+    DumpUnfinished {
+        /// The volume.
+        volume: String,
+        /// What is dumped.
+        snapshot: String,
+    },
+    /// There is nothing to go on with, to give up or to confirm.
+    #[error("no image dump of `{volume}` is unfinished")]
+    NoUnfinishedDump {
+        /// The volume.
+        volume: String,
+    },
+    /// A restore was cut, and something else is asked for under its name.
+    #[error("the image restore of `{volume}` is unfinished")]
+    RestoreUnfinished {
+        /// The new volume.
+        volume: String,
+    },
+    /// A restore that was cut has written to this device.
+    #[error("{} belongs to the unfinished image restore of `{volume}`", path.display())]
+    RestoreClaimed {
+        /// The device.
+        path: PathBuf,
+        /// The new volume.
+        volume: String,
+    },
+    /// There is nothing to go on with or to give up.
+    #[error("no image restore of `{volume}` is unfinished")]
+    NoUnfinishedRestore {
+        /// The new volume.
+        volume: String,
+    },
+}
+
+impl ResumeError {
+    /// The kind, for programs.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            ResumeError::DumpUnfinished { .. }
+            | ResumeError::RestoreUnfinished { .. }
+            | ResumeError::RestoreClaimed { .. } => ErrorKind::Busy,
+            ResumeError::NoUnfinishedDump { .. } | ResumeError::NoUnfinishedRestore { .. } => {
+                ErrorKind::NotFound
+            }
+        }
+    }
+
+    /// What to do next, in one sentence.
+    pub fn next(&self) -> String {
+        match self {
+            ResumeError::DumpUnfinished { volume, .. } => format!(
+                "go on with `cairn image dump {volume} --resume`, begin another one in its place with --anew, or give it up with \
+                 `cairn image levels {volume} --give-up`"
+            ),
+            ResumeError::NoUnfinishedDump { volume } => format!(
+                "begin one with `cairn image dump {volume} --to FILE`; one that went through a pipe or to a device can't be gone on with"
+            ),
+            ResumeError::RestoreUnfinished { volume } | ResumeError::RestoreClaimed { volume, .. } => {
+                format!(
+                    "go on with it with `cairn image restore {volume} --resume`, begin another one in its place with --anew, or give it up with \
+                 `cairn image restore {volume} --give-up`"
+                )
+            }
+            ResumeError::NoUnfinishedRestore { volume } => {
+                format!(
+                    "begin one with `cairn image restore {volume} FILE...`; `cairn status` shows those that are unfinished"
+                )
+            }
+        }
+    }
+}
+
+impl From<ResumeError> for ErrorBody {
+    fn from(error: ResumeError) -> Self {
+        ErrorBody::new(error.kind(), &error, error.next())
+    }
+}

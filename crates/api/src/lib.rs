@@ -1,0 +1,98 @@
+//! The HTTP API of a server: its objects, which `--json` prints as well, and a client of it.
+//!
+//! The server and the command line share this crate and little else. The OpenAPI description is
+//! made from the objects. Lengths are bytes, times are milliseconds since 1970 UTC, durations are
+//! milliseconds. Errors of the engine ([`remedy`]) and findings of a check ([`name_findings`]) get
+//! their words here, as both sides meet them.
+
+mod access;
+mod activity;
+mod address;
+mod changed;
+#[cfg(feature = "client")]
+pub mod client;
+mod clones;
+mod config;
+mod devices;
+mod drills;
+mod dumps;
+mod errors;
+mod findings;
+mod governor;
+mod groups;
+mod hooks;
+mod images;
+mod jobs;
+mod luns;
+mod mirrors;
+mod mounts;
+mod peers;
+mod plans;
+mod quotas;
+mod recordings;
+pub mod remedy;
+mod schedules;
+mod scrub;
+mod snapshots;
+mod status;
+mod uris;
+mod verify;
+mod volumes;
+
+pub use access::{Access, IscsiParameters, SetAccess, SetChap, Target, WriteCache};
+pub use activity::{Activity, Rate};
+pub use address::{Address, DEFAULT_DATA, InvalidAddress};
+pub use changed::{ChangedQuery, ChangedRange, ChangedRanges};
+pub use clones::{CreateClone, VolumeClone};
+pub use config::{ConfigCheck, ConfigFinding, Overridden};
+pub use devices::{
+    AcceptOlder, AcceptedOlder, AdoptDevice, CreateMark, CreateView, Device, DiscardHistory,
+    DiscardedHistory, EnableHistory, FloorPolicy, Folding, HistoryEnabled, HistoryStatus, Instant, IoCount,
+    LostVersion, Mark, Placement, Reduce, ReleaseQuery, Revert, RevertCopy, Reverted, Thin, View, ViewQuery,
+    VolumeHistory, Window,
+};
+pub use drills::{Drill, DrillOutcome, DrillRequest, DrillResult};
+pub use dumps::{
+    DiffSnapshots, FileChange, FileChangeKind, FileDumpPlan, FileDumpRecord, FileDumpRequest, FileDumpResult,
+};
+pub use errors::{ErrorBody, ErrorKind, Problem};
+pub use findings::{FileIn, file_of, file_of_finding, name_findings, shown_path};
+pub use governor::{Governor, SetGovernor};
+pub use groups::{
+    CreateGroup, Group, GroupFailover, GroupFailoverState, GroupLoss, GroupMember, GroupReverse,
+    GroupSnapshot, ShowGroup,
+};
+pub use hooks::{Hooks, SetHooks};
+pub use images::{
+    ConfirmDump, DumpPlan, DumpRecord, DumpRequest, DumpResult, RestoreRequest, RestoreResult, ResumeError,
+    UnfinishedDump, UnfinishedRestore,
+};
+pub use jobs::{Job, JobOutcome, JobQuery, JobState};
+pub use luns::{CreateLun, Export, ExportTotals, Lun, ResizeLun, Session};
+pub use mirrors::{
+    Aborted, AllowReverse, Compress, CreateMirror, DeletedMirror, Departed, Divergence, DivergenceRequest,
+    DryRun, Failover, FailoverRequest, Follower, Leftover, LinkWish, Mirror, MirrorRole, MirrorSession,
+    MirrorState, RepointMirror, ResyncRequest, ReverseAllowed, SetMirror, Transfer, UnlockMirror,
+    UpdatePrice, UpdateRequest,
+};
+pub use mounts::{CreateMount, Mount, Unmount};
+pub use peers::{Invitation, Invite, Peer, PeerState};
+pub use plans::{LivePlan, PlanQuery};
+pub use quotas::{Quota, SetQuota};
+pub use recordings::{RecordExport, Recording};
+pub use schedules::{Keep, Schedule, SetSchedule, Simulate, Simulation};
+pub use scrub::{CheckFinding, CheckRequest, CheckResult, DamagedBlock, Scrub, ScrubRequest, ScrubResult};
+pub use snapshots::{CreateSnapshot, Freed, HoldSnapshot, RenameSnapshot, Snapshot};
+pub use status::{DamagedFile, GiveUpState, GivenUp, RestoreState, Status};
+pub use uris::{tcp_uri, unix_uri};
+pub use verify::{MirrorVerify, VerifyRequest};
+pub use volumes::{
+    CreateVolume, DiscardLogRequest, DiscardedLog, GrowVolume, HostRoom, MoveLog, Rehearsal, RehearsalStatus,
+    Volume, VolumeRole,
+};
+
+/// The header in every answer that says which program answered.
+pub const VERSION_HEADER: &str = "cairn-version";
+
+/// Most files in one message, and so most parts of a dump that is written or restored.
+pub const HANDOVER_FILES_MAX: usize = 64;

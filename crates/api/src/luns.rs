@@ -1,0 +1,99 @@
+//! Objects about LUNs, exports and sessions.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{Access, Activity, IscsiParameters, Target};
+
+/// A LUN.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Lun {
+    /// VOLUME/LUN.
+    pub name: String,
+    /// As clients see it.
+    pub size_bytes: u64,
+    /// When it was made.
+    pub created_ms: u64,
+    /// Where NBD clients find it: URIs, the unix socket first.
+    pub uris: Vec<String>,
+    /// How iSCSI initiators reach it.
+    pub target: Target,
+    /// In the answer to who makes it: what was set for an earlier LUN of this name holds for it, as snapshots or the volume's history still show that.
+    pub earlier_settings: bool,
+}
+
+/// Makes a LUN.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateLun {
+    /// Its name in the volume; the rule for volumes holds.
+    pub name: String,
+    /// A multiple of 512.
+    pub size_bytes: u64,
+}
+
+/// Resizes a LUN.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResizeLun {
+    /// A multiple of 512.
+    pub size_bytes: u64,
+    /// It may shrink; what lies past the new end is lost.
+    #[serde(default)]
+    pub allow_shrink: bool,
+}
+
+/// A session of an NBD client or an iSCSI initiator.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Session {
+    /// Its number.
+    pub id: u64,
+    /// Who.
+    pub peer: String,
+    /// Requests so far.
+    pub requests: u64,
+    /// Read so far.
+    pub read_bytes: u64,
+    /// Written so far.
+    pub written_bytes: u64,
+    /// What it did in the last seconds.
+    pub activity: Activity,
+    /// The iSCSI name of the initiator; none over NBD.
+    pub initiator: Option<String>,
+    /// What was agreed on at login; none over NBD.
+    pub parameters: Option<IscsiParameters>,
+}
+
+/// What a client can open.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Export {
+    /// VOLUME/LUN or VOLUME@SNAPSHOT/LUN.
+    pub name: String,
+    /// It takes no writes.
+    pub read_only: bool,
+    /// Nobody can connect to it at the moment: the device that it is adopted as is not open, or its volume shows nothing.
+    pub closed: bool,
+    /// Its length.
+    pub size_bytes: u64,
+    /// Where NBD clients find it.
+    pub uris: Vec<String>,
+    /// How iSCSI initiators reach it.
+    pub target: Target,
+    /// Who may use it over iSCSI, and how it is offered.
+    pub access: Access,
+    /// Who has it open.
+    pub sessions: Vec<Session>,
+    /// What all that have or had it open did.
+    pub totals: ExportTotals,
+}
+
+/// What clients of an export did since the server started, also those that are gone.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ExportTotals {
+    /// Requests.
+    pub requests: u64,
+    /// Bytes that they read.
+    pub read_bytes: u64,
+    /// Bytes that they wrote.
+    pub written_bytes: u64,
+}

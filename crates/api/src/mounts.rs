@@ -1,0 +1,54 @@
+//! Mounts in the API.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Mounts the files of a volume, or of a snapshot, on a directory of the server's machine.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateMount {
+    /// The volume.
+    pub volume: String,
+    /// Its snapshot, without the volume; the volume itself when not given, of a mirror the newest image at any time.
+    pub snapshot: Option<String>,
+    /// An absolute path.
+    pub directory: String,
+    /// Users other than the server's get in; root's mounts are for all.
+    #[serde(default)]
+    pub allow_other: bool,
+    /// Device files are devices. Only a server that root runs does that.
+    #[serde(default)]
+    pub devices: bool,
+    /// Set-user-id bits count. Only a server that root runs does that.
+    #[serde(default)]
+    pub set_user_id: bool,
+}
+
+/// Takes a mount away.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Unmount {
+    /// As [`Mount::directory`] has it.
+    pub directory: String,
+    /// Also while programs work in it: it is gone from its place at once, and ends when they do.
+    #[serde(default)]
+    pub lazy: bool,
+    /// Also while programs work in it, who are cut off: everything that they do with it fails. Also of a mount that was taken away before, and that programs still work in.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// A mount.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Mount {
+    /// `VOLUME` or `VOLUME@SNAPSHOT`.
+    pub name: String,
+    /// Where.
+    pub directory: String,
+    /// Nothing can be changed in it.
+    pub read_only: bool,
+    /// Why it is not there now; it is tried again at the next start, or when it is asked for again.
+    pub problem: Option<String>,
+    /// It was taken away from its directory, by `--lazy` or another program, and these still work in it. It is listed until they end.
+    pub left_to: Option<String>,
+}

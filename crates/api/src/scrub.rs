@@ -1,0 +1,124 @@
+//! Objects about checks and scrubs of volumes.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// One thing that `volume check` found.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct CheckFinding {
+    /// What, in one sentence.
+    pub message: String,
+    /// VOLUME/LUN, when it concerns one that has a name.
+    pub lun: Option<String>,
+    /// The path of the file that it concerns, in the state in which it was met.
+    pub path: Option<String>,
+    /// Its bytes, percent-encoded, where they are no UTF-8; `path` then has `\xNN` for each byte
+    /// that is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path_bytes: Option<String>,
+    /// VOLUME@SNAPSHOT in which it was met first; none for the present state or the volume as a whole.
+    pub snapshot: Option<String>,
+}
+
+/// Asks for a check.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CheckRequest {
+    /// Read every block of data as well, of the present state and of all snapshots.
+    #[serde(default)]
+    pub deep: bool,
+}
+
+/// What `volume check` found.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct CheckResult {
+    /// The volume.
+    pub volume: String,
+    /// Empty when all is well.
+    pub findings: Vec<CheckFinding>,
+}
+
+/// Begins, changes or stops the scrub of a volume.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ScrubRequest {
+    /// Begin a pass, if none runs.
+    pub start: bool,
+    /// End the pass that runs.
+    pub stop: bool,
+    /// Bytes a second at most, from now on; as it was when not given.
+    pub rate_bytes: Option<u64>,
+    /// A pass begins that often; 0 for only on request; as it was when not given.
+    pub every_ms: Option<u64>,
+}
+
+/// The scrub of a volume: everything that it shows is read from the media, and compared with its checksum.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Scrub {
+    /// The volume.
+    pub volume: String,
+    /// A pass runs; after a restart it goes on where it was.
+    pub running: bool,
+    /// Bytes a second at most.
+    pub rate_bytes: u64,
+    /// A pass begins that often.
+    pub every_ms: Option<u64>,
+    /// When the next pass begins.
+    pub next_ms: Option<u64>,
+    /// When the running pass began.
+    pub started_ms: Option<u64>,
+    /// What it has read.
+    pub done_bytes: u64,
+    /// What there is to read: all blocks in use.
+    pub total_bytes: u64,
+    /// Bytes a second of the running pass so far.
+    pub present_rate: u64,
+    /// At that rate.
+    pub seconds_left: Option<u64>,
+    /// What the running pass has found.
+    pub findings: Vec<CheckFinding>,
+    /// The last pass.
+    pub last: Option<ScrubResult>,
+    /// What is damaged now: found by a scrub, a check or a read, and neither repaired nor given up since.
+    pub damaged: Vec<DamagedBlock>,
+    /// Blocks that were repaired since the volume was made here.
+    pub repaired_blocks: u64,
+    /// When the last of them was.
+    pub repaired_ms: Option<u64>,
+}
+
+/// A pass of a scrub that is over.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ScrubResult {
+    /// When it began.
+    pub started_ms: u64,
+    /// When it was over.
+    pub finished_ms: u64,
+    /// What it read.
+    pub bytes: u64,
+    /// It was stopped before its end: what it did not find says nothing.
+    pub stopped: bool,
+    /// How many findings.
+    pub findings_total: u64,
+    /// The first thousand of them. What was repaired since is still listed here.
+    pub findings: Vec<CheckFinding>,
+}
+
+/// A damaged block.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct DamagedBlock {
+    /// Its number in the volume.
+    pub block: u64,
+    /// What it is, in one sentence.
+    pub message: String,
+    /// VOLUME/LUN that it belongs to.
+    pub lun: Option<String>,
+    /// The path of the file that it belongs to; of one that is there in a snapshot alone with that one's name.
+    pub path: Option<String>,
+    /// The bytes of the path alone, percent-encoded, where they are no UTF-8; `path` then has
+    /// `\xNN` for each byte that is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path_bytes: Option<String>,
+    /// Where in the LUN or the file.
+    pub offset_bytes: Option<u64>,
+}

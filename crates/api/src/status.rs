@@ -1,0 +1,100 @@
+//! Objects about the server itself: its status, and state files that can't be read.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{Device, Drill, Export, Follower, Governor, Leftover, Mirror, Problem, Volume};
+
+/// A state file of the server that is there and can't be read.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct DamagedFile {
+    /// Below the data directory.
+    pub file: String,
+    /// The volume or the device that it belongs to; `server` for the server's own.
+    pub subject: String,
+    /// Why it can't be read.
+    pub reason: String,
+    /// What is out of service until it can.
+    pub means: String,
+    /// What it costs to give it up; none when nothing could go on without it.
+    pub costs: Option<String>,
+    /// When its previous generation was written, if there is one that can be read.
+    pub previous_ms: Option<u64>,
+    /// What to do.
+    pub next: String,
+}
+
+/// To take in a state file that could not be read.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct RestoreState {
+    /// A path, also one below the data directory.
+    pub file: String,
+    /// Its previous generation instead of what is there.
+    #[serde(default)]
+    pub previous: bool,
+}
+
+/// To go on without a state file that can't be read.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct GiveUpState {
+    /// A path, also one below the data directory.
+    pub file: String,
+}
+
+/// A state file that was given up.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct GivenUp {
+    /// As asked for.
+    pub file: String,
+    /// Where it was set aside; empty for one that was not there any more.
+    pub aside: String,
+}
+
+/// A server at a glance.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Status {
+    /// The version of the program.
+    pub version: String,
+    /// The data directory.
+    pub data: String,
+    /// The process.
+    pub pid: u32,
+    /// How long it has run.
+    pub uptime_ms: u64,
+    /// Memory that it has now; 0 where the system does not say.
+    pub memory_bytes: u64,
+    /// Memory that each open volume may take for cached blocks and for writes on their way.
+    pub cache_bytes: u64,
+    /// Consistency points of all open volumes since they were opened.
+    pub consistency_points: u64,
+    /// SHA-256 of this server's certificate.
+    pub fingerprint: String,
+    /// Where the API listens: the control socket first.
+    pub http: Vec<String>,
+    /// Where mirrors connect; none when off.
+    pub mirror: Option<String>,
+    /// Further addresses of that listener: where the sources of mirrors here reach this server.
+    pub mirror_further: Vec<String>,
+    /// Where NBD clients connect.
+    pub nbd: Vec<String>,
+    /// Where iSCSI initiators connect.
+    pub iscsi: Vec<String>,
+    /// The volumes.
+    pub volumes: Vec<Volume>,
+    /// The adopted devices.
+    pub devices: Vec<Device>,
+    /// The exports that clients can open.
+    pub exports: Vec<Export>,
+    /// The mirrors of which this server is the destination.
+    pub mirrors: Vec<Mirror>,
+    /// The drills of those mirrors.
+    pub drills: Vec<Drill>,
+    /// What mirrors may cost clients, where that was said.
+    pub governors: Vec<Governor>,
+    /// The mirrors that follow volumes of this server.
+    pub followers: Vec<Follower>,
+    /// What is kept for mirrors that nobody here knows.
+    pub leftovers: Vec<Leftover>,
+    /// What is wrong, with remedies.
+    pub problems: Vec<Problem>,
+}

@@ -1,0 +1,172 @@
+//! Objects about volumes.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{Scrub, VolumeHistory};
+
+/// The part of a volume in mirrors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum VolumeRole {
+    /// Takes writes.
+    Normal,
+    /// The destination of a mirror: read-only until failover.
+    Destination,
+    /// Not open; see the problem.
+    Unavailable,
+}
+
+/// A volume.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Volume {
+    /// Its name.
+    pub name: String,
+    /// Its id for ever, the same on its mirrors.
+    pub id: String,
+    /// Its part in mirrors.
+    pub role: VolumeRole,
+    /// Of the block space.
+    pub size_bytes: u64,
+    /// In use by the present state and all snapshots.
+    pub used_bytes: u64,
+    /// Free for writes.
+    pub free_bytes: u64,
+    /// Written, and not yet in a consistency point.
+    pub dirty_bytes: u64,
+    /// The number of the last consistency point.
+    pub generation: u64,
+    /// How many LUNs.
+    pub luns: u64,
+    /// How many snapshots.
+    pub snapshots: u64,
+    /// The files or disks under it.
+    pub devices: Vec<String>,
+    /// The file or disk of its intent log; none when the log is on the devices of the volume.
+    pub log_device: Option<String>,
+    /// Where its history is; none when there is none under it.
+    pub history: Option<String>,
+    /// The snapshot, `VOLUME@SNAPSHOT`, that it is a clone of; none when it is no clone.
+    pub clone_of: Option<String>,
+    /// How its scrub is, and what of it is damaged; none when it is not open.
+    pub scrub: Option<Scrub>,
+    /// The file system of its files; none when it is on disks, or not open.
+    pub host: Option<HostRoom>,
+    /// Why it is not open, or takes no writes.
+    pub problem: Option<String>,
+}
+
+/// The file system that the files of a volume are on. They are sparse, and take room of it as the volume fills.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HostRoom {
+    /// Where it is mounted.
+    pub path: String,
+    /// Of the whole file system.
+    pub size_bytes: u64,
+    /// What it has left.
+    pub free_bytes: u64,
+    /// What the files of the volume may still take of it.
+    pub unwritten_bytes: u64,
+}
+
+/// Makes a volume.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateVolume {
+    /// Its name: letters, digits, `.`, `_` and `-`, beginning with a letter or a digit, at most 64.
+    pub name: String,
+    /// Of the block space; with devices, what they hold when not given.
+    pub size_bytes: Option<u64>,
+    /// Disks or files, one after the other; a sparse file in the data directory when empty.
+    #[serde(default)]
+    pub devices: Vec<String>,
+    /// A disk or a file for its intent log; the log is on the devices of the volume when not given.
+    pub log_device: Option<String>,
+    /// A history under it; none when not given.
+    pub history: Option<VolumeHistory>,
+}
+
+/// Faults under a volume, on purpose. What is 0 or false is off.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Rehearsal {
+    /// Each batch of device operations takes so much longer, in milliseconds.
+    pub delay_ms: u64,
+    /// One in so many reads of the devices fails.
+    pub fail_reads_one_in: u64,
+    /// One in so many writes fails. The first failure makes the volume read-only until the server starts again.
+    pub fail_writes_one_in: u64,
+    /// One in so many flushes fails, with the same end.
+    pub fail_flushes_one_in: u64,
+    /// What was not flushed is lost when the server is killed, as in a power cut.
+    pub lose_unflushed: bool,
+}
+
+impl Rehearsal {
+    /// In words.
+    pub fn describe(&self) -> String {
+        let one_in = |what, n: u64| (n > 0).then(|| format!("one in {n} {what} fails"));
+        let parts = [
+            (self.delay_ms > 0).then(|| format!("each batch takes {} ms longer", self.delay_ms)),
+            one_in("reads", self.fail_reads_one_in),
+            one_in("writes", self.fail_writes_one_in),
+            one_in("flushes", self.fail_flushes_one_in),
+            self.lose_unflushed.then(|| "a killed server loses what was not flushed".to_owned()),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
+    }
+}
+
+/// The faults under a volume.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct RehearsalStatus {
+    /// The volume.
+    pub volume: String,
+    /// What goes wrong on purpose.
+    pub faults: Rehearsal,
+    /// Operations that failed on purpose since the server started.
+    pub failed: u64,
+}
+
+/// Moves the intent log of a volume.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MoveLog {
+    /// A disk or a file; onto the devices of the volume when not given.
+    pub device: Option<String>,
+}
+
+/// Throws the intent log of a volume away that cannot be opened without it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DiscardLogRequest {
+    /// Only say what would be lost.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What throwing an intent log away costs.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct DiscardedLog {
+    /// The volume; it is open now (not after a dry run).
+    pub volume: String,
+    /// Why it could not be opened.
+    pub reason: String,
+    /// The consistency point that it opens at.
+    pub generation: u64,
+    /// When that was made. All that was written later is lost, also what was flushed.
+    pub consistency_point_ms: u64,
+    /// How long before its end a server makes its last consistency point, at most, as long as the devices keep up: what is lost was written within that time.
+    pub lost_ms_max: u64,
+    /// It was only asked what would be lost.
+    pub dry_run: bool,
+}
+
+/// Grows a volume.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GrowVolume {
+    /// The new size of the block space; what the devices hold when not given.
+    pub size_bytes: Option<u64>,
+}

@@ -1,0 +1,81 @@
+//! What two sides tell each other about a change of roles, and how a volume is made to give way.
+
+use cairn_base::{Checksum, Generation, SnapshotId, Timestamp, VolumeId};
+use cairn_format::Role;
+use cairn_volume::{Snapshot, VolumeError};
+
+use crate::relationship::Relationship;
+
+/// News of a mirror that was failed over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Departure {
+    /// The snapshot that it showed then.
+    pub base: SnapshotId,
+    /// Its content ([`root_digest`](cairn_format::stream::root_digest)).
+    pub root: Checksum,
+    /// Its generation: what the two sides have in common.
+    pub generation: Generation,
+    /// When, by the mirror's clock.
+    pub at: Timestamp,
+    /// Where its server is reached by mirrors: `HOST:PORT`, or `:PORT` at the host that tells it; empty when it does not say.
+    pub address: String,
+    /// What the volume is called there.
+    pub volume: String,
+}
+
+/// Where the side that takes over can be reached, and how it is to be followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Successor {
+    /// As in [`Departure::address`].
+    pub address: String,
+    /// What the volume is called there.
+    pub volume: String,
+    /// How often to update.
+    pub every_ms: Option<u64>,
+    /// Or by which cron expression; empty for none.
+    pub cron: String,
+    /// Or continuously.
+    pub continuous: bool,
+    /// In which time zone; empty for UTC.
+    pub zone: String,
+    /// The lag that is wanted at most.
+    pub rpo_ms: Option<u64>,
+}
+
+/// A mirror of a group that wants the role of its source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Heir {
+    /// The volume, as the source calls it.
+    pub volume: String,
+    /// Which mirror of it.
+    pub relationship: Relationship,
+    /// How it is followed from then on.
+    pub successor: Successor,
+}
+
+/// What a side is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    /// The volume.
+    pub id: VolumeId,
+    /// Whether it takes writes.
+    pub role: Role,
+    /// The snapshot of its own head, while it shows that; else 0.
+    pub own_head: SnapshotId,
+    /// That head was handed over to the one who asks.
+    pub handed_over: bool,
+    /// Its last consistency point.
+    pub generation: Generation,
+    /// When its content last changed, by its clock.
+    pub changed: Timestamp,
+    /// Blocks that it uses.
+    pub used: u64,
+    /// Its snapshots and their content.
+    pub snapshots: Vec<(SnapshotId, Checksum)>,
+}
+
+/// Makes a volume give way.
+pub type GiveWay<'a> = dyn FnMut() -> Result<Snapshot, VolumeError> + 'a;
+
+/// Makes all volumes of a group give way at one instant, of which each has a snapshot of the name that is given. An error has the place of the volume that it is about.
+pub type GiveTogether<'a> = dyn FnMut(&str) -> Result<Vec<Snapshot>, (usize, VolumeError)> + 'a;

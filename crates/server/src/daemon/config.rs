@@ -1,0 +1,176 @@
+//! What a server is told: its data directory and its addresses, from the command line over a TOML file over the defaults.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cairn_api::{Address, DEFAULT_DATA};
+use cairn_base::{ByteSize, Interval};
+use serde::Deserialize;
+
+use crate::daemon::error::DaemonError;
+use crate::error::ServerError;
+
+mod files;
+
+pub use files::check;
+
+/// Where other servers fetch images from, when nothing else is said.
+pub const DEFAULT_MIRROR: &str = "127.0.0.1:7420";
+/// Where NBD clients connect, when nothing else is said (10809 is the port that IANA gave to NBD).
+pub const DEFAULT_NBD: &str = "127.0.0.1:10809";
+/// Where iSCSI initiators connect, when nothing else is said (3260 is the port that IANA gave to iSCSI).
+pub const DEFAULT_ISCSI: &str = "127.0.0.1:3260";
+/// The block cache of a volume, in bytes.
+pub const DEFAULT_CACHE: ByteSize = ByteSize(256 << 20);
+/// A peer that neither takes nor gives a byte for so long in a transfer is gone, when nothing else is said. Comparing the maps of a
+/// large volume takes a part of it.
+pub const DEFAULT_MIRROR_PATIENCE: Duration = Duration::from_secs(120);
+
+/// A size in a configuration file: a string such as "256M", or bytes.
+fn size<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<ByteSize>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Size {
+        Bytes(u64),
+        Text(String),
+    }
+    match Size::deserialize(deserializer)? {
+        Size::Bytes(bytes) => Ok(Some(ByteSize(bytes))),
+        Size::Text(text) => text.parse().map(Some).map_err(serde::de::Error::custom),
+    }
+}
+
+/// A length of time in a configuration file, such as "2m".
+fn interval<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Interval>, D::Error> {
+    String::deserialize(deserializer)?.parse().map(Some).map_err(serde::de::Error::custom)
+}
+
+/// What a configuration file, or the command line, says; the rest is left to the next in line.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// The data directory.
+    pub data: Option<PathBuf>,
+    /// The API over TCP; off unless told. The control socket is always there.
+    pub http: Option<Address>,
+    /// Where mirrors of this server's volumes connect.
+    pub mirror: Option<Address>,
+    /// Where NBD clients connect, beside `DIR/nbd.sock`, which is always there.
+    pub nbd: Option<Vec<Address>>,
+    /// Where iSCSI initiators connect.
+    pub iscsi: Option<Vec<Address>>,
+    /// The portal that iSCSI discovery names, when it is not the one that the initiator came to.
+    pub iscsi_advertise: Option<String>,
+    /// NBD clients must use TLS (it is always offered). The unix sockets are concerned as well.
+    pub nbd_tls_required: Option<bool>,
+    /// The mirror address that tokens name, when it is not the one listened on.
+    pub advertise: Option<String>,
+    /// How long the other end of a transfer may be silent before it is given up.
+    #[serde(default, deserialize_with = "interval")]
+    pub mirror_patience: Option<Interval>,
+    /// The block cache of each volume.
+    #[serde(default, deserialize_with = "size")]
+    pub cache: Option<ByteSize>,
+}
+
+impl Settings {
+    /// Reads the `text` of a configuration file, which stood at `path`.
+    pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, ServerError> {
+        toml::from_str(text).map_err(|source| {
+            ServerError::Daemon(DaemonError::Config { path: path.to_owned(), source: Box::new(source) })
+        })
+    }
+
+    /// These settings where they say something, else those of `below`.
+    pub fn over(self, below: Settings) -> Settings {
+        Settings {
+            data: self.data.or(below.data),
+            http: self.http.or(below.http),
+            mirror: self.mirror.or(below.mirror),
+            nbd: self.nbd.or(below.nbd),
+            iscsi: self.iscsi.or(below.iscsi),
+            iscsi_advertise: self.iscsi_advertise.or(below.iscsi_advertise),
+            nbd_tls_required: self.nbd_tls_required.or(below.nbd_tls_required),
+            advertise: self.advertise.or(below.advertise),
+            mirror_patience: self.mirror_patience.or(below.mirror_patience),
+            cache: self.cache.or(below.cache),
+        }
+    }
+}
+
+/// A complete configuration.
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub(crate) data: PathBuf,
+    pub(crate) http: Address,
+    pub(crate) mirror: Address,
+    /// Nobody said where mirrors connect, or what they are told: a destination listens where its source can reach it.
+    pub(crate) mirror_learns: bool,
+    pub(crate) nbd: Vec<Address>,
+    /// `HOST:PORT` each.
+    pub(crate) iscsi: Vec<String>,
+    pub(crate) iscsi_advertise: Option<String>,
+    pub(crate) nbd_tls_required: bool,
+    pub(crate) advertise: Option<String>,
+    pub(crate) mirror_patience: Duration,
+    pub(crate) cache: ByteSize,
+}
+
+impl Config {
+    /// `settings` with the defaults for what they leave open.
+    pub fn new(settings: Settings) -> Result<Self, ServerError> {
+        let http = settings.http.unwrap_or(Address::Off);
+        if matches!(http, Address::Unix(_)) {
+            return Err(ServerError::Invalid {
+                what: "the HTTP address",
+                rule: "it is HOST:PORT or off; the unix socket of the API is control.sock in the data directory",
+            });
+        }
+        let mirror_learns = settings.mirror.is_none() && settings.advertise.is_none();
+        let mirror = settings.mirror.unwrap_or_else(|| Address::Tcp(DEFAULT_MIRROR.to_owned()));
+        if matches!(mirror, Address::Unix(_)) {
+            return Err(ServerError::Invalid { what: "the mirror address", rule: "it is HOST:PORT or off" });
+        }
+        if let Some(advertise) = &settings.advertise {
+            check_reachable(advertise)?;
+        }
+        if let Some(advertise) = &settings.iscsi_advertise {
+            check_reachable(advertise)?;
+        }
+        let iscsi = settings.iscsi.unwrap_or_else(|| vec![Address::Tcp(DEFAULT_ISCSI.to_owned())]);
+        let iscsi = iscsi.into_iter().filter_map(|address| match address {
+            Address::Off => None,
+            Address::Tcp(address) => Some(Ok(address)),
+            Address::Unix(_) => {
+                Some(Err(ServerError::Invalid { what: "the iSCSI address", rule: "it is HOST:PORT or off" }))
+            }
+        });
+        Ok(Config {
+            data: settings.data.unwrap_or_else(|| DEFAULT_DATA.into()),
+            http,
+            mirror,
+            mirror_learns,
+            nbd: settings.nbd.unwrap_or_else(|| vec![Address::Tcp(DEFAULT_NBD.to_owned())]),
+            iscsi: iscsi.collect::<Result<_, _>>()?,
+            iscsi_advertise: settings.iscsi_advertise,
+            nbd_tls_required: settings.nbd_tls_required.unwrap_or(false),
+            advertise: settings.advertise,
+            mirror_patience: settings.mirror_patience.map_or(DEFAULT_MIRROR_PATIENCE, |patience| patience.0),
+            cache: settings.cache.unwrap_or(DEFAULT_CACHE),
+        })
+    }
+}
+
+/// Refuses what a peer could not connect to.
+pub(crate) fn check_reachable(advertise: &str) -> Result<(), ServerError> {
+    match advertise.parse() {
+        Ok(Address::Tcp(_)) if !advertise.ends_with(":0") => Ok(()),
+        _ => Err(ServerError::Invalid {
+            what: "the advertised address",
+            rule: "it is HOST:PORT as the peers reach it",
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

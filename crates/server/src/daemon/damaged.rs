@@ -1,0 +1,374 @@
+//! State files that are there and can't be read: what each of them keeps out of service, and the ways back.
+//!
+//! A server starts on whatever of its files can be read. What a damaged one says is not known, which is not the same as nothing: who has it stays out of harm until it is known again, or
+//! given up by a word of the owner. The file itself is left as it is. [`KINDS`] has what that means for each; the parts of the server see to it.
+//!
+//! - `restore`: the owner has put a copy in its place, or wants the previous generation that lies beside some of them ([`state::keeps_previous`]); the part that it belongs to takes it in, without a restart.
+//! - `give up`: the file is set aside as `NAME.json.damaged`, and the part goes on as if there had been none.
+//!
+//! What the owner does to such a file by hand is no third way: one that was removed, or put back
+//! without a word, is still not known, and is told as that ([`Unknown`]).
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use cairn_api as api;
+use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
+
+use crate::daemon::error::DaemonError;
+use crate::dumps::{files as dumps, images};
+use crate::error::ServerError;
+use crate::exports::{access, mounts};
+use crate::mirrors::{drills, followers, governor};
+use crate::schedules::hooks;
+use crate::{devices, groups, mirrors, names, peers, schedules, state, volumes};
+
+mod commands;
+
+/// Where the files of a kind are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// `DIR/FILE`.
+    Server,
+    /// `DIR/volumes/NAME/FILE`.
+    Volume,
+    /// `DIR/devices/NAME.json`.
+    Device,
+}
+
+/// A kind of state file.
+struct Kind {
+    file: &'static str,
+    place: Place,
+    /// Reads it as whoever needs it does.
+    check: fn(&Path) -> Result<(), ServerError>,
+    /// What is out of service while it is not known.
+    means: &'static str,
+    /// What it costs to give it up; `None` where nothing could go on.
+    costs: Option<&'static str>,
+    /// Its owner has told the problem already.
+    is_told: bool,
+}
+
+fn check<T: DeserializeOwned>(path: &Path) -> Result<(), ServerError> {
+    state::load::<T>(path).map(drop)
+}
+
+/// Reads one that has to be there.
+fn check_present<T: DeserializeOwned>(path: &Path) -> Result<(), ServerError> {
+    state::load::<T>(path)?
+        .map(drop)
+        .ok_or_else(|| ServerError::Daemon(DaemonError::StateGone { path: path.to_owned() }))
+}
+
+/// State files that could not be read when they were wanted. What they say is not known until they are taken in or given up, whatever stands in their place by now.
+#[derive(Default)]
+pub(crate) struct Unknown(Mutex<BTreeSet<PathBuf>>);
+
+impl Unknown {
+    /// Of a data directory that is being opened.
+    pub(crate) fn of(dir: &Path) -> Self {
+        Self(Mutex::new(survey(dir).into_iter().map(|found| found.path).collect()))
+    }
+
+    fn paths(&self) -> Vec<PathBuf> {
+        self.0.lock().iter().cloned().collect()
+    }
+
+    fn has(&self, path: &Path) -> bool {
+        self.0.lock().contains(path)
+    }
+
+    fn forget(&self, path: &Path) {
+        self.0.lock().remove(path);
+    }
+}
+
+const fn kind(
+    place: Place,
+    file: &'static str,
+    check: fn(&Path) -> Result<(), ServerError>,
+    means: &'static str,
+    costs: &'static str,
+) -> Kind {
+    Kind { file, place, check, means, costs: Some(costs), is_told: false }
+}
+
+/// All of them, but for the identity of the server and its token, which are no documents.
+const KINDS: [Kind; 17] = [
+    kind(
+        Place::Server,
+        "peers.json",
+        check::<peers::PeersDocument>,
+        "nobody can mirror from here, and no invitation is made; nothing that mirrors need is let go",
+        "all invitations and all servers that may mirror from here: each mirror needs a new invitation (`cairn peer invite` here, `cairn mirror repoint` there)",
+    ),
+    kind(
+        Place::Server,
+        "followers.json",
+        check::<followers::FollowersDocument>,
+        "nothing that a mirror of a volume here may need is let go, and group snapshots stay",
+        "what is known of the mirrors of volumes here: each is learnt again when it comes; snapshots that are held for one that never comes are let go with `cairn mirror forget`, and a failover that was told is told again when its server comes",
+    ),
+    kind(
+        Place::Server,
+        "groups.json",
+        check::<groups::GroupsDocument>,
+        "no group can be used; mirrors that may belong to one show nothing, get no updates and don't change their roles alone; volumes of a failover that was cut off show nothing either",
+        "all groups, their schedules, and a failover that was cut off: make them again (`cairn group create`); their snapshots stay",
+    ),
+    kind(
+        Place::Server,
+        "exports.json",
+        check::<access::Exports>,
+        "CRITICAL: who may use which export is not known, so nobody can connect to any",
+        "EVERY EXPORT IS OPEN TO WHOEVER REACHES A LISTENER until `cairn export set` says otherwise; secrets of CHAP, read-only settings and block sizes are gone",
+    ),
+    kind(
+        Place::Server,
+        "reservations.json",
+        check::<access::Reservations>,
+        "CRITICAL: which initiator has reserved which disk is not known, so nobody can connect by iSCSI",
+        "all persistent reservations: a node of a cluster that was fenced off can write again; stop the cluster first, or have it register again",
+    ),
+    kind(
+        Place::Server,
+        "mounts.json",
+        check::<mounts::MountsDocument>,
+        "nothing is mounted, and nothing can be",
+        "what was mounted where: mount it again with `cairn mount`",
+    ),
+    Kind {
+        file: "",
+        place: Place::Device,
+        check: check::<devices::open::DeviceDocument>,
+        means: "CRITICAL: it is not exported, nor is a LUN that it is on",
+        costs: Some(
+            "the device is not adopted any more: its origin is a plain disk, as it was written out last (with the placement `logging` it lacks what is only in the history), and its history can't be opened again",
+        ),
+        is_told: true,
+    },
+    Kind {
+        file: "volume.json",
+        place: Place::Volume,
+        check: check_present::<volumes::document::VolumeDocument>,
+        means: "CRITICAL: the volume is not open, as it is not known where it is",
+        costs: None,
+        is_told: true,
+    },
+    kind(
+        Place::Volume,
+        "mirror.json",
+        check::<mirrors::document::MirrorDocument>,
+        "CRITICAL: whom it follows is not known: it gets no updates, and its role does not change",
+        "whom the volume follows, or followed. Of a mirror: `cairn mirror repoint` names a source again, `cairn mirror failover` has it take writes; snapshots stay until `cairn mirror set --lock` says how long",
+    ),
+    kind(
+        Place::Volume,
+        "reverse.json",
+        check::<mirrors::Consent>,
+        "no mirror of it may take over, unless it needs no word",
+        "the word that a mirror may take over: say it again with `cairn mirror allow-reverse`",
+    ),
+    kind(
+        Place::Volume,
+        "drill.json",
+        check::<drills::DrillDocument>,
+        "no drill of it is made",
+        "the probe, the schedule and the last result of its drills: `cairn mirror drill --probe` sets them again",
+    ),
+    kind(
+        Place::Volume,
+        "schedules.json",
+        check::<schedules::SchedulesDocument>,
+        "its schedules make no snapshots and delete none",
+        "its schedules: make them again with `cairn snapshot schedule set`; no snapshot is deleted before",
+    ),
+    kind(
+        Place::Volume,
+        "hooks.json",
+        check::<hooks::HooksDocument>,
+        "no snapshot is made of it, as it may have hooks, and its mirrors get no updates",
+        "the commands around its snapshots: set them again with `cairn volume hooks`; until then its snapshots are made without",
+    ),
+    kind(
+        Place::Volume,
+        "governor.json",
+        check::<governor::GovernorDocument>,
+        "its mirrors cost its clients what they cost",
+        "the latency past which its mirrors back off: set it again with `cairn volume governor`",
+    ),
+    kind(
+        Place::Volume,
+        "scrub.json",
+        check::<volumes::ScrubDocument>,
+        "no scrub begins by the clock, and what one finds is not written down",
+        "when it was scrubbed, how often it is to be, and which blocks were found damaged: `cairn volume scrub` finds them again",
+    ),
+    kind(
+        Place::Volume,
+        "views.json",
+        check::<volumes::ViewsDocument>,
+        "its views of instants are not shown, and none is made",
+        "its views of instants: make them again with `cairn history view`. Taken in when the server starts next",
+    ),
+    kind(
+        Place::Volume,
+        "dumps.json",
+        check::<images::document::ImageDumpsDocument>,
+        "no image dump of it is made, and what an unfinished one needs may be deleted",
+        "which image dumps there are: the next one is of level 0; snapshots that were held for them are let go with `cairn snapshot release`",
+    ),
+];
+
+/// Of BSD dumps: in the list as well, but alone to be read by those who make them.
+const DATES: Kind = kind(
+    Place::Volume,
+    "dates.json",
+    check::<dumps::FileDumpsDocument>,
+    "no BSD dump of it is made",
+    "the dates of its BSD dumps: the next one is of level 0",
+);
+
+/// One that can't be read.
+struct UnreadFile {
+    kind: &'static Kind,
+    path: PathBuf,
+    /// Of the volume or device; none of the server's own.
+    name: Option<String>,
+    error: ServerError,
+}
+
+impl UnreadFile {
+    fn previous_ms(&self) -> Option<u64> {
+        let path = state::previous(&self.path);
+        (self.kind.check)(&path).ok()?;
+        let changed = fs::metadata(&path).ok()?.modified().ok()?;
+        let since = changed.duration_since(std::time::UNIX_EPOCH).ok()?;
+        since.as_millis().try_into().ok()
+    }
+
+    fn show(&self, dir: &Path) -> api::DamagedFile {
+        let file = self.path.strip_prefix(dir).unwrap_or(&self.path);
+        api::DamagedFile {
+            file: file.display().to_string(),
+            subject: self.subject(),
+            reason: self.error.to_string(),
+            means: self.kind.means.to_owned(),
+            costs: self.kind.costs.map(str::to_owned),
+            previous_ms: self.previous_ms(),
+            next: self.error.next(),
+        }
+    }
+
+    fn subject(&self) -> String {
+        self.name.clone().unwrap_or_else(|| "server".to_owned())
+    }
+}
+
+/// Names of what is in a folder.
+fn names_in(dir: &Path) -> Vec<String> {
+    let listing = fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        listing.map(|found| found.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// Whether there is a folder of a volume of that name.
+fn is_volume(dir: &Path, name: &str) -> bool {
+    let folder = dir.join("volumes").join(name);
+    // What is there and is no volume has no document of one.
+    names::check("volume", name).is_ok()
+        && folder.is_dir()
+        && names_in(&folder).iter().any(|file| file.starts_with("volume."))
+}
+
+/// The kind of a state file, and the volume or device that it is of.
+fn kind_of(dir: &Path, path: &Path) -> Option<(&'static Kind, Option<String>)> {
+    let inside = path.strip_prefix(dir).ok()?;
+    let parts: Vec<&str> = inside.iter().map(|part| part.to_str().unwrap_or_default()).collect();
+    let of = |place: Place, file: &str| {
+        KINDS.iter().chain([&DATES]).find(|kind| kind.place == place && kind.file == file)
+    };
+    match parts[..] {
+        [file] => Some((of(Place::Server, file)?, None)),
+        ["devices", file] => Some((of(Place::Device, "")?, Some(file.strip_suffix(".json")?.to_owned()))),
+        ["volumes", volume, file] => Some((of(Place::Volume, file)?, Some(volume.to_owned()))),
+        _ => None,
+    }
+}
+
+/// All state files below a data directory that can't be read.
+fn survey(dir: &Path) -> Vec<UnreadFile> {
+    let mut found = Vec::new();
+    let mut look = |kind: &'static Kind, path: PathBuf, name: Option<&String>| {
+        if let Err(error) = (kind.check)(&path) {
+            let error = match error {
+                // A folder in its place, or one that may not be read.
+                ServerError::Path { .. } => ServerError::Daemon(DaemonError::StateUnread {
+                    path: path.clone(),
+                    reason: error.to_string(),
+                }),
+                error => error,
+            };
+            found.push(UnreadFile { kind, path, name: name.cloned(), error });
+        }
+    };
+    let volumes = names_in(&dir.join("volumes"));
+    let devices = names_in(&dir.join("devices"));
+    for kind in KINDS.iter().chain([&DATES]) {
+        match kind.place {
+            Place::Server => look(kind, dir.join(kind.file), None),
+            // What begins with a dot is being made or deleted.
+            Place::Volume => volumes.iter().filter(|name| is_volume(dir, name)).for_each(|name| {
+                look(kind, dir.join("volumes").join(name).join(kind.file), Some(name));
+            }),
+            Place::Device => devices.iter().for_each(|file| {
+                if let Some(name) = file.strip_suffix(".json") {
+                    look(kind, dir.join("devices").join(file), Some(&name.to_owned()));
+                }
+            }),
+        }
+    }
+    found
+}
+
+/// Refuses to start where a newer version of this program has run: its files are whole, and nothing of what they say is lost by waiting for the right program. Those of one volume
+/// that did not keep a server from starting before don't.
+pub(crate) fn refuse_newer(dir: &Path) -> Result<(), ServerError> {
+    let stops = |found: &UnreadFile| {
+        let is_newer = matches!(found.error, ServerError::Daemon(DaemonError::StateVersion { found, supported, .. }) if found > supported);
+        is_newer
+            && (found.kind.place != Place::Volume || matches!(found.kind.file, "mirror.json" | "drill.json"))
+    };
+    survey(dir).into_iter().find(stops).map_or(Ok(()), |found| Err(found.error))
+}
+
+/// A place beside a file that nothing has yet, for it to be set aside.
+fn aside(path: &Path) -> PathBuf {
+    let named = |end: String| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(end);
+        PathBuf::from(name)
+    };
+    let mut places = (2..).map(|number| named(format!(".damaged-{number}")));
+    let first = named(".damaged".to_owned());
+    if first.exists() { places.find(|place| !place.exists()).unwrap_or(first) } else { first }
+}
+
+/// Keeps a file under another name, where it is from then on, while `change` puts something in its place or nothing. It never seems not to be there: it is kept before, and where the change fails or is cut off it
+/// stays what it was.
+fn set_aside(path: &Path, change: impl FnOnce() -> io::Result<()>) -> Result<PathBuf, ServerError> {
+    let kept = aside(path);
+    let is_file = fs::symlink_metadata(path).is_ok_and(|found| found.is_file());
+    // A folder has no second name, and a file that another user owns may get none.
+    let keep = || if is_file { state::keep_as(path, &kept) } else { Err(io::ErrorKind::IsADirectory.into()) };
+    keep()
+        .or_else(|_| fs::rename(path, &kept).and_then(|()| state::sync_parent(&kept)))
+        .map_err(ServerError::path("write", &kept))?;
+    change().map_err(ServerError::path("change", path))?;
+    Ok(kept)
+}

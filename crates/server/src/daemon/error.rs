@@ -1,0 +1,235 @@
+//! Errors of the server itself: its data directory, its state and its configuration.
+//!
+//! Each has its kind and the step that comes next.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use cairn_api::ErrorKind;
+use cairn_api::remedy::io_kind;
+
+use crate::state;
+
+/// An error of the server itself: its data directory, its state and its configuration.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DaemonError {
+    /// Something in the data directory belongs to somebody who is not the server's user.
+    #[error("{} belongs to user {owner}, and the server runs as user {user}: it could have the server read and write any file", path.display())]
+    ForeignState {
+        /// The file or folder.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// The server's user.
+        user: u32,
+    },
+    /// The data directory has no room for a socket.
+    #[error("the file system of {} is full: the server can't make its socket", path.display())]
+    NoRoomForSocket {
+        /// The data directory.
+        path: PathBuf,
+    },
+    /// A state file that could not be read is gone.
+    #[error("{} is gone, and what it said is not known: it could not be read before", path.display())]
+    StateGone {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A state file that could not be read can be read again.
+    #[error("{} can be read again, and is not taken in yet", path.display())]
+    StateNotTaken {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Another process has the data directory.
+    #[error("another server runs on {}", path.display())]
+    DataDirBusy {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A state file is no such thing.
+    #[error("{} is damaged: {source}", path.display())]
+    DamagedState {
+        /// The file.
+        path: PathBuf,
+        /// What the parser said.
+        source: serde_json::Error,
+    },
+    /// What a state file says is not known, as it can't be read.
+    #[error("{reason}")]
+    StateUnread {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// A state file that is not damaged was to be given up, or restored.
+    #[error("there is no state file `{file}` here that can't be read")]
+    StateKnown {
+        /// As given.
+        file: String,
+    },
+    /// What nothing could go on without.
+    #[error("nothing goes on without {}", path.display())]
+    StateNeeded {
+        /// The file.
+        path: PathBuf,
+        /// What ends what it belongs to.
+        ends: String,
+    },
+    /// A state file has no previous generation that can be read.
+    #[error("there is no previous generation of {}", path.display())]
+    NoPrevious {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A state file of a newer (or unknown) version.
+    #[error("{} has version {found}; this program reads version {supported}", path.display())]
+    StateVersion {
+        /// The file.
+        path: PathBuf,
+        /// In the file.
+        found: u64,
+        /// The newest that is read.
+        supported: u64,
+    },
+    /// The configuration file is not one.
+    #[error("{} is no configuration: {source}", path.display())]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// What the parser said, with the line.
+        source: Box<toml::de::Error>,
+    },
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// As configured.
+        address: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The path of a socket does not fit into a socket address.
+    #[error("the path of the socket is too long ({} bytes): {}", path.as_os_str().len(), path.display())]
+    SocketPath {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// Over TCP, what only whoever is on this machine may ask for.
+    #[error("{what}, which is taken on the control socket only")]
+    LocalOnly {
+        /// Why.
+        what: &'static str,
+    },
+    /// The bearer token is missing or wrong.
+    #[error("the request carries no valid token")]
+    Unauthorized,
+    /// No such path in the API.
+    #[error("no such path in the API: {path}")]
+    NoSuchPath {
+        /// As asked.
+        path: String,
+    },
+    /// The body is not what the API describes.
+    #[error("the request is not what the API describes: {reason}")]
+    BadRequest {
+        /// What the parser said.
+        reason: String,
+    },
+}
+
+impl DaemonError {
+    /// The kind, for programs.
+    pub(crate) fn kind(&self) -> ErrorKind {
+        match self {
+            DaemonError::Config { .. } | DaemonError::BadRequest { .. } | DaemonError::SocketPath { .. } => {
+                ErrorKind::Usage
+            }
+            DaemonError::NoSuchPath { .. } | DaemonError::StateVersion { .. } => ErrorKind::VersionMismatch,
+            DaemonError::DataDirBusy { .. } => ErrorKind::Busy,
+            DaemonError::Listen { source, .. } => io_kind(source),
+            DaemonError::DamagedState { .. }
+            | DaemonError::StateUnread { .. }
+            | DaemonError::StateGone { .. }
+            | DaemonError::StateNotTaken { .. } => ErrorKind::Damaged,
+            DaemonError::StateKnown { .. } | DaemonError::NoPrevious { .. } => ErrorKind::NotFound,
+            DaemonError::StateNeeded { .. } => ErrorKind::Usage,
+            DaemonError::NoRoomForSocket { .. } => ErrorKind::NoSpace,
+            DaemonError::ForeignState { .. } => ErrorKind::Usage,
+            DaemonError::Unauthorized | DaemonError::LocalOnly { .. } => ErrorKind::Unauthorized,
+        }
+    }
+
+    /// What to do next, in one sentence.
+    pub(crate) fn next(&self) -> String {
+        match self {
+            DaemonError::ForeignState { path, user, .. } => format!(
+                "look what it is: if it is the server's own, `chown -h {user} {0}`, else remove it; then start the server again",
+                path.display()
+            ),
+            DaemonError::NoRoomForSocket { path } => {
+                format!(
+                    "free a few KiB there (`du -x {0}`, `journalctl --vacuum-size=100M`), then start the server again",
+                    path.display()
+                )
+            }
+            DaemonError::StateNotTaken { path } => {
+                format!("`cairn state restore {}` takes it in", path.display())
+            }
+            DaemonError::DataDirBusy { path } => format!(
+                "use it with `cairn status --data {}`, or choose another directory with --data",
+                path.display()
+            ),
+            DaemonError::DamagedState { path, .. }
+            | DaemonError::StateUnread { path, .. }
+            | DaemonError::StateGone { path } => state_next(path),
+            DaemonError::StateKnown { .. } => "`cairn state list` shows which there are".into(),
+            DaemonError::StateNeeded { path, ends } => format!("{}; or {ends}", state_next(path)),
+            DaemonError::NoPrevious { path } => format!(
+                "put a copy of {0} back and run `cairn state restore {0}`, or go on without it: `cairn state give-up {0}`",
+                path.display()
+            ),
+            DaemonError::StateVersion { .. } => {
+                "use the version of cairn that wrote it, or a newer one".into()
+            }
+            DaemonError::Config { .. } => {
+                "correct the file; docs/reference/configuration.md lists its keys".into()
+            }
+            DaemonError::Listen { source, .. } => match source.kind() {
+                std::io::ErrorKind::AddrInUse => {
+                    "end the program that listens there (`ss -ltnp` names it), or \
+                    choose another address with --nbd, --mirror or --http"
+                        .into()
+                }
+                std::io::ErrorKind::PermissionDenied => "choose a port above 1023".into(),
+                _ => "choose an address of this machine with --nbd, --mirror or --http".into(),
+            },
+            DaemonError::SocketPath { .. } => {
+                "choose a data directory with a shorter path (below 90 bytes)".into()
+            }
+            DaemonError::LocalOnly { .. } => {
+                "run it on the machine of the server with --data DIR, for example by ssh".into()
+            }
+            DaemonError::Unauthorized => {
+                "give the token: `--token-file FILE` with a copy of DIR/http-token of the server".into()
+            }
+            DaemonError::NoSuchPath { .. } => "use a client of the same version as the server".into(),
+            DaemonError::BadRequest { .. } => "see /v1/openapi.json".into(),
+        }
+    }
+}
+
+/// What becomes of a state file that can't be read.
+fn state_next(path: &Path) -> String {
+    let file = path.display();
+    let older = match state::previous(path).is_file() {
+        true => {
+            format!("; `cairn state restore {file} --previous` takes what it said before its last change")
+        }
+        false => String::new(),
+    };
+    format!(
+        "put a copy of it back and run `cairn state restore {file}`{older}; `cairn state give-up {file}` goes on without it, and says first what that costs"
+    )
+}

@@ -1,0 +1,75 @@
+//! Whether a dump's date says what changed since: not where the volume was rolled back to what was before it. What came back is older than the date, and would be left out.
+//!
+//! A rollback forgets the dates that it makes untrue. A mirror learns of one by the snapshots that it gets: those of the state that was given up are no ancestors of the new images.
+
+use std::collections::{HashMap, HashSet};
+
+use cairn_base::SnapshotId;
+use cairn_format::SnapshotEntry;
+use cairn_volume::Snapshot;
+
+use super::{Record, seconds};
+use crate::volumes::open::OpenVolume;
+
+mod commands;
+
+/// What was before what.
+struct Line {
+    entries: HashMap<SnapshotId, SnapshotEntry>,
+    /// The snapshot that is looked at, and all that it goes back to.
+    own: HashSet<SnapshotId>,
+}
+
+impl Line {
+    fn of(open: &OpenVolume, last: SnapshotId) -> Self {
+        let entries = open.volume.snapshot_entries().into_iter().map(|entry| (entry.id, entry)).collect();
+        let mut line = Self { entries, own: HashSet::new() };
+        line.own = line.back_from(last).collect();
+        line
+    }
+
+    /// A snapshot and all that it goes back to, the youngest first.
+    fn back_from(&self, from: SnapshotId) -> impl Iterator<Item = SnapshotId> + '_ {
+        let exists = |id: &SnapshotId| self.entries.contains_key(id);
+        let parent = move |id: &SnapshotId| Some(self.entries.get(id)?.parent).filter(exists);
+        std::iter::successors(Some(from).filter(exists), parent).take(self.entries.len())
+    }
+}
+
+impl Record {
+    /// Whether it was made of a state that is younger than `snapshot`, as far as seconds tell.
+    fn is_past(&self, snapshot: &Snapshot) -> bool {
+        let date = seconds(snapshot);
+        self.date > date || self.date == date && self.snapshot != snapshot.name
+    }
+
+    /// Whether `target` does not go on from what this dump was made of: the volume was rolled back in between.
+    pub(super) fn is_given_up(&self, open: &OpenVolume, target: SnapshotId) -> bool {
+        let line = Line::of(open, target);
+        // An update of a mirror has just deleted it: what it went on from is not known any more.
+        if line.own.is_empty() {
+            return false;
+        }
+        let show = |id: &SnapshotId| line.entries.get(id).map(Snapshot::from);
+        let is_this = |entry: &&SnapshotEntry| {
+            let snapshot = Snapshot::from(*entry);
+            snapshot.name == self.snapshot && seconds(&snapshot) == self.date
+        };
+        if let Some(base) = line.entries.values().find(is_this) {
+            return !line.own.contains(&base.id);
+        }
+        // It is not there any more. Something else of a state that was given up may be, from the same time or later.
+        let younger = line.entries.keys().filter(|id| {
+            let descends = line.back_from(**id).any(|before| before == target);
+            !descends && !line.own.contains(id) && show(id).is_some_and(|other| seconds(&other) >= self.date)
+        });
+        let mut parted = younger.map(|id| line.back_from(*id).find(|before| line.own.contains(before)));
+        parted.any(|at| at.and_then(|at| show(&at)).is_none_or(|at| self.is_past(&at)))
+    }
+}
+
+/// Whether the volume was rolled back since a snapshot was made that is there still.
+pub(super) fn is_past(open: &OpenVolume, snapshot: &Snapshot) -> bool {
+    let line = Line::of(open, open.volume.active_parent());
+    line.entries.contains_key(&snapshot.id) && !line.own.contains(&snapshot.id)
+}

@@ -1,0 +1,180 @@
+//! Commands on image dumps and restores: the methods of the server for them.
+
+use std::sync::Arc;
+
+use cairn_api::{self as api, ResumeError};
+use cairn_format::dump::{DumpId, DumpLevel, PARTS_MAX};
+use cairn_stream::{Dump, DumpError, DumpLabel, Plan};
+
+use crate::daemon::server::Server;
+use crate::dumps::error::DumpsError;
+use crate::dumps::images::document::Record;
+use crate::dumps::images::restoring::Restoring;
+use crate::dumps::images::{BLOCK, Making, Task, goes_on_in};
+use crate::error::ServerError;
+use crate::names;
+use crate::peers::token::random_bytes;
+use crate::volumes::disks::blocks_of;
+use crate::volumes::open::OpenVolume;
+use crate::work::background;
+
+impl Server {
+    pub(super) fn making<'a>(&self, open: &'a Arc<OpenVolume>) -> Making<'a> {
+        Making { groups: self.groups.clone(), open, path: self.volumes.folder(&open.name).join("dumps.json") }
+    }
+
+    /// The last dump of each level.
+    pub(crate) fn dump_levels(&self, volume: &str) -> Result<Vec<api::DumpRecord>, ServerError> {
+        let open = self.volumes.get(volume)?;
+        let making = self.making(&open);
+        let show = |record: Record| api::DumpRecord {
+            level: record.level,
+            lost: making.snapshot_of(&record).is_none(),
+            snapshot: format!("{volume}@{}", record.name),
+            id: record.id,
+            created_ms: record.created_ms,
+            bytes: record.bytes,
+        };
+        Ok(making.records()?.into_iter().map(show).collect())
+    }
+
+    /// Forgets the dumps of a level and of all higher ones, and lets go of their snapshots.
+    pub(crate) fn forget_level(&self, volume: &str, level: u8) -> Result<(), ServerError> {
+        let open = self.volumes.get(volume)?;
+        let _turn = self.dumping.take(volume)?;
+        let making = self.making(&open);
+        let mut document = making.document()?;
+        let before = document.dumps.len();
+        document.dumps.retain(|record| record.level < level);
+        if document.dumps.len() == before {
+            let (what, name) = ("image dump of level", format!("{level} or higher of {volume}"));
+            return Err(ServerError::NotFound { what, name, list: "cairn image levels VOLUME" });
+        }
+        making.save(&document)?;
+        making.let_go(&document)
+    }
+
+    /// What a dump would be; nothing is written. Without a named snapshot one is made for the count, and deleted again.
+    pub(crate) fn plan_dump(
+        &self,
+        volume: &str,
+        request: &api::DumpRequest,
+    ) -> Result<api::DumpPlan, ServerError> {
+        let open = self.volumes.get(volume)?;
+        let _turn = self.dumping.take(volume)?;
+        let making = self.making(&open);
+        let against = making.against(request)?;
+        let id = DumpId(random_bytes());
+        let (target, own) = making.target(request, &against, &id.to_string())?;
+        let failed = ServerError::volume(volume);
+        let counted = (|| {
+            if own {
+                // A server that is killed meanwhile leaves it to the next dump.
+                open.volume.hold_snapshot(target.id, true).map_err(&failed)?;
+            }
+            let base = against.base.as_ref().map(|(id, _)| *id);
+            let plan = Plan::against(&open.volume, base, target.id).map_err(DumpError::from)?;
+            let full = match base {
+                None => plan.blocks(),
+                Some(_) => Plan::against(&open.volume, None, target.id).map_err(DumpError::from)?.blocks(),
+            };
+            let label = label(id, against.level, volume, self);
+            let dump = Dump::new(&plan, label, request.parts.unwrap_or(1).min(PARTS_MAX));
+            let snapshots = open.volume.snapshots().iter().filter(|known| known.id <= target.id).count();
+            Ok(api::DumpPlan {
+                volume: volume.to_owned(),
+                level: against.level.to_string(),
+                base: against.base.as_ref().map(|(_, name)| format!("{volume}@{name}")),
+                snapshots: snapshots as u64,
+                data_bytes: dump.blocks() * BLOCK,
+                bytes: dump.bytes(),
+                full_data_bytes: full * BLOCK,
+            })
+        })();
+        if own {
+            making.take_back(target.id)?;
+        }
+        counted
+    }
+
+    /// Begins to write a dump into the files of the ticket, a part into each, or goes on with the unfinished one.
+    pub(crate) fn dump(&self, volume: &str, request: &api::DumpRequest) -> Result<api::Job, ServerError> {
+        let ticket = request.ticket.as_deref().unwrap_or_default();
+        let handed = self.handover.take(ticket)?;
+        let open = self.volumes.get(volume)?;
+        let turn = self.dumping.take(volume)?;
+        let making = self.making(&open);
+        let unfinished = making.document()?.unfinished;
+        let name = || volume.to_owned();
+        let against = match (&unfinished, request.resume, request.anew) {
+            (_, true, true) => {
+                let rule = "a dump goes on or begins anew, not both";
+                return Err(ServerError::Invalid { what: "the dump", rule });
+            }
+            (None, true, _) => {
+                return Err(ServerError::Dumps(DumpsError::Resume(ResumeError::NoUnfinishedDump {
+                    volume: name(),
+                })));
+            }
+            (Some(unfinished), true, _) => {
+                goes_on_in(unfinished, request, &handed)?;
+                None
+            }
+            (Some(unfinished), false, false) => {
+                let snapshot = unfinished.target.name.clone();
+                return Err(ServerError::Dumps(DumpsError::Resume(ResumeError::DumpUnfinished {
+                    volume: name(),
+                    snapshot,
+                })));
+            }
+            _ => Some(making.against(request)?),
+        };
+        let (Making { groups, path, .. }, request, clock) = (making, request.clone(), self.clock.clone());
+        self.jobs.start("image dump", volume, move |progress| {
+            background::step_back();
+            let _turn = turn;
+            let task = Task {
+                making: Making { groups, open: &open, path },
+                request: &request,
+                handed: &handed,
+                clock,
+                progress,
+            };
+            let result = match against {
+                None => task.resume()?,
+                Some(against) => task.begin(&against)?,
+            };
+            Ok(Some(api::JobOutcome::Dump(result)))
+        })
+    }
+
+    /// Begins to restore the files of the ticket into a new volume, or goes on with the unfinished restore of it.
+    pub(crate) fn restore(&self, request: &api::RestoreRequest) -> Result<api::Job, ServerError> {
+        names::check("volume", &request.name)?;
+        let handed = self.handover.take(&request.ticket)?;
+        let size = request.size_bytes.map(blocks_of).transpose()?;
+        if request.resume && (request.anew || size.is_some() || !request.devices.is_empty()) {
+            let rule = "one that goes on has its size and its devices, and does not begin anew";
+            return Err(ServerError::Invalid { what: "the restore", rule });
+        }
+        if !request.resume && !request.anew {
+            self.volumes.refuse_if_restored(&request.name)?;
+        }
+        let (volumes, request, clock) = (self.volumes.clone(), request.clone(), self.clock.clone());
+        self.jobs.start("image restore", &request.name.clone(), move |progress| {
+            let restoring = Restoring { volumes: &volumes, request: &request, clock, progress };
+            Ok(Some(api::JobOutcome::Restore(restoring.run(handed, size)?)))
+        })
+    }
+
+    /// The restores that can be gone on with.
+    pub(crate) fn unfinished_restores(&self) -> Vec<api::UnfinishedRestore> {
+        // One whose notes can't be read can be given up still.
+        let show = |name: String| self.volumes.restore_notes(&name).unwrap_or_default().show(name);
+        self.volumes.unfinished_restores().into_iter().map(show).collect()
+    }
+}
+
+fn label(id: DumpId, level: DumpLevel, volume: &str, server: &Server) -> DumpLabel {
+    DumpLabel { id, level, name: volume.to_owned(), created: server.clock.now() }
+}

@@ -1,0 +1,284 @@
+//! Commands on exports: the methods of the server for them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use cairn_api::{self as api, tcp_uri, unix_uri};
+use cairn_frontend_iscsi::SessionInfo as IscsiSession;
+use cairn_frontend_nbd::{Address as NbdAddress, SessionInfo};
+use cairn_frontend_session::{Activity, Rate};
+
+use crate::daemon::server::Server;
+use crate::error::ServerError;
+use crate::exports::luns_of;
+use crate::exports::target_names::{present_of, target_name};
+use crate::names;
+use crate::names::ExportName;
+
+impl Server {
+    /// The LUNs, and whatever else is open.
+    pub(crate) fn exports(&self) -> Vec<api::Export> {
+        let sessions = self.nbd.sessions();
+        let initiators = self.iscsi.sessions();
+        let of = |name: &str| -> Vec<api::Session> {
+            let nbd = sessions.iter().filter(|session| session.export == name).map(show_session);
+            let iscsi = initiators.iter().filter(|session| session.export.as_deref() == Some(name));
+            nbd.chain(iscsi.map(show_initiator)).collect()
+        };
+        let (of_nbd, of_iscsi) = (self.nbd.totals(), self.iscsi.totals());
+        let totals = |name: &str| {
+            let mut totals = of_nbd.get(name).copied().unwrap_or_default();
+            totals += of_iscsi.get(name).copied().unwrap_or_default();
+            api::ExportTotals {
+                requests: totals.requests,
+                read_bytes: totals.read_bytes,
+                written_bytes: totals.written_bytes,
+            }
+        };
+        let mut exports = Vec::new();
+        for open in self.volumes.all() {
+            // What nobody can connect to at the moment is listed all the same.
+            let shown = luns_of(&self.groups, &open);
+            let shows_nothing = shown.is_err();
+            let (luns, takes_writes) = shown.unwrap_or((open.luns.readable().unwrap_or_default(), false));
+            for lun in luns {
+                let name = format!("{}/{}", open.name, lun.name);
+                let adopter = self.devices.adopter_of(&name);
+                exports.push(api::Export {
+                    closed: shows_nothing || adopter.is_some_and(|device| self.devices.get(&device).is_err()),
+                    read_only: !takes_writes
+                        || self.access.offer(&name).read_only
+                        || self.devices.is_history(&name),
+                    target: self.target(&name),
+                    access: self.access.show(&name),
+                    size_bytes: lun.bytes,
+                    uris: self.uris(&name),
+                    sessions: of(&name),
+                    totals: totals(&name),
+                    name,
+                });
+            }
+        }
+        for (name, size_bytes, read_only) in self.devices.sizes() {
+            exports.push(api::Export {
+                closed: false,
+                read_only: read_only || self.access.offer(&self.settings_of(&name)).read_only,
+                target: self.target(&name),
+                access: self.access.show(&self.settings_of(&name)),
+                size_bytes,
+                uris: self.uris(&name),
+                sessions: of(&name),
+                totals: totals(&name),
+                name,
+            });
+        }
+        let mut others: Vec<&str> = sessions.iter().map(|session| session.export.as_str()).collect();
+        others.extend(initiators.iter().filter_map(|session| session.export.as_deref()));
+        others.sort_unstable();
+        others.dedup();
+        for name in others {
+            let listed = exports.iter().any(|export| export.name == name);
+            let Some(parsed) = ExportName::parse(name).filter(|_| !listed) else { continue };
+            exports.push(api::Export {
+                name: name.to_owned(),
+                read_only: true,
+                closed: false,
+                target: self.target(name),
+                access: self.access.show(&present_of(name)),
+                size_bytes: self.snapshot_lun_bytes(&parsed).unwrap_or(0),
+                uris: self.uris(name),
+                sessions: of(name),
+                totals: totals(name),
+            });
+        }
+        exports
+    }
+
+    fn snapshot_lun_bytes(&self, name: &ExportName<'_>) -> Option<u64> {
+        let open = self.volumes.get(name.volume).ok()?;
+        let snapshots = open.volume.snapshots();
+        let snapshot = snapshots.iter().find(|snapshot| Some(snapshot.name.as_str()) == name.snapshot)?;
+        let image = open.volume.image(Some(snapshot.id)).ok()?;
+        open.luns.find_in(&image, name.lun).ok().map(|lun| lun.bytes)
+    }
+
+    /// Where clients find an export, the socket in the data directory first.
+    pub(crate) fn uris(&self, export: &str) -> Vec<String> {
+        let mut uris = vec![unix_uri(&self.nbd_socket, export)];
+        for address in self.nbd.addresses() {
+            match address {
+                NbdAddress::Tcp(address) => {
+                    uris.push(tcp_uri(&names::from_elsewhere(address), export));
+                }
+                NbdAddress::Unix(path) if *path != self.nbd_socket => {
+                    uris.push(unix_uri(path, export));
+                }
+                NbdAddress::Unix(_) => {}
+            }
+        }
+        uris
+    }
+
+    /// How initiators reach an export.
+    pub(crate) fn target(&self, export: &str) -> api::Target {
+        api::Target { name: target_name(export), portals: self.iscsi_portals.clone() }
+    }
+
+    /// Refuses a disk whose target would have the name of another one's, as names with dots can have it: who logs in to one of them would write to the other.
+    pub(crate) fn refuse_second_target(&self, export: &str) -> Result<(), ServerError> {
+        let name = target_name(export);
+        let is_taken = self.exports().iter().any(|known| known.name != export && known.target.name == name);
+        if is_taken { Err(ServerError::Taken { what: "iSCSI target", name }) } else { Ok(()) }
+    }
+
+    /// The name under which the settings of an export stand.
+    fn settings_of(&self, export: &str) -> String {
+        self.devices.disk_of(&present_of(export))
+    }
+
+    /// Changes who may use an export, and how: `VOLUME/LUN` or an adopted device. Sessions that are there end, as what they were told no longer holds.
+    pub(crate) fn set_access(
+        &self,
+        name: &str,
+        request: &api::SetAccess,
+    ) -> Result<api::Export, ServerError> {
+        if name.contains('@') {
+            return Err(ServerError::Invalid {
+                what: "the name",
+                rule: "settings are of a LUN or of an adopted device: they hold for its snapshots, views and clones as well",
+            });
+        }
+        let bytes = match ExportName::parse(name) {
+            Some(parsed) => {
+                let open = self.volumes.get(parsed.volume)?;
+                open.luns.find(parsed.lun).map_err(ServerError::files(name))?.bytes
+            }
+            None => {
+                let sizes = self.devices.sizes();
+                match sizes.iter().find(|(known, ..)| known == name) {
+                    Some((_, bytes, _)) => *bytes,
+                    None => self.devices.get(name).map(|_| 0)?,
+                }
+            }
+        };
+        let disk = self.devices.disk_of(name);
+        if request.block_bytes.is_some_and(|bytes| bytes != 512 && bytes != 4096) {
+            return Err(ServerError::Invalid { what: "the block size", rule: "it is 512 or 4096" });
+        }
+        let block_bytes = request.block_bytes.unwrap_or(self.access.show(&disk).block_bytes);
+        if !bytes.is_multiple_of(u64::from(block_bytes.max(1))) {
+            return Err(ServerError::Invalid {
+                what: "the block size",
+                rule: "the size of the disk is a multiple of it",
+            });
+        }
+        let before = self.access.set(&disk, request)?;
+        let closed = match self.close_disk(&disk) {
+            Ok(closed) => closed,
+            Err(unfinished) => {
+                self.access.put_back(&disk, before)?;
+                return Err(unfinished);
+            }
+        };
+        tracing::info!(export = name, closed, "changed who may use an export");
+        self.exports().into_iter().find(|export| export.name == name).ok_or(ServerError::NotFound {
+            what: "export",
+            name: name.to_owned(),
+            list: "cairn export list",
+        })
+    }
+
+    /// Ends the sessions with a disk, of its present or past, whose settings stand under this name; how many there were.
+    pub(crate) fn close_disk(&self, disk: &str) -> Result<usize, ServerError> {
+        let mut open: Vec<String> = self.exports().into_iter().map(|export| export.name).collect();
+        open.retain(|export| self.settings_of(export) == disk);
+        self.close_all(&open)
+    }
+
+    /// Exports that nobody can log in to for want of a secret.
+    pub(crate) fn access_problems(&self) -> Vec<api::Problem> {
+        if self.iscsi_portals.is_empty() {
+            return Vec::new();
+        }
+        let problem = |(export, name): (String, String)| api::Problem {
+            message: format!(
+                "nobody can log in to it over iSCSI: at the source of the mirror only who knows the secret of `{name}` can, and secrets do not come along"
+            ),
+            next: format!(
+                "`cairn export set {export} --chap-file FILE` with that secret or another one, best before a failover; or `--no-chap`, and it needs none here"
+            ),
+            subject: export,
+        };
+        self.access.without_secret().into_iter().map(problem).collect()
+    }
+
+    /// Disks that nobody can log in to, as another one's target has the same name.
+    pub(crate) fn target_problems(&self, exports: &[api::Export]) -> Vec<api::Problem> {
+        let mut disks: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+        for export in exports.iter().filter(|export| !export.name.contains('@')) {
+            disks.entry(&export.target.name).or_default().insert(self.devices.disk_of(&export.name));
+        }
+        let problem = |(target, disks): (&str, BTreeSet<String>)| {
+            let first = disks.first().filter(|_| disks.len() > 1 && !self.iscsi_portals.is_empty())?.clone();
+            let all = disks.into_iter().collect::<Vec<_>>().join(", ");
+            Some(api::Problem {
+                subject: first,
+                message: format!("{all} have the same iSCSI target {target}: nobody can log in to any of them"),
+                next: "delete one of them, or bring its volume here under another name; over NBD each has its own"
+                    .to_owned(),
+            })
+        };
+        disks.into_iter().filter_map(problem).collect()
+    }
+}
+
+fn show_session(session: &SessionInfo) -> api::Session {
+    api::Session {
+        id: session.id,
+        peer: session.peer.clone(),
+        requests: session.totals.requests,
+        read_bytes: session.totals.read_bytes,
+        written_bytes: session.totals.written_bytes,
+        activity: activity(session.activity),
+        initiator: None,
+        parameters: None,
+    }
+}
+
+fn show_initiator(session: &IscsiSession) -> api::Session {
+    let agreed = &session.operational;
+    api::Session {
+        id: session.id,
+        peer: session.peer.clone(),
+        requests: session.totals.requests,
+        read_bytes: session.totals.read_bytes,
+        written_bytes: session.totals.written_bytes,
+        activity: activity(session.activity),
+        initiator: Some(session.initiator.clone()),
+        parameters: Some(api::IscsiParameters {
+            header_digest: agreed.header_digest,
+            data_digest: agreed.data_digest,
+            max_recv_data_segment_length: agreed.send_segment,
+            max_burst_length: agreed.max_burst,
+            first_burst_length: agreed.first_burst,
+            initial_r2t: agreed.initial_r2t,
+            immediate_data: agreed.immediate_data,
+        }),
+    }
+}
+
+fn activity(activity: Activity) -> api::Activity {
+    let Activity { window, read, write, other } = activity;
+    let window_ms = u64::try_from(window.as_millis()).unwrap_or(u64::MAX);
+    api::Activity { window_ms, read: rate(read), write: rate(write), other: rate(other) }
+}
+
+fn rate(rate: Rate) -> api::Rate {
+    let us = |latency: Duration| latency.as_nanos() as f64 / 1e3;
+    api::Rate {
+        per_second: (rate.per_second * 10.0).round() / 10.0,
+        bytes_per_second: rate.bytes_per_second.round() as u64,
+        p50_us: rate.p50.map(us),
+        p99_us: rate.p99.map(us),
+    }
+}

@@ -1,0 +1,167 @@
+//! What keeps a mirror, its role or its snapshots as they are: each case with its kind and its next step.
+
+use cairn_api::ErrorKind;
+
+/// Why a command on a mirror is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum RoleError {
+    /// A command for a mirror was given on the side that takes writes.
+    #[error("`{volume}` is the source here; its mirror is `{there}` at {address}")]
+    IsSource {
+        /// The volume here.
+        volume: String,
+        /// What the mirror is called on its server.
+        there: String,
+        /// Where that is.
+        address: String,
+    },
+    /// The side that takes writes has not allowed the change.
+    #[error("the server at {address} has not allowed `{volume}` to become the source of `{there}`")]
+    ConsentNeeded {
+        /// The volume here.
+        volume: String,
+        /// The volume on the other side.
+        there: String,
+        /// Where that is.
+        address: String,
+        /// What the other side calls this mirror.
+        mirror: String,
+    },
+    /// A consent is for one mirror, and there are several.
+    #[error("`{volume}` has several mirrors: {}", mirrors.join(", "))]
+    SeveralMirrors {
+        /// The volume.
+        volume: String,
+        /// Their names.
+        mirrors: Vec<String>,
+    },
+    /// A consent is for a mirror, and there is none of that name, or none at all.
+    #[error("`{volume}` has no mirror{} that can become the source", named(mirror.as_deref()))]
+    NoSuchMirror {
+        /// The volume.
+        volume: String,
+        /// As given.
+        mirror: Option<String>,
+    },
+    /// A transfer was told to end.
+    #[error("the transfer into `{volume}` was aborted; the last complete image stays")]
+    Aborted {
+        /// The mirror.
+        volume: String,
+    },
+    /// The other side says that it is reached where it was not seen.
+    #[error(
+        "`{volume}` is to follow {address}, where the other side says that it is reached, and this server has never seen it there"
+    )]
+    AddressUnseen {
+        /// The volume.
+        volume: String,
+        /// As the other side says.
+        address: String,
+    },
+    /// Names that come and go with mirrors and dumps.
+    #[error(
+        "the name `{name}` is reserved: snapshot names must not begin with `mirror.`, `image.` or `dump.`"
+    )]
+    ReservedName {
+        /// As given.
+        name: String,
+    },
+    /// A snapshot stays until its lock has ended.
+    #[error("`{volume}@{snapshot}` is locked until {until}{}", and_others(*others))]
+    Locked {
+        /// The volume.
+        volume: String,
+        /// The snapshot whose lock ends last.
+        snapshot: String,
+        /// How many more are locked.
+        others: usize,
+        /// When that is.
+        until: String,
+        /// A lock key was set.
+        has_key: bool,
+    },
+    /// Another lock key would lift locks that were not made with it.
+    #[error("the lock key of `{volume}` stays as it is while {locked} snapshot(s) are locked")]
+    LockKeyStays {
+        /// The volume.
+        volume: String,
+        /// How many snapshots.
+        locked: usize,
+    },
+    /// No second authority was named.
+    #[error("`{volume}` has no lock key")]
+    NoLockKey {
+        /// The volume.
+        volume: String,
+    },
+    /// Not the key.
+    #[error("this is not the lock key of `{volume}`")]
+    WrongLockKey {
+        /// The volume.
+        volume: String,
+    },
+}
+
+fn and_others(others: usize) -> String {
+    if others == 0 { String::new() } else { format!(", and {others} more snapshot(s) are locked") }
+}
+
+fn named(mirror: Option<&str>) -> String {
+    mirror.map(|mirror| format!(" `{mirror}`")).unwrap_or_default()
+}
+
+impl RoleError {
+    /// The kind, for programs.
+    pub(crate) fn kind(&self) -> ErrorKind {
+        match self {
+            RoleError::IsSource { .. } => ErrorKind::WrongRole,
+            RoleError::ConsentNeeded { .. } => ErrorKind::PeerRefused,
+            RoleError::SeveralMirrors { .. } | RoleError::ReservedName { .. } => ErrorKind::Usage,
+            RoleError::Aborted { .. } => ErrorKind::Interrupted,
+            RoleError::AddressUnseen { .. } => ErrorKind::PeerRefused,
+            RoleError::NoSuchMirror { .. } | RoleError::NoLockKey { .. } => ErrorKind::NotFound,
+            RoleError::Locked { .. } | RoleError::LockKeyStays { .. } => ErrorKind::Busy,
+            RoleError::WrongLockKey { .. } => ErrorKind::Unauthorized,
+        }
+    }
+
+    /// What to do.
+    pub(crate) fn next(&self) -> String {
+        match self {
+            RoleError::IsSource { there, address, .. } => {
+                format!("run the command on the server at {address}, where the mirror is called `{there}`")
+            }
+            RoleError::ConsentNeeded { volume, there, address, mirror } => format!(
+                "on the server at {address}: `cairn mirror allow-reverse {there} --mirror {mirror}`; then run this command again within 15 minutes. Until then `{volume}` stays a mirror"
+            ),
+            RoleError::SeveralMirrors { volume, mirrors } => {
+                let one = mirrors.first().map(String::as_str).unwrap_or("NAME");
+                format!("name the one that may become the source: `cairn mirror allow-reverse {volume} --mirror {one}`")
+            }
+            RoleError::Aborted { volume } => {
+                format!("`cairn mirror update {volume}` resumes it with what has arrived")
+            }
+            RoleError::AddressUnseen { volume, address } => format!(
+                "check that address with the owner of the other side, and follow it there: `cairn mirror resync {volume} --from {address}`; name another address if that is wrong"
+            ),
+            RoleError::ReservedName { .. } => "choose another name".into(),
+            RoleError::Locked { volume, until, has_key: false, .. } => format!(
+                "wait until {until}: `{volume}` has no lock key that lifts the lock earlier"
+            ),
+            RoleError::Locked { volume, until, has_key: true, .. } => format!(
+                "wait until {until}, or lift the locks for 15 minutes: `cairn mirror unlock {volume} --lock-key FILE`"
+            ),
+            RoleError::LockKeyStays { volume, .. } => {
+                format!("`cairn mirror status {volume}` says when the last lock ends; where a lock key was set, lift the locks with it first: `cairn mirror unlock {volume} --lock-key FILE`")
+            }
+            RoleError::NoLockKey { volume } => {
+                format!("`cairn mirror status {volume}` says when the last lock ends; a lock key is set with --lock-key at `cairn mirror create`, or with `cairn mirror set` while no snapshot is locked")
+            }
+            RoleError::WrongLockKey { .. } => "name the file that was named when the lock key was set".into(),
+            RoleError::NoSuchMirror { .. } => {
+                "see the mirrors of this server with `cairn status --json`, among followers; a mirror is listed once it has asked for an image".into()
+            }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Commands on peers and invitations: the methods of the server for them.
+
+use std::time::Duration;
+
+use cairn_api as api;
+
+use crate::daemon::config::check_reachable;
+use crate::daemon::server::Server;
+use crate::error::ServerError;
+use crate::mirrors::transfer;
+use crate::peers::error::PeersError;
+
+impl Server {
+    pub(crate) fn list_peers(&self) -> Vec<api::Peer> {
+        self.peers.list(&*self.clock)
+    }
+
+    /// Ends the access of a peer, and lets go of what was kept for its mirrors.
+    pub(crate) fn revoke_peer(&self, id: &str) -> Result<(), ServerError> {
+        let Some(gone) = self.peers.revoke(id)? else { return Ok(()) };
+        let name = transfer::peer_digits(gone);
+        let mut kept = Ok(());
+        for open in &self.volumes.all() {
+            if self.peers.allows(gone, &open.name, Some(open.volume.id())).is_ok() {
+                continue;
+            }
+            let let_go = || {
+                let failed = ServerError::volume(&open.name);
+                let mirrors = self.mirrors_of(open).map_err(&failed)?;
+                let mut own = mirrors.iter().filter(|mirror| mirror.peer() == name).peekable();
+                if own.peek().is_some() {
+                    // It would wait with what all mirrors need, and the others with it.
+                    open.refuse_if_floor_leaves_no_room()?;
+                }
+                own.try_for_each(|mirror| self.source.forget(&open.volume, &mirror.name).map_err(&failed))
+            };
+            // What is kept in one volume is no reason to keep it in another. It is listed, with how it is let go.
+            kept = kept.and(let_go());
+        }
+        self.followers.keep(&self.source);
+        kept
+    }
+
+    pub(crate) fn invite(&self, request: &api::Invite) -> Result<api::Invitation, ServerError> {
+        if let Some(volume) = &request.volume {
+            self.volumes.get(volume)?;
+        }
+        let listening = self.mirror_address.clone().ok_or_else(|| {
+            ServerError::Peers(PeersError::NoAddress { listening: "nothing (--mirror off)".to_owned() })
+        })?;
+        let address = match request.advertise.clone().or_else(|| self.advertise.clone()) {
+            Some(advertise) => {
+                check_reachable(&advertise)?;
+                advertise
+            }
+            None if listening.starts_with("0.0.0.0:") || listening.starts_with("[::]:") => {
+                return Err(ServerError::Peers(PeersError::NoAddress { listening }));
+            }
+            None => listening,
+        };
+        let expiry = request.expires_ms.map(Duration::from_millis);
+        self.peers.invite(&*self.clock, self.identity.fingerprint, address, request.volume.clone(), expiry)
+    }
+}

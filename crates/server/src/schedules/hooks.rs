@@ -1,0 +1,403 @@
+//! Commands that an owner has run around each snapshot of a volume, to quiesce a database for instance: one before it, one after it.
+//!
+//! Around means around: the command after it runs once the snapshot is made or has failed, also by a bug, and also when the command before it failed or took too long, so that nobody stays
+//! quiesced. Without success before it there is no snapshot. A command that takes longer than its time is killed with all that it has started, and so is one that runs when the server ends,
+//! but that the one after a snapshot gets some seconds: nobody stays quiesced. Snapshots of one volume with hooks are made one at a time; those that updates of mirrors, schedules, dumps and owners make have them, and those that are taken in a change of roles have not.
+
+use std::fs;
+use std::io::{PipeReader, Read};
+use std::os::unix::process::CommandExt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use cairn_api as api;
+use parking_lot::Mutex;
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde::{Deserialize, Serialize};
+
+use crate::daemon::data_dir::guard;
+use crate::error::ServerError;
+use crate::peers::token::random_name;
+use crate::schedules::error::SchedulesError;
+use crate::state;
+use crate::state::Unread;
+
+mod commands;
+
+/// How long a command may take when nothing is said.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// The longest that can be said: writes may be held back all the while.
+const TIMEOUT_MAX: Duration = Duration::from_secs(600);
+/// How long the end of a command that was killed is waited for. One that waits in the kernel, as for a file system that it has frozen itself, may end only when the one after it has run.
+const END_PATIENCE: Duration = Duration::from_secs(1);
+/// What a command after a snapshot still gets when the server ends.
+const AT_THE_END: Duration = Duration::from_secs(10);
+/// Bytes of what a command said that are kept: the end of it.
+const SAID_MAX: usize = 1024;
+/// How long what a command said is waited for once it has ended: what it left running may hold its output open for ever.
+const SAID_PATIENCE: Duration = Duration::from_millis(200);
+/// How often a running command is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// What `hooks.json` says.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HooksDocument {
+    before: Option<String>,
+    after: Option<String>,
+    timeout_ms: Option<u64>,
+}
+
+impl HooksDocument {
+    fn timeout(&self) -> Duration {
+        self.timeout_ms.map_or(TIMEOUT, Duration::from_millis)
+    }
+}
+
+/// What `hooks.running.json` says while commands run around a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Underway {
+    /// The run of the server that began them.
+    server: String,
+    /// What all processes that they start have in their environment, as [`RUN`].
+    run: String,
+    /// The command after the snapshot, as it was then.
+    after: String,
+    timeout_ms: u64,
+    /// It is the one that runs.
+    releasing: bool,
+}
+
+/// The variable that tells what commands around a snapshot have started.
+const RUN: &str = "CAIRN_HOOK_RUN";
+
+/// Another one each time that the server starts.
+fn this_server() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(random_name)
+}
+
+/// The hooks of one volume.
+pub(crate) struct Hooks {
+    path: PathBuf,
+    document: Mutex<HooksDocument>,
+    /// Without what it says no snapshot is made: it may name hooks.
+    unread: Mutex<Option<Unread>>,
+    /// One snapshot at a time.
+    turn: Mutex<()>,
+    /// What went wrong the last time.
+    problem: Mutex<Option<String>>,
+    /// The server ends.
+    ending: AtomicBool,
+}
+
+impl Hooks {
+    /// What the folder of a volume says.
+    pub(crate) fn open(path: PathBuf) -> Self {
+        let (document, unread) = state::known::<HooksDocument>(&path);
+        let (document, unread) = (Mutex::new(document.unwrap_or_default()), Mutex::new(unread));
+        let (turn, problem, ending) = (Mutex::new(()), Mutex::new(None), AtomicBool::new(false));
+        Self { path, document, unread, turn, problem, ending }
+    }
+
+    /// Takes in what the folder of the volume says by now.
+    pub(crate) fn read(&self) {
+        let (document, unread) = state::known::<HooksDocument>(&self.path);
+        *self.document.lock() = document.unwrap_or_default();
+        *self.unread.lock() = unread;
+    }
+
+    /// Ends those that run, and lets none begin.
+    pub(crate) fn end(&self) {
+        self.ending.store(true, Ordering::Release);
+    }
+
+    /// Makes a snapshot of `volume` with the hooks around it.
+    pub(crate) fn around<T>(&self, volume: &str, make: impl FnOnce() -> T) -> Result<T, ServerError> {
+        state::refuse_unread(self.unread.lock().as_ref())?;
+        let document = self.document.lock().clone();
+        if document.before.is_none() && document.after.is_none() {
+            return Ok(make());
+        }
+        let busy = || ServerError::Busy { name: volume.to_owned(), by: "the hooks of another snapshot run" };
+        let _turn = self.turn.try_lock_for(document.timeout() * 2).ok_or_else(busy)?;
+        if self.ending.load(Ordering::Acquire) {
+            return Err(ServerError::Ending);
+        }
+        self.release_cut(volume);
+        let mut underway = Underway {
+            server: this_server().to_owned(),
+            run: random_name(),
+            after: document.after.clone().unwrap_or_default(),
+            timeout_ms: document.timeout().as_millis() as u64,
+            releasing: false,
+        };
+        let releases = document.after.is_some();
+        if releases {
+            self.note(&underway)?;
+        }
+        let name = underway.run.clone();
+        let run = |which: &'static str, command: &Option<String>| match command {
+            None => Ok(()),
+            Some(command) => self.run(volume, which, &name, command, document.timeout()),
+        };
+        // A bug in it is one of its caller, who is told once nobody is quiesced any more.
+        let made = run("before", &document.before).map(|()| catch_unwind(AssertUnwindSafe(make)));
+        underway.releasing = true;
+        // Where that can't be written the command after it is cut off by a start, and runs again.
+        let _ = if releases { self.note(&underway) } else { Ok(()) };
+        let after = run("after", &document.after);
+        if releases {
+            self.forget(volume);
+        }
+        let wrong = made.as_ref().err().or(after.as_ref().err()).map(ToString::to_string);
+        if let Some(wrong) = &wrong {
+            tracing::warn!(volume, wrong, "a hook around a snapshot failed");
+        }
+        *self.problem.lock() = wrong;
+        made.map(|made| made.unwrap_or_else(|panic| resume_unwind(panic)))
+    }
+
+    /// Where it is noted that they run.
+    fn underway(&self) -> PathBuf {
+        self.path.with_file_name("hooks.running.json")
+    }
+
+    fn note(&self, underway: &Underway) -> Result<(), ServerError> {
+        let path = self.underway();
+        let text = state::text(&path, underway)?;
+        state::replace(&path, &text).map_err(ServerError::path("write", &path))
+    }
+
+    fn forget(&self, volume: &str) {
+        if let Err(error) = state::remove(&self.underway()) {
+            tracing::warn!(volume, %error, "the next start runs the command after a snapshot once more");
+        }
+    }
+
+    /// What a server that was killed has left.
+    fn cut(&self) -> Option<Underway> {
+        let path = self.underway();
+        let unknown = || {
+            let document = self.document.lock();
+            let after = document.after.clone()?;
+            let timeout_ms = document.timeout().as_millis() as u64;
+            let (server, run) = (String::new(), String::new());
+            Some(Underway { server, run, after, timeout_ms, releasing: false })
+        };
+        // One that can't be read says all the same that there was something to release.
+        let left = state::load::<Underway>(&path).unwrap_or_else(|_| unknown())?;
+        (left.server != this_server()).then_some(left)
+    }
+
+    /// Runs the command after a snapshot where a server was killed before it was over; meanwhile no snapshot is made. It takes as long as the command.
+    pub(crate) fn release(&self, volume: &str) {
+        let _turn = self.turn.lock();
+        self.release_cut(volume);
+    }
+
+    fn release_cut(&self, volume: &str) {
+        let Some(mut left) = self.cut() else { return };
+        let timeout = Duration::from_millis(left.timeout_ms);
+        let wait = |how_long: Duration, each: &dyn Fn(Pid)| {
+            let until = Instant::now() + how_long;
+            loop {
+                let left = started_by(&left.run);
+                if left.is_empty() || Instant::now() >= until || self.ending.load(Ordering::Acquire) {
+                    return left.is_empty();
+                }
+                left.into_iter().for_each(each);
+                std::thread::sleep(LOOK_EVERY);
+            }
+        };
+        // A command after a snapshot may be about to be over, and what it does is not to be done by halves.
+        let is_over = left.releasing && wait(timeout, &|_| {});
+        let is_ended = is_over
+            || wait(AT_THE_END, &|pid| {
+                let _ = kill_process(pid, Signal::KILL);
+            });
+        if !is_ended {
+            tracing::warn!(volume, "what a command around a snapshot has started can't be ended");
+        }
+        // It is begun here: a volume that is closed and opened again meanwhile does not begin it once more.
+        this_server().clone_into(&mut left.server);
+        left.releasing = true;
+        let _ = self.note(&left);
+        let outcome = self.run(volume, "after", &left.run, &left.after, timeout);
+        self.forget(volume);
+        let how = match &outcome {
+            Ok(()) => "the one after it has run now".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        let wrong = format!("the server ended between the commands around a snapshot of `{volume}`: {how}");
+        tracing::warn!(volume, wrong, "a hook around a snapshot was cut off");
+        *self.problem.lock() = Some(wrong);
+    }
+
+    /// Whether there is something to [`Self::release`].
+    pub(crate) fn were_cut(&self) -> bool {
+        self.cut().is_some()
+    }
+
+    fn show(&self, volume: &str) -> api::Hooks {
+        let document = self.document.lock().clone();
+        api::Hooks {
+            volume: volume.to_owned(),
+            before: document.before.clone(),
+            after: document.after.clone(),
+            timeout_ms: document.timeout().as_millis() as u64,
+            problem: self.problem.lock().clone(),
+        }
+    }
+
+    /// Runs a command to its end, or to that of its time.
+    fn run(
+        &self,
+        volume: &str,
+        which: &'static str,
+        run: &str,
+        text: &str,
+        timeout: Duration,
+    ) -> Result<(), ServerError> {
+        let failed = |how: String| {
+            ServerError::Schedules(SchedulesError::Hook { volume: volume.to_owned(), which, how })
+        };
+        let (mut child, said) =
+            start(volume, which, run, text).map_err(|error| failed(format!("can't be started: {error}")))?;
+        let mut until = Instant::now() + timeout;
+        let mut is_late = format!("did not end within {} ms, and was killed", timeout.as_millis());
+        let mut ending = false;
+        loop {
+            if !ending && self.ending.load(Ordering::Acquire) {
+                ending = true;
+                let left = if which == "before" { Duration::ZERO } else { AT_THE_END };
+                until = until.min(Instant::now() + left);
+                "was killed, as the server ends".clone_into(&mut is_late);
+            }
+            match child.try_wait() {
+                Ok(Some(status)) if status.success() => return Ok(()),
+                Ok(Some(status)) => return Err(failed(format!("failed: {status}{}", said.last()))),
+                Ok(None) if Instant::now() < until => std::thread::sleep(LOOK_EVERY),
+                Ok(None) => {
+                    let waits =
+                        if end(child) { "" } else { ", which does not end it: it waits in the kernel" };
+                    return Err(failed(format!("{is_late}{waits}{}", said.last())));
+                }
+                Err(error) => {
+                    end(child);
+                    return Err(failed(format!("can't be waited for: {error}")));
+                }
+            }
+        }
+    }
+
+    /// What is wrong with them.
+    pub(crate) fn problem(&self, volume: &str) -> Option<api::Problem> {
+        let message = self.problem.lock().clone()?;
+        let next =
+            format!("run the command by hand as the server's user; `cairn volume hooks {volume}` shows it");
+        Some(api::Problem { subject: volume.to_owned(), message, next })
+    }
+}
+
+fn start(volume: &str, which: &str, run: &str, text: &str) -> std::io::Result<(Child, Said)> {
+    let (reader, writer) = std::io::pipe()?;
+    let said = Said::read(reader)?;
+    let mut command = Command::new("/bin/sh");
+    command
+        .arg("-c")
+        .arg(guard::shell_text(text))
+        .env("CAIRN_VOLUME", volume)
+        .env("CAIRN_HOOK", which)
+        .env(RUN, run);
+    command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer).process_group(0);
+    // This side's ends of the pipe go with `command`.
+    Ok((command.spawn()?, said))
+}
+
+/// The end of what a command says. It is read for as long as anything that the command has started may write, as a full pipe would stop that.
+struct Said {
+    end: Arc<Mutex<Vec<u8>>>,
+    reading: JoinHandle<()>,
+}
+
+impl Said {
+    fn read(mut from: PipeReader) -> std::io::Result<Self> {
+        let end = Arc::new(Mutex::new(Vec::new()));
+        let shared = end.clone();
+        let read = move || {
+            let mut buffer = [0; SAID_MAX];
+            while let Ok(count @ 1..) = from.read(&mut buffer) {
+                let mut end = shared.lock();
+                end.extend_from_slice(&buffer[..count]);
+                let surplus = end.len().saturating_sub(SAID_MAX);
+                end.drain(..surplus);
+            }
+        };
+        let reading = std::thread::Builder::new().name("hook".to_owned()).spawn(read)?;
+        Ok(Self { end, reading })
+    }
+
+    /// Its last line, as the end of a sentence.
+    fn last(&self) -> String {
+        let until = Instant::now() + SAID_PATIENCE;
+        while !self.reading.is_finished() && Instant::now() < until {
+            std::thread::sleep(LOOK_EVERY);
+        }
+        let end = self.end.lock();
+        let text = String::from_utf8_lossy(&end);
+        match text.lines().map(str::trim).rfind(|line| !line.is_empty()) {
+            Some(line) => format!("; it said: {line}"),
+            None => String::new(),
+        }
+    }
+}
+
+/// The processes that commands of this run have started and that run still, as far as this server may look at them.
+fn started_by(run: &str) -> Vec<Pid> {
+    if run.is_empty() {
+        return Vec::new();
+    }
+    processes_with(RUN, |value| value == run.as_bytes())
+}
+
+/// The processes that have this variable in the environment that they were started with, with such a value, but for this one, and as far as it may look at them.
+pub(crate) fn processes_with(variable: &str, is_it: impl Fn(&[u8]) -> bool) -> Vec<Pid> {
+    let has_it = |entry: &[u8]| {
+        let value = entry.strip_prefix(variable.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
+        value.is_some_and(&is_it)
+    };
+    let of = |process: fs::DirEntry| {
+        let pid = process.file_name().to_str()?.parse().ok().and_then(Pid::from_raw)?;
+        // Of one that has ended and that nobody has waited for it is empty.
+        let environment = fs::read(Path::new(&process.path()).join("environ")).ok()?;
+        let is_other = pid != rustix::process::getpid();
+        (is_other && environment.split(|byte| *byte == 0).any(has_it)).then_some(pid)
+    };
+    fs::read_dir("/proc").map(|all| all.flatten().filter_map(of).collect()).unwrap_or_default()
+}
+
+/// Kills a command and all that it has started. False of one that does not end by that for now: it is waited for aside.
+pub(crate) fn end(mut child: Child) -> bool {
+    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    let until = Instant::now() + END_PATIENCE;
+    while matches!(child.try_wait(), Ok(None)) {
+        if Instant::now() >= until {
+            // Where there is no thread for it, what is left of it goes with the server.
+            let wait = move || drop(child.wait());
+            drop(std::thread::Builder::new().name("hook".to_owned()).spawn(wait));
+            return false;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests;

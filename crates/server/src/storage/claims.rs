@@ -1,0 +1,25 @@
+//! Whose a file or a disk is: what may have it, and whether two paths are one.
+
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+use crate::error::ServerError;
+use crate::storage::settled::found;
+
+/// Who can have files and disks beside volumes.
+pub(crate) trait Claims: Send + Sync {
+    /// Refuses what is his and not open; what is open is locked.
+    fn refuse_claimed(&self, path: &Path) -> Result<(), ServerError>;
+}
+
+/// True when both are there and are one file or disk, whatever they are called.
+pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
+    let (Some(one), Some(other)) = (found(one), found(other)) else { return false };
+    let disk = one.file_type().is_block_device() && other.file_type().is_block_device();
+    if disk { one.rdev() == other.rdev() } else { (one.dev(), one.ino()) == (other.dev(), other.ino()) }
+}
+
+/// Refuses a path that would be another one where the server is started next, or in the folder of a volume.
+pub(crate) fn refuse_relative(what: &'static str, path: &Path) -> Result<(), ServerError> {
+    if path.is_absolute() { Ok(()) } else { Err(ServerError::Invalid { what, rule: "it is absolute" }) }
+}

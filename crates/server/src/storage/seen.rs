@@ -1,0 +1,165 @@
+//! How far a history had come when its server last looked: a store that comes back with less is not the one that its origin goes with.
+//!
+//! A store that was put back from a backup, while its origin went on, opens like any other: nothing in it says that it is old. What its log would write to the origin again is old then, and instants show what never
+//! was. So the server keeps beside the document of a device (`NAME.seen`), and of a volume (`history.seen`), how far the history is known to have come, durably, and refuses less. It looks when a history is opened and closed, after
+//! a revert, and once a minute while it changes, so a copy of the last minute passes for the store itself.
+//!
+//! The note is a lower bound and nothing else: one that is lost, old or damaged lets more pass, and never keeps a sound store out.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use std::{fs, io};
+
+use cairn_history::{History, LogPosition};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::state;
+
+/// How long what a history has come on is not noted at most.
+const PERIOD: Duration = Duration::from_secs(60);
+
+/// What the file says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct SeenDocument {
+    /// Which history.
+    store: String,
+    superblock: u64,
+    record: u64,
+}
+
+/// How far one history is known to have come.
+pub(crate) struct Seen {
+    path: PathBuf,
+    store: String,
+    last: Mutex<Last>,
+}
+
+struct Last {
+    position: LogPosition,
+    looked: Instant,
+}
+
+impl Seen {
+    /// What was noted of the history `store` at `path`; of another one, and where it can't be read, nothing.
+    pub(crate) fn at(path: PathBuf, store: &str) -> Self {
+        let noted = state::load::<SeenDocument>(&path).unwrap_or_else(|error| {
+            tracing::warn!(%error, "how far a history had come is not known: a store that is older than its origin would not be noticed");
+            None
+        });
+        let noted = noted.filter(|noted| noted.store == store);
+        let position = noted.map_or_else(LogPosition::default, |noted| LogPosition {
+            superblock: noted.superblock,
+            record: noted.record,
+        });
+        let last = Mutex::new(Last { position, looked: Instant::now() });
+        Self { path, store: store.to_owned(), last }
+    }
+
+    /// A history has come at least so far.
+    pub(crate) fn position(&self) -> LogPosition {
+        self.last.lock().position
+    }
+
+    /// Notes how far it has come. That it can't be noted is told, and stops nothing.
+    pub(crate) fn note(&self, history: &History) {
+        // First: what is noted was durable before.
+        let Some(found) = history.position() else { return };
+        let mut last = self.last.lock();
+        last.looked = Instant::now();
+        let position = found.and(&last.position);
+        if last.position == position {
+            return;
+        }
+        let document = SeenDocument {
+            store: self.store.clone(),
+            superblock: position.superblock,
+            record: position.record,
+        };
+        let text = state::text(&self.path, &document).map_err(|error| error.to_string());
+        let noted =
+            text.and_then(|text| state::replace(&self.path, &text).map_err(|error| error.to_string()));
+        match noted {
+            Ok(()) => last.position = position,
+            Err(error) => {
+                tracing::warn!(path = %self.path.display(), error, "how far a history has come is not noted");
+            }
+        }
+    }
+
+    /// The same, where it was not looked at for a while.
+    pub(crate) fn note_now_and_then(&self, history: &History) {
+        if self.last.lock().looked.elapsed() >= PERIOD {
+            self.note(history);
+        }
+    }
+
+    /// Nothing is known any more.
+    pub(crate) fn forget(path: &Path) -> io::Result<()> {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => state::sync_parent(path),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use cairn_base::{Clock, HistoryId};
+    use cairn_device::{Device, MemoryDevice, Segments, SystemClock};
+    use cairn_history::{Granularity, HistoryOptions, OpenOptions, Placement, Window};
+
+    use super::*;
+
+    fn history() -> Arc<History> {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let open = OpenOptions { dirty_bytes: 1, read_bytes: 0, clock, at_least: LogPosition::default() };
+        let options = HistoryOptions {
+            store: HistoryId([1; 16]),
+            placement: Placement::Logging,
+            granularity: Granularity::EveryWrite,
+            block_bytes: 4096,
+            window: Window::default(),
+        };
+        let (origin, store) = (MemoryDevice::new(1 << 20), MemoryDevice::new(16 << 20));
+        History::create(Arc::new(origin), Arc::new(store), &options, open).unwrap()
+    }
+
+    fn write(history: &History) {
+        history.write(0, Segments::copy_of(&[1; 4096])).unwrap();
+        history.flush().unwrap();
+    }
+
+    #[test]
+    fn what_was_seen_is_known_again_of_that_history_alone_and_damage_keeps_nothing_out() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("disk.seen");
+        let history = history();
+        let seen = Seen::at(path.clone(), "one");
+        assert_eq!(seen.position(), LogPosition::default());
+        write(&history);
+        seen.note(&history);
+        let noted = seen.position();
+        assert!(noted.record > 0 && Some(noted) == history.position());
+        assert_eq!(Seen::at(path.clone(), "one").position(), noted);
+        assert_eq!(Seen::at(path.clone(), "another").position(), LogPosition::default());
+        // A write on its way tells less of the superblock, which is known already.
+        (1..20).for_each(|block| history.write(block * 4096, Segments::copy_of(&[2; 4096])).unwrap());
+        assert!(!history.position().unwrap().reaches(&noted));
+        seen.note(&history);
+        assert_eq!(seen.position(), noted);
+        write(&history);
+        seen.note_now_and_then(&history);
+        assert_eq!(Seen::at(path.clone(), "one").position(), noted, "not so soon");
+        fs::write(&path, b"{ damaged").unwrap();
+        let damaged = Seen::at(path.clone(), "one");
+        assert_eq!(damaged.position(), LogPosition::default());
+        damaged.note(&history);
+        assert_eq!(Some(Seen::at(path.clone(), "one").position()), history.position(), "it is written anew");
+        Seen::forget(&path).unwrap();
+        Seen::forget(&path).unwrap();
+        assert_eq!(Seen::at(path, "one").position(), LogPosition::default());
+    }
+}

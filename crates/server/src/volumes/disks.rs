@@ -1,0 +1,87 @@
+//! The files and disks of a volume: opened, looked at and cleared.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cairn_base::{BLOCK_SIZE, VolumeId};
+use cairn_device::{ConcatDevice, Device, FileDevice, FileOptions, OpenError, Rehearsal};
+use cairn_format::layout::SPACE_BLOCKS_MAX;
+
+use crate::error::ServerError;
+use crate::peers::token::random_bytes;
+use crate::volumes::error::VolumesError;
+
+/// How long opening waits for the lock of a server that was just killed, and how often it looks.
+pub(super) const BUSY_PATIENCE: Duration = Duration::from_secs(5);
+
+pub(super) const BUSY_PAUSE: Duration = Duration::from_millis(10);
+
+/// The part of a device that must be zero before it is taken: where partition tables and file systems begin.
+pub(super) const MUST_BE_EMPTY: u64 = 128 << 10;
+
+pub(super) const BLOCK: u64 = BLOCK_SIZE as u64;
+
+/// Removes a folder that is nobody's any more. One that can't be, as its disk fails or something is mounted in it, takes room and harms nobody: the next start tries again.
+pub(super) fn new_rehearsal() -> Arc<Rehearsal> {
+    Arc::new(Rehearsal::new(u64::from_le_bytes(random_bytes())))
+}
+
+pub(super) fn whole(parts: &[Arc<FileDevice>]) -> Arc<dyn Device> {
+    match parts {
+        [one] => one.clone(),
+        several => {
+            let several = several.iter().map(|part| part.clone() as Arc<dyn Device>).collect();
+            Arc::new(ConcatDevice::new(several))
+        }
+    }
+}
+
+/// Makes a device one that can be taken again.
+pub(super) fn clear_beginning(device: &FileDevice) -> Result<(), ServerError> {
+    let length = device.geometry().length.min(MUST_BE_EMPTY) as usize;
+    device.write_from(0, &vec![0; length])?;
+    Ok(device.flush()?)
+}
+
+pub(super) fn refuse_if_not_empty(device: &FileDevice, path: &Path) -> Result<(), ServerError> {
+    if is_empty(device)? {
+        Ok(())
+    } else {
+        Err(ServerError::Volumes(VolumesError::DeviceNotEmpty { path: path.to_owned() }))
+    }
+}
+
+/// Nothing is where a device begins.
+pub(super) fn is_empty(device: &FileDevice) -> Result<bool, ServerError> {
+    let length = device.geometry().length.min(MUST_BE_EMPTY);
+    Ok(device.read(0, length as u32)?.to_vec().iter().all(|byte| *byte == 0))
+}
+
+/// A size in whole blocks.
+pub(crate) fn blocks_of(bytes: u64) -> Result<u64, ServerError> {
+    let blocks = bytes / BLOCK;
+    // Of more nobody can say how many bytes a volume needs.
+    if blocks == 0 || blocks > SPACE_BLOCKS_MAX || !bytes.is_multiple_of(BLOCK) {
+        let rule = "it is a multiple of 4 KiB above 0, and 4 PiB at most";
+        return Err(ServerError::Invalid { what: "the size", rule });
+    }
+    Ok(blocks)
+}
+
+/// A new id.
+pub(crate) fn new_volume_id() -> VolumeId {
+    VolumeId(random_bytes())
+}
+
+/// Opens a device of a volume. A server that was just killed can hold its lock for a moment longer than its process lives: the kernel ends
+/// what it had under way first. Whoever restarts at once must not find the volume out of service for that.
+pub(super) fn open_when_free(path: &Path, patience: Duration) -> Result<Arc<FileDevice>, OpenError> {
+    let start = Instant::now();
+    loop {
+        match FileDevice::open(path, FileOptions::default()) {
+            Err(OpenError::Busy { .. }) if start.elapsed() < patience => std::thread::sleep(BUSY_PAUSE),
+            outcome => return outcome.map(Arc::new),
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Errors of volumes: their devices, logs, histories and clones.
+//!
+//! Each has its kind and the step that comes next.
+
+use std::path::PathBuf;
+
+use cairn_api::ErrorKind;
+use cairn_api::remedy::{device_kind, device_next, log_next, volume_kind, volume_next};
+use cairn_base::ByteSize;
+use cairn_device::{DeviceError, OpenError};
+use cairn_files::FilesError;
+use cairn_volume::VolumeError;
+
+use crate::error::words::in_place;
+
+/// An error of volumes: their devices, logs, histories and clones.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VolumesError {
+    /// It stays until it is released.
+    #[error("`{name}` is held")]
+    SnapshotHeld {
+        /// The snapshot.
+        name: String,
+    },
+    /// What is below a volume has no room.
+    #[error("{volume} takes no writes: too little space is left on its file system ({place}, {free} free)")]
+    HostFull {
+        /// The volume.
+        volume: String,
+        /// Where the file system is.
+        place: String,
+        /// What it has left.
+        free: cairn_base::ByteSize,
+    },
+    /// A device that a new volume should take holds something.
+    #[error("{} is not empty", path.display())]
+    DeviceNotEmpty {
+        /// The device.
+        path: PathBuf,
+    },
+    /// The devices do not hold a volume of that size.
+    #[error("a volume of {} needs {} of device, and there are {}", ByteSize(*size), ByteSize(*need), ByteSize(*have))]
+    DeviceTooSmall {
+        /// Of the block space, bytes.
+        size: u64,
+        /// Bytes.
+        need: u64,
+        /// Bytes.
+        have: u64,
+        /// The last of them, of a volume that is there.
+        last: Option<PathBuf>,
+    },
+    /// A device cannot be opened.
+    #[error(transparent)]
+    OpenDevice(cairn_device::OpenError),
+    /// The device failed.
+    #[error(transparent)]
+    Device(DeviceError),
+    /// The volume refused or failed.
+    #[error("volume `{volume}`: {source}")]
+    Volume {
+        /// Its name.
+        volume: String,
+        /// The cause.
+        source: VolumeError,
+    },
+    /// The LUN layer refused or failed.
+    #[error("`{name}`: {source}")]
+    Files {
+        /// VOLUME/LUN, or the volume.
+        name: String,
+        /// The cause.
+        source: FilesError,
+    },
+    /// A volume of the directory could not be opened when the server started.
+    #[error("volume `{volume}` is not open: {reason}")]
+    VolumeUnavailable {
+        /// Its name.
+        volume: String,
+        /// Of what kind the reason is.
+        kind: ErrorKind,
+        /// Why.
+        reason: String,
+        /// What to do.
+        next: String,
+    },
+    /// A device of a volume that is not open.
+    #[error("{} belongs to volume `{volume}`, which is not open", path.display())]
+    DeviceClaimed {
+        /// The device.
+        path: PathBuf,
+        /// The volume.
+        volume: String,
+    },
+    /// A file or a disk of an adopted device that is not open.
+    #[error("{} belongs to the adopted device `{device}`, which is not open", path.display())]
+    ClaimedByDevice {
+        /// The file or the disk.
+        path: PathBuf,
+        /// The device.
+        device: String,
+    },
+    /// The device of a volume's intent log cannot be opened.
+    #[error("the intent log of `{volume}` is on {}, which cannot be opened: {source}", path.display())]
+    LogUnavailable {
+        /// The volume.
+        volume: String,
+        /// Its log device.
+        path: PathBuf,
+        /// The cause.
+        source: cairn_device::OpenError,
+    },
+    /// The store of the history under a volume cannot be opened.
+    #[error("the history under `{volume}` is in {}, which cannot be opened: {source}", path.display())]
+    HistoryUnavailable {
+        /// The volume.
+        volume: String,
+        /// Its store.
+        path: PathBuf,
+        /// The cause.
+        source: cairn_device::OpenError,
+    },
+    /// What a volume with a history under it, or without one, does not do.
+    #[error("`{volume}`: {why}")]
+    OverHistory {
+        /// The volume.
+        volume: String,
+        /// Of what kind that is.
+        kind: ErrorKind,
+        /// Why.
+        why: &'static str,
+        /// What to do.
+        next: &'static str,
+    },
+    /// A log was to be thrown away that can be replayed.
+    #[error("the intent log of `{volume}` is whole, and the volume is open: nothing is lost")]
+    LogIsThere {
+        /// The volume.
+        volume: String,
+    },
+    /// What a clone is made of is not there, or not open.
+    #[error("`{clone}` is a clone of {base}, which is not there or not open")]
+    CloneBaseGone {
+        /// The clone.
+        clone: String,
+        /// The snapshot.
+        base: String,
+    },
+    /// A volume of which there are clones.
+    #[error("`{clone}` is a clone of a snapshot of `{volume}`")]
+    HasClone {
+        /// The volume.
+        volume: String,
+        /// The clone.
+        clone: String,
+    },
+}
+
+impl VolumesError {
+    /// The kind, for programs.
+    pub(crate) fn kind(&self) -> ErrorKind {
+        match self {
+            VolumesError::CloneBaseGone { .. } => ErrorKind::VolumeDamaged,
+            VolumesError::SnapshotHeld { .. }
+            | VolumesError::HasClone { .. }
+            | VolumesError::DeviceClaimed { .. }
+            | VolumesError::ClaimedByDevice { .. } => ErrorKind::Busy,
+            VolumesError::DeviceNotEmpty { .. } => ErrorKind::NotEmpty,
+            VolumesError::DeviceTooSmall { .. } => ErrorKind::TooSmall,
+            VolumesError::OpenDevice(error)
+            | VolumesError::LogUnavailable { source: error, .. }
+            | VolumesError::HistoryUnavailable { source: error, .. } => open_kind(error),
+            VolumesError::OverHistory { kind, .. } => *kind,
+            VolumesError::LogIsThere { .. } => ErrorKind::Usage,
+            VolumesError::HostFull { .. } => ErrorKind::NoSpace,
+            VolumesError::Device(error) => device_kind(error),
+            VolumesError::Volume { source, .. } => volume_kind(source),
+            VolumesError::Files { source, .. } => files_kind(source),
+            VolumesError::VolumeUnavailable { kind, .. } => *kind,
+        }
+    }
+
+    /// What to do next, in one sentence.
+    pub(crate) fn next(&self) -> String {
+        match self {
+            VolumesError::SnapshotHeld { name } => format!(
+                "`cairn snapshot release {name}` when nobody needs it any more"
+            ),
+            VolumesError::DeviceClaimed { volume, .. } => format!(
+                "choose another device; see what `{volume}` lacks with `cairn status`, or give it up with `cairn volume delete {volume}`"
+            ),
+            VolumesError::ClaimedByDevice { device, .. } => format!(
+                "choose another one; see what `{device}` lacks with `cairn status`, which says how it is given up, too"
+            ),
+            VolumesError::HostFull { volume, place, .. } => {
+                format!("free space in {place}; {volume} takes writes again by itself")
+            }
+            VolumesError::DeviceNotEmpty { path } => format!(
+                "if nothing in it is wanted, clear it: a disk with `wipefs -a {0}` and `blkdiscard {0}`, a file with \
+                 `truncate -s 0 {0}` and then `truncate -s SIZE {0}`; else name another device",
+                path.display()
+            ),
+            VolumesError::DeviceTooSmall { last: Some(last), .. } => {
+                format!("enlarge {}, the last device of the volume, and run the command again", last.display())
+            }
+            VolumesError::DeviceTooSmall { .. } => "give a smaller --size, or more --device".into(),
+            VolumesError::OpenDevice(OpenError::InUse { .. }) => "stop that program, unmount the image or detach its loop device (`losetup -d`), and run the command again; `cairn device adopt --in-use` adopts it all the same".into(),
+            VolumesError::OpenDevice(_) => "correct it and run the command again".into(),
+            VolumesError::Device(error) => device_next(error).into(),
+            VolumesError::Volume { volume, source } => volume_next(volume, source),
+            VolumesError::Files { name, source } => files_next(name, source),
+            VolumesError::VolumeUnavailable { next, .. } => next.clone(),
+            VolumesError::LogUnavailable { volume, .. } => log_next(volume),
+            VolumesError::HistoryUnavailable { path, .. } => format!(
+                "bring {} back (attach its disk, mount its file system, restore the file), and the volume is opened within seconds",
+                path.display()
+            ),
+            VolumesError::OverHistory { next, volume, .. } => in_place(next, volume),
+            VolumesError::LogIsThere { volume } => {
+                format!("move it with `cairn volume log {volume} --internal` or `--device PATH`")
+            }
+            VolumesError::CloneBaseGone { base, clone } => format!(
+                "bring the volume of {base} back into service, and `{clone}` comes with it at the next start; or delete the clone with `cairn clone delete {clone}`"
+            ),
+            VolumesError::HasClone { clone, .. } => format!("delete it first: `cairn clone delete {clone}`"),
+        }
+    }
+}
+
+fn open_kind(error: &OpenError) -> ErrorKind {
+    match error {
+        OpenError::Missing { .. } => ErrorKind::NotFound,
+        OpenError::Exists { .. } => ErrorKind::Taken,
+        OpenError::Busy { .. } | OpenError::InUse { .. } => ErrorKind::Busy,
+        OpenError::NotStorage { .. } | OpenError::TooLong { .. } => ErrorKind::Usage,
+        OpenError::ReadOnlyFileSystem { .. } | OpenError::Permission { .. } => ErrorKind::ReadOnly,
+        OpenError::NoSpace { .. } => ErrorKind::NoSpace,
+        OpenError::Io { .. } => ErrorKind::Failed,
+    }
+}
+
+fn files_kind(error: &FilesError) -> ErrorKind {
+    match error {
+        FilesError::NoSuchLun => ErrorKind::NotFound,
+        FilesError::NameTaken => ErrorKind::Taken,
+        FilesError::Size { .. } => ErrorKind::WrongSize,
+        FilesError::InvalidName | FilesError::WouldShrink { .. } => ErrorKind::Usage,
+        FilesError::Volume(error) => volume_kind(error),
+    }
+}
+
+fn files_next(name: &str, error: &FilesError) -> String {
+    let volume = name.split('/').next().unwrap_or(name).trim_start_matches("lun:");
+    match error {
+        FilesError::NoSuchLun => format!("see what there is with `cairn lun list {volume}`"),
+        FilesError::NameTaken | FilesError::InvalidName => "choose another name".into(),
+        FilesError::Size { .. } => "give another --size".into(),
+        FilesError::WouldShrink { .. } => {
+            "if what lies past the new end is not wanted, run it again with --shrink".into()
+        }
+        FilesError::Volume(error) => volume_next(volume, error),
+    }
+}

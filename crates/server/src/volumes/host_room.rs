@@ -1,0 +1,78 @@
+//! What room the file system under a volume has, as it was found last.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use cairn_api as api;
+use parking_lot::Mutex;
+
+/// How often is looked.
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The owner of a file system is told when less than so much of it is free, and a volume may take more than that.
+pub(super) const HOST_FREE_PERCENT: u64 = 10;
+
+/// What `st_blocks` counts in.
+pub(super) const STAT_BLOCK: u64 = 512;
+
+/// What was found last.
+#[derive(Default)]
+pub(super) struct HostRoom {
+    shown: Mutex<Option<api::HostRoom>>,
+    looked: Mutex<Option<Instant>>,
+}
+
+impl HostRoom {
+    /// Looks, unless that was done a moment ago.
+    pub(super) fn look(&self, files: &[PathBuf]) {
+        let mut looked = self.looked.lock();
+        if looked.is_none_or(|then| then.elapsed() >= LOOK_EVERY) {
+            *looked = Some(Instant::now());
+            let found = room_under(files);
+            *self.shown.lock() = found;
+        }
+    }
+
+    pub(super) fn shown(&self) -> Option<api::HostRoom> {
+        self.shown.lock().clone()
+    }
+}
+
+/// Of the file systems of these files the one that has least beside what it is still to give; none of disks.
+pub(super) fn room_under(files: &[PathBuf]) -> Option<api::HostRoom> {
+    let found: Vec<_> = files
+        .iter()
+        .filter_map(|path| {
+            let found = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+            Some((path, found.dev(), found.len().saturating_sub(found.blocks() * STAT_BLOCK)))
+        })
+        .collect();
+    let room = |path: &PathBuf, device: u64| {
+        let system = rustix::fs::statvfs(path).ok()?;
+        Some(api::HostRoom {
+            path: top_of(path, device).display().to_string(),
+            size_bytes: system.f_blocks.saturating_mul(system.f_frsize),
+            free_bytes: system.f_bavail.saturating_mul(system.f_frsize),
+            unwritten_bytes: found
+                .iter()
+                .filter(|(_, other, _)| *other == device)
+                .map(|(.., bytes)| bytes)
+                .sum(),
+        })
+    };
+    let rooms = found.iter().filter_map(|(path, device, _)| room(path, *device));
+    rooms.min_by_key(|room| i128::from(room.free_bytes) - i128::from(room.unwritten_bytes))
+}
+
+/// The topmost folder above a file on its file system: where that is mounted.
+pub(super) fn top_of(path: &Path, device: u64) -> &Path {
+    let is_on_it = |folder: &&Path| fs::metadata(folder).is_ok_and(|found| found.dev() == device);
+    path.ancestors().skip(1).take_while(is_on_it).last().unwrap_or(path)
+}
+
+/// Whether it is about to run out: it may be asked for more than it has, and has little.
+pub(super) fn is_low(room: &api::HostRoom) -> bool {
+    room.unwritten_bytes > room.free_bytes && room.free_bytes / HOST_FREE_PERCENT < room.size_bytes / 100
+}

@@ -1,0 +1,130 @@
+//! Consistency points that find no room below: on the file system of a sparse file, or in a history.
+//!
+//! Nothing has failed then, and what was taken is in memory. Blocks wait for places again ([`Volume::place`]), and no other change is taken until there is room ([`State::lacks_room`](crate::memory::state::State)).
+//!
+//! 1. *Before the superblock* all that was done for the consistency point is undone, but that its generation stays frozen ([`Left`]). The next one commits it first, with nothing that rides on it: what rode on the first one was
+//!    refused, and does not come later.
+//! 2. *At the superblock* nobody knows whether a slot has it. One on which nothing rides is kept as it is ([`Sealed`]) and written again before anything else. Any other ends the volume.
+//!
+//! Whoever decides by what consistency points have made what its own is to do takes [`Volume::commit_turn`], which has done both before.
+
+use std::sync::Arc;
+
+use crate::commit::pending::Commit;
+use crate::commit::pending::Sealed;
+use crate::commit::rider::{Done, Rider};
+use crate::commit::space::label_bytes;
+use crate::error::VolumeError;
+use crate::locks::MutexGuard;
+use crate::volume::Volume;
+
+impl Volume {
+    /// What a consistency point needs beside the block space (tables, the intent log, the superblock) has its room before it begins.
+    pub(crate) fn take_label_room(&self, commit: &mut Commit) -> Result<(), VolumeError> {
+        if !commit.label_has_room {
+            let length = label_bytes(&commit.superblock.layout);
+            match self.store.device().allocate(0, length).map_err(VolumeError::from) {
+                Err(error) if error.is_room() => return self.settle(Err(VolumeError::NoRoomBelow)),
+                // Of any other the writes themselves tell.
+                _ => commit.label_has_room = true,
+            }
+        }
+        Ok(())
+    }
+
+    /// The turn of a caller that decides by what consistency points have made what its own is to do: what an earlier one has begun, and had no room for, is there before.
+    pub(crate) fn commit_turn(self: &Arc<Self>) -> Result<MutexGuard<'_, Commit>, VolumeError> {
+        let mut commit = self.commit.lock();
+        self.finish_left(&mut commit)?;
+        Ok(commit)
+    }
+
+    /// Commits what earlier consistency points have begun, and had no room for.
+    pub(crate) fn finish_left(
+        self: &Arc<Self>,
+        commit: &mut MutexGuard<'_, Commit>,
+    ) -> Result<(), VolumeError> {
+        if commit.sealed.is_some() {
+            self.state.lock().check_open()?;
+        }
+        if let Some(sealed) = commit.sealed.take() {
+            let outcome = self.seal(commit, *sealed, true);
+            self.settle(outcome)?;
+        }
+        if commit.left.is_some() {
+            self.commit_or_wait(commit, Rider::None)?;
+        }
+        Ok(())
+    }
+
+    /// One consistency point. Where there is no room below for it all is as it was, but that its generation is frozen, and waits for the next one.
+    pub(crate) fn commit_or_wait(
+        self: &Arc<Self>,
+        commit: &mut MutexGuard<'_, Commit>,
+        rider: Rider,
+    ) -> Result<Done, VolumeError> {
+        let (maps, lost, began) = {
+            let mut state = self.state.lock();
+            state.taken.clear();
+            (state.since_maps.clone(), state.lost_since.clone(), state.since_began.clone())
+        };
+        let moves_log = matches!(rider, Rider::Log(_));
+        let outcome = self.commit_locked(commit, rider);
+        if matches!(outcome, Err(VolumeError::NoRoomBelow)) && commit.sealed.is_none() {
+            if moves_log {
+                self.log.lock().stay();
+            }
+            let mut state = self.state.lock();
+            // Nothing that can be read has named them.
+            for vbn in std::mem::take(&mut state.taken) {
+                state.used.clear(vbn);
+            }
+            state.since_maps = maps;
+            state.lost_since.extend(lost);
+            state.since_began = began;
+        }
+        self.settle(outcome)
+    }
+
+    /// What comes of a consistency point that did not succeed.
+    fn settle<T>(&self, outcome: Result<T, VolumeError>) -> Result<T, VolumeError> {
+        if let Err(reason) = &outcome {
+            let mut state = self.state.lock();
+            if matches!(reason, VolumeError::NoRoomBelow) {
+                state.note_no_room(self.clock.monotonic());
+            } else if state.frozen.is_some() || matches!(reason, VolumeError::Device(_)) {
+                // Whatever else fails from the freeze on must not be tried again as if nothing had happened. Without changes to freeze a
+                // snapshot's table and the superblock are written all the same, and the device may have failed there.
+                state.latch(reason);
+            }
+            self.settled.notify_all();
+        }
+        outcome
+    }
+
+    /// Writes the superblock of a consistency point of which all else is durable, and installs it. One on which nothing rides `waits` where there is no room for that. Of any other its caller must know whether it
+    /// was made, and nobody does: that ends the volume, as any other error would.
+    pub(crate) fn seal(
+        &self,
+        commit: &mut Commit,
+        mut sealed: Sealed,
+        waits: bool,
+    ) -> Result<(), VolumeError> {
+        match self.write_superblock(&sealed.superblock) {
+            Err(error) if waits && error.is_room() => {
+                commit.sealed = Some(Box::new(sealed));
+                return Err(VolumeError::NoRoomBelow);
+            }
+            outcome => outcome?,
+        }
+        let (removed, replaced) = (std::mem::take(&mut sealed.removed), std::mem::take(&mut sealed.replaced));
+        self.install(commit, sealed);
+        if !removed.is_empty() {
+            self.state.lock().removed.extend(removed);
+            self.work.notify_one();
+        }
+        self.store.forget_nodes(&replaced);
+        self.sort_releases();
+        Ok(())
+    }
+}

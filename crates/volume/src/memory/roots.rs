@@ -1,0 +1,118 @@
+//! Roots that can be read, and who reads them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use cairn_base::{FileId, Generation};
+use cairn_format::{Inode, Root};
+
+use crate::commit::space::Redirects;
+use crate::locks::{Condvar, Mutex};
+
+/// A root that can be read. While someone holds it, the blocks that it reaches are not reused (`release` has the rule).
+pub(crate) struct Committed {
+    pub(crate) root: Root,
+    pub(crate) redirects: Arc<Redirects>,
+    /// Inodes that were looked up before; shared by all who read the same root.
+    pub(crate) inodes: Arc<Mutex<HashMap<FileId, Option<Inode>>>>,
+    /// Who is told when nobody reads the root any more; `None` for an image, for which nobody waits.
+    ended: Option<Arc<Ended>>,
+}
+
+impl Committed {
+    /// The root of the active state, for short readers.
+    pub(crate) fn active(root: Root, redirects: Arc<Redirects>, ended: Arc<Ended>) -> Arc<Self> {
+        Arc::new(Self { root, redirects, inodes: Arc::default(), ended: Some(ended) })
+    }
+
+    /// A root for whoever keeps it as long as he likes, and reads nothing but what it reaches.
+    pub(crate) fn image(root: Root, redirects: Arc<Redirects>) -> Arc<Self> {
+        Arc::new(Self { root, redirects, inodes: Arc::default(), ended: None })
+    }
+
+    /// The same root as an image.
+    pub(crate) fn as_image(&self) -> Arc<Self> {
+        let (redirects, inodes) = (self.redirects.clone(), self.inodes.clone());
+        Arc::new(Self { root: self.root, redirects, inodes, ended: None })
+    }
+
+    pub(crate) fn is_image(&self) -> bool {
+        self.ended.is_none()
+    }
+}
+
+impl Drop for Committed {
+    fn drop(&mut self) {
+        if let Some(ended) = &self.ended {
+            ended.tell();
+        }
+    }
+}
+
+/// Tells when short readers end. Its lock is the last one to be taken: a root may go while any other is held.
+#[derive(Default)]
+pub(crate) struct Ended {
+    waiting: Mutex<u64>,
+    told: Condvar,
+}
+
+impl Ended {
+    pub(crate) fn tell(&self) {
+        let waiting = self.waiting.lock();
+        if *waiting > 0 {
+            self.told.notify_all();
+        }
+    }
+
+    /// Waits until none of these readers is left. A count that has reached zero stays there, and whoever takes it there tells.
+    pub(crate) fn wait(&self, readers: &[Reader]) {
+        let mut waiting = self.waiting.lock();
+        *waiting += 1;
+        while readers.iter().any(Reader::is_alive) {
+            self.told.wait(&mut waiting);
+        }
+        *waiting -= 1;
+    }
+
+    /// Threads that wait.
+    #[cfg(all(test, not(feature = "shuttle")))]
+    pub(crate) fn waiting(&self) -> u64 {
+        *self.waiting.lock()
+    }
+}
+
+/// Someone who may still read a root that is not the present one, or an image of the present one.
+#[derive(Clone)]
+pub(crate) struct Reader {
+    root: Weak<Committed>,
+    generation: Generation,
+    is_image: bool,
+}
+
+impl Reader {
+    pub(crate) fn of(root: &Arc<Committed>) -> Self {
+        let (generation, is_image) = (root.root.generation, root.is_image());
+        Self { root: Arc::downgrade(root), generation, is_image }
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        self.root.strong_count() > 0
+    }
+
+    pub(crate) fn is_short(&self) -> bool {
+        !self.is_image
+    }
+
+    pub(crate) fn upgrade(&self) -> Option<Arc<Committed>> {
+        self.root.upgrade()
+    }
+
+    /// True when it may read a block that was born in `birth`.
+    pub(crate) fn may_read(&self, birth: Generation) -> bool {
+        !self.is_image || birth <= self.generation
+    }
+
+    pub(crate) fn key(&self) -> usize {
+        self.root.as_ptr() as usize
+    }
+}

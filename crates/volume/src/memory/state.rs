@@ -1,0 +1,424 @@
+//! What a volume has in memory, under one lock that is never held across device I/O.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use cairn_base::{FileId, Generation, SnapshotId, Timestamp, Vbn};
+use cairn_format::layout::BITS_PER_MAP_BLOCK;
+use cairn_format::{BlockPointer, Cursor, FANOUT, FileKind, Inode, Role, Root};
+
+use crate::commit::release::Releases;
+use crate::commit::space::Redirects;
+use crate::commit::table::SnapshotTable;
+use crate::commit::used::UsedMap;
+use crate::error::VolumeError;
+use crate::limits::RESERVE_MIN;
+use crate::memory::overlay::{FileOverlay, Overlay, Seen, Unlogged};
+use crate::memory::roots::{Committed, Ended, Reader};
+use crate::mirror::have::Arrivals;
+use crate::past::since_map::SinceMap;
+
+/// The generation that a consistency point is committing.
+pub(crate) enum Frozen {
+    /// Some of its blocks are still in memory or in flight.
+    Draining(Box<Overlay>),
+    /// All blocks have their place; nothing changes any more.
+    Settled(Arc<Overlay>),
+}
+
+impl Frozen {
+    pub(crate) fn overlay(&self) -> &Overlay {
+        match self {
+            Frozen::Draining(overlay) => overlay,
+            Frozen::Settled(overlay) => overlay,
+        }
+    }
+}
+
+/// One file's changes in memory.
+pub(crate) struct FileChanges<'a> {
+    open: Option<&'a FileOverlay>,
+    frozen: Option<&'a FileOverlay>,
+}
+
+impl FileChanges<'_> {
+    /// What is known of a block, the newest first.
+    #[inline]
+    pub(crate) fn see(&self, lba: u64) -> Seen {
+        let overlay = |overlay: Option<&FileOverlay>| overlay.map_or(Seen::Below, |changes| changes.see(lba));
+        match overlay(self.open) {
+            Seen::Below => overlay(self.frozen),
+            seen => seen,
+        }
+    }
+}
+
+/// Everything in memory.
+pub(crate) struct State {
+    pub(crate) role: Role,
+    pub(crate) committed: Arc<Committed>,
+    /// Told when a short reader of an earlier root ends.
+    pub(crate) ended: Arc<Ended>,
+    /// Who may still read earlier roots, and images of the present one.
+    pub(crate) readers: Vec<Reader>,
+    /// The image of the present root, if someone has one.
+    pub(crate) active_image: Weak<Committed>,
+    /// Images of the snapshots that there are.
+    pub(crate) pins: HashMap<SnapshotId, Weak<Committed>>,
+    /// Snapshots that clones are made of, with the count of who keeps them.
+    pub(crate) kept: BTreeMap<SnapshotId, u32>,
+    pub(crate) parent: SnapshotId,
+    pub(crate) next_snapshot: u64,
+    pub(crate) cursor: Cursor,
+    pub(crate) snapshots: SnapshotTable,
+    pub(crate) open: Overlay,
+    pub(crate) frozen: Option<Frozen>,
+    /// Log entries of the settled generation that are not in the log yet.
+    pub(crate) frozen_unlogged: Vec<Unlogged>,
+    /// A block that the log says was written while a root had it, as when the log is not of what is on the devices. Nothing is committed then.
+    pub(crate) contradiction: Option<Vbn>,
+    pub(crate) used: UsedMap,
+    pub(crate) releases: Releases,
+    /// Released blocks that wait for the redirect map to forget them: after a failover blocks are freed while their content is still redirected.
+    pub(crate) stuck: HashSet<Vbn>,
+    /// The number that the next new file gets.
+    pub(crate) next_file: u64,
+    /// Levels of the tallest file's tree.
+    pub(crate) levels: u8,
+    /// When the last consistency point began. What changes in a file of the tree of names from here on did not change before that, however long ago somebody began with it: a snapshot has that
+    /// moment, and who asks what changed since would miss what is not in it.
+    pub(crate) changes_from: Timestamp,
+    /// Arrivals so far.
+    pub(crate) order: u64,
+    /// Arrivals up to here are durable.
+    pub(crate) durable_order: u64,
+    /// The last arrival that must become durable as a whole.
+    pub(crate) atomic_order: u64,
+    /// Blocks being written.
+    pub(crate) flying: u64,
+    /// Batches that were launched so far.
+    pub(crate) launches: u64,
+    /// Blocks that the writer whose turn it is waits for, and nobody else may take; 0 when none does.
+    pub(crate) awaited: u64,
+    /// Changes of several parts that must be in the same generation.
+    pub(crate) compounds: u32,
+    /// A freeze waits for the compounds to end.
+    pub(crate) freezing: bool,
+    /// A rollback is between the snapshot of what is there and the new root: a change that it took now would be in neither.
+    pub(crate) rolling_back: bool,
+    /// How often the active state became another than the one that was written here, since opening.
+    pub(crate) heads: u64,
+    /// Removed files whose blocks are still to be freed.
+    pub(crate) removed: Vec<FileId>,
+    /// Removed files that can't be freed, as a node of theirs can't be read.
+    pub(crate) stranded: Vec<FileId>,
+    /// When their blocks were looked for by exclusion, by the clock that never goes back; none when others have come since.
+    pub(crate) tried_stranded: Option<Duration>,
+    /// When the open generation got its first change.
+    pub(crate) changed_since: Option<Duration>,
+    /// When the generations of this run of the program got their first change, by the clock that never goes back.
+    pub(crate) first_changes: BTreeMap<Generation, Duration>,
+    /// Every change of this and later generations was made in this run of the program, and is in `first_changes` or `changed_since`.
+    pub(crate) known_from: Generation,
+    /// All earlier ones were made before this, by the same clock.
+    pub(crate) known_since: Duration,
+    /// The generation that began an accumulating since map, and the time of the last change in it; of this run of the program.
+    pub(crate) since_began: BTreeMap<FileId, (Generation, Timestamp)>,
+    /// The since maps: each new block goes into every accumulating one.
+    pub(crate) since_maps: Vec<SinceMap>,
+    /// Those of them that could not be read when they were asked: the next consistency point gives their relationships up, and nobody uses them before that.
+    pub(crate) lost_since: BTreeSet<FileId>,
+    /// The device of the intent log failed, and the log went into the label area.
+    pub(crate) log_left: bool,
+    pub(crate) latched: Option<VolumeError>,
+    /// What is below has no room for something that was taken, and when that was tried last, by the clock that never goes back. No other change is taken meanwhile.
+    pub(crate) lacks_room: Option<Duration>,
+    /// How often a write found no room below: blocks that were on their way then wait for a place again.
+    pub(crate) room_failures: u64,
+    /// Blocks that the consistency point in progress took for its nodes.
+    pub(crate) taken: HashSet<Vbn>,
+    /// When inodes without which no changes are taken were looked for, by the clock that never goes back.
+    pub(crate) looked_for_inodes: Duration,
+    pub(crate) closed: bool,
+    /// A transfer into this volume is in progress.
+    pub(crate) receiving: bool,
+    /// What an unfinished transfer brought, while none runs.
+    pub(crate) arrivals: Option<Arrivals>,
+    /// The have map on the device was looked at since opening.
+    pub(crate) recalled: bool,
+}
+
+impl State {
+    pub(crate) fn check_open(&self) -> Result<(), VolumeError> {
+        if self.closed {
+            return Err(VolumeError::Closed);
+        }
+        match &self.latched {
+            Some(reason) => Err(VolumeError::of_latched(reason.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// The same for who mends blocks.
+    pub(crate) fn check_mendable(&self) -> Result<(), VolumeError> {
+        match self.inodes_are_lost() && !self.closed {
+            true => Ok(()),
+            false => self.check_open(),
+        }
+    }
+
+    /// Whether it takes no changes until inodes can be read ([`VolumeError::InodesLost`]).
+    pub(crate) fn inodes_are_lost(&self) -> bool {
+        matches!(self.latched, Some(VolumeError::InodesLost(_)))
+    }
+
+    pub(crate) fn check_writable(&self) -> Result<(), VolumeError> {
+        self.check_open()?;
+        match self.role {
+            Role::Normal => Ok(()),
+            Role::Destination => Err(VolumeError::WrongRole(Role::Destination)),
+        }
+    }
+
+    /// The first failure of a metadata write or flush makes the volume read-only for good.
+    pub(crate) fn latch(&mut self, reason: &VolumeError) {
+        if self.latched.is_none() {
+            tracing::error!(%reason, "a write or flush failed; the volume is read-only from now on");
+            self.latched = Some(reason.clone());
+        }
+    }
+
+    /// A write found no room below. What it was of is in memory still, so this is no latch.
+    pub(crate) fn note_no_room(&mut self, now: Duration) {
+        self.room_failures += 1;
+        if self.lacks_room.replace(now).is_none() {
+            tracing::warn!(
+                "what the volume lies on has no room left: it takes no writes until there is some"
+            );
+        }
+    }
+
+    /// Everything that waited for room is written.
+    pub(crate) fn note_room(&mut self) {
+        if self.lacks_room.take().is_some() {
+            tracing::info!("what the volume lies on has room again: it takes writes");
+        }
+    }
+
+    /// What the generations in memory know of a file. Looked up once for a whole request: finding the file costs more than its blocks.
+    pub(crate) fn changes_of(&self, file: FileId) -> FileChanges<'_> {
+        let frozen = self.frozen.as_ref().and_then(|frozen| frozen.overlay().files.get(&file));
+        FileChanges { open: self.open.files.get(&file), frozen }
+    }
+
+    /// The inode of a file as changed in memory; `None` when it was not changed.
+    pub(crate) fn changed_inode(&self, file: FileId) -> Option<Option<Inode>> {
+        self.open
+            .inodes
+            .get(&file)
+            .or_else(|| self.frozen.as_ref().and_then(|frozen| frozen.overlay().inodes.get(&file)))
+            .copied()
+    }
+
+    /// Blocks that a file has, as of now; none inside where there is no such file, none outside when its inode is not in memory.
+    pub(crate) fn length_of(&self, file: FileId) -> Option<Option<u64>> {
+        let inode = match self.changed_inode(file) {
+            Some(inode) => inode,
+            None => *self.committed.inodes.lock().get(&file)?,
+        };
+        Some(inode.map(|inode| inode.tree.length))
+    }
+
+    pub(crate) fn overlay_mut(&mut self, generation: Generation) -> Option<&mut Overlay> {
+        if self.open.generation == generation {
+            return Some(&mut self.open);
+        }
+        match &mut self.frozen {
+            Some(Frozen::Draining(overlay)) if overlay.generation == generation => Some(overlay),
+            _ => None,
+        }
+    }
+
+    /// Blocks kept back, so that a consistency point, a delete and a snapshot's deletion always succeed: all map blocks
+    /// once over and some nodes, for the active map; and twice for each accumulating since map, which grows besides.
+    pub(crate) fn reserve(&self) -> u64 {
+        let accumulating =
+            self.since_maps.iter().filter(|map| map.kind == FileKind::SinceAccumulating).count();
+        self.map_cost() * (1 + 2 * accumulating as u64) + RESERVE_MIN
+    }
+
+    /// Blocks that writing all of one map takes at most.
+    fn map_cost(&self) -> u64 {
+        let regions = self.used.blocks().div_ceil(BITS_PER_MAP_BLOCK);
+        regions + regions / 64 + 4
+    }
+
+    /// True when a consistency point can write the active map and `more` maps in full, out of the reserve.
+    pub(crate) fn has_room_for_maps(&self, more: u64) -> bool {
+        self.used.free() >= self.promised(0) + self.map_cost() * (1 + more) + RESERVE_MIN / 2
+    }
+
+    /// Blocks that `more` blocks of anything take when they are committed, at most. A thin file can be so much longer than the volume that every
+    /// block has a path of its own.
+    pub(crate) fn cost_at_most(&self, more: u64) -> u64 {
+        more * (1 + u64::from(self.levels))
+    }
+
+    /// Blocks that these blocks of one file take when they are committed, at most.
+    pub(crate) fn cost_of(&self, lbas: impl Iterator<Item = u64>) -> u64 {
+        cost_in(self.levels, lbas)
+    }
+
+    /// Blocks that the changes in memory and `more` blocks of anything will still take when they are committed, at most: those without a place,
+    /// and the nodes above all of them.
+    pub(crate) fn promised(&self, more: u64) -> u64 {
+        let promised_in = |overlay: &Overlay| overlay.unplaced + overlay.nodes(self.levels);
+        let frozen = self.frozen.as_ref().map_or(0, |frozen| promised_in(frozen.overlay()));
+        promised_in(&self.open) + frozen + self.cost_at_most(more)
+    }
+
+    /// True when a change that frees space (a hole, a file's removal) and takes up to `cost` blocks itself can be taken, and be committed even if
+    /// snapshots keep all that it frees. It may use most of the reserve.
+    pub(crate) fn has_room_to_free(&self, cost: u64) -> bool {
+        let cost = cost.max(self.cost_at_most(4));
+        self.used.free() >= self.promised(0) + cost + self.reserve() - RESERVE_MIN * 3 / 4
+    }
+
+    /// Entries that found no room in the log are still to be logged, unless a consistency point has covered them.
+    pub(crate) fn put_back_unlogged(&mut self, generation: Generation, due: Vec<Unlogged>) {
+        if let Some(overlay) = self.overlay_mut(generation) {
+            overlay.put_back_unlogged(due);
+        } else if self.frozen.as_ref().is_some_and(|frozen| frozen.overlay().generation == generation) {
+            self.frozen_unlogged.extend(due);
+        }
+    }
+
+    /// True when `more` blocks can be taken without touching the reserve.
+    pub(crate) fn has_room(&self, more: u64) -> bool {
+        self.used.free() >= self.promised(more) + self.reserve()
+    }
+
+    /// True when changes that will take `cost` blocks can be taken without touching the reserve.
+    pub(crate) fn has_room_for(&self, cost: u64) -> bool {
+        self.used.free() >= self.promised(0) + cost + self.reserve()
+    }
+
+    /// The same for a writer who has not waited: what the one whose turn it is has asked for is his.
+    pub(crate) fn may_take(&self, cost: u64) -> bool {
+        self.has_room_for(cost + self.awaited)
+    }
+
+    /// Another image is shown from here on than the one that was written here: generations and files count on from it.
+    pub(crate) fn forget_head(&mut self, now: Duration) {
+        self.heads += 1;
+        self.since_maps.clear();
+        self.lost_since.clear();
+        self.since_began.clear();
+        self.first_changes.clear();
+        self.known_from = self.open.generation;
+        self.known_since = now;
+        self.changed_since = None;
+        self.removed.clear();
+        self.stranded.clear();
+    }
+
+    /// Makes released blocks allocatable, as far as nobody reads the roots that show them.
+    pub(crate) fn settle_releases(&mut self) {
+        for vbn in self.releases.take_free() {
+            // While the redirect map names it, new content at home would not be found.
+            if !self.committed.redirects.is_empty() && self.committed.redirects.get(vbn).is_some() {
+                self.stuck.insert(vbn);
+            } else {
+                self.used.clear(vbn);
+            }
+        }
+    }
+
+    /// An image of the present root. It is a reader from the start: what the next consistency point frees waits for it.
+    pub(crate) fn image_of_active(&mut self) -> Arc<Committed> {
+        if let Some(image) = self.active_image.upgrade() {
+            return image;
+        }
+        let image = self.committed.as_image();
+        self.readers.retain(Reader::is_alive);
+        self.readers.push(Reader::of(&image));
+        self.active_image = Arc::downgrade(&image);
+        image
+    }
+
+    /// The image of a snapshot, whose root is `root`; everybody gets the same one.
+    pub(crate) fn pin(&mut self, id: SnapshotId, root: Root) -> Arc<Committed> {
+        if let Some(pinned) = self.pins.get(&id).and_then(|pin| pin.upgrade()) {
+            return pinned;
+        }
+        let fresh = Committed::image(root, self.committed.redirects.clone());
+        self.pins.insert(id, Arc::downgrade(&fresh));
+        fresh
+    }
+
+    /// Makes a root the one that is read from now on; the one before keeps its readers.
+    pub(crate) fn switch(&mut self, root: Root, redirects: Arc<Redirects>) -> Arc<Committed> {
+        let fresh = Committed::active(root, redirects, self.ended.clone());
+        let before = std::mem::replace(&mut self.committed, fresh);
+        self.active_image = Weak::new();
+        self.readers.retain(Reader::is_alive);
+        self.readers.push(Reader::of(&before));
+        before
+    }
+
+    /// Those who read earlier roots in a call that is under way.
+    pub(crate) fn short_readers(&self) -> Vec<Reader> {
+        self.readers.iter().filter(|reader| reader.is_short() && reader.is_alive()).cloned().collect()
+    }
+
+    /// Blocks that the redirect map names no longer: those that were released meanwhile are free now.
+    pub(crate) fn unstick(&mut self, vbns: &[Vbn]) {
+        for vbn in vbns {
+            if self.stuck.remove(vbn) {
+                self.used.clear(*vbn);
+            }
+        }
+    }
+
+    /// Freed pointers that the snapshot from which the active state descends does not hold: they were born after it.
+    pub(crate) fn born_since_parent(&self, freed: &[BlockPointer]) -> Vec<BlockPointer> {
+        let held_through =
+            self.snapshots.get(self.parent).map_or(Generation(0), |entry| entry.root.generation);
+        freed.iter().filter(|pointer| pointer.birth > held_through).copied().collect()
+    }
+
+    /// The roots of the snapshots that descend from the same one as the active state does.
+    pub(crate) fn siblings(&self) -> Vec<Root> {
+        let ids = self.snapshots.children_of(self.parent).into_iter();
+        ids.filter_map(|id| self.snapshots.get(id)).map(|entry| entry.root).collect()
+    }
+}
+
+impl State {
+    /// Where blocks stand for the readers here: in the committed redirect map, and in those of images that are open since before it.
+    pub(crate) fn redirects_in_use(&self) -> Vec<Arc<Redirects>> {
+        let readers = self.readers.iter().filter_map(Reader::upgrade);
+        let pins = self.pins.values().filter_map(Weak::upgrade);
+        let mut all = vec![self.committed.redirects.clone()];
+        for root in readers.chain(pins) {
+            if !all.iter().any(|known| Arc::ptr_eq(known, &root.redirects)) {
+                all.push(root.redirects.clone());
+            }
+        }
+        all
+    }
+}
+
+/// Blocks that these blocks of one file take, with the nodes above them, in a tree of so many levels.
+pub(crate) fn cost_in(levels: u8, lbas: impl Iterator<Item = u64>) -> u64 {
+    let mut indexes: Vec<u64> = lbas.collect();
+    indexes.sort_unstable();
+    let mut cost = 0;
+    for _ in 0..=levels {
+        indexes.dedup();
+        cost += indexes.len() as u64;
+        indexes.iter_mut().for_each(|index| *index /= FANOUT);
+    }
+    cost
+}
