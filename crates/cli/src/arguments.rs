@@ -7,20 +7,24 @@ use cairn_api::Address;
 use cairn_base::{ByteSize, Interval};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+mod bucket;
 mod device;
 mod files;
 mod group;
 mod image;
 mod restore;
 mod service;
+mod state;
 mod trace;
 
+pub use bucket::{AddBucket, Bucket};
 pub use device::{Beneath, Device, Enable, History, InstantArgument, WindowArguments};
 pub use files::{DiffSnapshots, Dump, Mount, Quota, SetQuota, Unmount};
 pub use group::{Group, SetGroup};
 pub use image::{DumpImage, ExtractImage, Image, MountImage, RestoreImage, split_path};
 pub use restore::Restore;
 pub use service::{ConfigFile, InstallService, Serve, Service};
+pub use state::StateFile;
 pub use trace::{
     AnalyseTrace, GenerateTrace, ImportTrace, PlacementName, PlanTrace, RecordTrace, ReplayTrace, Trace,
     TraceInput, Workload,
@@ -144,34 +148,14 @@ pub enum Command {
     /// Image dumps: volumes in files, and back
     #[command(subcommand)]
     Image(Image),
+    /// Buckets: object stores that the server may use
+    #[command(subcommand)]
+    Bucket(Bucket),
     /// Traces of devices: record, import, analyse, replay, generate
     #[command(subcommand)]
     Trace(Trace),
     /// What a lag costs on a link, which history is cheapest at which granularity, what space it needs, and one setting
     Plan(PlanTrace),
-}
-
-/// `cairn state`.
-#[derive(Debug, Subcommand)]
-pub enum StateFile {
-    /// Those that are there and can't be read, and what each keeps out of service
-    List,
-    /// Take in a file of which a copy was put back, without a restart
-    Restore {
-        /// The file, as `cairn status` names it
-        file: String,
-        /// What it said before its last change, which lies beside it; a mirror is paused then
-        #[arg(long)]
-        previous: bool,
-    },
-    /// Go on without what a file said; it is set aside as FILE.damaged
-    GiveUp {
-        /// The file, as `cairn status` names it
-        file: String,
-        /// Only say what that costs
-        #[arg(short = 'n', long)]
-        dry_run: bool,
-    },
 }
 
 /// `cairn demo`.
