@@ -12,6 +12,7 @@ pub const LAYERS: &[&[&str]] = &[
     &["crates/frontend/nbd", "crates/frontend/iscsi", "crates/frontend/fuse"],
     &["crates/frontend/session", "crates/frontend/fuse-ring"],
     &["crates/mirror"],
+    &["crates/bucket"],
     &["crates/bsddump"],
     &["crates/stream"],
     &["crates/trace"],

@@ -27,9 +27,9 @@ pub enum ErrorKind {
     TokenExpired,
     /// The invitation was used.
     TokenUsed,
-    /// The source does not know the invitation, or no longer this server.
+    /// The source does not know the invitation, or no longer this server; or an object store refuses the credentials.
     PeerRefused,
-    /// The source cannot be reached.
+    /// The source, or an object store, cannot be reached.
     PeerUnreachable,
     /// The other end speaks another version.
     VersionMismatch,

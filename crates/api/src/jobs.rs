@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{
-    CheckResult, DrillResult, DumpResult, ErrorBody, FileDumpResult, GroupReverse, Mirror, MirrorVerify,
-    RestoreResult,
+    BucketCheck, CheckResult, DrillResult, DumpResult, ErrorBody, FileDumpResult, GroupReverse, Mirror,
+    MirrorVerify, RestoreResult,
 };
 
 /// How a job is.
@@ -80,4 +80,6 @@ pub enum JobOutcome {
     Restore(RestoreResult),
     /// Of `mirror drill`.
     Drill(Box<DrillResult>),
+    /// Of `bucket add` and `bucket check`.
+    Bucket(Box<BucketCheck>),
 }

@@ -8,6 +8,7 @@
 mod access;
 mod activity;
 mod address;
+mod buckets;
 mod changed;
 #[cfg(feature = "client")]
 pub mod client;
@@ -42,6 +43,9 @@ mod volumes;
 pub use access::{Access, IscsiParameters, SetAccess, SetChap, Target, WriteCache};
 pub use activity::{Activity, Rate};
 pub use address::{Address, DEFAULT_DATA, InvalidAddress};
+pub use buckets::{
+    AddBucket, Bucket, BucketAbility, BucketChange, BucketCheck, BucketUse, DeleteBucketQuery,
+};
 pub use changed::{ChangedQuery, ChangedRange, ChangedRanges};
 pub use clones::{CreateClone, VolumeClone};
 pub use config::{ConfigCheck, ConfigFinding, Overridden};

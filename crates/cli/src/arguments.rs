@@ -7,6 +7,7 @@ use cairn_api::Address;
 use cairn_base::{ByteSize, Interval};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+mod bucket;
 mod device;
 mod files;
 mod group;
@@ -14,8 +15,10 @@ mod image;
 mod mirror;
 mod restore;
 mod service;
+mod state;
 mod trace;
 
+pub use bucket::{AddBucket, Bucket};
 pub use device::{Beneath, Device, Enable, History, InstantArgument, WindowArguments};
 pub use files::{DiffSnapshots, Dump, Mount, Quota, SetQuota, Unmount};
 pub use group::{Group, SetGroup};
@@ -23,6 +26,7 @@ pub use image::{DumpImage, ExtractImage, Image, MountImage, RestoreImage, split_
 pub use mirror::{Compress, Decision, DrillMirror, Link, Mirror};
 pub use restore::Restore;
 pub use service::{ConfigFile, InstallService, Serve, Service};
+pub use state::StateFile;
 pub use trace::{
     AnalyseTrace, GenerateTrace, ImportTrace, PlacementName, PlanTrace, RecordTrace, ReplayTrace, Trace,
     TraceInput, Workload,
@@ -150,6 +154,9 @@ pub enum Command {
     /// Dump volumes with their snapshots into files, and restore them
     #[command(subcommand)]
     Image(Image),
+    /// Manage buckets: object stores that the server may use
+    #[command(subcommand)]
+    Bucket(Bucket),
     /// Record, import, analyse, replay and generate traces of devices
     #[command(subcommand)]
     Trace(Trace),
@@ -158,31 +165,6 @@ pub enum Command {
     /// Estimates the link traffic for each mirror lag, and the cheapest placement and the space of
     /// a history. Recommends one configuration.
     Plan(PlanTrace),
-}
-
-/// `cairn state`.
-#[derive(Debug, Subcommand)]
-pub enum StateFile {
-    /// List unreadable state files, and what each keeps out of service
-    List,
-    /// Load a state file that was put back, without a restart
-    Restore {
-        /// File, as `cairn status` shows it
-        file: String,
-        /// Load the previous generation of the file
-        ///
-        /// The server keeps it beside the file. A mirror is paused afterwards.
-        #[arg(long)]
-        previous: bool,
-    },
-    /// Abandon a state file; the server keeps it as FILE.damaged
-    GiveUp {
-        /// File, as `cairn status` shows it
-        file: String,
-        /// Only show what would be lost
-        #[arg(short = 'n', long)]
-        dry_run: bool,
-    },
 }
 
 /// `cairn demo`.

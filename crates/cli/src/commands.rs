@@ -1,5 +1,6 @@
 //! The commands that talk to a server: one function each, one file a noun.
 
+mod bucket;
 mod clone;
 pub mod config;
 mod device;
@@ -57,6 +58,7 @@ pub fn run(command: Command, client: &Client, output: Output) -> Result<(), Fail
         Command::Quota(command) => quota::run(command, client, output),
         Command::Dump(asked) => dump::run(&asked, client, output),
         Command::Image(command) => image::run(command, client, output),
+        Command::Bucket(command) => bucket::run(command, client, output),
         Command::Trace(Trace::Record(asked)) => trace::run_record(&asked, client, output),
         Command::Plan(asked) => trace::run_live_plan(&asked, client, output),
         Command::Serve(_)
@@ -170,6 +172,8 @@ fn interrupted(
             | "image restore"
             | "mirror drill"
             | "disable"
+            | "bucket add"
+            | "bucket check"
     ) {
         let next = match kind.as_str() {
             // All of it or nothing, and of several mirrors.

@@ -91,6 +91,9 @@ fn no_file_of_the_machine_is_written_or_taken_by_who_has_the_token_alone() {
         &["mirror", "resync", "vol0", "--spill", path],
         &["mirror", "failback", "vol0", "--spill", path],
         &["trace", "record", "vol0/db", "--to", path],
+        &["bucket", "add", "mine", &format!("file://{}", dir.path().display())],
+        &["bucket", "add", "mine", "s3://bucket", "--credentials", path],
+        &["bucket", "add", "mine", "s3://bucket", "--ca", path],
     ] {
         let said = refused(&far(arguments), 12, "unauthorized", arguments);
         assert!(said.contains("control socket"), "{said}");

@@ -13,6 +13,7 @@ use cairn_files::FilesError;
 use cairn_history::HistoryError;
 use cairn_volume::VolumeError;
 
+use crate::buckets::error::BucketsError;
 use crate::daemon::error::DaemonError;
 use crate::devices::error::DevicesError;
 use crate::dumps::error::DumpsError;
@@ -132,6 +133,9 @@ pub enum ServerError {
     /// An error of groups.
     #[error(transparent)]
     Groups(#[from] GroupsError),
+    /// An error of buckets.
+    #[error(transparent)]
+    Buckets(#[from] BucketsError),
     /// An error of dumps and restores.
     #[error(transparent)]
     Dumps(#[from] DumpsError),
@@ -274,6 +278,7 @@ impl ServerError {
             E::Peers(error) => error.kind(),
             E::Mirrors(error) => error.kind(),
             E::Groups(error) => error.kind(),
+            E::Buckets(error) => error.kind(),
             E::Dumps(error) => error.kind(),
             E::Exports(error) => error.kind(),
             E::Volumes(error) => error.kind(),
@@ -312,6 +317,7 @@ impl ServerError {
             E::Peers(error) => error.next(),
             E::Mirrors(error) => error.next(),
             E::Groups(error) => error.next(),
+            E::Buckets(error) => error.next(),
             E::Dumps(error) => error.next(),
             E::Exports(error) => error.next(),
             E::Volumes(error) => error.next(),

@@ -4,6 +4,7 @@
 
 mod answer;
 mod auth;
+mod buckets;
 mod changed;
 mod clones;
 mod devices;
@@ -69,6 +70,7 @@ fn api() -> OpenApiRouter<Arc<Server>> {
         .merge(dumps::routes())
         .merge(quotas::routes())
         .merge(groups::routes())
+        .merge(buckets::routes())
         .merge(recordings::routes())
         .merge(plans::routes())
 }

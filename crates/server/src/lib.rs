@@ -4,6 +4,7 @@
 //! background work, NBD and iSCSI have a thread a connection, each mirror connection and each job has one; HTTP is the only
 //! asynchronous part. The command line is a client of [`cairn_api`] over `DIR/control.sock`.
 
+mod buckets;
 mod daemon;
 mod devices;
 mod dumps;

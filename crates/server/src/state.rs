@@ -79,12 +79,19 @@ pub(crate) fn save<T: Serialize + DeserializeOwned>(path: &Path, body: &T) -> Re
 /// Whether the previous generation of a document stays beside it, for `cairn state restore --previous`.
 ///
 /// That is so where an older one does no harm: what it says of a device's places never changes (`devices/NAME.json`), and where that of a volume's does both are made to say it (`volume.json`), the volume itself decides over it (`mirror.json`: its role, its
-/// image, and whether a source is the right one), it is learnt again (`followers.json`), or it is of what only looks (`drill.json`, `views.json`, `mounts.json`). It is not so where an older one gives back what was
+/// image, and whether a source is the right one), it is learnt again (`followers.json`), or it is of what only looks (`drill.json`, `views.json`, `mounts.json`), or it names places (`buckets.json`). It is not so where an older one gives back what was
 /// taken away: peers and rights that were revoked, reservations that were released, words of an owner that were used, rules that keep less, dates of dumps that a rollback has made void, and a
 /// failover of a group that is over, which would be gone on with.
 fn keeps_previous(path: &Path) -> bool {
-    const KEPT: [&str; 6] =
-        ["volume.json", "mirror.json", "followers.json", "drill.json", "views.json", "mounts.json"];
+    const KEPT: [&str; 7] = [
+        "volume.json",
+        "mirror.json",
+        "followers.json",
+        "drill.json",
+        "views.json",
+        "mounts.json",
+        "buckets.json",
+    ];
     let is_device = path.parent().and_then(Path::file_name).is_some_and(|folder| folder == "devices");
     is_device || path.file_name().is_some_and(|name| KEPT.iter().any(|kept| name == *kept))
 }

@@ -36,6 +36,8 @@ pub struct Running {
     user: Option<u32>,
     /// A folder of programs that it finds before those of the system.
     programs: Option<PathBuf>,
+    /// Where its log goes from its next start on.
+    log: Option<PathBuf>,
 }
 
 impl Running {
@@ -47,7 +49,8 @@ impl Running {
     /// The same with other addresses.
     pub fn start_with(dir: &Path, name: &str, arguments: &[&str]) -> Self {
         let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-        let mut running = Self { data: dir.join(name), arguments, process: None, user: None, programs: None };
+        let mut running =
+            Self { data: dir.join(name), arguments, process: None, user: None, programs: None, log: None };
         running.restart();
         running
     }
@@ -55,6 +58,11 @@ impl Running {
     /// Has it find the programs in a folder before those of the system, from its next start on.
     pub fn find_first(&mut self, programs: &Path) {
         self.programs = Some(programs.to_owned());
+    }
+
+    /// Keeps its log in a file, from its next start on.
+    pub fn keep_log(&mut self, file: &Path) {
+        self.log = Some(file.to_owned());
     }
 
     /// A server of another user in a directory of his, if this machine lets the tests do so; said aloud if not.
@@ -68,7 +76,7 @@ impl Running {
         }
         let arguments = ["--mirror", "off"].map(str::to_owned).to_vec();
         let (data, user, programs) = (dir.join("data"), Some(user), None);
-        let mut running = Self { data, arguments, process: None, user, programs };
+        let mut running = Self { data, arguments, process: None, user, programs, log: None };
         running.restart();
         Some(running)
     }
@@ -96,7 +104,9 @@ impl Running {
             .arg(&self.data)
             .args(["--nbd", "off", "--iscsi", "127.0.0.1:0"])
             .args(&self.arguments);
-        self.process = Some(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        let log = self.log.as_ref().map(|file| std::fs::File::create(file).unwrap());
+        let log = log.map_or_else(Stdio::null, Stdio::from);
+        self.process = Some(command.stdout(Stdio::null()).stderr(log).spawn().unwrap());
         let deadline = Instant::now() + PATIENCE;
         while !self.run(&["status"]).status.success() {
             let ended = self.process.as_mut().unwrap().try_wait().unwrap();

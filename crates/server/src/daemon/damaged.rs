@@ -23,7 +23,7 @@ use crate::error::ServerError;
 use crate::exports::{access, mounts};
 use crate::mirrors::{drills, followers, governor};
 use crate::schedules::hooks;
-use crate::{devices, groups, mirrors, names, peers, schedules, state, volumes};
+use crate::{buckets, devices, groups, mirrors, names, peers, schedules, state, volumes};
 
 mod commands;
 
@@ -97,7 +97,7 @@ const fn kind(
 }
 
 /// All of them, but for the identity of the server and its token, which are no documents.
-const KINDS: [Kind; 17] = [
+const KINDS: [Kind; 18] = [
     kind(
         Place::Server,
         "peers.json",
@@ -139,6 +139,13 @@ const KINDS: [Kind; 17] = [
         check::<mounts::MountsDocument>,
         "nothing is mounted, and nothing can be",
         "the list of mounts: mount them again with `cairn mount`",
+    ),
+    kind(
+        Place::Server,
+        "buckets.json",
+        check::<buckets::BucketsDocument>,
+        "no bucket can be added, used or deleted",
+        "all buckets: add each again with `cairn bucket add`; the objects in them stay",
     ),
     Kind {
         file: "",

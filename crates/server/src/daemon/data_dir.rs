@@ -9,6 +9,7 @@
 //! DIR/identity.pem               key and certificate
 //! DIR/peers.json                 invitations and pinned peers
 //! DIR/mounts.json                what is mounted where, to be mounted again
+//! DIR/buckets.json               object stores, and where their credentials come from
 //! DIR/http-token                 the bearer token of the API over TCP, once that was asked for
 //! DIR/devices/NAME.json           where an adopted device and its history are, and its views
 //! DIR/devices/NAME.seen           how far its history had come when the server last looked

@@ -16,6 +16,7 @@ use cairn_frontend_iscsi::{IscsiServer, Listener as Portal, ServerOptions as Isc
 use cairn_frontend_nbd::{Address as NbdAddress, Listener, NbdServer, ServerOptions};
 use cairn_frontend_session::Windows;
 
+use crate::buckets::Buckets;
 use crate::daemon::budgets::Budgets;
 use crate::daemon::config::Config;
 use crate::daemon::damaged::Unknown;
@@ -87,6 +88,7 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
     let server = Arc::new(Server {
         drills: Arc::new(Drills::open(volumes.clone(), clock.clone())?),
         mounts: Mounts::open(data.path(), volumes.clone(), groups.clone())?,
+        buckets: Arc::new(Buckets::open(data.path(), clock.clone())),
         groups,
         changed: LastAnswer::default(),
         jobs,

@@ -9,6 +9,7 @@ use cairn_base::Clock;
 use cairn_frontend_iscsi::IscsiServer;
 use cairn_frontend_nbd::NbdServer;
 
+use crate::buckets::Buckets;
 use crate::daemon::damaged::Unknown;
 use crate::daemon::data_dir::DataDir;
 use crate::devices::Devices;
@@ -46,6 +47,7 @@ pub(crate) struct Server {
     pub(crate) drills: Arc<Drills>,
     pub(crate) mounts: Arc<Mounts>,
     pub(crate) groups: Arc<Groups>,
+    pub(crate) buckets: Arc<Buckets>,
     pub(crate) changed: LastAnswer,
     pub(crate) nbd: NbdServer,
     pub(crate) iscsi: IscsiServer,

@@ -25,7 +25,7 @@ pub(crate) struct Progress {
     done_bytes: AtomicU64,
     total_bytes: AtomicU64,
     notes: Mutex<Vec<String>>,
-    cancelled: AtomicBool,
+    cancelled: Arc<AtomicBool>,
 }
 
 impl Progress {
@@ -37,7 +37,7 @@ impl Progress {
             done_bytes: AtomicU64::new(0),
             total_bytes: AtomicU64::new(0),
             notes: Mutex::default(),
-            cancelled: AtomicBool::new(false),
+            cancelled: Arc::default(),
         }
     }
 
@@ -69,6 +69,11 @@ impl Progress {
 
     /// True once it is to end.
     pub(crate) fn cancelled(&self) -> &AtomicBool {
+        &self.cancelled
+    }
+
+    /// The same, for work on other threads.
+    pub(crate) fn cancel_flag(&self) -> &Arc<AtomicBool> {
         &self.cancelled
     }
 }

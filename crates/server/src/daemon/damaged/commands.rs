@@ -171,6 +171,7 @@ impl Server {
                 self.access.join(&self.devices.on_luns())?;
             }
             (_, "mounts.json") => self.mounts.read(),
+            (_, "buckets.json") => self.buckets.read(),
             (_, "volume.json") => {
                 if let Some(open) = self.volumes.open_again(name) {
                     self.take_in_volume(&open);

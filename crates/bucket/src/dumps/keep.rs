@@ -1,0 +1,114 @@
+//! Which dumps stay: rules as snapshots have, and everything that a dump that stays stands on.
+
+use std::collections::{HashMap, HashSet};
+
+use cairn_base::Timestamp;
+use cairn_format::dump::DumpId;
+
+use super::index::DumpIndex;
+
+const HOUR: u64 = 3_600_000_000_000;
+const DAY: u64 = 24 * HOUR;
+
+/// The number of the period that an instant is in.
+type Period = fn(Timestamp) -> u64;
+
+/// How many dumps stay, the newest of each hour, day, week, month and year in UTC. All zero keeps everything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct KeepDumps {
+    /// The last ones.
+    pub last: u32,
+    /// Of the last hours that have one.
+    pub hourly: u32,
+    /// Of the last days that have one.
+    pub daily: u32,
+    /// Of the last weeks that have one, from Monday on.
+    pub weekly: u32,
+    /// Of the last months that have one.
+    pub monthly: u32,
+    /// Of the last years that have one.
+    pub yearly: u32,
+}
+
+impl KeepDumps {
+    fn keeps_everything(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// The dumps that go, in an order in which each goes before what it stands on.
+///
+/// A dump stays if a rule names it, if another one that stays stands on it, or if one in `begun` does, which is on its way.
+pub(super) fn expendable(dumps: &[DumpIndex], begun: &HashSet<DumpId>, keep: &KeepDumps) -> Vec<DumpId> {
+    if keep.keeps_everything() {
+        return Vec::new();
+    }
+    let mut newest: Vec<&DumpIndex> = dumps.iter().collect();
+    newest.sort_by_key(|dump| std::cmp::Reverse((dump.created, dump.dump)));
+    let mut stays: HashSet<DumpId> = begun.clone();
+    stays.extend(newest.iter().take(keep.last as usize).map(|dump| dump.dump));
+    let rules: [(u32, Period); 5] = [
+        (keep.hourly, hour),
+        (keep.daily, day),
+        (keep.weekly, week),
+        (keep.monthly, month),
+        (keep.yearly, year),
+    ];
+    for (count, period) in rules {
+        let mut periods = HashSet::new();
+        for dump in &newest {
+            if periods.len() == count as usize {
+                break;
+            }
+            if periods.insert(period(dump.created)) {
+                stays.insert(dump.dump);
+            }
+        }
+    }
+    let on: HashMap<DumpId, Option<DumpId>> = dumps.iter().map(|dump| (dump.dump, dump.on)).collect();
+    for dump in stays.clone() {
+        let mut next = on.get(&dump).copied().flatten();
+        while let Some(below) = next.filter(|below| stays.insert(*below)) {
+            next = on.get(&below).copied().flatten();
+        }
+    }
+    let mut goes: Vec<&DumpIndex> = newest.into_iter().filter(|dump| !stays.contains(&dump.dump)).collect();
+    // Clocks jump, so times say nothing of what stands on what.
+    goes.sort_by_key(|dump| std::cmp::Reverse(depth(dump.dump, &on)));
+    goes.into_iter().map(|dump| dump.dump).collect()
+}
+
+/// How many dumps it stands on.
+fn depth(dump: DumpId, on: &HashMap<DumpId, Option<DumpId>>) -> usize {
+    let mut next = on.get(&dump).copied().flatten();
+    let mut depth = 0;
+    while let Some(below) = next
+        && depth <= on.len()
+    {
+        depth += 1;
+        next = on.get(&below).copied().flatten();
+    }
+    depth
+}
+
+fn hour(at: Timestamp) -> u64 {
+    at.0 / HOUR
+}
+
+fn day(at: Timestamp) -> u64 {
+    at.0 / DAY
+}
+
+fn week(at: Timestamp) -> u64 {
+    // 1970-01-01 was a Thursday.
+    (at.0 / DAY + 3) / 7
+}
+
+fn month(at: Timestamp) -> u64 {
+    let (year, month) = crate::date::year_and_month(at);
+    year * 12 + month
+}
+
+fn year(at: Timestamp) -> u64 {
+    crate::date::year_and_month(at).0
+}

@@ -1,0 +1,41 @@
+//! Object stores: the few verbs that Cairn needs of one, drivers for them, and what is kept in a bucket.
+//!
+//! [`Store`] has the verbs and their invariants. [`Directory`], [`Memory`] and [`Remote`] are drivers.
+//! [`Retrying`] waits failures out and resolves lost answers. [`probe`] finds out what a store really does, and
+//! [`Abilities::allows`] says what that is good for.
+//!
+//! The crate is synchronous: a call blocks its thread, and [`Net`] owns the only runtime.
+
+mod abilities;
+mod date;
+mod directory;
+pub mod dumps;
+mod error;
+pub mod limits;
+mod memory;
+mod name;
+mod pause;
+mod place;
+mod probe;
+mod remote;
+mod retrying;
+mod store;
+#[cfg(test)]
+mod tests;
+mod workers;
+
+pub use abilities::{Abilities, Ability, Allowed, Found, Use, Verdict};
+pub use date::{parse_utc, utc};
+pub use directory::Directory;
+pub use error::{CredentialTrouble, StoreError, Trouble, Verb};
+pub use memory::{Faults, Habits, Locks, Memory};
+pub use name::{InvalidName, NAME_BYTES_MAX, Name, Prefix, SEGMENT_BYTES_MAX};
+pub use pause::{Pause, Sleep};
+pub use place::{InvalidPlace, Place, Service};
+pub use probe::{ProbeWork, probe};
+pub use remote::{Credentials, Key, Net, Options, Remote, Secret, Variables};
+pub use retrying::{Patience, Retrying};
+pub use store::{
+    Cursor, Head, ListFrom, Listed, Nonce, Page, Piece, Put, Store, Upload, extend_lock, list_all,
+};
+pub use workers::Workers;

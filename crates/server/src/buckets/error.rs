@@ -1,0 +1,121 @@
+//! Errors of buckets.
+//!
+//! Each has its kind and the step that comes next. None holds a secret: those of the store name kinds and codes only.
+
+use std::io;
+use std::path::PathBuf;
+
+use cairn_api::ErrorKind;
+use cairn_api::remedy::io_kind;
+use cairn_bucket::{InvalidPlace, StoreError, Trouble};
+
+/// An error of buckets.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BucketsError {
+    /// The text names no place for a bucket.
+    #[error("`{place}` names no bucket: {source}")]
+    Place {
+        /// As given.
+        place: String,
+        /// The rule that it breaks.
+        source: InvalidPlace,
+    },
+    /// A file that the bucket needs cannot be read.
+    #[error("the server cannot read the {what} file {}: {source}", path.display())]
+    File {
+        /// "credentials" or "certificate".
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The store failed.
+    #[error("bucket `{name}`: {source}")]
+    Store {
+        /// The bucket.
+        name: String,
+        /// The cause.
+        source: Box<StoreError>,
+    },
+    /// A probe found that the store is unsafe for every use.
+    #[error("bucket `{name}` was not added, because {place} is unsafe for every use: {}", reasons.join("; "))]
+    Unsafe {
+        /// The bucket.
+        name: String,
+        /// Its place.
+        place: String,
+        /// What it lacks.
+        reasons: Vec<String>,
+    },
+    /// Another bucket has that place.
+    #[error("bucket `{other}` has the place {place} already")]
+    PlaceTaken {
+        /// The place.
+        place: String,
+        /// The bucket that has it.
+        other: String,
+    },
+    /// A job uses the bucket.
+    #[error("bucket `{name}` is in use: {by}")]
+    InUse {
+        /// The bucket.
+        name: String,
+        /// The job.
+        by: &'static str,
+    },
+}
+
+impl BucketsError {
+    /// The kind, for programs.
+    pub(crate) fn kind(&self) -> ErrorKind {
+        match self {
+            BucketsError::Place { .. } => ErrorKind::Usage,
+            BucketsError::File { source, .. } => io_kind(source),
+            BucketsError::Store { source, .. } => store_kind(source),
+            BucketsError::Unsafe { .. } => ErrorKind::Failed,
+            BucketsError::PlaceTaken { .. } => ErrorKind::Taken,
+            BucketsError::InUse { .. } => ErrorKind::Busy,
+        }
+    }
+
+    /// What to do next, in one sentence.
+    pub(crate) fn next(&self) -> String {
+        match self {
+            BucketsError::Place { .. } => "correct the place and run the command again".into(),
+            BucketsError::File { path, .. } => {
+                format!(
+                    "check the path; the user that runs the server must be able to read {}",
+                    path.display()
+                )
+            }
+            BucketsError::Store { source, .. } => source.next(),
+            BucketsError::Unsafe { .. } => "use another store, or a version of it that does this".into(),
+            BucketsError::PlaceTaken { other, .. } => {
+                format!("use bucket `{other}`, or choose another prefix")
+            }
+            BucketsError::InUse { .. } => "wait until that job ends, or cancel it with Ctrl-C".into(),
+        }
+    }
+}
+
+/// The kind of an error of a store.
+pub(crate) fn store_kind(error: &StoreError) -> ErrorKind {
+    match &error.trouble {
+        Trouble::NoBucket | Trouble::Missing | Trouble::NoUpload => ErrorKind::NotFound,
+        Trouble::Credentials(_) | Trouble::Forbidden | Trouble::Clock | Trouble::Certificate => {
+            ErrorKind::PeerRefused
+        }
+        Trouble::Redirect(_) | Trouble::Rule(_) => ErrorKind::Usage,
+        Trouble::Quota => ErrorKind::NoSpace,
+        Trouble::SlowDown(_) | Trouble::Conflict | Trouble::Locked(_) => ErrorKind::Busy,
+        Trouble::Unreachable(_) | Trouble::TimedOut => ErrorKind::PeerUnreachable,
+        Trouble::Server { status, .. } if *status >= 500 && *status != 501 => ErrorKind::PeerUnreachable,
+        Trouble::Cancelled => ErrorKind::Interrupted,
+        Trouble::Io(error) => io_kind(error),
+        Trouble::Archived | Trouble::Unsupported(_) | Trouble::Answer(_) | Trouble::Server { .. } => {
+            ErrorKind::Failed
+        }
+    }
+}

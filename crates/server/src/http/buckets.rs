@@ -1,0 +1,62 @@
+//! Buckets over HTTP.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, Query, State};
+use cairn_api::{self as api, ErrorBody};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::daemon::server::Server;
+use crate::http::answer::{Answer, Body, blocking};
+
+pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
+    OpenApiRouter::new()
+        .routes(routes!(list_buckets, add_bucket))
+        .routes(routes!(show_bucket, delete_bucket))
+        .routes(routes!(check_bucket))
+}
+
+/// The buckets of this server.
+#[utoipa::path(get, path = "/v1/buckets", tag = "buckets",
+    responses((status = 200, body = [api::Bucket]), (status = "default", body = ErrorBody)))]
+async fn list_buckets(State(server): State<Arc<Server>>) -> Answer<Vec<api::Bucket>> {
+    blocking(server, |server| server.list_buckets()).await
+}
+
+/// Probes a bucket and adds it. The answer is a job. A directory, and files with credentials or certificates,
+/// are accepted on the control socket only.
+#[utoipa::path(post, path = "/v1/buckets", tag = "buckets", request_body = api::AddBucket,
+    responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
+async fn add_bucket(
+    State(server): State<Arc<Server>>,
+    Body(request): Body<api::AddBucket>,
+) -> Answer<api::Job> {
+    blocking(server, move |server| server.add_bucket(request)).await
+}
+
+/// One bucket.
+#[utoipa::path(get, path = "/v1/buckets/{bucket}", tag = "buckets", params(("bucket" = String, Path,)),
+    responses((status = 200, body = api::Bucket), (status = "default", body = ErrorBody)))]
+async fn show_bucket(State(server): State<Arc<Server>>, Path(bucket): Path<String>) -> Answer<api::Bucket> {
+    blocking(server, move |server| server.show_bucket(&bucket)).await
+}
+
+/// Probes a bucket again. The answer is a job.
+#[utoipa::path(post, path = "/v1/buckets/{bucket}/check", tag = "buckets", params(("bucket" = String, Path,)),
+    responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
+async fn check_bucket(State(server): State<Arc<Server>>, Path(bucket): Path<String>) -> Answer<api::Job> {
+    blocking(server, move |server| server.check_bucket(&bucket)).await
+}
+
+/// Deletes a bucket from this server's list. Its objects stay. It is refused while a job uses the bucket.
+#[utoipa::path(delete, path = "/v1/buckets/{bucket}", tag = "buckets",
+    params(("bucket" = String, Path,), api::DeleteBucketQuery),
+    responses((status = 200, body = ()), (status = "default", body = ErrorBody)))]
+async fn delete_bucket(
+    State(server): State<Arc<Server>>,
+    Path(bucket): Path<String>,
+    Query(query): Query<api::DeleteBucketQuery>,
+) -> Answer<()> {
+    blocking(server, move |server| server.delete_bucket(&bucket, query)).await
+}
