@@ -334,7 +334,9 @@ fn store_error(name: &str, source: StoreError) -> ServerError {
     match source.trouble {
         Trouble::Cancelled => ServerError::Cancelled,
         // The rule that an endpoint or a certificate breaks; there is no object to name.
-        Trouble::Rule(rule) if source.verb == Verb::Open => ServerError::Invalid { what: "the bucket", rule },
+        Trouble::Rule(rule) if source.verb == Verb::Open => {
+            ServerError::Invalid { fault: rule, next: "correct it and run the command again" }
+        }
         _ => BucketsError::Store { name: name.to_owned(), source: Box::new(source) }.into(),
     }
 }

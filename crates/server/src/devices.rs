@@ -233,7 +233,7 @@ impl Devices {
         let seen = Seen::at(self.seen_path(name), &document.history_id);
         let options = OpenOptions { at_least: seen.position(), ..self.open_options(document) };
         let history = History::open(origin, store, options).map_err(ServerError::history(name))?;
-        self.serve(name, &document, history, seen).map(DeviceState::Open)
+        self.serve(name, document, history, seen).map(DeviceState::Open)
     }
 
     fn serve(

@@ -64,7 +64,10 @@ fn changes(before: &Abilities, now: &Abilities) -> Vec<api::BucketChange> {
 fn file_named(what: &'static str, path: Option<&String>) -> Result<Option<PathBuf>, ServerError> {
     let Some(path) = path.map(PathBuf::from) else { return Ok(None) };
     if !path.is_absolute() {
-        return Err(ServerError::Invalid { what: "the path of the file", rule: "it begins with `/`" });
+        return Err(ServerError::Invalid {
+            fault: "the path of a credentials or certificate file is relative",
+            next: "name the file by its full path, which begins with `/`",
+        });
     }
     check_file(what, &path)?;
     Ok(Some(path))
@@ -138,8 +141,10 @@ impl Server {
             refuse_taken(&buckets, &bucket)?;
             buckets.change(|document| {
                 if document.buckets.len() >= BUCKETS_MAX {
-                    let rule = "a server has at most 1,000";
-                    return Err(ServerError::Invalid { what: "the number of buckets", rule });
+                    return Err(ServerError::Invalid {
+                        fault: "this server has 1,000 buckets, and can have no more",
+                        next: "delete one that is not needed: `cairn bucket list`, `cairn bucket delete`",
+                    });
                 }
                 document.buckets.push(bucket.clone());
                 document.buckets.sort_by(|one, other| one.name.cmp(&other.name));
@@ -161,8 +166,10 @@ impl Server {
                 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
         };
         if region.as_ref().is_some_and(|region| !is_word(region)) {
-            let rule = "it has letters, digits and `-`, at most 64";
-            return Err(ServerError::Invalid { what: "the region", rule });
+            return Err(ServerError::Invalid {
+                fault: "invalid region: it has 1 to 64 letters, digits and `-`",
+                next: "correct --region, such as eu-central-1",
+            });
         }
         let authority = file_named("certificate", authority.as_ref())?;
         let given = file_named("credentials", credentials.as_ref())?;
@@ -174,8 +181,10 @@ impl Server {
                     || authority.is_some()
                     || given.is_some()
                 {
-                    let rule = "it takes no endpoint, region, certificate or credentials";
-                    return Err(ServerError::Invalid { what: "a bucket in a directory", rule });
+                    return Err(ServerError::Invalid {
+                        fault: "a bucket in a directory has no endpoint, region, certificate or credentials",
+                        next: "leave these options out",
+                    });
                 }
                 self.refuse_own_directory(root)?;
                 None
@@ -204,8 +213,10 @@ impl Server {
         let real = |path: &Path| -> io::Result<PathBuf> { fs::canonicalize(path) };
         match (real(root), real(self.data_dir())) {
             (Ok(root), Ok(data)) if root.starts_with(&data) || data.starts_with(&root) => {
-                let rule = "it lies outside of the data directory, and the data directory outside of it";
-                Err(ServerError::Invalid { what: "the directory of a bucket", rule })
+                Err(ServerError::Invalid {
+                    fault: "the directory of the bucket overlaps the data directory of the server",
+                    next: "choose a directory outside of the data directory, and not above it",
+                })
             }
             // One that is not there is reported by the store.
             _ => Ok(()),
