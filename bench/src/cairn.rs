@@ -34,15 +34,16 @@ pub(crate) struct Cairn {
 }
 
 impl Cairn {
-    /// Starts a server on an empty data directory. `mirror` is the address of its mirror listener, or `off`; `memory_mib` is the limit
-    /// that it is given for the volume.
+    /// Starts a server on an empty data directory. `mirror` is the address of its mirror listener,
+    /// or `off`; `memory_mib` is the limit that it is given for the volume.
     pub(crate) fn start(plan: &Plan, name: &str, mirror: &str, memory_mib: u64) -> Result<Self> {
         let data = plan.folder.join(name);
         std::fs::create_dir(&data)?;
         Self::at(plan, data, mirror, memory_mib, false)
     }
 
-    /// The same as if on another machine, as far as this one can do that: its data is in memory, and it gets what others leave of the processor.
+    /// The same as if on another machine, as far as this one can do that: its data is in memory,
+    /// and it gets what others leave of the processor.
     pub(crate) fn elsewhere(plan: &Plan, name: &str, mirror: &str, memory_mib: u64) -> Result<Self> {
         let data = Path::new(MEMORY_FOLDER).join(format!("cairn-bench-{}-{name}", std::process::id()));
         std::fs::create_dir(&data).with_context(|| {
@@ -80,7 +81,8 @@ impl Cairn {
         Ok(())
     }
 
-    /// Adds the row that compares the most memory that the server held with its limit and 64 MiB for each TiB of the volume.
+    /// Adds the row that compares the most memory that the server held with its limit and 64 MiB
+    /// for each TiB of the volume.
     pub(crate) fn report_memory(&self, report: &mut Report, volume_bytes: u64) -> Result<()> {
         let mib = f64::from(1 << 20);
         let most = self.server()?.memory_max()? as f64 / mib;
@@ -128,7 +130,8 @@ impl Cairn {
         run(&mut self.command(arguments))
     }
 
-    /// Runs a dump to standard output, and reads it: one that goes to `/dev/null` does not count, and none is made against it.
+    /// Runs a dump to standard output, and reads it: one that goes to `/dev/null` does not count,
+    /// and none is made against it.
     pub(crate) fn dump_through_pipe(&self, arguments: &[&str]) -> Result<()> {
         let mut dump = self.command(arguments).stdout(Stdio::piped()).spawn()?;
         let mut out = dump.stdout.take().context("no pipe")?;
@@ -148,7 +151,8 @@ impl Cairn {
         }
     }
 
-    /// Asks the server itself, without the start of a program: for what is asked many times a second.
+    /// Asks the server itself, without the start of a program: for what is asked many times a
+    /// second.
     pub(crate) fn api(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value> {
         let mut stream = UnixStream::connect(self.data.join("control.sock"))?;
         stream.set_read_timeout(Some(Duration::from_secs(60)))?;

@@ -1,4 +1,5 @@
-//! What a mirror that follows continuously costs the clients of its source, and how far it is behind.
+//! What a mirror that follows continuously costs the clients of its source, and how far it is
+//! behind.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,7 +12,8 @@ use crate::fio::{Load, Seen, Target};
 use crate::process::settle;
 use crate::report::{self, Report, median};
 
-/// What clients offer, in writes of 4 KiB a second and writes to a flush: what this machine carries with both servers and the client on it, and time to spare.
+/// What clients offer, in writes of 4 KiB a second and writes to a flush: what this machine carries
+/// with both servers and the client on it, and time to spare.
 const LOADS: [(u32, u32); 3] = [(1000, 0), (4000, 0), (1000, 8)];
 /// The lag that is asked for.
 const LAG_MAX: f64 = 5.0;
@@ -41,7 +43,8 @@ pub(crate) fn continuous(plan: &Plan, report: &mut Report) -> Result<()> {
         for _ in 0..plan.rounds() {
             destination.cli(&["mirror", "pause", "vol0"])?;
             settle()?;
-            // Asked for as much as in the other turn: that is ten programs a second beside the client.
+            // Asked for as much as in the other turn: that is ten programs a second beside the
+            // client.
             off.push(beside(&destination, &run, false)?.0);
             destination.cli(&["mirror", "resume", "vol0"])?;
             // What was written meanwhile is another matter: how it catches up, not how it follows.
@@ -85,7 +88,8 @@ fn keeps_up(destination: &Cairn) -> Result<()> {
     }
 }
 
-/// Runs a load, and asks for the lag meanwhile; the largest, in seconds. A mirror that does not follow need not know it.
+/// Runs a load, and asks for the lag meanwhile; the largest, in seconds. A mirror that does not
+/// follow need not know it.
 fn beside(destination: &Cairn, run: &dyn Fn() -> Result<Seen>, follows: bool) -> Result<(Seen, f64)> {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {

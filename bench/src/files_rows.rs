@@ -1,7 +1,10 @@
-//! Files: many small ones and a large one, through FUSE next to ext4 in fuse2fs, ext4 and btrfs of the kernel; BSD dump and restore next to Linux's and tar.
+//! Files: many small ones and a large one, through FUSE next to ext4 in fuse2fs, ext4 and btrfs of
+//! the kernel; BSD dump and restore next to Linux's and tar.
 //!
-//! Every file system lies in a file of the same size in the same folder. What is created is synced inside of the time, so that each has put it on the
-//! disk; before it is read, caches are dropped: the kernel's, and that of a server by starting it anew. The programs are the same for all: a shell's tools would measure themselves, so files are made here.
+//! Every file system lies in a file of the same size in the same folder. What is created is synced
+//! inside of the time, so that each has put it on the disk; before it is read, caches are dropped:
+//! the kernel's, and that of a server by starting it anew. The programs are the same for all: a
+//! shell's tools would measure themselves, so files are made here.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -43,7 +46,8 @@ pub(crate) struct Contender {
 }
 
 impl Contender {
-    /// Cairn's, and every file system of the kernel or in user space that this machine has; a note for those that it has not.
+    /// Cairn's, and every file system of the kernel or in user space that this machine has; a note
+    /// for those that it has not.
     pub(crate) fn all(
         cairn: Option<&Cairn>,
         folder: &Path,
@@ -72,7 +76,8 @@ impl Contender {
         Ok(Self { name: "cairn", folder: folder.to_owned(), device: None, lazily: true })
     }
 
-    /// Drops all caches: the kernel's, and the memory of Cairn's server, which no file of the kernel reaches.
+    /// Drops all caches: the kernel's, and the memory of Cairn's server, which no file of the
+    /// kernel reaches.
     pub(crate) fn forget(&self, cairn: Option<&mut Cairn>) -> Result<()> {
         if let Some(cairn) = cairn.filter(|_| self.name == "cairn") {
             let mount = self.folder.display().to_string();
@@ -230,7 +235,8 @@ pub(crate) fn clocked(work: impl FnOnce() -> Result<()>) -> Result<Duration> {
     Ok(start.elapsed())
 }
 
-/// Puts everything on the disk. The kernel tells FUSE nothing of `sync -f`, which writes back what programs wrote: fsync does the rest there.
+/// Puts everything on the disk. The kernel tells FUSE nothing of `sync -f`, which writes back what
+/// programs wrote: fsync does the rest there.
 pub(crate) fn sync(folder: &Path) -> Result<()> {
     run(Command::new("sync").arg("-f").arg(folder))?;
     Ok(File::open(folder)?.sync_all()?)
@@ -330,7 +336,8 @@ fn dumps(
 ) -> Result<()> {
     let find = |name: &str| contenders.iter().find(|contender| contender.name == name);
     let out = folder.join("out.dump");
-    // One for each, and all stay to the end: ext4 passes over inodes that were removed in the last minutes, so that who restores after a removal is slower.
+    // One for each, and all stay to the end: ext4 passes over inodes that were removed in the last
+    // minutes, so that who restores after a removal is slower.
     let target = |who: &str| folder.join(format!("restored-{who}"));
     let (by_cairn, by_restore, by_tar) = (target("cairn"), target("restore"), target("tar"));
     let seconds = |time: Duration| time.as_secs_f64();
@@ -416,7 +423,8 @@ fn dumps(
     Ok(fs::remove_file(&out)?)
 }
 
-/// The time in which a dump of level 1 finds what changed after 1 % of the files did: by the maps, and by looking at all inodes. Nothing is dumped but the level that it stands on.
+/// The time in which a dump of level 1 finds what changed after 1 % of the files did: by the maps,
+/// and by looking at all inodes. Nothing is dumped but the level that it stands on.
 fn finding_changes(plan: &Plan, report: &mut Report, cairn: &Cairn, mount: &Path) -> Result<()> {
     let counts: &[usize] = if plan.quick { &[400, 2_000] } else { &[10_000, 100_000, 1_000_000] };
     let tree = mount.join("changing");

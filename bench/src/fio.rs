@@ -1,4 +1,5 @@
-//! fio with `ioengine=nbd`, the client behind every figure: `--norandommap --randrepeat=0 --thread`.
+//! fio with `ioengine=nbd`, the client behind every figure:
+//! `--norandommap --randrepeat=0 --thread`.
 
 use std::path::Path;
 use std::process::Command;
@@ -44,7 +45,8 @@ pub(crate) struct Seen {
     pub(crate) iops: f64,
     /// Bytes a second.
     pub(crate) rate: f64,
-    /// The same until the flush after the load has returned: what a peer left in the page cache counts once it is on the disk.
+    /// The same until the flush after the load has returned: what a peer left in the page cache
+    /// counts once it is on the disk.
     pub(crate) flushed_rate: f64,
     /// Latencies in microseconds.
     pub(crate) p50_us: f64,
@@ -110,7 +112,8 @@ impl Load {
             .current_dir(target.scratch);
         match self.until {
             Until::Elapsed(length) => fio.arg("--time_based").arg(format!("--runtime={}", length.as_secs())),
-            // What is written to stay differs from block to block; a timed load does not spend its client's time on that.
+            // What is written to stay differs from block to block; a timed load does not spend its
+            // client's time on that.
             Until::Bytes(bytes) => fio.arg("--refill_buffers").arg(format!("--io_size={bytes}")),
         };
         if self.flush_each > 0 {

@@ -1,5 +1,6 @@
-//! Disks that remember: what the placements cost a client next to the same disk without a history, next to nbdkit and to
-//! qcow2 with an external snapshot; I/O per write by the server's counters; an instant in a window of ten million writes.
+//! Disks that remember: what the placements cost a client next to the same disk without a history,
+//! next to nbdkit and to qcow2 with an external snapshot; I/O per write by the server's counters;
+//! an instant in a window of ten million writes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,7 +41,8 @@ const OTHERS: [(&str, &[&str]); 2] = [
     ("checkpoint", &["--placement", "checkpointing", "--granularity", "every-write"]),
 ];
 
-/// What takes turns once more when its store is full: each write then costs as much of the oldest history.
+/// What takes turns once more when its store is full: each write then costs as much of the oldest
+/// history.
 const FULL: [&str; 2] = ["logging", "split"];
 /// Parts of the disk that a store has: more than a turn writes; and one that is soon full.
 const ROOMY: u64 = 8;
@@ -139,7 +141,8 @@ pub(crate) fn history(plan: &Plan, report: &mut Report) -> Result<()> {
     std::fs::create_dir_all(&folder)?;
     if !plan.only_peers {
         tell(&measure(plan, &folder, bytes)?, report);
-        // Its servers have ended, and the next ones want the room: seven disks and six logs are 15 GiB.
+        // Its servers have ended, and the next ones want the room: seven disks and six logs are 15
+        // GiB.
         std::fs::remove_dir_all(&folder)?;
         std::fs::create_dir_all(&folder)?;
         write_through(plan, report, &folder)?;
@@ -269,7 +272,8 @@ fn tell(measured: &Measured, report: &mut Report) {
     );
 }
 
-/// Every write durable when it is answered, as over iSCSI unless its owner says otherwise: 32 in flight, from as many clients as threads, on the engine itself.
+/// Every write durable when it is answered, as over iSCSI unless its owner says otherwise: 32 in
+/// flight, from as many clients as threads, on the engine itself.
 fn write_through(plan: &Plan, report: &mut Report, folder: &Path) -> Result<()> {
     const IN_FLIGHT: u64 = 32;
     let bytes = plan.export_bytes() / 8;
@@ -355,7 +359,9 @@ fn write_through(plan: &Plan, report: &mut Report, folder: &Path) -> Result<()> 
     Ok(())
 }
 
-/// What the log takes for each written page, its own entries included, and how many a second one thread writes: pages of which little changes, with a skew, and now and then a copy of another one.
+/// What the log takes for each written page, its own entries included, and how many a second one
+/// thread writes: pages of which little changes, with a skew, and now and then a copy of another
+/// one.
 fn reduced(plan: &Plan, report: &mut Report, folder: &Path) -> Result<()> {
     const PAGE: usize = 4096;
     let writes: u64 = if plan.quick { 20_000 } else { 400_000 };

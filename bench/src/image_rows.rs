@@ -1,7 +1,9 @@
-//! Image dump and restore next to what reads and writes the same device: fio, dd, qemu-img, partclone, BSD dump, rsync and btrfs send.
+//! Image dump and restore next to what reads and writes the same device: fio, dd, qemu-img,
+//! partclone, BSD dump, rsync and btrfs send.
 //!
-//! One data set for all: an ext4 file system with files of mixed sizes, which is a LUN for Cairn and a loop device for BSD dump and partclone. What
-//! needs root or a kernel module that is not there is left out, and the table says so.
+//! One data set for all: an ext4 file system with files of mixed sizes, which is a LUN for Cairn
+//! and a loop device for BSD dump and partclone. What needs root or a kernel module that is not
+//! there is left out, and the table says so.
 
 mod files;
 
@@ -71,7 +73,8 @@ fn fio(path: &Path, pattern: &str, offset: u64, bytes: u64) -> Result<f64> {
     fio_of(&[(path, pattern, offset)], bytes)
 }
 
-/// The same over several files at once, from `offset` of each on: of one of them, until the last one is through.
+/// The same over several files at once, from `offset` of each on: of one of them, until the last
+/// one is through.
 fn fio_of(jobs: &[(&Path, &str, u64)], bytes: u64) -> Result<f64> {
     let mut fio = Command::new("fio");
     fio.args(["--direct=1", "--bs=1M", "--iodepth=8", "--ioengine=io_uring", "--output-format=json"]);
@@ -232,7 +235,8 @@ pub(crate) fn image(plan: &Plan, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// A file system with files of those sizes on a loop device, and the same on a LUN of a server of its own; none without root.
+/// A file system with files of those sizes on a loop device, and the same on a LUN of a server of
+/// its own; none without root.
 fn on_both(
     plan: &Plan,
     report: &mut Report,
@@ -333,7 +337,8 @@ fn everything(plan: &Plan, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// One in a hundred of many files is written anew: level 1 next to BSD dump and restore -1, rsync and btrfs send.
+/// One in a hundred of many files is written anew: level 1 next to BSD dump and restore -1, rsync
+/// and btrfs send.
 fn incremental(plan: &Plan, report: &mut Report) -> Result<()> {
     let files: u64 = if plan.quick { 10_000 } else { 1_000_000 };
     // A block for each, its inode, and what mkfs and directories want.

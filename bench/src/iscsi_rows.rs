@@ -1,4 +1,5 @@
-//! iSCSI next to tgt on a file of the same file system, as it is installed and tuned, and next to Cairn's own NBD; the same client for all.
+//! iSCSI next to tgt on a file of the same file system, as it is installed and tuned, and next to
+//! Cairn's own NBD; the same client for all.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -102,7 +103,8 @@ impl Contenders {
         ])
     }
 
-    /// Cairn answers writes over iSCSI before they are durable, as tgt does; or after, as it does unless it is told otherwise.
+    /// Cairn answers writes over iSCSI before they are durable, as tgt does; or after, as it does
+    /// unless it is told otherwise.
     fn set_write_cache(&self, to: &str) -> Result<()> {
         self.cairn.json(&["export", "set", "vol0/db", "--write-cache", to]).map(drop)
     }

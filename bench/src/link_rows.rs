@@ -1,4 +1,5 @@
-//! Mirrors over links: a long one with one connection and with eight, a limit, and four destinations of which one is slow.
+//! Mirrors over links: a long one with one connection and with eight, a limit, and four
+//! destinations of which one is slow.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,8 @@ use crate::link::{Link, Shape};
 use crate::process::settle;
 use crate::report::{self, Report, median};
 
-/// The link of the issue, with what Linux lets a connection have on its way when nobody has told it more.
+/// The link of the issue, with what Linux lets a connection have on its way when nobody has told it
+/// more.
 const LONG: Shape = Shape { round_trip: Duration::from_millis(150), bits: 1e9, window: 4 << 20 };
 /// The rate of each quick destination: what this machine can do for all of them at the same time.
 const LEG: u64 = 16 << 20;
@@ -22,7 +24,8 @@ fn source(plan: &Plan, report: &mut Report, bytes: u64) -> Result<Option<Cairn>>
         return Ok(None);
     }
     let source = Cairn::start(plan, "link-source", "127.0.0.1:0", MEMORY_DEFAULT_MIB)?;
-    // Each destination keeps its base, a slow one an image as well, and all of them are written over.
+    // Each destination keeps its base, a slow one an image as well, and all of them are written
+    // over.
     source.make_lun(bytes * 12, bytes)?;
     fill(plan, &source, bytes)?;
     settle()?;

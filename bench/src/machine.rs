@@ -54,7 +54,8 @@ pub(crate) fn describe(plan: &Plan) -> Result<String> {
     Ok(lines.join("  \n"))
 }
 
-/// Refuses unless the file system of `folder` has `bytes` for it, and a tenth more for who else is on it.
+/// Refuses unless the file system of `folder` has `bytes` for it, and a tenth more for who else is
+/// on it.
 pub(crate) fn ask_room(folder: &Path, bytes: u64) -> Result<()> {
     let said = run(Command::new("df").args(["--output=avail", "--block-size=1"]).arg(folder))?;
     let free: u64 = said.lines().last().and_then(|line| line.trim().parse().ok()).context("df")?;
@@ -74,7 +75,8 @@ pub(crate) fn ask_room(folder: &Path, bytes: u64) -> Result<()> {
 pub(crate) struct Busy {
     /// Hundredths of a second of all cores: at work, and in all.
     cores: (f64, f64),
-    /// Milliseconds in which the disk had something to do; none where the kernel counts nothing for it.
+    /// Milliseconds in which the disk had something to do; none where the kernel counts nothing for
+    /// it.
     disk: Option<f64>,
     at: Instant,
 }

@@ -1,11 +1,12 @@
 //! The figures of docs/benchmarks.md: Cairn next to its peers, in one run, on one file system.
 //!
-//! `cargo run --release -p cairn-bench -- TABLE|all [--quick] [--rows WORD] [--turns N] [--compressed N] [--only-peers] [--cairn PATH] [--dir PATH]`
-//! prints
-//! Markdown rows. Every figure is a ratio of medians: contenders take turns (A B A B), because a shared machine drifts,
-//! and only what was taken minutes apart can be compared. `--quick` shrinks data and durations until the figures mean
-//! nothing and only shows that everything runs. `--compressed` is for `response`, which makes intervals thirty times
-//! shorter unless it is told otherwise.
+//! `cargo run --release -p cairn-bench -- TABLE|all [OPTION]...`, with the options `--quick`,
+//! `--rows WORD`, `--turns N`, `--compressed N`, `--only-peers`, `--cairn PATH` and `--dir PATH`,
+//! prints Markdown rows. Every figure is a ratio of medians: contenders take turns (A B A B),
+//! because a shared machine drifts, and only what was taken minutes apart can be compared.
+//! `--quick` shrinks data and durations until the figures mean nothing and only shows that
+//! everything runs. `--compressed` is for `response`, which makes intervals thirty times shorter
+//! unless it is told otherwise.
 
 mod cairn;
 mod continuous_rows;
@@ -49,7 +50,8 @@ pub(crate) struct Plan {
     pub(crate) only_peers: bool,
     /// How often each contender takes its turn, when that is not the table's own number.
     pub(crate) turns: Option<usize>,
-    /// How many times shorter the intervals of a table are than those that it stands for, when that is not the table's own number.
+    /// How many times shorter the intervals of a table are than those that it stands for, when that
+    /// is not the table's own number.
     pub(crate) compressed: Option<usize>,
     /// Only rows whose work has this in its name, where a table can leave out the others.
     pub(crate) rows: Option<String>,
@@ -65,7 +67,8 @@ impl Plan {
         self.rows.as_ref().is_none_or(|word| work.contains(word.as_str()))
     }
 
-    /// Refuses to begin a table that would fill the disk: all others of the machine would suffer with it.
+    /// Refuses to begin a table that would fill the disk: all others of the machine would suffer
+    /// with it.
     pub(crate) fn ask_room(&self, gib: u64) -> Result<()> {
         let bytes = if self.quick { 2 << 30 } else { gib << 30 };
         machine::ask_room(&self.folder, bytes)

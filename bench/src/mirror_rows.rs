@@ -15,7 +15,8 @@ use crate::report::{self, Report, median};
 /// Part of the LUN that changes before the update.
 const CHANGED: f64 = 0.01;
 
-/// A baseline over loopback between two servers, next to nbdcopy between two nbdkit; then an update.
+/// A baseline over loopback between two servers, next to nbdcopy between two nbdkit; then an
+/// update.
 pub(crate) fn mirror(plan: &Plan, report: &mut Report) -> Result<()> {
     let bytes = plan.export_bytes();
     let folder = plan.folder.join("mirror");
@@ -101,7 +102,8 @@ fn update(plan: &Plan, report: &mut Report, source: &Cairn, destination: &Cairn)
     Ok(())
 }
 
-/// From the start of the program until a client is served, after SIGKILL under writes, on a volume of 100 GiB.
+/// From the start of the program until a client is served, after SIGKILL under writes, on a volume
+/// of 100 GiB.
 pub(crate) fn open_after_kill(plan: &Plan, report: &mut Report) -> Result<()> {
     if plan.only_peers {
         report.note("No peer takes part in this table.");

@@ -1,7 +1,10 @@
-//! Directories with very many names: 1,000,000 in one, in the engine alone and through FUSE next to ext4 and btrfs of the kernel.
+//! Directories with very many names: 1,000,000 in one, in the engine alone and through FUSE next to
+//! ext4 and btrfs of the kernel.
 //!
-//! Files are empty, so that names and inodes are all there is. They are looked up and taken away in an order that has nothing to do with the one in which they were made: no
-//! file system is helped by what it read last. `fuse2fs` takes no part: it adds a name by reading the directory from its beginning, which a million times does not end.
+//! Files are empty, so that names and inodes are all there is. They are looked up and taken away in
+//! an order that has nothing to do with the one in which they were made: no file system is helped
+//! by what it read last. `fuse2fs` takes no part: it adds a name by reading the directory from its
+//! beginning, which a million times does not end.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -17,7 +20,8 @@ use crate::files_rows::{Contender, Sizes, btrfs, clocked, ext4, mount_cairn, syn
 use crate::report::{Report, Target, median};
 use crate::volume_rows::Bench;
 
-/// No factor of it is one of a round number: multiples of it modulo the count are all numbers below it, far from their neighbours.
+/// No factor of it is one of a round number: multiples of it modulo the count are all numbers below
+/// it, far from their neighbours.
 const STRIDE: usize = 618_033_989;
 /// Names that the engine is asked for at once.
 const LISTED_AT_ONCE: usize = 1000;

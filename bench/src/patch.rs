@@ -1,6 +1,8 @@
-//! Brings a LUN to what a file has, by writing what has changed in the file since it was looked at last, as a file system on the LUN would.
+//! Brings a LUN to what a file has, by writing what has changed in the file since it was looked at
+//! last, as a file system on the LUN would.
 //!
-//! A copy of the whole file would write every block, and with a volume that never overwrites each of them has changed then.
+//! A copy of the whole file would write every block, and with a volume that never overwrites each
+//! of them has changed then.
 
 use std::fs::File;
 use std::hash::Hasher;
@@ -32,7 +34,8 @@ impl Known {
         Ok(Self { sums })
     }
 
-    /// Writes the blocks that are not what they were to an export on a socket, flushes it, and says how many bytes that were.
+    /// Writes the blocks that are not what they were to an export on a socket, flushes it, and says
+    /// how many bytes that were.
     pub(crate) fn write_changes(&mut self, file: &Path, socket: &Path, export: &str) -> Result<u64> {
         let mut client = Client::connect(socket, export)?;
         let (mut run, mut from, mut written) = (Vec::new(), 0, 0);

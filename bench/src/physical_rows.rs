@@ -1,8 +1,12 @@
-//! Logical and physical: tables 2 to 5 of the OSDI 1999 paper, and table 2 with figure 4 of the FAST 2002 paper, on one volume of files.
+//! Logical and physical: tables 2 to 5 of the OSDI 1999 paper, and table 2 with figure 4 of the
+//! FAST 2002 paper, on one volume of files.
 //!
-//! The volume is dumped as files (`cairn dump`, the paper's logical dump) and as blocks (`cairn image dump`, its physical dump), with one, two and four of each at the same time, and restored
-//! both ways: files into a mount of a new volume, blocks into a new volume. The paper's four pieces are four directories. Then two mirrors follow the same changes: one by maps, one by
-//! dumps of higher levels that are piped into a restore. Each turn begins with nothing in the server's memory nor in the kernel's.
+//! The volume is dumped as files (`cairn dump`, the paper's logical dump) and as blocks
+//! (`cairn image dump`, its physical dump), with one, two and four of each at the same time, and
+//! restored both ways: files into a mount of a new volume, blocks into a new volume. The paper's
+//! four pieces are four directories. Then two mirrors follow the same changes: one by maps, one by
+//! dumps of higher levels that are piped into a restore. Each turn begins with nothing in the
+//! server's memory nor in the kernel's.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -38,7 +42,8 @@ struct Took {
     cpu: f64,
 }
 
-/// By what a server said it was at: time, and its own processor time. The resolution of that is 10 ms.
+/// By what a server said it was at: time, and its own processor time. The resolution of that is 10
+/// ms.
 type Stages = BTreeMap<String, (f64, f64)>;
 
 /// Runs work and counts what it took.
@@ -56,7 +61,8 @@ fn took(servers: &[&Cairn], work: impl FnOnce() -> Result<()>) -> Result<Took> {
     Ok(Took { wall, cpu: cpu()? - before })
 }
 
-/// Runs work and asks the server what it is at, time and again. That costs processor itself, so it is no turn that is counted.
+/// Runs work and asks the server what it is at, time and again. That costs processor itself, so it
+/// is no turn that is counted.
 fn watched(server: &Cairn, work: impl FnOnce() -> Result<()>) -> Result<Stages> {
     let is_over = AtomicBool::new(false);
     let (done, stages) = std::thread::scope(|scope| {

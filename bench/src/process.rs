@@ -1,4 +1,5 @@
-//! A server that runs while a figure is taken: its socket, its CPU seconds, its memory; killed when dropped.
+//! A server that runs while a figure is taken: its socket, its CPU seconds, its memory; killed when
+//! dropped.
 
 use std::ops::Range;
 use std::os::unix::net::UnixStream;
@@ -25,7 +26,8 @@ impl Server {
         Self::start_until(command, socket, || UnixStream::connect(socket).is_ok())
     }
 
-    /// Starts `command` and waits until it is `ready`. What it says goes to a log beside `socket`, which need not be one.
+    /// Starts `command` and waits until it is `ready`. What it says goes to a log beside `socket`,
+    /// which need not be one.
     pub(crate) fn start_until(mut command: Command, socket: &Path, ready: impl Fn() -> bool) -> Result<Self> {
         let log = std::fs::File::create(socket.with_extension("log"))?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
@@ -127,7 +129,8 @@ pub(crate) fn timed(command: &mut Command) -> Result<Duration> {
     Ok(start.elapsed())
 }
 
-/// Lets everything that a turn left behind reach the disk, so that the next contender does not pay for it.
+/// Lets everything that a turn left behind reach the disk, so that the next contender does not pay
+/// for it.
 pub(crate) fn settle() -> Result<()> {
     run(&mut Command::new("sync"))?;
     std::thread::sleep(Duration::from_millis(500));

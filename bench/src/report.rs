@@ -114,7 +114,8 @@ pub(crate) fn percentile(sorted: &[f64], part: f64) -> f64 {
     sorted.get(at).copied().unwrap_or(0.0)
 }
 
-/// The middle of `values`; of an even number the lower middle, so that it was really seen. 0 for none.
+/// The middle of `values`; of an even number the lower middle, so that it was really seen. 0 for
+/// none.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)

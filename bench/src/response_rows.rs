@@ -1,8 +1,13 @@
-//! What clients of a file server wait beside a mirror that is updated every so often: section 6 of the FAST 2002 paper, its table 3 and figure 5.
+//! What clients of a file server wait beside a mirror that is updated every so often: section 6 of
+//! the FAST 2002 paper, its table 3 and figure 5.
 //!
-//! The paper offered 4,500 and 6,000 NFS operations a second to a server of its own, for an hour each. Here clients and source share one machine (and the destination gets what they leave of it,
-//! with its data in memory), the loads are parts of what it carries, and time is compressed: updates come that much more often, and so does what each of them costs whatever has changed (a snapshot, the comparison of maps, the switch).
-//! The load is not compressed, so an update finds less overwritten twice than it would. Both make the ratios here larger than those of an hour, not smaller.
+//! The paper offered 4,500 and 6,000 NFS operations a second to a server of its own, for an hour
+//! each. Here clients and source share one machine (and the destination gets what they leave of it,
+//! with its data in memory), the loads are parts of what it carries, and time is compressed:
+//! updates come that much more often, and so does what each of them costs whatever has changed (a
+//! snapshot, the comparison of maps, the switch). The load is not compressed, so an update finds
+//! less overwritten twice than it would. Both make the ratios here larger than those of an hour,
+//! not smaller.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -22,10 +27,12 @@ use crate::process::settle;
 use crate::report::{Report, Target, median, percentile};
 use crate::tree::{self, Noise, QUARTERS};
 
-/// An interval between updates: what it is called, its length and within how much of it an update is spread, and what is asked.
+/// An interval between updates: what it is called, its length and within how much of it an update
+/// is spread, and what is asked.
 type Interval = (&'static str, f64, f64, Target);
-/// How often the mirror is updated, in seconds of the paper's time, and for how long of them an update is spread, as `--every` does; and what is asked of the mean response, next to none. The paper has 2 to 3 x
-/// at 1 min, and 1.22 x at 30 min.
+/// How often the mirror is updated, in seconds of the paper's time, and for how long of them an
+/// update is spread, as `--every` does; and what is asked of the mean response, next to none. The
+/// paper has 2 to 3 x at 1 min, and 1.22 x at 30 min.
 const INTERVALS: [Interval; 5] = [
     ("1 s", 1.0, 0.5, Target::None),
     ("15 s", 15.0, 7.5, Target::None),
@@ -42,7 +49,8 @@ const CLIENTS: usize = 8;
 /// Bytes of a read and of a write: what NFS asked for at a time.
 const READ_BYTES: usize = 32 << 10;
 const WRITE_BYTES: usize = 8 << 10;
-/// Past the kernel's cache, so that a request of the client is one of the server. The number is the kernel's, and not the same on all machines.
+/// Past the kernel's cache, so that a request of the client is one of the server. The number is the
+/// kernel's, and not the same on all machines.
 const O_DIRECT: i32 =
     if cfg!(any(target_arch = "aarch64", target_arch = "arm")) { 0o200000 } else { 0o40000 };
 
@@ -198,7 +206,8 @@ struct Turns<'a> {
 }
 
 impl Turns<'_> {
-    /// A turn: so many operations a second of all clients, or as many as they get; an update of the mirror every so often.
+    /// A turn: so many operations a second of all clients, or as many as they get; an update of the
+    /// mirror every so often.
     fn run(
         &self,
         clients: &mut [Client],
@@ -296,7 +305,8 @@ impl Turns<'_> {
     }
 }
 
-/// What a client waited for an operation, in microseconds: from the call, as the load generator of the paper measures it, and from when it wanted it, which is earlier where its last one was late.
+/// What a client waited for an operation, in microseconds: from the call, as the load generator of
+/// the paper measures it, and from when it wanted it, which is earlier where its last one was late.
 struct Waited {
     call_us: f64,
     due_us: f64,
@@ -337,7 +347,8 @@ impl Client {
         let mut due = Instant::now();
         loop {
             if let Some(rate) = rate {
-                // Exponential gaps: the client does not wait for an answer before it wants the next thing.
+                // Exponential gaps: the client does not wait for an answer before it wants the next
+                // thing.
                 let part = (self.rng.below(1 << 53) + 1) as f64 / (1u64 << 53) as f64;
                 due += Duration::from_secs_f64(-part.ln() / rate);
             }

@@ -13,10 +13,12 @@ use crate::report::{self, Report, median};
 
 /// A write-anywhere volume needs room to write anywhere: blocks of volume for each block of LUN.
 const VOLUME_FACTOR: u64 = 3;
-/// Memory for the tables whose data is to be in cache: five sixteenths of it is cache for data. The peers have all of the machine's.
+/// Memory for the tables whose data is to be in cache: five sixteenths of it is cache for data. The
+/// peers have all of the machine's.
 const MEMORY_FOR_CACHED_MIB: u64 = 1024;
 
-/// Everybody who takes turns; all run at once, so that one that is idle costs nothing but its memory.
+/// Everybody who takes turns; all run at once, so that one that is idle costs nothing but its
+/// memory.
 struct Contenders {
     cairn: Option<Cairn>,
     nbdkit: Server,

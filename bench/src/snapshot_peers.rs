@@ -1,7 +1,8 @@
-//! What takes snapshots next to Cairn: qcow2 images, and a file on a file system that takes them, served by nbdkit.
+//! What takes snapshots next to Cairn: qcow2 images, and a file on a file system that takes them,
+//! served by nbdkit.
 //!
-//! btrfs needs its kernel module, a loop device and root; zfs-fuse needs its daemon and root. A machine without them leaves them
-//! out, and the table says so.
+//! btrfs needs its kernel module, a loop device and root; zfs-fuse needs its daemon and root. A
+//! machine without them leaves them out, and the table says so.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -20,7 +21,8 @@ pub(crate) trait Snapshots {
     /// Its name in a row.
     fn label(&self) -> &'static str;
 
-    /// The most snapshots that it is asked to have: more are past what it opens, or past an evening.
+    /// The most snapshots that it is asked to have: more are past what it opens, or past an
+    /// evening.
     fn snapshots_max(&self) -> usize {
         usize::MAX
     }
@@ -66,7 +68,8 @@ impl Snapshots for Qcow2 {
         self.push()
     }
 
-    /// Without the newest image its writes are gone too, which is no matter here: the next turn meets an empty one again.
+    /// Without the newest image its writes are gone too, which is no matter here: the next turn
+    /// meets an empty one again.
     fn forget(&mut self, _number: usize) -> Result<()> {
         self.pop()
     }

@@ -1,4 +1,5 @@
-//! What snapshots cost: random writes with some, with many, and the latency of clients while one is made.
+//! What snapshots cost: random writes with some, with many, and the latency of clients while one is
+//! made.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -16,7 +17,8 @@ use crate::snapshot_peers::{Btrfs, Snapshots, ZfsFuse};
 /// A few writes between snapshots, so that they differ.
 const BETWEEN_BYTES: u64 = 4 << 20;
 
-/// Random writes with 0, 1, 50 and 1,000 snapshots, next to everything here that takes snapshots and to Cairn without any.
+/// Random writes with 0, 1, 50 and 1,000 snapshots, next to everything here that takes snapshots
+/// and to Cairn without any.
 pub(crate) fn writes(plan: &Plan, report: &mut Report) -> Result<()> {
     let bytes = plan.export_bytes();
     let counts: &[usize] = if plan.quick { &[0, 1, 3] } else { &[0, 1, 50, 1000] };
@@ -125,7 +127,8 @@ impl Contender {
     }
 }
 
-/// Latency of a client of a 100 GiB volume while snapshots are made, and create, list and delete with 10 and 10,000.
+/// Latency of a client of a 100 GiB volume while snapshots are made, and create, list and delete
+/// with 10 and 10,000.
 pub(crate) fn creation(plan: &Plan, report: &mut Report) -> Result<()> {
     if plan.only_peers {
         report.note("No peer takes part in this table.");

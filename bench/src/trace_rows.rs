@@ -1,4 +1,5 @@
-//! What a recording of an export costs its clients: the same load on the same LUN with `cairn trace record` and without, by turns.
+//! What a recording of an export costs its clients: the same load on the same LUN with
+//! `cairn trace record` and without, by turns.
 
 use anyhow::{Context, Result, ensure};
 
@@ -9,7 +10,8 @@ use crate::process::settle;
 use crate::report::Target::{AtLeast, Limit};
 use crate::report::{self, Report, median};
 
-/// Pairs of turns: what is asked for is a few percent, and a shared machine drifts by more from one minute to the next.
+/// Pairs of turns: what is asked for is a few percent, and a shared machine drifts by more from one
+/// minute to the next.
 const PAIRS: usize = 12;
 /// What a recording may cost: 3 %.
 const ASKED: f64 = 0.97;

@@ -1,6 +1,8 @@
-//! A tree of files of mixed sizes, as a file server has them, made in a volume by the engine itself: it is what a table begins with, and in none of its figures.
+//! A tree of files of mixed sizes, as a file server has them, made in a volume by the engine
+//! itself: it is what a table begins with, and in none of its figures.
 //!
-//! Four directories at the top with a quarter of the files each, so that four programs can dump a quarter each.
+//! Four directories at the top with a quarter of the files each, so that four programs can dump a
+//! quarter each.
 
 use std::path::{Path, PathBuf};
 
@@ -56,7 +58,8 @@ impl Noise {
     }
 }
 
-/// Makes the files `0..files` in the volume of a server, which ends for that and is started again. Gives their bytes.
+/// Makes the files `0..files` in the volume of a server, which ends for that and is started again.
+/// Gives their bytes.
 pub(crate) fn plant(cairn: &mut Cairn, files: usize) -> Result<u64> {
     cairn.end()?;
     let bench = Bench::reopen(&cairn.folder().join("volumes").join(VOLUME).join("volume.img"))?;

@@ -1,5 +1,5 @@
-//! What only the engine can show: finding the changed blocks of a large sparse volume, opening it after a crash, and
-//! snapshots by the thousand without a program's start in each figure.
+//! What only the engine can show: finding the changed blocks of a large sparse volume, opening it
+//! after a crash, and snapshots by the thousand without a program's start in each figure.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -107,7 +107,8 @@ fn milliseconds<T>(work: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
     Ok((outcome, start.elapsed().as_secs_f64() * 1e3))
 }
 
-/// Changed blocks of a sparse 1 TiB with 1 % changed in clusters, from a cold start and again; nothing changed.
+/// Changed blocks of a sparse 1 TiB with 1 % changed in clusters, from a cold start and again;
+/// nothing changed.
 pub(crate) fn changed_blocks(plan: &Plan, report: &mut Report) -> Result<()> {
     if plan.only_peers {
         report.note("No peer takes part in this table.");

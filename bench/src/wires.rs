@@ -1,7 +1,8 @@
-//! A client that speaks iSCSI and NBD over TCP with the same loop: one thread, one connection, so many requests in flight, so that what two targets
-//! or two protocols differ in is the server.
+//! A client that speaks iSCSI and NBD over TCP with the same loop: one thread, one connection, so
+//! many requests in flight, so that what two targets or two protocols differ in is the server.
 //!
-//! fio has no iSCSI engine here, and one client for the one protocol and another for the other would measure the clients.
+//! fio has no iSCSI engine here, and one client for the one protocol and another for the other
+//! would measure the clients.
 
 use std::io::{IoSlice, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -109,7 +110,8 @@ impl Out {
     }
 }
 
-/// Stays in the cache of a core: the client is to cost little, as it is the servers that are measured.
+/// Stays in the cache of a core: the client is to cost little, as it is the servers that are
+/// measured.
 const INPUT_BYTES: usize = 256 << 10;
 const NO_TAG: u32 = u32::MAX;
 const HEADER: usize = 48;
@@ -178,7 +180,9 @@ pub(crate) fn run(place: &Place, load: &Load, server: &Server) -> Result<Seen> {
     Ok(seen(load, length, begun.elapsed(), cpu, latencies))
 }
 
-/// Bytes a second of one TCP stream to the same client with nothing behind it: a thread sends pieces of `request` bytes from memory of `bytes` bytes. No server on this machine gives one connection more.
+/// Bytes a second of one TCP stream to the same client with nothing behind it: a thread sends
+/// pieces of `request` bytes from memory of `bytes` bytes. No server on this machine gives one
+/// connection more.
 pub(crate) fn bare_stream(bytes: usize, request: usize, length: Duration) -> Result<f64> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut stream = TcpStream::connect(listener.local_addr()?)?;
@@ -371,7 +375,8 @@ impl Client {
                             let request = slots.get(tag as usize).copied().flatten();
                             let request = request.context("an R2T for nothing")?;
                             let from = request.offset as usize % (2 << 20);
-                            // Goes out with whatever else there is to send: the loop around this sends before it waits.
+                            // Goes out with whatever else there is to send: the loop around this
+                            // sends before it waits.
                             iscsi.data_out(&header, from, &mut self.out);
                         }
                         // A NOP-In: an answer if it wants one.

@@ -1,7 +1,9 @@
-//! `cairn-conformance NAME|all [ROUNDS] [--seed N] [--power-cuts] [--cairn PATH] [--dir PATH]`: the long runs.
+//! `cairn-conformance NAME|all [ROUNDS] [--seed N] [--power-cuts] [--cairn PATH] [--dir PATH]`: the
+//! long runs.
 //!
-//! With `--power-cuts` a killed server loses what was not flushed; without, the kernel and the disk still have it.
-//! Each scenario prints one row for bench/results. One that fails keeps its folder and prints the seed.
+//! With `--power-cuts` a killed server loses what was not flushed; without, the kernel and the disk
+//! still have it. Each scenario prints one row for bench/results. One that fails keeps its folder
+//! and prints the seed.
 
 use std::path::PathBuf;
 use std::time::Instant;

@@ -1,8 +1,9 @@
 //! What blocks of a LUN may hold after a kill, from what its clients were answered.
 //!
-//! Each block has versions, numbered as they are submitted; no two requests for a block are in flight at a time. After a kill a block
-//! shows one version, whole: the last one that an answered flush (or FUA) covered, or a later one that was submitted. What it shows then
-//! has been read from what is durable, so from there on nothing else is allowed until it is written again.
+//! Each block has versions, numbered as they are submitted; no two requests for a block are in
+//! flight at a time. After a kill a block shows one version, whole: the last one that an answered
+//! flush (or FUA) covered, or a later one that was submitted. What it shows then has been read from
+//! what is durable, so from there on nothing else is allowed until it is written again.
 
 use anyhow::{Result, bail};
 use cairn_base::{BLOCK_SIZE, Rng};
@@ -38,7 +39,8 @@ struct Range {
 pub(crate) struct Model {
     seed: u64,
     cells: Vec<Cell>,
-    /// Blocks and versions in the order in which their requests were answered; a flush covers a beginning of it.
+    /// Blocks and versions in the order in which their requests were answered; a flush covers a
+    /// beginning of it.
     answered: Vec<(u32, u32)>,
     /// The part of it that a flush has covered.
     covered: usize,
@@ -78,7 +80,8 @@ impl Model {
         None
     }
 
-    /// A new version of each block of a claimed run is submitted; its bytes, unless they are zeroes.
+    /// A new version of each block of a claimed run is submitted; its bytes, unless they are
+    /// zeroes.
     pub(crate) fn submit(&mut self, start: u32, length: u32, zeroes: bool) -> Vec<u8> {
         let mut bytes = Vec::new();
         for block in start..start + length {

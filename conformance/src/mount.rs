@@ -1,8 +1,8 @@
-//! A LUN as a mounted ext4, without a kernel client: nbdfuse, or qemu's storage daemon with its iSCSI initiator, shows the export as a file, and a loop device
-//! makes a disk of it.
+//! A LUN as a mounted ext4, without a kernel client: nbdfuse, or qemu's storage daemon with its
+//! iSCSI initiator, shows the export as a file, and a loop device makes a disk of it.
 //!
-//! A flush of the file system arrives at Cairn: ext4 flushes the loop device, that is fsync of the file, and nbdfuse sends NBD_CMD_FLUSH, the initiator
-//! SYNCHRONIZE CACHE.
+//! A flush of the file system arrives at Cairn: ext4 flushes the loop device, that is fsync of the
+//! file, and nbdfuse sends NBD_CMD_FLUSH, the initiator SYNCHRONIZE CACHE.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -34,7 +34,8 @@ pub(crate) struct Mounted {
 pub(crate) enum Taken {
     /// An ext4 is made on it.
     Empty,
-    /// It holds one whose server was killed: the kernel replays its journal, and e2fsck must find nothing afterwards.
+    /// It holds one whose server was killed: the kernel replays its journal, and e2fsck must find
+    /// nothing afterwards.
     AfterKill,
 }
 
@@ -141,7 +142,8 @@ impl Mounted {
         Ok(())
     }
 
-    /// Waits for whoever still has a file open: a process that was killed ends when the kernel is done with it.
+    /// Waits for whoever still has a file open: a process that was killed ends when the kernel is
+    /// done with it.
     fn unmount(&mut self) -> Result<()> {
         let mut last = String::new();
         let unmounted =
@@ -156,7 +158,8 @@ impl Mounted {
         unmounted.context(last)
     }
 
-    /// Ends who shows the export, with whatever it has in flight: the disk has only errors from now on.
+    /// Ends who shows the export, with whatever it has in flight: the disk has only errors from now
+    /// on.
     pub(crate) fn cut(&mut self) -> Result<()> {
         self.fuse.take().map_or(Ok(()), |mut fuse| fuse.kill())
     }
@@ -169,7 +172,8 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // Each step is tried: what is left would hold the folder, and the loop device for the next run.
+        // Each step is tried: what is left would hold the folder, and the loop device for the next
+        // run.
         if self.is_mounted {
             let _ = run(Command::new("umount").arg("--lazy").arg(&self.folder));
         }

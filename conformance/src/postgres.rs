@@ -1,4 +1,5 @@
-//! A PostgreSQL cluster in a folder, and clients that know which of their transactions were acknowledged.
+//! A PostgreSQL cluster in a folder, and clients that know which of their transactions were
+//! acknowledged.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -37,7 +38,8 @@ pub(crate) struct Postgres {
 }
 
 impl Postgres {
-    /// The cluster in `folder`, which is made there when `new`. Starts it and waits until it has recovered.
+    /// The cluster in `folder`, which is made there when `new`. Starts it and waits until it has
+    /// recovered.
     pub(crate) fn start(world: &World, folder: &Path, name: &str, new: bool) -> Result<Self> {
         let programs = programs().context("PostgreSQL is not installed")?;
         let sockets = world.folder.join(format!("sockets-{name}"));
@@ -105,8 +107,9 @@ impl Postgres {
         run(self.client("pgbench").args(["--initialize", "--quiet", "--scale=1", "postgres"])).map(drop)
     }
 
-    /// Ends it at once, without a checkpoint; its files are whatever they are. SIGKILL would leave alone the children that wait for one
-    /// which met an error, and they would keep the file system busy.
+    /// Ends it at once, without a checkpoint; its files are whatever they are. SIGKILL would leave
+    /// alone the children that wait for one which met an error, and they would keep the file system
+    /// busy.
     pub(crate) fn end_at_once(&mut self) -> Result<()> {
         let mut process = self.process.take().context("the database does not run")?;
         run(Command::new("kill").args(["-QUIT", &process.id().to_string()]))?;
@@ -123,7 +126,8 @@ impl Postgres {
         process.succeeds()
     }
 
-    /// Every row that must be there is, nothing that nobody sent is, and what pgbench keeps equal is equal.
+    /// Every row that must be there is, nothing that nobody sent is, and what pgbench keeps equal
+    /// is equal.
     pub(crate) fn compare(&self, ledger: &Ledger, must_have: &[u64]) -> Result<u64> {
         let rows = self.sql("select id from acknowledged")?;
         let rows = rows.lines().map(str::parse).collect::<Result<HashSet<u64>, _>>()?;
@@ -213,7 +217,8 @@ impl Drop for Postgres {
     }
 }
 
-/// Transactions that were sent, and those whose commit was answered, which also go to a file outside.
+/// Transactions that were sent, and those whose commit was answered, which also go to a file
+/// outside.
 pub(crate) struct Ledger {
     sent: AtomicU64,
     acknowledged: Mutex<(Vec<u64>, File)>,

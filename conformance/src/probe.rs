@@ -1,4 +1,5 @@
-//! A client that does small things one after the other and notes how long each takes: what others notice of trouble beside them.
+//! A client that does small things one after the other and notes how long each takes: what others
+//! notice of trouble beside them.
 
 use std::time::{Duration, Instant};
 
@@ -13,8 +14,9 @@ use crate::server::Cairn;
 /// Bytes of the LUN that it needs.
 pub(crate) const PROBE_BYTES: u64 = 4 << 20;
 
-/// How much slower the slowest hundredth may become. Machines that run tests are shared, so this is far from what is expected; a client
-/// that waits for another one's trouble takes longer by orders of magnitude, or never ends.
+/// How much slower the slowest hundredth may become. Machines that run tests are shared, so this is
+/// far from what is expected; a client that waits for another one's trouble takes longer by orders
+/// of magnitude, or never ends.
 const RATIO_MAX: f64 = 50.0;
 /// How often what is too slow is measured again.
 const MEASUREMENTS_MAX: usize = 20;
@@ -43,7 +45,8 @@ impl Probe {
 
     /// Measures while the trouble is there, and judges.
     pub(crate) fn judge(&mut self, what: &str, facts: &mut Facts) -> Result<()> {
-        // A disk that others share stalls now and then, and what is measured here lasts: it is there in every measurement.
+        // A disk that others share stalls now and then, and what is measured here lasts: it is
+        // there in every measurement.
         let mut best = Duration::MAX;
         for _ in 0..MEASUREMENTS_MAX {
             let seen = self.measure(REQUESTS).with_context(|| format!("a client beside: {what}"))?;

@@ -13,8 +13,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// How often something that is awaited is looked at.
 pub(crate) const LOOK: Duration = Duration::from_millis(2);
 
-/// The `cairn` that `CAIRN_PROGRAM` names, or the one beside the program that runs (a test lies one folder deeper), made up to date when
-/// cargo runs us.
+/// The `cairn` that `CAIRN_PROGRAM` names, or the one beside the program that runs (a test lies one
+/// folder deeper), made up to date when cargo runs us.
 pub fn find_cairn() -> Result<PathBuf> {
     if let Some(named) = std::env::var_os("CAIRN_PROGRAM") {
         return Ok(named.into());
@@ -55,7 +55,8 @@ pub(crate) fn run(command: &mut Command) -> Result<String> {
     Ok(text)
 }
 
-/// A child that is ended when it goes; with all that it has started, when it leads a process group of its own.
+/// A child that is ended when it goes; with all that it has started, when it leads a process group
+/// of its own.
 pub(crate) struct Running {
     child: Child,
     log: PathBuf,
@@ -106,7 +107,8 @@ impl Running {
     /// SIGKILL.
     pub(crate) fn kill(&mut self) -> Result<()> {
         let group = format!("-{}", self.child.id());
-        // The child is not waited for yet, so that the number is nobody else's; it fails when there is no such group.
+        // The child is not waited for yet, so that the number is nobody else's; it fails when there
+        // is no such group.
         let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
         self.child.kill()?;
         self.child.wait()?;

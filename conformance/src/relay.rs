@@ -54,7 +54,8 @@ impl Valve {
         self.flow.lock().1
     }
 
-    /// How many of `wanted` bytes may pass now; waits while none may. Nothing when the connection is to end.
+    /// How many of `wanted` bytes may pass now; waits while none may. Nothing when the connection
+    /// is to end.
     fn pass(&self, wanted: usize) -> Option<usize> {
         let mut flow = self.flow.lock();
         loop {

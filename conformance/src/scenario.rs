@@ -17,7 +17,8 @@ pub struct World {
     pub seed: u64,
     /// Sizes for seconds instead of minutes.
     pub short: bool,
-    /// A kill loses what was not flushed, as in a power cut: each volume is rehearsed with `--lose-unflushed`.
+    /// A kill loses what was not flushed, as in a power cut: each volume is rehearsed with
+    /// `--lose-unflushed`.
     pub power_cuts: bool,
 }
 

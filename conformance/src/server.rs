@@ -94,7 +94,8 @@ impl Cairn {
         process.context("the server does not run")?.kill()
     }
 
-    /// Starts it, at times after killing it in the middle of its start; returns how many kills that made.
+    /// Starts it, at times after killing it in the middle of its start; returns how many kills that
+    /// made.
     pub(crate) fn serve_after_stumbling(&self, rng: &mut Rng) -> Result<u64> {
         let mut kills = 0;
         while rng.one_in(3) {
@@ -171,7 +172,8 @@ impl Cairn {
         Ok(())
     }
 
-    /// The most memory of its own that was resident at once, in bytes: without the pages of the program's file, which the kernel drops when it needs room.
+    /// The most memory of its own that was resident at once, in bytes: without the pages of the
+    /// program's file, which the kernel drops when it needs room.
     pub(crate) fn memory_max(&self) -> Result<u64> {
         let process = self.process.lock();
         let id = process.as_ref().context("the server does not run")?.id();

@@ -1,4 +1,5 @@
-//! Full, crowded, stalled: each scenario for seconds; others keep their latency, nothing is lost, the message is clear.
+//! Full, crowded, stalled: each scenario for seconds; others keep their latency, nothing is lost,
+//! the message is clear.
 
 mod short;
 

@@ -15,7 +15,8 @@ use crate::world::{OWNER, Pending, SnapshotModel, World, log_id, read_active};
 const DIRECTORY_BLOCKS: u64 = 4;
 
 impl World {
-    /// Does one action at random. An error that the power cut explains is none; recovery is the caller's.
+    /// Does one action at random. An error that the power cut explains is none; recovery is the
+    /// caller's.
     pub fn act(&mut self, timeline: &mut Timeline) -> Result<()> {
         timeline.step();
         self.advance();
@@ -150,7 +151,8 @@ impl World {
         (what, outcome)
     }
 
-    /// Clients that write and punch the same few blocks again and again, with write-back in between, and then flush: the log must tell the order.
+    /// Clients that write and punch the same few blocks again and again, with write-back in
+    /// between, and then flush: the log must tell the order.
     fn churn(&mut self) -> (String, Result<String>) {
         let Some(file) = self.pick_lun() else { return ("churn".to_owned(), Ok(String::new())) };
         let length = self.model.file(file).length();
@@ -207,7 +209,8 @@ impl World {
         Ok(())
     }
 
-    /// Writes so much that the next round of background work gives the blocks their places, before any flush.
+    /// Writes so much that the next round of background work gives the blocks their places, before
+    /// any flush.
     fn write_back(&mut self) -> Result<(), VolumeError> {
         let files: Vec<(FileId, u64)> = self
             .model
@@ -400,7 +403,8 @@ impl World {
         (format!("create {kind:?} of {length} blocks"), outcome)
     }
 
-    /// Changes of names and lengths are durable by a consistency point, which most callers ask for at once.
+    /// Changes of names and lengths are durable by a consistency point, which most callers ask for
+    /// at once.
     fn maybe_commit(&mut self) -> Result<String> {
         if self.rng.one_in(3) {
             return Ok(String::new());
@@ -436,7 +440,8 @@ impl World {
             Ok(()) => {
                 let generation = self.open_generation();
                 self.model.resize(file, length, generation);
-                // What a smaller length cut off must be gone before a flush can make writes there durable.
+                // What a smaller length cut off must be gone before a flush can make writes there
+                // durable.
                 self.volume().consistency_point().map(|_| self.committed()).map_err(Into::into)
             }
             Err(error) => self.refused(error, 8).map(drop),
@@ -533,7 +538,8 @@ impl World {
         (what, outcome)
     }
 
-    /// The log goes to the other of its two places, or its device fails and it leaves by itself at the next flush.
+    /// The log goes to the other of its two places, or its device fails and it leaves by itself at
+    /// the next flush.
     fn move_log(&mut self) -> (String, Result<String>) {
         let [_, part] = parts(&self.device);
         if self.volume().status().log_device.is_some() {
@@ -546,7 +552,8 @@ impl World {
             return (what, outcome.map(|()| String::new()).map_err(Into::into));
         }
         let Some(log) = self.log.clone() else { return ("move the log".to_owned(), Ok(String::new())) };
-        // A device that a log has left with the power, or in a failure, still says that it has it: an owner clears it.
+        // A device that a log has left with the power, or in a failure, still says that it has it:
+        // an owner clears it.
         let target = LogTarget::Device { device: log.clone(), id: log_id(&mut self.rng) };
         let outcome = log.write_from(0, &[0; 32 * 4096]).map_err(Into::into);
         let outcome = outcome.and_then(|()| self.volume().move_log(&target)).map(|()| self.committed());

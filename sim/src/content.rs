@@ -1,4 +1,5 @@
-//! What clients write: every block's bytes follow from one number, so that a read tells which write it shows, and a mixture of two shows too.
+//! What clients write: every block's bytes follow from one number, so that a read tells which write
+//! it shows, and a mixture of two shows too.
 
 use std::fmt;
 

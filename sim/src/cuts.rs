@@ -1,4 +1,5 @@
-//! The power goes once at every device operation of a life: what the lives of trees and of histories share.
+//! The power goes once at every device operation of a life: what the lives of trees and of
+//! histories share.
 
 use anyhow::{Context, Result};
 
@@ -11,8 +12,10 @@ pub(crate) enum Done {
     Off,
 }
 
-/// Lives a life without a cut, and then once with a cut after each number of operations that it took. `live` lives it from its beginning, always with the same random numbers,
-/// with the power gone after so many operations; it says how many there were between the moment from which cuts count and the end.
+/// Lives a life without a cut, and then once with a cut after each number of operations that it
+/// took. `live` lives it from its beginning, always with the same random numbers, with the power
+/// gone after so many operations; it says how many there were between the moment from which cuts
+/// count and the end.
 ///
 /// # Errors
 /// What `live` finds, with the cut at which it did.

@@ -1,5 +1,5 @@
-//! Faults of the media beyond rot in single places: tables, writes that are lost or land elsewhere, errors. Each is survived, or told, or refused;
-//! nothing wrong is ever served.
+//! Faults of the media beyond rot in single places: tables, writes that are lost or land elsewhere,
+//! errors. Each is survived, or told, or refused; nothing wrong is ever served.
 
 use std::sync::Arc;
 
@@ -92,7 +92,8 @@ pub fn run(
 /// `EIO` of Linux.
 const EIO: i32 = 5;
 
-/// Operations fail at some moment, once or from then on. Nothing that was flushed before is lost, and nothing is told to be flushed that is not.
+/// Operations fail at some moment, once or from then on. Nothing that was flushed before is lost,
+/// and nothing is told to be flushed that is not.
 fn failing_writes(world: &mut World, fault: Fault, rng: &mut Rng, timeline: &mut Timeline) -> Result<Fate> {
     let (offset, length) = (0, BLOCK);
     let error = if matches!(fault, Fault::NoSpace | Fault::NoSpaceForGood) {
@@ -125,7 +126,8 @@ fn failing_writes(world: &mut World, fault: Fault, rng: &mut Rng, timeline: &mut
             looked_at(world, world.model.order())? == 0,
             "a volume without room refuses reads of a device that can be read"
         );
-        // The power goes now, or there is room and it goes on by itself: what was answered is there as well.
+        // The power goes now, or there is room and it goes on by itself: what was answered is there
+        // as well.
         if rng.one_in(2) {
             world.device.heal_operations();
             volume.consistency_point().context("once there is room")?;
@@ -143,7 +145,8 @@ fn failing_writes(world: &mut World, fault: Fault, rng: &mut Rng, timeline: &mut
             "a latched volume refuses reads of a device that can be read"
         );
     }
-    // The server starts anew on what the device has, or after the power went as well: what was flushed is there.
+    // The server starts anew on what the device has, or after the power went as well: what was
+    // flushed is there.
     world.device.heal_operations();
     if rng.one_in(2) {
         world.power_cycle();
@@ -251,8 +254,8 @@ fn reopened(world: &mut World) -> Result<Fate> {
     Ok(if refused + findings as u64 == 0 { Fate::Survived } else { Fate::Reported })
 }
 
-/// Every block of the active state and of all snapshots reads as it must, or not at all. `order`: writes after these may be there or not. Returns how many
-/// reads were refused.
+/// Every block of the active state and of all snapshots reads as it must, or not at all. `order`:
+/// writes after these may be there or not. Returns how many reads were refused.
 fn looked_at(world: &World, order: u64) -> Result<u64> {
     let volume = world.volume();
     let mut refused = 0;

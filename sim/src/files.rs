@@ -1,7 +1,9 @@
 //! A tree of files, against a model of POSIX.
 //!
-//! The model ([`cairn_files::model`]) is played beside the tree and compared operation by operation. After a cut the tree must be, whole, as it was after one of the operations
-//! since the last sync: none in part, and none without those before it. Snapshots must show what they showed, to the last byte. After each cut and at the end the volume and the tree are checked.
+//! The model ([`cairn_files::model`]) is played beside the tree and compared operation by
+//! operation. After a cut the tree must be, whole, as it was after one of the operations since the
+//! last sync: none in part, and none without those before it. Snapshots must show what they showed,
+//! to the last byte. After each cut and at the end the volume and the tree are checked.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -222,7 +224,8 @@ impl<'a> Life<'a> {
         let volume = tree.volume().clone();
         drop(tree);
         let kept = volume.rollback(id);
-        // Whatever came of it, the tree is opened anew: nobody holds anything that was there before.
+        // Whatever came of it, the tree is opened anew: nobody holds anything that was there
+        // before.
         self.tree = Some(Tree::open(volume)?);
         self.snapshots.push((kept?.id, before));
         self.player()?.go_on_with(model.without_holds());

@@ -1,5 +1,6 @@
-//! Cuts that are tried without being taken: at each moment that the device's eye kept, the power goes in a copy of the world, which is opened, checked, compared
-//! and now and then lives on. The world itself goes on as if nothing had happened, so a run has as many futures as it has moments.
+//! Cuts that are tried without being taken: at each moment that the device's eye kept, the power
+//! goes in a copy of the world, which is opened, checked, compared and now and then lives on. The
+//! world itself goes on as if nothing had happened, so a run has as many futures as it has moments.
 
 use std::sync::Arc;
 
@@ -50,7 +51,8 @@ impl<'a> Forks<'a> {
         Ok(())
     }
 
-    /// The device after a cut at each operation of the batch: where the volatile writes differ in all the fates, else in one.
+    /// The device after a cut at each operation of the batch: where the volatile writes differ in
+    /// all the fates, else in one.
     pub fn each_device(&mut self, point: &CutPoint, judge: &mut Judge<'_, Self>) -> Result<()> {
         let mut fresh = true;
         for (number, request) in point.batch.iter().enumerate() {
@@ -64,7 +66,8 @@ impl<'a> Forks<'a> {
             for (target, batch) in &point.beside {
                 parts[*target].catch(&mut operations(batch));
             }
-            // Up to the next flush all of the batch is on its way wherever the cut falls: the same choices of what is kept.
+            // Up to the next flush all of the batch is on its way wherever the cut falls: the same
+            // choices of what is kept.
             let fates: &[Fate] = if fresh { &Fate::ALL } else { &[Fate::Each] };
             fresh = matches!(request, Request::Flush);
             for fate in fates {

@@ -1,8 +1,11 @@
 //! A device that remembers, against a list of all writes.
 //!
-//! The model keeps the whole content of the device after every action, with the stamp of the action. A view of an instant must show the content after the
-//! last action up to it. After a cut the present may hold, sector by sector, anything that was written since the last flush; every instant up to that flush, as far as the window
-//! reaches, must read exactly as it was. What happened between that flush and the opening is not known any more, and its instants are not looked at.
+//! The model keeps the whole content of the device after every action, with the stamp of the
+//! action. A view of an instant must show the content after the last action up to it. After a cut
+//! the present may hold, sector by sector, anything that was written since the last flush; every
+//! instant up to that flush, as far as the window reaches, must read exactly as it was. What
+//! happened between that flush and the opening is not known any more, and its instants are not
+//! looked at.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -121,7 +124,8 @@ struct Life<'a> {
     /// What an action that failed may have written, whole.
     attempted: Option<Rc<Vec<u8>>>,
     reverting: bool,
-    /// How far the history had come, as somebody looked now and then: every opening must have come as far.
+    /// How far the history had come, as somebody looked now and then: every opening must have come
+    /// as far.
     known: LogPosition,
     timeline: &'a mut Timeline,
 }
@@ -298,7 +302,8 @@ impl<'a> Life<'a> {
         (offset, length.min(all - offset))
     }
 
-    /// Where contents are reduced: some of them are what stands there or elsewhere already, but for a few bytes of some.
+    /// Where contents are reduced: some of them are what stands there or elsewhere already, but for
+    /// a few bytes of some.
     fn make_alike(&self, bytes: &mut [u8], image: &[u8], offset: usize) {
         let Some(choice) = bytes.first_chunk::<8>().copied().map(u64::from_le_bytes) else { return };
         if self.config.options.window.reduction == Reduction::NONE || choice.is_multiple_of(4) {
@@ -595,7 +600,8 @@ impl<'a> Life<'a> {
         for (index, sector) in current.chunks(SECTOR).enumerate() {
             let range = index * SECTOR..index * SECTOR + sector.len();
             let known = candidates.iter().any(|image| image[range.clone()] == *sector);
-            // Two writes of one sector that were not flushed may each have left a part only where the sector is not written as a whole; it always is.
+            // Two writes of one sector that were not flushed may each have left a part only where
+            // the sector is not written as a whole; it always is.
             if !known {
                 let lba = (index * SECTOR) as u64 / u64::from(self.config.options.block_bytes);
                 let known = self.history()?.explain(lba);

@@ -1,7 +1,8 @@
 //! A source, a destination, and what may happen to both while blocks travel between them.
 //!
-//! The destination must show exactly the last image that was committed there, or the new one, whatever happened to either side; an
-//! older image that is held open there keeps showing what it showed.
+//! The destination must show exactly the last image that was committed there, or the new one,
+//! whatever happened to either side; an older image that is held open there keeps showing what it
+//! showed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -153,7 +154,8 @@ impl Pair {
         // Cuts of the source fall into its clients' actions, also into those during the transfer.
         self.source.device.cut_after(u64::MAX);
         let volume = self.source.volume();
-        // What mirrors do by default: the base is held until the next one is there. Without that it may be gone, and all goes well too.
+        // What mirrors do by default: the base is held until the next one is there. Without that it
+        // may be gone, and all goes well too.
         let hold = !self.rng.one_in(3);
         let name = format!("mirror.{}", self.transfers);
         let content = self.source.model.frozen();
@@ -207,7 +209,8 @@ impl Pair {
                 self.compare(timeline, "after a transfer")?;
             }
             End::NotDone(why) => {
-                // Older images that are held open, or have not moved home yet, can leave too little of the redirect area.
+                // Older images that are held open, or have not moved home yet, can leave too little
+                // of the redirect area.
                 let crowded = redirected + changes.blocks > self.destination.blocks;
                 ensure!(adversary || crowded, "a quiet transfer was not done: {why}");
                 self.destination.device.cut_after(u64::MAX);
@@ -272,7 +275,8 @@ impl Pair {
             }
         }
         match receiver.commit(ReceivedImage { target, snapshots: entries }) {
-            // Also with a spoiled block, when the image here had the right one already: the comparison tells.
+            // Also with a spoiled block, when the image here had the right one already: the
+            // comparison tells.
             Ok(()) => Ok(End::Committed),
             Err(_) if self.destination.device.is_off() => Ok(End::Cut),
             Err(VolumeError::Refused(_)) if adversary => Ok(End::NotDone("refused")),
@@ -290,7 +294,8 @@ impl Pair {
         }
     }
 
-    /// The power went at the destination: it must show the last image, or `new` if that was being committed.
+    /// The power went at the destination: it must show the last image, or `new` if that was being
+    /// committed.
     fn recover(&mut self, timeline: &mut Timeline, new: Option<Promise>) -> Result<()> {
         let destination = &mut self.destination;
         destination.held.clear();

@@ -1,9 +1,12 @@
-//! The simulator: whole lives of volumes and mirrors on one thread, with a clock and devices of its own, from one seed.
+//! The simulator: whole lives of volumes and mirrors on one thread, with a clock and devices of its
+//! own, from one seed.
 //!
-//! A seed gives the sizes, the actions and the faults. After every power cut the volume is opened, checked and compared with a plain model
-//! (`model`). The same seed gives the same run, to the last observation: a failure is replayed by its seed.
+//! A seed gives the sizes, the actions and the faults. After every power cut the volume is opened,
+//! checked and compared with a plain model (`model`). The same seed gives the same run, to the last
+//! observation: a failure is replayed by its seed.
 //!
-//! A side of a mirror may also lie (`pair::liars`): it has every key and makes every checksum right. What the other side keeps must stay as it was.
+//! A side of a mirror may also lie (`pair::liars`): it has every key and makes every checksum
+//! right. What the other side keeps must stay as it was.
 
 mod actions;
 mod content;

@@ -1,7 +1,9 @@
-//! A connection between two servers: bytes in order, as a socket gives them, until something goes wrong at one of its messages.
+//! A connection between two servers: bytes in order, as a socket gives them, until something goes
+//! wrong at one of its messages.
 //!
-//! A message is what one side hands over at a time: a frame of the protocol, or a header or payload of the stream. The promises do not rest on any of
-//! these to arrive, to arrive once, or to arrive as it was sent.
+//! A message is what one side hands over at a time: a frame of the protocol, or a header or payload
+//! of the stream. The promises do not rest on any of these to arrive, to arrive once, or to arrive
+//! as it was sent.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};

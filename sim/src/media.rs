@@ -120,7 +120,8 @@ fn damaged_block(world: &mut World, rng: &mut Rng, timeline: &mut Timeline, tall
     Ok(())
 }
 
-/// Damage under files only: each write is taken or refused for its own damage, and what was taken is committed and there.
+/// Damage under files only: each write is taken or refused for its own damage, and what was taken
+/// is committed and there.
 fn write_under_damage(world: &mut World, rng: &mut Rng, timeline: &mut Timeline) -> Result<()> {
     let volume = world.volume();
     let files: Vec<_> = world.model.files().map(|(id, file)| (id, file.length())).collect();
@@ -194,13 +195,15 @@ fn damaged_log(world: &mut World, rng: &mut Rng, timeline: &mut Timeline, tally:
         let before = world.volume().status().log_used;
         world.volume().flush()?;
         world.model.flushed();
-        // A volume with little room makes a consistency point for a write, and nobody needs the records before it.
+        // A volume with little room makes a consistency point for a write, and nobody needs the
+        // records before it.
         let status = world.volume().status();
         if status.log_used <= before || status.generation != began {
             return Ok(());
         }
         let writes = world.device.take_log();
-        // The record is the write below the block space, where the label area is, or the one behind it, on the log device.
+        // The record is the write below the block space, where the label area is, or the one behind
+        // it, on the log device.
         let of_log_device = world.volume().status().log_device.is_some();
         let Some(record) = writes
             .iter()

@@ -1,9 +1,11 @@
 //! What a volume must hold, as plainly as possible: maps from block numbers to contents.
 //!
-//! Every block knows what it was when nothing else was on its way (its *floor*) and what was written since: in which order, and into which
-//! generation each write went. After a power cut the volume tells which generation it came back with: what that generation has must be there,
-//! what was written before a flush began that succeeded must be there, and what was only written may be there or not, block by block, but never
-//! anything else. The same history tells what a snapshot of any generation shows, whatever clients did while it was made.
+//! Every block knows what it was when nothing else was on its way (its *floor*) and what was
+//! written since: in which order, and into which generation each write went. After a power cut the
+//! volume tells which generation it came back with: what that generation has must be there, what
+//! was written before a flush began that succeeded must be there, and what was only written may be
+//! there or not, block by block, but never anything else. The same history tells what a snapshot of
+//! any generation shows, whatever clients did while it was made.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -63,7 +65,8 @@ impl BlockModel {
         within.map_or(self.floor, |entry| entry.tag)
     }
 
-    /// The last write for which `must` is true, or what was there before all, and everything after it.
+    /// The last write for which `must` is true, or what was there before all, and everything after
+    /// it.
     fn from(&self, must: impl Fn(&Entry) -> bool) -> Vec<Tag> {
         let first = self.history.iter().rposition(must);
         let before = first.is_none().then_some(self.floor);
@@ -99,7 +102,8 @@ impl FileModel {
         self.blocks.get(&lba).map_or(Tag::ZERO, BlockModel::now)
     }
 
-    /// What a read of block `lba` may show that began when `order` writes had returned: the last of those, or any later one.
+    /// What a read of block `lba` may show that began when `order` writes had returned: the last of
+    /// those, or any later one.
     pub fn tags_since(&self, lba: u64, order: u64) -> Vec<Tag> {
         self.blocks.get(&lba).map_or(vec![Tag::ZERO], |block| block.from(|entry| entry.order <= order))
     }
@@ -119,7 +123,8 @@ struct Whole {
 }
 
 impl Whole {
-    /// Whether what a block came back as can be what was there before this write, and whether it can be this write's or a later one's.
+    /// Whether what a block came back as can be what was there before this write, and whether it
+    /// can be this write's or a later one's.
     fn sides(order: u64, block: &BlockModel, seen: Tag) -> (bool, bool) {
         let of = |later: bool| move |entry: &Entry| entry.tag == seen && (entry.order >= order) == later;
         (block.floor == seen || block.history.iter().any(of(false)), block.history.iter().any(of(true)))
@@ -256,7 +261,8 @@ impl Model {
         self.durable_generation = self.durable_generation.max(generation);
     }
 
-    /// A consistency point succeeded, and nothing else is under way: nobody asks for earlier states any more.
+    /// A consistency point succeeded, and nothing else is under way: nobody asks for earlier states
+    /// any more.
     pub fn committed(&mut self, generation: Generation) {
         self.durable(generation);
         self.wholes.retain(|whole| whole.generation > generation);
@@ -287,7 +293,8 @@ impl Model {
         Arc::new(Frozen { files: files.collect() })
     }
 
-    /// The content of a snapshot became the active one in `generation`; what was there is kept as of `kept`.
+    /// The content of a snapshot became the active one in `generation`; what was there is kept as
+    /// of `kept`.
     pub fn rolled_back(&mut self, content: &Frozen, kept: Generation, generation: Generation) -> Result<()> {
         let before = std::mem::replace(self, Self::of(content, generation));
         (self.order, self.durable_order) = (before.order, before.durable_order);
@@ -311,8 +318,8 @@ impl Model {
         Ok(())
     }
 
-    /// The power was cut, and the volume came back with `generation` and files of these lengths. Checks them, takes what `read` finds in each for
-    /// the truth, and goes on from there.
+    /// The power was cut, and the volume came back with `generation` and files of these lengths.
+    /// Checks them, takes what `read` finds in each for the truth, and goes on from there.
     pub fn after_cut(
         &mut self,
         generation: Generation,

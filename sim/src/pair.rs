@@ -1,7 +1,9 @@
-//! Two servers and a mirror between them, through the mirror's own protocol: updates while clients and owners work at the source and readers at the
-//! destination, with cuts of power on both sides and mishaps at any message.
+//! Two servers and a mirror between them, through the mirror's own protocol: updates while clients
+//! and owners work at the source and readers at the destination, with cuts of power on both sides
+//! and mishaps at any message.
 //!
-//! The destination shows exactly one image that was transferred, with the snapshots that the source had then; at every moment, to every reader.
+//! The destination shows exactly one image that was transferred, with the snapshots that the source
+//! had then; at every moment, to every reader.
 
 pub mod chain;
 pub mod full;
@@ -65,7 +67,8 @@ pub struct With<'f, 'a> {
     pub mishap: Option<(u64, Mishap)>,
     /// Tries cuts at every operation of both sides.
     pub forks: Option<&'f mut Forks<'a>>,
-    /// How often the destination asks for what has changed, on one connection, as one that follows continuously does; 0 for a usual update.
+    /// How often the destination asks for what has changed, on one connection, as one that follows
+    /// continuously does; 0 for a usual update.
     pub steps: u64,
 }
 
@@ -124,7 +127,8 @@ fn in_words(outcome: &Outcome) -> String {
     }
 }
 
-/// Lets two sides talk until both have ended. A link on which they wait for each other is broken once, as a time-out does.
+/// Lets two sides talk until both have ended. A link on which they wait for each other is broken
+/// once, as a time-out does.
 fn talk_out(tasks: &mut Tasks<'_>, link: &Link, rng: &mut Rng) -> Result<()> {
     loop {
         match tasks.turn(rng) {
@@ -213,7 +217,8 @@ impl Pair {
                 let peer = PeerName::new(PEER).expect("a name as it must be");
                 let cancel = AtomicBool::new(false);
                 let mut work = cairn_stream::Work { cancel: &cancel, progress: &mut |_| {}, threads: None };
-                // How it ends here is the destination's to tell; that nothing came of it shows in the images.
+                // How it ends here is the destination's to tell; that nothing came of it shows in
+                // the images.
                 let _ = sessions.serve_session(&mut source_end, &offering, &peer, &mut work);
                 drop(source_end);
             });
@@ -275,7 +280,8 @@ impl Pair {
         Ok((news, link.messages()))
     }
 
-    /// What must hold after an update that nothing was cut in. True when the destination has a new image.
+    /// What must hold after an update that nothing was cut in. True when the destination has a new
+    /// image.
     fn judge(
         &mut self,
         outcome: &Outcome,
@@ -355,7 +361,8 @@ impl Pair {
         all.filter(|(_, s)| s.name.starts_with(&prefix)).map(|(id, _)| *id).collect()
     }
 
-    /// The destination shows what it showed, or a new image if that may be; whole. True when it is new.
+    /// The destination shows what it showed, or a new image if that may be; whole. True when it is
+    /// new.
     fn look(&mut self, offers: &Offers, may_be_new: bool) -> Result<bool> {
         let (shown, news) = shown_by(&mut self.destination, &self.shown, offers)?;
         ensure!(
@@ -486,7 +493,8 @@ fn offer(offers: &mut Offers, source: &World, first: bool) {
     }
 }
 
-/// A garbled question may be one whose base the source keeps for a spill, under a name that nobody has given it here.
+/// A garbled question may be one whose base the source keeps for a spill, under a name that nobody
+/// has given it here.
 fn offer_kept(offers: &mut Offers, source: &World) {
     for snapshot in source.volume.iter().flat_map(|volume| volume.snapshots()) {
         let is_kept = snapshot.name == format!("split-{}", snapshot.generation.0);
@@ -496,7 +504,8 @@ fn offer_kept(offers: &mut Offers, source: &World) {
     }
 }
 
-/// What a destination shows: what it showed before, or an image that the source has offered. All of it is compared, and checked.
+/// What a destination shows: what it showed before, or an image that the source has offered. All of
+/// it is compared, and checked.
 fn shown_by(world: &mut World, old: &Shown, offers: &Offers) -> Result<(Shown, bool)> {
     let volume = world.volume();
     let target = volume.status().cursor.snapshot;

@@ -20,7 +20,8 @@ impl World {
         self.device.cut_after(self.fault_rng.below(most));
     }
 
-    /// Brings the power back, opens, and compares with the model. The power may go again while the volume opens.
+    /// Brings the power back, opens, and compares with the model. The power may go again while the
+    /// volume opens.
     pub fn recover(&mut self, timeline: &mut Timeline, again: bool) -> Result<()> {
         self.power_cycle();
         self.come_back(timeline, again)
@@ -137,7 +138,8 @@ impl World {
         self.snapshots.insert(kept.id, model);
     }
 
-    /// Sees what others than clients did to the volume since the last look: mirrors their snapshots, an owner a rollback that is not through yet.
+    /// Sees what others than clients did to the volume since the last look: mirrors their
+    /// snapshots, an owner a rollback that is not through yet.
     pub(crate) fn observe(&mut self) -> Result<()> {
         if self.volume.is_none() {
             return Ok(());
@@ -153,7 +155,8 @@ impl World {
             volume.snapshots().into_iter().map(|snapshot| (snapshot.id, snapshot)).collect();
         let is_kept = |s: &&Snapshot| s.name.starts_with(KEPT_PREFIX) && !self.snapshots.contains_key(&s.id);
         let Some(kept) = all.values().find(is_kept) else { return Ok(()) };
-        // The active state descends from the target again, perhaps over snapshots that were made since.
+        // The active state descends from the target again, perhaps over snapshots that were made
+        // since.
         let mut above = volume.active_parent();
         while above > kept.id {
             above = all.get(&above).map_or(SnapshotId(0), |snapshot| snapshot.parent);

@@ -1,5 +1,6 @@
-//! A round: several clients, owners and the background work of one volume at the same time, as tasks that take turns at every device operation and
-//! lock. The power may go at any of those, or be tried at each of them.
+//! A round: several clients, owners and the background work of one volume at the same time, as
+//! tasks that take turns at every device operation and lock. The power may go at any of those, or
+//! be tried at each of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -254,7 +255,8 @@ fn is_no_file(error: &Error, file: FileId) -> bool {
 }
 
 impl World {
-    /// One round. `forks` tries a cut at every moment of it; one that was armed before really happens.
+    /// One round. `forks` tries a cut at every moment of it; one that was armed before really
+    /// happens.
     pub fn round(
         &mut self,
         timeline: &mut Timeline,

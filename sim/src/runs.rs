@@ -25,31 +25,39 @@ pub enum Kind {
     EveryCut,
     /// Media that rot.
     Media,
-    /// Images that arrive at a destination, as any sender may send them, with cuts on both sides, then a failover.
+    /// Images that arrive at a destination, as any sender may send them, with cuts on both sides,
+    /// then a failover.
     Image,
-    /// Two servers and their protocol: cuts on both sides and mishaps of messages at random, then a failover.
+    /// Two servers and their protocol: cuts on both sides and mishaps of messages at random, then a
+    /// failover.
     Mirror,
-    /// A small mirror: every mishap at every message of an update, and a cut at every device operation of both sides.
+    /// A small mirror: every mishap at every message of an update, and a cut at every device
+    /// operation of both sides.
     EveryMessage,
-    /// As `Mirror`, with a destination that follows continuously, now closely and now behind what memory holds.
+    /// As `Mirror`, with a destination that follows continuously, now closely and now behind what
+    /// memory holds.
     Continuous,
     /// As `EveryMessage`, in the steps of one that follows continuously while clients write.
     EveryStep,
-    /// A mirror one of whose sides has bad media: rot by kind of block, passing errors, writes that are lost or land elsewhere.
+    /// A mirror one of whose sides has bad media: rot by kind of block, passing errors, writes that
+    /// are lost or land elsewhere.
     MirrorMedia,
     /// A mirror one of whose sides takes no writes for a while: full, or failing.
     MirrorFull,
     /// Three servers in a row, with clones, drills and a lock on the one in the middle.
     Chain,
-    /// A short life of them, run once for every device operation of one of them or of a clone, with a cut there.
+    /// A short life of them, run once for every device operation of one of them or of a clone, with
+    /// a cut there.
     ChainEveryCut,
     /// A mirror whose source lies: an adversary that has its key.
     LyingSource,
     /// A source one of whose mirrors lies.
     LyingDestination,
-    /// A group of volumes, snapshots of it at one instant, its mirrors, and a failover of all of them.
+    /// A group of volumes, snapshots of it at one instant, its mirrors, and a failover of all of
+    /// them.
     Group,
-    /// A short life of one, run once for every device operation of one of its volumes, with a cut there.
+    /// A short life of one, run once for every device operation of one of its volumes, with a cut
+    /// there.
     GroupEveryCut,
     /// A device that remembers, on two devices that lose power at random.
     History,
@@ -164,7 +172,8 @@ pub fn run(kind: Kind, seed: u64, timeline: &mut Timeline) -> Result<Outcome> {
     Ok(Outcome { digest: timeline.digest(), tally })
 }
 
-/// Two servers for a while: clients and owners at work during updates too, cuts on both sides, mishaps on the way.
+/// Two servers for a while: clients and owners at work during updates too, cuts on both sides,
+/// mishaps on the way.
 fn mirror(seed: u64, follows: bool, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
     let mut rng = Rng::new(seed);
     let mut config = config(&mut rng);
@@ -223,9 +232,11 @@ fn mirror(seed: u64, follows: bool, timeline: &mut Timeline, tally: &mut Tally) 
     Ok(())
 }
 
-/// An update of a small mirror, again and again from the same moment: once for every mishap at every message of it.
+/// An update of a small mirror, again and again from the same moment: once for every mishap at
+/// every message of it.
 ///
-/// One that follows continuously goes several steps meanwhile, and a client writes; what comes of it is another each time.
+/// One that follows continuously goes several steps meanwhile, and a client writes; what comes of
+/// it is another each time.
 fn every_message(seed: u64, follows: bool, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
     let mut rng = Rng::new(seed);
     let config = Config {

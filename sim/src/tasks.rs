@@ -1,7 +1,9 @@
-//! Tasks that take turns on one thread: several clients, an owner, two servers, each as plain code that calls the engine.
+//! Tasks that take turns on one thread: several clients, an owner, two servers, each as plain code
+//! that calls the engine.
 //!
-//! A task runs until it comes to a point where another one may overtake it: an operation of a device ([`Waist`](crate::waist::Waist)), a message
-//! ([`link`](crate::link)), or a lock that another task holds. Who goes on is drawn from the seed, so the same seed gives the same run.
+//! A task runs until it comes to a point where another one may overtake it: an operation of a
+//! device ([`Waist`](crate::waist::Waist)), a message ([`link`](crate::link)), or a lock that
+//! another task holds. Who goes on is drawn from the seed, so the same seed gives the same run.
 
 use std::cell::Cell;
 
@@ -74,7 +76,8 @@ pub struct Tasks<'a> {
     idle: u32,
 }
 
-/// How often all may wait before that counts as for ever: one that waits may have done something just before that lets another one go on.
+/// How often all may wait before that counts as for ever: one that waits may have done something
+/// just before that lets another one go on.
 const IDLE_ROUNDS: u32 = 16;
 
 impl<'a> Tasks<'a> {

@@ -40,7 +40,8 @@ fn seeds(kind: Kind, seeds: std::ops::Range<u64>) -> Tally {
     tally
 }
 
-/// Seeds of a kind that tries a cut at every device operation: it did, in each of its fates, and some seeds have something to cut.
+/// Seeds of a kind that tries a cut at every device operation: it did, in each of its fates, and
+/// some seeds have something to cut.
 fn every_cut(kind: Kind, range: std::ops::Range<u64>) -> Tally {
     let tally = seeds(kind, range);
     assert!(tally.points > 0 && tally.cuts >= tally.points, "{}: {tally}", kind.name());
@@ -308,7 +309,8 @@ fn file_that_a_rollback_brings_back_is_not_freed_any_more() {
                         switch();
                     }
                 }),
-                // While it flushes a consistency point waits for the log, and the background work for the consistency point.
+                // While it flushes a consistency point waits for the log, and the background work
+                // for the consistency point.
                 Box::new(|| {
                     for lba in 0..8 {
                         match volume.write(other, &mut std::iter::once((Lba(lba), tags[0].block()))) {

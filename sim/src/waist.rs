@@ -1,5 +1,6 @@
-//! The devices that a simulated volume sees: its own and that of its intent log, two parts of what the power cuts hit. At every operation other tasks may
-//! take their turn, and an eye is kept on every moment at which the power may go.
+//! The devices that a simulated volume sees: its own and that of its intent log, two parts of what
+//! the power cuts hit. At every operation other tasks may take their turn, and an eye is kept on
+//! every moment at which the power may go.
 
 use std::sync::Arc;
 
@@ -49,7 +50,8 @@ pub struct Waist {
 }
 
 impl Eye {
-    /// An eye on a device, and its parts as the volume sees them. `rng` decides where tasks take turns.
+    /// An eye on a device, and its parts as the volume sees them. `rng` decides where tasks take
+    /// turns.
     pub fn on(device: &Arc<FaultDevice>, rng: Rng) -> (Arc<Mutex<Eye>>, [Arc<Waist>; 2]) {
         let [first, second] = parts(device);
         let eye = Eye { device: device.clone(), rng, keeps: false, kept: Vec::new(), beside: Vec::new() };

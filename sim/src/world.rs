@@ -1,4 +1,5 @@
-//! One volume on a fault device, the model that it must match, and the actions that clients and owners take.
+//! One volume on a fault device, the model that it must match, and the actions that clients and
+//! owners take.
 //!
 //! The actions stand in `actions`, what happens when the power goes in `recovery`.
 
@@ -40,7 +41,8 @@ pub struct Config {
     pub file_blocks: u64,
     /// Most snapshots at a time.
     pub snapshots: usize,
-    /// The intent log begins on a device of its own; else in the label area. It moves in the course of a life.
+    /// The intent log begins on a device of its own; else in the label area. It moves in the course
+    /// of a life.
     pub log_device: bool,
     /// The power goes about once in so many actions; 0 for never.
     pub cut_every: u64,
@@ -87,7 +89,8 @@ pub struct World {
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) config: Config,
     pub(crate) device: Arc<FaultDevice>,
-    /// What looks at the device while the volume is open, and the part of it that is the log's as the volume sees it.
+    /// What looks at the device while the volume is open, and the part of it that is the log's as
+    /// the volume sees it.
     pub(crate) eye: Option<Arc<Mutex<Eye>>>,
     pub(crate) log: Option<Arc<Waist>>,
     pub(crate) volume: Option<Arc<Volume>>,
@@ -145,7 +148,8 @@ pub(crate) fn set_clock(clock: &ManualClock, rng: &mut Rng) {
 }
 
 impl World {
-    /// Formats and opens a volume. Each server has a clock of its own, which is wrong, and is set now and then.
+    /// Formats and opens a volume. Each server has a clock of its own, which is wrong, and is set
+    /// now and then.
     pub fn new(side: &'static str, rng: &mut Rng, config: Config, role: Role) -> Result<Self> {
         let clock = Arc::new(ManualClock::new(EPOCH));
         set_clock(&clock, rng);
@@ -272,7 +276,8 @@ impl World {
         self.device = Arc::new(self.device.power_cycle(&mut self.fault_rng));
     }
 
-    /// The same volume with the same past on another device, where something else happens to it from here on. It is not open yet.
+    /// The same volume with the same past on another device, where something else happens to it
+    /// from here on. It is not open yet.
     pub(crate) fn fork(&self, device: FaultDevice) -> World {
         World {
             side: self.side,

@@ -1,6 +1,7 @@
-//! `cairn-suite [--jobs N] [--built FILE] [--target NAME]... [-- ARGUMENTS]`: builds the tests of the
-//! workspace and runs the test programs side by side. ARGUMENTS go to every test program. FILE has
-//! cargo's messages of a build that is done: cargo is not asked then, as it may be at other work.
+//! `cairn-suite [--jobs N] [--built FILE] [--target NAME]... [-- ARGUMENTS]`: builds the tests of
+//! the workspace and runs the test programs side by side. ARGUMENTS go to every test program. FILE
+//! has cargo's messages of a build that is done: cargo is not asked then, as it may be at other
+//! work.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};

@@ -1,5 +1,5 @@
-//! Rules on the book: its summary lists every page, every link and anchor resolves, and each page is short and says
-//! for whom it is.
+//! Rules on the book: its summary lists every page, every link and anchor resolves, and each page
+//! is short and says for whom it is.
 
 use std::collections::BTreeSet;
 

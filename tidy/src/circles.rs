@@ -1,7 +1,8 @@
 //! Files of a crate that import each other in a circle: a reader of one has to know all of them.
 //!
-//! An import is a `use` of a path in the crate, or such a path in the code. A name that another module re-exports
-//! counts as an import of the file that has it. Tests do not count, nor does the root of a crate, which re-exports.
+//! An import is a `use` of a path in the crate, or such a path in the code. A name that another
+//! module re-exports counts as an import of the file that has it. Tests do not count, nor does the
+//! root of a crate, which re-exports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

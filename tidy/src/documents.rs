@@ -107,8 +107,8 @@ pub fn dependencies(document: &File, packages: &[Package]) -> Vec<Finding> {
     findings
 }
 
-/// In each table whose last column is headed by a word with "test", every row names a test there, and every test
-/// named exists.
+/// In each table whose last column is headed by a word with "test", every row names a test there,
+/// and every test named exists.
 pub fn guarantees(document: &File, files: &[File]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut tables = 0;

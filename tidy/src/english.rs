@@ -80,7 +80,8 @@ pub fn english(document: &File) -> Vec<Finding> {
     sentences_are_plain(&document.path, &paragraphs(&document.text))
 }
 
-/// The same rules on the comments of a Rust file, for counts: not every comment is written by them yet.
+/// The same rules on the comments of a Rust file, for counts: not every comment is written by them
+/// yet.
 pub fn english_of_comments(file: &File) -> Vec<Finding> {
     if !file.is_rust() {
         return Vec::new();

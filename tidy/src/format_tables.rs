@@ -1,9 +1,11 @@
-//! docs/format.md against the structs of `crates/format`: each offset that the document states is the struct's own.
+//! docs/format.md against the structs of `crates/format`: each offset that the document states is
+//! the struct's own.
 //!
-//! A table belongs to the struct that the heading before it names in backticks (`Name`, or its form on disk `RawName`),
-//! and is compared when its head has the columns `offset` and `field`, and (if it has one) `bytes`. A table with the
-//! columns `constant` and `value` is compared with the constants of the format. Structs on disk have no implicit padding (zerocopy refuses to derive for those that do), so a
-//! field's offset is the sum of the sizes before it.
+//! A table belongs to the struct that the heading before it names in backticks (`Name`, or its form
+//! on disk `RawName`), and is compared when its head has the columns `offset` and `field`, and (if
+//! it has one) `bytes`. A table with the columns `constant` and `value` is compared with the
+//! constants of the format. Structs on disk have no implicit padding (zerocopy refuses to derive
+//! for those that do), so a field's offset is the sum of the sizes before it.
 
 use std::collections::HashMap;
 
@@ -105,7 +107,8 @@ pub fn format_tables(document: &File, files: &[File]) -> Vec<Finding> {
     findings
 }
 
-/// The structs and constants of the format, as written, each under the name of its file and its own.
+/// The structs and constants of the format, as written, each under the name of its file and its
+/// own.
 struct Layouts {
     structs: HashMap<(String, String), Vec<(String, String)>>,
     constants: HashMap<(String, String), String>,
@@ -143,7 +146,8 @@ impl Layouts {
         layouts
     }
 
-    /// The entry for `seen`: that of its own file, or else the only one of that name. A qualified name says the file.
+    /// The entry for `seen`: that of its own file, or else the only one of that name. A qualified
+    /// name says the file.
     fn find<'a, T>(map: &'a HashMap<(String, String), T>, seen: Seen<'_>) -> Option<(&'a str, &'a T)> {
         let (from, name) = seen.name.rsplit_once("::").unwrap_or((seen.from, seen.name));
         let own = map.get_key_value(&(from.to_owned(), name.to_owned()));
@@ -179,7 +183,8 @@ impl Layouts {
         self.structs.insert((stem.to_owned(), name), fields);
     }
 
-    /// Name, offset and size of each field; none when a size is not known, or the name is that of several structs.
+    /// Name, offset and size of each field; none when a size is not known, or the name is that of
+    /// several structs.
     fn fields(&self, name: &str) -> Option<Vec<(String, u64, u64)>> {
         let (from, last) = name.rsplit_once("::").unwrap_or(("", name));
         let on_disk = format!("Raw{last}");
@@ -213,7 +218,8 @@ impl Layouts {
         fields.iter().map(|(_, kind)| self.size(Seen { from, name: kind }, depth + 1)).sum()
     }
 
-    /// The value of an integer expression of literals, constants, brackets, `+`, `-`, `*`, `/` and `<<`.
+    /// The value of an integer expression of literals, constants, brackets, `+`, `-`, `*`, `/` and
+    /// `<<`.
     fn value(&self, text: Seen<'_>, depth: u32) -> Option<u64> {
         if depth > 16 {
             return None;
@@ -247,7 +253,8 @@ impl Layouts {
     }
 }
 
-/// The last of `operators` in `text` that stands between spaces and outside brackets, and what is left and right of it.
+/// The last of `operators` in `text` that stands between spaces and outside brackets, and what is
+/// left and right of it.
 fn split_outside_brackets<'a>(
     text: &'a str,
     operators: &[&'static str],

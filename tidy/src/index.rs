@@ -1,4 +1,5 @@
-//! The index of tests: each test of the repository by crate, with the first sentence of its document.
+//! The index of tests: each test of the repository by crate, with the first sentence of its
+//! document.
 
 use std::collections::BTreeMap;
 

@@ -2,8 +2,9 @@
 
 use crate::Finding;
 
-/// From the command line down to the words that all use. A crate imports only crates of later rows; two crates of
-/// one row do not know each other. The folders are the architecture, so a new crate means a new entry here.
+/// From the command line down to the words that all use. A crate imports only crates of later rows;
+/// two crates of one row do not know each other. The folders are the architecture, so a new crate
+/// means a new entry here.
 pub const LAYERS: &[&[&str]] = &[
     &["sim", "suite", "tidy", "bench", "conformance", "fuzz/targets"],
     &["crates/cli"],
@@ -38,8 +39,8 @@ pub struct Package {
     pub foreign: Vec<String>,
 }
 
-/// Every package has a place in the table and imports only what lies below it. Tests may look up (a suite of a lower
-/// layer run on a higher one), but never at what stands beside the path.
+/// Every package has a place in the table and imports only what lies below it. Tests may look up (a
+/// suite of a lower layer run on a higher one), but never at what stands beside the path.
 pub fn layers(packages: &[Package]) -> Vec<Finding> {
     let row = |folder: &str| LAYERS.iter().position(|row| row.contains(&folder));
     let mut findings = Vec::new();

@@ -1,7 +1,8 @@
 //! The house rules that a machine can check, each a function from texts to findings.
 //!
-//! `tests/house.rs` runs them on this repository; `tests.rs` runs each on a tiny bad example, so that a rule which
-//! finds nothing is known to be able to find something. The tables that a rule goes by are at the head of its file.
+//! `tests/house.rs` runs them on this repository; `tests.rs` runs each on a tiny bad example, so
+//! that a rule which finds nothing is known to be able to find something. The tables that a rule
+//! goes by are at the head of its file.
 
 mod book;
 mod circles;

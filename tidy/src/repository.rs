@@ -1,4 +1,5 @@
-//! What the rules look at: the files that git tracks or would track, and the packages that cargo sees.
+//! What the rules look at: the files that git tracks or would track, and the packages that cargo
+//! sees.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -50,7 +51,8 @@ impl Repository {
         Self { root: crate_folder.parent().unwrap_or(crate_folder).to_owned() }
     }
 
-    /// Every file that is tracked, or new and not ignored. Files that are deleted but still tracked are left out.
+    /// Every file that is tracked, or new and not ignored. Files that are deleted but still tracked
+    /// are left out.
     pub fn files(&self) -> Result<Vec<File>> {
         let listed = self.output("git", &["ls-files", "-z", "--cached", "--others", "--exclude-standard"])?;
         let mut paths: Vec<&str> = listed.split('\0').filter(|path| !path.is_empty()).collect();

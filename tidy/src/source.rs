@@ -1,5 +1,5 @@
-//! Rules on Rust text: the head of a file, its length, words that mean "not finished", `unsafe`, and real time,
-//! threads and randomness outside the layers that own them.
+//! Rules on Rust text: the head of a file, its length, words that mean "not finished", `unsafe`,
+//! and real time, threads and randomness outside the layers that own them.
 
 use crate::text::{code_only, has_word};
 use crate::{File, Finding};
@@ -7,7 +7,8 @@ use crate::{File, Finding};
 /// Lines of code that are not tests, past which a file has more than one concept.
 const LINES_MAX: usize = 1000;
 
-/// Words that say that something is not finished. Written apart so that this file does not hold them.
+/// Words that say that something is not finished. Written apart so that this file does not hold
+/// them.
 pub(crate) const UNFINISHED: &[&str] = &[
     concat!("TO", "DO"),
     concat!("FIX", "ME"),
@@ -34,7 +35,8 @@ const EDGES: &[&str] = &[
     "sim/src/main.rs",
 ];
 
-/// What the engine must be given instead of taking it, so that the simulator can give it something else.
+/// What the engine must be given instead of taking it, so that the simulator can give it something
+/// else.
 pub(crate) const FROM_THE_MACHINE: &[(&str, &str)] = &[
     (concat!("SystemTime::", "now"), "take a `cairn_base::Clock` as a parameter"),
     (concat!("Instant::", "now"), "take a `cairn_base::Clock` as a parameter"),
@@ -46,12 +48,37 @@ pub(crate) const FROM_THE_MACHINE: &[(&str, &str)] = &[
     (concat!("thread_", "rng"), "take a `cairn_base::Rng` as a parameter"),
 ];
 
+/// Columns of a line of comment. Tables and code in comments may be wider.
+const COMMENT_COLUMNS_MAX: usize = 100;
+
+/// The lines of comment that are too wide.
+fn wide_comments(file: &File) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut in_code = false;
+    for (number, line) in (1..).zip(file.text.lines()) {
+        let Some(comment) = line.trim_start().strip_prefix("//") else {
+            in_code = false;
+            continue;
+        };
+        let text = comment.trim_start_matches(['/', '!']).trim_start();
+        in_code ^= text.starts_with("```");
+        let columns = line.chars().count();
+        // A string over several lines may look like a comment.
+        let is_apart = in_code || text.starts_with('|') || line.ends_with('\\');
+        if columns > COMMENT_COLUMNS_MAX && !is_apart {
+            let message = format!("a comment of {columns} columns; wrap it at {COMMENT_COLUMNS_MAX}");
+            findings.push(Finding::new(&file.path, number, message));
+        }
+    }
+    findings
+}
+
 /// Runs every rule on one Rust file.
 pub fn source(file: &File) -> Vec<Finding> {
     if !file.is_rust() {
         return Vec::new();
     }
-    let mut findings = Vec::new();
+    let mut findings = wide_comments(file);
     let code = code_only(&file.text);
     let product = if file.is_test() { 0 } else { product_lines(&code) };
     if !file.is_test() {

@@ -100,6 +100,17 @@ fn long_file_is_found_but_its_tests_do_not_count() {
 }
 
 #[test]
+fn wide_comment_is_found_and_a_table_or_code_in_a_comment_is_not() {
+    let wide = "word ".repeat(25);
+    one(&source(&file("sim/src/lib.rs", &format!("//! Simulates.\n// {wide}\n"))), "128 columns");
+    for fine in
+        [format!("// | {wide}"), format!("/// ```text\n/// {wide}\n/// ```"), format!("let a = \"{wide}\";")]
+    {
+        assert_eq!(source(&file("sim/src/lib.rs", &format!("//! Simulates.\n{fine}\n"))), []);
+    }
+}
+
+#[test]
 fn every_unfinished_word_is_found() {
     for word in source::UNFINISHED {
         one(&source(&file("sim/src/lib.rs", &format!("//! Simulates.\n// {word}(later)\n"))), word);

@@ -1,6 +1,8 @@
-//! Rust text with its comments and literals blanked, so that a rule about code does not trip over prose.
+//! Rust text with its comments and literals blanked, so that a rule about code does not trip over
+//! prose.
 
-/// Replaces comments and the inside of string and character literals by spaces; line ends stay, so line numbers hold.
+/// Replaces comments and the inside of string and character literals by spaces; line ends stay, so
+/// line numbers hold.
 pub(crate) fn code_only(text: &str) -> String {
     let characters: Vec<char> = text.chars().collect();
     let at = |index: usize| characters.get(index).copied().unwrap_or('\0');

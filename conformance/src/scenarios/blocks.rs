@@ -1,4 +1,5 @@
-//! Our own load: several clients with requests in flight on one LUN, snapshots beside them, and a server that dies after a random number of answers.
+//! Our own load: several clients with requests in flight on one LUN, snapshots beside them, and a
+//! server that dies after a random number of answers.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -88,7 +89,8 @@ fn one(
     delete_others(cairn, shown)
 }
 
-/// Deletes the snapshots whose creation or deletion the kill cut: they may be there, and would fill the volume in time.
+/// Deletes the snapshots whose creation or deletion the kill cut: they may be there, and would fill
+/// the volume in time.
 fn delete_others(cairn: &Cairn, shown: &[Shown]) -> Result<()> {
     let list = cairn.json(&["snapshot", "list", "vol0"])?;
     for snapshot in list.as_array().context("no list of snapshots")? {

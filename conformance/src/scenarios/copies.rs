@@ -1,4 +1,5 @@
-//! Copies by libnbd and qemu, cut by a kill and repeated: in, out, as raw bytes and as a qcow2 image inside of the LUN.
+//! Copies by libnbd and qemu, cut by a kill and repeated: in, out, as raw bytes and as a qcow2
+//! image inside of the LUN.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -127,7 +128,8 @@ impl Copies<'_> {
             // The image is made anew each time: a copy that was cut leaves half of one.
             let mut shell = Command::new("sh");
             let script = r#"qemu-img create -q -f qcow2 "$2" "$3" && exec qemu-img convert -n -f raw -O qcow2 "$1" "$2""#;
-            // So that both of its programs end with it: one that lives on would write beside the next.
+            // So that both of its programs end with it: one that lives on would write beside the
+            // next.
             shell.process_group(0);
             shell.args(["-c", script, "sh"]).arg(&self.original).args([&uri, &length]);
             shell

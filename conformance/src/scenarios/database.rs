@@ -1,4 +1,5 @@
-//! PostgreSQL on a LUN or on the files of a volume: after each kill it comes up with every acknowledged transaction; from the mirror, with those before the last image.
+//! PostgreSQL on a LUN or on the files of a volume: after each kill it comes up with every
+//! acknowledged transaction; from the mirror, with those before the last image.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

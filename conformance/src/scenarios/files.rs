@@ -1,6 +1,8 @@
-//! Programs of others on the files of a volume: pjdfstest and fsx find nothing wrong beyond what is listed; git and a build that are killed with the server come back.
+//! Programs of others on the files of a volume: pjdfstest and fsx find nothing wrong beyond what is
+//! listed; git and a build that are killed with the server come back.
 //!
-//! With power cuts a killed server has nothing that was not flushed. What a program fsynced must be there all the same; the rest may be of any moment, and the tree is whole.
+//! With power cuts a killed server has nothing that was not flushed. What a program fsynced must be
+//! there all the same; the rest may be of any moment, and the tree is whole.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -29,7 +31,8 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Without its server: whoever uses it is told. What comes before the kernel has let go is broken off.
+    /// Without its server: whoever uses it is told. What comes before the kernel has let go is
+    /// broken off.
     pub(crate) fn is_gone(&self) -> Result<()> {
         use rustix::io::Errno;
         let deadline = Instant::now() + Duration::from_secs(10);
@@ -70,7 +73,8 @@ impl Files {
         Ok(Self { tree: Tree::mount(world, &cairn, "vol0")?, cairn })
     }
 
-    /// Kills the server, at times while it starts again; the mount is there afterwards, and the volume is sound.
+    /// Kills the server, at times while it starts again; the mount is there afterwards, and the
+    /// volume is sound.
     fn fall(&self, rng: &mut cairn_base::Rng) -> Result<u64> {
         self.cairn.kill()?;
         self.tree.is_gone()?;
@@ -97,7 +101,8 @@ pub(crate) fn cannot_mount(programs: &[&str]) -> Result<Option<Verdict>> {
     if run_program(Command::new("id").arg("-u"))?.trim() != "0" {
         return Ok(Some(Verdict::Skipped { needs: "root, to mount".to_owned(), kernel: true }));
     }
-    // They come from cargo, or with a compiler, not from a package of the tests, so that their absence is no error.
+    // They come from cargo, or with a compiler, not from a package of the tests, so that their
+    // absence is no error.
     let missing = programs.iter().find(|program| !is_installed(program));
     Ok(missing.map(|program| Verdict::Skipped { needs: format!("{program} is not installed"), kernel: true }))
 }
@@ -136,7 +141,8 @@ pub(crate) fn posix(world: &World, _rounds: u32) -> Result<Verdict> {
     Ok(Verdict::Passed(facts))
 }
 
-/// The names of the tests that failed; the others are counted. A line is `NAME  success|FAILED|skipped ...`.
+/// The names of the tests that failed; the others are counted. A line is
+/// `NAME success|FAILED|skipped ...`.
 fn judge(text: &str, facts: &mut Facts) -> Vec<String> {
     let mut failed = Vec::new();
     for line in text.lines() {
@@ -158,7 +164,8 @@ fn judge(text: &str, facts: &mut Facts) -> Vec<String> {
     failed
 }
 
-/// fsx: reads, writes, mapped and not, truncations, holes and copies, each compared with what the file must hold.
+/// fsx: reads, writes, mapped and not, truncations, holes and copies, each compared with what the
+/// file must hold.
 pub(crate) fn exerciser(world: &World, rounds: u32) -> Result<Verdict> {
     if let Some(verdict) = cannot_mount(&["fsx"])? {
         return Ok(verdict);
@@ -265,7 +272,8 @@ fn clean_git(command: &mut Command) {
     }
 }
 
-/// A build of a program, killed in the middle: its sources are what they were, and built anew it does what it does elsewhere.
+/// A build of a program, killed in the middle: its sources are what they were, and built anew it
+/// does what it does elsewhere.
 pub(crate) fn build(world: &World, rounds: u32) -> Result<Verdict> {
     if let Some(verdict) = cannot_mount(&["make", "cc"])? {
         return Ok(verdict);
@@ -297,7 +305,8 @@ pub(crate) fn build(world: &World, rounds: u32) -> Result<Verdict> {
                 bail!("round {round}: {name} is not what was fsynced");
             }
         }
-        // A compiler fsyncs nothing, so objects of the killed build may be anything; the build from its sources must work.
+        // A compiler fsyncs nothing, so objects of the killed build may be anything; the build from
+        // its sources must work.
         run_program(Command::new("make").args(["-s", "clean", "-C"]).arg(&there))?;
         let said = make(&there).with_context(|| format!("round {round}"))?;
         if said != expected {

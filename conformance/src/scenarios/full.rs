@@ -46,7 +46,8 @@ fn fill_and_free(cairn: &Cairn, round: u32, facts: &mut Facts) -> Result<()> {
     facts.add("writes until full", u64::from(written));
     probe.judge("a volume that is full", facts)?;
 
-    // What was answered is there, now and after a kill; a flush goes on, and the volume is no wreck.
+    // What was answered is there, now and after a kill; a flush goes on, and the volume is no
+    // wreck.
     let mut disk = cairn.disk("vol0/db")?;
     disk.flush().context("a flush of a full volume")?;
     compare(&mut disk, round, written)?;
@@ -115,7 +116,8 @@ fn compare(disk: &mut Client, version: u32, written: u32) -> Result<()> {
     Ok(())
 }
 
-/// The command fails for want of space, and says what to do. (It may fit into what is kept for deleting; then it is undone.)
+/// The command fails for want of space, and says what to do. (It may fit into what is kept for
+/// deleting; then it is undone.)
 fn says_no_space(cairn: &Cairn, arguments: &[&str]) -> Result<()> {
     let said = cairn.said(arguments)?;
     if said["message_type"] != "error" {

@@ -1,6 +1,8 @@
-//! PostgreSQL through an iSCSI initiator (qemu's), on disks that remember by copy-on-write and by redirect-on-write: the server is killed under it and the initiator
-//! goes on by itself; then server, initiator and database are gone together, and every acknowledged transaction is there. A clone of a mark has the
-//! database of that moment. Says what pgbench does on each, and on a LUN that remembers nothing.
+//! PostgreSQL through an iSCSI initiator (qemu's), on disks that remember by copy-on-write and by
+//! redirect-on-write: the server is killed under it and the initiator goes on by itself; then
+//! server, initiator and database are gone together, and every acknowledged transaction is there. A
+//! clone of a mark has the database of that moment. Says what pgbench does on each, and on a LUN
+//! that remembers nothing.
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
@@ -145,7 +147,8 @@ impl<'a> Disk<'a> {
         }
         self.cairn.kill()?;
         facts.add("kills", 1 + self.cairn.serve_after_stumbling(rng)?);
-        // Every client may have had a transaction under way at the kill: more than that must be acknowledged.
+        // Every client may have had a transaction under way at the kill: more than that must be
+        // acknowledged.
         self.wait_for(&load, 20)?;
         facts.add("kills that the initiator got over", 1);
         self.cairn.kill()?;

@@ -1,4 +1,5 @@
-//! The scenarios, and the table of all of them. A scenario imports the tools beside this folder. No tool imports a scenario.
+//! The scenarios, and the table of all of them. A scenario imports the tools beside this folder. No
+//! tool imports a scenario.
 
 mod blocks;
 mod copies;

@@ -1,5 +1,7 @@
-//! PostgreSQL on a disk that remembers: a disk with a database is adopted where it is, a table is dropped under load, the last instant before that is found by looking at views and clones, the
-//! disk is reverted, undone and reverted again, and the table is there with every transaction that was acknowledged before. Released it is a plain disk with what was served last.
+//! PostgreSQL on a disk that remembers: a disk with a database is adopted where it is, a table is
+//! dropped under load, the last instant before that is found by looking at views and clones, the
+//! disk is reverted, undone and reverted again, and the table is there with every transaction that
+//! was acknowledged before. Released it is a plain disk with what was served last.
 //!
 //! The server is killed under the load, and in the middle of each command.
 
@@ -167,8 +169,9 @@ impl<'a> Walk<'a> {
         Ok((mounted, postgres))
     }
 
-    /// Runs a command that must succeed; at times the server is killed in the middle of it before, and started again. `is_sound` looks at what is there after each kill, and `is_done` says of a command that was refused
-    /// afterwards whether that is since it had come to its end.
+    /// Runs a command that must succeed; at times the server is killed in the middle of it before,
+    /// and started again. `is_sound` looks at what is there after each kill, and `is_done` says of
+    /// a command that was refused afterwards whether that is since it had come to its end.
     fn insist(
         &mut self,
         arguments: &[&str],
@@ -238,7 +241,8 @@ impl<'a> Walk<'a> {
         Ok(site)
     }
 
-    /// A table goes under load. Instants, and the transactions that had been acknowledged before that.
+    /// A table goes under load. Instants, and the transactions that had been acknowledged before
+    /// that.
     fn drop_table(
         &mut self,
         (mounted, mut postgres): (Mounted, Postgres),
@@ -308,7 +312,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Back to an instant, from there to where it was, and back again, under a client that connects again.
+    /// Back to an instant, from there to where it was, and back again, under a client that connects
+    /// again.
     fn revert(&mut self, at: &str, facts: &mut Facts) -> Result<()> {
         let (present, target) = (self.digest(DEVICE)?, self.digest(&format!("{DEVICE}@before-seen"))?);
         let mut connected = self.cairn.disk(DEVICE)?;

@@ -16,11 +16,13 @@ const DEAF: usize = 8;
 /// Blocks of the longest write that is cut.
 const CUT_BLOCKS_MAX: u64 = 512;
 
-/// Clients that ask and do not listen, beside one that works; their sessions are closed when their LUN must go.
+/// Clients that ask and do not listen, beside one that works; their sessions are closed when their
+/// LUN must go.
 pub(crate) fn deaf(world: &World, rounds: u32) -> Result<Verdict> {
     let cairn = Cairn::start_alone(world, "server")?;
     let lun_bytes: u64 = if world.short { 32 << 20 } else { 256 << 20 };
-    // Tight: blocks that a session which does not listen kept from being used again would be missed.
+    // Tight: blocks that a session which does not listen kept from being used again would be
+    // missed.
     cairn.make_lun(lun_bytes * 2 + (32 << 20), lun_bytes)?;
     cairn.cli(&["lun", "create", "vol0/lun", "--size", &PROBE_BYTES.to_string()])?;
     let mut probe = Probe::new(&cairn, "vol0/lun", world.seed)?;
@@ -132,7 +134,8 @@ pub(crate) fn cut(world: &World, rounds: u32) -> Result<Verdict> {
                 exports.iter().find(|export| export["name"] == "vol0/db").context("no export vol0/db")?;
             Ok(db["sessions"].as_array().context("no sessions")?.is_empty())
         })?;
-        // Nothing was lost: what was answered is there, and of the cut write each block is old or new.
+        // Nothing was lost: what was answered is there, and of the cut write each block is old or
+        // new.
         let mut bytes = vec![0; blocks * BLOCK_SIZE];
         let mut disk = cairn.disk("vol0/db")?;
         disk.flush()?;

@@ -24,7 +24,8 @@ struct Sites<'a> {
 /// What stalls.
 #[derive(Clone, Copy)]
 enum Stall {
-    /// The source sends and nothing arrives: to the source, the destination stops reading; to the destination, the source stops sending.
+    /// The source sends and nothing arrives: to the source, the destination stops reading; to the
+    /// destination, the source stops sending.
     Image,
     /// What the destination asks and acknowledges does not arrive.
     Questions,

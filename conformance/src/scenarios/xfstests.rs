@@ -1,7 +1,11 @@
-//! xfstests on the files of a volume: its generic tests (the quick ones; all in more than one round) pass, are not run for what a FUSE file system does not have, or are listed with the reason.
+//! xfstests on the files of a volume: its generic tests (the quick ones; all in more than one
+//! round) pass, are not run for what a FUSE file system does not have, or are listed with the
+//! reason.
 //!
-//! The suite is built and installed by hand (`make && make install`, which puts it into `/var/lib/xfstests`; `CAIRN_XFSTESTS` names another place) and wants the users `fsgqa`, `fsgqa2` and `123456-fsgqa`. It is at home
-//! with `mount -t`, so a `mount` and a `df` before those of the system in its path translate for it.
+//! The suite is built and installed by hand (`make && make install`, which puts it into
+//! `/var/lib/xfstests`; `CAIRN_XFSTESTS` names another place) and wants the users `fsgqa`, `fsgqa2`
+//! and `123456-fsgqa`. It is at home with `mount -t`, so a `mount` and a `df` before those of the
+//! system in its path translate for it.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -12,12 +12,14 @@ pub struct Target {
     pub portals: Vec<String>,
 }
 
-/// Whether writes may be answered before they are durable. Then a client has to flush, and to know that it is another server when it comes back to one that was killed:
-/// what was answered and not flushed is gone.
+/// Whether writes may be answered before they are durable. Then a client has to flush, and to know
+/// that it is another server when it comes back to one that was killed: what was answered and not
+/// flushed is gone.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum WriteCache {
-    /// Over NBD, where a session ends with its server. Not over iSCSI, where initiators outlive a server and go on with the next one.
+    /// Over NBD, where a session ends with its server. Not over iSCSI, where initiators outlive a
+    /// server and go on with the next one.
     #[default]
     Auto,
     /// Over both.
@@ -35,9 +37,11 @@ pub struct Access {
     pub networks: Vec<String>,
     /// The CHAP name with which initiators prove themselves; none: they need not.
     pub chap: Option<String>,
-    /// Nothing was set here: it is as at the source of the mirror, or as that was when it was heard last.
+    /// Nothing was set here: it is as at the source of the mirror, or as that was when it was heard
+    /// last.
     pub from_source: bool,
-    /// Nobody is let in: initiators prove themselves at the source, and their secret is not known here.
+    /// Nobody is let in: initiators prove themselves at the source, and their secret is not known
+    /// here.
     pub secret_lacks: bool,
     /// The CHAP name with which the target proves itself, when asked.
     pub chap_target: Option<String>,

@@ -18,8 +18,9 @@ pub struct Activity {
 
 /// Rates and latencies of one kind of request that was answered.
 ///
-/// A latency is from when a request's first bytes came to when its answer was ready: it has in it what the request waited for others and for the data of a
-/// write, and neither the network's part nor that of a client that takes no answers. What is told is too high by an eighth at most.
+/// A latency is from when a request's first bytes came to when its answer was ready: it has in it
+/// what the request waited for others and for the data of a write, and neither the network's part
+/// nor that of a client that takes no answers. What is told is too high by an eighth at most.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Rate {
     /// Requests a second.

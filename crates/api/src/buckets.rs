@@ -9,7 +9,8 @@ use utoipa::{IntoParams, ToSchema};
 pub struct AddBucket {
     /// The name that commands use.
     pub name: String,
-    /// `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `azure://ACCOUNT/CONTAINER/PREFIX` or `file:///DIR`.
+    /// `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `azure://ACCOUNT/CONTAINER/PREFIX` or
+    /// `file:///DIR`.
     pub place: String,
     /// `https://HOST[:PORT]` of a store other than the service's own.
     #[serde(default)]
@@ -23,8 +24,8 @@ pub struct AddBucket {
     /// A file of the server's machine with certificates (PEM) that the server also trusts.
     #[serde(default)]
     pub authority: Option<String>,
-    /// A file of the server's machine with credentials. Without it the server looks as AWS tools do: in its
-    /// environment, in `~/.aws/credentials`, and at the role of the machine.
+    /// A file of the server's machine with credentials. Without it the server looks as AWS tools
+    /// do: in its environment, in `~/.aws/credentials`, and at the role of the machine.
     #[serde(default)]
     pub credentials: Option<String>,
 }
@@ -53,7 +54,8 @@ pub struct Bucket {
     pub path_style: bool,
     /// The file with certificates that the server also trusts.
     pub authority: Option<String>,
-    /// Where its credentials come from: `environment`, `machine role` or the path of a file; none of a directory.
+    /// Where its credentials come from: `environment`, `machine role` or the path of a file; none
+    /// of a directory.
     pub credentials: Option<String>,
     /// When it was added.
     pub added_ms: u64,

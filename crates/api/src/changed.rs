@@ -10,7 +10,8 @@ use utoipa::{IntoParams, ToSchema};
 pub struct ChangedQuery {
     /// The snapshot that is compared with.
     pub since: String,
-    /// The snapshot that is compared; the present, unless told. Pages of the present belong together only while nobody writes.
+    /// The snapshot that is compared; the present, unless told. Pages of the present belong
+    /// together only while nobody writes.
     pub until: Option<String>,
     /// The first byte that is asked for; `next` of the page before.
     pub offset: Option<u64>,
@@ -27,7 +28,8 @@ pub struct ChangedRange {
     pub bytes: u64,
 }
 
-/// The ranges in which a LUN differs, in order; all others are the same. They are of whole blocks of 4 KiB, but for the end of the LUN.
+/// The ranges in which a LUN differs, in order; all others are the same. They are of whole blocks
+/// of 4 KiB, but for the end of the LUN.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ChangedRanges {
     /// Bytes of the LUN.

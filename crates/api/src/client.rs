@@ -1,6 +1,7 @@
 //! A client of the API: over the control socket of a data directory, or over TCP with a token.
 //!
-//! One connection a request: commands make few, and a server that was restarted in between is no special case.
+//! One connection a request: commands make few, and a server that was restarted in between is no
+//! special case.
 
 use std::future::poll_fn;
 use std::path::{Path, PathBuf};
@@ -85,7 +86,8 @@ impl Client {
         self.request(Method::GET, path, None::<&()>)
     }
 
-    /// GET, unless a signal comes meanwhile or somebody wants to leave, which is asked once in `every`: then there is no answer.
+    /// GET, unless a signal comes meanwhile or somebody wants to leave, which is asked once in
+    /// `every`: then there is no answer.
     pub fn get_unless<T: DeserializeOwned>(
         &self,
         path: &str,

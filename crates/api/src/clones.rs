@@ -11,7 +11,8 @@ pub struct CreateClone {
     pub volume: String,
     /// Its snapshot, without the volume.
     pub snapshot: String,
-    /// The name of the new volume: letters, digits, `.`, `_` and `-`, beginning with a letter or a digit, at most 64.
+    /// The name of the new volume: letters, digits, `.`, `_` and `-`, beginning with a letter or a
+    /// digit, at most 64.
     pub name: String,
 }
 

@@ -53,11 +53,13 @@ pub struct Window {
     pub bytes: Option<u64>,
     /// History younger than this is not given up for a lack of room.
     pub floor_ms: Option<u64>,
-    /// What a write does then; as it was when not given. Of a new history: `wait` under a volume, which a write that fails makes read-only, else `fail`.
+    /// What a write does then; as it was when not given. Of a new history: `wait` under a volume,
+    /// which a write that fails makes read-only, else `fail`.
     pub floor_policy: Option<FloorPolicy>,
     /// What is older keeps fewer instants, the youngest step first; four steps at most.
     pub thin: Vec<Thin>,
-    /// What becomes of contents from now on; as it was when not given, and `none` for a new history.
+    /// What becomes of contents from now on; as it was when not given, and `none` for a new
+    /// history.
     pub reduce: Option<Reduce>,
 }
 
@@ -79,11 +81,13 @@ pub struct AdoptDevice {
     pub name: String,
     /// The disk or image, as an absolute path, or `lun:VOLUME/LUN`. It stays as it is.
     pub origin: String,
-    /// Where history goes: a file (made if there is none) or a disk that is empty, or `lun:VOLUME/LUN`. Without it the device is exported as it is.
+    /// Where history goes: a file (made if there is none) or a disk that is empty, or
+    /// `lun:VOLUME/LUN`. Without it the device is exported as it is.
     pub history: Option<String>,
     /// Makes a new origin of this length; there must be none.
     pub size_bytes: Option<u64>,
-    /// The length of a new file for history; as long as the origin when not given, and at least 64 MiB. It takes space as it fills.
+    /// The length of a new file for history; as long as the origin when not given, and at least 64
+    /// MiB. It takes space as it fills.
     pub history_bytes: Option<u64>,
     /// Where versions go; checkpointing when not given.
     pub placement: Option<Placement>,
@@ -98,7 +102,8 @@ pub struct AdoptDevice {
     pub dirty_bytes: Option<u64>,
     /// Bytes of read cache; 64 MiB when not given.
     pub cache_bytes: Option<u64>,
-    /// Adopts it although another program has it open for writing. Without this it is refused, as two writers destroy what is on it.
+    /// Adopts it although another program has it open for writing. Without this it is refused, as
+    /// two writers destroy what is on it.
     #[serde(default)]
     pub in_use: bool,
 }
@@ -109,7 +114,8 @@ pub struct AdoptDevice {
 pub struct VolumeHistory {
     /// Where it goes, as an absolute path: a file (made if there is none) or a disk that is empty.
     pub store: String,
-    /// The length of a new file for it; as long as the devices of the volume when not given, and at least 64 MiB. It takes space as it fills.
+    /// The length of a new file for it; as long as the devices of the volume when not given, and at
+    /// least 64 MiB. It takes space as it fills.
     pub store_bytes: Option<u64>,
     /// Where versions go; checkpointing when not given.
     pub placement: Option<Placement>,
@@ -227,7 +233,8 @@ pub struct Mark {
 /// An exported view or clone of an instant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct View {
-    /// The name of its export: DEVICE@NAME. Of a volume VOLUME@NAME, whose LUNs are the exports VOLUME@NAME/LUN.
+    /// The name of its export: DEVICE@NAME. Of a volume VOLUME@NAME, whose LUNs are the exports
+    /// VOLUME@NAME/LUN.
     pub name: String,
     /// What it shows.
     pub at_ns: u64,
@@ -327,7 +334,8 @@ pub struct HistoryStatus {
     pub identical_versions: u64,
     /// Versions whose checksum failed; they were not served.
     pub damaged: u64,
-    /// Unreadable versions: what needs them fails, everything else goes on. The first of them, in order of blocks.
+    /// Unreadable versions: what needs them fails, everything else goes on. The first of them, in
+    /// order of blocks.
     pub lost: Vec<LostVersion>,
     /// How many there are.
     pub lost_versions: u64,

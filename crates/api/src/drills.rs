@@ -7,7 +7,8 @@ use utoipa::ToSchema;
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DrillRequest {
-    /// A command for `sh -c`, run by the server: exit code 0 says that what it sees is good. The clone's first LUN is `CAIRN_DRILL_URI`, all are `CAIRN_DRILL_URIS`.
+    /// A command for `sh -c`, run by the server: exit code 0 says that what it sees is good. The
+    /// clone's first LUN is `CAIRN_DRILL_URI`, all are `CAIRN_DRILL_URIS`.
     pub probe: Option<String>,
     /// How long it may take; ten minutes when never given.
     pub timeout_ms: Option<u64>,

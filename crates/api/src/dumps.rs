@@ -7,7 +7,8 @@ use utoipa::ToSchema;
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FileDumpRequest {
-    /// The snapshot, without the volume's name; one that is made for the dump when not given (of a mirror, the newest image).
+    /// The snapshot, without the volume's name; one that is made for the dump when not given (of a
+    /// mirror, the newest image).
     pub snapshot: Option<String>,
     /// The only file or directory that is wanted, from the root; empty for all.
     #[serde(default)]
@@ -15,16 +16,19 @@ pub struct FileDumpRequest {
     /// The same percent-encoded, of a path that is no UTF-8; then `path` does not count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_bytes: Option<String>,
-    /// 0: everything. 1 to 9: what changed since the last dump of this path of a lower level. 0 when not given.
+    /// 0: everything. 1 to 9: what changed since the last dump of this path of a lower level. 0
+    /// when not given.
     pub level: Option<u8>,
     /// Patterns of what is left out: of names, or with a slash of paths from the root.
     #[serde(default)]
     pub exclude: Vec<String>,
     /// What the hand-over socket answered to the file; without it nothing is written.
     pub ticket: Option<String>,
-    /// Records of 1 KiB in each volume, of a dump in several; what is written is one behind the other, and to be cut there. Whole tens of it count, and at least 40.
+    /// Records of 1 KiB in each volume, of a dump in several; what is written is one behind the
+    /// other, and to be cut there. Whole tens of it count, and at least 40.
     pub volume_records: Option<u64>,
-    /// The client puts what it gets through a pipe on a medium itself, and says so by a byte on the hand-over socket: only then is the dump one that others stand on.
+    /// The client puts what it gets through a pipe on a medium itself, and says so by a byte on the
+    /// hand-over socket: only then is the dump one that others stand on.
     #[serde(default)]
     pub confirmed: bool,
 }
@@ -42,7 +46,8 @@ pub struct FileDumpPlan {
     pub directories: u64,
     /// Bytes of content, holes included.
     pub data_bytes: u64,
-    /// Why all inodes are looked at, of a level above 0; none where the maps of two snapshots say what changed.
+    /// Why all inodes are looked at, of a level above 0; none where the maps of two snapshots say
+    /// what changed.
     pub why_all: Option<String>,
 }
 
@@ -67,7 +72,8 @@ pub struct FileDumpResult {
     pub inodes: u64,
     /// Bytes of dump.
     pub bytes: u64,
-    /// Why all inodes were looked at, of a level above 0; none where the maps of two snapshots said what changed. A note of the job says it when it begins.
+    /// Why all inodes were looked at, of a level above 0; none where the maps of two snapshots said
+    /// what changed. A note of the job says it when it begins.
     pub why_all: Option<String>,
     /// What could not be read, or has no place in the format, a line each. Empty when all is there.
     pub failed: Vec<String>,

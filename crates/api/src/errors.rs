@@ -27,7 +27,8 @@ pub enum ErrorKind {
     TokenExpired,
     /// The invitation was used.
     TokenUsed,
-    /// The source does not know the invitation, or no longer this server; or an object store refuses the credentials.
+    /// The source does not know the invitation, or no longer this server; or an object store
+    /// refuses the credentials.
     PeerRefused,
     /// The source, or an object store, cannot be reached.
     PeerUnreachable,
@@ -43,13 +44,15 @@ pub enum ErrorKind {
     NotEmpty,
     /// A checksum failed, or a file is not what it should be.
     Damaged,
-    /// A volume cannot be opened: its superblocks, its tables or its log are damaged, or its devices are not there.
+    /// A volume cannot be opened: its superblocks, its tables or its log are damaged, or its
+    /// devices are not there.
     VolumeDamaged,
     /// The volume is, or is not, the destination of a mirror.
     WrongRole,
     /// Source and destination have no common base.
     Diverged,
-    /// What the source of a mirror sent contradicts what the mirror keeps: it may be in other hands.
+    /// What the source of a mirror sent contradicts what the mirror keeps: it may be in other
+    /// hands.
     Contradicted,
     /// The work was cut off: the server ended.
     Interrupted,

@@ -10,7 +10,8 @@ use cairn_volume::{Finding, Place, Volume};
 /// A file in a state: of a snapshot, or the present one.
 pub type FileIn = (Option<SnapshotId>, FileId);
 
-/// Findings with the LUN or the file and the snapshot that they concern, as far as these have names in `volume`.
+/// Findings with the LUN or the file and the snapshot that they concern, as far as these have names
+/// in `volume`.
 pub fn name_findings(volume: &Arc<Volume>, name: &str, findings: &[Finding]) -> Vec<String> {
     let luns = Luns::new(volume.clone());
     let mut files: HashMap<Option<SnapshotId>, HashSet<FileId>> = HashMap::new();

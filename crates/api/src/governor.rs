@@ -8,11 +8,13 @@ use utoipa::ToSchema;
 pub struct Governor {
     /// The volume.
     pub volume: String,
-    /// 99 of 100 requests of clients are to take no longer, in microseconds; none when nobody has said so.
+    /// 99 of 100 requests of clients are to take no longer, in microseconds; none when nobody has
+    /// said so.
     pub p99_limit_us: Option<u64>,
     /// What they take, as of the last half second; none when there are too few to tell.
     pub p99_us: Option<u64>,
-    /// Bytes a second that all transfers of the volume together may send now; none for as many as go.
+    /// Bytes a second that all transfers of the volume together may send now; none for as many as
+    /// go.
     pub rate_bytes: Option<u64>,
 }
 

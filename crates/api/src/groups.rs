@@ -22,7 +22,8 @@ pub struct CreateGroup {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ShowGroup {
-    /// One instant: the newest snapshot of the group that all of them have. Otherwise each its own newest image.
+    /// One instant: the newest snapshot of the group that all of them have. Otherwise each its own
+    /// newest image.
     pub together: bool,
 }
 
@@ -35,9 +36,11 @@ pub struct Group {
     pub members: Vec<GroupMember>,
     /// Where they are mirrors, all of them show one instant.
     pub together: bool,
-    /// What they show then; none when they have none in common, or take writes. Those that are missing in it have it in memory only, as their source has deleted it.
+    /// What they show then; none when they have none in common, or take writes. Those that are
+    /// missing in it have it in memory only, as their source has deleted it.
     pub shown: Option<GroupSnapshot>,
-    /// The newest snapshot of the group that all of them have: what they can be brought to together.
+    /// The newest snapshot of the group that all of them have: what they can be brought to
+    /// together.
     pub common: Option<GroupSnapshot>,
     /// Between the oldest and the newest image that its mirrors have.
     pub spread_ms: Option<u64>,
@@ -76,7 +79,8 @@ pub struct GroupMember {
     pub image_ms: Option<u64>,
     /// How far that is behind.
     pub lag_ms: Option<u64>,
-    /// What it has beyond the snapshot that the group shows or, at the source, that is kept for the mirrors that are the furthest behind. Of one group only, not in the list.
+    /// What it has beyond the snapshot that the group shows or, at the source, that is kept for the
+    /// mirrors that are the furthest behind. Of one group only, not in the list.
     pub beyond_bytes: Option<u64>,
 }
 
@@ -89,7 +93,8 @@ pub struct GroupSnapshot {
     pub created_ms: u64,
     /// Volumes that do not have it (yet, or any more).
     pub missing: Vec<String>,
-    /// Servers of mirrors, by the first digits of their certificates, that have this one in all of their mirrors and nothing newer: it stays for them.
+    /// Servers of mirrors, by the first digits of their certificates, that have this one in all of
+    /// their mirrors and nothing newer: it stays for them.
     pub kept_for: Vec<String>,
 }
 

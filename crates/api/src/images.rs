@@ -11,24 +11,31 @@ use crate::{ErrorBody, ErrorKind};
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DumpRequest {
-    /// The snapshot of the volume, without the volume's name; a new one when not given (of a mirror, the newest image).
+    /// The snapshot of the volume, without the volume's name; a new one when not given (of a
+    /// mirror, the newest image).
     pub snapshot: Option<String>,
-    /// 0: everything. 1 to 9: what changed since the last dump of a lower level. 0 when neither this nor `base` is given.
+    /// 0: everything. 1 to 9: what changed since the last dump of a lower level. 0 when neither
+    /// this nor `base` is given.
     pub level: Option<u8>,
     /// What changed since this snapshot.
     pub base: Option<String>,
     /// Records are packed with zstd.
     #[serde(default)]
     pub compress: bool,
-    /// Parts of the dump when nothing is written; else there is one for each file that was handed over.
+    /// Parts of the dump when nothing is written; else there is one for each file that was handed
+    /// over.
     pub parts: Option<u32>,
     /// What the hand-over socket answered to the files; without it nothing is written.
     pub ticket: Option<String>,
-    /// What the files are called, absolute, in the order of the parts. A dump into files that are named can be gone on with, and counts once it is confirmed; without names, or when one of them is
-    /// a pipe or a device, it leaves nothing when it is cut, and counts when it is written. What is in files that are named goes first; a file without a name is written from where it stands.
+    /// What the files are called, absolute, in the order of the parts. A dump into files that are
+    /// named can be gone on with, and counts once it is confirmed; without names, or when one of
+    /// them is a pipe or a device, it leaves nothing when it is cut, and counts when it is written.
+    /// What is in files that are named goes first; a file without a name is written from where it
+    /// stands.
     #[serde(default)]
     pub files: Vec<String>,
-    /// The unfinished dump goes on, in these files; `snapshot`, `level`, `base` and `compress` are its own.
+    /// The unfinished dump goes on, in these files; `snapshot`, `level`, `base` and `compress` are
+    /// its own.
     #[serde(default)]
     pub resume: bool,
     /// An unfinished dump is given up first.
@@ -124,7 +131,8 @@ pub struct DumpRecord {
     pub created_ms: u64,
     /// Bytes of all files.
     pub bytes: u64,
-    /// The snapshot is not there any more, or is another one: no further dump can be made against it.
+    /// The snapshot is not there any more, or is another one: no further dump can be made against
+    /// it.
     pub lost: bool,
 }
 

@@ -25,7 +25,8 @@ pub enum JobState {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct JobQuery {
-    /// While it runs the answer waits for its end, for so many milliseconds at most and never longer than ten seconds; 0 when not given.
+    /// While it runs the answer waits for its end, for so many milliseconds at most and never
+    /// longer than ten seconds; 0 when not given.
     pub within_ms: Option<u64>,
 }
 
@@ -52,7 +53,8 @@ pub struct Job {
     pub seconds_left: Option<u64>,
     /// Since it began.
     pub elapsed_ms: u64,
-    /// What its owner should know while it runs, such as that it goes another way than he may expect.
+    /// What its owner should know while it runs, such as that it goes another way than he may
+    /// expect.
     pub notes: Vec<String>,
     /// Why it failed.
     pub error: Option<ErrorBody>,

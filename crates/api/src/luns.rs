@@ -18,7 +18,8 @@ pub struct Lun {
     pub uris: Vec<String>,
     /// How iSCSI initiators reach it.
     pub target: Target,
-    /// In the answer to who makes it: what was set for an earlier LUN of this name holds for it, as snapshots or the volume's history still show that.
+    /// In the answer to who makes it: what was set for an earlier LUN of this name holds for it, as
+    /// snapshots or the volume's history still show that.
     pub earlier_settings: bool,
 }
 
@@ -71,7 +72,8 @@ pub struct Export {
     pub name: String,
     /// It takes no writes.
     pub read_only: bool,
-    /// Nobody can connect to it at the moment: the device that it is adopted as is not open, or its volume shows nothing.
+    /// Nobody can connect to it at the moment: the device that it is adopted as is not open, or its
+    /// volume shows nothing.
     pub closed: bool,
     /// Its length.
     pub size_bytes: u64,

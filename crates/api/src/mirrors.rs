@@ -5,7 +5,8 @@ use utoipa::ToSchema;
 
 use crate::{ErrorBody, MirrorVerify, Problem};
 
-/// A mirror asks every few seconds how far behind it is: one that has not for a day is gone, or cut off, and what is kept for it grows.
+/// A mirror asks every few seconds how far behind it is: one that has not for a day is gone, or cut
+/// off, and what is kept for it grows.
 const UNHEARD_MS: u64 = 24 * 3_600_000;
 
 /// Makes a mirror of a source's volume.
@@ -25,25 +26,31 @@ pub struct CreateMirror {
     /// Or all the time: changes follow within seconds.
     #[serde(default)]
     pub continuous: bool,
-    /// The time zone of the expression and of the hours of a limit: an IANA name such as `Europe/Berlin`; UTC when not given.
+    /// The time zone of the expression and of the hours of a limit: an IANA name such as
+    /// `Europe/Berlin`; UTC when not given.
     pub zone: Option<String>,
-    /// Snapshots of the source stay here for so long, whatever becomes of them there: an update that would take one away is refused.
+    /// Snapshots of the source stay here for so long, whatever becomes of them there: an update
+    /// that would take one away is refused.
     pub lock_ms: Option<u64>,
     /// A secret that lifts the locks before their time; only a digest of it is kept.
     pub lock_key: Option<String>,
     /// The lag that is wanted at most. Past it the mirror is `behind`, on both ends.
     pub rpo_ms: Option<u64>,
-    /// The source holds no base snapshot for it, and so pins no space: it goes by the record of changes that it keeps in any case.
+    /// The source holds no base snapshot for it, and so pins no space: it goes by the record of
+    /// changes that it keeps in any case.
     #[serde(default)]
     pub no_hold: bool,
-    /// A transfer that moves no byte for so long is ended; as long as the server waits when not given.
+    /// A transfer that moves no byte for so long is ended; as long as the server waits when not
+    /// given.
     pub stall_ms: Option<u64>,
     /// Disks or files for the mirror; a sparse file in the data directory when empty.
     #[serde(default)]
     pub devices: Vec<String>,
-    /// A disk or a file for the intent log, which the mirror needs once it has failed over; on its devices when not given.
+    /// A disk or a file for the intent log, which the mirror needs once it has failed over; on its
+    /// devices when not given.
     pub log_device: Option<String>,
-    /// A history under the mirror, with a mark for each image that an update brings; none when not given.
+    /// A history under the mirror, with a mark for each image that an update brings; none when not
+    /// given.
     pub history: Option<crate::VolumeHistory>,
     /// How the link to the source is used.
     #[serde(default)]
@@ -54,13 +61,15 @@ pub struct CreateMirror {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LinkWish {
-    /// Bytes a second at most: `50M`, `off`, or by the time of day, as in `100M, mon-fri 08:00-18:00=10M`. It holds for a running transfer at once.
+    /// Bytes a second at most: `50M`, `off`, or by the time of day, as in
+    /// `100M, mon-fri 08:00-18:00=10M`. It holds for a running transfer at once.
     pub limit: Option<String>,
     /// Connections of a transfer, 1 to 16; from the next one on.
     pub connections: Option<u32>,
     /// Whether what is sent is packed with zstd.
     pub compress: Option<Compress>,
-    /// Updates by an interval are spread over a part of it, for the sake of the source's clients, as they are when nothing was said; false for as fast as they go.
+    /// Updates by an interval are spread over a part of it, for the sake of the source's clients,
+    /// as they are when nothing was said; false for as fast as they go.
     pub spread: Option<bool>,
 }
 
@@ -89,9 +98,11 @@ pub struct SetMirror {
     pub continuous: Option<bool>,
     /// The time zone of the expression and of the hours of a limit.
     pub zone: Option<String>,
-    /// Snapshots stay here for so long, whatever becomes of them at the source; 0 for no longer than there.
+    /// Snapshots stay here for so long, whatever becomes of them at the source; 0 for no longer
+    /// than there.
     pub lock_ms: Option<u64>,
-    /// A secret that lifts locks before their time; refused while a snapshot is locked. Empty for none.
+    /// A secret that lifts locks before their time; refused while a snapshot is locked. Empty for
+    /// none.
     pub lock_key: Option<String>,
     /// The lag that is wanted at most; 0 for none.
     pub rpo_ms: Option<u64>,
@@ -123,7 +134,8 @@ pub struct UpdateRequest {
     /// When nothing is known to be common, compare checksums, and send what is not the same.
     #[serde(default)]
     pub compare: bool,
-    /// It may take so long, and costs the source's clients less for it; as fast as it goes when not given.
+    /// It may take so long, and costs the source's clients less for it; as fast as it goes when not
+    /// given.
     pub within_ms: Option<u64>,
 }
 
@@ -132,9 +144,11 @@ pub struct UpdateRequest {
 pub struct UpdatePrice {
     /// The mirror.
     pub name: String,
-    /// The source knows what has changed since the image here: it holds the snapshot, or has a record.
+    /// The source knows what has changed since the image here: it holds the snapshot, or has a
+    /// record.
     pub base_known: bool,
-    /// Blocks that changed since then, before packing; all that is in use there where it does not know.
+    /// Blocks that changed since then, before packing; all that is in use there where it does not
+    /// know.
     pub changed_bytes: u64,
     /// What an update that was cut has brought already.
     pub kept_bytes: u64,
@@ -162,9 +176,11 @@ pub struct Follower {
     pub volume: String,
     /// The peer, and which of its mirrors.
     pub name: String,
-    /// The snapshot that is held for it; none when none is, and the record of changes stands for it.
+    /// The snapshot that is held for it; none when none is, and the record of changes stands for
+    /// it.
     pub base: Option<String>,
-    /// Since the first change that it does not have; 0 when nothing changed, none when it is not known what it has.
+    /// Since the first change that it does not have; 0 when nothing changed, none when it is not
+    /// known what it has.
     pub lag_ms: Option<u64>,
     /// Changes that it does not have.
     pub lag_bytes: Option<u64>,
@@ -202,7 +218,8 @@ pub struct Departed {
 impl Follower {
     /// The problem that a mirror does not come any more, whatever lag its owner wants.
     pub fn unheard(&self, now_ms: u64) -> Option<Problem> {
-        // What is of a time to come was heard by a clock that was ahead, and may be as old as that was.
+        // What is of a time to come was heard by a clock that was ahead, and may be as old as that
+        // was.
         let since_ms = now_ms.abs_diff(self.heard_ms?);
         if since_ms < UNHEARD_MS || self.departed.is_some() {
             return None;
@@ -263,7 +280,8 @@ pub struct Divergence {
     pub common_ms: Option<u64>,
     /// Its generation.
     pub common_generation: Option<u64>,
-    /// Something that was written here is not there: following the other side needs a decision about it.
+    /// Something that was written here is not there: following the other side needs a decision
+    /// about it.
     pub diverged: bool,
     /// Blocks of it.
     pub lost_blocks: u64,
@@ -313,7 +331,8 @@ pub struct UnlockMirror {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AllowReverse {
-    /// Which mirror, as `followers` calls it, or the beginning of that; needed where there are several.
+    /// Which mirror, as `followers` calls it, or the beginning of that; needed where there are
+    /// several.
     pub mirror: Option<String>,
     /// Within this time; 15 minutes when not given, 0 for no longer.
     pub for_ms: Option<u64>,
@@ -340,15 +359,16 @@ pub enum MirrorRole {
     Destination,
 }
 
-/// What is kept for a mirror that no known peer makes: the volume was a mirror itself and brought it along, or what its source forgot. A failback
-/// to the former source begins at it.
+/// What is kept for a mirror that no known peer makes: the volume was a mirror itself and brought
+/// it along, or what its source forgot. A failback to the former source begins at it.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Leftover {
     /// The volume here.
     pub volume: String,
     /// What `cairn mirror forget` takes.
     pub name: String,
-    /// The snapshot that is held; none where changes alone are recorded, for a mirror that holds nothing here.
+    /// The snapshot that is held; none where changes alone are recorded, for a mirror that holds
+    /// nothing here.
     pub base: Option<String>,
     /// What it keeps from being reused is at most what changed since.
     pub behind_bytes: u64,
@@ -376,7 +396,8 @@ pub enum MirrorState {
     Transferring,
     /// It shows an image, and changes of the source follow as they are written, from its memory.
     Continuous,
-    /// The same, and more was written than the source keeps in memory: it reads that from its device.
+    /// The same, and more was written than the source keeps in memory: it reads that from its
+    /// device.
     CatchingUp,
     /// The first image is on its way; nothing is shown yet.
     TransferringBaseline,
@@ -390,7 +411,8 @@ pub enum MirrorState {
     Source,
     /// Whom it follows is not known.
     Unknown,
-    /// It has given its role to the other side, and is read-only; the other side was not heard to have taken over.
+    /// It has given its role to the other side, and is read-only; the other side was not heard to
+    /// have taken over.
     HandedOver,
 }
 
@@ -446,7 +468,8 @@ pub struct Mirror {
     pub cron: Option<String>,
     /// Or all the time.
     pub continuous: bool,
-    /// What a mirror that follows continuously has done since it last connected; none while it is not connected.
+    /// What a mirror that follows continuously has done since it last connected; none while it is
+    /// not connected.
     pub session: Option<MirrorSession>,
     /// In this time zone; UTC when none is told.
     pub zone: Option<String>,
@@ -470,7 +493,8 @@ pub struct Mirror {
     pub connections: u32,
     /// Whether what is sent is packed.
     pub compress: Compress,
-    /// An update by the interval may take so long, for the sake of the source's clients; none for as fast as it goes.
+    /// An update by the interval may take so long, for the sake of the source's clients; none for
+    /// as fast as it goes.
     pub within_ms: Option<u64>,
     /// The snapshot that it shows.
     pub image: Option<String>,
@@ -478,7 +502,8 @@ pub struct Mirror {
     pub image_ms: Option<u64>,
     /// How old the image is, by this server's clock: what a failover now would lose at most.
     pub image_age_ms: Option<u64>,
-    /// Since the first change at the source that is not here, as far as is known; grows while the source is silent.
+    /// Since the first change at the source that is not here, as far as is known; grows while the
+    /// source is silent.
     pub lag_ms: Option<u64>,
     /// Changes at the source that are not here, when it was last heard of.
     pub lag_bytes: Option<u64>,
@@ -494,7 +519,8 @@ pub struct Mirror {
     pub sent_bytes: u64,
     /// Updates that went through since the mirror was made.
     pub updates: u64,
-    /// Updates since the server started that had no common image to go by: all was compared, or sent.
+    /// Updates since the server started that had no common image to go by: all was compared, or
+    /// sent.
     pub compared_updates: u64,
     /// Why the last update failed.
     pub problem: Option<ErrorBody>,
@@ -504,7 +530,8 @@ pub struct Mirror {
     pub mended_here: u64,
     /// Damaged blocks of the source that were given to it.
     pub mended_there: u64,
-    /// Of the blocks here, those that came while a lock was in force: they are the source's word, checked against a checksum that does not stop intent.
+    /// Of the blocks here, those that came while a lock was in force: they are the source's word,
+    /// checked against a checksum that does not stop intent.
     pub mended_locked: u64,
 }
 
@@ -536,9 +563,11 @@ pub struct Transfer {
     pub changed_bytes: u64,
     /// What a full copy would bring: all blocks in use.
     pub full_bytes: u64,
-    /// Blocks that were there from unfinished updates, or that a comparison found, and were not sent.
+    /// Blocks that were there from unfinished updates, or that a comparison found, and were not
+    /// sent.
     pub kept_bytes: u64,
-    /// Blocks that unfinished updates had sent for nothing: lost on the way, or no longer part of the image. What the source knows of.
+    /// Blocks that unfinished updates had sent for nothing: lost on the way, or no longer part of
+    /// the image. What the source knows of.
     pub wasted_bytes: u64,
     /// Nothing had changed, and nothing was sent.
     pub up_to_date: bool,
@@ -561,7 +590,8 @@ pub struct Failover {
     pub lost_bytes: Option<u64>,
     /// Since the source was last heard of: what it wrote in that time is lost besides.
     pub silent_ms: Option<u64>,
-    /// Bytes of an unfinished update that were received, also by earlier attempts, and are thrown away.
+    /// Bytes of an unfinished update that were received, also by earlier attempts, and are thrown
+    /// away.
     pub discarded_bytes: u64,
     /// Both sides and the direction between them, for people.
     pub direction: String,

@@ -9,7 +9,8 @@ use utoipa::ToSchema;
 pub struct CreateMount {
     /// The volume.
     pub volume: String,
-    /// Its snapshot, without the volume; the volume itself when not given, of a mirror the newest image at any time.
+    /// Its snapshot, without the volume; the volume itself when not given, of a mirror the newest
+    /// image at any time.
     pub snapshot: Option<String>,
     /// An absolute path.
     pub directory: String,
@@ -33,7 +34,8 @@ pub struct Unmount {
     /// Also while programs work in it: it is gone from its place at once, and ends when they do.
     #[serde(default)]
     pub lazy: bool,
-    /// Also while programs work in it, who are cut off: everything that they do with it fails. Also of a mount that was taken away before, and that programs still work in.
+    /// Also while programs work in it, who are cut off: everything that they do with it fails. Also
+    /// of a mount that was taken away before, and that programs still work in.
     #[serde(default)]
     pub force: bool,
 }
@@ -49,6 +51,7 @@ pub struct Mount {
     pub read_only: bool,
     /// Why it is not there now; it is tried again at the next start, or when it is asked for again.
     pub problem: Option<String>,
-    /// It was taken away from its directory, by `--lazy` or another program, and these still work in it. It is listed until they end.
+    /// It was taken away from its directory, by `--lazy` or another program, and these still work
+    /// in it. It is listed until they end.
     pub left_to: Option<String>,
 }

@@ -30,7 +30,8 @@ pub struct LivePlan {
     pub sampled_blocks: u64,
     /// Bytes of memory that knowing this takes.
     pub memory_bytes: u64,
-    /// The lines and the recommendation, as `cairn plan TRACE --json` prints them: `lags`, `granularities`, `windows`, `recommended`.
+    /// The lines and the recommendation, as `cairn plan TRACE --json` prints them: `lags`,
+    /// `granularities`, `windows`, `recommended`.
     #[schema(value_type = Object)]
     pub plan: Plan,
 }

@@ -11,7 +11,8 @@ pub struct RecordExport {
     pub export: String,
     /// Where to, on the machine of the server: an absolute path where nothing is.
     pub file: String,
-    /// Bytes that the trace may take, at least 1 MiB; 1 GiB when not given. The recording ends, whole, before it is longer.
+    /// Bytes that the trace may take, at least 1 MiB; 1 GiB when not given. The recording ends,
+    /// whole, before it is longer.
     pub bytes_max: Option<u64>,
     /// How long; until it is ended when not given.
     pub time_max_ms: Option<u64>,

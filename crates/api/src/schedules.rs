@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Which snapshots of a label stay when a new one was made. All that no rule keeps are deleted, but never one that is held or open. Without any
-/// number all stay.
+/// Which snapshots of a label stay when a new one was made. All that no rule keeps are deleted, but
+/// never one that is held or open. Without any number all stay.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Keep {
@@ -30,7 +30,8 @@ pub struct SetSchedule {
     pub every_ms: Option<u64>,
     /// A cron expression: minute, hour, day of the month, month, day of the week.
     pub cron: Option<String>,
-    /// The time zone of the expression, and of the hours and days of `keep`; UTC when not given. An IANA name such as `Europe/Berlin`.
+    /// The time zone of the expression, and of the hours and days of `keep`; UTC when not given. An
+    /// IANA name such as `Europe/Berlin`.
     pub zone: Option<String>,
     /// How long they are kept.
     pub keep: Keep,

@@ -16,7 +16,8 @@ pub struct CheckFinding {
     /// that is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_bytes: Option<String>,
-    /// VOLUME@SNAPSHOT in which it was met first; none for the present state or the volume as a whole.
+    /// VOLUME@SNAPSHOT in which it was met first; none for the present state or the volume as a
+    /// whole.
     pub snapshot: Option<String>,
 }
 
@@ -52,7 +53,8 @@ pub struct ScrubRequest {
     pub every_ms: Option<u64>,
 }
 
-/// The scrub of a volume: everything that it shows is read from the media, and compared with its checksum.
+/// The scrub of a volume: everything that it shows is read from the media, and compared with its
+/// checksum.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Scrub {
     /// The volume.
@@ -79,7 +81,8 @@ pub struct Scrub {
     pub findings: Vec<CheckFinding>,
     /// The last pass.
     pub last: Option<ScrubResult>,
-    /// What is damaged now: found by a scrub, a check or a read, and neither repaired nor given up since.
+    /// What is damaged now: found by a scrub, a check or a read, and neither repaired nor given up
+    /// since.
     pub damaged: Vec<DamagedBlock>,
     /// Blocks that were repaired since the volume was made here.
     pub repaired_blocks: u64,
@@ -113,7 +116,8 @@ pub struct DamagedBlock {
     pub message: String,
     /// VOLUME/LUN that it belongs to.
     pub lun: Option<String>,
-    /// The path of the file that it belongs to; of one that is there in a snapshot alone with that one's name.
+    /// The path of the file that it belongs to; of one that is there in a snapshot alone with that
+    /// one's name.
     pub path: Option<String>,
     /// The bytes of the path alone, percent-encoded, where they are no UTF-8; `path` then has
     /// `\xNN` for each byte that is none.

@@ -48,7 +48,8 @@ pub struct MirrorVerify {
     pub mended_here: u64,
     /// Blocks that were given to the source.
     pub mended_there: u64,
-    /// Of the blocks here, those that came while a lock was in force: they are the source's word, checked against a checksum that does not stop intent.
+    /// Of the blocks here, those that came while a lock was in force: they are the source's word,
+    /// checked against a checksum that does not stop intent.
     pub mended_locked: u64,
     /// Damaged here, and the source does not have them.
     pub left_here: u64,

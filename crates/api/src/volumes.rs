@@ -56,7 +56,8 @@ pub struct Volume {
     pub problem: Option<String>,
 }
 
-/// The file system that the files of a volume are on. They are sparse, and take room of it as the volume fills.
+/// The file system that the files of a volume are on. They are sparse, and take room of it as the
+/// volume fills.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HostRoom {
     /// Where it is mounted.
@@ -94,7 +95,8 @@ pub struct Rehearsal {
     pub delay_ms: u64,
     /// One in so many reads of the devices fails.
     pub fail_reads_one_in: u64,
-    /// One in so many writes fails. The first failure makes the volume read-only until the server starts again.
+    /// One in so many writes fails. The first failure makes the volume read-only until the server
+    /// starts again.
     pub fail_writes_one_in: u64,
     /// One in so many flushes fails, with the same end.
     pub fail_flushes_one_in: u64,
@@ -157,7 +159,8 @@ pub struct DiscardedLog {
     pub generation: u64,
     /// When that was made. All that was written later is lost, also what was flushed.
     pub consistency_point_ms: u64,
-    /// How long before its end a server makes its last consistency point, at most, as long as the devices keep up: what is lost was written within that time.
+    /// How long before its end a server makes its last consistency point, at most, as long as the
+    /// devices keep up: what is lost was written within that time.
     pub lost_ms_max: u64,
     /// It was only asked what would be lost.
     pub dry_run: bool,

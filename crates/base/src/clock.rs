@@ -18,7 +18,8 @@ impl Timestamp {
 pub trait Clock: Send + Sync {
     /// Wall time; it may jump.
     fn now(&self) -> Timestamp;
-    /// Wall time as the kernel puts it on files: [`Clock::now`], or up to a few milliseconds before. Times that are compared with those of the kernel come from here.
+    /// Wall time as the kernel puts it on files: [`Clock::now`], or up to a few milliseconds
+    /// before. Times that are compared with those of the kernel come from here.
     fn coarse(&self) -> Timestamp {
         self.now()
     }
@@ -26,7 +27,8 @@ pub trait Clock: Send + Sync {
     fn monotonic(&self) -> Duration;
 }
 
-/// A clock that stands still until it is moved, and can be set: its wall time then jumps, as that of a machine does whose clock was wrong.
+/// A clock that stands still until it is moved, and can be set: its wall time then jumps, as that
+/// of a machine does whose clock was wrong.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     passed: AtomicU64,

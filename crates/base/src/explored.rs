@@ -1,7 +1,9 @@
-//! Schedules that shuttle explores, and the locks for that, with the names and the calls of those that crates use otherwise.
+//! Schedules that shuttle explores, and the locks for that, with the names and the calls of those
+//! that crates use otherwise.
 //!
-//! With its feature `shuttle` a crate takes these for its locks, and then runs only inside of shuttle: each lock and each wait is a point at which its scheduler
-//! may let another thread go on. Nothing else in this crate changes with the feature.
+//! With its feature `shuttle` a crate takes these for its locks, and then runs only inside of
+//! shuttle: each lock and each wait is a point at which its scheduler may let another thread go on.
+//! Nothing else in this crate changes with the feature.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -18,7 +20,9 @@ const PREEMPTIONS: usize = 3;
 /// Bytes of the stack of each thread.
 const STACK: usize = 1 << 20;
 
-/// Runs `scenario` in so many schedules that are chosen at random, and in as many of priorities that change at a few places (PCT), always the same ones. A failure prints the schedule that replays it.
+/// Runs `scenario` in so many schedules that are chosen at random, and in as many of priorities
+/// that change at a few places (PCT), always the same ones. A failure prints the schedule that
+/// replays it.
 pub fn explore(schedules: usize, scenario: impl Fn() + Send + Sync + 'static) {
     let scenario = Arc::new(scenario);
     let mut config = shuttle::Config::new();

@@ -87,8 +87,8 @@ impl std::str::FromStr for VolumeId {
     }
 }
 
-/// Names an intent log that lives on a device of its own; made at random whenever a volume's log moves to a device, so that a log that
-/// the volume has left is never taken for the present one.
+/// Names an intent log that lives on a device of its own; made at random whenever a volume's log
+/// moves to a device, so that a log that the volume has left is never taken for the present one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct LogId(pub [u8; 16]);
 
@@ -104,7 +104,8 @@ impl fmt::Debug for LogId {
     }
 }
 
-/// Names a history store; made at random when a device is adopted, so that remains of an earlier history are never taken for the present one.
+/// Names a history store; made at random when a device is adopted, so that remains of an earlier
+/// history are never taken for the present one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct HistoryId(pub [u8; 16]);
 

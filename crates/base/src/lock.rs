@@ -1,8 +1,10 @@
 //! Locks for parts of the engine that several callers are in at once.
 //!
-//! They are `parking_lot`'s, with one addition: callers that take turns on *one* thread (the tasks of the simulator) must not sleep in a lock,
-//! as the one that would wake them could never run. Such a thread says with [`wait_by`] what it does instead of sleeping: let another caller run, and look
-//! again. Threads that said nothing sleep as usual, and pay for it only when the lock is taken.
+//! They are `parking_lot`'s, with one addition: callers that take turns on *one* thread (the tasks
+//! of the simulator) must not sleep in a lock, as the one that would wake them could never run.
+//! Such a thread says with [`wait_by`] what it does instead of sleeping: let another caller run,
+//! and look again. Threads that said nothing sleep as usual, and pay for it only when the lock is
+//! taken.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -13,7 +15,8 @@ thread_local! {
     static WAIT: Cell<Option<fn()>> = const { Cell::new(None) };
 }
 
-/// From now on whoever would sleep in a lock of this thread calls `wait` instead, again and again, until it can go on. `None`: threads sleep.
+/// From now on whoever would sleep in a lock of this thread calls `wait` instead, again and again,
+/// until it can go on. `None`: threads sleep.
 pub fn wait_by(wait: Option<fn()>) {
     WAIT.set(wait);
 }
@@ -52,7 +55,8 @@ impl<T> Mutex<T> {
     }
 }
 
-/// Waiting for something that others do under a [`Mutex`]. Whoever waits looks again at what it waits for when it returns: it may return early.
+/// Waiting for something that others do under a [`Mutex`]. Whoever waits looks again at what it
+/// waits for when it returns: it may return early.
 #[derive(Debug, Default)]
 pub struct Condvar(parking_lot::Condvar);
 
@@ -70,7 +74,8 @@ impl Condvar {
         }
     }
 
-    /// As [`wait`](Self::wait), but not longer than this. Callers that take turns on one thread do not wait at all: the time there is not the machine's.
+    /// As [`wait`](Self::wait), but not longer than this. Callers that take turns on one thread do
+    /// not wait at all: the time there is not the machine's.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, timeout: Duration) {
         if WAIT.get().is_none() {
             self.0.wait_for(guard, timeout);

@@ -1,7 +1,8 @@
-//! A small seeded generator (SplitMix64) whose sequence never changes, so that a seed replays a run for ever.
+//! A small seeded generator (SplitMix64) whose sequence never changes, so that a seed replays a run
+//! for ever.
 //!
-//! Crates of random numbers do not promise the same sequence over versions; this is for simulation and
-//! jitter, never for secrets.
+//! Crates of random numbers do not promise the same sequence over versions; this is for simulation
+//! and jitter, never for secrets.
 
 /// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
 #[derive(Debug, Clone)]
@@ -34,7 +35,8 @@ impl Rng {
         self.below(n) == 0
     }
 
-    /// A generator of its own for a part of the run, so that a change in one part leaves the others alone.
+    /// A generator of its own for a part of the run, so that a change in one part leaves the others
+    /// alone.
     pub fn fork(&mut self) -> Self {
         Self(self.next())
     }

@@ -4,7 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A number of bytes; suffixes K, M, G, T and P are powers of 1024 (`KB`, `KiB` and `K` mean the same).
+/// A number of bytes; suffixes K, M, G, T and P are powers of 1024 (`KB`, `KiB` and `K` mean the
+/// same).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct ByteSize(pub u64);
 
@@ -33,7 +34,8 @@ impl FromStr for ByteSize {
                 SUFFIXES.iter().find(|(_, s)| *s == letter).ok_or(InvalidByteSize)?.0
             }
         };
-        // What is displayed, `1.50 GiB`, has a space and is understood. Signs and exponents are not.
+        // What is displayed, `1.50 GiB`, has a space and is understood. Signs and exponents are
+        // not.
         let digits = digits.trim_end();
         if !digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
             return Err(InvalidByteSize);

@@ -1,12 +1,15 @@
-//! Extended attributes in a dump: a block of ext2's, since that is what Linux `dump` copies and Linux `restore` knows.
+//! Extended attributes in a dump: a block of ext2's, since that is what Linux `dump` copies and
+//! Linux `restore` knows.
 //!
-//! An attribute's name is a number for its beginning (`user.` is 1) and the rest. Access control lists have a form of their own on ext2's disks, which is
-//! not what `getxattr` gives: they are converted.
+//! An attribute's name is a number for its beginning (`user.` is 1) and the rest. Access control
+//! lists have a form of their own on ext2's disks, which is not what `getxattr` gives: they are
+//! converted.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Bytes of a block of attributes at most: what Linux `restore` takes (`XATTR_MAXSIZE`), and what 16 bits of offset reach.
+/// Bytes of a block of attributes at most: what Linux `restore` takes (`XATTR_MAXSIZE`), and what
+/// 16 bits of offset reach.
 const BLOCK_MAX: usize = 65_532;
 
 const MAGIC: u32 = 0xea02_0000;
@@ -76,7 +79,8 @@ pub(crate) fn encode(attributes: &[Attribute]) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
             _ => left_out.push(attribute.name.clone()),
         }
     }
-    // Those that Linux knows first, and in blocks of their own: it stops at the first that it doesn't know.
+    // Those that Linux knows first, and in blocks of their own: it stops at the first that it
+    // doesn't know.
     packed.sort_by_key(|one| one.prefix > KNOWN_MAX);
     let mut blocks = Vec::new();
     let mut block: Vec<Packed<'_>> = Vec::new();

@@ -1,4 +1,5 @@
-//! Directories in a dump: entries of number, kind and name, in blocks of 512 bytes that no entry crosses.
+//! Directories in a dump: entries of number, kind and name, in blocks of 512 bytes that no entry
+//! crosses.
 
 use crate::inode::Kind;
 
@@ -21,7 +22,8 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Whether a name can be a file's: not empty, not too long, without `/` and zeroes, neither `.` nor `..`.
+    /// Whether a name can be a file's: not empty, not too long, without `/` and zeroes, neither `.`
+    /// nor `..`.
     pub fn is_good_name(name: &[u8]) -> bool {
         (1..=NAME_MAX).contains(&name.len()) && !name.contains(&b'/') && !name.contains(&0) && !is_dot(name)
     }
@@ -74,7 +76,8 @@ pub(crate) struct Parsed {
     pub(crate) entries: Vec<Entry>,
     /// The number that `..` has.
     pub(crate) parent: Option<u32>,
-    /// Those whose names no file can have, and what calls itself `.` or `..` and is not the first to do so.
+    /// Those whose names no file can have, and what calls itself `.` or `..` and is not the first
+    /// to do so.
     pub(crate) refused: Vec<Entry>,
     /// Some block did not make sense, and what was left of it was skipped.
     pub(crate) mangled: bool,
@@ -111,7 +114,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Parsed {
     parsed
 }
 
-/// The first entry and its length; `None` inside for one that stands for nothing, outside for what is none.
+/// The first entry and its length; `None` inside for one that stands for nothing, outside for what
+/// is none.
 fn parse_entry(bytes: &[u8]) -> Option<(Option<Entry>, usize)> {
     let (head, rest) = bytes.split_at_checked(HEAD)?;
     let number = u32::from_le_bytes(head[..4].try_into().ok()?);

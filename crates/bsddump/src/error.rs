@@ -1,4 +1,5 @@
-//! What can go wrong with a dump as a whole. What is wrong with one file of it is no error: see [`crate::Failed`] and [`crate::Damage`].
+//! What can go wrong with a dump as a whole. What is wrong with one file of it is no error: see
+//! [`crate::Failed`] and [`crate::Damage`].
 
 /// Why a dump can't be written.
 #[derive(Debug, thiserror::Error)]

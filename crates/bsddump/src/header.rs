@@ -1,7 +1,8 @@
 //! Headers: the records that say what follows (`struct s_spcl` of `protocols/dumprestore.h`).
 //!
-//! The last 64 bytes of a header are spare in the format. Cairn keeps there what the format has no room for: whole nanoseconds, times past 2038, when
-//! a file was made, and a checksum of the pieces that follow. Readers that don't know of it don't look.
+//! The last 64 bytes of a header are spare in the format. Cairn keeps there what the format has no
+//! room for: whole nanoseconds, times past 2038, when a file was made, and a checksum of the pieces
+//! that follow. Readers that don't know of it don't look.
 
 use cairn_base::crc32c;
 use zerocopy::little_endian::{I32, I64, U16, U32, U64};

@@ -1,4 +1,5 @@
-//! Sets of inode numbers, as the two maps at the head of a dump have them: bit n - 1 stands for inode n.
+//! Sets of inode numbers, as the two maps at the head of a dump have them: bit n - 1 stands for
+//! inode n.
 
 use crate::record::RECORD;
 

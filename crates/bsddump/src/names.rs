@@ -17,7 +17,8 @@ impl Names {
         Self::default()
     }
 
-    /// Notes a directory's entries, instead of those that it may have had. A name stands for the first file that has it; the others that have the same one are returned.
+    /// Notes a directory's entries, instead of those that it may have had. A name stands for the
+    /// first file that has it; the others that have the same one are returned.
     pub fn insert(&mut self, directory: u32, mut entries: Vec<Entry>) -> Vec<Entry> {
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         let mut others = Vec::new();
@@ -65,8 +66,8 @@ impl Names {
         names.into_iter().try_fold(ROOT, |directory, name| self.lookup(directory, name))
     }
 
-    /// Shows every name below `start` with its path from there, a directory before what is in it. Each directory is entered once, whatever a
-    /// damaged dump says.
+    /// Shows every name below `start` with its path from there, a directory before what is in it.
+    /// Each directory is entered once, whatever a damaged dump says.
     pub fn walk(&self, start: u32, each: &mut dyn FnMut(&[u8], &Entry)) {
         let mut entered = HashSet::from([start]);
         let mut path: Vec<u8> = Vec::new();

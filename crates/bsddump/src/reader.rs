@@ -1,7 +1,9 @@
 //! Reading a dump: its label and maps, then directories and files one after the other.
 //!
-//! A header that does not verify is looked for further on, record by record. A record is taken for a header only when its checksum, its date and, as long
-//! as the dump counts its records right, its number fit: a file may hold a dump itself. A number that is higher tells how many records are missing before it; one of a dump inside of a file is lower.
+//! A header that does not verify is looked for further on, record by record. A record is taken for
+//! a header only when its checksum, its date and, as long as the dump counts its records right, its
+//! number fit: a file may hold a dump itself. A number that is higher tells how many records are
+//! missing before it; one of a dump inside of a file is lower.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -14,12 +16,14 @@ use crate::inode::{Inode, Kind};
 use crate::map::InodeMap;
 use crate::record::{Input, NextVolume, RECORD};
 
-/// Records that may be missing in one place: numbers of records have 32 bits, so what seems to be more is a lower number.
+/// Records that may be missing in one place: numbers of records have 32 bits, so what seems to be
+/// more is a lower number.
 const MISSING_MAX: u32 = u32::MAX / 2;
 /// Records of a map of all numbers that there can be.
 const MAP_RECORDS_MAX: u64 = (1 << u32::BITS) / 8 / RECORD as u64;
 
-/// Missing files that are told one by one. A map of 16 MiB can say of any number of them that they are there, and nothing that a dump says takes more room than it has itself.
+/// Missing files that are told one by one. A map of 16 MiB can say of any number of them that they
+/// are there, and nothing that a dump says takes more room than it has itself.
 const MISSING_TOLD: usize = 1000;
 /// Names that no file can have and that are told.
 const REFUSED_MAX: usize = 1000;
@@ -48,7 +52,8 @@ pub struct Label {
 pub struct VolumeLabel {
     /// Which it is, from 1.
     pub volume: i32,
-    /// When the dump was made, and since when it has what changed: volumes of one dump have the same.
+    /// When the dump was made, and since when it has what changed: volumes of one dump have the
+    /// same.
     pub date: u32,
     /// See [`VolumeLabel::date`].
     pub since: u32,
@@ -59,7 +64,8 @@ pub struct VolumeLabel {
 }
 
 impl VolumeLabel {
-    /// What any record of a volume says, if it is a header. A file can have another dump in it, whose headers are read as well.
+    /// What any record of a volume says, if it is a header. A file can have another dump in it,
+    /// whose headers are read as well.
     pub fn of(record: &[u8; RECORD]) -> Option<Self> {
         let header = Header::parse(record)?;
         let (date, since) = (header.common.date, header.common.base_date);
@@ -67,7 +73,8 @@ impl VolumeLabel {
         Some(Self { volume: header.volume, date, since, is_label, is_end })
     }
 
-    /// Whether a file that begins so may be what there is of a volume that was cut, perhaps before a whole record was there.
+    /// Whether a file that begins so may be what there is of a volume that was cut, perhaps before
+    /// a whole record was there.
     pub fn may_begin(bytes: &[u8]) -> bool {
         crate::header::may_begin(bytes)
     }
@@ -127,7 +134,8 @@ pub struct Reader<R> {
     hurt: BTreeSet<u32>,
     /// Names that no file can have, each with the directory in which it stands.
     refused: Vec<(u32, Entry)>,
-    /// Files behind which records were skipped, and what came next: these were the next file, or extended attributes.
+    /// Files behind which records were skipped, and what came next: these were the next file, or
+    /// extended attributes.
     suspects: Vec<(u32, u32)>,
     ended: bool,
     /// Cairn wrote it.
@@ -138,13 +146,15 @@ impl<R: Read> Reader<R> {
     /// Reads the label and the maps.
     ///
     /// # Errors
-    /// Why it is no dump that can be read here; [`ReadError::NoMaps`] when it is damaged at its head.
+    /// Why it is no dump that can be read here; [`ReadError::NoMaps`] when it is damaged at its
+    /// head.
     pub fn open(from: R) -> Result<Self, ReadError> {
         Self::begin(from, None)
     }
 
-    /// The same of a dump in volumes: `from` is the first, and `next` is asked for each that follows. One out of turn or of another dump is an error whenever it comes; one that is not there
-    /// is where the dump is cut off.
+    /// The same of a dump in volumes: `from` is the first, and `next` is asked for each that
+    /// follows. One out of turn or of another dump is an error whenever it comes; one that is not
+    /// there is where the dump is cut off.
     ///
     /// # Errors
     /// As [`Reader::open`].
@@ -228,17 +238,20 @@ impl<R: Read> Reader<R> {
         &self.missing
     }
 
-    /// What was found to be wrong so far. Of what is missing these are the first thousand: [`Reader::missing`] has all.
+    /// What was found to be wrong so far. Of what is missing these are the first thousand:
+    /// [`Reader::missing`] has all.
     pub fn damage(&self) -> &[Damage] {
         &self.damage
     }
 
-    /// Names in directories that no file can have, each with the number of the directory: the first thousand.
+    /// Names in directories that no file can have, each with the number of the directory: the first
+    /// thousand.
     pub fn refused(&self) -> &[(u32, Entry)] {
         &self.refused
     }
 
-    /// The next directory or file; content of the one before that was not asked for is passed over. Directories come first.
+    /// The next directory or file; content of the one before that was not asked for is passed over.
+    /// Directories come first.
     pub fn next_inode(&mut self) -> Result<Option<Inode>, ReadError> {
         if self.current.is_some() {
             self.content(&mut |_, _| Ok(()))?;
@@ -247,7 +260,8 @@ impl<R: Read> Reader<R> {
             match (header.what, &header.file) {
                 (What::File, Some(inode)) if header.extended.is_none() => {
                     let inode = inode.clone();
-                    // What a header says is not what there is: a number that the dump does not have takes no room here.
+                    // What a header says is not what there is: a number that the dump does not have
+                    // takes no room here.
                     if self.dumped.contains(inode.number) {
                         self.seen.insert(inode.number);
                     }
@@ -274,8 +288,9 @@ impl<R: Read> Reader<R> {
         Ok(None)
     }
 
-    /// Whether the dump has nothing but the attributes of the file that [`Reader::next_inode`] gave last: its content is what it was in the dump that this one stands on. So Linux `dump -m` writes
-    /// files that changed and were not modified.
+    /// Whether the dump has nothing but the attributes of the file that [`Reader::next_inode`] gave
+    /// last: its content is what it was in the dump that this one stands on. So Linux `dump -m`
+    /// writes files that changed and were not modified.
     pub fn has_attributes_alone(&self) -> bool {
         self.current.as_ref().is_some_and(|header| header.attributes_alone)
     }
@@ -285,7 +300,8 @@ impl<R: Read> Reader<R> {
         !self.is_of_cairn
     }
 
-    /// What of the next file is known without going there: true when it is a directory, so that one can stop before the first other.
+    /// What of the next file is known without going there: true when it is a directory, so that one
+    /// can stop before the first other.
     pub fn comes_directory(&self) -> bool {
         let is_directory =
             |header: &Header| header.file.as_ref().is_some_and(|file| file.kind == Kind::Directory);
@@ -305,7 +321,8 @@ impl<R: Read> Reader<R> {
         while let Some(header) =
             self.ahead.take_if(|header| header.what == What::More && header.number == number)
         {
-            // Records that were lost in between can have been pieces of this file: where these belong is not known. Bytes that are wrong move nothing.
+            // Records that were lost in between can have been pieces of this file: where these
+            // belong is not known. Bytes that are wrong move nothing.
             let lost = &self.damage[records_before..];
             if lost.iter().any(|damage| !matches!(damage, Damage::Hurt { .. })) {
                 self.pass_over(&header)?;
@@ -348,12 +365,14 @@ impl<R: Read> Reader<R> {
         Ok(Content { whole: !self.hurt.contains(&number), attributes })
     }
 
-    /// The entries of the directory that [`Reader::next_inode`] gave last, without `.` and `..`, and how its content came out.
+    /// The entries of the directory that [`Reader::next_inode`] gave last, without `.` and `..`,
+    /// and how its content came out.
     pub fn entries(&mut self) -> Result<(Vec<Entry>, Content), ReadError> {
         let told = self.current.as_ref().map(|header| (header.number, header.size));
         let mut bytes = Vec::new();
         let mut content = self.content(&mut |offset, piece| {
-            // Directories have no holes; one that is said to have some is read as far as it goes, and what comes behind is missing.
+            // Directories have no holes; one that is said to have some is read as far as it goes,
+            // and what comes behind is missing.
             if offset == bytes.len() as u64 {
                 bytes.extend(piece);
             }
@@ -450,7 +469,8 @@ impl<R: Read> Reader<R> {
         Ok(InodeMap::from_bytes(bytes))
     }
 
-    /// Reads the next header ahead, behind the pieces of another one: where records are missing in between, which of these are its own only their sum says.
+    /// Reads the next header ahead, behind the pieces of another one: where records are missing in
+    /// between, which of these are its own only their sum says.
     fn advance_behind(&mut self, header: &Header) -> Result<(), ReadError> {
         self.advance()?;
         if self.lacks_records && header.content_crc.is_none() && header.pieces.contains(&true) {
@@ -462,7 +482,8 @@ impl<R: Read> Reader<R> {
     /// Reads the next header ahead, wherever it is.
     fn advance(&mut self) -> Result<(), ReadError> {
         (self.ahead, self.lacks_records) = (None, false);
-        // The first of the records that are no header, and how many there are; labels of volumes that come in between are none of them.
+        // The first of the records that are no header, and how many there are; labels of volumes
+        // that come in between are none of them.
         let mut passed: Option<(u64, u64)> = None;
         while let Some(record) = self.input.take_any()? {
             self.note_lost();
@@ -492,7 +513,8 @@ impl<R: Read> Reader<R> {
         self.damage.extend(passed.map(|(record, records)| Damage::Skipped { record, records }));
     }
 
-    /// How many records are missing before a header of this dump, by its number; none for what is no header of it.
+    /// How many records are missing before a header of this dump, by its number; none for what is
+    /// no header of it.
     fn missing_before(&self, header: &Header, position: u64) -> Option<u64> {
         let is_kind = matches!(header.what, What::File | What::More | What::End);
         if !is_kind || header.common.date != self.common.date {

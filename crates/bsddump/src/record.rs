@@ -1,7 +1,8 @@
 //! Records: 1 KiB each, counted; and volumes, which are rows of them that each begin with a label.
 //!
-//! All records of a dump are counted, labels of volumes as well. A volume ends where it is full, also in the middle of a file: what is left of the pieces behind a header comes after the label of the
-//! next one. So Linux `dump` has it.
+//! All records of a dump are counted, labels of volumes as well. A volume ends where it is full,
+//! also in the middle of a file: what is left of the pieces behind a header comes after the label
+//! of the next one. So Linux `dump` has it.
 
 use std::io::{Read, Write};
 
@@ -10,9 +11,11 @@ use crate::header::{Common, Header, What};
 
 /// Bytes of a record (`TP_BSIZE`).
 pub const RECORD: usize = 1024;
-/// Records that are written at once (`NTREC`), and of which a dump and each of its volumes is a multiple.
+/// Records that are written at once (`NTREC`), and of which a dump and each of its volumes is a
+/// multiple.
 pub const RECORDS_PER_BLOCK: u64 = 10;
-/// Fewest records of a volume: Linux `restore` reads 32 at once, and takes what is missing of these in a shorter file for records.
+/// Fewest records of a volume: Linux `restore` reads 32 at once, and takes what is missing of these
+/// in a shorter file for records.
 pub const VOLUME_RECORDS_MIN: u64 = 4 * RECORDS_PER_BLOCK;
 /// Pieces that one header can describe (`TP_NINDIR`).
 pub(crate) const PIECES_MAX: usize = 512;
@@ -20,14 +23,16 @@ pub(crate) const PIECES_MAX: usize = 512;
 /// Gives the volume with that number, from 2 on; none when there is none.
 pub type NextVolume<R> = Box<dyn FnMut(u32) -> std::io::Result<Option<R>>>;
 
-/// The writing end: counts records, so that each header can say which one it is, and begins volumes.
+/// The writing end: counts records, so that each header can say which one it is, and begins
+/// volumes.
 pub(crate) struct Output<'a> {
     to: &'a mut dyn Write,
     common: Common,
     pub(crate) records: u64,
     /// Of a volume; `None` when all goes into one.
     volume_records: Option<u64>,
-    /// The file that is written, and how many of the pieces behind its last header are still to come.
+    /// The file that is written, and how many of the pieces behind its last header are still to
+    /// come.
     number: u32,
     rest: u32,
     buffer: Vec<u8>,
@@ -128,7 +133,8 @@ pub(crate) struct Input<R> {
     pub(crate) counted: bool,
     /// A record that was taken and is to be taken again.
     again: Option<[u8; RECORD]>,
-    /// What is read now does not go on from what was read before: records are lost at the end of a volume, or its successor can't say which it is.
+    /// What is read now does not go on from what was read before: records are lost at the end of a
+    /// volume, or its successor can't say which it is.
     torn: bool,
     /// Such records: the first, and how many.
     pub(crate) lost: Vec<(u64, u64)>,
@@ -156,7 +162,8 @@ impl<R: Read> Input<R> {
         self.dump = Some((common.date, common.base_date));
     }
 
-    /// The next record, of this volume or the next one, whether it goes on from the one before or not; `None` at the end of the last.
+    /// The next record, of this volume or the next one, whether it goes on from the one before or
+    /// not; `None` at the end of the last.
     pub(crate) fn take_any(&mut self) -> Result<Option<[u8; RECORD]>, ReadError> {
         let taken = self.take()?;
         self.torn = false;
@@ -179,7 +186,8 @@ impl<R: Read> Input<R> {
         }
     }
 
-    /// The next record if it goes on from the one before; `None` also where something is lost in between. Then [`Input::take_any`] is the one to go on with.
+    /// The next record if it goes on from the one before; `None` also where something is lost in
+    /// between. Then [`Input::take_any`] is the one to go on with.
     pub(crate) fn take_next(&mut self) -> Result<Option<[u8; RECORD]>, ReadError> {
         let taken = self.take()?;
         if !self.torn {

@@ -7,13 +7,15 @@ use crate::map::InodeMap;
 
 /// A tree of files that stays as it is while it is dumped: a snapshot.
 ///
-/// Numbers of inodes are 32 bits, and [`crate::ROOT`] is the root directory's. Errors are the source's own; but for
-/// [`Source::each_inode`], they cost one file or directory, and the dump says which.
+/// Numbers of inodes are 32 bits, and [`crate::ROOT`] is the root directory's. Errors are the
+/// source's own; but for [`Source::each_inode`], they cost one file or directory, and the dump says
+/// which.
 pub trait Source {
     /// Shows every inode in use, in order of number, but for those that can't be read.
     fn each_inode(&mut self, each: &mut dyn FnMut(&Inode)) -> std::io::Result<()>;
 
-    /// The numbers that [`Source::each_inode`] has passed over, as what would say whether there is such a file can't be read. The default says that there are none.
+    /// The numbers that [`Source::each_inode`] has passed over, as what would say whether there is
+    /// such a file can't be read. The default says that there are none.
     fn unreadable(&mut self) -> InodeMap {
         InodeMap::new()
     }
@@ -21,10 +23,12 @@ pub trait Source {
     /// One inode.
     fn inode(&mut self, number: u32) -> std::io::Result<Inode>;
 
-    /// The names in a directory without `.` and `..`, and the number of its parent (its own, for the root).
+    /// The names in a directory without `.` and `..`, and the number of its parent (its own, for
+    /// the root).
     fn entries(&mut self, directory: u32) -> std::io::Result<(Vec<Entry>, u32)>;
 
-    /// The ranges of a file that are no holes, as offset and length in bytes, in order, not overlapping. A symbolic link's is all of it.
+    /// The ranges of a file that are no holes, as offset and length in bytes, in order, not
+    /// overlapping. A symbolic link's is all of it.
     fn extents(&mut self, number: u32) -> std::io::Result<Vec<(u64, u64)>>;
 
     /// Fills `bytes` with what a file or link has from `offset`, all of it below the size.

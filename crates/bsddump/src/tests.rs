@@ -1,4 +1,5 @@
-//! What is written is read back, by Cairn and by Linux `restore`; what Linux `dump` writes is read; damage costs the file that it is in.
+//! What is written is read back, by Cairn and by Linux `restore`; what Linux `dump` writes is read;
+//! damage costs the file that it is in.
 
 mod damage;
 mod linux;

@@ -1,4 +1,5 @@
-//! Writing a dump, in the four phases of `dump`: find the files, find the directories that lead to them, write the directories, write the rest.
+//! Writing a dump, in the four phases of `dump`: find the files, find the directories that lead to
+//! them, write the directories, write the rest.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
@@ -12,9 +13,11 @@ use crate::map::InodeMap;
 use crate::record::{Output, PIECES_MAX, RECORD, RECORDS_PER_BLOCK, VOLUME_RECORDS_MIN};
 use crate::source::{Selection, Source};
 
-/// A hole at a file's end that is longer is left out: each half MiB of it would take a record, and a reader knows the file's size. 1 GiB.
+/// A hole at a file's end that is longer is left out: each half MiB of it would take a record, and
+/// a reader knows the file's size. 1 GiB.
 const END_HOLE_MAX: u64 = 1 << 30;
-/// What can't be read at once is read in pieces of so many bytes: what a file system loses is mostly one.
+/// What can't be read at once is read in pieces of so many bytes: what a file system loses is
+/// mostly one.
 const BLOCK: usize = 4096;
 /// Bytes that one header describes.
 const SEGMENT: u64 = (PIECES_MAX * RECORD) as u64;
@@ -26,9 +29,12 @@ pub struct Options {
     pub level: u32,
     /// When what is dumped was frozen, in seconds since 1970.
     pub date: u32,
-    /// What changed at this second or later is dumped: the date of the dump that this one stands on. 0 for everything.
+    /// What changed at this second or later is dumped: the date of the dump that this one stands
+    /// on. 0 for everything.
     pub since: u32,
-    /// What the dump had that this one stands on ([`Dump::had`]), where that was not everything: what it had not is dumped whenever it changed, as it may have come from elsewhere. `None` where it had everything.
+    /// What the dump had that this one stands on ([`Dump::had`]), where that was not everything:
+    /// what it had not is dumped whenever it changed, as it may have come from elsewhere. `None`
+    /// where it had everything.
     pub had: Option<InodeMap>,
     /// Up to 15 bytes for people.
     pub label: Vec<u8>,
@@ -38,14 +44,17 @@ pub struct Options {
     pub device: Vec<u8>,
     /// The machine.
     pub host: Vec<u8>,
-    /// The only directory or file that is wanted, as names from the root; the directories that lead there come along. Empty for all.
+    /// The only directory or file that is wanted, as names from the root; the directories that lead
+    /// there come along. Empty for all.
     pub subtree: Vec<Vec<u8>>,
-    /// Records of a volume, label included; `None` for one volume without an end. Of these as many count as fill blocks of [`RECORDS_PER_BLOCK`], and at least [`VOLUME_RECORDS_MIN`].
+    /// Records of a volume, label included; `None` for one volume without an end. Of these as many
+    /// count as fill blocks of [`RECORDS_PER_BLOCK`], and at least [`VOLUME_RECORDS_MIN`].
     pub volume_records: Option<u64>,
 }
 
 impl Options {
-    /// Bytes of every volume but the last, which may be shorter: where what is written is to be cut.
+    /// Bytes of every volume but the last, which may be shorter: where what is written is to be
+    /// cut.
     pub fn volume_bytes(&self) -> Option<u64> {
         let whole = |records: u64| records.max(VOLUME_RECORDS_MIN) / RECORDS_PER_BLOCK * RECORDS_PER_BLOCK;
         self.volume_records.map(|records| whole(records).saturating_mul(RECORD as u64))
@@ -141,7 +150,8 @@ pub struct Dump {
     directories: InodeMap,
     /// Files with several names.
     linked: InodeMap,
-    /// Names that do not belong to it, of files with several, by directory: the file may be there by another one.
+    /// Names that do not belong to it, of files with several, by directory: the file may be there
+    /// by another one.
     left_out: HashMap<u32, HashSet<Vec<u8>>>,
     planned: Planned,
     failed: Vec<Failed>,
@@ -154,7 +164,8 @@ pub struct Dump {
 pub struct Known {
     /// All files that there are: what is not in it, a restore removes.
     pub used: InodeMap,
-    /// Those that are dumped: what changed, and the directories that lead there from the root, which is one of them.
+    /// Those that are dumped: what changed, and the directories that lead there from the root,
+    /// which is one of them.
     pub dumped: InodeMap,
 }
 
@@ -172,8 +183,9 @@ impl Dump {
     /// Phases one and two: finds what belongs to the dump.
     ///
     /// # Errors
-    /// [`WriteError::Source`] when what leads to the inodes can't be read, [`WriteError::NoRoot`], [`WriteError::NoSuchPath`] for a subtree that is not there.
-    /// An inode or a directory that can't be read does not end it: it is told when the dump is written.
+    /// [`WriteError::Source`] when what leads to the inodes can't be read, [`WriteError::NoRoot`],
+    /// [`WriteError::NoSuchPath`] for a subtree that is not there. An inode or a directory that
+    /// can't be read does not end it: it is told when the dump is written.
     pub fn plan(
         source: &mut dyn Source,
         options: Options,
@@ -218,7 +230,8 @@ impl Dump {
         Ok(dump)
     }
 
-    /// The same where it is known what belongs to it: only the inodes that are dumped are looked at. One that can't be read does not end it: it is told when the dump is written.
+    /// The same where it is known what belongs to it: only the inodes that are dumped are looked
+    /// at. One that can't be read does not end it: it is told when the dump is written.
     ///
     /// # Errors
     /// [`WriteError::NoRoot`]; [`WriteError::Cancelled`].
@@ -262,16 +275,20 @@ impl Dump {
         self.planned
     }
 
-    /// What a restore of it and of those that it stands on has whole: what is dumped, and what did not change. For [`Options::had`] of those that will stand on it.
+    /// What a restore of it and of those that it stands on has whole: what is dumped, and what did
+    /// not change. For [`Options::had`] of those that will stand on it.
     ///
-    /// A directory is not among that where a name was left out whose file may be there by another one. Neither of the two is newer once the name is wanted, as by another pattern or another name of a directory above.
+    /// A directory is not among that where a name was left out whose file may be there by another
+    /// one. Neither of the two is newer once the name is wanted, as by another pattern or another
+    /// name of a directory above.
     pub fn had(&self) -> InodeMap {
         let mut had = self.named.clone();
         self.left_out.keys().for_each(|directory| had.remove(*directory));
         had
     }
 
-    /// The inodes that it has, in the order in which they are written: directories, then all else. A source that reads ahead goes by it.
+    /// The inodes that it has, in the order in which they are written: directories, then all else.
+    /// A source that reads ahead goes by it.
     pub fn order(&self) -> Vec<u32> {
         let is_directory = |number: &u32| self.directories.contains(*number);
         let (mut first, second): (Vec<u32>, Vec<u32>) = self.dumped.iter().partition(is_directory);
@@ -311,7 +328,8 @@ impl Dump {
         if goes_on { Ok(()) } else { Err(WriteError::Cancelled) }
     }
 
-    /// Walks all directories from the root: what is not reached, or not wanted, is no part of the dump; what leads to something dumped is.
+    /// Walks all directories from the root: what is not reached, or not wanted, is no part of the
+    /// dump; what leads to something dumped is.
     fn map_directories(
         &mut self,
         source: &mut dyn Source,
@@ -364,7 +382,8 @@ impl Dump {
             if let Some(filter) = &mut filter
                 && filter(&path) == Selection::Skip
             {
-                // The dump before may have had this name. Its file is not gone, so a restore takes the name away by what the directory says.
+                // The dump before may have had this name. Its file is not gone, so a restore takes
+                // the name away by what the directory says.
                 step.leads_to_dumped |= self.leave_out(step.number, entry) && self.options.since > 0;
                 continue;
             }
@@ -402,7 +421,8 @@ impl Dump {
         if !found {
             return Err(WriteError::NoSuchPath(subtree.join(&b'/')));
         }
-        // What is below a directory that can't be read is not known, and a restore removes what is not in use.
+        // What is below a directory that can't be read is not known, and a restore removes what is
+        // not in use.
         if self.failed.is_empty() {
             self.used = reached.clone();
         } else {
@@ -413,7 +433,8 @@ impl Dump {
         Ok(())
     }
 
-    /// Remembers a name that is not wanted, if its file may be there by another one; whether it may.
+    /// Remembers a name that is not wanted, if its file may be there by another one; whether it
+    /// may.
     fn leave_out(&mut self, directory: u32, entry: Entry) -> bool {
         let may_be_there = self.linked.contains(entry.number);
         if may_be_there {
@@ -436,7 +457,8 @@ impl Dump {
     /// Phases three and four: writes it, one volume behind the other ([`Options::volume_bytes`]).
     ///
     /// # Errors
-    /// [`WriteError::Output`] and [`WriteError::Cancelled`]. What of the source can't be read is listed in the result.
+    /// [`WriteError::Output`] and [`WriteError::Cancelled`]. What of the source can't be read is
+    /// listed in the result.
     pub fn write(
         mut self,
         source: &mut dyn Source,
@@ -508,7 +530,8 @@ struct Tape<'a> {
     output: Output<'a>,
     common: Common,
     failed: Vec<Failed>,
-    /// What is read of a file for one header: one for all of them, as half a MiB of zeroes is more work than a small file.
+    /// What is read of a file for one header: one for all of them, as half a MiB of zeroes is more
+    /// work than a small file.
     buffer: Vec<u8>,
 }
 
@@ -652,7 +675,8 @@ impl Tape<'_> {
             let mut header = self.file_header(inode, at == 0);
             header.attribute_blocks = Some(attribute_blocks);
             let sum = content_checksum(&buffer[..there]);
-            // Zeroes and holes that stand for something else have a sum that is wrong: a reader tells whose they are.
+            // Zeroes and holes that stand for something else have a sum that is wrong: a reader
+            // tells whose they are.
             header.content_crc = Some(if is_whole && is_read { sum } else { !sum });
             header.pieces = pieces;
             self.head(header)?;
@@ -664,7 +688,8 @@ impl Tape<'_> {
         }
     }
 
-    /// Reads the pieces of a segment that are there, one after the other into `buffer`; returns their bytes, and whether all were read. What can't be is zeroes.
+    /// Reads the pieces of a segment that are there, one after the other into `buffer`; returns
+    /// their bytes, and whether all were read. What can't be is zeroes.
     fn read_pieces(
         &mut self,
         source: &mut dyn Source,
@@ -702,7 +727,9 @@ impl Tape<'_> {
         header
     }
 
-    /// A file's extended attributes as blocks, and how many there are. They are read before its header is written, which says that: of those that can't be read, so that they are known to be missing.
+    /// A file's extended attributes as blocks, and how many there are. They are read before its
+    /// header is written, which says that: of those that can't be read, so that they are known to
+    /// be missing.
     fn attribute_blocks(&mut self, source: &mut dyn Source, inode: &Inode) -> (Vec<Vec<u8>>, u32) {
         let attributes = match source.attributes(inode.number) {
             Ok(attributes) => attributes,

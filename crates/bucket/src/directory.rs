@@ -1,18 +1,22 @@
-//! A store in a directory: `file:///srv/bucket`. The embedded default, and the model for the others.
+//! A store in a directory: `file:///srv/bucket`. The embedded default, and the model for the
+//! others.
 //!
-//! An object is a file of the same name and content below the directory. Its nonce and its lock are extended
-//! attributes. `.cairn-bucket/` holds files on their way (`new/`) and uploads (`uploads/<id>/`).
+//! An object is a file of the same name and content below the directory. Its nonce and its lock are
+//! extended attributes. `.cairn-bucket/` holds files on their way (`new/`) and uploads
+//! (`uploads/<id>/`).
 //!
 //! # Invariants
-//! 1. A file gets its name by `link(2)` once its content and attributes are durable, and `link` never replaces
-//!    a name: creation is atomic between processes, on network file systems too.
-//! 2. [`Put::Created`] is answered once the directory is durable as well, [`Put::Exists`] too: an object that
-//!    another process has just linked does not vanish in a power cut after this process relied on it.
-//! 3. A crash leaves a file in `new/` or an upload. The file of a process that is gone has no `flock` any more;
-//!    [`Directory::open`] removes it. Uploads stay until they are finished or aborted.
+//! 1. A file gets its name by `link(2)` once its content and attributes are durable, and `link`
+//!    never replaces a name: creation is atomic between processes, on network file systems too.
+//! 2. [`Put::Created`] is answered once the directory is durable as well, [`Put::Exists`] too: an
+//!    object that another process has just linked does not vanish in a power cut after this process
+//!    relied on it.
+//! 3. A crash leaves a file in `new/` or an upload. The file of a process that is gone has no
+//!    `flock` any more; [`Directory::open`] removes it. Uploads stay until they are finished or
+//!    aborted.
 //!
-//! Locks keep Cairn from deleting an object. They bind no other program that can write the directory.
-//! Finishing an upload copies its pieces once more, by the kernel where it can.
+//! Locks keep Cairn from deleting an object. They bind no other program that can write the
+//! directory. Finishing an upload copies its pieces once more, by the kernel where it can.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -61,10 +65,12 @@ impl std::fmt::Debug for Directory {
 }
 
 impl Directory {
-    /// Opens the store in `root`, a directory that exists, and removes the unfinished files of crashed processes.
+    /// Opens the store in `root`, a directory that exists, and removes the unfinished files of
+    /// crashed processes.
     ///
     /// # Errors
-    /// The directory is missing or cannot be written, or its file system keeps no extended attributes.
+    /// The directory is missing or cannot be written, or its file system keeps no extended
+    /// attributes.
     pub fn open(root: &Path, clock: Arc<dyn Clock>, rng: Rng) -> Result<Self, StoreError> {
         let place = format!("file://{}", root.display());
         let store = Self {
@@ -120,8 +126,8 @@ impl Directory {
         }
     }
 
-    /// A new file in `new/`, locked by this process. Another process that sweeps before it is locked takes it
-    /// for a remain; it is then made again.
+    /// A new file in `new/`, locked by this process. Another process that sweeps before it is
+    /// locked takes it for a remain; it is then made again.
     fn draft(&self) -> io::Result<Draft> {
         for _ in 0..FOLDER_TRIES {
             let number = self.made.fetch_add(1, Ordering::Relaxed);
@@ -204,7 +210,8 @@ impl Directory {
         File::open(&uploads)?.sync_all()
     }
 
-    /// Removes the folder of an upload as a whole: a crash leaves it in its place, or in `new/` for the sweep.
+    /// Removes the folder of an upload as a whole: a crash leaves it in its place, or in `new/` for
+    /// the sweep.
     fn remove_upload(&self, folder: &Path) -> io::Result<()> {
         let number = self.made.fetch_add(1, Ordering::Relaxed);
         let random = self.rng.lock().next();
@@ -285,7 +292,8 @@ impl Directory {
         if found.is_file() { Ok(file) } else { Err(self.blame.of(verb, Some(name), Trouble::Missing)) }
     }
 
-    /// Collects at most `count` objects below `folder` that come after `after`, in order of their whole names.
+    /// Collects at most `count` objects below `folder` that come after `after`, in order of their
+    /// whole names.
     fn walk(&self, folder: &str, scope: &Scope<'_>, into: &mut Vec<Listed>) -> io::Result<()> {
         let mut entries: Vec<(String, bool)> = Vec::new();
         let read = match fs::read_dir(self.root.join(folder)) {

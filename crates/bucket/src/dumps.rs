@@ -9,14 +9,19 @@
 //! ```
 //!
 //! # Invariants
-//! 1. A dump is in a list if and only if its index is there, and the index is created once all parts are. A crash before
-//!    that leaves parts and `begun`; they are no dump, and [`BucketDumps::sweep`] removes them after a grace.
-//! 2. The index goes first when a dump is deleted. A crash after that leaves parts without an index, as above.
-//! 3. No dump goes that another one stands on, be that one whole or on its way. A writer says that it has begun and then
-//!    looks whether its base is about to go; a deleter says that it is about to go and then looks for such writers.
-//!    One of the two sees the other, and gives up. It may be both.
-//! 4. A lock of a dump covers all that it stands on, for as long at least; what is lowest is locked first.
-//! 5. Names are made of random ids and used once, so nothing is overwritten even by a store that ignores conditions.
+//! 1. A dump is in a list if and only if its index is there, and the index is created once all
+//!    parts are. A crash before that leaves parts and `begun`; they are no dump, and
+//!    [`BucketDumps::sweep`] removes them after a grace.
+//! 2. The index goes first when a dump is deleted. A crash after that leaves parts without an
+//!    index, as above.
+//! 3. No dump goes that another one stands on, be that one whole or on its way. A writer says that
+//!    it has begun and then looks whether its base is about to go; a deleter says that it is about
+//!    to go and then looks for such writers. One of the two sees the other, and gives up. It may be
+//!    both.
+//! 4. A lock of a dump covers all that it stands on, for as long at least; what is lowest is locked
+//!    first.
+//! 5. Names are made of random ids and used once, so nothing is overwritten even by a store that
+//!    ignores conditions.
 
 mod cost;
 mod index;
@@ -189,7 +194,8 @@ fn parse(name: &Name) -> Option<(VolumeId, DumpId, &str)> {
 }
 
 impl BucketDumps {
-    /// The dumps in `store`, which should be one that retries. `rng` is seeded by the operating system.
+    /// The dumps in `store`, which should be one that retries. `rng` is seeded by the operating
+    /// system.
     pub fn new(store: Arc<dyn Store>, workers: Arc<dyn Workers>, rng: Rng) -> Self {
         Self { store, workers, rng: Mutex::new(rng) }
     }
@@ -311,7 +317,8 @@ impl BucketDumps {
     /// Says that a dump has begun, before its parts. `on` is the dump that it stands on.
     ///
     /// # Errors
-    /// [`DumpsError::MissingBase`] if that is not there, [`DumpsError::BaseGoes`] if it is about to go.
+    /// [`DumpsError::MissingBase`] if that is not there, [`DumpsError::BaseGoes`] if it is about to
+    /// go.
     pub fn begin(
         &self,
         volume: VolumeId,
@@ -399,7 +406,8 @@ impl BucketDumps {
     /// Makes the dump whole: writes its index, once every part is there.
     ///
     /// # Errors
-    /// [`DumpsError::MissingBase`] if what it stands on went; nothing else can have taken it, see the module.
+    /// [`DumpsError::MissingBase`] if what it stands on went; nothing else can have taken it, see
+    /// the module.
     pub fn seal(&self, index: &DumpIndex, cancel: &AtomicBool) -> Result<(), DumpsError> {
         for (part, entry) in (0..).zip(&index.parts) {
             let name = self.name(index.volume, index.dump, &part_file(part))?;
@@ -450,11 +458,13 @@ impl BucketDumps {
     /// Deletes a dump.
     ///
     /// # Errors
-    /// [`DumpsError::Needed`] while another one stands on it; [`Trouble::Locked`] while it is locked. Nothing of it is gone then.
+    /// [`DumpsError::Needed`] while another one stands on it; [`Trouble::Locked`] while it is
+    /// locked. Nothing of it is gone then.
     pub fn delete(&self, index: &DumpIndex, now: Timestamp, cancel: &AtomicBool) -> Result<(), DumpsError> {
         self.refuse_if_needed(index, cancel)?;
         let name = self.name(index.volume, index.dump, INDEX)?;
-        // A lock that covers the parts only, as one that was cut does, is looked for before anything goes.
+        // A lock that covers the parts only, as one that was cut does, is looked for before
+        // anything goes.
         for (part, _) in (0..).zip(&index.parts) {
             self.refuse_if_locked(&self.name(index.volume, index.dump, &part_file(part))?, now, cancel)?;
         }
@@ -509,7 +519,8 @@ impl BucketDumps {
         }
     }
 
-    /// Deletes dumps that no rule keeps and no kept dump stands on. With `dry_run` it deletes nothing.
+    /// Deletes dumps that no rule keeps and no kept dump stands on. With `dry_run` it deletes
+    /// nothing.
     ///
     /// # Errors
     /// The store failed. Dumps that were deleted until then are deleted as a whole.
@@ -569,8 +580,9 @@ impl BucketDumps {
         Ok(())
     }
 
-    /// Removes abandoned dumps: those without an index whose newest object is older than `grace`, and uploads of dumps that
-    /// no `begun` names. `ours` are dumps that this server is writing. Returns how many dumps it removed.
+    /// Removes abandoned dumps: those without an index whose newest object is older than `grace`,
+    /// and uploads of dumps that no `begun` names. `ours` are dumps that this server is writing.
+    /// Returns how many dumps it removed.
     ///
     /// # Errors
     /// The store failed.
@@ -611,7 +623,8 @@ impl BucketDumps {
             }
         }
         for upload in uploads {
-            // A writer says that it has begun before it begins an upload, and until its dump is whole.
+            // A writer says that it has begun before it begins an upload, and until its dump is
+            // whole.
             let Some((volume, dump, _)) = parse(&upload.name) else { continue };
             let begun = self.name(volume, dump, BEGUN)?;
             if !ours.contains(&dump) && self.small(&begun, cancel)?.is_none() {

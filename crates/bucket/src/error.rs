@@ -1,7 +1,7 @@
 //! Why a call of a store failed, and the next step for a person.
 //!
-//! No error holds a secret: causes are kinds, codes and numbers, never texts that a store or a library made
-//! from a request.
+//! No error holds a secret: causes are kinds, codes and numbers, never texts that a store or a
+//! library made from a request.
 
 use std::fmt;
 use std::io;
@@ -102,7 +102,8 @@ pub enum Trouble {
     Missing,
     /// The upload was finished, aborted or removed by the store.
     NoUpload,
-    /// Another client created an object of that name at the same time, and the store did not decide.
+    /// Another client created an object of that name at the same time, and the store did not
+    /// decide.
     Conflict,
     /// The object is locked until this time.
     Locked(Option<Timestamp>),

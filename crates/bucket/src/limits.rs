@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// Bytes of an object that is put in one call. Longer ones are put in pieces; a longer put is refused.
+/// Bytes of an object that is put in one call. Longer ones are put in pieces; a longer put is
+/// refused.
 pub const PUT_BYTES_MAX: usize = 64 << 20;
 
 /// Bytes of one piece. A longer piece is refused.
@@ -29,17 +30,19 @@ pub const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// Time for a connection to a store, including TLS. Past it the call fails as unreachable.
 pub const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Time without a byte of an answer to a request that sends nothing, and without an acknowledgement of sent bytes
-/// by the other machine. Past it the call fails as timed out.
+/// Time without a byte of an answer to a request that sends nothing, and without an acknowledgement
+/// of sent bytes by the other machine. Past it the call fails as timed out.
 pub const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// Time for a call, before its bytes are counted. Past it the call fails as timed out.
 pub const CALL_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Bytes a second below which a call times out, after [`CALL_TIME_MAX`]. Several calls share a link.
+/// Bytes a second below which a call times out, after [`CALL_TIME_MAX`]. Several calls share a
+/// link.
 pub const SLOWEST_BYTES_PER_SECOND: u64 = 16 << 10;
 
-/// Time for a store to join the pieces of an upload, in silence. Past it the call fails as timed out.
+/// Time for a store to join the pieces of an upload, in silence. Past it the call fails as timed
+/// out.
 pub const JOIN_TIME_MAX: Duration = Duration::from_secs(900);
 
 /// How often a call looks at its flag for cancellation.

@@ -8,8 +8,8 @@
 //! - A listing shows the store as it was a few changes ago.
 //!
 //! # Faults that a probe must find
-//! [`Habits`]: conditions that are ignored, two winners of one name, nonces that are dropped, locks that do not
-//! hold, reads past the end that fail.
+//! [`Habits`]: conditions that are ignored, two winners of one name, nonces that are dropped, locks
+//! that do not hold, reads past the end that fail.
 //!
 //! Nothing that was acknowledged is lost, unless a test takes it away ([`Memory::replace`]).
 

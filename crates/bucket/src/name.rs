@@ -1,8 +1,8 @@
 //! Names of objects, and the prefixes that select them.
 //!
-//! A name is valid in every store and on every file system, so that a bucket can be copied from one to another.
-//! A caller never uses a name and another name below it: `a` and `a/b` exclude each other, as a directory
-//! cannot hold both.
+//! A name is valid in every store and on every file system, so that a bucket can be copied from one
+//! to another. A caller never uses a name and another name below it: `a` and `a/b` exclude each
+//! other, as a directory cannot hold both.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,8 @@ pub const SEGMENT_BYTES_MAX: usize = 200;
 
 /// The name of an object, relative to the prefix that the store was opened with.
 ///
-/// Segments of `a-z`, `0-9`, `.`, `_` and `-`, separated by `/`. No segment is empty or begins with a dot.
+/// Segments of `a-z`, `0-9`, `.`, `_` and `-`, separated by `/`. No segment is empty or begins with
+/// a dot.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(String);
 

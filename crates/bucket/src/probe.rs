@@ -1,10 +1,11 @@
 //! Finds out what a store really does, by doing it below a prefix of its own.
 //!
-//! The word of a store is not enough: of six that were tried, one ignores create-only puts and two ignore
-//! conditions on the end of an upload. A race is tried several times, as losing one is luck.
+//! The word of a store is not enough: of six that were tried, one ignores create-only puts and two
+//! ignore conditions on the end of an upload. A race is tried several times, as losing one is luck.
 //!
-//! The probe cleans up. An object that it locked stays until the lock ends, and a later probe removes it.
-//! An error of the store itself (no bucket, no right to put) ends the probe; a missing ability does not.
+//! The probe cleans up. An object that it locked stays until the lock ends, and a later probe
+//! removes it. An error of the store itself (no bucket, no right to put) ends the probe; a missing
+//! ability does not.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -23,8 +24,8 @@ use crate::workers::{Workers, beside};
 
 /// Objects of probes are below this.
 const SCRATCH: &str = "probe/";
-/// Names that several creators want at the same time. VersityGW 1.7 lets two of them win in one race of ten, moto
-/// in one of eighty.
+/// Names that several creators want at the same time. VersityGW 1.7 lets two of them win in one
+/// race of ten, moto in one of eighty.
 const RACES: usize = 48;
 /// Creators of each name, by turns of either client.
 const CREATORS: usize = 4;
@@ -56,7 +57,8 @@ pub struct ProbeWork<'a> {
 /// Tries everything once.
 ///
 /// # Errors
-/// The store cannot be used at all, or the probe was cancelled. Some of its objects may still be there.
+/// The store cannot be used at all, or the probe was cancelled. Some of its objects may still be
+/// there.
 pub fn probe(store: &Arc<dyn Store>, work: ProbeWork<'_>) -> Result<Abilities, StoreError> {
     let ProbeWork { other, workers, clock, rng, cancel } = work;
     let run = Nonce::random(rng);
@@ -115,7 +117,8 @@ impl Trial<'_> {
         self.note(ability, verdict, if holds { yes } else { no });
     }
 
-    /// Whether an error means that the store lacks the ability, and is none of the store as a whole.
+    /// Whether an error means that the store lacks the ability, and is none of the store as a
+    /// whole.
     fn is_lack(error: &StoreError) -> bool {
         matches!(
             error.trouble,
@@ -511,7 +514,8 @@ impl Trial<'_> {
         let never = AtomicBool::new(false);
         for listed in list_all(&**self.store, prefix, &never).unwrap_or_default() {
             if before.is_none_or(|before| listed.created < before) {
-                // The findings name an object that cannot be deleted, or it is older than this probe.
+                // The findings name an object that cannot be deleted, or it is older than this
+                // probe.
                 let _ = self.store.delete(&listed.name, &never);
             }
         }

@@ -1,12 +1,13 @@
 //! Stores on the network: S3 of any vendor, Google Cloud Storage, Azure Blob Storage.
 //!
-//! The library `object_store` signs requests and knows the three protocols. This driver adds what Cairn needs and
-//! the library lacks: errors with a kind, `Retry-After`, cancellation, limits of time, create-only completion of
-//! uploads, locks, versions, and the pieces of an upload ([`s3`]). The library's own retries are off:
-//! [`crate::Retrying`] decides.
+//! The library `object_store` signs requests and knows the three protocols. This driver adds what
+//! Cairn needs and the library lacks: errors with a kind, `Retry-After`, cancellation, limits of
+//! time, create-only completion of uploads, locks, versions, and the pieces of an upload ([`s3`]).
+//! The library's own retries are off: [`crate::Retrying`] decides.
 //!
-//! Locks, listings of uploads and of pieces: S3 only. Azure cannot finish an upload only if the name is free: the
-//! driver looks first, so two that finish at the same time both succeed. The probe says what a store really does.
+//! Locks, listings of uploads and of pieces: S3 only. Azure cannot finish an upload only if the
+//! name is free: the driver looks first, so two that finish at the same time both succeed. The
+//! probe says what a store really does.
 //!
 //! In a bucket that keeps versions, deleting removes the version for good; a lock refuses that.
 
@@ -64,7 +65,8 @@ pub struct Options {
     pub endpoint: Option<String>,
     /// The region that requests are signed for.
     pub region: Option<String>,
-    /// The bucket is in the path of requests, not in the host name. By default, if there is an endpoint.
+    /// The bucket is in the path of requests, not in the host name. By default, if there is an
+    /// endpoint.
     pub path_style: Option<bool>,
     /// Certificates (PEM) of authorities that are trusted besides those of the machine.
     pub authority: Option<Vec<u8>>,
@@ -123,7 +125,8 @@ impl Remote {
     /// Opens a bucket. Nothing is asked of the store yet.
     ///
     /// # Errors
-    /// [`Trouble::Credentials`], [`Trouble::Certificate`], or [`Trouble::Rule`] for an endpoint that is none.
+    /// [`Trouble::Credentials`], [`Trouble::Certificate`], or [`Trouble::Rule`] for an endpoint
+    /// that is none.
     pub fn open(
         place: &Place,
         options: &Options,
@@ -207,7 +210,8 @@ impl Remote {
             Ok(Ok(done)) => {
                 if let Some(answer) = &trail.answer {
                     let kept = if answer.version.is_some() { VERSIONS_KEPT } else { VERSIONS_NONE };
-                    // An answer about an object says whether it has a version; one of a listing says nothing.
+                    // An answer about an object says whether it has a version; one of a listing
+                    // says nothing.
                     if kept == VERSIONS_KEPT || matches!(verb, Verb::Put | Verb::Head) {
                         self.versions.store(kept, Ordering::Relaxed);
                     }

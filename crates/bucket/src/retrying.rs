@@ -1,14 +1,16 @@
 //! A store whose passing failures are waited out.
 //!
-//! A transient failure ([`StoreError::is_transient`]) is tried again after a pause that doubles, at random within
-//! its upper half so that many clients do not come at once. A store that says for how long it wants none is
-//! given that time. After a number of tries or a time the error surfaces: nothing is retried for ever.
+//! A transient failure ([`StoreError::is_transient`]) is tried again after a pause that doubles, at
+//! random within its upper half so that many clients do not come at once. A store that says for how
+//! long it wants none is given that time. After a number of tries or a time the error surfaces:
+//! nothing is retried for ever.
 //!
 //! # Lost answers
-//! A create-only put that was done and whose answer was lost fails at the next try: the object exists. Whether
-//! it is one's own is in its nonce. So `Exists` is never passed on before the nonce was read back, and a put is
-//! answered with [`Put::Created`] exactly if the object that is there was made by this very call. Where the store
-//! drops nonces, a put that may have been done keeps its error.
+//! A create-only put that was done and whose answer was lost fails at the next try: the object
+//! exists. Whether it is one's own is in its nonce. So `Exists` is never passed on before the nonce
+//! was read back, and a put is answered with [`Put::Created`] exactly if the object that is there
+//! was made by this very call. Where the store drops nonces, a put that may have been done keeps
+//! its error.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

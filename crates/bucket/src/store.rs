@@ -1,17 +1,18 @@
 //! The verbs of a store.
 //!
 //! # Invariants
-//! 1. No object is overwritten. [`Store::put_new`] and [`Store::finish`] create an object or report that it
-//!    exists; there is no other way to write.
-//! 2. An object is whole or absent. A crash during a put leaves nothing under its name; a crash between pieces
-//!    leaves an upload, which no reader sees and [`Store::uploads`] lists.
-//! 3. An object that was answered with [`Put::Created`] survives a crash of the caller and, as far as the store promises,
-//!    of the store.
-//! 4. Each created object carries the nonce of its creator as metadata, written with the object in one step.
-//!    A creator that lost the answer reads the nonce back and knows whether the object is its own. Metadata,
-//!    not a head of the object: what a user downloads is then byte for byte what Cairn wrote.
-//! 5. A put whose answer was lost may take effect at any later time, also after the object was deleted.
-//!    Callers therefore never use a name again, and find such remains by listing.
+//! 1. No object is overwritten. [`Store::put_new`] and [`Store::finish`] create an object or report
+//!    that it exists; there is no other way to write.
+//! 2. An object is whole or absent. A crash during a put leaves nothing under its name; a crash
+//!    between pieces leaves an upload, which no reader sees and [`Store::uploads`] lists.
+//! 3. An object that was answered with [`Put::Created`] survives a crash of the caller and, as far
+//!    as the store promises, of the store.
+//! 4. Each created object carries the nonce of its creator as metadata, written with the object in
+//!    one step. A creator that lost the answer reads the nonce back and knows whether the object is
+//!    its own. Metadata, not a head of the object: what a user downloads is then byte for byte what
+//!    Cairn wrote.
+//! 5. A put whose answer was lost may take effect at any later time, also after the object was
+//!    deleted. Callers therefore never use a name again, and find such remains by listing.
 
 use std::fmt;
 use std::sync::atomic::AtomicBool;
@@ -28,8 +29,8 @@ use crate::name::{Name, Prefix};
 pub struct Nonce(pub [u8; 16]);
 
 impl Nonce {
-    /// A new one. The generator must have been seeded by the operating system, as two that are equal would let
-    /// one creator take another's object for its own.
+    /// A new one. The generator must have been seeded by the operating system, as two that are
+    /// equal would let one creator take another's object for its own.
     pub fn random(rng: &mut Rng) -> Self {
         let mut bytes = [0; 16];
         rng.fill(&mut bytes);
@@ -143,13 +144,15 @@ pub struct Piece {
 
 /// An object store, as far as Cairn needs one.
 ///
-/// Calls block their thread, for a time that [`crate::limits`] bounds. `cancel` ends a call soon after it
-/// becomes true; what a cancelled call has done is then unknown ([`StoreError::is_unclear`]).
+/// Calls block their thread, for a time that [`crate::limits`] bounds. `cancel` ends a call soon
+/// after it becomes true; what a cancelled call has done is then unknown
+/// ([`StoreError::is_unclear`]).
 pub trait Store: Send + Sync {
     /// The place as people write it: `s3://bucket/prefix`, `file:///srv/bucket`.
     fn place(&self) -> &str;
 
-    /// Creates an object of at most [`crate::limits::PUT_BYTES_MAX`] bytes, unless one of that name exists.
+    /// Creates an object of at most [`crate::limits::PUT_BYTES_MAX`] bytes, unless one of that name
+    /// exists.
     ///
     /// # Errors
     /// The object was not created, or that is unclear. A repeated call with the same nonce is safe.
@@ -169,7 +172,8 @@ pub trait Store: Send + Sync {
     /// A lost answer leaves an upload without an owner; [`Store::uploads`] lists it.
     fn begin(&self, name: &Name, nonce: Nonce, cancel: &AtomicBool) -> Result<Upload, StoreError>;
 
-    /// Puts a piece; a piece of the same number is replaced. Several pieces may be put at the same time.
+    /// Puts a piece; a piece of the same number is replaced. Several pieces may be put at the same
+    /// time.
     ///
     /// # Errors
     /// The piece is not there, or that is unclear. A repeated call is safe.
@@ -188,14 +192,14 @@ pub trait Store: Send + Sync {
     /// [`Store::put_piece`] answered.
     fn pieces(&self, upload: &Upload, cancel: &AtomicBool) -> Result<Vec<Piece>, StoreError>;
 
-    /// Makes an object of the pieces, at least one, unless an object of that name exists. `nonce` is that of
-    /// [`Store::begin`].
+    /// Makes an object of the pieces, at least one, unless an object of that name exists. `nonce`
+    /// is that of [`Store::begin`].
     ///
     /// With [`Put::Exists`] the upload is still there and should be aborted.
     ///
     /// # Errors
-    /// The object was not created, or that is unclear. A repeated call is safe; after one that succeeded it may
-    /// fail with [`crate::Trouble::NoUpload`].
+    /// The object was not created, or that is unclear. A repeated call is safe; after one that
+    /// succeeded it may fail with [`crate::Trouble::NoUpload`].
     fn finish(
         &self,
         upload: &Upload,
@@ -216,7 +220,8 @@ pub trait Store: Send + Sync {
     /// [`crate::Trouble::Unsupported`] where the store cannot tell.
     fn uploads(&self, prefix: &Prefix, cancel: &AtomicBool) -> Result<Vec<Upload>, StoreError>;
 
-    /// Reads at most `length` bytes from `offset` on; fewer only at the end of the object, and none past it.
+    /// Reads at most `length` bytes from `offset` on; fewer only at the end of the object, and none
+    /// past it.
     ///
     /// # Errors
     /// Nothing was read.
@@ -246,9 +251,9 @@ pub trait Store: Send + Sync {
     /// [`crate::Trouble::Locked`] while a lock holds it. Otherwise it may still be there.
     fn delete(&self, name: &Name, cancel: &AtomicBool) -> Result<(), StoreError>;
 
-    /// Locks an object against deletion until a time, in compliance mode: no one can end the lock before.
-    /// A call that would shorten a lock changes nothing. Not every store keeps to that, so callers use
-    /// [`extend_lock`], which does not ask for it; the probe calls this.
+    /// Locks an object against deletion until a time, in compliance mode: no one can end the lock
+    /// before. A call that would shorten a lock changes nothing. Not every store keeps to that, so
+    /// callers use [`extend_lock`], which does not ask for it; the probe calls this.
     ///
     /// # Errors
     /// [`crate::Trouble::Unsupported`] where the store has no locks.
@@ -352,8 +357,8 @@ pub fn extend_lock(
 /// Everything below a prefix, page by page.
 ///
 /// # Errors
-/// As [`Store::list`]; also [`crate::Trouble::Answer`] past [`crate::limits::COLLECTED_MAX`] objects, or when
-/// the names are not in order.
+/// As [`Store::list`]; also [`crate::Trouble::Answer`] past [`crate::limits::COLLECTED_MAX`]
+/// objects, or when the names are not in order.
 pub fn list_all(store: &dyn Store, prefix: &Prefix, cancel: &AtomicBool) -> Result<Vec<Listed>, StoreError> {
     use crate::error::{Trouble, Verb};
     let (mut all, mut from) = (Vec::<Listed>::new(), ListFrom::Start);

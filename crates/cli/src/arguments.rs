@@ -44,7 +44,8 @@ pub struct Arguments {
     pub command: Command,
 }
 
-/// Flags of every command: behind its own ones in its help, among which they would be sorted without a heading.
+/// Flags of every command: behind its own ones in its help, among which they would be sorted
+/// without a heading.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Options of all commands")]
 pub struct Global {

@@ -115,7 +115,8 @@ fn follow(mut job: api::Job, client: &Client, output: Output) -> Result<Option<a
         let now = if is_left { None } else { later(&job, every, client, &mut interrupt)? };
         let Some(now) = now else {
             bar.finish_and_clear();
-            // A dump that was whole in that very moment counts on the server: its files must stay then.
+            // A dump that was whole in that very moment counts on the server: its files must stay
+            // then.
             return interrupted(&job, client, &mut interrupt);
         };
         job = now;
@@ -131,7 +132,8 @@ fn follow(mut job: api::Job, client: &Client, output: Output) -> Result<Option<a
     }
 }
 
-/// How a job is once it is over, or after `within`; none where Ctrl-C comes before, also before a server has answered that may never do.
+/// How a job is once it is over, or after `within`; none where Ctrl-C comes before, also before a
+/// server has answered that may never do.
 fn later(
     job: &api::Job,
     within: Duration,
@@ -149,14 +151,17 @@ fn later(
     }
 }
 
-/// Whether the server says that a job has failed. One that it can't be asked about may have come to its end.
+/// Whether the server says that a job has failed. One that it can't be asked about may have come to
+/// its end.
 fn has_failed(job: &str, client: &Client) -> bool {
     let now = client.get::<api::Job>(&format!("/v1/jobs/{job}"));
     now.is_ok_and(|job| job.state == api::JobState::Failed)
 }
 
-/// A person pressed Ctrl-C: work that only looks, what goes to files of theirs, and what leaves all as it was but a history, is ended on the server; other work goes on there. It is waited for until that has ended
-/// (or Ctrl-C comes again), as it may have succeeded before it was told to end.
+/// A person pressed Ctrl-C: work that only looks, what goes to files of theirs, and what leaves all
+/// as it was but a history, is ended on the server; other work goes on there. It is waited for
+/// until that has ended (or Ctrl-C comes again), as it may have succeeded before it was told to
+/// end.
 fn interrupted(
     job: &api::Job,
     client: &Client,
@@ -232,7 +237,8 @@ fn status_line(job: &api::Job) -> String {
     }))
 }
 
-/// Prints findings for people, of many the first: a damaged record has one for each of its blocks. Whoever does not take them gets the exit code.
+/// Prints findings for people, of many the first: a damaged record has one for each of its blocks.
+/// Whoever does not take them gets the exit code.
 fn print_findings<'a>(findings: impl ExactSizeIterator<Item = &'a str>) {
     let more = findings.len().saturating_sub(FINDINGS_SHOWN);
     findings.take(FINDINGS_SHOWN).for_each(print_besides);

@@ -1,5 +1,6 @@
-//! `cairn demo`: two servers, real files, a mirror that follows changes, a disaster in the middle of a transfer,
-//! failover, and the proof by hash that the mirror holds exactly the last image that was transferred.
+//! `cairn demo`: two servers, real files, a mirror that follows changes, a disaster in the middle
+//! of a transfer, failover, and the proof by hash that the mirror holds exactly the last image that
+//! was transferred.
 
 mod child;
 mod image;
@@ -277,8 +278,8 @@ impl Story {
         })
     }
 
-    /// Waits until the source has taken the snapshot for `job`, and gives its name. The demo writes nothing meanwhile,
-    /// so that it knows what is in it.
+    /// Waits until the source has taken the snapshot for `job`, and gives its name. The demo writes
+    /// nothing meanwhile, so that it knows what is in it.
     fn snapshot_of(&self, job: &api::Job, source: &Child, destination: &Child) -> Result<String, Failure> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -380,7 +381,8 @@ fn kill_in_the_middle(
     }
 }
 
-/// Ctrl-C, or another signal that ends it: its servers, which need not have got that, end first, and what is left is the folder.
+/// Ctrl-C, or another signal that ends it: its servers, which need not have got that, end first,
+/// and what is left is the folder.
 fn end_on_signals(dir: PathBuf, keep: bool, servers: Servers) -> Result<(), Failure> {
     use tokio::signal::unix::{SignalKind, signal};
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -409,7 +411,8 @@ fn end_on_signals(dir: PathBuf, keep: bool, servers: Servers) -> Result<(), Fail
     Ok(())
 }
 
-/// Removes a folder in which others may still make something: servers that are being ended, and what was going on.
+/// Removes a folder in which others may still make something: servers that are being ended, and
+/// what was going on.
 fn remove(dir: &Path) -> std::io::Result<()> {
     let began = Instant::now();
     loop {

@@ -1,5 +1,8 @@
-//! Instants as people write and read them: `2026-11-20 14:03:07` is local time, a `Z` or an offset at the end makes it clear, `14:03` is the last time that clocks here showed that,
-//! `yesterday 14:03` is of that day, `-5m` is relative, `now` is now. Local time is that of `TZ`, or of `/etc/localtime`; the zones are those of the machine, or the ones in this program where it has none.
+//! Instants as people write and read them: `2026-11-20 14:03:07` is local time, a `Z` or an offset
+//! at the end makes it clear, `14:03` is the last time that clocks here showed that,
+//! `yesterday 14:03` is of that day, `-5m` is relative, `now` is now. Local time is that of `TZ`,
+//! or of `/etc/localtime`; the zones are those of the machine, or the ones in this program where it
+//! has none.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -21,7 +24,8 @@ pub fn now_ns() -> u64 {
 pub enum Moment {
     /// A time, in nanoseconds since 1970 UTC.
     At(u64),
-    /// So long ago: the server counts the time that has passed, as the clock may have been set since.
+    /// So long ago: the server counts the time that has passed, as the clock may have been set
+    /// since.
     Ago(Duration),
 }
 
@@ -58,7 +62,9 @@ fn parse_in(text: &str, now_ns: u64, zone: &TimeZone) -> Result<Moment, Failure>
     u64::try_from(stamp.as_nanosecond()).map(Moment::At).map_err(|_| wrong())
 }
 
-/// When clocks of the zone show that date and time. Of an hour that comes twice it is the later one, unless that has not come yet. Of a time that clocks skip it is the first moment after the gap.
+/// When clocks of the zone show that date and time. Of an hour that comes twice it is the later
+/// one, unless that has not come yet. Of a time that clocks skip it is the first moment after the
+/// gap.
 fn shown_at(civil: DateTime, now: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
     let moment = |offset: Offset| offset.to_timestamp(civil).ok();
     match zone.to_ambiguous_zoned(civil).offset() {
@@ -75,7 +81,8 @@ fn shown_at(civil: DateTime, now: Timestamp, zone: &TimeZone) -> Option<Timestam
     }
 }
 
-/// A time of day: the last time that clocks of the zone showed it, or that of `today` or `yesterday`.
+/// A time of day: the last time that clocks of the zone showed it, or that of `today` or
+/// `yesterday`.
 fn by_the_clock(text: &str, now: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
     let today = now.to_zoned(zone.clone()).date();
     let (day, time) = match text.split_once(' ') {

@@ -1,11 +1,14 @@
-//! The log on standard error: what the outside says stays in its line, and a flood of lines of one kind is cut.
+//! The log on standard error: what the outside says stays in its line, and a flood of lines of one
+//! kind is cut.
 //!
-//! Names that peers, clients and initiators choose get into lines. Their control characters are written as escapes: else a name with a line break forges a
-//! line, and one with ESC talks to the terminal of whoever reads the log.
+//! Names that peers, clients and initiators choose get into lines. Their control characters are
+//! written as escapes: else a name with a line break forges a line, and one with ESC talks to the
+//! terminal of whoever reads the log.
 //!
-//! Lines that come from one place in the program are of one kind. Strangers can bring some kinds about as fast as they can connect, and would fill the disk
-//! that the log is on. So a kind has so many lines in a stretch of time ([`LINES_MAX`] in [`STRETCH`]). What is more is counted, and one line says how many there were.
-//! Lines for debugging are not cut: nobody has them by accident.
+//! Lines that come from one place in the program are of one kind. Strangers can bring some kinds
+//! about as fast as they can connect, and would fill the disk that the log is on. So a kind has so
+//! many lines in a stretch of time ([`LINES_MAX`] in [`STRETCH`]). What is more is counted, and one
+//! line says how many there were. Lines for debugging are not cut: nobody has them by accident.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write};
@@ -129,7 +132,8 @@ impl Lines {
         (false, is_first)
     }
 
-    /// What was left out of the kinds whose time is over: how many lines, and one of them. They begin anew.
+    /// What was left out of the kinds whose time is over: how many lines, and one of them. They
+    /// begin anew.
     fn left_out(&self, now: Instant) -> Vec<(u64, String)> {
         let mut told = Vec::new();
         self.kinds.lock().retain(|_, kind| {

@@ -1,5 +1,5 @@
-//! `cairn`: the commands. Each is a client of the server's API, but `serve`, which is the server, and `demo`, which
-//! starts two.
+//! `cairn`: the commands. Each is a client of the server's API, but `serve`, which is the server,
+//! and `demo`, which starts two.
 
 mod arguments;
 mod commands;
@@ -67,7 +67,8 @@ fn main() -> ExitCode {
         Command::Plan(plan) if plan.is_local() => commands::trace::run_plan(&plan, output),
         command => match connect(&global) {
             Ok(client) => commands::run(command, &client, output),
-            // Monitoring knows four exit codes, and this is the one for what could not be found out.
+            // Monitoring knows four exit codes, and this is the one for what could not be found
+            // out.
             Err(failure) if matches!(command, Command::Mirror(arguments::Mirror::Check { .. })) => {
                 Err(commands::unknown_to_check(&failure.body.message, output))
             }
@@ -106,7 +107,8 @@ fn parsed(given: impl Iterator<Item = OsString>) -> Result<Arguments, clap::Erro
     Ok(arguments)
 }
 
-/// What other programs call `ls` and `rm` or `destroy` is understood wherever there is a `list` or `delete`. The help names one word for each.
+/// What other programs call `ls` and `rm` or `destroy` is understood wherever there is a `list` or
+/// `delete`. The help names one word for each.
 fn with_habits(command: clap::Command) -> clap::Command {
     let command = command.mut_subcommands(with_habits);
     match command.get_name() {

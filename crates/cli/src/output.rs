@@ -39,7 +39,8 @@ impl Output {
         }
     }
 
-    /// As [`Output::tell`], of what the exit code says as well: whoever does not take the line gets that.
+    /// As [`Output::tell`], of what the exit code says as well: whoever does not take the line gets
+    /// that.
     pub fn tell_besides<T: Serialize>(&self, value: &T, people: impl FnOnce(&T) -> String) {
         if self.json || !self.quiet {
             print_besides(&if self.json { json(value) } else { people(value) });
@@ -101,7 +102,8 @@ pub fn json<T: Serialize>(value: &T) -> String {
     serde_json::to_string(value).expect("the objects of the API have string keys and no failing parts")
 }
 
-/// Prints a line; a reader that went away (a closed pipe) ends the program quietly, and output that can't be written, as where a disk is full, with an error.
+/// Prints a line; a reader that went away (a closed pipe) ends the program quietly, and output that
+/// can't be written, as where a disk is full, with an error.
 pub fn print_line(text: &str) {
     use std::io::Write;
     let text = harmless(text, |letter| !matches!(letter, '\n' | '\t'));

@@ -1,4 +1,5 @@
-//! Data directories that were put back from a backup, which know nothing of what came after it, or in which a volume is missing.
+//! Data directories that were put back from a backup, which know nothing of what came after it, or
+//! in which a volume is missing.
 
 mod running;
 
@@ -144,7 +145,8 @@ fn source_from_a_backup_of_before_a_failover_hears_of_it_again() {
     assert_eq!(content(&source), content(&destination));
 }
 
-/// Monitoring that asks after all mirrors hears of one whose volume did not open, and not that all is well with the others.
+/// Monitoring that asks after all mirrors hears of one whose volume did not open, and not that all
+/// is well with the others.
 #[test]
 fn mirror_whose_volume_is_not_open_is_critical_and_not_left_out() {
     let dir = tempfile::tempdir().unwrap();
@@ -174,7 +176,8 @@ fn mirror_whose_volume_is_not_open_is_critical_and_not_left_out() {
     wait_until("the volume is opened", || destination.run(&["mirror", "check"]).status.success());
 }
 
-/// A source that gave its role to its mirror, whose server is put back by `put_back` as it was before that.
+/// A source that gave its role to its mirror, whose server is put back by `put_back` as it was
+/// before that.
 fn taken_over(dir: &Path) -> (Running, Running, impl FnOnce(&mut Running) + use<>) {
     let mut source = Running::start(dir, "source");
     source.stay();

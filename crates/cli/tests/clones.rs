@@ -1,4 +1,5 @@
-//! Clones from the command line: of a volume, of a clone, of a mirror's image; over restarts, kills and updates.
+//! Clones from the command line: of a volume, of a clone, of a mirror's image; over restarts, kills
+//! and updates.
 
 mod running;
 

@@ -1,4 +1,5 @@
-//! Every command on volumes, LUNs, snapshots and servers, and every bad input of them with its exit code.
+//! Every command on volumes, LUNs, snapshots and servers, and every bad input of them with its exit
+//! code.
 
 mod running;
 
@@ -728,7 +729,8 @@ impl Posed {
         Self { listener, process, until: std::time::Instant::now() + running::PATIENCE }
     }
 
-    /// The next question, of which nothing is read yet; none when the command has ended, or its time is over.
+    /// The next question, of which nothing is read yet; none when the command has ended, or its
+    /// time is over.
     fn accept(&mut self) -> Option<UnixStream> {
         while std::time::Instant::now() < self.until {
             match self.listener.accept() {

@@ -1,4 +1,5 @@
-//! Mirrors that follow their source continuously, between two real servers: without a command, over kills, aborts and changes of role.
+//! Mirrors that follow their source continuously, between two real servers: without a command, over
+//! kills, aborts and changes of role.
 
 mod running;
 
@@ -118,7 +119,8 @@ fn continuous_mirror_keeps_following_over_changes_of_role() {
         follows(from, to, "the other side follows after a reverse");
         poll("continuously", || is(to, "continuous"));
     }
-    // A disaster: the destination takes over with what it shows, and the old source follows it afterwards.
+    // A disaster: the destination takes over with what it shows, and the old source follows it
+    // afterwards.
     write(&source, 0, 50, 64 << 10);
     follows(&source, &destination, "before the disaster");
     destination.good(&["mirror", "failover", "vol0", "--yes"]);

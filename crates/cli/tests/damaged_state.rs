@@ -1,4 +1,5 @@
-//! One damaged state file: the server starts, everything else is served, and what the file belonged to is told and stays out of harm.
+//! One damaged state file: the server starts, everything else is served, and what the file belonged
+//! to is told and stays out of harm.
 
 #[allow(dead_code, reason = "this test program uses a part of it")]
 #[path = "../../frontend/iscsi/tests/harness/initiator.rs"]
@@ -11,7 +12,8 @@ use initiator::Initiator;
 use running::{Running, path, wait_until};
 use serde_json::Value;
 
-/// What stands in the file after the damage: the beginning of a document, as a write that was cut leaves it.
+/// What stands in the file after the damage: the beginning of a document, as a write that was cut
+/// leaves it.
 const DAMAGE: &[u8] = b"{\n  \"version\": 1,\n  \"vol";
 
 /// The problem of `cairn status` that names a file.
@@ -229,7 +231,8 @@ fn mirrored(dir: &Path) -> (Running, Running) {
     (source, mirror)
 }
 
-/// A way back of the mirror `data` that fails while its document is written leaves it as it was, also for the next start.
+/// A way back of the mirror `data` that fails while its document is written leaves it as it was,
+/// also for the next start.
 fn fails_and_changes_nothing(mirror: &mut Running, command: &[&str]) {
     let folder = mirror.data.join("volumes/data");
     std::fs::create_dir(folder.join("mirror.new")).unwrap();
@@ -279,7 +282,8 @@ fn mirror_whose_document_is_damaged_takes_neither_writes_nor_updates_until_it_is
     mirror.good(&["mirror", "update", "data"]);
     assert_ne!(mirror.json(&["mirror", "status", "data"])["image"], image);
 
-    // The previous generation is a way back, and what it says is looked at before anything is brought.
+    // The previous generation is a way back, and what it says is looked at before anything is
+    // brought.
     mirror.terminate();
     std::fs::write(mirror.data.join("volumes/data/mirror.json"), DAMAGE).unwrap();
     mirror.restart();
@@ -408,7 +412,8 @@ fn failover_of_a_group_that_is_not_known_and_not_over_has_none_of_its_volumes_ta
 fn source_that_does_not_know_its_mirrors_or_its_peers_lets_nothing_go() {
     let dir = tempfile::tempdir().unwrap();
     let (mut source, mirror) = mirrored(dir.path());
-    // The next run by the clock would delete all of the group's snapshots but the one that the mirrors have.
+    // The next run by the clock would delete all of the group's snapshots but the one that the
+    // mirrors have.
     source.good(&["snapshot", "create", "--group", "bank"]);
     mirror.good(&["mirror", "update", "data"]);
     mirror.good(&["mirror", "update", "logs"]);

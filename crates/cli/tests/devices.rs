@@ -1,4 +1,5 @@
-//! Adopted devices from the command line: instants, reverts under connected clients, kills, and what is left behind, with a real server, real files and real NBD.
+//! Adopted devices from the command line: instants, reverts under connected clients, kills, and
+//! what is left behind, with a real server, real files and real NBD.
 
 mod running;
 
@@ -629,7 +630,8 @@ fn deleting_a_volume_leaves_the_settings_of_a_device_that_has_its_name() {
     assert!(server.disk("disk0").write(0, &[1; 4096]).is_err(), "nobody may write to it");
 }
 
-/// The disk with the history died: what it was the history of goes on as a plain disk, when its owner says so.
+/// The disk with the history died: what it was the history of goes on as a plain disk, when its
+/// owner says so.
 #[test]
 fn device_whose_history_is_lost_is_released_without_it_and_its_origin_is_a_plain_disk() {
     let dir = tempfile::tempdir().unwrap();
@@ -879,7 +881,8 @@ fn device_begins_without_the_settings_that_a_killed_release_left_of_another_of_i
     assert!(server.disk("disk0").write(0, &[1; 4096]).is_err(), "a refused adoption takes no setting away");
 }
 
-/// As in all programs of the system: a name, a name after a colon, a path, or a rule as POSIX writes it.
+/// As in all programs of the system: a name, a name after a colon, a path, or a rule as POSIX
+/// writes it.
 #[test]
 fn local_time_is_that_of_the_environment() {
     let dir = tempfile::tempdir().unwrap();

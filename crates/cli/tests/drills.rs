@@ -1,4 +1,5 @@
-//! Drills of a mirror from the command line: a probe that passes, one that fails, hangs or is cut off by a kill; schedules; and nothing over TCP.
+//! Drills of a mirror from the command line: a probe that passes, one that fails, hangs or is cut
+//! off by a kill; schedules; and nothing over TCP.
 
 mod running;
 
@@ -147,7 +148,8 @@ fn clone_that_a_probe_leaves_mounted_is_unmounted_before_it_goes() {
     assert_eq!(mirror.json(&["status"])["problems"], serde_json::json!([]));
 }
 
-/// What it stands on is gone when the drill is over. The clone of the drill stayed for its sake until the next start, so that no further drill could be made; and was gone after that.
+/// What it stands on is gone when the drill is over. The clone of the drill stayed for its sake
+/// until the next start, so that no further drill could be made; and was gone after that.
 #[test]
 fn nothing_that_lasts_is_made_of_the_clone_of_a_drill() {
     let dir = tempfile::tempdir().unwrap();
@@ -170,7 +172,8 @@ fn nothing_that_lasts_is_made_of_the_clone_of_a_drill() {
     assert_eq!(mirror.json(&["status"])["problems"], serde_json::json!([]));
 }
 
-/// It is brought before its mount is taken away, which takes as long as its volume does: nobody else waits for that.
+/// It is brought before its mount is taken away, which takes as long as its volume does: nobody
+/// else waits for that.
 #[test]
 fn mounts_are_told_while_what_was_written_to_one_that_is_taken_away_is_brought() {
     use std::os::unix::fs::PermissionsExt;

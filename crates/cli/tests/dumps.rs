@@ -1,4 +1,5 @@
-//! `cairn dump` where it is hard: a server that is killed meanwhile, mirrors, dumps of several volumes of tape.
+//! `cairn dump` where it is hard: a server that is killed meanwhile, mirrors, dumps of several
+//! volumes of tape.
 //!
 //! Mounting needs root here; without it these tests say that they are skipped.
 
@@ -60,7 +61,8 @@ fn make_pipe(path: &Path) -> File {
     File::options().read(true).write(true).open(path).unwrap()
 }
 
-/// Dumps tell times by the second, so what changed in the second of a dump is in the next one as well.
+/// Dumps tell times by the second, so what changed in the second of a dump is in the next one as
+/// well.
 fn wait_for_the_next_second() {
     let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     let start = now();
@@ -133,7 +135,8 @@ fn killed_dump_leaves_no_snapshot_and_owners_keep_theirs() {
     mounted.server.restart();
     assert_eq!(mounted.snapshots(), ["vol0@mine"]);
 
-    // One that somebody holds stays until he lets go of it; then the next dump takes it away, beside one that is at work.
+    // One that somebody holds stays until he lets go of it; then the next dump takes it away,
+    // beside one that is at work.
     let (left, end) = kill(&mut mounted);
     mounted.server.good(&["snapshot", "hold", &left]);
     end(&mut mounted);
@@ -183,7 +186,8 @@ fn level_on_a_mirror_says_at_its_start_what_its_source_has_deleted_and_keeps_wha
     restore_ours(&scratch.path().join("level0"), &restored);
     assert_eq!(files(&restored), files(&mounted.point));
 
-    // As long as the snapshot of level 0 is there, the maps say what changed; also when it goes in the middle of the dump.
+    // As long as the snapshot of level 0 is there, the maps say what changed; also when it goes in
+    // the middle of the dump.
     wait_for_the_next_second();
     fs::write(mounted.path("large"), vec![7; 4 << 20]).unwrap();
     fs::remove_file(mounted.path("sub/7")).unwrap();
@@ -212,7 +216,8 @@ fn level_on_a_mirror_says_at_its_start_what_its_source_has_deleted_and_keeps_wha
     restore_ours(&scratch.path().join("level1"), &restored);
     assert_eq!(files(&restored), wanted);
 
-    // Gone before it begins: it is told at the start what is missing and what is done instead, and the dump is as complete.
+    // Gone before it begins: it is told at the start what is missing and what is done instead, and
+    // the dump is as complete.
     wait_for_the_next_second();
     fs::write(mounted.path("sub/new"), "new").unwrap();
     fs::remove_file(mounted.path("sub/8")).unwrap();
@@ -390,7 +395,8 @@ fn dump_whose_date_stands_has_its_files_though_the_server_dies_before_it_says_so
     }
 }
 
-/// A server died when the date of a dump stood and its file had no name yet. Later levels stand on what is in that file, and the command that is run again may fail as well.
+/// A server died when the date of a dump stood and its file had no name yet. Later levels stand on
+/// what is in that file, and the command that is run again may fail as well.
 #[test]
 fn whole_dump_that_has_no_name_yet_is_not_emptied_by_the_same_command() {
     if !can_mount() {
@@ -457,7 +463,8 @@ fn whole_dump_that_has_no_name_yet_is_not_emptied_by_the_same_command() {
     assert!(!path("one.partial").exists());
 }
 
-/// A directory comes into the way of the name of a volume once the dump has begun. Its date stands when the last one is durable: later levels leave out what is in it.
+/// A directory comes into the way of the name of a volume once the dump has begun. Its date stands
+/// when the last one is durable: later levels leave out what is in it.
 #[test]
 fn dump_of_which_a_volume_does_not_get_its_name_keeps_all_of_them() {
     if !can_mount() {
@@ -501,8 +508,8 @@ fn dump_of_which_a_volume_does_not_get_its_name_keeps_all_of_them() {
     assert_eq!(files(&to), files(&mounted.point));
 }
 
-/// Somebody wants to know how long a dump takes.
-/// What a dump could not have, as it could not be read then, is as old as before when it can be read again.
+/// Somebody wants to know how long a dump takes. What a dump could not have, as it could not be
+/// read then, is as old as before when it can be read again.
 #[test]
 fn what_could_not_be_read_for_a_dump_is_in_the_next_level_once_it_can_be() {
     use std::os::unix::fs::FileExt;
@@ -559,7 +566,8 @@ fn what_could_not_be_read_for_a_dump_is_in_the_next_level_once_it_can_be() {
     assert!(fs::metadata(&three).unwrap().len() < 60_000, "nothing but what changed");
 }
 
-/// What a disk is told to keep the kernel has in memory first, and whether the disk has taken it only a flush says.
+/// What a disk is told to keep the kernel has in memory first, and whether the disk has taken it
+/// only a flush says.
 #[test]
 fn dump_on_a_disk_counts_once_the_disk_has_taken_it() {
     if !can_mount() {
@@ -696,7 +704,8 @@ fn dump_after_a_rollback_does_not_go_by_the_date_of_what_was_given_up() {
     // The maps of the two snapshots know better, as long as both are there.
     mirror.good(&["dump", "-1", "-f", &path("mirror1"), "vol0"]);
     is_complete(["mirror0", "mirror1"]);
-    // What was dumped goes from the mirror as well; that the volume was rolled back is seen all the same.
+    // What was dumped goes from the mirror as well; that the volume was rolled back is seen all the
+    // same.
     for n in 0..2 {
         fs::write(mounted.path("more"), format!("{n}")).unwrap();
         mirror.good(&["mirror", "update", "vol0"]);
@@ -755,7 +764,8 @@ fn dump_that_ends_after_its_volume_was_brought_back_leaves_no_date() {
     assert_eq!(files(&restored), files(&mounted.point));
 }
 
-/// A level goes forward in time: nobody could restore one that goes back on top of what it stands on.
+/// A level goes forward in time: nobody could restore one that goes back on top of what it stands
+/// on.
 #[test]
 fn level_of_a_snapshot_from_before_the_lower_dump_is_refused() {
     if !can_mount() {

@@ -1,9 +1,11 @@
-//! The first mirror of the README: nothing is said at the destination about where mirrors reach it, and a failback needs no restart of it.
+//! The first mirror of the README: nothing is said at the destination about where mirrors reach it,
+//! and a failback needs no restart of it.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// In a network of its own, where the standard ports are free: this machine has the address 10.77.0.1 there.
+/// In a network of its own, where the standard ports are free: this machine has the address
+/// 10.77.0.1 there.
 const STORY: &str = r#"
 set -e
 ip link set lo up

@@ -1,4 +1,5 @@
-//! What an owner does with the files of a volume beside mounting them: quotas, differences of snapshots, and what damage belongs to.
+//! What an owner does with the files of a volume beside mounting them: quotas, differences of
+//! snapshots, and what damage belongs to.
 //!
 //! Mounting needs root here; without it these tests say that they are skipped.
 
@@ -166,7 +167,8 @@ fn damaged_block_of_a_file_is_told_by_its_path_now_and_in_a_snapshot() {
     let damaged = &scrub["damaged"][0];
     assert_eq!((&damaged["path"], &damaged["offset_bytes"]), (&"/home/ann/notes".into(), &4096.into()));
 
-    // Of a file that is gone, the snapshot that has it is told: asked by a server that has told nobody yet.
+    // Of a file that is gone, the snapshot that has it is told: asked by a server that has told
+    // nobody yet.
     fs::remove_file(mounted.path("home/ann/notes")).unwrap();
     mounted.server.terminate();
     mounted.server.restart();
@@ -573,7 +575,8 @@ fn dumps_of_two_levels_from_one_second_are_restored_one_after_the_other() {
     assert_eq!(restored["troubles"], serde_json::json!([]), "nothing went wrong, and that is said");
 }
 
-/// What a restore of a level keeps for the next one says that all of it is there: then it is, also after a crash.
+/// What a restore of a level keeps for the next one says that all of it is there: then it is, also
+/// after a crash.
 #[test]
 fn tree_that_was_restored_is_whole_after_a_crash_as_the_next_level_builds_on_it() {
     if !can_mount() {
@@ -591,7 +594,8 @@ fn tree_that_was_restored_is_whole_after_a_crash_as_the_next_level_builds_on_it(
     mounted.server.good(&["dump", "-0", "-f", dump.to_str().unwrap(), "vol0@s:/from"]);
     let to = mounted.path("to");
     fs::create_dir(&to).unwrap();
-    // The other side of the kernel's memory of this mount is the server: what is not there yet is lost with it.
+    // The other side of the kernel's memory of this mount is the server: what is not there yet is
+    // lost with it.
     mounted.server.good(&["restore", "-rf", dump.to_str().unwrap(), "--to", to.to_str().unwrap()]);
     mounted.server.kill();
     mounted.server.restart();

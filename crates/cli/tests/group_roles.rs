@@ -1,4 +1,5 @@
-//! The planned change of the roles of a group: all of its volumes at one instant and without loss, there and back, over kills of either side.
+//! The planned change of the roles of a group: all of its volumes at one instant and without loss,
+//! there and back, over kills of either side.
 
 mod running;
 
@@ -14,7 +15,8 @@ const VOLUMES: [&str; 3] = ["data", "index", "logs"];
 /// Of each write: so that the last image takes a moment over a link with a limit.
 const BYTES: usize = 64 << 10;
 
-/// A source of three volumes that belong together, and a server with their mirrors; both keep their addresses.
+/// A source of three volumes that belong together, and a server with their mirrors; both keep their
+/// addresses.
 fn pair(dir: &Path) -> (Running, Running) {
     let mut source = Running::start(dir, "source");
     source.stay();
@@ -32,7 +34,8 @@ fn pair(dir: &Path) -> (Running, Running) {
     (source, destination)
 }
 
-/// Writes a number to one volume after the other, durably, until one of them refuses; the last ones that were answered.
+/// Writes a number to one volume after the other, durably, until one of them refuses; the last ones
+/// that were answered.
 fn count_up(server: &Running, from: u64) -> JoinHandle<[u64; 3]> {
     let mut disks = VOLUMES.map(|volume| server.disk(&format!("{volume}/db")));
     std::thread::spawn(move || {
@@ -78,7 +81,8 @@ fn problems(server: &Running) -> String {
     server.json(&["status"])["problems"].to_string()
 }
 
-/// Every volume shows what was answered to whoever counted up, and all of them one instant of that; how far it is.
+/// Every volume shows what was answered to whoever counted up, and all of them one instant of that;
+/// how far it is.
 fn assert_instant(server: &Running, answered: [u64; 3]) -> u64 {
     let shown = numbers(server);
     for (shown, answered) in shown.iter().zip(answered) {
@@ -101,7 +105,8 @@ fn takes_writes(server: &Running) -> bool {
     results[0]
 }
 
-/// Lets the link of each mirror take so long that something can happen before the last images are there.
+/// Lets the link of each mirror take so long that something can happen before the last images are
+/// there.
 fn slow(server: &Running) {
     for volume in VOLUMES {
         server.good(&["mirror", "set", volume, "--limit", "128K", "--compress", "never"]);
@@ -114,7 +119,8 @@ fn begin(server: &Running, command: &[&str]) -> Child {
     begun.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// Makes of a server what a kill leaves once the first of the mirrors has taken over: that is done, and it is written down that all of them do.
+/// Makes of a server what a kill leaves once the first of the mirrors has taken over: that is done,
+/// and it is written down that all of them do.
 fn take_over_first_and_be_killed(server: &mut Running) {
     let instant = server.json(&["group", "show", "bank"])["common"]["name"].clone();
     server.good(&["group", "apart", "bank"]);
@@ -129,7 +135,8 @@ fn take_over_first_and_be_killed(server: &mut Running) {
     server.restart();
 }
 
-/// Begins the change of roles under load, and waits until the sources have given theirs away; what they had answered.
+/// Begins the change of roles under load, and waits until the sources have given theirs away; what
+/// they had answered.
 fn give_away(from: &Running, to: &Running, at: u64) -> (Child, [u64; 3]) {
     let load = count_up(from, at);
     let change = begin(to, &["group", "reverse", "bank"]);
@@ -241,7 +248,8 @@ fn group_whose_change_of_roles_is_cut_by_a_kill_of_either_side_goes_on_and_loses
     assert!(!takes_writes(&destination));
     source.good(&command);
     let at = assert_instant(&source, answered);
-    // The mirrors are gone for good: their sources take their roles back, all of them with what they had answered.
+    // The mirrors are gone for good: their sources take their roles back, all of them with what
+    // they had answered.
     source.good(&["group", "allow-reverse", "bank"]);
     let (mut change, answered) = give_away(&source, &destination, at);
     destination.kill();
@@ -347,7 +355,8 @@ fn group_that_was_on_its_way_to_take_over_does_so_at_that_instant_whatever_came_
     assert!(takes_writes(&destination));
 }
 
-/// No mirror has the name of the group: who is told to look for one finds that there is none, and thinks that nothing goes on.
+/// No mirror has the name of the group: who is told to look for one finds that there is none, and
+/// thinks that nothing goes on.
 #[test]
 fn change_of_roles_that_is_interrupted_names_what_there_is_to_look_at() {
     let dir = tempfile::tempdir().unwrap();

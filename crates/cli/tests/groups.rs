@@ -221,7 +221,8 @@ fn schedule_of_a_group_whose_run_cannot_be_noted_makes_no_snapshot_each_second()
     let mut source = source(dir.path());
     source.good(&["group", "set", "bank", "--every", "1h", "--keep-last", "3"]);
     assert_eq!(source.terminate(), 0);
-    // It was set two hours ago, and what is to be written beside the file has no place, as on a full disk.
+    // It was set two hours ago, and what is to be written beside the file has no place, as on a
+    // full disk.
     let path = source.data.join("groups.json");
     let mut document: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     document["groups"][0]["from_ms"] =
@@ -423,7 +424,8 @@ fn source_keeps_the_snapshot_that_its_mirrors_have_in_common() {
     let common = bring(&source, &destination, 2);
     destination.good(&["mirror", "update", "data"]);
     destination.good(&["mirror", "update", "logs"]);
-    // What is deleted by it is said first: of three the newest stays, and the one that the mirrors have in common.
+    // What is deleted by it is said first: of three the newest stays, and the one that the mirrors
+    // have in common.
     snapshot(&source);
     snapshot(&source);
     let one = ["group", "set", "bank", "--every", "1s", "--keep-last", "1"];
@@ -479,7 +481,8 @@ fn group_whose_failover_was_cut_off_shows_one_instant_until_it_is_over() {
     let common = bring(&source, &destination, 2);
     write(&source, "data", 3);
     destination.good(&["mirror", "update", "data"]);
-    // As a kill leaves it when one volume takes writes, and is not brought back to the common instant yet.
+    // As a kill leaves it when one volume takes writes, and is not brought back to the common
+    // instant yet.
     destination.good(&["group", "apart", "bank"]);
     destination.good(&["mirror", "failover", "data", "--yes"]);
     assert_eq!(first(&destination, "data/db"), 3);
@@ -558,7 +561,8 @@ fn group_with_a_volume_that_is_not_open_is_not_failed_over_in_part() {
     destination.good(&["group", "failover", "bank", "--yes"]);
 }
 
-/// Has `groups.json` say that a failover was begun, and which volumes are done; as a kill leaves it.
+/// Has `groups.json` say that a failover was begun, and which volumes are done; as a kill leaves
+/// it.
 fn failover_cut_off(destination: &mut Running, snapshot: &str, done: &[&str]) {
     destination.kill();
     let path = destination.data.join("groups.json");

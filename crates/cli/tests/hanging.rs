@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use cairn_frontend_nbd::ClientRequest;
 use running::{PATIENCE, Running, can_mount, path, wait_until};
 
-/// A file system of another server: looking at what is on it, opening and reading it wait while that is stopped.
+/// A file system of another server: looking at what is on it, opening and reading it wait while
+/// that is stopped.
 struct Below {
     server: Running,
     point: PathBuf,
@@ -33,7 +34,8 @@ impl Below {
 }
 
 impl Below {
-    /// A command that waits in the kernel for what is on it, where no signal reaches it, for longer than anybody's patience.
+    /// A command that waits in the kernel for what is on it, where no signal reaches it, for longer
+    /// than anybody's patience.
     fn slowly(&self) -> String {
         self.server.good(&["volume", "rehearse", "files", "--delay", "60s", "--yes"]);
         format!("exec dd if=/dev/zero of={} bs=4k count=1 conv=fsync", path(&self.point, "there"))
@@ -197,7 +199,8 @@ fn trace_on_a_disk_that_hangs_holds_up_who_asks_for_it_and_no_session_of_others(
     assert_eq!(server.terminate(), 0);
 }
 
-/// The command before a snapshot that has frozen a file system and waits for that itself: only the one after it ends both.
+/// The command before a snapshot that has frozen a file system and waits for that itself: only the
+/// one after it ends both.
 #[test]
 fn command_that_nothing_ends_keeps_nobody_from_being_released() {
     if !can_mount() {

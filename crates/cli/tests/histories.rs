@@ -1,4 +1,5 @@
-//! A history is put under a volume that there is, and taken away, from the command line: under clients, beside mirrors, over kills.
+//! A history is put under a volume that there is, and taken away, from the command line: under
+//! clients, beside mirrors, over kills.
 
 mod running;
 
@@ -375,7 +376,8 @@ fn revert_to_an_instant_of_which_the_inodes_have_rotted_leaves_the_volume_where_
     );
 }
 
-/// Initiators and `nbd-client -persist` connect again at once. A session with the volume as it was before fails at everything, and its client looks for no other one.
+/// Initiators and `nbd-client -persist` connect again at once. A session with the volume as it was
+/// before fails at everything, and its client looks for no other one.
 #[test]
 fn client_that_comes_back_before_a_history_is_gone_has_no_session_with_what_was_before() {
     let dir = tempfile::tempdir().unwrap();
@@ -385,7 +387,8 @@ fn client_that_comes_back_before_a_history_is_gone_has_no_session_with_what_was_
         let mut disk = server.disk("v/db");
         // One that is not answered may come to nothing.
         disk.write(0, &[7; 4096]).unwrap();
-        // Before it is closed what is in memory is written, in several batches, and each of them takes so long.
+        // Before it is closed what is in memory is written, in several batches, and each of them
+        // takes so long.
         let slow = format!("{}ms", 50 * round);
         server.good(&["volume", "rehearse", "v", "--delay", &slow, "--yes"]);
         let back = std::thread::scope(|scope| {

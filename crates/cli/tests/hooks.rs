@@ -143,7 +143,8 @@ fn hooks_run_around_every_snapshot_and_no_longer_than_their_time() {
     let token = source.invite();
     destination.good(&["mirror", "create", "vol0", &token]);
     assert_eq!(lines(&log).len(), 4, "the snapshot of a mirror");
-    // One that fails: no snapshot, and the one after it runs all the same. It is kept over a restart.
+    // One that fails: no snapshot, and the one after it runs all the same. It is kept over a
+    // restart.
     source.kill();
     source.restart();
     source.good(&["volume", "hooks", "vol0", "--before", "exit 3"]);
@@ -224,7 +225,8 @@ fn server_killed_between_the_commands_runs_the_one_after_when_it_is_back() {
     server.good(&["volume", "create", "vol0", "--size", "64M"]);
     let (log, frozen) = (dir.path().join("log"), dir.path().join("frozen"));
     let left = dir.path().join("left");
-    // Killed while the one before the snapshot runs, and what that has started: it would freeze the database after it was released.
+    // Killed while the one before the snapshot runs, and what that has started: it would freeze the
+    // database after it was released.
     let before =
         format!("(sleep 600; touch {0}) & echo $! > {1}; touch {0}; wait", frozen.display(), left.display());
     let after = format!("rm -f {}; echo released >> {}", frozen.display(), log.display());

@@ -1,4 +1,5 @@
-//! The machine around a server: who else has its files, what others may do in its data directory, a file system without room.
+//! The machine around a server: who else has its files, what others may do in its data directory, a
+//! file system without room.
 
 mod running;
 

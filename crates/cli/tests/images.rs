@@ -1,4 +1,5 @@
-//! Image dumps from the command line: levels, parts, pipes, damage and kills, with a real server, real files and real NBD.
+//! Image dumps from the command line: levels, parts, pipes, damage and kills, with a real server,
+//! real files and real NBD.
 
 mod running;
 
@@ -277,7 +278,8 @@ fn damage_costs_a_record_is_named_and_the_rest_is_restored() {
     assert!(refused(&listed, 27, "damaged", &["image", "ls"]).contains(&file));
 }
 
-/// Who looks for the file that is missing, and then at no more than that one, thinks that the others are whole.
+/// Who looks for the file that is missing, and then at no more than that one, thinks that the
+/// others are whole.
 #[test]
 fn damage_is_told_also_where_another_file_is_missing() {
     let dir = tempfile::tempdir().unwrap();
@@ -528,7 +530,8 @@ fn dump_made_anew_into_a_file_and_a_device_has_nothing_of_the_one_before() {
     assert!(!Path::new(&format!("{half}.partial")).exists());
 }
 
-/// `{ dd ...; cairn image restore NAME -; } < FILE` of a shell: of several dumps in one file the one is meant that is next.
+/// `{ dd ...; cairn image restore NAME -; } < FILE` of a shell: of several dumps in one file the
+/// one is meant that is next.
 #[test]
 fn dump_is_read_from_where_standard_input_stands() {
     let dir = tempfile::tempdir().unwrap();

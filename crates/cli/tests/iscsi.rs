@@ -1,4 +1,5 @@
-//! iSCSI from the command line to a foreign initiator: qemu's; and to our own, where that cannot say what a test wants said.
+//! iSCSI from the command line to a foreign initiator: qemu's; and to our own, where that cannot
+//! say what a test wants said.
 #[allow(dead_code, reason = "this test program uses a part of it")]
 #[path = "../../frontend/iscsi/tests/harness/initiator.rs"]
 mod initiator;
@@ -72,8 +73,9 @@ fn initiator_recovers_from_a_killed_server_and_flushed_data_is_there() {
     assert!(text(&info).contains("64 MiB"), "{}", text(&info));
 }
 
-/// What an initiator reads of a LUN after it has written without a flush, lost the server to a kill, logged in to the next one, and flushed. (Here it is another
-/// process of it, to whom the server owes the same: qemu-io does not connect again.)
+/// What an initiator reads of a LUN after it has written without a flush, lost the server to a
+/// kill, logged in to the next one, and flushed. (Here it is another process of it, to whom the
+/// server owes the same: qemu-io does not connect again.)
 fn after_a_kill_under_the_initiator(write_cache: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
     let mut server = Running::start(dir.path(), "d");
@@ -238,7 +240,8 @@ fn who_may_see_a_lun_holds_for_all_that_is_left_of_it_and_for_its_clones() {
     let made = server.good(&["lun", "create", "v/db", "--size", "4M"]);
     assert!(made.contains("an earlier v/db"), "{made}");
     assert_eq!(log_in(&server, "v.db", 1).err(), FORBIDDEN, "another LUN of the name that snapshots show");
-    // When nothing shows the earlier one any more, nothing is left of its settings: whether it goes before its snapshots or after them.
+    // When nothing shows the earlier one any more, nothing is left of its settings: whether it goes
+    // before its snapshots or after them.
     server.good(&["snapshot", "create", "v@last"]);
     server.good(&["lun", "delete", "v/db", "--yes"]);
     for snapshot in server.json(&["snapshot", "list", "v"]).as_array().unwrap() {
@@ -613,7 +616,8 @@ fn adopted_lun_is_one_disk_to_initiators_under_both_of_its_names() {
     drop(lun);
     once_free(&server, &adopt);
 
-    // What was reserved before the adoption holds, and against the other name as well; also after a kill.
+    // What was reserved before the adoption holds, and against the other name as well; also after a
+    // kill.
     for round in 0..2 {
         let mut lun = log_in(&server, "v.db", 1).unwrap();
         let mut device = log_in(&server, "disk0", 1).unwrap();

@@ -1,4 +1,5 @@
-//! How mirrors use their links: limits that are changed live, several connections, a cascade of three servers.
+//! How mirrors use their links: limits that are changed live, several connections, a cascade of
+//! three servers.
 
 mod running;
 

@@ -1,4 +1,5 @@
-//! Locks of a mirror's snapshots against the administrator of its own server: what is locked stays, and a lock key lifts it.
+//! Locks of a mirror's snapshots against the administrator of its own server: what is locked stays,
+//! and a lock key lifts it.
 
 mod running;
 

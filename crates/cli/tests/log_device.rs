@@ -1,4 +1,5 @@
-//! The intent log of a volume on a device of its own: made, killed, missing, moved, lost and deleted, with a real server.
+//! The intent log of a volume on a device of its own: made, killed, missing, moved, lost and
+//! deleted, with a real server.
 
 mod running;
 

@@ -108,7 +108,8 @@ fn metrics_say_what_status_says_and_can_be_parsed() {
     assert!(parse(&body).len() > 20);
 }
 
-/// In the older format of Prometheus a counter is called by its whole name everywhere: `promtool check metrics` looks for its help there.
+/// In the older format of Prometheus a counter is called by its whole name everywhere:
+/// `promtool check metrics` looks for its help there.
 #[test]
 fn every_series_has_help_and_type_under_its_own_name_for_who_accepts_no_openmetrics() {
     let dir = tempfile::tempdir().unwrap();

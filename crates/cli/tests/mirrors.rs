@@ -1,4 +1,5 @@
-//! Two real servers and a mirror between them: one token, baseline, updates, failover, and every bad input with its exit code.
+//! Two real servers and a mirror between them: one token, baseline, updates, failover, and every
+//! bad input with its exit code.
 
 mod running;
 
@@ -78,7 +79,8 @@ fn mirror_moves_from_image_to_image_and_fails_over_to_the_last() {
     assert_eq!(destination.json(&["mirror", "status", "vol0"])["state"], "failed-over");
 }
 
-/// Under another name it would be held for nobody, and the mirror would have nothing in common with its source.
+/// Under another name it would be held for nobody, and the mirror would have nothing in common with
+/// its source.
 #[test]
 fn snapshot_that_a_mirror_needs_keeps_its_name() {
     let dir = tempfile::tempdir().unwrap();
@@ -135,7 +137,8 @@ fn schedule_brings_changes_by_itself_and_goes_on_after_a_restart() {
     assert_eq!(destination.json(&["volume", "list"]), serde_json::json!([]));
 }
 
-/// The mirror grows before it has an image of that size: the next one comes with the next change, or behind an update that was cut.
+/// The mirror grows before it has an image of that size: the next one comes with the next change,
+/// or behind an update that was cut.
 #[test]
 fn source_that_has_grown_and_not_changed_is_followed_as_before() {
     let dir = tempfile::tempdir().unwrap();
@@ -226,7 +229,8 @@ fn tokens_that_are_used_expired_restricted_revoked_or_no_tokens_are_told_apart()
     refused(&nobody, 1, "failed", &["no server"]);
 }
 
-/// A relay between two servers that lets so many bytes through to the destination, and then no more until it is told.
+/// A relay between two servers that lets so many bytes through to the destination, and then no more
+/// until it is told.
 struct Relay {
     address: String,
     left: std::sync::Arc<std::sync::atomic::AtomicI64>,
@@ -292,7 +296,8 @@ fn pass(
 
 const MIB: u64 = 1 << 20;
 
-/// A source with 24 MiB in its LUN, and a destination that reaches it through a relay, whose baseline is stuck after some MiB.
+/// A source with 24 MiB in its LUN, and a destination that reaches it through a relay, whose
+/// baseline is stuck after some MiB.
 fn stuck(dir: &Path, through: i64) -> (Running, Running, Relay, String) {
     let source = Running::start(dir, "source");
     source.good(&["volume", "create", "vol0", "--size", "128M"]);
@@ -330,8 +335,9 @@ fn a_killed_destination_goes_on_where_its_last_checkpoint_was() {
         destination.json(&["mirror", "status", "vol0"])["last"]["sent_bytes"].as_u64().unwrap()
     };
     assert_eq!(destination.json(&["mirror", "status", "vol0"])["state"], "transferring-baseline");
-    // A checkpoint is made with the first record that comes a second after the last. A record (1 MiB) counts as sent when it is read, and at most nine of them wait or
-    // are being written: with eleven more MiB read, the checkpoint of the first of them is done.
+    // A checkpoint is made with the first record that comes a second after the last. A record (1
+    // MiB) counts as sent when it is read, and at most nine of them wait or are being written: with
+    // eleven more MiB read, the checkpoint of the first of them is done.
     std::thread::sleep(std::time::Duration::from_millis(1100));
     relay.left.store(13 * MIB as i64, std::sync::atomic::Ordering::SeqCst);
     let deadline = Instant::now() + PATIENCE;
@@ -630,7 +636,8 @@ fn after_a_failover_what_is_kept_for_a_failback_is_told_apart_from_followers() {
         destination.good(&["mirror", "failover", "vol0", "--yes"]);
         let status = destination.json(&["status"]);
         assert_eq!(status["followers"], serde_json::json!([]), "nobody follows it");
-        // A mirror that holds nothing has brought along what its source recorded for it, and no snapshot.
+        // A mirror that holds nothing has brought along what its source recorded for it, and no
+        // snapshot.
         assert_eq!(status["leftovers"].as_array().unwrap().len(), 1, "{status}");
         let kept = &status["leftovers"][0];
         assert_eq!((&kept["volume"], kept["base"].is_string()), (&"vol0".into(), holds));

@@ -1,4 +1,5 @@
-//! `cairn mount`, and what works on files: snapshots to look into, differences, BSD dumps, image dumps, mirrors. The kernel and Linux `restore` are the other side.
+//! `cairn mount`, and what works on files: snapshots to look into, differences, BSD dumps, image
+//! dumps, mirrors. The kernel and Linux `restore` are the other side.
 //!
 //! Mounting needs root here; without it these tests say that they are skipped.
 
@@ -123,7 +124,8 @@ fn tree(root: &Path) -> BTreeMap<PathBuf, String> {
     found
 }
 
-/// What tells contents apart: FNV-1a of the blocks that are not zero, and of where they are. Holes are not read.
+/// What tells contents apart: FNV-1a of the blocks that are not zero, and of where they are. Holes
+/// are not read.
 fn content(path: &Path, length: u64) -> u64 {
     let mix = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x100_0000_01b3);
     let file = File::open(path).unwrap();
@@ -209,7 +211,8 @@ fn files_live_in_a_mount_and_snapshots_show_them_as_they_were() {
     };
     assert_eq!(strip(&mounted.point), strip(&copy));
 
-    // What was written and is still open is in the snapshot, though the kernel had kept it to itself.
+    // What was written and is still open is in the snapshot, though the kernel had kept it to
+    // itself.
     let mut open = File::create(mounted.path("open")).unwrap();
     open.write_all(b"written, not closed").unwrap();
     mounted.server.good(&["snapshot", "create", "vol0@s1"]);
@@ -281,7 +284,8 @@ fn files_live_in_a_mount_and_snapshots_show_them_as_they_were() {
     assert_eq!(mounted.server.good(&["volume", "check", "vol0", "--deep"]).lines().count(), 1);
 }
 
-/// A listing opens the snapshots that it tells of. The kernel, which is told numbers alone of most, has nothing to forget.
+/// A listing opens the snapshots that it tells of. The kernel, which is told numbers alone of most,
+/// has nothing to forget.
 #[test]
 fn snapshots_that_were_only_listed_hold_no_blocks_once_they_are_deleted() {
     if !can_mount() {
@@ -299,7 +303,8 @@ fn snapshots_that_were_only_listed_hold_no_blocks_once_they_are_deleted() {
         let list = mounted.server.json(&["volume", "list"]);
         list[0]["used_bytes"].as_u64().unwrap()
     };
-    // As a program reads that takes a few names at a time: the kernel asks for more than these with the first.
+    // As a program reads that takes a few names at a time: the kernel asks for more than these with
+    // the first.
     let directory = File::open(mounted.path(".snapshot")).unwrap();
     let mut buffer = [std::mem::MaybeUninit::uninit(); 512];
     let mut names = rustix::fs::RawDir::new(&directory, &mut buffer);
@@ -353,7 +358,8 @@ fn files_without_names_get_one_or_are_gone_with_who_has_them_open() {
     drop(file);
     assert_eq!(fs::read(mounted.path("named")).unwrap()[4090..], *b"content");
 
-    // Who says that it never gets a name is believed, and a last name that is gone does not come back.
+    // Who says that it never gets a name is believed, and a last name that is gone does not come
+    // back.
     let private = make(OFlags::EXCL);
     assert!(link(&private, "private").is_err());
     let lost = File::open(mounted.path("named")).unwrap();
@@ -433,7 +439,8 @@ fn what_programs_ask_of_open_files_is_right() {
     if said.status.success() {
         assert_eq!(fs::metadata(&tool).unwrap().mode() & 0o7777, 0o777);
     }
-    // So does one past the kernel's cache, and whatever else changes content; what the kernel has told before counts no more.
+    // So does one past the kernel's cache, and whatever else changes content; what the kernel has
+    // told before counts no more.
     let name = tool.display();
     for change in [
         format!("dd if=/dev/zero of={name} bs=4096 count=1 conv=notrunc oflag=direct"),
@@ -462,7 +469,8 @@ fn what_programs_ask_of_open_files_is_right() {
     lock.lock().unwrap();
     assert!(File::open(mounted.path("lock")).unwrap().try_lock().is_err());
     drop(lock);
-    // A program that another test starts just now has it open as well, from its fork until its exec.
+    // A program that another test starts just now has it open as well, from its fork until its
+    // exec.
     wait_until("the lock is gone with its file", || {
         File::open(mounted.path("lock")).unwrap().try_lock().is_ok()
     });
@@ -485,8 +493,9 @@ fn what_programs_ask_of_open_files_is_right() {
     fs::remove_dir_all(&crowd).unwrap();
 }
 
-/// Bytes that a reader brings into the kernel's cache while a write goes past it are those of before: they must not stay there when the write is over. The kernel drops them where a program waits for
-/// its write, and leaves them where it hears of it later.
+/// Bytes that a reader brings into the kernel's cache while a write goes past it are those of
+/// before: they must not stay there when the write is over. The kernel drops them where a program
+/// waits for its write, and leaves them where it hears of it later.
 #[test]
 fn nothing_old_stays_in_the_cache_beside_writes_that_go_past_it() {
     const BYTES: usize = 1 << 20;
@@ -530,8 +539,9 @@ fn nothing_old_stays_in_the_cache_beside_writes_that_go_past_it() {
     });
 }
 
-/// Mounts that are taken away by other programs while others come and go: each is forgotten, and none comes again by itself.
-/// Containers keep what they change in an overlay: it takes a file system above only if that can leave something under a name that it renames.
+/// Mounts that are taken away by other programs while others come and go: each is forgotten, and
+/// none comes again by itself. Containers keep what they change in an overlay: it takes a file
+/// system above only if that can leave something under a name that it renames.
 #[test]
 fn overlay_keeps_what_is_changed_in_it_in_a_mount() {
     if !can_mount() {
@@ -627,7 +637,8 @@ fn deleting_files_leaves_no_error_to_who_syncs() {
     mounted.server.good(&["snapshot", "create", "vol0@after"]);
 }
 
-/// Each answer needs what the kernel still holds of a file, and somebody to take it: more at once than a mount has threads on the processor on which all of them ask.
+/// Each answer needs what the kernel still holds of a file, and somebody to take it: more at once
+/// than a mount has threads on the processor on which all of them ask.
 #[test]
 fn many_at_once_are_told_where_the_data_ends_that_the_kernel_still_holds() {
     if !can_mount() {
@@ -666,7 +677,8 @@ sys.exit(len(wrong) > 0)
     assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
 }
 
-/// Whether a mount whose server was killed has come to its end. What comes just before the kernel lets go is broken off.
+/// Whether a mount whose server was killed has come to its end. What comes just before the kernel
+/// lets go is broken off.
 fn has_ended(directory: &Path) -> bool {
     let gone = fs::metadata(directory).unwrap_err().raw_os_error().unwrap();
     assert!(matches!(gone, ENOTCONN | ECONNABORTED | ECANCELED), "{gone}");
@@ -724,7 +736,9 @@ fn killed_server_leaves_errors_and_comes_back_with_what_was_synced() {
     });
 }
 
-/// A snapshot begins by having the kernel write what it holds of a mount, which waits for the server. A thread that waits so as a kill comes would keep the server from ending, and all that work in the mount.
+/// A snapshot begins by having the kernel write what it holds of a mount, which waits for the
+/// server. A thread that waits so as a kill comes would keep the server from ending, and all that
+/// work in the mount.
 #[test]
 fn server_that_is_killed_while_it_collects_what_programs_wrote_ends_with_its_mounts() {
     if !can_mount() {
@@ -813,7 +827,8 @@ fn mount_that_was_taken_away_under_programs_names_them_and_they_can_be_cut_off()
     });
     assert_eq!(list(&mounted.server).len(), 1);
 
-    // A third directory shows the files also when the first one is an ordinary directory again, and a snapshot has what is written by the second.
+    // A third directory shows the files also when the first one is an ordinary directory again, and
+    // a snapshot has what is written by the second.
     mounted.server.good(&["mount", "vol0", second]);
     mounted.server.good(&["unmount", first]);
     let mut open = File::create(format!("{second}/late")).unwrap();
@@ -892,7 +907,8 @@ fn dump_and_increments(kept: bool) {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         same(&mounted.point, &ours);
         if let Some(restore) = restore {
-            // Its directory for temporary files is called after the dump's time: two tests would meet there.
+            // Its directory for temporary files is called after the dump's time: two tests would
+            // meet there.
             let restore = |flags: &str| {
                 let mut command = Command::new(restore);
                 command.arg(flags).arg(&dump).arg("-T").arg(scratch.path()).current_dir(&theirs);
@@ -969,7 +985,8 @@ fn dump_and_increments(kept: bool) {
     assert!(mounted.server.json(&["snapshot", "list", "vol0"]).as_array().unwrap().is_empty());
 }
 
-/// Dumps tell times by the second, so what changed in the second of a dump is in the next one as well.
+/// Dumps tell times by the second, so what changed in the second of a dump is in the next one as
+/// well.
 fn wait_for_the_next_second() {
     let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     let start = now();
@@ -1039,7 +1056,8 @@ fn files_come_out_of_image_dumps_without_restoring_them() {
     assert_eq!(image(&asked).0, Some(0));
     assert_eq!(fs::read_to_string(up.join("home/ann/notes")).unwrap(), "first");
     assert_eq!(fs::read_dir(scratch.path().join("a")).unwrap().count(), 1);
-    // What leads there is whose it was, as with `cairn restore -x`; what is there already is nobody's wish.
+    // What leads there is whose it was, as with `cairn restore -x`; what is there already is
+    // nobody's wish.
     let dressed =
         |path: &Path| fs::metadata(path).map(|meta| (meta.mode(), meta.uid(), meta.mtime())).unwrap();
     for way in ["home", "home/ann"] {
@@ -1050,7 +1068,8 @@ fn files_come_out_of_image_dumps_without_restoring_them() {
     assert_eq!(dressed(&up.join("home")).0 & 0o777, 0o711);
 }
 
-/// Somebody who looks for what is left finds it, though of other files in the same directory nothing can be said.
+/// Somebody who looks for what is left finds it, though of other files in the same directory
+/// nothing can be said.
 #[test]
 fn listing_of_a_damaged_image_dump_has_all_that_can_be_read_and_tells_the_rest() {
     if !can_mount() {
@@ -1135,7 +1154,8 @@ fn mount_of_a_mirror_shows_one_image_at_a_time_and_moves_on() {
     assert_eq!(read(&copy.join("sub/file")), "one");
     assert_eq!(fs::write(copy.join("sub/x"), "x").unwrap_err().raw_os_error(), Some(EROFS));
 
-    // Who has a file open, or a directory, stays in his image; who comes from the root is in the newest.
+    // Who has a file open, or a directory, stays in his image; who comes from the root is in the
+    // newest.
     let open = File::open(copy.join("sub/file")).unwrap();
     let inside = File::open(copy.join("sub")).unwrap();
     mounted.write("sub/file", "two");
@@ -1249,7 +1269,8 @@ fn mounts_of_a_group_show_one_instant_and_take_writes_once_all_of_it_is_failed_o
     groups(&mut destination, &|group| group["name"] = "bank".into());
     assert_eq!(read(), ["two", "two"]);
 
-    // As a kill leaves it in the middle of a failover: one takes writes, and shows what is beyond the common instant.
+    // As a kill leaves it in the middle of a failover: one takes writes, and shows what is beyond
+    // the common instant.
     write("three");
     destination.good(&["mirror", "update", "data"]);
     destination.good(&["mirror", "failover", "data", "--yes"]);
@@ -1273,7 +1294,8 @@ fn mounts_of_a_group_show_one_instant_and_take_writes_once_all_of_it_is_failed_o
     }
 }
 
-/// A disk is attached late, as at a start of the machine: what was mounted of it is there once it is.
+/// A disk is attached late, as at a start of the machine: what was mounted of it is there once it
+/// is.
 #[test]
 fn mount_of_a_volume_whose_device_comes_late_is_made_once_it_is_there() {
     if !can_mount() {

@@ -68,7 +68,8 @@ fn rehearsed_failures_reach_the_client_and_end() {
     server.good(&["volume", "rehearse", "v", "--off"]);
     assert_eq!(disk.read(0, 4096).unwrap(), [7; 4096], "it was no damage, and is not remembered as one");
 
-    // The first failed write makes the volume read-only; what was flushed is there after the next start.
+    // The first failed write makes the volume read-only; what was flushed is there after the next
+    // start.
     server.good(&["volume", "rehearse", "v", "--fail-flushes", "1", "--yes"]);
     disk.write(0, &[8; 4096]).unwrap();
     disk.flush().unwrap_err();

@@ -1,4 +1,5 @@
-//! Requests that wait for room in a history while their session ends: nothing of them happens later.
+//! Requests that wait for room in a history while their session ends: nothing of them happens
+//! later.
 #[allow(dead_code, reason = "this test program uses a part of it")]
 #[path = "../../frontend/iscsi/tests/harness/initiator.rs"]
 mod initiator;
@@ -14,7 +15,8 @@ use running::{Running, path, wait_until};
 const BLOCK: usize = 4096;
 const STALE: u8 = b'S';
 
-/// A device whose history is full of what its floor keeps: each write waits. With the client that filled it.
+/// A device whose history is full of what its floor keeps: each write waits. With the client that
+/// filled it.
 fn full(dir: &Path) -> (Running, Client) {
     let server = Running::start(dir, "s");
     let (origin, store) = (path(dir, "d.img"), path(dir, "d.history"));

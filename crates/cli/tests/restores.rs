@@ -29,7 +29,8 @@ impl Folder {
 
     fn number(&self, metadata: &std::fs::Metadata) -> u32 {
         let number = u32::try_from(metadata.ino()).expect("a test's file system is small");
-        // The root has a number of its own in a dump; inodes 1 and 2 are nobody else's on real file systems.
+        // The root has a number of its own in a dump; inodes 1 and 2 are nobody else's on real file
+        // systems.
         if number == self.root_number { ROOT } else { number + 10 }
     }
 
@@ -241,7 +242,8 @@ fn levels_make_the_same_tree_again() {
     apply(0, 0, 1000);
     // Nothing changed.
     apply(1, 1000, 2000);
-    // A directory goes elsewhere with what is in it, and one that was in it the other way; names change places; files go and come.
+    // A directory goes elsewhere with what is in it, and one that was in it the other way; names
+    // change places; files go and come.
     std::fs::rename(from.join("a/b/c"), from.join("c")).unwrap();
     std::fs::rename(from.join("a"), from.join("c/a")).unwrap();
     std::fs::rename(from.join("c/a/b/name 1"), from.join("x")).unwrap();
@@ -250,7 +252,8 @@ fn levels_make_the_same_tree_again() {
     std::fs::remove_file(from.join("c/a/b/name 3")).unwrap();
     std::fs::write(from.join("c/a/b/fresh"), b"fresh").unwrap();
     apply(2, 2000, 3000);
-    // A file becomes a directory and the reverse; a directory goes with all in it; names of one file change.
+    // A file becomes a directory and the reverse; a directory goes with all in it; names of one
+    // file change.
     std::fs::remove_file(from.join("top")).unwrap();
     std::fs::create_dir(from.join("top")).unwrap();
     std::fs::write(from.join("top/inside"), b"inside").unwrap();
@@ -285,7 +288,8 @@ fn levels_out_of_turn_are_refused() {
     assert_eq!(look(&to), look(&from));
 }
 
-/// What was rolled back is older than the dumps that had it, and so in none of those that come later: on top of them it would stay as it was before.
+/// What was rolled back is older than the dumps that had it, and so in none of those that come
+/// later: on top of them it would stay as it was before.
 #[test]
 fn level_is_not_restored_on_top_of_one_that_a_rollback_has_given_up() {
     let (scratch, from, to) = scene();
@@ -312,7 +316,8 @@ fn level_is_not_restored_on_top_of_one_that_a_rollback_has_given_up() {
     good(&restore("-rf", &zero, &other, &[]));
     good(&restore("-rf", &one, &other, &[]));
     assert!(look(&other) == look(&from));
-    // One of the same level that has all that changed since the dump of level 0 goes on top, whatever came between.
+    // One of the same level that has all that changed since the dump of level 0 goes on top,
+    // whatever came between.
     std::fs::write(from.join("a/b/name 2"), b"changed").unwrap();
     std::fs::remove_file(from.join("a/b/name 3")).unwrap();
     std::fs::write(&two, folder.dump(1, 1000, 4000)).unwrap();
@@ -340,7 +345,8 @@ fn record_of(bytes: &[u8], number: u32) -> usize {
     }
 }
 
-/// A directory that is lost costs the names in it: whose they were is told, and comes out without them.
+/// A directory that is lost costs the names in it: whose they were is told, and comes out without
+/// them.
 #[test]
 fn files_whose_directory_is_lost_are_told_and_come_out_by_their_numbers() {
     let (scratch, from, to) = scene();
@@ -402,7 +408,8 @@ fn files_whose_directory_is_lost_are_told_and_come_out_by_their_numbers() {
     assert_eq!(std::fs::read(all.join(format!("lost+found/{}", number("top")))).unwrap(), b"top");
 }
 
-/// What is lost of a dump of a higher level is there as the dumps before had it, also where it has another name by now, and is told by all its names.
+/// What is lost of a dump of a higher level is there as the dumps before had it, also where it has
+/// another name by now, and is told by all its names.
 #[test]
 fn file_that_has_other_names_in_an_increment_and_is_lost_there_is_what_it_was_and_told_by_each_name() {
     let (scratch, from, to) = scene();
@@ -442,7 +449,8 @@ fn file_that_has_other_names_in_an_increment_and_is_lost_there_is_what_it_was_an
     assert!(!to.join(".cairn-restore.work").exists());
 }
 
-/// What has another name in a dump of a higher level is whole there: what others have done to the old one since costs nothing.
+/// What has another name in a dump of a higher level is whole there: what others have done to the
+/// old one since costs nothing.
 #[test]
 fn file_that_has_another_name_in_an_increment_is_made_whatever_others_did_to_the_old_one() {
     let (scratch, from, to) = scene();
@@ -472,7 +480,8 @@ fn file_that_has_another_name_in_an_increment_is_made_whatever_others_did_to_the
     assert!(!another.join(".cairn-restore.work").exists());
 }
 
-/// Programs that find their way into a tree between two levels leave something there, and take something away.
+/// Programs that find their way into a tree between two levels leave something there, and take
+/// something away.
 #[test]
 fn what_others_did_in_a_restored_tree_costs_no_more_than_it_concerns() {
     let (scratch, from, to) = scene();
@@ -492,7 +501,8 @@ fn what_others_did_in_a_restored_tree_costs_no_more_than_it_concerns() {
     std::fs::write(from.join("a/b/name 5"), b"changed").unwrap();
     std::fs::write(&two, folder.dump(2, 2000, 3000)).unwrap();
     good(&restore("-rf", &zero, &to, &[]));
-    // Left in what goes, taken of what goes and of what moves, and in the place of a file that goes.
+    // Left in what goes, taken of what goes and of what moves, and in the place of a file that
+    // goes.
     std::fs::write(to.join("gone/of somebody else"), b"kept").unwrap();
     std::fs::remove_dir_all(to.join("taken")).unwrap();
     std::fs::remove_dir_all(to.join("moved")).unwrap();
@@ -515,7 +525,8 @@ fn what_others_did_in_a_restored_tree_costs_no_more_than_it_concerns() {
     }
 }
 
-/// Who is not root may write only into what lets him, also for as long as it takes to restore what is in it.
+/// Who is not root may write only into what lets him, also for as long as it takes to restore what
+/// is in it.
 #[test]
 fn directories_that_take_no_writes_are_restored_level_after_level_by_others_than_root() {
     let Some(program) = program_of_nobody() else { return };
@@ -784,11 +795,11 @@ fn volumes_are_restored_by_name_and_by_number_and_what_is_wrong_with_them_is_nam
         assert!(words.iter().all(|word| said.contains(word)), "{said}");
         assert!(look(&fresh).is_empty(), "nothing is restored");
     };
-    refused(&[zero[0].clone(), zero[2].clone()], &["zero003", "is volume 3", "volume 2 is wanted"]);
+    refused(&[zero[0].clone(), zero[2].clone()], &["zero003", "is volume 3", "volume 2 is needed"]);
     refused(&[zero[0].clone(), one[1].clone()], &["one002", "volume 2 of another dump"]);
-    refused(&zero[1..], &["zero002", "is volume 2", "volume 1 is wanted"]);
+    refused(&zero[1..], &["zero002", "is volume 2", "volume 1 is needed"]);
     std::fs::write(path("nonsense"), vec![1; 70_000]).unwrap();
-    refused(&[zero[0].clone(), path("nonsense")], &["nonsense is no volume"]);
+    refused(&[zero[0].clone(), path("nonsense")], &["nonsense is not a volume"]);
     std::fs::rename(&zero[2], path("away")).unwrap();
     let told = restore("-rMf", &path("zero"), &fresh, &[]);
     assert_eq!(code(&told), Some(10));
@@ -815,7 +826,8 @@ fn volumes_are_restored_by_name_and_by_number_and_what_is_wrong_with_them_is_nam
     good(&restore("-tf", &odd, &fresh, &[]));
 }
 
-/// A dump is somebody else's: it must not write through links that it made itself, or that were there.
+/// A dump is somebody else's: it must not write through links that it made itself, or that were
+/// there.
 #[test]
 fn nothing_is_written_outside_of_the_directory() {
     let (scratch, from, to) = scene();
@@ -844,7 +856,8 @@ fn nothing_is_written_outside_of_the_directory() {
     assert_eq!(std::fs::read(to.join("top")).unwrap(), b"top");
 }
 
-/// Files are made by several threads, and with as few system calls as will do: what they have in the end is what the dump says.
+/// Files are made by several threads, and with as few system calls as will do: what they have in
+/// the end is what the dump says.
 #[test]
 fn owners_modes_times_and_holes_are_those_of_the_dump_whatever_the_mask() {
     let (scratch, from, to) = scene();
@@ -902,7 +915,8 @@ fn what_is_wished_for_twice_comes_out_once() {
     assert_eq!(look(&to), look(&from));
 }
 
-/// More files than one batch has, in many directories, with names of one file in several of them; and what can't be made, in between.
+/// More files than one batch has, in many directories, with names of one file in several of them;
+/// and what can't be made, in between.
 #[test]
 fn many_files_are_made_at_once_and_troubles_are_told_in_the_order_of_the_dump() {
     let (scratch, from, to) = scene();
@@ -994,7 +1008,8 @@ fn full_disk_ends_a_restore_and_is_told() {
     assert!(left < 200, "what follows is not tried");
 }
 
-/// What a restore notes of a tree decides over what the next one moves and removes. It is not a dump's to say, and leads nowhere else.
+/// What a restore notes of a tree decides over what the next one moves and removes. It is not a
+/// dump's to say, and leads nowhere else.
 #[test]
 fn what_a_restore_notes_is_its_own_and_stays_in_the_directory() {
     let (scratch, from, to) = scene();
@@ -1034,7 +1049,8 @@ fn what_a_restore_notes_is_its_own_and_stays_in_the_directory() {
     assert_eq!(std::fs::read(&kept).unwrap(), b"kept");
 }
 
-/// A directory that is damaged in a dump of a higher level costs what the dump has of it, and not the files in it that are as they were.
+/// A directory that is damaged in a dump of a higher level costs what the dump has of it, and not
+/// the files in it that are as they were.
 #[test]
 fn damaged_directory_in_an_increment_costs_no_file_that_did_not_change() {
     let (scratch, from, to) = scene();
@@ -1148,7 +1164,8 @@ fn rights_and_attributes_are_those_of_the_last_dump_and_none_come_from_directori
     apply(2, 2000, 3000);
 }
 
-/// Labels that another machine's rules do not know, attributes of other file systems, a container whose root may not set them: what a file has in it is worth more than they are.
+/// Labels that another machine's rules do not know, attributes of other file systems, a container
+/// whose root may not set them: what a file has in it is worth more than they are.
 #[test]
 fn attribute_that_is_not_taken_here_costs_neither_its_file_nor_another_name_of_it() {
     let (scratch, from, to) = scene();
@@ -1159,7 +1176,8 @@ fn attribute_that_is_not_taken_here_costs_neither_its_file_nor_another_name_of_i
     std::fs::hard_link(from.join("top"), from.join("a/top too")).unwrap();
     let mut folder = Folder::new(&from);
     let attribute = |name: &str| Attribute { name: name.into(), value: b"value".to_vec() };
-    // Pipes have none of their users, and nothing but Lustre has those of the other kind, which are tried for root alone.
+    // Pipes have none of their users, and nothing but Lustre has those of the other kind, which are
+    // tried for root alone.
     folder.more.insert("a/pipe".into(), attribute("user.colour"));
     folder.more.insert("pipe too".into(), attribute("user.colour"));
     for path in ["top", "a/top too", "a/b/file", "a/second name"] {
@@ -1186,7 +1204,8 @@ fn attribute_that_is_not_taken_here_costs_neither_its_file_nor_another_name_of_i
     assert!(look(&to) == look(&from), "{told:?}");
 }
 
-/// The list of rights of a large file comes behind its content: until then its mode would give the group what the list does not.
+/// The list of rights of a large file comes behind its content: until then its mode would give the
+/// group what the list does not.
 #[test]
 fn nobody_reads_a_large_file_before_it_has_its_list_of_rights() {
     let (_scratch, from, to) = scene();
@@ -1217,7 +1236,8 @@ fn nobody_reads_a_large_file_before_it_has_its_list_of_rights() {
     assert_eq!(std::fs::read(&large).unwrap().len(), 3 << 20);
 }
 
-/// A mode's bits for the group stand for the most that a list of rights gives, and not for what it gives the group.
+/// A mode's bits for the group stand for the most that a list of rights gives, and not for what it
+/// gives the group.
 #[test]
 fn list_of_rights_that_is_not_taken_here_gives_nobody_more_than_it_did() {
     if !rustix::process::geteuid().is_root() {
@@ -1270,7 +1290,8 @@ fn renumber(bytes: &mut [u8]) {
     }
 }
 
-/// A dump as Linux `dump -m` would have written it: of these files, which have changed and were not modified, it has the attributes alone.
+/// A dump as Linux `dump -m` would have written it: of these files, which have changed and were not
+/// modified, it has the attributes alone.
 fn with_attributes_alone(mut bytes: Vec<u8>, numbers: &[u32]) -> Vec<u8> {
     for number in numbers {
         let at = record_of(&bytes, *number) * RECORD;
@@ -1289,7 +1310,8 @@ fn with_attributes_alone(mut bytes: Vec<u8>, numbers: &[u32]) -> Vec<u8> {
     bytes
 }
 
-/// Linux `dump -m` writes no content of what changed and was not modified: it is what the dumps before had, whatever the file is called now.
+/// Linux `dump -m` writes no content of what changed and was not modified: it is what the dumps
+/// before had, whatever the file is called now.
 #[test]
 fn file_of_which_a_dump_has_the_attributes_alone_keeps_its_content() {
     let (scratch, from, to) = scene();
@@ -1329,7 +1351,8 @@ fn file_of_which_a_dump_has_the_attributes_alone_keeps_its_content() {
     assert_eq!(std::fs::read(other.join("a/b/name 7")).unwrap(), b"modified");
 }
 
-/// A number that is given again may come with times of long ago: then nothing has the content of the file.
+/// A number that is given again may come with times of long ago: then nothing has the content of
+/// the file.
 #[test]
 fn content_of_another_file_is_not_taken_for_that_of_one_with_attributes_alone() {
     let (scratch, from, to) = scene();
@@ -1350,7 +1373,8 @@ fn content_of_another_file_is_not_taken_for_that_of_one_with_attributes_alone() 
     assert!(said.contains("./another") && !to.join("another").exists(), "{said}");
 }
 
-/// A directory in a dump of a higher level names files that are not in it: who asks for one hears that.
+/// A directory in a dump of a higher level names files that are not in it: who asks for one hears
+/// that.
 #[test]
 fn what_did_not_change_is_not_in_a_higher_level_and_who_wishes_for_it_is_told() {
     let (scratch, from, to) = scene();
@@ -1437,7 +1461,8 @@ fn forged_number_of_a_directory_takes_no_memory() {
     assert!(listed.contains("\t./a/b/name 19\n"), "{listed}");
 }
 
-/// Maps of 16 MiB say of 134 million files that they are there: what is not in the dump takes no memory and fills no screen, and what is comes out.
+/// Maps of 16 MiB say of 134 million files that they are there: what is not in the dump takes no
+/// memory and fills no screen, and what is comes out.
 #[test]
 fn forged_map_of_a_dump_takes_no_memory() {
     const MAP_RECORDS: usize = 16_384;
@@ -1491,7 +1516,8 @@ fn forged_map_of_a_dump_takes_no_memory() {
     limited("-tf", &[]);
 }
 
-/// A file system, or a user, may have a limit for the size of files: one that is larger costs no other.
+/// A file system, or a user, may have a limit for the size of files: one that is larger costs no
+/// other.
 #[test]
 fn file_that_is_too_large_here_costs_itself_and_is_no_fault_of_the_dump() {
     let (scratch, from, to) = scene();
@@ -1516,7 +1542,8 @@ fn file_that_is_too_large_here_costs_itself_and_is_no_fault_of_the_dump() {
     }
 }
 
-/// A dump that this user may not read is there all the same: a script that goes by the code does not look for it elsewhere.
+/// A dump that this user may not read is there all the same: a script that goes by the code does
+/// not look for it elsewhere.
 #[test]
 fn dump_that_may_not_be_read_is_not_told_as_one_that_is_not_there() {
     let Some(program) = program_of_nobody() else { return };
@@ -1552,7 +1579,8 @@ fn commands_of_a_script_are_done_to_the_last_and_the_code_tells_what_was_not() {
         let made: Vec<String> = look(&to).keys().map(|path| path.display().to_string()).collect();
         (code(&output), made, String::from_utf8_lossy(&output.stdout).into_owned())
     };
-    // Several times, and each time what was marked since; as for Linux `restore` with its answers to a volume and a mode.
+    // Several times, and each time what was marked since; as for Linux `restore` with its answers
+    // to a volume and a mode.
     let (code, made, said) = talk("add top\nextract\n1\ny\ncd a/b\nadd c/deep\nextract\nextract\nquit\n");
     assert_eq!((code, made.join(" ").as_str()), (Some(0), "a a/b a/b/c a/b/c/deep top"), "{said}");
     assert!(said.contains("nothing is marked"), "what was extracted is marked no more: {said}");
@@ -1593,7 +1621,8 @@ fn root_directory_has_the_owner_mode_and_times_of_the_last_level() {
     }
 }
 
-/// A dump of others may give two files one name, or one that leads elsewhere: all of it comes out, in the directory alone, and what has another name than it should is told.
+/// A dump of others may give two files one name, or one that leads elsewhere: all of it comes out,
+/// in the directory alone, and what has another name than it should is told.
 #[test]
 fn names_that_are_taken_or_lead_elsewhere_cost_no_file_and_are_told() {
     let (scratch, from, _) = scene();

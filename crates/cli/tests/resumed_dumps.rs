@@ -1,4 +1,5 @@
-//! Image dumps that are cut, by a kill of the server or of the client, Ctrl-C and a full disk: they go on where they were, or are given up.
+//! Image dumps that are cut, by a kill of the server or of the client, Ctrl-C and a full disk: they
+//! go on where they were, or are given up.
 
 mod running;
 
@@ -81,7 +82,8 @@ fn dump_of_a_server_that_was_killed_goes_on_where_it_was_and_is_restored() {
     let there: Vec<u64> = files.iter().map(|file| filled(&partial(file))).collect();
     assert!(there.iter().all(|bytes| *bytes >= MIB), "{there:?}");
 
-    // Until it goes on, what it needs stays, nothing else takes its place, and nobody writes over its files.
+    // Until it goes on, what it needs stays, nothing else takes its place, and nobody writes over
+    // its files.
     server.restart();
     assert!(problems(&server).contains("--resume"), "{}", problems(&server));
     assert!(server.good(&["image", "levels", "v"]).contains("unfinished"));
@@ -241,7 +243,7 @@ fn parts_are_found_under_either_name_and_counted_once_confirmed() {
     let whole = std::fs::read(&files[0]).unwrap();
     std::fs::File::options().write(true).open(&files[0]).unwrap().set_len(MIB).unwrap();
     let said = server.bad(27, "damaged", &["image", "dump", "v", "--resume"]);
-    assert!(said.contains("all.1") && said.contains("whole"), "{said}");
+    assert!(said.contains("all.1") && said.contains("no longer complete"), "{said}");
     std::fs::rename(&files[0], partial(&files[0])).unwrap();
     let dumped = server.json(&["image", "dump", "v", "--resume"]);
     assert!(std::fs::read(&files[0]).unwrap() == whole, "it is as it was");
@@ -306,7 +308,8 @@ fn parts_that_were_moved_changed_or_mixed_up_are_told_apart() {
     let said = server.bad(2, "usage", &resume(&[&moved[0], &moved[1]]));
     assert!(said.contains("part 2"), "{said}");
     assert_eq!(std::fs::read(partial(&moved[1])).unwrap(), vec![b'x'; 9000]);
-    // One that is whole in its length and damaged in its middle goes on before the damage, one that is shorter where it ends.
+    // One that is whole in its length and damaged in its middle goes on before the damage, one that
+    // is shorter where it ends.
     std::fs::write(partial(&moved[1]), &kept[..kept.len() - 1_500_000]).unwrap();
     let damaged = std::fs::File::options().write(true).open(partial(&moved[0])).unwrap();
     damaged.write_all_at(b"damage", 3 * MIB).unwrap();
@@ -330,7 +333,7 @@ fn full_disk_cuts_a_dump_and_with_room_it_goes_on() {
     for more in [12, 16] {
         let arguments: &[&str] = if more == 12 { &["--to", &file] } else { &["--resume"] };
         let said = server.bad(24, "no-space", &[&["image", "dump", "v"], arguments].concat());
-        assert!(said.contains("stays"), "{said}");
+        assert!(said.contains("is kept"), "{said}");
         assert!(filled(&partial(&file)) > 6 * MIB);
         small.grow(more << 20);
     }

@@ -1,4 +1,5 @@
-//! Image restores that are cut, by a kill of the server or of the client, Ctrl-C, a damaged file and a pipe that ends: they go on where they were, or are given up.
+//! Image restores that are cut, by a kill of the server or of the client, Ctrl-C, a damaged file
+//! and a pipe that ends: they go on where they were, or are given up.
 
 mod running;
 
@@ -215,13 +216,14 @@ fn restore_from_a_damaged_file_goes_on_with_a_sound_one_and_not_with_another_dum
     flip(&file, 9 * MIB);
     disk(&device);
     let said = server.bad(27, "damaged", &["image", "restore", "w", &file, "--device", &device]);
-    assert!(said.contains("stays"), "{said}");
+    assert!(said.contains("is kept"), "{said}");
     assert!(noted_blocks(&server) > 1500, "{}", notes(&server));
     server.bad(27, "damaged", &resume(&[]));
 
     let said = server.bad(2, "usage", &resume(&[&other]));
     assert!(said.contains("these are not the dumps"), "{said}");
-    // The device is not there, is another one or was emptied, was cut off: what there is stays for the right one.
+    // The device is not there, is another one or was emptied, was cut off: what there is stays for
+    // the right one.
     std::fs::rename(&device, &kept).unwrap();
     server.bad(10, "not-found", &resume(&[&sound]));
     disk(&device);

@@ -1,4 +1,5 @@
-//! Volumes over a history from the command line: brought back as a whole, under clients and over kills; looked into as of an instant; mirrors away from a mistake that they have copied.
+//! Volumes over a history from the command line: brought back as a whole, under clients and over
+//! kills; looked into as of an instant; mirrors away from a mistake that they have copied.
 
 mod running;
 
@@ -376,7 +377,8 @@ fn mirror_is_rewound_away_from_a_mistake_that_it_has_copied_and_goes_on_right() 
     source.good(&["lun", "create", "vol0/db", "--size", "1M"]);
     write(&source, "vol0/db", 7);
     destination.good(&["mirror", "resume", "vol0"]);
-    // An older image is shown: nothing says that all is well before the source was asked, and it is asked.
+    // An older image is shown: nothing says that all is well before the source was asked, and it is
+    // asked.
     let status = || destination.json(&["mirror", "status", "vol0"]);
     let shown = status();
     assert!(shown["state"] != "mirrored" || shown["lag_ms"].is_u64(), "{shown}");
@@ -543,8 +545,9 @@ fn overfill(server: &Running) {
     server.disk("vol0/db").write(64 << 20, &vec![2; 5 * MIB]).unwrap();
 }
 
-/// A volume over a history that is full beneath its floor but for some MiB: what was flushed is all of `1`, up to the mark `full`. Then comes more than there is room for, of `2`, which is answered and
-/// not flushed.
+/// A volume over a history that is full beneath its floor but for some MiB: what was flushed is all
+/// of `1`, up to the mark `full`. Then comes more than there is room for, of `2`, which is answered
+/// and not flushed.
 fn full(server: &Running, dir: &Path, policy: &str, placement: &str) {
     over_a_floor(server, dir, policy, placement);
     fill_up(server);
@@ -552,7 +555,8 @@ fn full(server: &Running, dir: &Path, policy: &str, placement: &str) {
     overfill(server);
 }
 
-/// A source with a volume over a floor and one without, `other`, and mirrors of both, the first with these options.
+/// A source with a volume over a floor and one without, `other`, and mirrors of both, the first
+/// with these options.
 fn mirrored_over_a_floor(dir: &Path, options: &[&str]) -> (Running, Running) {
     let source = Running::start(dir, "source");
     over_a_floor(&source, dir, "wait", "split-down-stream");
@@ -596,7 +600,8 @@ fn mirror_whose_source_has_no_room_in_its_history_says_so_within_seconds_and_goe
             .unwrap()
             .contains("on the source: allow old history to be discarded with `cairn history window")
     );
-    // Neither does it take the role of that, nor is it forgotten: both would wait there with what all mirrors need.
+    // Neither does it take the role of that, nor is it forgotten: both would wait there with what
+    // all mirrors need.
     destination.bad(24, "no-space", &["mirror", "reverse", "vol0", "--yes"]);
     let known = source.json(&["status"])["followers"].clone();
     let known = known.as_array().unwrap().iter().find(|known| known["volume"] == "vol0").unwrap();
@@ -705,7 +710,8 @@ fn commands_on_a_volume_that_waits_for_room_are_refused_and_do_not_come_later() 
     assert_eq!(server.threads("write out"), 0, "what has waited is over");
 }
 
-/// A mount of a volume over a floor, whose history is full but for some MiB; unmounted again at the end, whatever comes.
+/// A mount of a volume over a floor, whose history is full but for some MiB; unmounted again at the
+/// end, whatever comes.
 struct MountedOverAFloor {
     server: Running,
     point: String,
@@ -724,8 +730,9 @@ impl MountedOverAFloor {
         mounted
     }
 
-    /// A program that writes more than there is room for in the history and in memory together, and has it synced. The kernel holds some of it. (This one has no such file open: each program that it starts would
-    /// close it first, and wait for that.)
+    /// A program that writes more than there is room for in the history and in memory together, and
+    /// has it synced. The kernel holds some of it. (This one has no such file open: each program
+    /// that it starts would close it first, and wait for that.)
     fn overfill(&self) -> Child {
         let file = self.file();
         let mut command = Command::new("dd");
@@ -755,7 +762,8 @@ impl Drop for MountedOverAFloor {
     }
 }
 
-/// A thread of the server waits in the kernel for what a program has written, which the server has no room for. Killed then, it can't end: nobody takes that any more.
+/// A thread of the server waits in the kernel for what a program has written, which the server has
+/// no room for. Killed then, it can't end: nobody takes that any more.
 #[test]
 fn server_that_is_killed_while_it_asks_for_what_has_no_room_makes_way_for_the_next_one() {
     if !can_mount() || !rustix::process::geteuid().is_root() {
@@ -763,7 +771,8 @@ fn server_that_is_killed_while_it_asks_for_what_has_no_room_makes_way_for_the_ne
     }
     let dir = tempfile::tempdir().unwrap();
     let mut mounted = MountedOverAFloor::new(dir.path());
-    // It writes more than there is room for, less than the kernel keeps, and has the file open: who waits for it to be written would keep others from asking.
+    // It writes more than there is room for, less than the kernel keeps, and has the file open: who
+    // waits for it to be written would keep others from asking.
     let file = mounted.file();
     let python = |script: String| Command::new("python3").args(["-c", &script]).spawn().unwrap();
     let name = file.display();
@@ -802,7 +811,8 @@ fn server_that_is_killed_while_it_asks_for_what_has_no_room_makes_way_for_the_ne
     assert!(file.exists(), "it is mounted again");
 }
 
-/// What the kernel holds of a mount can't be written while the volume's writes wait. Whoever asks for the mount to be taken away is told, and nobody else waits for that.
+/// What the kernel holds of a mount can't be written while the volume's writes wait. Whoever asks
+/// for the mount to be taken away is told, and nobody else waits for that.
 #[test]
 fn mount_whose_writes_wait_for_room_is_not_taken_away_and_holds_up_nobody() {
     if !can_mount() {

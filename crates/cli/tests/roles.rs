@@ -1,4 +1,5 @@
-//! Two real servers that change their roles: disaster, failover, the old source's return, resync, failback, and planned changes under load.
+//! Two real servers that change their roles: disaster, failover, the old source's return, resync,
+//! failback, and planned changes under load.
 
 mod running;
 
@@ -222,7 +223,8 @@ fn side_that_took_over_is_the_source_at_once_also_of_a_mirror_without_a_schedule
     let shown = status(&destination);
     assert_eq!((&shown["state"], &shown["check"]), (&"source".into(), &0.into()), "{shown}");
     assert_eq!(shown["remedy"], Value::Null, "there is nothing to be done: {shown}");
-    // It can't give way to who follows it, and does not forget by the attempt how it came to take writes.
+    // It can't give way to who follows it, and does not forget by the attempt how it came to take
+    // writes.
     let since = shown["role_since_ms"].clone();
     destination.bad(13, "wrong-role", &["mirror", "resync", "vol0", "--discard-divergent", "--yes"]);
     let shown = status(&destination);
@@ -364,7 +366,8 @@ fn planned_changes_of_role_keep_every_byte_and_survive_kills() {
         here.good(&["mirror", "update", "vol0"]);
         assert_eq!(content(&here), content(&there));
         if swap % 8 == 7 {
-            // A disaster for a change: the destination is failed over, both sides are written to, and one gives way.
+            // A disaster for a change: the destination is failed over, both sides are written to,
+            // and one gives way.
             here.good(&["mirror", "failover", "vol0", "--yes"]);
             write(&here, 0, round, 64 << 10);
             write(&there, 2 << 20, round, 64 << 10);

@@ -13,7 +13,8 @@ fn names(server: &Running, label: &str) -> Vec<String> {
     names.filter(|name| name.starts_with(&format!("vol0@{label}."))).collect()
 }
 
-/// Waits until the schedule of that label has been there for another run, and what it should keep is what there is.
+/// Waits until the schedule of that label has been there for another run, and what it should keep
+/// is what there is.
 fn wait_until(server: &Running, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -173,7 +174,8 @@ fn what_can_be_held_of_several_is_and_the_code_says_that_not_all_was() {
     assert!(said.contains("nothing") && said.matches("error:").count() == 2, "each is told: {said}");
 }
 
-/// A disk on a file system whose server is stopped: looking at it, opening it and reading it wait until that goes on.
+/// A disk on a file system whose server is stopped: looking at it, opening it and reading it wait
+/// until that goes on.
 #[test]
 fn disk_that_hangs_while_it_is_opened_holds_up_no_schedule() {
     if !can_mount() {
@@ -213,7 +215,8 @@ fn disk_that_hangs_while_it_is_opened_holds_up_no_schedule() {
     below.good(&["unmount", mounted.to_str().unwrap()]);
 }
 
-/// As a clock leaves it that was a month ahead and is right again, also over a restart of the server.
+/// As a clock leaves it that was a month ahead and is right again, also over a restart of the
+/// server.
 #[test]
 fn schedule_whose_last_run_lies_ahead_runs_again_and_says_why() {
     const MONTH_MS: u64 = 30 * 86_400_000;

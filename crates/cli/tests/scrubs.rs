@@ -1,4 +1,5 @@
-//! Scrubs in the background of a real server: what rots is found, named, kept over restarts, and gone once it is mended.
+//! Scrubs in the background of a real server: what rots is found, named, kept over restarts, and
+//! gone once it is mended.
 
 mod running;
 
@@ -240,7 +241,8 @@ fn damaged_blocks_come_back_from_the_other_side_and_what_cannot_stays_in_status(
     assert_eq!(output.status.code(), Some(27), "{output:?}");
     assert!(source.disk("vol0/db").read(8192, 4096).is_err(), "it is not served");
     assert!(destination.disk("vol0/db").read(16384, 4096).is_err(), "nor here, and the read is noticed");
-    // The destination dials, and both are asked and given: with the next update, or within seconds without one.
+    // The destination dials, and both are asked and given: with the next update, or within seconds
+    // without one.
     destination.good(&["mirror", "update", "vol0"]);
     for (server, at, number) in [(&source, 8192, 1), (&destination, 16384, 2)] {
         let scrub = scrub_until(server, "it was mended", |scrub| {
@@ -290,7 +292,8 @@ fn rot_inodes(server: &Running, bytes: u64) {
     assert!(found > 0, "they are in the file");
 }
 
-/// Such a volume did not open: it could be failed over, and that was all, though the mirror had the one block that was missing.
+/// Such a volume did not open: it could be failed over, and that was all, though the mirror had the
+/// one block that was missing.
 #[test]
 fn volume_whose_inodes_have_rotted_gets_them_from_its_mirror_and_takes_changes_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -307,7 +310,8 @@ fn volume_whose_inodes_have_rotted_gets_them_from_its_mirror_and_takes_changes_a
     assert!(problems.contains("a mirror that has them restores them by itself"), "{problems}");
     source.bad(25, "read-only", &["snapshot", "create", "vol0@none"]);
     destination.restart();
-    // The mirror looks after its source within seconds, and with an update, which may come too early itself.
+    // The mirror looks after its source within seconds, and with an update, which may come too
+    // early itself.
     let _ = destination.run(&["mirror", "update", "vol0"]);
     running::wait_until("it is mended", || source.json(&["status"])["problems"] == serde_json::json!([]));
     running::wait_until("the LUN is there", || source.has_export("vol0/db"));

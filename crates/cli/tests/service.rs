@@ -71,7 +71,8 @@ fn watchdog_is_fed_until_the_server_is_stuck_and_again_when_it_goes_on() {
     }
     assert!(began.elapsed() > limit, "not more often than is of use");
 
-    // A state file that never comes to its end: whoever asks for the status waits in open(2) for somebody who writes, which is no disk.
+    // A state file that never comes to its end: whoever asks for the status waits in open(2) for
+    // somebody who writes, which is no disk.
     let fifo = server.data.join("volumes/v/governor.json");
     let aside = server.data.join("aside");
     let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
@@ -140,7 +141,8 @@ fn service_is_installed_by_one_command_and_its_configuration_is_its_owners() {
     );
     assert!(text(dir.path().join("etc/sysusers.d/cairn.conf")).starts_with("u cairn - "));
 
-    // Again: nothing to do. What was changed by hand is asked about, and the configuration is left alone.
+    // Again: nothing to do. What was changed by hand is asked about, and the configuration is left
+    // alone.
     let config = dir.path().join("etc/cairn/cairn.toml");
     let own = "# mine\ndata = '/var/lib/cairn'\n";
     std::fs::write(&config, own).unwrap();
@@ -164,7 +166,8 @@ fn service_is_installed_by_one_command_and_its_configuration_is_its_owners() {
     running::refused(&spaced, 2, "usage", &["--data"]);
 }
 
-/// The server goes by its configuration: a unit whose sandbox is for another data directory keeps it from starting.
+/// The server goes by its configuration: a unit whose sandbox is for another data directory keeps
+/// it from starting.
 #[test]
 fn unit_is_for_the_data_directory_that_the_configuration_says() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
-//! Pages of the book run as they are written: each `bash` block of a page, in order, in one shell, with
-//! the program of this build. These are all Start pages, and the Tasks pages that need no disks, paths or
-//! second server. `src/documents.rs` checks that the commands of all others parse.
+//! Pages of the book run as they are written: each `bash` block of a page, in order, in one shell,
+//! with the program of this build. These are all Start pages, and the Tasks pages that need no
+//! disks, paths or second server. `src/documents.rs` checks that the commands of all others parse.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -31,7 +31,8 @@ fn is_missing(program: &str) -> bool {
     !found.is_ok_and(|found| found.status.success())
 }
 
-/// Runs a Start page in an empty folder. `mounts` are the folders that a failed run may leave mounted.
+/// Runs a Start page in an empty folder. `mounts` are the folders that a failed run may leave
+/// mounted.
 fn run(name: &str, needs: &[&str], mounts: &[&str]) {
     let missing: Vec<&&str> = needs.iter().filter(|program| is_missing(program)).collect();
     let is_root = rustix::process::geteuid().is_root();
@@ -83,7 +84,8 @@ fn run_commands(name: &str, commands: &str, mounts: &[&str]) {
     assert!(status.success(), "{name} failed:\n{printed}");
 }
 
-/// A server with a volume and a snapshot, as the Tasks pages take for granted. Commands that ask get a yes.
+/// A server with a volume and a snapshot, as the Tasks pages take for granted. Commands that ask
+/// get a yes.
 const BEFORE_TASKS: &str = "
 cairn() { command cairn --yes \"$@\"; }
 cairn serve --nbd off --iscsi off --mirror off &

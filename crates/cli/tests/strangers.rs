@@ -1,4 +1,5 @@
-//! Strangers on the network, against a real server: who has a right to be served is served, and memory has a bound.
+//! Strangers on the network, against a real server: who has a right to be served is served, and
+//! memory has a bound.
 
 mod running;
 

@@ -1,4 +1,5 @@
-//! Traces from the command line: made, imported, analysed, replayed and planned from, and what is said of bad ones; and recorded from what clients do with a server.
+//! Traces from the command line: made, imported, analysed, replayed and planned from, and what is
+//! said of bad ones; and recorded from what clients do with a server.
 
 mod running;
 
@@ -83,7 +84,8 @@ fn bad_traces_get_an_error_that_helps() {
     assert!(!dir.path().join("no.ctr").exists(), "a failed import leaves no file");
 }
 
-/// `--overwrite` is for a file: what is none, such as `/dev/null`, is written to and stays what it is.
+/// `--overwrite` is for a file: what is none, such as `/dev/null`, is written to and stays what it
+/// is.
 #[test]
 fn trace_that_goes_to_no_file_takes_the_place_of_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -105,7 +107,8 @@ fn trace_that_goes_to_no_file_takes_the_place_of_nothing() {
     }
 }
 
-/// Where there is no room for a trace that is made the trace that is read is not to blame, and what had its name has it still.
+/// Where there is no room for a trace that is made the trace that is read is not to blame, and what
+/// had its name has it still.
 #[test]
 fn full_disk_under_a_trace_that_is_made_is_told_as_that() {
     let dir = tempfile::tempdir().unwrap();
@@ -257,7 +260,8 @@ fn what_clients_ask_of_an_export_is_recorded_under_their_sessions_and_replayed()
     server.bad(10, "not-found", &["trace", "record", "disk0", "--stop"]);
     server.bad(21, "taken", &["trace", "record", "disk0", "--to", &file("disk.ctr")]);
     disk.write(0, &[1; 4096]).unwrap();
-    // What clients have written is planned from without a recording as well: of a LUN, of its volume, of a device.
+    // What clients have written is planned from without a recording as well: of a LUN, of its
+    // volume, of a device.
     for subject in ["v", "v/db"] {
         let live = server.json(&["plan", subject, "--link", "50M"]);
         assert_eq!((&live["subject"], &live["written_bytes"]), (&subject.into(), &(100 * 4096).into()));

@@ -22,8 +22,8 @@ impl Request {
 }
 
 impl Geometry {
-    /// Refuses what this device does not take: writes to a read-only device, unaligned requests, requests past
-    /// the end (checked in this order).
+    /// Refuses what this device does not take: writes to a read-only device, unaligned requests,
+    /// requests past the end (checked in this order).
     pub fn admit(&self, request: &Request) -> Result<(), DeviceError> {
         if self.read_only && request.is_mutation() {
             return Err(DeviceError::ReadOnly);
@@ -36,7 +36,8 @@ impl Geometry {
         self.admit_range(action, offset, length)
     }
 
-    /// Refuses `offset..offset + length` when it reaches past the end. The alignment does not matter.
+    /// Refuses `offset..offset + length` when it reaches past the end. The alignment does not
+    /// matter.
     pub fn admit_range(&self, action: Action, offset: u64, length: u64) -> Result<(), DeviceError> {
         match offset.checked_add(length) {
             Some(end) if end <= self.length => Ok(()),

@@ -1,7 +1,7 @@
 //! Reference-counted, aligned buffers of 4 KiB.
 //!
-//! A block is shared by a write in flight, the cache and a reply on a socket at once. Where its memory comes from is the business of
-//! [`pool`](crate::pool).
+//! A block is shared by a write in flight, the cache and a reply on a socket at once. Where its
+//! memory comes from is the business of [`pool`](crate::pool).
 
 use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
@@ -27,8 +27,9 @@ impl BlockMut {
         Self::had_by_nobody(take())
     }
 
-    /// Appends `count` blocks as [`BlockMut::dirty`] gives them, which stand next to each other in memory as far as there is such memory: for data that
-    /// goes to neighbouring places of a device.
+    /// Appends `count` blocks as [`BlockMut::dirty`] gives them, which stand next to each other in
+    /// memory as far as there is such memory: for data that goes to neighbouring places of a
+    /// device.
     pub fn append_run(into: &mut Vec<Self>, count: usize) {
         into.reserve(count);
         if count < RUN_BLOCKS_MIN {
@@ -108,7 +109,8 @@ impl Block {
     /// True when every byte is zero.
     pub fn is_zero(&self) -> bool {
         let (head, words, tail) = (&self[..8], &self[8..], &self[..BLOCK_SIZE - 8]);
-        // A block is zero if its first eight bytes are and every byte equals the one eight before it.
+        // A block is zero if its first eight bytes are and every byte equals the one eight before
+        // it.
         head == [0; 8] && words == tail
     }
 }
@@ -116,7 +118,8 @@ impl Block {
 /// The bytes of `blocks` in order, those that stand next to each other in memory in one piece.
 pub fn pieces(blocks: &[Block]) -> impl Iterator<Item = &[u8]> {
     blocks.chunk_by(|one, next| follows(one.0, next.0)).map(|run| {
-        // SAFETY: the blocks of a run follow each other in one slab, which is never freed; each is held, so none is written.
+        // SAFETY: the blocks of a run follow each other in one slab, which is never freed; each is
+        // held, so none is written.
         unsafe { std::slice::from_raw_parts(run[0].0.bytes.as_ptr().cast::<u8>(), run.len() * BLOCK_SIZE) }
     })
 }
@@ -124,7 +127,8 @@ pub fn pieces(blocks: &[Block]) -> impl Iterator<Item = &[u8]> {
 /// As [`pieces`], to be filled.
 pub fn pieces_mut(blocks: &mut [BlockMut]) -> impl Iterator<Item = &mut [u8]> {
     blocks.chunk_by_mut(|one, next| follows(one.0, next.0)).map(|run| {
-        // SAFETY: the blocks of a run follow each other in one slab, which is never freed; their only holders are borrowed mutably.
+        // SAFETY: the blocks of a run follow each other in one slab, which is never freed; their
+        // only holders are borrowed mutably.
         unsafe {
             std::slice::from_raw_parts_mut(run[0].0.bytes.as_ptr().cast::<u8>(), run.len() * BLOCK_SIZE)
         }
@@ -157,8 +161,8 @@ impl Deref for Block {
     type Target = Bytes;
 
     fn deref(&self) -> &Bytes {
-        // SAFETY: slabs are never freed; a held block is never written, as only `BlockMut` writes and freezing
-        // ends it.
+        // SAFETY: slabs are never freed; a held block is never written, as only `BlockMut` writes
+        // and freezing ends it.
         unsafe { self.0.bytes.as_ref() }
     }
 }

@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use crate::{Action, Device, DeviceError, Extent, Geometry, Operation, Request, Segments};
 
-/// Devices one after the other. Only the last one may grow: the bytes of the others stay where they are, so
-/// their lengths count as they were when the whole was put together.
+/// Devices one after the other. Only the last one may grow: the bytes of the others stay where they
+/// are, so their lengths count as they were when the whole was put together.
 pub struct ConcatDevice {
     devices: Vec<Arc<dyn Device>>,
     /// Where each device but the first starts.
     borders: Vec<u64>,
 }
 
-/// A part of a request: the device, and where and how much there, and where it starts in the request.
+/// A part of a request: the device, and where and how much there, and where it starts in the
+/// request.
 struct Part {
     device: usize,
     offset: u64,
@@ -28,8 +29,8 @@ struct Share {
 }
 
 impl ConcatDevice {
-    /// Puts `devices` together; panics when there is none. Bytes at the end of a device that do not fill the
-    /// coarsest alignment of all are left out.
+    /// Puts `devices` together; panics when there is none. Bytes at the end of a device that do not
+    /// fill the coarsest alignment of all are left out.
     pub fn new(devices: Vec<Arc<dyn Device>>) -> Self {
         assert!(!devices.is_empty(), "a device has at least one part");
         let alignment = u64::from(alignment(&devices));
@@ -146,8 +147,8 @@ impl Device for ConcatDevice {
     }
 
     fn run(&self, batch: &mut [Operation]) {
-        // What follows a flush waits until the flush is done on all devices: a write after it on one device must
-        // not overtake a write before it on another.
+        // What follows a flush waits until the flush is done on all devices: a write after it on
+        // one device must not overtake a write before it on another.
         batch.split_inclusive_mut(Operation::is_flush).for_each(|stage| self.run_stage(stage));
     }
 

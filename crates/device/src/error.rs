@@ -53,8 +53,9 @@ pub enum DeviceError {
         /// The cause.
         source: Arc<io::Error>,
     },
-    /// No space is left for the write; nothing else suffers. Of a flush: what it was to make durable is kept, and a later one that succeeds has made it so. A file whose flush
-    /// fails has lost it, whatever the reason, and says [`DeviceError::Io`].
+    /// No space is left for the write; nothing else suffers. Of a flush: what it was to make
+    /// durable is kept, and a later one that succeeds has made it so. A file whose flush fails has
+    /// lost it, whatever the reason, and says [`DeviceError::Io`].
     #[error("no space is left for {length} bytes at {offset}")]
     NoSpace {
         /// Bytes.
@@ -100,7 +101,8 @@ pub enum DeviceError {
     /// The device has failed or was closed; every request is refused until it is opened again.
     #[error("the device is out of service")]
     OutOfService,
-    /// Its client has gone or has aborted it, or its export was closed. Nothing of it happened, or no more than a part that was never acknowledged.
+    /// Its client has gone or has aborted it, or its export was closed. Nothing of it happened, or
+    /// no more than a part that was never acknowledged.
     #[error("the request was withdrawn before it began")]
     Withdrawn,
 }

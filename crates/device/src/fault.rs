@@ -2,27 +2,31 @@
 //!
 //! # The fault model
 //!
-//! The device is an image on a medium under a volatile cache. Reads see the cache. A write, trim or write-zeroes is
-//! volatile until a flush that comes after it completes; with FUA it is durable when it completes. Durable bytes
-//! survive any number of power cuts.
+//! The device is an image on a medium under a volatile cache. Reads see the cache. A write, trim or
+//! write-zeroes is volatile until a flush that comes after it completes; with FUA it is durable
+//! when it completes. Durable bytes survive any number of power cuts.
 //!
-//! **Must be survived.** When the power goes, each volatile write is, independently of all others, kept, lost, or
-//! torn at 512 bytes: each sector is then old or new, the sector itself never a mixture. The medium keeps no order:
-//! a later write can be kept and an earlier one lost, also in the same place. A cut falls between two operations or
-//! inside one: the operation at which it falls fails towards the caller, and so does the rest of its batch, but
-//! what stands in the batch before the next flush was on its way and can be kept too. A flush at which the cut falls
-//! makes nothing durable for certain.
+//! **Must be survived.** When the power goes, each volatile write is, independently of all others,
+//! kept, lost, or torn at 512 bytes: each sector is then old or new, the sector itself never a
+//! mixture. The medium keeps no order: a later write can be kept and an earlier one lost, also in
+//! the same place. A cut falls between two operations or inside one: the operation at which it
+//! falls fails towards the caller, and so does the rest of its batch, but what stands in the batch
+//! before the next flush was on its way and can be kept too. A flush at which the cut falls makes
+//! nothing durable for certain.
 //!
-//! **Must be detected, and not more.** Media faults: bytes that rot, a read that fails, a write that is
-//! acknowledged and never reaches the medium, a write that lands elsewhere. The cache does not hide them: they show at once.
+//! **Must be detected, and not more.** Media faults: bytes that rot, a read that fails, a write
+//! that is acknowledged and never reaches the medium, a write that lands elsewhere. The cache does
+//! not hide them: they show at once.
 //!
-//! **Must be survived** as well: a part of the device can be a sparse file on a host file system that has no room left for what was never written.
+//! **Must be survived** as well: a part of the device can be a sparse file on a host file system
+//! that has no room left for what was never written.
 //!
-//! Not modelled: a sector that is half written, a device that forgets what it acknowledged as flushed, and
-//! durable bytes that a power cut spoils although nothing was written near them.
+//! Not modelled: a sector that is half written, a device that forgets what it acknowledged as
+//! flushed, and durable bytes that a power cut spoils although nothing was written near them.
 //!
-//! Parts of it can stand for several devices on one power supply: the power goes for all at the same moment, and a flush of one makes nothing
-//! durable that another has in its cache. A batch that is begun on one part while another part works is done before or after that one, in turn;
+//! Parts of it can stand for several devices on one power supply: the power goes for all at the
+//! same moment, and a flush of one makes nothing durable that another has in its cache. A batch
+//! that is begun on one part while another part works is done before or after that one, in turn;
 //! when the power goes in the first, the second was on its way as well.
 //!
 //! The same calls with the same seed give the same bytes.
@@ -71,8 +75,8 @@ pub struct LoggedOperation {
     pub fua: bool,
 }
 
-/// A device with a volatile cache whose power can be cut, see the head of the file. Alignment 4096, as a disk
-/// with direct I/O has it, or 512.
+/// A device with a volatile cache whose power can be cut, see the head of the file. Alignment 4096,
+/// as a disk with direct I/O has it, or 512.
 #[derive(Debug)]
 pub struct FaultDevice {
     length: u64,
@@ -137,8 +141,8 @@ impl Fate {
     /// All of them.
     pub const ALL: [Fate; 4] = [Fate::Lost, Fate::Kept, Fate::Prefix, Fate::Each];
 
-    /// One at random. With many writes in the cache, independent choices would almost never keep all, none, or a prefix, and these are what real
-    /// disks do most of the time.
+    /// One at random. With many writes in the cache, independent choices would almost never keep
+    /// all, none, or a prefix, and these are what real disks do most of the time.
     pub fn random(rng: &mut Rng) -> Self {
         match rng.below(6) {
             0 => Fate::Lost,
@@ -183,8 +187,8 @@ impl FaultDevice {
         self.state.lock().operations
     }
 
-    /// The next `n` operations complete; at the one after them the power goes. From then on every request fails
-    /// with [`DeviceError::OutOfService`], until [`power_cycle`](Self::power_cycle).
+    /// The next `n` operations complete; at the one after them the power goes. From then on every
+    /// request fails with [`DeviceError::OutOfService`], until [`power_cycle`](Self::power_cycle).
     pub fn cut_after(&self, n: u64) {
         self.state.lock().cut = Some(n);
     }
@@ -203,14 +207,15 @@ impl FaultDevice {
         }
     }
 
-    /// The device as it is after the power went now (or at the cut) and came back, with a fate at random.
+    /// The device as it is after the power went now (or at the cut) and came back, with a fate at
+    /// random.
     pub fn power_cycle(&self, rng: &mut Rng) -> FaultDevice {
         let fate = Fate::random(rng);
         self.power_cycle_as(fate, rng)
     }
 
-    /// The device as it is after the power went now (or at the cut) and came back. Unreadable places stay so; the
-    /// count of operations and the log start anew.
+    /// The device as it is after the power went now (or at the cut) and came back. Unreadable
+    /// places stay so; the count of operations and the log start anew.
     pub fn power_cycle_as(&self, fate: Fate, rng: &mut Rng) -> FaultDevice {
         let state = self.state.lock();
         let mut medium = state.durable.clone();
@@ -283,18 +288,20 @@ impl FaultDevice {
         self.state.lock().next_fault = Some(WriteFault::Lose);
     }
 
-    /// The next write succeeds towards the caller and lands `by` bytes further (or before, when negative), as
-    /// far as that is on the device.
+    /// The next write succeeds towards the caller and lands `by` bytes further (or before, when
+    /// negative), as far as that is on the device.
     pub fn misdirect_next_write(&self, by: i64) {
         self.state.lock().next_fault = Some(WriteFault::Misdirect(by));
     }
 
-    /// The next operation that counts fails with `error` and changes nothing: a full or a failing disk.
+    /// The next operation that counts fails with `error` and changes nothing: a full or a failing
+    /// disk.
     pub fn fail_next_operation(&self, error: DeviceError) {
         self.fail_operations(0, 1, error);
     }
 
-    /// Of the operations that count `after` succeed, then `times` fail with `error` and change nothing (`u64::MAX`: all, until [`Self::heal_operations`] or a power cycle).
+    /// Of the operations that count `after` succeed, then `times` fail with `error` and change
+    /// nothing (`u64::MAX`: all, until [`Self::heal_operations`] or a power cycle).
     pub fn fail_operations(&self, after: u64, times: u64, error: DeviceError) {
         self.state.lock().failure = Some(Failure { range: 0..self.length, after, times, error });
     }
@@ -304,8 +311,10 @@ impl FaultDevice {
         self.state.lock().failure = None;
     }
 
-    /// From now on `file` is a sparse file on a host file system with so many bytes left, also after a power cycle: a write to places that hold nothing takes some of them, and fails with
-    /// [`DeviceError::NoSpace`] where there are too few. `promises`: [`Device::allocate`] takes room ahead; else it does nothing.
+    /// From now on `file` is a sparse file on a host file system with so many bytes left, also
+    /// after a power cycle: a write to places that hold nothing takes some of them, and fails with
+    /// [`DeviceError::NoSpace`] where there are too few. `promises`: [`Device::allocate`] takes
+    /// room ahead; else it does nothing.
     pub fn be_sparse(&self, file: Range<u64>, bytes: u64, promises: bool) {
         let mut state = self.state.lock();
         state.host = Some(Host::new(file, bytes, promises, &state.current));
@@ -328,7 +337,8 @@ impl FaultDevice {
         if had < length { Err(DeviceError::NoSpace { offset, length }) } else { Ok(()) }
     }
 
-    /// A stretch as a device of its own, on the same power supply as the rest. Parts that are used together do not overlap.
+    /// A stretch as a device of its own, on the same power supply as the rest. Parts that are used
+    /// together do not overlap.
     pub fn part(self: &Arc<Self>, range: Range<u64>) -> FaultPart {
         let aligned = |offset: u64| offset.is_multiple_of(BLOCK_SIZE as u64);
         assert!(aligned(range.start) && aligned(range.end) && range.start <= range.end);
@@ -389,7 +399,8 @@ impl FaultPart {
 }
 
 impl FaultPart {
-    /// A batch that was under way when the power went: what stands before its first flush may be kept.
+    /// A batch that was under way when the power went: what stands before its first flush may be
+    /// kept.
     pub fn catch(&self, batch: &mut [Operation]) {
         self.whole.run_in(&self.range, batch, true);
     }
@@ -438,7 +449,8 @@ impl Device for FaultPart {
 }
 
 impl FaultDevice {
-    /// Runs a batch on a part. `under_way`: the power has gone while it was at work beside another one.
+    /// Runs a batch on a part. `under_way`: the power has gone while it was at work beside another
+    /// one.
     fn run_in(&self, part: &Range<u64>, batch: &mut [Operation], under_way: bool) {
         let geometry = geometry(part.end - part.start, self.alignment);
         let mut state = self.state.lock();
@@ -656,7 +668,8 @@ impl Change {
             self.apply_part(image, 0, kept);
             return;
         }
-        // A trim can be as long as the device; a run of sectors with one fate keeps that affordable.
+        // A trim can be as long as the device; a run of sectors with one fate keeps that
+        // affordable.
         let run = sectors.div_ceil(MAX_TORN_RUNS).max(1);
         let mut sector = 0;
         while sector < sectors {

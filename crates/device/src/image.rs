@@ -1,7 +1,8 @@
-//! A sparse array of bytes in memory: what the memory device and the fault device keep their content in.
+//! A sparse array of bytes in memory: what the memory device and the fault device keep their
+//! content in.
 //!
-//! Whole blocks are shared with those who wrote them and those who read them; only partial ones are copied.
-//! Offsets are within the length; the devices check that before.
+//! Whole blocks are shared with those who wrote them and those who read them; only partial ones are
+//! copied. Offsets are within the length; the devices check that before.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,10 @@
 //! Where bytes live: the waist of Cairn.
 //!
-//! A [`Device`] is an array of bytes that takes batches of operations. Everything that stores bytes is one
-//! (a file, a raw disk, memory, a LUN of a volume, a snapshot), and everything that serves bytes takes one.
-//! Data travels in [`Segments`]: pieces of reference-counted, aligned 4 KiB [`Block`]s, so that a block goes
-//! from a socket to a disk, or from the cache to a socket, without being copied.
+//! A [`Device`] is an array of bytes that takes batches of operations. Everything that stores bytes
+//! is one (a file, a raw disk, memory, a LUN of a volume, a snapshot), and everything that serves
+//! bytes takes one. Data travels in [`Segments`]: pieces of reference-counted, aligned 4 KiB
+//! [`Block`]s, so that a block goes from a socket to a disk, or from the cache to a socket, without
+//! being copied.
 //!
 //! This crate has `unsafe` code; but for the rings of FUSE no other one has.
 
@@ -72,31 +73,33 @@ pub struct Extent {
 
 /// An array of bytes with read, write, flush, trim and write-zeroes.
 ///
-/// Callers' threads call in; a device starts no thread that a caller can notice. Operations of one batch may be
-/// done in any order and may overlap in time, except that a flush covers every operation before it in its batch
-/// and every operation that completed before the batch was given. Two writes to the same bytes in one batch
-/// have the outcome of the batch's order.
+/// Callers' threads call in; a device starts no thread that a caller can notice. Operations of one
+/// batch may be done in any order and may overlap in time, except that a flush covers every
+/// operation before it in its batch and every operation that completed before the batch was given.
+/// Two writes to the same bytes in one batch have the outcome of the batch's order.
 pub trait Device: Send + Sync {
     /// Size and limits as of now; the length can grow.
     fn geometry(&self) -> Geometry;
 
-    /// Performs every operation of `batch` that is still pending and records its outcome in it. Returns when
-    /// all are done.
+    /// Performs every operation of `batch` that is still pending and records its outcome in it.
+    /// Returns when all are done.
     fn run(&self, batch: &mut [Operation]);
 
-    /// Performs those pending operations that need no waiting (they are in memory); the others stay pending.
-    /// It may do none. An operation that must come after one that stays pending (a flush) stays pending too.
+    /// Performs those pending operations that need no waiting (they are in memory); the others stay
+    /// pending. It may do none. An operation that must come after one that stays pending (a flush)
+    /// stays pending too.
     fn run_ready(&self, _batch: &mut [Operation]) {}
 
-    /// Begins `batch`, with the promises of [`run`](Self::run); it is over when what this returns was waited for. The caller may run batches on other
-    /// devices meanwhile; between this batch and others on this device there is no order. The default runs it at once.
+    /// Begins `batch`, with the promises of [`run`](Self::run); it is over when what this returns
+    /// was waited for. The caller may run batches on other devices meanwhile; between this batch
+    /// and others on this device there is no order. The default runs it at once.
     fn begin(&self, mut batch: Vec<Operation>) -> Begun {
         self.run(&mut batch);
         Begun::done(batch)
     }
 
-    /// The extents from `offset`, in order, covering at most `length` bytes, at most `limit` of them. Neighbours
-    /// of the same kind may come apart. The default says that all is data.
+    /// The extents from `offset`, in order, covering at most `length` bytes, at most `limit` of
+    /// them. Neighbours of the same kind may come apart. The default says that all is data.
     fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DeviceError> {
         self.geometry().admit_range(Action::Extents, offset, length)?;
         if length == 0 || limit == 0 {
@@ -105,17 +108,21 @@ pub trait Device: Send + Sync {
         Ok(vec![Extent { length, hole: false, zero: false }])
     }
 
-    /// The longest write that [`write_atomic`](Self::write_atomic) takes, in bytes: a multiple of 4096. 0, the default: it takes none.
+    /// The longest write that [`write_atomic`](Self::write_atomic) takes, in bytes: a multiple of
+    /// 4096. 0, the default: it takes none.
     fn atomic_bytes_max(&self) -> u32 {
         0
     }
 
-    /// Writes all of `data` or nothing: reads see either, and so does whoever opens the device after a cut, whenever that came. With `fua` it is durable
-    /// when this returns; else a cut may still undo the whole of it. `offset` and length are multiples of 4096.
+    /// Writes all of `data` or nothing: reads see either, and so does whoever opens the device
+    /// after a cut, whenever that came. With `fua` it is durable when this returns; else a cut may
+    /// still undo the whole of it. `offset` and length are multiples of 4096.
     ///
     /// # Errors
-    /// Nothing was written; with `fua` it may also be all there, but not durable. [`DeviceError::Unaligned`] also for a length above [`atomic_bytes_max`](Self::atomic_bytes_max).
-    /// [`DeviceError::Withdrawn`] when `ticket` was withdrawn before it began; the caller holds no pass of it.
+    /// Nothing was written; with `fua` it may also be all there, but not durable.
+    /// [`DeviceError::Unaligned`] also for a length above
+    /// [`atomic_bytes_max`](Self::atomic_bytes_max). [`DeviceError::Withdrawn`] when `ticket` was
+    /// withdrawn before it began; the caller holds no pass of it.
     fn write_atomic(
         &self,
         offset: u64,
@@ -127,16 +134,19 @@ pub trait Device: Send + Sync {
         Err(DeviceError::not_atomic(offset, &data))
     }
 
-    /// Makes room at `offset..offset + length` ahead of writes, so that a flush after them need not wait for the
-    /// layer below to record where they went. What is not yet written there becomes zeroes, and stays as it is
-    /// otherwise. Nobody may write there until it returns. The default does nothing.
+    /// Makes room at `offset..offset + length` ahead of writes, so that a flush after them need not
+    /// wait for the layer below to record where they went. What is not yet written there becomes
+    /// zeroes, and stays as it is otherwise. Nobody may write there until it returns. The default
+    /// does nothing.
     fn prepare(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
         self.geometry().admit_range(Action::Write, offset, length)
     }
 
-    /// Takes room for writes at `offset..offset + length` from what lies below (the file system of a sparse file), so that none of them fails for want of
-    /// it. What is there stays as it is, and holes read as zeroes as before; it is as durable as a write. Where the layer below can't promise it, and by
-    /// default, this does nothing, and a write may fail with [`DeviceError::NoSpace`] all the same.
+    /// Takes room for writes at `offset..offset + length` from what lies below (the file system of
+    /// a sparse file), so that none of them fails for want of it. What is there stays as it is, and
+    /// holes read as zeroes as before; it is as durable as a write. Where the layer below can't
+    /// promise it, and by default, this does nothing, and a write may fail with
+    /// [`DeviceError::NoSpace`] all the same.
     ///
     /// # Errors
     /// [`DeviceError::NoSpace`]: a part of the room may have been taken, and stays so.

@@ -1,6 +1,8 @@
-//! The locks of what clients may withdraw: parking_lot's, or, to explore schedules, shuttle's behind the same names.
+//! The locks of what clients may withdraw: parking_lot's, or, to explore schedules, shuttle's
+//! behind the same names.
 //!
-//! With the feature `shuttle` a [`Gate`](crate::Gate) works only inside of shuttle. Nothing else of this crate changes with it.
+//! With the feature `shuttle` a [`Gate`](crate::Gate) works only inside of shuttle. Nothing else of
+//! this crate changes with it.
 
 #[cfg(feature = "shuttle")]
 pub(crate) use cairn_base::explored::{Condvar, Mutex};

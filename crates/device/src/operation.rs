@@ -103,7 +103,8 @@ impl Operation {
         self.ticket.as_ref()
     }
 
-    /// Declares that nothing of it has happened: a device calls it before it waits. See [`Gate`](crate::Gate).
+    /// Declares that nothing of it has happened: a device calls it before it waits. See
+    /// [`Gate`](crate::Gate).
     pub fn park(&mut self) {
         self.pass = None;
         if let Some(ticket) = &mut self.ticket {
@@ -137,7 +138,8 @@ impl Operation {
         }
     }
 
-    /// Declares that all its bytes are there. It changes nothing any more, though it may not be durable yet.
+    /// Declares that all its bytes are there. It changes nothing any more, though it may not be
+    /// durable yet.
     pub fn settle(&mut self) {
         self.pass = None;
     }

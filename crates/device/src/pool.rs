@@ -1,23 +1,31 @@
 //! The memory of blocks.
 //!
-//! Direct I/O wants aligned memory, and `Arc<[u8; 4096]>` with that alignment would take two pages a block. So blocks come from slabs: 2 MiB of
-//! aligned memory, with the counts beside it. Where the kernel gives one large page for a slab, blocks that were handed out all over the place
-//! are copied and pinned without a miss of the address cache for each. The addresses of slabs stay valid as long as the program runs. Their
-//! memory goes back to the system: [`give_memory_back`] releases the chunks that nobody has needed since its last call.
+//! Direct I/O wants aligned memory, and `Arc<[u8; 4096]>` with that alignment would take two pages
+//! a block. So blocks come from slabs: 2 MiB of aligned memory, with the counts beside it. Where
+//! the kernel gives one large page for a slab, blocks that were handed out all over the place are
+//! copied and pinned without a miss of the address cache for each. The addresses of slabs stay
+//! valid as long as the program runs. Their memory goes back to the system: [`give_memory_back`]
+//! releases the chunks that nobody has needed since its last call.
 //!
 //! # Runs
-//! The blocks of one request mostly go to the device together, and there each piece of memory costs: a page to pin, an entry in the list that the disk
-//! walks, and past some hundred of those a request of its own. A disk at hand takes 2.1 GB/s from memory in one piece and 1.2 GB/s from the same memory
-//! in any order. So a slab is divided into *chunks* of 128 KiB, and blocks for data of more than a few blocks are taken from a chunk of which all
-//! are free, in order. Single blocks come from chunks that are in use anyhow, so that they leave whole ones alone.
+//! The blocks of one request mostly go to the device together, and there each piece of memory
+//! costs: a page to pin, an entry in the list that the disk walks, and past some hundred of those a
+//! request of its own. A disk at hand takes 2.1 GB/s from memory in one piece and 1.2 GB/s from the
+//! same memory in any order. So a slab is divided into *chunks* of 128 KiB, and blocks for data of
+//! more than a few blocks are taken from a chunk of which all are free, in order. Single blocks
+//! come from chunks that are in use anyhow, so that they leave whole ones alone.
 //!
-//! What the cache lets go of is in about the order in which it came, so chunks become whole again by themselves. When there is none, new memory is taken only while
-//! little of what there is lies free in pieces ([`FREE_PART`]): what that costs has a limit, and past it a run comes in the pieces that there are.
+//! What the cache lets go of is in about the order in which it came, so chunks become whole again
+//! by themselves. When there is none, new memory is taken only while little of what there is lies
+//! free in pieces ([`FREE_PART`]): what that costs has a limit, and past it a run comes in the
+//! pieces that there are.
 //!
 //! # Threads
-//! Each thread keeps some free blocks, so that most blocks come and go without the lock. It gives back those first that have been free for longest. One that takes none, as it only writes what others have
-//! read, keeps few: what lies with it, nobody else has. All threads together keep [`THREADS_BLOCKS`] or so, however many there are: with many threads each keeps
-//! little, and gives the rest of a run back at once.
+//! Each thread keeps some free blocks, so that most blocks come and go without the lock. It gives
+//! back those first that have been free for longest. One that takes none, as it only writes what
+//! others have read, keeps few: what lies with it, nobody else has. All threads together keep
+//! [`THREADS_BLOCKS`] or so, however many there are: with many threads each keeps little, and gives
+//! the rest of a run back at once.
 
 #[cfg(all(test, feature = "shuttle"))]
 mod schedules;
@@ -57,22 +65,24 @@ const SHARE_FOR_RUNS: usize = 128;
 const KEPT_CHUNKS: usize = 64;
 /// Blocks that a thread without any takes at once.
 const REFILL_BLOCKS: usize = 128;
-/// While less than one in so many blocks is free, memory is added for a run that finds no whole chunk.
+/// While less than one in so many blocks is free, memory is added for a run that finds no whole
+/// chunk.
 const FREE_PART: usize = 16;
 
 const _: () = assert!(CHUNK_BLOCKS == u32::BITS as usize && SLAB_BLOCKS.is_multiple_of(CHUNK_BLOCKS));
 
 /// The count of a block, and where its bytes are. Lives as long as the program.
 pub(crate) struct Header {
-    /// How many hold the block, and 1 while nobody does: so nothing is written here, in a line of the cache that several blocks share, unless several hold one.
+    /// How many hold the block, and 1 while nobody does: so nothing is written here, in a line of
+    /// the cache that several blocks share, unless several hold one.
     pub(crate) holders: AtomicU32,
     /// Of all blocks.
     number: u32,
     pub(crate) bytes: NonNull<Bytes>,
 }
 
-// SAFETY: `bytes` is only read through a `Block` (shared, never written while shared) or written through a
-// `BlockMut` (the only holder); the count is atomic.
+// SAFETY: `bytes` is only read through a `Block` (shared, never written while shared) or written
+// through a `BlockMut` (the only holder); the count is atomic.
 unsafe impl Sync for Header {}
 // SAFETY: as above; nothing in it belongs to a thread.
 unsafe impl Send for Header {}
@@ -117,13 +127,15 @@ struct Idle {
 /// All blocks that no thread has.
 struct Pool {
     chunks: Vec<Chunk>,
-    /// Chunks all of whose blocks are free. The one that became so last is taken first, as its memory may still be in the processor's cache.
+    /// Chunks all of whose blocks are free. The one that became so last is taken first, as its
+    /// memory may still be in the processor's cache.
     whole: Vec<usize>,
     /// The least number of whole chunks since the last [`Pool::trim`].
     least_whole: usize,
     /// Whole chunks whose memory the system has back.
     released: Vec<usize>,
-    /// Chunks some of whose blocks are free, the one that has been so for longest first; and some that have become whole or empty since.
+    /// Chunks some of whose blocks are free, the one that has been so for longest first; and some
+    /// that have become whole or empty since.
     partial: VecDeque<usize>,
     /// Free blocks, but for those of `released`.
     free: usize,
@@ -174,7 +186,8 @@ impl Pool {
         }
     }
 
-    /// Gives `count` blocks, or at least one: out of chunks that are in use, then out of others, then new ones.
+    /// Gives `count` blocks, or at least one: out of chunks that are in use, then out of others,
+    /// then new ones.
     fn take(&mut self, count: usize, into: &mut Vec<&'static Header>) {
         let mut left = count;
         while left > 0 {
@@ -190,7 +203,8 @@ impl Pool {
         }
     }
 
-    /// Gives the blocks of one chunk, in order: of a whole one, where there is one or memory may be added for one.
+    /// Gives the blocks of one chunk, in order: of a whole one, where there is one or memory may be
+    /// added for one.
     fn take_chunk(&mut self, into: &mut Vec<&'static Header>) {
         let with_memory = (self.chunks.len() - self.released.len()) * CHUNK_BLOCKS;
         if self.whole.is_empty() && self.free * FREE_PART <= with_memory {
@@ -218,8 +232,9 @@ impl Pool {
         Some(index)
     }
 
-    /// Takes the chunks out that were whole all the time since the last call, but for some that are kept, and the free blocks of those that nobody touched. Their memory may be
-    /// released; then they come to [`Pool::let_go`].
+    /// Takes the chunks out that were whole all the time since the last call, but for some that are
+    /// kept, and the free blocks of those that nobody touched. Their memory may be released; then
+    /// they come to [`Pool::let_go`].
     fn trim(&mut self) -> Idle {
         let idle = self.least_whole.min(self.whole.len()).saturating_sub(KEPT_CHUNKS);
         // The last ones are taken first, so the first ones were idle.
@@ -381,14 +396,16 @@ fn share(threads: usize) -> usize {
     (THREADS_BLOCKS / threads.max(1)).clamp(SHARE_MIN, THREAD_BLOCKS)
 }
 
-/// One thread more or less. Two that come at once may leave the share of either: it differs by one part in their number.
+/// One thread more or less. Two that come at once may leave the share of either: it differs by one
+/// part in their number.
 fn count_threads(change: isize) {
     let threads = THREADS.fetch_add(change.cast_unsigned(), Ordering::Relaxed).wrapping_add_signed(change);
     SHARE.store(share(threads), Ordering::Relaxed);
 }
 
-/// Gives memory back to the system: that of blocks that were free since the last call, and then what the allocator keeps. Call it every few seconds: what is needed again
-/// within that time is kept.
+/// Gives memory back to the system: that of blocks that were free since the last call, and then
+/// what the allocator keeps. Call it every few seconds: what is needed again within that time is
+/// kept.
 pub fn give_memory_back() {
     if trim() {
         #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -462,16 +479,19 @@ pub(crate) fn give_back(header: &'static Header) {
     }
 }
 
-/// Gives the memory of blocks of a chunk back; it reads as zeroes from then on. The slab is in small pages from then on, or the kernel would fill a large one again.
+/// Gives the memory of blocks of a chunk back; it reads as zeroes from then on. The slab is in
+/// small pages from then on, or the kernel would fill a large one again.
 fn release(chunk: NonNull<Bytes>, mut bits: u32) {
     let start = chunk.as_ptr().cast::<u8>();
     let slab = start.wrapping_sub(start.addr() % SLAB_BYTES);
-    // SAFETY: the chunk lies in a slab that is mapped for as long as the program runs, at a multiple of its size. What is advised about it changes no bytes.
+    // SAFETY: the chunk lies in a slab that is mapped for as long as the program runs, at a
+    // multiple of its size. What is advised about it changes no bytes.
     unsafe { libc::madvise(slab.cast(), SLAB_BYTES, libc::MADV_NOHUGEPAGE) };
     while bits != 0 {
         let first = bits.trailing_zeros();
         let count = (bits >> first).trailing_ones();
-        // SAFETY: nobody holds these blocks: whoever calls has taken them out of the pool. They lie in the chunk.
+        // SAFETY: nobody holds these blocks: whoever calls has taken them out of the pool. They lie
+        // in the chunk.
         unsafe {
             let place = start.wrapping_add(first as usize * BLOCK_SIZE);
             libc::madvise(place.cast(), count as usize * BLOCK_SIZE, libc::MADV_DONTNEED);
@@ -480,8 +500,8 @@ fn release(chunk: NonNull<Bytes>, mut bits: u32) {
     }
 }
 
-/// Zeroed memory for a slab, aligned to its size, in a large page if the kernel has one. It is asked for twice over, as only a place in the
-/// middle may be aligned; the ends are given back.
+/// Zeroed memory for a slab, aligned to its size, in a large page if the kernel has one. It is
+/// asked for twice over, as only a place in the middle may be aligned; the ends are given back.
 fn slab_memory() -> NonNull<Bytes> {
     // SAFETY: a new mapping at a place of the kernel's choice touches nobody's memory.
     let mapped = unsafe {
@@ -501,7 +521,8 @@ fn slab_memory() -> NonNull<Bytes> {
     let mapped = mapped.cast::<u8>();
     let before = mapped.align_offset(SLAB_BYTES);
     let after = SLAB_BYTES - before;
-    // SAFETY: all of it lies within the mapping, and the two ends that go are whole pages outside of the slab.
+    // SAFETY: all of it lies within the mapping, and the two ends that go are whole pages outside
+    // of the slab.
     let memory = unsafe {
         let memory = mapped.add(before);
         if before > 0 {

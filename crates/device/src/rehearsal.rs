@@ -1,13 +1,16 @@
-//! Faults put under a device on purpose, by an owner who wants to see what his clients, his monitoring and he himself do about them.
+//! Faults put under a device on purpose, by an owner who wants to see what his clients, his
+//! monitoring and he himself do about them.
 //!
 //! - *Delay*: each batch takes so much longer.
 //! - *Failures*: one in so many reads, writes or flushes fails, by chance, as hardware does it.
-//! - *Losing what was not flushed*: writes stay in memory here, as in the volatile cache of a disk, until a flush, a write with FUA, or
-//!   until the cache is full. When the program is killed they are gone. A killed program alone loses nothing that it has written, since the
-//!   kernel and the disk still have it: with this, SIGKILL is a power cut.
+//! - *Losing what was not flushed*: writes stay in memory here, as in the volatile cache of a disk,
+//!   until a flush, a write with FUA, or until the cache is full. When the program is killed they
+//!   are gone. A killed program alone loses nothing that it has written, since the kernel and the
+//!   disk still have it: with this, SIGKILL is a power cut.
 //!
-//! What may happen to a client is what a bad device does to it: nothing that was flushed is lost, and no wrong byte is read. The simulator's
-//! [`FaultDevice`](crate::FaultDevice) goes further (torn and misdirected writes, rot), on a medium of its own.
+//! What may happen to a client is what a bad device does to it: nothing that was flushed is lost,
+//! and no wrong byte is read. The simulator's [`FaultDevice`](crate::FaultDevice) goes further
+//! (torn and misdirected writes, rot), on a medium of its own.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,7 +24,8 @@ use parking_lot::{Mutex, RwLock};
 use crate::{Action, Block, BlockMut, Device, DeviceError, Extent, Geometry, Operation, Request, Segments};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
-/// Blocks that are held back at most, 64 MiB, as much as the cache of a disk has: then the device gets all of them, without a flush.
+/// Blocks that are held back at most, 64 MiB, as much as the cache of a disk has: then the device
+/// gets all of them, without a flush.
 const HELD_MAX: usize = 16384;
 
 /// What goes wrong, and how often.
@@ -60,7 +64,8 @@ impl Rehearsal {
         }
     }
 
-    /// What goes wrong from now on. What was held back before goes to the device with its next operation.
+    /// What goes wrong from now on. What was held back before goes to the device with its next
+    /// operation.
     pub fn set(&self, faults: Faults) {
         *self.faults.write() = faults;
         // It stays on: devices may hold something back.
@@ -92,16 +97,19 @@ impl Rehearsal {
     }
 }
 
-/// A device with the faults of a [`Rehearsal`]. Without any it costs one look at a flag for each batch.
+/// A device with the faults of a [`Rehearsal`]. Without any it costs one look at a flag for each
+/// batch.
 pub struct RehearsalDevice {
     device: Arc<dyn Device>,
     rehearsal: Arc<Rehearsal>,
-    /// Blocks by their number that the device below does not have yet. Locked while the device below is used, when unflushed writes are held.
+    /// Blocks by their number that the device below does not have yet. Locked while the device
+    /// below is used, when unflushed writes are held.
     held: Mutex<BTreeMap<u64, Block>>,
 }
 
 impl RehearsalDevice {
-    /// Puts `rehearsal` over `device`. Offsets and lengths of requests are multiples of 4096 from then on.
+    /// Puts `rehearsal` over `device`. Offsets and lengths of requests are multiples of 4096 from
+    /// then on.
     pub fn new(device: Arc<dyn Device>, rehearsal: Arc<Rehearsal>) -> Self {
         Self { device, rehearsal, held: Mutex::default() }
     }
@@ -231,7 +239,8 @@ impl Device for RehearsalDevice {
                     operation.finish(outcome);
                 }
             }
-            // Reads of what is not held back. The lock is kept, or they might miss what is drained meanwhile.
+            // Reads of what is not held back. The lock is kept, or they might miss what is drained
+            // meanwhile.
             return self.device.run(batch);
         }
         if !held.is_empty()

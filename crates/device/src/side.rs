@@ -1,7 +1,9 @@
-//! A device with a thread of its own: a batch begun here runs while the caller runs another one elsewhere.
+//! A device with a thread of its own: a batch begun here runs while the caller runs another one
+//! elsewhere.
 //!
-//! For the device of an intent log: a flush waits for two devices, and should wait for the slower one, not for both in turn. Handing a batch
-//! over costs some microseconds, against a device flush. Everything but [`Device::begin`] runs on the caller's thread.
+//! For the device of an intent log: a flush waits for two devices, and should wait for the slower
+//! one, not for both in turn. Handing a batch over costs some microseconds, against a device flush.
+//! Everything but [`Device::begin`] runs on the caller's thread.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -10,7 +12,8 @@ use std::thread::JoinHandle;
 use crate::begun::outcome_of;
 use crate::{Begun, Device, DeviceError, Extent, Geometry, Operation};
 
-/// A device with a thread that runs the batches begun on it, one after the other. Dropping it waits for those.
+/// A device with a thread that runs the batches begun on it, one after the other. Dropping it waits
+/// for those.
 pub struct SideDevice {
     device: Arc<dyn Device>,
     /// `None` only while it is dropped.

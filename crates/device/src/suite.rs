@@ -1,8 +1,9 @@
-//! What every device must do, as one suite: `run_suite` panics with the property that does not hold.
+//! What every device must do, as one suite: `run_suite` panics with the property that does not
+//! hold.
 //!
-//! A device is compared with a vector of bytes under random batches; the rules on batches, bounds, alignment and
-//! extents are checked one by one. What survives a power cut is not checked here, as only a fault device can
-//! tell.
+//! A device is compared with a vector of bytes under random batches; the rules on batches, bounds,
+//! alignment and extents are checked one by one. What survives a power cut is not checked here, as
+//! only a fault device can tell.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -19,8 +20,8 @@ const LENGTH: u64 = 256 * 1024;
 /// Random histories that are tried.
 const CASES: u32 = 48;
 
-/// Checks a kind of device. `make` gives a new device of a length in bytes, a multiple of 64 KiB; it is writable
-/// and all its bytes are zero.
+/// Checks a kind of device. `make` gives a new device of a length in bytes, a multiple of 64 KiB;
+/// it is writable and all its bytes are zero.
 pub fn run_suite(make: &dyn Fn(u64) -> Arc<dyn Device>) {
     new_device_is_zero_and_as_long_as_asked(make);
     agrees_with_a_vector(make);
@@ -46,7 +47,8 @@ enum Step {
 }
 
 fn step(units: u64) -> impl Strategy<Value = Step> {
-    // Half of the requests are whole blocks or few units, so that edges within a block and at its end are met.
+    // Half of the requests are whole blocks or few units, so that edges within a block and at its
+    // end are met.
     let count = prop_oneof![0..=2u64, 0..=units / 16];
     let place = (0..units, count).prop_map(move |(at, count)| (at, count.min(units - at)));
     prop_oneof![
@@ -83,7 +85,8 @@ fn agrees_with_a_vector(make: &dyn Fn(u64) -> Arc<dyn Device>) {
     }
 }
 
-/// Runs a batch on both, and compares what it read. Reads that meet a change of their own batch may see either.
+/// Runs a batch on both, and compares what it read. Reads that meet a change of their own batch may
+/// see either.
 fn run_batch(
     device: &dyn Device,
     model: &mut [u8],
@@ -208,7 +211,8 @@ fn later_change_in_a_batch_wins(make: &dyn Fn(u64) -> Arc<dyn Device>) {
         Operation::write(24576, data(4, 4096)),
         Operation::write(32768, data(5, 4096)),
         zero(32768, 4096),
-        // Many times the same place: a device that starts them side by side and does not order them fails.
+        // Many times the same place: a device that starts them side by side and does not order them
+        // fails.
     ];
     batch.extend((0..200).map(|count| Operation::write(40960, data(count as u8, 4096))));
     succeed(&*device, batch);

@@ -1,21 +1,30 @@
-//! Withdrawal: a request that has not begun when its session ends, or when it is aborted, never happens.
+//! Withdrawal: a request that has not begun when its session ends, or when it is aborted, never
+//! happens.
 //!
-//! A front end gives each session a [`Gate`] and each command a [`Ticket`] of it. An operation with a ticket is in one of three stages:
+//! A front end gives each session a [`Gate`] and each command a [`Ticket`] of it. An operation with
+//! a ticket is in one of three stages:
 //!
-//! - *Under way*: it may change bytes at any moment. The operation holds a [`Pass`]. This is what a front end makes of it before it calls the device, so a
-//!   device that does not know tickets is safe: the session counts as busy until the device returns.
-//! - *Waiting*: the device called [`Operation::park`] before it waits for room, memory or a lock. Nothing of the operation has happened.
-//! - *Begun*: the device called [`Operation::resume`], or [`Ticket::begin`], under the lock that orders changes of its content. This is one atomic step: it
-//!   fails for a ticket that was withdrawn, and a withdrawal that comes later finds the operation under way.
+//! - *Under way*: it may change bytes at any moment. The operation holds a [`Pass`]. This is what a
+//!   front end makes of it before it calls the device, so a device that does not know tickets is
+//!   safe: the session counts as busy until the device returns.
+//! - *Waiting*: the device called [`Operation::park`] before it waits for room, memory or a lock.
+//!   Nothing of the operation has happened.
+//! - *Begun*: the device called [`Operation::resume`], or [`Ticket::begin`], under the lock that
+//!   orders changes of its content. This is one atomic step: it fails for a ticket that was
+//!   withdrawn, and a withdrawal that comes later finds the operation under way.
 //!
-//! Whoever ends a session first withdraws (which never waits), then waits for what is under way ([`Gate::wait`]). After that the session changes nothing any
-//! more, although its thread may still hang in the device. When the wait is in vain the caller refuses what it was about to do.
+//! Whoever ends a session first withdraws (which never waits), then waits for what is under way
+//! ([`Gate::wait`]). After that the session changes nothing any more, although its thread may still
+//! hang in the device. When the wait is in vain the caller refuses what it was about to do.
 //!
-//! What a volume writes to the device below has no ticket. The volume has acknowledged it, or will, and no client can take it back.
+//! What a volume writes to the device below has no ticket. The volume has acknowledged it, or will,
+//! and no client can take it back.
 //!
-//! A gate also asks whether the client is still there each time that something begins. So a write that waited for longer than its client did is dropped, even
-//! when no thread was free to notice that the connection ended. A client that has ended its own direction only may still read answers: it counts as gone for what
-//! had to wait, which may take its place in the content late, and not for what did not.
+//! A gate also asks whether the client is still there each time that something begins. So a write
+//! that waited for longer than its client did is dropped, even when no thread was free to notice
+//! that the connection ended. A client that has ended its own direction only may still read
+//! answers: it counts as gone for what had to wait, which may take its place in the content late,
+//! and not for what did not.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,12 +32,14 @@ use std::time::{Duration, Instant};
 use crate::locks::{Condvar, Mutex};
 use crate::{DeviceError, Operation};
 
-/// A change that was parked for so long counts as one that had to wait, although its device does not say so. On a busy machine one that need not wait takes
-/// some milliseconds too, and a client that has only ended its own direction is to get the answer to that.
+/// A change that was parked for so long counts as one that had to wait, although its device does
+/// not say so. On a busy machine one that need not wait takes some milliseconds too, and a client
+/// that has only ended its own direction is to get the answer to that.
 const WAITED: Duration = Duration::from_millis(100);
 
-/// True when the client has gone. It is asked under the locks of devices: it never waits. The argument says that something had to wait: then a client that sends
-/// no more has gone as well. Else the answer may be some milliseconds old.
+/// True when the client has gone. It is asked under the locks of devices: it never waits. The
+/// argument says that something had to wait: then a client that sends no more has gone as well.
+/// Else the answer may be some milliseconds old.
 pub type IsGone = Box<dyn Fn(bool) -> bool + Send + Sync>;
 
 /// What lets the commands of one session begin, until they are withdrawn.
@@ -102,7 +113,8 @@ impl Gate {
         self.state.lock().generation += 1;
     }
 
-    /// Withdraws the commands with this tag that came so far, until [`forget_withdrawn`](Self::forget_withdrawn).
+    /// Withdraws the commands with this tag that came so far, until
+    /// [`forget_withdrawn`](Self::forget_withdrawn).
     pub fn withdraw(&self, tag: u32) {
         self.state.lock().withdrawn.push(tag);
     }
@@ -112,7 +124,8 @@ impl Gate {
         self.state.lock().withdrawn.clear();
     }
 
-    /// Waits until nothing is under way, for no longer than `deadline`; false when something still is.
+    /// Waits until nothing is under way, for no longer than `deadline`; false when something still
+    /// is.
     pub fn wait(&self, deadline: Instant) -> bool {
         self.wait_until(deadline, |state| state.under_way.is_empty())
     }
@@ -145,8 +158,9 @@ impl std::fmt::Debug for Gate {
 }
 
 impl Ticket {
-    /// Begins something in one step with the look whether it was withdrawn. To be called under the lock that orders changes, after all waiting. It counts as one
-    /// that waited when it was parked for 100 ms: the device need not know where its time went.
+    /// Begins something in one step with the look whether it was withdrawn. To be called under the
+    /// lock that orders changes, after all waiting. It counts as one that waited when it was parked
+    /// for 100 ms: the device need not know where its time went.
     ///
     /// # Errors
     /// [`DeviceError::Withdrawn`]: nothing may be changed.
@@ -221,7 +235,8 @@ impl Drop for Pass {
     }
 }
 
-/// Lets the changes of a batch begin before a device gets it: for front ends. What was withdrawn fails with [`DeviceError::Withdrawn`].
+/// Lets the changes of a batch begin before a device gets it: for front ends. What was withdrawn
+/// fails with [`DeviceError::Withdrawn`].
 pub fn admit(batch: &mut [Operation]) {
     for operation in batch.iter_mut().filter(|operation| operation.is_pending()) {
         operation.begin();

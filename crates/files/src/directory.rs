@@ -1,4 +1,5 @@
-//! The root directory: a file of fixed entries. Its blocks change only together with inodes, in one generation.
+//! The root directory: a file of fixed entries. Its blocks change only together with inodes, in one
+//! generation.
 
 use std::sync::Arc;
 
@@ -7,7 +8,8 @@ use cairn_device::{Block, BlockMut, Segments};
 use cairn_format::{DirectoryEntry, ENTRIES_PER_BLOCK, FileKind, Inode};
 use cairn_volume::{BlockRead, Compound, Image, Place, ROOT_DIRECTORY, Volume, VolumeError};
 
-/// Blocks of the directory at most: a million names. It is read as a whole, and one that says it is longer would take all the memory there is.
+/// Blocks of the directory at most: a million names. It is read as a whole, and one that says it is
+/// longer would take all the memory there is.
 const BLOCKS_MAX: u64 = 1 << 15;
 
 /// Where an entry stands.

@@ -34,7 +34,8 @@ pub struct LunInfo {
 /// The LUNs of a volume.
 pub struct Luns {
     volume: Arc<Volume>,
-    /// The devices of LUNs that are open: all who open one get the same, so that its order of writes to parts of blocks holds between them.
+    /// The devices of LUNs that are open: all who open one get the same, so that its order of
+    /// writes to parts of blocks holds between them.
     open: Mutex<HashMap<FileId, Weak<LunDevice>>>,
 }
 
@@ -90,7 +91,8 @@ impl Luns {
         self.all_in(image)?.into_iter().collect()
     }
 
-    /// The LUNs that can be looked at, by name, for who serves them: one whose inode is damaged keeps no other from its clients.
+    /// The LUNs that can be looked at, by name, for who serves them: one whose inode is damaged
+    /// keeps no other from its clients.
     ///
     /// # Errors
     /// Of the directory.
@@ -114,7 +116,8 @@ impl Luns {
         look_at_all(&Directory::read_in(image)?, &|file| image.inode(file))
     }
 
-    /// Changes the size. A smaller one destroys what lies past the new end and needs `allow_shrink`. Clients see it when they connect again.
+    /// Changes the size. A smaller one destroys what lies past the new end and needs
+    /// `allow_shrink`. Clients see it when they connect again.
     pub fn resize(&self, name: &str, bytes: u64, allow_shrink: bool) -> Result<(), FilesError> {
         check_size(bytes)?;
         let _turn = self.volume.directory_turn();
@@ -139,7 +142,8 @@ impl Luns {
         Ok(())
     }
 
-    /// Deletes a LUN. Its name is gone when this returns; its space is freed in the background, as far as no snapshot holds it.
+    /// Deletes a LUN. Its name is gone when this returns; its space is freed in the background, as
+    /// far as no snapshot holds it.
     pub fn delete(&self, name: &str) -> Result<(), FilesError> {
         let _turn = self.volume.directory_turn();
         let directory = Directory::read(&self.volume)?;
@@ -177,8 +181,8 @@ impl Luns {
         Ok(self.device(&self.find(name)?))
     }
 
-    /// A LUN of an image as a read-only device. It holds the image: its content stays as it is, whatever is deleted or transferred
-    /// meanwhile.
+    /// A LUN of an image as a read-only device. It holds the image: its content stays as it is,
+    /// whatever is deleted or transferred meanwhile.
     pub fn open_in(&self, image: &Image, name: &str) -> Result<Arc<dyn Device>, FilesError> {
         let LunInfo { file, bytes, .. } = self.find_in(image, name)?;
         Ok(Arc::new(LunDevice::frozen(image.clone(), file, bytes)))
@@ -188,7 +192,8 @@ impl Luns {
 /// Reads an inode.
 type ReadInode<'a> = &'a dyn Fn(FileId) -> Result<Inode, VolumeError>;
 
-/// What a name in the root directory stands for, if that is a LUN: the roots of the tree of names are in there as well.
+/// What a name in the root directory stands for, if that is a LUN: the roots of the tree of names
+/// are in there as well.
 fn look_at(entry: &DirectoryEntry, inode: ReadInode<'_>) -> Result<Option<LunInfo>, FilesError> {
     let inode = inode(entry.file)?;
     let info = LunInfo {

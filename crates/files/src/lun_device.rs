@@ -1,10 +1,12 @@
 //! A LUN as a device: bytes to blocks.
 //!
-//! Whole blocks pass through without a copy. A request that covers part of a block reads the block, changes it and writes it, while no other
-//! write to the LUN is between its own reading and writing: neighbours in the same block are never lost.
+//! Whole blocks pass through without a copy. A request that covers part of a block reads the block,
+//! changes it and writes it, while no other write to the LUN is between its own reading and
+//! writing: neighbours in the same block are never lost.
 //!
-//! A change waits for nodes to be read, for others that cover a part of a block, and for memory and room in the volume. It begins when the volume takes its blocks;
-//! until then it can be [withdrawn](cairn_device::Gate). One of several steps begins once for each of them.
+//! A change waits for nodes to be read, for others that cover a part of a block, and for memory and
+//! room in the volume. It begins when the volume takes its blocks; until then it can be
+//! [withdrawn](cairn_device::Gate). One of several steps begins once for each of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -56,8 +58,9 @@ impl LunDevice {
         Self { source, file, known_length: AtomicU64::new(length), partial: RwLock::new(()) }
     }
 
-    /// One that was deleted has none. While it can't be read it is what it was: clients must not take a disk that fails for one that has become shorter, and
-    /// what they ask of it fails with the reason.
+    /// One that was deleted has none. While it can't be read it is what it was: clients must not
+    /// take a disk that fails for one that has become shorter, and what they ask of it fails with
+    /// the reason.
     fn length(&self) -> u64 {
         let inode = match &self.source {
             Source::Active(volume) => volume.inode(self.file),
@@ -129,7 +132,8 @@ impl LunDevice {
         }
     }
 
-    /// Performs one write, trim or write-zeroes. Without `wait`, `None` when it would need the device.
+    /// Performs one write, trim or write-zeroes. Without `wait`, `None` when it would need the
+    /// device.
     fn change(
         &self,
         volume: &Arc<Volume>,
@@ -190,7 +194,8 @@ impl LunDevice {
         }
     }
 
-    /// A request with edges inside of blocks: the edges are read, changed and written; what lies between goes whole.
+    /// A request with edges inside of blocks: the edges are read, changed and written; what lies
+    /// between goes whole.
     fn change_in_parts(
         &self,
         volume: &Arc<Volume>,
@@ -328,7 +333,8 @@ fn numbered(first: u64, data: &Segments) -> impl ExactSizeIterator<Item = (Lba, 
     blocks.map(move |(n, block)| (Lba(first + n as u64), block))
 }
 
-/// The blocks of data that starts and ends on block borders; copied only where the pieces do not match the blocks.
+/// The blocks of data that starts and ends on block borders; copied only where the pieces do not
+/// match the blocks.
 fn whole_blocks(data: &Segments) -> Vec<Block> {
     if data.iter().all(|piece| piece.as_whole().is_some()) {
         return data.iter().filter_map(Segment::as_whole).cloned().collect();

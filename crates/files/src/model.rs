@@ -1,4 +1,5 @@
-//! What POSIX says a tree does, in plain maps in memory, and a player of random operations on both. For tests: of this crate, and of the simulator.
+//! What POSIX says a tree does, in plain maps in memory, and a player of random operations on both.
+//! For tests: of this crate, and of the simulator.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -409,7 +410,8 @@ impl Player {
         self.model = model;
     }
 
-    /// Whether the names of `model` name the same files in the tree: states that look the same may be of others, which had the same names before or after.
+    /// Whether the names of `model` name the same files in the tree: states that look the same may
+    /// be of others, which had the same names before or after.
     ///
     /// # Errors
     /// The tree can't be read.

@@ -92,7 +92,8 @@ fn names_and_flushed_bytes_survive_a_crash() {
     assert_eq!(findings(&volume), Vec::<String>::new());
 }
 
-/// Whole blocks, each in another way, beside somebody who writes to the last part of them and reads the rest for that.
+/// Whole blocks, each in another way, beside somebody who writes to the last part of them and reads
+/// the rest for that.
 #[test]
 fn whole_block_is_not_what_it_was_again_by_a_write_to_a_part_of_it() {
     let luns = Luns::new(open(formatted(4096)));
@@ -184,7 +185,8 @@ fn lun_on_a_full_volume_is_shrunk_to_any_size() {
     }
 }
 
-/// In an image of somebody who means harm, or from a bug: it is read as a whole, and so would have taken all the memory there is.
+/// In an image of somebody who means harm, or from a bug: it is read as a whole, and so would have
+/// taken all the memory there is.
 #[test]
 fn directory_of_luns_that_says_it_is_endless_is_damaged_and_not_read() {
     let volume = open(formatted(4096));
@@ -263,7 +265,8 @@ fn what_was_answered_with_fua_is_there_after_any_cut_with_all_before_it() {
         let seen = Luns::new(volume.clone()).open("disk").unwrap().read(0, LENGTH as u32).unwrap().to_vec();
         for (at, seen) in seen.chunks(4096).enumerate() {
             let of = |state: &[u8]| seen == &state[at * 4096..(at + 1) * 4096];
-            // What came after the last one with FUA may be there in any of its versions; what it covered is not gone.
+            // What came after the last one with FUA may be there in any of its versions; what it
+            // covered is not gone.
             let changed = durable[at * 4096..(at + 1) * 4096] != now[at * 4096..(at + 1) * 4096];
             assert!(changed || of(&durable), "seed {seed}, {fate:?}: block {at} is not what it was with FUA");
             lost += u64::from(changed && of(&durable));
@@ -364,7 +367,8 @@ fn lun_has_the_length_that_it_had_while_nobody_can_read_it() {
     }
     luns.create("other", 4096 * MIB).unwrap();
     let (lun, other) = (luns.open("lun0").unwrap(), luns.open("other").unwrap());
-    // Each block by a node of its own, so that the cache has something else than what is known of the first.
+    // Each block by a node of its own, so that the cache has something else than what is known of
+    // the first.
     let places = || (0..4096).step_by(4).map(|place| place * MIB);
     places().for_each(|place| other.write_from(place, &[1; 4096]).unwrap());
     volume.consistency_point().unwrap();

@@ -1,4 +1,5 @@
-//! A content of a history that is stored as what differs from an earlier one: XOR of the two, without the stretches where they are the same. `docs/format.md` is its prose.
+//! A content of a history that is stored as what differs from an earlier one: XOR of the two,
+//! without the stretches where they are the same. `docs/format.md` is its prose.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -6,7 +7,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::history::PLACE_UNIT;
 use crate::{FormatError, Structure};
 
-/// Deltas that follow each other at most: the version that the last of them builds on is stored whole. More of them would be less to store, more to read, and more to lose with one.
+/// Deltas that follow each other at most: the version that the last of them builds on is stored
+/// whole. More of them would be less to store, more to read, and more to lose with one.
 pub const LINKS_MAX: u8 = 8;
 
 const UNIT: usize = PLACE_UNIT as usize;
@@ -123,7 +125,8 @@ impl Delta {
     }
 }
 
-/// The runs that make `after` of `before`, which is as long; `None` when they take more than `limit` bytes, which is less than a content has.
+/// The runs that make `after` of `before`, which is as long; `None` when they take more than
+/// `limit` bytes, which is less than a content has.
 pub fn runs_between(before: &[u8], after: &[u8], limit: usize) -> Option<Vec<u8>> {
     let mut runs = Vec::new();
     let mut done = 0;
@@ -154,7 +157,8 @@ fn first_difference(before: &[u8], after: &[u8], from: usize) -> Option<usize> {
     None
 }
 
-/// Past the last byte that differs before the next gap; somewhere past the limit when it is further away than that.
+/// Past the last byte that differs before the next gap; somewhere past the limit when it is further
+/// away than that.
 fn end_of_run(before: &[u8], after: &[u8], start: usize, limit: usize) -> usize {
     let mut end = start;
     for (at, (before, after)) in before.iter().zip(after).enumerate().skip(start) {

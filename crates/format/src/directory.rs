@@ -1,4 +1,5 @@
-//! Directory entries: a name and the file that it names. 32 fixed entries a block; an entry of zeroes is free.
+//! Directory entries: a name and the file that it names. 32 fixed entries a block; an entry of
+//! zeroes is free.
 
 use cairn_base::FileId;
 use zerocopy::little_endian::U64;

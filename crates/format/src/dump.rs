@@ -1,7 +1,9 @@
-//! The head of a part of an image dump: which dump it is, and which part of it. An image stream follows.
+//! The head of a part of an image dump: which dump it is, and which part of it. An image stream
+//! follows.
 //!
-//! A dump is one file or several, its parts. Each part is a head, an image stream of its own with its share of the blocks and with the whole
-//! snapshot table (first, and again before the trailer), and both heads once more at the end: what is lost with one place is in another.
+//! A dump is one file or several, its parts. Each part is a head, an image stream of its own with
+//! its share of the blocks and with the whole snapshot table (first, and again before the trailer),
+//! and both heads once more at the end: what is lost with one place is in another.
 
 use cairn_base::{Checksum, Timestamp, VolumeId};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -110,7 +112,8 @@ impl DumpHeader {
     /// Bytes.
     pub const SIZE: usize = 256;
 
-    /// Whether a file that begins so may be what there is of a part that was cut, perhaps before a whole head was there.
+    /// Whether a file that begins so may be what there is of a part that was cut, perhaps before a
+    /// whole head was there.
     pub fn may_begin(bytes: &[u8]) -> bool {
         bytes.iter().zip(MAGIC).all(|(found, expected)| *found == expected)
     }

@@ -51,7 +51,8 @@ impl Extended {
         HEAD + self.0.iter().map(|(name, value)| ENTRY + name.len() + value.len()).sum::<usize>()
     }
 
-    /// As the bytes of a file; `owner` is the file that they belong to. Names and values are within the limits.
+    /// As the bytes of a file; `owner` is the file that they belong to. Names and values are within
+    /// the limits.
     pub fn to_bytes(&self, owner: FileId) -> Vec<u8> {
         let raw = RawExtended {
             magic: MAGIC.into(),

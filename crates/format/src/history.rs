@@ -1,8 +1,10 @@
-//! A history store: its superblock, its segments, and the records in them. `docs/format.md` is its prose.
+//! A history store: its superblock, its segments, and the records in them. `docs/format.md` is its
+//! prose.
 //!
-//! A store is a superblock in two slots and up to 8192 segments of one size. A segment is a block that says which one it is, records one after the
-//! other, and, once it is full, a summary of their entries and a block that ends it. All of it is written once: a segment is
-//! used again only after the superblock no longer names it.
+//! A store is a superblock in two slots and up to 8192 segments of one size. A segment is a block
+//! that says which one it is, records one after the other, and, once it is full, a summary of their
+//! entries and a block that ends it. All of it is written once: a segment is used again only after
+//! the superblock no longer names it.
 
 use cairn_base::{BLOCK_SIZE, Checksum, HistoryId, crc32c};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -212,7 +214,8 @@ pub struct Thinned {
     pub until_ns: u64,
 }
 
-/// The superblock of a history store. Times are nanoseconds since 1970 UTC, by the history's own clock, which never goes back.
+/// The superblock of a history store. Times are nanoseconds since 1970 UTC, by the history's own
+/// clock, which never goes back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HistorySuperblock {
     /// Whose it is.
@@ -257,9 +260,11 @@ pub struct HistorySuperblock {
     pub thinned: Vec<Thinned>,
     /// One bit for each segment: it belongs to the log.
     pub live: Vec<bool>,
-    /// One bit for each segment that belongs to the log: it had not begun at this write, and may have since.
+    /// One bit for each segment that belongs to the log: it had not begun at this write, and may
+    /// have since.
     pub ahead: Vec<bool>,
-    /// Where such a segment has begun, its sequence is at least this; a lower one is of an earlier life.
+    /// Where such a segment has begun, its sequence is at least this; a lower one is of an earlier
+    /// life.
     pub ahead_from: u64,
 }
 
@@ -378,7 +383,8 @@ impl HistorySuperblock {
         })
     }
 
-    /// The slot as bytes for block `address`; panics with more than [`REVERTS_MAX`] reverts or [`THINNED_MAX`] steps.
+    /// The slot as bytes for block `address`; panics with more than [`REVERTS_MAX`] reverts or
+    /// [`THINNED_MAX`] steps.
     pub fn write(&self, bytes: &mut BlockBytes, address: u64) {
         let (granularity, granularity_ns) = match self.granularity {
             Granularity::EveryWrite => (1, 0),
@@ -488,7 +494,8 @@ pub struct HistorySegment {
     pub store: HistoryId,
     /// The how many-th segment of the log's life.
     pub sequence: u64,
-    /// In the first block: the number of its first record. In the last: that of the first record after it.
+    /// In the first block: the number of its first record. In the last: that of the first record
+    /// after it.
     pub record: u64,
     /// `Some` in the last block: the summary before it takes so many blocks.
     pub summary_blocks: Option<u32>,
@@ -568,7 +575,8 @@ struct RawEntry {
 
 const _: () = assert!(size_of::<RawEntry>() == ENTRY);
 
-/// What an entry says of a block at its time. The order of two entries of one block at one time is theirs.
+/// What an entry says of a block at its time. The order of two entries of one block at one time is
+/// theirs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EntryKind {
     /// Its content until then.
@@ -625,7 +633,8 @@ pub struct HistoryEntry {
     pub time: u64,
     /// Which block of the device; [`NO_LBA`] for a mark.
     pub lba: u64,
-    /// Where the content is stored, from the start of the segment; without content, where the record is. Units of 512 bytes. Several entries of a segment can have one content.
+    /// Where the content is stored, from the start of the segment; without content, where the
+    /// record is. Units of 512 bytes. Several entries of a segment can have one content.
     pub place: u32,
     /// CRC-32C of what is stored there; 0 without content.
     pub crc: u32,
@@ -644,13 +653,15 @@ pub struct HistoryRecord {
     pub summary: bool,
     /// The segment that it was written into, by its sequence.
     pub segment: u64,
-    /// The how many-th record of the log's life; no gaps. In a summary: the first record after the segment.
+    /// The how many-th record of the log's life; no gaps. In a summary: the first record after the
+    /// segment.
     pub sequence: u64,
     /// Every record up to this one was durable when this one was written.
     pub durable_through: u64,
     /// Blocks of 4 KiB with all of its content.
     pub blocks: u32,
-    /// The checksum of the record before it in the segment, 0 for the first: what an earlier life left behind does not follow.
+    /// The checksum of the record before it in the segment, 0 for the first: what an earlier life
+    /// left behind does not follow.
     pub previous: u32,
     /// In order.
     pub entries: Vec<HistoryEntry>,
@@ -662,8 +673,8 @@ impl HistoryRecord {
         ((HEADER + entries * ENTRY) as u64).div_ceil(BLOCK_SIZE as u64)
     }
 
-    /// How many blocks the head of the record takes that begins with `first`, by what it says itself; nothing is known of it
-    /// before all of its head was parsed.
+    /// How many blocks the head of the record takes that begins with `first`, by what it says
+    /// itself; nothing is known of it before all of its head was parsed.
     pub fn peek(first: &BlockBytes, store: HistoryId) -> Result<u64, FormatError> {
         let structure = Structure::HistoryRecord;
         let (raw, _) =

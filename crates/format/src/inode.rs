@@ -1,4 +1,5 @@
-//! Inodes: what a file is and where its tree starts. The inode file is an array of them, by file id.
+//! Inodes: what a file is and where its tree starts. The inode file is an array of them, by file
+//! id.
 
 use cairn_base::{FileId, Timestamp};
 use zerocopy::little_endian::{I64, U16, U32, U64};
@@ -145,11 +146,13 @@ pub struct Attributes {
     pub extended: FileId,
 }
 
-/// The types of a mode: fifo, character device, directory, block device, file, symbolic link, socket.
+/// The types of a mode: fifo, character device, directory, block device, file, symbolic link,
+/// socket.
 const TYPES: [u32; 7] = [0o1, 0o2, 0o4, 0o6, 0o10, 0o12, 0o14];
 
 impl Attributes {
-    /// Whether these can be a file's: a mode of a known type and no more, an extended file below the largest number.
+    /// Whether these can be a file's: a mode of a known type and no more, an extended file below
+    /// the largest number.
     fn are_good(&self) -> bool {
         let is_known = TYPES.contains(&(self.mode >> 12));
         is_known && self.extended.0 < crate::layout::COUNTER_MAX
@@ -199,10 +202,12 @@ impl Inode {
         Self { tree: TreeRef::empty(blocks), ..self }
     }
 
-    /// What the log keeps of it, as two of its entries: what changes seldom, and who owns it and when it changed.
+    /// What the log keeps of it, as two of its entries: what changes seldom, and who owns it and
+    /// when it changed.
     ///
-    /// A block of a record may begin in the middle of an entry and must not look like a record. What stands eight bytes behind something that a client
-    /// chooses is therefore nothing that a client chooses.
+    /// A block of a record may begin in the middle of an entry and must not look like a record.
+    /// What stands eight bytes behind something that a client chooses is therefore nothing that a
+    /// client chooses.
     pub(crate) fn to_log(self) -> [[u8; 48]; 2] {
         let attributes = &self.attributes;
         let first = RawLogInode {

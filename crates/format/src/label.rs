@@ -1,7 +1,8 @@
 //! Blocks of the label space: the snapshot table, the redirect map and the index over each.
 //!
-//! They belong to one copy of a volume alone. They are never overwritten while a superblock names them; a
-//! table is a list of blocks, named with their checksums by index blocks, which the superblock names.
+//! They belong to one copy of a volume alone. They are never overwritten while a superblock names
+//! them; a table is a list of blocks, named with their checksums by index blocks, which the
+//! superblock names.
 
 use cairn_base::{Checksum, SnapshotId, Vbn, VolumeId};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -265,7 +266,8 @@ struct RawRedirect {
 
 const _: () = assert!(size_of::<RawRedirect>() == 24 && RUNS_PER_BLOCK * 24 == PAYLOAD);
 
-/// Blocks whose content is not at home: `count` blocks from `vbn` stand in the redirect area from `slot`.
+/// Blocks whose content is not at home: `count` blocks from `vbn` stand in the redirect area from
+/// `slot`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RedirectRun {
     /// First vbn.

@@ -1,4 +1,5 @@
-//! Where things are on a device, and the limits of the format. `docs/format.md` repeats this table and a test compares the two.
+//! Where things are on a device, and the limits of the format. `docs/format.md` repeats this table
+//! and a test compares the two.
 
 use cairn_base::BLOCK_SIZE;
 
@@ -31,15 +32,16 @@ pub const LOG_BLOCKS_MAX: u64 = 16384;
 /// The block space starts at a multiple of this many blocks (1 MiB).
 pub const SPACE_ALIGNMENT: u64 = 256;
 
-/// Bits in a block of an active map or a since map: the region of block space that one map block describes.
+/// Bits in a block of an active map or a since map: the region of block space that one map block
+/// describes.
 pub const BITS_PER_MAP_BLOCK: u64 = (BLOCK_SIZE * 8) as u64;
 /// Fewest blocks of block space: below, metadata would take all of it.
 pub const SPACE_BLOCKS_MIN: u64 = 1024;
 /// Most blocks of block space (4 PiB): what six levels of nodes reach.
 pub const SPACE_BLOCKS_MAX: u64 = 1 << 40;
 
-/// Past the end of every number that only counts up (generations, snapshots, files, records, superblocks): no volume lives so long, and
-/// adding to what was read never overflows.
+/// Past the end of every number that only counts up (generations, snapshots, files, records,
+/// superblocks): no volume lives so long, and adding to what was read never overflows.
 pub const COUNTER_MAX: u64 = 1 << 62;
 
 /// Blocks of label space for a block space of `blocks`.

@@ -1,7 +1,8 @@
 //! Leaves of a directory of the tree of names: names by key, each with its file.
 //!
-//! A directory is a trie over the keys of its names. The leaf of the first `level` bits `prefix` of a key stands at one block of the directory's file, so no
-//! block says where another one is. The leaf of level 0 is always there: it says in which directory this one is.
+//! A directory is a trie over the keys of its names. The leaf of the first `level` bits `prefix` of
+//! a key stands at one block of the directory's file, so no block says where another one is. The
+//! leaf of level 0 is always there: it says in which directory this one is.
 
 use cairn_base::FileId;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -12,7 +13,8 @@ use crate::{BlockBytes, FormatError, Structure, layout};
 
 /// Bits of a key.
 pub const KEY_BITS: u8 = 62;
-/// Least key: smaller numbers stand for `.` and `..`, and for the beginning, where one reads on from a key.
+/// Least key: smaller numbers stand for `.` and `..`, and for the beginning, where one reads on
+/// from a key.
 pub const KEY_MIN: u64 = 4;
 /// Highest level of a leaf. There the directory's file is as long as a file may be.
 pub const LEAF_LEVEL_MAX: u8 = 30;
@@ -112,11 +114,13 @@ impl LeafPlace {
 /// A name in a leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeafName<'a> {
-    /// Its key, unique in the directory: it sorts the names, and whoever reads a directory goes on from one.
+    /// Its key, unique in the directory: it sorts the names, and whoever reads a directory goes on
+    /// from one.
     pub key: u64,
     /// What it names.
     pub file: FileId,
-    /// The type of that, as in the upper bits of `st_mode`: one of seven, which a file keeps for life.
+    /// The type of that, as in the upper bits of `st_mode`: one of seven, which a file keeps for
+    /// life.
     pub kind: u8,
     /// 1 to 255 bytes, none of them zero or a slash.
     pub name: &'a [u8],
@@ -189,7 +193,8 @@ impl<'a> Leaf<'a> {
         Ok(leaf)
     }
 
-    /// A leaf that was checked before, seen again: the same block of the same directory. `None` for what can't have been.
+    /// A leaf that was checked before, seen again: the same block of the same directory. `None` for
+    /// what can't have been.
     pub fn trusted(block: &'a BlockBytes, directory: FileId, place: LeafPlace) -> Option<Self> {
         let (head, body) = block.split_at_checked(HEAD)?;
         let raw = RawLeaf::ref_from_bytes(head).ok()?;
@@ -259,7 +264,8 @@ fn take_name(bytes: &[u8]) -> Option<(LeafName<'_>, &[u8])> {
 }
 
 impl LeafHead {
-    /// Writes a leaf of `names`, which are by key and take [`LEAF_BYTES`] at most; panics when they take more.
+    /// Writes a leaf of `names`, which are by key and take [`LEAF_BYTES`] at most; panics when they
+    /// take more.
     pub fn write<'a>(&self, names: impl Iterator<Item = LeafName<'a>>, block: &mut BlockBytes) {
         let (mut at, mut count) = (HEAD, 0u16);
         for name in names {

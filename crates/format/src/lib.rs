@@ -1,7 +1,9 @@
-//! Every struct on a Cairn disk and in an image stream: bytes to types and back, no I/O. `docs/format.md` is its prose, and normative.
+//! Every struct on a Cairn disk and in an image stream: bytes to types and back, no I/O.
+//! `docs/format.md` is its prose, and normative.
 //!
-//! All structs are fixed, little-endian, without implicit padding; reserved bytes are zero and checked. Bytes
-//! that come from a disk are parsed into checked types or refused with a [`FormatError`]; nothing here panics on them.
+//! All structs are fixed, little-endian, without implicit padding; reserved bytes are zero and
+//! checked. Bytes that come from a disk are parsed into checked types or refused with a
+//! [`FormatError`]; nothing here panics on them.
 
 pub mod delta;
 mod directory;

@@ -1,8 +1,10 @@
-//! Records of the intent log: what was written since the last consistency point, a few bytes a block.
+//! Records of the intent log: what was written since the last consistency point, a few bytes a
+//! block.
 //!
-//! A record takes whole blocks and is never overwritten before a superblock has moved the tail past it. It
-//! says up to which sequence the log was durable when it was written, so that replay can tell a torn end of the log (a power cut, to
-//! be ignored) from damage in the middle of it (to be reported).
+//! A record takes whole blocks and is never overwritten before a superblock has moved the tail past
+//! it. It says up to which sequence the log was durable when it was written, so that replay can
+//! tell a torn end of the log (a power cut, to be ignored) from damage in the middle of it (to be
+//! reported).
 
 use cairn_base::{BLOCK_SIZE, Checksum, FileId, Generation, Lba, Vbn, VolumeId, crc32c};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -70,8 +72,9 @@ pub enum LogEntry {
         /// Blocks.
         count: u64,
     },
-    /// What a file of the tree of names is from here on: made, changed or removed. Its blocks are those that it has, and those that other entries name; the
-    /// tree in it is empty ([`Inode::is_as_logged`]).
+    /// What a file of the tree of names is from here on: made, changed or removed. Its blocks are
+    /// those that it has, and those that other entries name; the tree in it is empty
+    /// ([`Inode::is_as_logged`]).
     Inode(Inode),
 }
 
@@ -87,7 +90,8 @@ impl LogEntry {
 pub struct LogRecordHeader {
     /// The how many-th record of the volume's life; no gaps.
     pub sequence: u64,
-    /// The generation that its changes belong to: a root of that generation or a later one has them.
+    /// The generation that its changes belong to: a root of that generation or a later one has
+    /// them.
     pub generation: Generation,
     /// Every record up to this one was durable when this one was written.
     pub durable_through: u64,
@@ -98,16 +102,17 @@ pub struct LogRecordHeader {
 }
 
 impl LogRecordHeader {
-    /// Reads the header at the start of `bytes` and says how many blocks the record takes. Nothing but magic, version
-    /// and volume is checked: that is for [`LogRecord::parse`] with all of its bytes.
+    /// Reads the header at the start of `bytes` and says how many blocks the record takes. Nothing
+    /// but magic, version and volume is checked: that is for [`LogRecord::parse`] with all of its
+    /// bytes.
     pub fn peek(bytes: &[u8], volume: VolumeId) -> Result<(Self, u64), FormatError> {
         let structure = Structure::LogRecord;
         let (raw, _) = RawHeader::ref_from_prefix(bytes).map_err(|_| FormatError::Magic(structure))?;
         if raw.magic.get() != MAGIC {
             return Err(FormatError::Magic(structure));
         }
-        // The volume first: a later block of a record may begin with numbers that a client chose, and those must not look like a
-        // newer version, which would keep the volume from opening.
+        // The volume first: a later block of a record may begin with numbers that a client chose,
+        // and those must not look like a newer version, which would keep the volume from opening.
         if raw.volume != volume.0 {
             return Err(FormatError::Misplaced(structure));
         }

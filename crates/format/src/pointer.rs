@@ -14,7 +14,8 @@ pub(crate) struct RawPointer {
 
 const _: () = assert!(size_of::<RawPointer>() == 32);
 
-/// Where a block is, what its bytes sum up to, and the generation that wrote it. Vbn 0 is a hole: zeroes without a block.
+/// Where a block is, what its bytes sum up to, and the generation that wrote it. Vbn 0 is a hole:
+/// zeroes without a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BlockPointer {
     /// The place in block space.
@@ -66,7 +67,8 @@ pub(crate) struct RawTreeRef {
 
 const _: () = assert!(size_of::<RawTreeRef>() == 48);
 
-/// The tree of a file: its top node, how many levels of nodes it has, and how many blocks it can address.
+/// The tree of a file: its top node, how many levels of nodes it has, and how many blocks it can
+/// address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TreeRef {
     /// The top node; a hole when the whole file is one.

@@ -1,4 +1,5 @@
-//! The root of a tree: from here everything of one generation is reached. The same on a source and its mirror.
+//! The root of a tree: from here everything of one generation is reached. The same on a source and
+//! its mirror.
 
 use cairn_base::{Generation, Timestamp};
 use zerocopy::little_endian::U64;

@@ -1,9 +1,10 @@
-//! Structures that stand alone: a magic number and a version come first, a checksum of everything before it comes last.
+//! Structures that stand alone: a magic number and a version come first, a checksum of everything
+//! before it comes last.
 //!
-//! [`open`] checks in one order: size, magic number, version, checksum, place. The version comes before
-//! the checksum: a later version may use another checksum, and must still be named. The fields are the
-//! caller's to check. Structures with their checksum elsewhere (in the parent, or in their middle) share
-//! only [`layout::check_version`](crate::layout::check_version).
+//! [`open`] checks in one order: size, magic number, version, checksum, place. The version comes
+//! before the checksum: a later version may use another checksum, and must still be named. The
+//! fields are the caller's to check. Structures with their checksum elsewhere (in the parent, or in
+//! their middle) share only [`layout::check_version`](crate::layout::check_version).
 
 use cairn_base::{Checksum, crc32c};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -16,7 +17,8 @@ pub(crate) trait Sealed: FromBytes + IntoBytes + Immutable + KnownLayout + Unali
     const STRUCTURE: Structure;
     /// Its first bytes.
     const MAGIC: &'static [u8];
-    /// Its version (32 bits) follows the magic number. Parts of a larger structure have none of their own.
+    /// Its version (32 bits) follows the magic number. Parts of a larger structure have none of
+    /// their own.
     const HAS_VERSION: bool = true;
     /// Its last bytes.
     const SUM: Sum = Sum::Xxh3;
@@ -54,8 +56,8 @@ impl Sum {
     }
 }
 
-/// The structure in `bytes`, which are all of it. `is_here` compares what it says about its own place with
-/// where it was read.
+/// The structure in `bytes`, which are all of it. `is_here` compares what it says about its own
+/// place with where it was read.
 pub(crate) fn open<T: Sealed>(bytes: &[u8], is_here: impl FnOnce(&T) -> bool) -> Result<&T, FormatError> {
     const { assert!(size_of::<T>() >= T::MAGIC.len() + 4 + T::SUM.size()) };
     let structure = T::STRUCTURE;
@@ -75,7 +77,8 @@ pub(crate) fn open<T: Sealed>(bytes: &[u8], is_here: impl FnOnce(&T) -> bool) ->
     Ok(raw)
 }
 
-/// Writes the structure over `bytes`, which have its size, with its checksum. Panics on any other size.
+/// Writes the structure over `bytes`, which have its size, with its checksum. Panics on any other
+/// size.
 pub(crate) fn seal<T: Sealed>(raw: &T, bytes: &mut [u8]) {
     bytes.copy_from_slice(raw.as_bytes());
     debug_assert!(bytes.starts_with(T::MAGIC), "a {} begins with its magic number", T::STRUCTURE);

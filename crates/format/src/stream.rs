@@ -1,8 +1,10 @@
-//! The image stream: a header, records one after the other, the last of which is the trailer. It needs no seek.
+//! The image stream: a header, records one after the other, the last of which is the trailer. It
+//! needs no seek.
 //!
-//! A record is a header of 48 bytes with a CRC-32C of its own and a payload with an XXH3-128. Extents name runs of blocks and carry
-//! their data; snapshot records carry the entries that are new or changed and the ids of those that are gone; the trailer carries the
-//! digest of all that came before and of the snapshot table that results.
+//! A record is a header of 48 bytes with a CRC-32C of its own and a payload with an XXH3-128.
+//! Extents name runs of blocks and carry their data; snapshot records carry the entries that are
+//! new or changed and the ids of those that are gone; the trailer carries the digest of all that
+//! came before and of the snapshot table that results.
 
 use cairn_base::{BLOCK_SIZE, Checksum, SnapshotId, Timestamp, Vbn, VolumeId, crc32c};
 use zerocopy::little_endian::{U32, U64};
@@ -164,7 +166,8 @@ pub enum Encoding {
     Plain,
     /// One zstd frame.
     Zstd,
-    /// As they are, behind less than 4 KiB of zeroes: at a multiple of 4 KiB of a dump's part, so that they go from disk to disk without being copied.
+    /// As they are, behind less than 4 KiB of zeroes: at a multiple of 4 KiB of a dump's part, so
+    /// that they go from disk to disk without being copied.
     Aligned,
 }
 
@@ -238,7 +241,8 @@ impl RecordHeader {
         bytes
     }
 
-    /// The header as bytes in a dump, whose id is mixed into the CRC: what a LUN holds of another dump is not taken for a record of this one.
+    /// The header as bytes in a dump, whose id is mixed into the CRC: what a LUN holds of another
+    /// dump is not taken for a record of this one.
     pub fn to_bytes_in(&self, dump: DumpId) -> [u8; Self::SIZE] {
         let mut bytes = self.to_bytes();
         mix(&mut bytes, dump);
@@ -447,7 +451,8 @@ pub fn chain_digest(digest: Checksum, bytes: &[u8]) -> Checksum {
     Checksum::of(&both)
 }
 
-/// What a snapshot is apart from what its owner can change (name, hold, parent): its id and its root.
+/// What a snapshot is apart from what its owner can change (name, hold, parent): its id and its
+/// root.
 pub fn root_digest(entry: &SnapshotEntry) -> Checksum {
     let content = SnapshotEntry { parent: SnapshotId(0), held: false, name: "-".to_owned(), ..entry.clone() };
     Checksum::of(&content.to_bytes())

@@ -1,4 +1,5 @@
-//! The superblock: the one structure that is overwritten. Both slots are written, one after the other; the newest that verifies wins.
+//! The superblock: the one structure that is overwritten. Both slots are written, one after the
+//! other; the newest that verifies wins.
 
 use cairn_base::{Checksum, LogId, SnapshotId, Timestamp, VolumeId};
 use zerocopy::little_endian::{U32, U64};
@@ -174,7 +175,8 @@ impl TableRef {
 pub struct Cursor {
     /// The source's snapshot that the active root shows; 0 before the first.
     pub snapshot: SnapshotId,
-    /// When it was committed here, by this side's clock; [`Cursor::OWN`] when it was not received but written here.
+    /// When it was committed here, by this side's clock; [`Cursor::OWN`] when it was not received
+    /// but written here.
     pub received: Timestamp,
 }
 
@@ -366,8 +368,9 @@ fn parse_segment(raw: &RawSegment) -> Option<Segment> {
 const DEVICE_BLOCKS_MAX: u64 = layout::SPACE_BLOCKS_MAX * 4;
 
 impl Layout {
-    /// True when no two parts overlap, each kind of segment is counted through from 0, and nothing is larger than it ever gets:
-    /// what is made of these numbers can be added up and held in memory.
+    /// True when no two parts overlap, each kind of segment is counted through from 0, and nothing
+    /// is larger than it ever gets: what is made of these numbers can be added up and held in
+    /// memory.
     fn is_sane(&self) -> bool {
         let areas = (layout::label_blocks(0)..=layout::label_blocks(u64::MAX)).contains(&self.label_blocks)
             && (layout::log_blocks(0)..=layout::log_blocks(u64::MAX)).contains(&self.log_blocks)

@@ -1,8 +1,10 @@
 //! A recorded trace of a device: its header, and frames of records. `docs/format.md` is its prose.
 //!
-//! A file is a header and frames one after the other, the last of which says that the trace is whole. It is written front to back and read the same way, through a
-//! pipe if need be. A frame is bounded, has two checksums (of its head and of its content) and begins anew with its deltas, so damage in a
-//! frame's content costs that frame alone. What is accepted is written again as the same bytes.
+//! A file is a header and frames one after the other, the last of which says that the trace is
+//! whole. It is written front to back and read the same way, through a pipe if need be. A frame is
+//! bounded, has two checksums (of its head and of its content) and begins anew with its deltas, so
+//! damage in a frame's content costs that frame alone. What is accepted is written again as the
+//! same bytes.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -241,7 +243,8 @@ pub struct TraceRecord {
 }
 
 impl TraceRecord {
-    /// Whether its numbers are in bounds: those of the format, and of everything that is computed with them.
+    /// Whether its numbers are in bounds: those of the format, and of everything that is computed
+    /// with them.
     pub fn is_valid(&self) -> bool {
         let limit = match self.op {
             TraceOp::Read | TraceOp::Write => TRACE_LENGTH_MAX,
@@ -261,7 +264,8 @@ const SAME_DEVICE: u8 = 0b0000_1000;
 const SAME_LENGTH: u8 = 0b0001_0000;
 const GOES_ON: u8 = 0b0010_0000;
 
-/// What the next record of a frame is told against; a frame begins with the default and its first time.
+/// What the next record of a frame is told against; a frame begins with the default and its first
+/// time.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TraceDelta {
     at_ns: u64,
@@ -276,7 +280,8 @@ impl TraceDelta {
         Self { at_ns: first_ns, ..Self::default() }
     }
 
-    /// Appends a record: a byte of what it does and what is as before, then what is not, as variable-length numbers. It must be valid and not earlier than the one before.
+    /// Appends a record: a byte of what it does and what is as before, then what is not, as
+    /// variable-length numbers. It must be valid and not earlier than the one before.
     pub fn encode(&mut self, record: &TraceRecord, into: &mut Vec<u8>) {
         let op = match record.op {
             TraceOp::Read => 0,
@@ -304,7 +309,8 @@ impl TraceDelta {
         self.follow(record);
     }
 
-    /// Takes a record off the front of `bytes`; an error when that is none, or one that is never written so.
+    /// Takes a record off the front of `bytes`; an error when that is none, or one that is never
+    /// written so.
     pub fn decode(&mut self, bytes: &mut &[u8]) -> Result<TraceRecord, FormatError> {
         let refuse = |field| FormatError::Field { structure: Structure::TraceRecord, field };
         let (&first, rest) = bytes.split_first().ok_or_else(|| refuse("end"))?;

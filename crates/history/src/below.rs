@@ -1,10 +1,16 @@
 //! Room below the store: of the file system that a sparse file takes it from as it fills.
 //!
-//! A segment has its room before it counts as spare, so nothing that is written to the log fails for want of it: neither what clients write, nor what makes room (moves, summaries, the superblock). Segments that were used
-//! once keep theirs. Where there is no more, the store is as large as what it has: the oldest history goes, as in any full store, and once in a while it is asked for more.
+//! A segment has its room before it counts as spare, so nothing that is written to the log fails
+//! for want of it: neither what clients write, nor what makes room (moves, summaries, the
+//! superblock). Segments that were used once keep theirs. Where there is no more, the store is as
+//! large as what it has: the oldest history goes, as in any full store, and once in a while it is
+//! asked for more.
 //!
-//! Some file systems promise nothing, or break their promise (they write elsewhere each time; a quota; a LUN of a volume that fills). There a write may find no room all the same, of the log or of the origin. It is not
-//! acknowledged, what waits in memory stays there, and it is written again, to the same place, when somebody asks. Until then the log does not say of what it has of it that the origin has it too.
+//! Some file systems promise nothing, or break their promise (they write elsewhere each time; a
+//! quota; a LUN of a volume that fills). There a write may find no room all the same, of the log or
+//! of the origin. It is not acknowledged, what waits in memory stays there, and it is written
+//! again, to the same place, when somebody asks. Until then the log does not say of what it has of
+//! it that the origin has it too.
 
 use cairn_base::BLOCK_SIZE;
 use cairn_device::DeviceError;
@@ -15,7 +21,8 @@ use crate::history::History;
 use crate::log::Writer;
 use crate::room::RESERVE;
 
-/// Nanoseconds from one question for room to the next where there was none: a file system that is full may do much to find some.
+/// Nanoseconds from one question for room to the next where there was none: a file system that is
+/// full may do much to find some.
 const PATIENCE_NS: u64 = 1_000_000_000;
 /// What has no room below it.
 const STORE: &str = "the history's store";
@@ -51,7 +58,8 @@ impl Below {
 }
 
 impl History {
-    /// Sees to it that so many segments can be written to, as far as there is room for them below; false when there is not.
+    /// Sees to it that so many segments can be written to, as far as there is room for them below;
+    /// false when there is not.
     pub(crate) fn ready(&self, writer: &mut Writer, wanted: usize) -> Result<bool, HistoryError> {
         while writer.spare() < wanted {
             let Some(next) = writer.bare.front().copied() else { return Ok(false) };
@@ -100,7 +108,8 @@ impl History {
         }
     }
 
-    /// What a new store needs to work at all: for its superblocks, the first segment, and what makes room.
+    /// What a new store needs to work at all: for its superblocks, the first segment, and what
+    /// makes room.
     pub(crate) fn take_first_room(&self, writer: &mut Writer) -> Result<(), HistoryError> {
         match self.store.allocate(0, SEGMENTS_START * BLOCK) {
             Err(DeviceError::NoSpace { .. }) => return Err(HistoryError::NoRoomBelow { below: STORE }),
@@ -109,7 +118,8 @@ impl History {
         if self.ready(writer, RESERVE + 2)? { Ok(()) } else { Err(self.no_room(writer)) }
     }
 
-    /// Room for what an opening has found: the segment that is being filled, and those that are named ahead. What gets none is no longer named, once the superblock says so.
+    /// Room for what an opening has found: the segment that is being filled, and those that are
+    /// named ahead. What gets none is no longer named, once the superblock says so.
     pub(crate) fn keep_room(&self, writer: &mut Writer) -> Result<(), HistoryError> {
         self.give_room(writer, writer.segment)?;
         for _ in 0..writer.ahead.len() {

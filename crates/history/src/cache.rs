@@ -1,7 +1,8 @@
 //! What was written and is not at its places yet, and what was read.
 //!
-//! Written blocks leave in the order in which they were last written (LRW, section 3.5 of the 2007 paper); a block can have several
-//! versions here, one a window: the versioned cache of its section 2.3. Read blocks leave in the order of their last use (LRU).
+//! Written blocks leave in the order in which they were last written (LRW, section 3.5 of the 2007
+//! paper); a block can have several versions here, one a window: the versioned cache of its section
+//! 2.3. Read blocks leave in the order of their last use (LRU).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -16,10 +17,12 @@ pub(crate) const OVERHEAD: u64 = 64;
 pub(crate) struct WriteCache {
     /// Versions of each block by time; the last one is the present.
     blocks: HashMap<u64, VecDeque<(u64, Content)>>,
-    /// The time of each block's oldest version, and the block. One that was retained leaves in its turn, however often its block is written.
+    /// The time of each block's oldest version, and the block. One that was retained leaves in its
+    /// turn, however often its block is written.
     queue: BTreeSet<(u64, u64)>,
     bytes: u64,
-    /// Versions up to this time are on their way out for a flush: a later write does not replace them.
+    /// Versions up to this time are on their way out for a flush: a later write does not replace
+    /// them.
     fence: u64,
 }
 
@@ -47,8 +50,9 @@ impl WriteCache {
         self.queue.first().map(|(time, _)| *time)
     }
 
-    /// A flush begins: all that waits now, written up to `last`, has to leave, and is not replaced any more. Whoever writes meanwhile would else take a block out
-    /// of the flush that was acknowledged before it, and a cut would bring back what was there before both.
+    /// A flush begins: all that waits now, written up to `last`, has to leave, and is not replaced
+    /// any more. Whoever writes meanwhile would else take a block out of the flush that was
+    /// acknowledged before it, and a cut would bring back what was there before both.
     pub(crate) fn fence(&mut self, last: u64) {
         self.fence = last;
     }
@@ -83,7 +87,8 @@ impl WriteCache {
         absorbed.is_some()
     }
 
-    /// Gives all versions new times after `time`, in their order as far as blocks have one; the last of them.
+    /// Gives all versions new times after `time`, in their order as far as blocks have one; the
+    /// last of them.
     pub(crate) fn restamp(&mut self, time: u64) -> u64 {
         let was_fenced = self.is_fenced();
         let mut time = time;
@@ -104,7 +109,8 @@ impl WriteCache {
         time
     }
 
-    /// Versions of the blocks that were not written for longest, the oldest of each first, of at most `budget` versions (at least one). They stay here.
+    /// Versions of the blocks that were not written for longest, the oldest of each first, of at
+    /// most `budget` versions (at least one). They stay here.
     pub(crate) fn oldest(&self, budget: usize) -> Vec<(u64, Vec<(u64, Content)>)> {
         let mut picked = Vec::new();
         let mut left = budget.max(1);

@@ -65,7 +65,8 @@ pub struct Counters {
     pub absorbed_blocks: u64,
     /// Versions that went to the log because they are retained.
     pub retained_blocks: u64,
-    /// Of these, the base of a block that had no version in the log: once a block and window, not in the paper's count.
+    /// Of these, the base of a block that had no version in the log: once a block and window, not
+    /// in the paper's count.
     pub base_blocks: u64,
     /// Flushes of either device.
     pub flushes: u64,
@@ -96,7 +97,8 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// User data I/O that a written block incurred: figure 5 of the 2007 paper, without base blocks when `without_base`.
+    /// User data I/O that a written block incurred: figure 5 of the 2007 paper, without base blocks
+    /// when `without_base`.
     pub fn io_per_write(&self, without_base: bool) -> f64 {
         let all = self.current_reads.blocks + self.current_writes.blocks + self.history_writes.blocks;
         let base = if without_base { 2 * self.base_blocks } else { 0 };

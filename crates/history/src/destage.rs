@@ -1,4 +1,5 @@
-//! Written blocks leave the cache: what must be kept goes to the log first, then the origin is written.
+//! Written blocks leave the cache: what must be kept goes to the log first, then the origin is
+//! written.
 
 use cairn_base::BLOCK_SIZE;
 use cairn_device::{Operation, Request, Segments};
@@ -13,7 +14,8 @@ use crate::log::{Pending, Writer};
 use crate::room::RESERVE;
 use crate::timeline::Timeline;
 
-/// Bytes of blocks that leave at once at most: each batch of a placement that writes the origin costs a flush of the store.
+/// Bytes of blocks that leave at once at most: each batch of a placement that writes the origin
+/// costs a flush of the store.
 const BATCH_BYTES: usize = 8 << 20;
 /// A batch is no larger than this part of the store.
 const STORE_PARTS: usize = 64;
@@ -69,8 +71,9 @@ impl Drop for SharedFlush<'_> {
 }
 
 impl History {
-    /// Versions that leave the cache at once: so many that the flush of the store that a batch costs does not count, a part of what may wait (clients fill the rest meanwhile), and a
-    /// small part of the store.
+    /// Versions that leave the cache at once: so many that the flush of the store that a batch
+    /// costs does not count, a part of what may wait (clients fill the rest meanwhile), and a small
+    /// part of the store.
     pub(crate) fn batch(&self, writer: &Writer) -> usize {
         let store = writer.usable() * writer.superblock.segment_blocks as usize * BLOCK_SIZE;
         let large = BATCH_BYTES.min(store / STORE_PARTS).min(self.dirty_bytes as usize / 4);
@@ -137,8 +140,10 @@ impl History {
         Ok(())
     }
 
-    /// Writes out the cache and makes all durable that was taken up to `asked`. Clients that wait for each other's flush share the next one: one of them makes it, and it is over for all whose writes were
-    /// taken before it began. None of these waits for `writer`, where the next flush may be before it.
+    /// Writes out the cache and makes all durable that was taken up to `asked`. Clients that wait
+    /// for each other's flush share the next one: one of them makes it, and it is over for all
+    /// whose writes were taken before it began. None of these waits for `writer`, where the next
+    /// flush may be before it.
     pub(crate) fn flush_all(&self, asked: u64) -> Result<(), HistoryError> {
         {
             let mut state = self.state.lock();
@@ -172,7 +177,8 @@ impl History {
         Ok(())
     }
 
-    /// Puts versions where the placement wants them. Blocks come once; their versions are later than all that the log has of them.
+    /// Puts versions where the placement wants them. Blocks come once; their versions are later
+    /// than all that the log has of them.
     pub(crate) fn place(&self, writer: &mut Writer, mut work: Vec<Work>) -> Result<(), HistoryError> {
         work.sort_by_key(|(lba, _)| *lba);
         let lasts: Vec<(u64, u64)> =
@@ -225,13 +231,15 @@ impl History {
             self.tally.add(&self.tally.retained, pending.len() as u64);
             let versions = self.append(writer, pending)?;
             let blocks = writer.superblock.segment_blocks;
-            // The blocks are in the cache until all of this is over, so nobody sees a part of it in the present.
+            // The blocks are in the cache until all of this is over, so nobody sees a part of it in
+            // the present.
             for versions in versions.chunks(LOCKED) {
                 self.publish(&mut self.state.lock(), blocks, versions);
                 #[cfg(test)]
                 self.look_between();
             }
-            // Only now: a view of an earlier instant takes this cache for the origin where a block has no undo yet.
+            // Only now: a view of an earlier instant takes this cache for the origin where a block
+            // has no undo yet.
             if self.placement == Placement::SplitStream {
                 self.delay(&mut self.state.lock(), &work);
             }
@@ -245,7 +253,8 @@ impl History {
         match self.placement {
             Placement::Logging => Ok(()),
             Placement::SplitStream => {
-                // What is too much, and no more: what stays may be written again before it leaves (section 2.3 of the 2007 paper).
+                // What is too much, and no more: what stays may be written again before it leaves
+                // (section 2.3 of the 2007 paper).
                 let over = self.state.lock().current.bytes().saturating_sub(self.dirty_bytes);
                 if over > 0 {
                     let blocks = over.div_ceil(u64::from(self.block_bytes) + CACHED_OVERHEAD);
@@ -260,7 +269,8 @@ impl History {
         }
     }
 
-    /// Drops what an attempt that found no room below has brought into the index; true when there was one.
+    /// Drops what an attempt that found no room below has brought into the index; true when there
+    /// was one.
     fn drop_placed(&self, writer: &Writer, pending: &mut Vec<Pending>) -> bool {
         if writer.torn.is_empty() {
             return false;
@@ -285,7 +295,8 @@ impl History {
             .map(|(lba, versions)| {
                 let first = versions.first().map_or(0, |(time, _)| *time);
                 let newest = state.index.last_at(*lba, first.saturating_sub(1));
-                // The origin can't show that something is lost. Nor may it show what it has there, when a cut comes before the new content does.
+                // The origin can't show that something is lost. Nor may it show what it has there,
+                // when a cut comes before the new content does.
                 let is_lost = newest.is_some_and(|newest| newest.is_lost() && newest.is_redo())
                     || versions.iter().any(|(_, content)| matches!(content, Content::Lost));
                 // What the moving window is about to drop is no base any more.
@@ -316,7 +327,8 @@ impl History {
             .collect()
     }
 
-    /// Reads what the origin has and the history needs; afterwards `waiting` is what is to be kept of each block.
+    /// Reads what the origin has and the history needs; afterwards `waiting` is what is to be kept
+    /// of each block.
     fn stage(&self, work: &[Work], plans: &mut [Planned]) -> Result<(), HistoryError> {
         let mut wanted = Vec::new();
         for (index, plan) in plans.iter_mut().enumerate() {
@@ -378,7 +390,8 @@ impl History {
         Ok(true)
     }
 
-    /// Writes blocks to the origin, in order of their numbers, neighbours together; the log is durable before.
+    /// Writes blocks to the origin, in order of their numbers, neighbours together; the log is
+    /// durable before.
     pub(crate) fn write_present(
         &self,
         writer: &mut Writer,

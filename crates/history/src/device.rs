@@ -1,8 +1,11 @@
-//! The present as a device: requests in pieces of blocks (section 2.3 of the 2006 paper), none of which loses a byte.
+//! The present as a device: requests in pieces of blocks (section 2.3 of the 2006 paper), none of
+//! which loses a byte.
 //!
-//! A change waits for room in memory, for the [`merge`](History) lock and for the store. Until its blocks are put into the write cache nothing of it has happened, so
-//! it can be [withdrawn](cairn_device::Gate) until then. It begins under the lock of the state, which orders all changes: whoever withdraws it, or acknowledges a newer
-//! change of the same block, does so before that or after it. A trim or write-zeroes of several pieces begins once for each of them.
+//! A change waits for room in memory, for the [`merge`](History) lock and for the store. Until its
+//! blocks are put into the write cache nothing of it has happened, so it can be
+//! [withdrawn](cairn_device::Gate) until then. It begins under the lock of the state, which orders
+//! all changes: whoever withdraws it, or acknowledges a newer change of the same block, does so
+//! before that or after it. A trim or write-zeroes of several pieces begins once for each of them.
 
 use std::time::Duration;
 
@@ -64,7 +67,8 @@ impl Device for History {
         if length == 0 || limit == 0 {
             return Ok(Vec::new());
         }
-        // Only where the origin is the present is it asked: elsewhere all is called data, which is always true.
+        // Only where the origin is the present is it asked: elsewhere all is called data, which is
+        // always true.
         let plain = {
             let state = self.state.lock();
             self.placement.has_current_store()
@@ -100,8 +104,9 @@ impl History {
         }
     }
 
-    /// Takes writes of whole blocks from the front of `batch`, each with a stamp of its own, for as long as there is room: under one lock. How many operations are
-    /// behind it; of these, writes that have to be durable stay pending.
+    /// Takes writes of whole blocks from the front of `batch`, each with a stamp of its own, for as
+    /// long as there is room: under one lock. How many operations are behind it; of these, writes
+    /// that have to be durable stay pending.
     fn take_whole(&self, batch: &mut [Operation]) -> usize {
         let block = u64::from(self.block_bytes);
         let _shared = self.merge.read();
@@ -158,7 +163,8 @@ impl History {
         }
     }
 
-    /// What is still pending waits for a flush. One for all of them, after all that the batch wrote, covers more than each asks for.
+    /// What is still pending waits for a flush. One for all of them, after all that the batch
+    /// wrote, covers more than each asks for.
     fn finish_flushes(&self, batch: &mut [Operation]) {
         let tickets = batch.iter().filter(|operation| operation.is_pending());
         let tickets: Vec<Option<Ticket>> = tickets.map(|operation| operation.ticket().cloned()).collect();
@@ -172,8 +178,9 @@ impl History {
         }
     }
 
-    /// Makes all durable that was taken before the call; where there is no room yet and the owner wants that, when there is. Once all that wait for it are withdrawn
-    /// it fails, as nobody is answered any more.
+    /// Makes all durable that was taken before the call; where there is no room yet and the owner
+    /// wants that, when there is. Once all that wait for it are withdrawn it fails, as nobody is
+    /// answered any more.
     fn flush_or_wait(&self, tickets: &[Option<Ticket>]) -> Result<(), HistoryError> {
         let asked = self.state.lock().last;
         let is_withdrawn = |ticket: &Option<Ticket>| ticket.as_ref().is_some_and(Ticket::is_withdrawn);
@@ -189,7 +196,8 @@ impl History {
         }
     }
 
-    /// Waits a while for room: for time to pass over the floor, or for somebody to make some. False when there is to be no waiting, or no more of it. Nothing is locked meanwhile.
+    /// Waits a while for room: for time to pass over the floor, or for somebody to make some. False
+    /// when there is to be no waiting, or no more of it. Nothing is locked meanwhile.
     fn wait_a_while(&self) -> bool {
         let mut state = self.state.lock();
         let is_wanted = state.window.floor_policy == FloorPolicy::Wait && !state.window.floor.is_zero();
@@ -225,7 +233,8 @@ impl History {
         }
     }
 
-    /// Puts the pieces of a write into the cache. Parts of blocks are filled up from the present; the caller keeps others from changing it.
+    /// Puts the pieces of a write into the cache. Parts of blocks are filled up from the present;
+    /// the caller keeps others from changing it.
     fn take(
         &self,
         offset: u64,

@@ -1,7 +1,9 @@
 //! Which stamp a moment has that is so long ago by the clock that is never set.
 //!
-//! While the wall clock goes forward, stamps go with it. While it is behind the last stamp, as it was put back, stamps stand: each is the one before and a nanosecond. Both are noted here, by elapsed
-//! time, for as long as the history is open. What was before that is known only where the clock was not set since.
+//! While the wall clock goes forward, stamps go with it. While it is behind the last stamp, as it
+//! was put back, stamps stand: each is the one before and a nanosecond. Both are noted here, by
+//! elapsed time, for as long as the history is open. What was before that is known only where the
+//! clock was not set since.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,7 +16,8 @@ const NOTE_NS: u64 = 10_000_000;
 const NOTES_MAX: usize = 8192;
 /// Notes are merged that are closer together than their age divided by this.
 const MERGED_PART: u64 = 256;
-/// By how much a clock may have been set in all, where it is taken for one that was not: this, or the age divided by [`SET_PART`].
+/// By how much a clock may have been set in all, where it is taken for one that was not: this, or
+/// the age divided by [`SET_PART`].
 const SET_NS: u64 = 1_000_000_000;
 const SET_PART: u64 = 1000;
 
@@ -110,7 +113,8 @@ impl Elapsed {
         self.notes = kept;
     }
 
-    /// The stamp of the moment `ago`, of a history that began at `began`; none where that is not known.
+    /// The stamp of the moment `ago`, of a history that began at `began`; none where that is not
+    /// known.
     pub(crate) fn find(&self, ago: Duration, passed: Duration, began: u64) -> Option<StampAt> {
         let at = i128::try_from(passed.as_nanos()).ok()? - i128::try_from(ago.as_nanos()).ok()?;
         let after = self.notes.partition_point(|note| i128::from(note.passed) <= at);
@@ -128,7 +132,8 @@ impl Elapsed {
         Some(StampAt { stamp, stands_from })
     }
 
-    /// Of a moment before the first note: the clock showed then what it would have shown had it never been set.
+    /// Of a moment before the first note: the clock showed then what it would have shown had it
+    /// never been set.
     fn before_all(&self, at: i128, ago: Duration, began: u64) -> Option<u64> {
         let first = *self.notes.front()?;
         if self.forgot || !first.goes {

@@ -128,7 +128,8 @@ pub enum HistoryError {
         /// Bytes.
         missing: u64,
     },
-    /// What lies below has no room: the file system of a sparse file, or a quota. Nothing suffers, and it goes on by itself when there is some.
+    /// What lies below has no room: the file system of a sparse file, or a quota. Nothing suffers,
+    /// and it goes on by itself when there is some.
     #[error("no space is left below {below}, and no history can be discarded for it")]
     NoRoomBelow {
         /// Of which device.

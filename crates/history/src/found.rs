@@ -1,6 +1,8 @@
-//! What an opening finds in a store: what segments say of themselves, their summaries, and their records one after the other.
+//! What an opening finds in a store: what segments say of themselves, their summaries, and their
+//! records one after the other.
 //!
-//! Each of these has another copy. What can't be read, on a store that answers otherwise, is as what is damaged: the other copy serves.
+//! Each of these has another copy. What can't be read, on a store that answers otherwise, is as
+//! what is damaged: the other copy serves.
 
 use cairn_base::{BLOCK_SIZE, crc32c};
 use cairn_device::DeviceError;
@@ -94,7 +96,8 @@ impl History {
         Ok(self.block_if_readable(last)?.is_none() || self.find_end(writer, index, sequence)?.is_some())
     }
 
-    /// The last record that was durable by what records of a segment from block `position` on say; they need not follow each other. What can't be read says nothing.
+    /// The last record that was durable by what records of a segment from block `position` on say;
+    /// they need not follow each other. What can't be read says nothing.
     pub(crate) fn durable_beyond(
         &self,
         writer: &Writer,
@@ -150,7 +153,8 @@ impl History {
             }
             Err(source) => match end {
                 Some(end) => {
-                    // It may be that of an earlier life, where this one has not ended: its first record tells.
+                    // It may be that of an earlier life, where this one has not ended: its first
+                    // record tells.
                     let record = self.record_if_readable(writer, (first + 1) * BLOCK, 1)?;
                     if record.is_some_and(|record| record.segment != end.sequence) {
                         return Err(HistoryError::Damaged { offset: first * BLOCK, source });
@@ -164,8 +168,10 @@ impl History {
         }
     }
 
-    /// The segment in which the log goes on, of which the first block is damaged, by its first record; `before` is the newest of the others. None where that may be of an earlier life of the segment, or of
-    /// one that a cut took out of the log: a number that was the last to be given is of neither, nor is a record that was durable and follows the last one before.
+    /// The segment in which the log goes on, of which the first block is damaged, by its first
+    /// record; `before` is the newest of the others. None where that may be of an earlier life of
+    /// the segment, or of one that a cut took out of the log: a number that was the last to be
+    /// given is of neither, nor is a record that was durable and follows the last one before.
     pub(crate) fn find_tail(
         &self,
         writer: &Writer,
@@ -200,7 +206,8 @@ impl History {
         }))
     }
 
-    /// The first block of a segment. One of an earlier life than its end or its first record, which are written later, is none: the write that was to replace it was lost.
+    /// The first block of a segment. One of an earlier life than its end or its first record, which
+    /// are written later, is none: the write that was to replace it was lost.
     fn not_older(
         &self,
         writer: &Writer,
@@ -315,8 +322,10 @@ impl History {
         Ok(self.records_of(writer, &found, end)?.entries)
     }
 
-    /// The records of a segment, one after the other. Content of those up to `durable` is not looked at. Where it is known with which record the next segment begins the scan ends before `limit`: what follows here was torn by a cut, and
-    /// the log went on there as no other record of its size came.
+    /// The records of a segment, one after the other. Content of those up to `durable` is not
+    /// looked at. Where it is known with which record the next segment begins the scan ends before
+    /// `limit`: what follows here was torn by a cut, and the log went on there as no other record
+    /// of its size came.
     pub(crate) fn scan_records(
         &self,
         writer: &Writer,
@@ -455,8 +464,10 @@ impl History {
         Err(HistoryError::Damaged { offset, source })
     }
 
-    /// True when all content of entries of a segment that is stored from block `from` of it on is on the store: no record's end was torn. What is stored before belongs to records before, which say so
-    /// themselves: damage there is no torn end here. Nor is what can't be read: a read of it tells.
+    /// True when all content of entries of a segment that is stored from block `from` of it on is
+    /// on the store: no record's end was torn. What is stored before belongs to records before,
+    /// which say so themselves: damage there is no torn end here. Nor is what can't be read: a read
+    /// of it tells.
     pub(crate) fn content_is_there(
         &self,
         writer: &Writer,
@@ -473,7 +484,8 @@ impl History {
             entries.iter().filter(|entry| entry.kind.has_data()).filter(is_own).collect();
         with_data.sort_by_key(|entry| entry.place);
         with_data.dedup_by_key(|entry| (entry.place, entry.crc, entry.length));
-        // Contents of a record lie behind each other, and are read together: there may be hundreds of thousands.
+        // Contents of a record lie behind each other, and are read together: there may be hundreds
+        // of thousands.
         let follows = |one: &&HistoryEntry, next: &&HistoryEntry| {
             end_of(one).next_multiple_of(PLACE_UNIT) == offset_of(next)
         };
@@ -511,7 +523,8 @@ impl History {
         Ok(self.fill(address * BLOCK, &mut bytes)?.then_some(bytes))
     }
 
-    /// Reads what is at `offset` of the store; false where that place can't be read, and the store answers otherwise.
+    /// Reads what is at `offset` of the store; false where that place can't be read, and the store
+    /// answers otherwise.
     fn fill(&self, offset: u64, bytes: &mut [u8]) -> Result<bool, HistoryError> {
         let mut read = || self.store.read_into(offset, bytes);
         match read() {

@@ -19,17 +19,25 @@ use crate::options::Window;
 use crate::status::HistoryEvent;
 use crate::timeline::Timeline;
 
-/// Stamps may be so far ahead of a clock that was not put back, where writes come faster than it goes on.
+/// Stamps may be so far ahead of a clock that was not put back, where writes come faster than it
+/// goes on.
 const CLOCK_SLACK_NS: u64 = 1_000_000_000;
 
 /// A device that remembers. It is a [`Device`]: the present.
 ///
-/// Lock order: `merge`, `writer`, `state`. The last one is never held while a device is touched, and is all that a read waits for. The others are, and clients wait for them:
-/// - `merge`, alone, by a write of a part of a block while the rest of it is read, and by a revert (and a release) from the flush that it begins with to its end. Writes wait for either: one that came
-///   between would be of both times. It costs writers a read of the origin at most, but for reverts, which nobody makes often. Blocks one by one would need a lock each, and a revert all of them.
-/// - `writer`, by whoever writes to the log or the origin: one batch that leaves memory, one flush, one slice of background work. The log has one end, and what comes first in it has to be durable first.
-///   Flushes wait for it (those that come meanwhile share one), and who makes a mark or a view, reverts, or asks for the status. A write waits only when memory is full, and then for what makes room there.
-///   Background work lets go of it after each slice, so that none of these waits for more than one.
+/// Lock order: `merge`, `writer`, `state`. The last one is never held while a device is touched,
+/// and is all that a read waits for. The others are, and clients wait for them:
+/// - `merge`, alone, by a write of a part of a block while the rest of it is read, and by a revert
+///   (and a release) from the flush that it begins with to its end. Writes wait for either: one
+///   that came between would be of both times. It costs writers a read of the origin at most, but
+///   for reverts, which nobody makes often. Blocks one by one would need a lock each, and a revert
+///   all of them.
+/// - `writer`, by whoever writes to the log or the origin: one batch that leaves memory, one flush,
+///   one slice of background work. The log has one end, and what comes first in it has to be
+///   durable first. Flushes wait for it (those that come meanwhile share one), and who makes a mark
+///   or a view, reverts, or asks for the status. A write waits only when memory is full, and then
+///   for what makes room there. Background work lets go of it after each slice, so that none of
+///   these waits for more than one.
 pub struct History {
     pub(crate) origin: Arc<dyn Device>,
     pub(crate) store: Arc<dyn Device>,
@@ -40,7 +48,8 @@ pub struct History {
     pub(crate) segment_blocks: u64,
     pub(crate) length: u64,
     pub(crate) dirty_bytes: u64,
-    /// Writes of whole blocks share it; who merges a part of a block into the rest, and who reverts, is alone.
+    /// Writes of whole blocks share it; who merges a part of a block into the rest, and who
+    /// reverts, is alone.
     pub(crate) merge: RwLock<()>,
     pub(crate) writer: Mutex<Writer>,
     pub(crate) state: Mutex<State>,
@@ -96,7 +105,8 @@ pub(crate) struct State {
     pub(crate) reverts: Vec<RevertState>,
     /// The last stamp.
     pub(crate) last: u64,
-    /// The earliest time that the clock has shown since it was put back to before the last stamp; none while it is not behind that.
+    /// The earliest time that the clock has shown since it was put back to before the last stamp;
+    /// none while it is not behind that.
     pub(crate) put_back_to: Option<u64>,
     /// Which stamps belong to which moments.
     pub(crate) elapsed: Elapsed,
@@ -106,7 +116,8 @@ pub(crate) struct State {
     pub(crate) flushing: bool,
     pub(crate) segments: Vec<Segment>,
     pub(crate) failed: Option<DeviceError>,
-    /// Writes and flushes may wait for room where the owner wants that; not while the device is being closed.
+    /// Writes and flushes may wait for room where the owner wants that; not while the device is
+    /// being closed.
     pub(crate) may_wait: bool,
     /// How many wait.
     pub(crate) waiting: u64,
@@ -123,7 +134,8 @@ pub(crate) struct State {
     pub(crate) views: BTreeMap<u64, u32>,
     pub(crate) events: VecDeque<HistoryEvent>,
     pub(crate) regions: HashMap<u64, Region>,
-    /// Versions of the current cache and others that the origin does not have: while there are any, replay needs older records.
+    /// Versions of the current cache and others that the origin does not have: while there are any,
+    /// replay needs older records.
     pub(crate) unsettled: u64,
 }
 
@@ -137,7 +149,8 @@ pub(crate) struct Region {
 }
 
 impl State {
-    /// The last stamp is ahead of the clock by more than what stamps are when writes come faster than it goes on.
+    /// The last stamp is ahead of the clock by more than what stamps are when writes come faster
+    /// than it goes on.
     fn is_ahead_of(&self, now: u64) -> bool {
         self.last > now.saturating_add(CLOCK_SLACK_NS)
     }
@@ -174,7 +187,8 @@ impl History {
         if lba == NO_LBA { MarkContent::SIZE } else { self.length_of(lba) }
     }
 
-    /// What a version takes of its segment at most: as if it were not reduced. What is moved to another segment may have nothing there to be less by.
+    /// What a version takes of its segment at most: as if it were not reduced. What is moved to
+    /// another segment may have nothing there to be less by.
     pub(crate) fn weight_of(&self, version: &Version) -> u64 {
         let length =
             if version.lba == NO_LBA { MarkContent::SIZE as u64 } else { u64::from(self.block_bytes) };
@@ -225,10 +239,13 @@ impl History {
         state.last
     }
 
-    /// The moment that is so long ago, by the time that has passed, whatever the wall clock was set to since.
+    /// The moment that is so long ago, by the time that has passed, whatever the wall clock was set
+    /// to since.
     ///
     /// # Errors
-    /// [`HistoryError::AgeUnknown`] where the clock was set and the history was not open all the time; [`HistoryError::NotKept`] where the clock was put back, and no instant near that moment is kept.
+    /// [`HistoryError::AgeUnknown`] where the clock was set and the history was not open all the
+    /// time; [`HistoryError::NotKept`] where the clock was put back, and no instant near that
+    /// moment is kept.
     pub fn ago(&self, by: Duration) -> Result<When, HistoryError> {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -238,7 +255,8 @@ impl History {
         // All that was acknowledged is in the image of this moment.
         let newest = now.max(state.last);
         let stamp = if by.is_zero() { newest } else { found.stamp.min(newest) };
-        // Instants that are kept every so often are none while stamps stand: the last one may be from long before.
+        // Instants that are kept every so often are none while stamps stand: the last one may be
+        // from long before.
         if let Some(first) = found.stands_from
             && stamp > first
             && !state.timeline.is_kept_near(stamp)
@@ -256,7 +274,8 @@ impl History {
         };
         let now = self.clock.now().0;
         state.see_clock(now, self.clock.monotonic());
-        // Writes of the second time that a clock showed it have later stamps, so that they would be missing there.
+        // Writes of the second time that a clock showed it have later stamps, so that they would be
+        // missing there.
         let is_shown_again = state.put_back_to.is_some_and(|to| (to..=now).contains(&at));
         if is_shown_again && !state.marks.contains_key(&at) {
             return Err(HistoryError::ClockPutBack { by: Duration::from_nanos(state.last - now) });

@@ -1,7 +1,8 @@
 //! The LPMap: which versions of which blocks are where, in order of block and time.
 //!
-//! Sorted runs of 24-byte entries under a tree of their first keys. A run grows by a few entries at a time and is cut in two when it is full, so
-//! that the whole stays below 32 bytes a version however versions come. Lookups are one descent and one binary search.
+//! Sorted runs of 24-byte entries under a tree of their first keys. A run grows by a few entries at
+//! a time and is cut in two when it is full, so that the whole stays below 32 bytes a version
+//! however versions come. Lookups are one descent and one binary search.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -12,7 +13,8 @@ use cairn_format::history::{EntryKind, HistoryEntry, PLACE_UNIT};
 const RUN: usize = 512;
 /// Entries by which a run grows.
 const GROWTH: usize = 32;
-/// Parts of the device that an opening sorts one by one: those of ten million versions are of 60 KB each, which the processor has at hand.
+/// Parts of the device that an opening sorts one by one: those of ten million versions are of 60 KB
+/// each, which the processor has at hand.
 const PARTS_BITS: u32 = 12;
 const PARTS: usize = 1 << PARTS_BITS;
 
@@ -57,7 +59,8 @@ impl Version {
         matches!(self.kind, EntryKind::UndoLost | EntryKind::RedoLost)
     }
 
-    /// False for what a window that begins at `cut` has left behind. What is lost from there on is the origin's no more than before.
+    /// False for what a window that begins at `cut` has left behind. What is lost from there on is
+    /// the origin's no more than before.
     pub(crate) fn counts(&self, cut: u64) -> bool {
         let at_the_cut = self.lba == cairn_format::history::NO_LBA || self.kind == EntryKind::RedoLost;
         self.time > cut || at_the_cut && self.time == cut
@@ -122,8 +125,10 @@ impl Packed {
     }
 }
 
-/// Versions on their way from the log into an index, in the order of the log. Each one alone would have to find its run, and move half of it, in memory that no cache of the processor has; here
-/// they are dealt out to parts of the device, each of which is sorted once. Meanwhile they take a quarter more room than in the index at most.
+/// Versions on their way from the log into an index, in the order of the log. Each one alone would
+/// have to find its run, and move half of it, in memory that no cache of the processor has; here
+/// they are dealt out to parts of the device, each of which is sorted once. Meanwhile they take a
+/// quarter more room than in the index at most.
 pub(crate) struct Loading {
     /// Bits of a block's number that do not count for its part.
     shift: u32,
@@ -147,7 +152,8 @@ impl Loading {
         part.push(Packed::new(version));
     }
 
-    /// The index of them; `each` is called on what is in it. Of versions of one key the last one is.
+    /// The index of them; `each` is called on what is in it. Of versions of one key the last one
+    /// is.
     pub(crate) fn finish(self, mut each: impl FnMut(&Version)) -> Index {
         let mut index = Index::default();
         let mut run = Vec::new();
@@ -296,8 +302,8 @@ impl Index {
             .map(|(_, run)| run[0].version())
     }
 
-    /// Calls `each` on the versions from `key` on (that one included), in order, until it says no or `limit` were seen. Where to go on: the
-    /// key of the first that was not seen.
+    /// Calls `each` on the versions from `key` on (that one included), in order, until it says no
+    /// or `limit` were seen. Where to go on: the key of the first that was not seen.
     pub(crate) fn scan(&self, key: Key, limit: usize, mut each: impl FnMut(&Version) -> bool) -> Option<Key> {
         let first = self.run_of(key).map_or(key, |(first, _)| *first);
         let mut seen = 0;

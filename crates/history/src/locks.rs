@@ -1,6 +1,8 @@
-//! The locks of a history: those of [`cairn_base`], or, to explore schedules, shuttle's behind the same names.
+//! The locks of a history: those of [`cairn_base`], or, to explore schedules, shuttle's behind the
+//! same names.
 //!
-//! With the feature `shuttle` the crate runs only inside of shuttle. The tests of such runs are in `schedules`.
+//! With the feature `shuttle` the crate runs only inside of shuttle. The tests of such runs are in
+//! `schedules`.
 
 #[cfg(feature = "shuttle")]
 pub(crate) use cairn_base::explored::{Condvar, Mutex, RwLock};

@@ -1,4 +1,5 @@
-//! The log: segments that are filled one after the other, and the superblock that says which of them count.
+//! The log: segments that are filled one after the other, and the superblock that says which of
+//! them count.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,8 +20,9 @@ use crate::reduce::{Recent, Stored};
 use crate::room::RESERVE;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
-/// Segments that are named ahead at most, and the part of all that they are at most. An opening after a cut reads what they hold, and without a flush in between as much can be lost as ever: a flush
-/// makes durable what is in them.
+/// Segments that are named ahead at most, and the part of all that they are at most. An opening
+/// after a cut reads what they hold, and without a flush in between as much can be lost as ever: a
+/// flush makes durable what is in them.
 const AHEAD_MAX: usize = 16;
 const AHEAD_PART: usize = 8;
 /// Bytes of them at most, but for one: segments of a large store are of up to 1 GiB.
@@ -69,7 +71,8 @@ pub(crate) struct Writer {
     /// Contents that it has, which later ones can be less by.
     pub(crate) recent: Recent,
     pub(crate) segment_sequence: u64,
-    /// Of the segment that begins next. Above every one that was ever given, also to segments that a cut took away.
+    /// Of the segment that begins next. Above every one that was ever given, also to segments that
+    /// a cut took away.
     pub(crate) next_sequence: u64,
     /// The checksum of its last record.
     pub(crate) previous: u32,
@@ -81,9 +84,11 @@ pub(crate) struct Writer {
     /// Free segments that have none yet.
     pub(crate) bare: VecDeque<usize>,
     pub(crate) below: Below,
-    /// Blocks of which the log has something, up to a time, that is not in the index or not on the origin, as there was no room below in the middle of it. They are still in memory.
+    /// Blocks of which the log has something, up to a time, that is not in the index or not on the
+    /// origin, as there was no room below in the middle of it. They are still in memory.
     pub(crate) torn: BTreeMap<u64, u64>,
-    /// Segments that the superblock names as ahead: the log goes on in them without another superblock.
+    /// Segments that the superblock names as ahead: the log goes on in them without another
+    /// superblock.
     pub(crate) ahead: VecDeque<usize>,
     pub(crate) store_dirty: bool,
     pub(crate) origin_dirty: bool,
@@ -94,7 +99,8 @@ pub(crate) struct Writer {
     /// Blocks that each of the superblock's reverts has still to copy, at most.
     pub(crate) owed: Vec<u64>,
     pub(crate) trim: Option<crate::trim::Trim>,
-    /// So many segments were spare when a move of the window that was due found no room to begin; it is not looked at again before it is due up to there.
+    /// So many segments were spare when a move of the window that was due found no room to begin;
+    /// it is not looked at again before it is due up to there.
     pub(crate) too_full_to_move: Option<(usize, u64)>,
     pub(crate) thinning: Option<crate::thin::Thinning>,
 }
@@ -138,7 +144,8 @@ pub(crate) fn weight(kind: EntryKind, length: u64) -> u64 {
 }
 
 impl History {
-    /// Writes entries behind each other; where they are. They are not durable yet, and not in the index.
+    /// Writes entries behind each other; where they are. They are not durable yet, and not in the
+    /// index.
     pub(crate) fn append(
         &self,
         writer: &mut Writer,
@@ -247,7 +254,8 @@ impl History {
         Ok(())
     }
 
-    /// Ends the segment that is being filled and begins one that the superblock has named before. Nothing is flushed, unless it has named no more.
+    /// Ends the segment that is being filled and begins one that the superblock has named before.
+    /// Nothing is flushed, unless it has named no more.
     pub(crate) fn next_segment(&self, writer: &mut Writer) -> Result<(), HistoryError> {
         if writer.ahead.is_empty() {
             self.reserve(writer)?;
@@ -352,8 +360,9 @@ impl History {
         self.logged(writer, outcome)
     }
 
-    /// Writes the superblock into both slots, one after the other, so that either alone opens the history when the other is damaged. It is durable in the
-    /// first, and in the second after the next flush of the store.
+    /// Writes the superblock into both slots, one after the other, so that either alone opens the
+    /// history when the other is damaged. It is durable in the first, and in the second after the
+    /// next flush of the store.
     pub(crate) fn write_superblock(&self, writer: &mut Writer) -> Result<(), HistoryError> {
         // What it names is durable before it, and so is the second slot of the one before.
         self.sync_store(writer)?;
@@ -425,7 +434,8 @@ impl History {
         self.brought_to_origin(writer, refused.into_iter().next().unwrap_or(Ok(())))
     }
 
-    /// The content of versions, each with its bytes: read, checked, in their order. A version without content is an error of the caller.
+    /// The content of versions, each with its bytes: read, checked, in their order. A version
+    /// without content is an error of the caller.
     pub(crate) fn read_versions(&self, versions: &[(Version, usize)]) -> Vec<Result<Segments, DeviceError>> {
         let places: Vec<(Stored, usize)> =
             versions.iter().map(|(version, length)| (Stored::of(version), *length)).collect();
@@ -457,7 +467,8 @@ impl History {
         read.collect()
     }
 
-    /// Keeps the first failure of a write or a flush: after it nothing is known of what is durable, and no more is written.
+    /// Keeps the first failure of a write or a flush: after it nothing is known of what is durable,
+    /// and no more is written.
     pub(crate) fn latch<T>(&self, outcome: Result<T, DeviceError>) -> Result<T, HistoryError> {
         outcome.map_err(|error| {
             let mut state = self.state.lock();

@@ -1,10 +1,13 @@
 //! What can't be read any more, and what goes on all the same.
 //!
-//! A version that the window, a revert or a write needs elsewhere may be unreadable: damaged in the store, or a bad place of a disk. Nothing can bring it back, and it must not hold up all the rest. So
-//! the log says of the block that its content is *lost*, from a time on or until a time, in an entry without content. Reads that need it fail, as they did before; nothing wrong takes its place. A write of the
-//! whole block is the end of it.
+//! A version that the window, a revert or a write needs elsewhere may be unreadable: damaged in the
+//! store, or a bad place of a disk. Nothing can bring it back, and it must not hold up all the
+//! rest. So the log says of the block that its content is *lost*, from a time on or until a time,
+//! in an entry without content. Reads that need it fail, as they did before; nothing wrong takes
+//! its place. A write of the whole block is the end of it.
 //!
-//! A device that answers nothing at all is another matter: then the work fails, and all is as it was when the device is back.
+//! A device that answers nothing at all is another matter: then the work fails, and all is as it
+//! was when the device is back.
 
 use cairn_base::BLOCK_SIZE;
 use cairn_device::{Device, DeviceError, Segments};
@@ -21,7 +24,8 @@ use crate::resolve::{NOW, Source};
 pub(crate) const ATTEMPTS: usize = 3;
 
 impl History {
-    /// What versions hold. Those that the store has no more are lost; the error is that of a store that does not answer.
+    /// What versions hold. Those that the store has no more are lost; the error is that of a store
+    /// that does not answer.
     pub(crate) fn contents_of(&self, versions: &[Version]) -> Result<Vec<Content>, HistoryError> {
         let with_length = |version: &Version| (*version, self.length_of(version.lba));
         let wanted: Vec<(Version, usize)> =
@@ -84,7 +88,8 @@ impl History {
         }
     }
 
-    /// Reads again what could not be read. The outer error is that of a device that does not answer, the inner one that of what is lost.
+    /// Reads again what could not be read. The outer error is that of a device that does not
+    /// answer, the inner one that of what is lost.
     pub(crate) fn insist<T>(
         &self,
         device: &dyn Device,

@@ -16,7 +16,8 @@ use crate::status::set_in_superblock;
 const SECTOR: usize = 512;
 
 impl History {
-    /// Makes a new history of `origin` in `store`, which must hold none, and opens it. The origin stays as it is.
+    /// Makes a new history of `origin` in `store`, which must hold none, and opens it. The origin
+    /// stays as it is.
     pub fn create(
         origin: Arc<dyn Device>,
         store: Arc<dyn Device>,
@@ -71,7 +72,8 @@ impl History {
         Ok(Arc::new(history))
     }
 
-    /// Refuses what [`create`](Self::create) would for its options, or for what the two devices are: before there are any.
+    /// Refuses what [`create`](Self::create) would for its options, or for what the two devices
+    /// are: before there are any.
     pub fn check_options(
         options: &HistoryOptions,
         origin: Geometry,
@@ -81,13 +83,15 @@ impl History {
         segments_of(store.length).map(drop)
     }
 
-    /// Which history a store has. Nothing is written: opening one over an origin that is not its own would be.
+    /// Which history a store has. Nothing is written: opening one over an origin that is not its
+    /// own would be.
     pub fn id_of(store: &dyn Device) -> Result<HistoryId, HistoryError> {
         Ok(read_superblock(store)?.store)
     }
 
-    /// Whether a store is as [`History::release`] leaves that of the history `id`: there is nothing where its superblocks were, and its log still begins as its own. Another file or disk in its place has no such log, also one that
-    /// is full of zeroes.
+    /// Whether a store is as [`History::release`] leaves that of the history `id`: there is nothing
+    /// where its superblocks were, and its log still begins as its own. Another file or disk in its
+    /// place has no such log, also one that is full of zeroes.
     pub fn is_released(store: &dyn Device, id: HistoryId) -> Result<bool, HistoryError> {
         if store.geometry().length < store_bytes_min() {
             return Ok(false);
@@ -103,8 +107,9 @@ impl History {
         Ok(log[..SECTOR].windows(id.0.len()).any(|bytes| *bytes == id.0))
     }
 
-    /// Whether a store begins with nothing but the superblocks that [`History::create`] writes for the history `id`, both or one, and nothing was ever recorded in it.
-    /// What is torn is not told from what others have written.
+    /// Whether a store begins with nothing but the superblocks that [`History::create`] writes for
+    /// the history `id`, both or one, and nothing was ever recorded in it. What is torn is not told
+    /// from what others have written.
     pub fn is_unfinished(store: &dyn Device, id: HistoryId) -> Result<bool, HistoryError> {
         let mut made = None;
         for address in 0..SEGMENTS_START.min(store.geometry().length / BLOCK) {

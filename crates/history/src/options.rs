@@ -69,7 +69,8 @@ impl Default for Window {
 const CLONE_FLOOR: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 impl Window {
-    /// Of a writable clone, which is redirect-on-write over a view: nothing is ever folded back into the view, so it may be read-only.
+    /// Of a writable clone, which is redirect-on-write over a view: nothing is ever folded back
+    /// into the view, so it may be read-only.
     pub fn of_a_clone() -> Self {
         Self { floor: CLONE_FLOOR, ..Self::default() }
     }
@@ -98,17 +99,20 @@ pub struct HistoryOptions {
 /// How a history is opened.
 #[derive(Clone)]
 pub struct OpenOptions {
-    /// Bytes of written blocks that wait in memory at most (least recently written leave first). At least 1: with less than a few blocks each write goes through.
+    /// Bytes of written blocks that wait in memory at most (least recently written leave first). At
+    /// least 1: with less than a few blocks each write goes through.
     pub dirty_bytes: u64,
     /// Bytes of read cache (least recently used leave first); 0 is none.
     pub read_bytes: u64,
     /// Where time comes from.
     pub clock: Arc<dyn Clock>,
-    /// How far the history is known to have come, durably: a store that has not is refused. The default knows nothing.
+    /// How far the history is known to have come, durably: a store that has not is refused. The
+    /// default knows nothing.
     pub at_least: LogPosition,
 }
 
-/// How far a history has come, durably. Neither number ever goes back, so a store that has not come so far is an older copy of it, or has lost its end.
+/// How far a history has come, durably. Neither number ever goes back, so a store that has not come
+/// so far is an older copy of it, or has lost its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LogPosition {
     /// The number of its superblock.
@@ -141,7 +145,8 @@ pub(crate) fn segments_of(store_bytes: u64) -> Result<(u64, u64), HistoryError> 
         return Err(HistoryError::StoreTooSmall { have: store_bytes, need });
     }
     let blocks = store_bytes / BLOCK_SIZE as u64 - SEGMENTS_START;
-    // Some hundred segments where they are large enough: a part of the window is given up at a time. Each one that begins costs two flushes of the store.
+    // Some hundred segments where they are large enough: a part of the window is given up at a
+    // time. Each one that begins costs two flushes of the store.
     let wanted = (blocks / 256).clamp(SEGMENT_BLOCKS_MIN, SEGMENT_BLOCKS_WANTED);
     let needed = blocks.div_ceil(HISTORY_SEGMENTS_MAX).next_power_of_two();
     let each = wanted.max(needed).min(SEGMENT_BLOCKS_MAX);

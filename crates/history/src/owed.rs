@@ -1,10 +1,15 @@
-//! Room that is owed: what the background copy of a revert, or a move of the window, will still write to the log.
+//! Room that is owed: what the background copy of a revert, or a move of the window, will still
+//! write to the log.
 //!
-//! A revert holds its target until its copy is over, so that the window cannot move past it. A copy that found no room could neither go on nor be given up, and the device would take no writes any more.
-//! So it is counted before: a revert whose copy does not fit is refused, with nothing changed. Until the copy is over, writes leave as much room as it needs, or wait until all of it is copied. The same goes for
-//! what a move of the window in the split placements writes before it frees anything.
+//! A revert holds its target until its copy is over, so that the window cannot move past it. A copy
+//! that found no room could neither go on nor be given up, and the device would take no writes any
+//! more. So it is counted before: a revert whose copy does not fit is refused, with nothing
+//! changed. Until the copy is over, writes leave as much room as it needs, or wait until all of it
+//! is copied. The same goes for what a move of the window in the split placements writes before it
+//! frees anything.
 //!
-//! Counted is the worst: every block with content, every batch in a record of its own. In a small store that is up to a quarter too much.
+//! Counted is the worst: every block with content, every batch in a record of its own. In a small
+//! store that is up to a quarter too much.
 
 use cairn_base::BLOCK_SIZE;
 use cairn_format::history::{HistoryRecord, NO_LBA, PLACE_UNIT, Placement};
@@ -74,7 +79,8 @@ impl History {
         all.div_ceil(self.usable_blocks(writer, entries)) as usize
     }
 
-    /// Blocks of a segment that can be counted on: not its ends, its summary, and what is left over before its end.
+    /// Blocks of a segment that can be counted on: not its ends, its summary, and what is left over
+    /// before its end.
     fn usable_blocks(&self, writer: &Writer, entries: usize) -> u64 {
         let segment = writer.superblock.segment_blocks;
         let content = u64::from(self.block_bytes).next_multiple_of(PLACE_UNIT);
@@ -82,7 +88,8 @@ impl History {
         segment.saturating_sub(4 + summary + content.div_ceil(BLOCK)).max(1)
     }
 
-    /// Blocks from `from` on whose last version is after `target` and not after `time`: what a revert has to copy.
+    /// Blocks from `from` on whose last version is after `target` and not after `time`: what a
+    /// revert has to copy.
     fn changed(&self, from: u64, target: u64, time: u64) -> u64 {
         let is_due = |newest: Option<Version>| {
             u64::from(newest.is_some_and(|newest| newest.time > target && newest.time <= time))
@@ -152,7 +159,8 @@ impl History {
         if self.rebases() { self.left(writer, to).rebased } else { 0 }
     }
 
-    /// What a move of the window to `to` is up to: one that stopped in the middle could not be finished by anything.
+    /// What a move of the window to `to` is up to: one that stopped in the middle could not be
+    /// finished by anything.
     pub(crate) fn price(&self, writer: &mut Writer, to: u64) -> Result<Price, HistoryError> {
         if !self.rebases() {
             return Ok(Price::Pays { owed: 0 });
@@ -175,7 +183,8 @@ impl History {
         !matches!(self.placement, Placement::Logging | Placement::Checkpointing)
     }
 
-    /// Segments that are empty, or can be emptied into others, when only so many bytes of each are needed.
+    /// Segments that are empty, or can be emptied into others, when only so many bytes of each are
+    /// needed.
     fn freed(&self, writer: &Writer, needed: &[u64]) -> usize {
         let segment_bytes = writer.superblock.segment_blocks * BLOCK;
         let (mut empty, mut sparse, mut moved) = (0, 0, 0);
@@ -194,7 +203,8 @@ impl History {
         empty + usize::saturating_sub(sparse, kept)
     }
 
-    /// Refuses a revert to `target` whose copy would find no room; blocks that it copies at most. `waiting`: blocks that are in memory.
+    /// Refuses a revert to `target` whose copy would find no room; blocks that it copies at most.
+    /// `waiting`: blocks that are in memory.
     pub(crate) fn check_room_to_revert(
         &self,
         writer: &Writer,
@@ -240,7 +250,8 @@ impl History {
     }
 }
 
-/// Blocks that are still to be copied for reverts after `target`: their copies are versions after it.
+/// Blocks that are still to be copied for reverts after `target`: their copies are versions after
+/// it.
 fn brought_back(writer: &Writer, target: u64) -> u64 {
     let reverts = writer.superblock.reverts.iter().zip(&writer.owed);
     reverts.filter(|(revert, _)| revert.time > target).map(|(_, owed)| owed).sum()

@@ -31,8 +31,9 @@ use crate::timeline::Timeline;
 use crate::trim::{Trim, apart};
 
 pub(crate) const BLOCK: u64 = BLOCK_SIZE as u64;
-/// Past every stamp that a store can have: stamps are of the clock, which [`stamp`](History::stamp) takes as far as a quarter of all numbers, and one more for each write. Up to where a time can't be read
-/// any more are as many again.
+/// Past every stamp that a store can have: stamps are of the clock, which [`stamp`](History::stamp)
+/// takes as far as a quarter of all numbers, and one more for each write. Up to where a time can't
+/// be read any more are as many again.
 const STAMPS_END: u64 = u64::MAX / 8 * 3;
 /// Blocks of the origin that are written again at once.
 const REPLAYED: usize = 128;
@@ -41,7 +42,9 @@ impl History {
     /// Opens the history in `store` of `origin`: every instant up to the last flush is there.
     ///
     /// # Errors
-    /// [`HistoryError::StoreOlder`] where the store has not come as far as it is known to have: its origin has what came later, and what the log would write there again is old. Nothing was written then.
+    /// [`HistoryError::StoreOlder`] where the store has not come as far as it is known to have: its
+    /// origin has what came later, and what the log would write there again is old. Nothing was
+    /// written then.
     pub fn open(
         origin: Arc<dyn Device>,
         store: Arc<dyn Device>,
@@ -148,7 +151,8 @@ impl History {
             below: Below::new(given),
             torn: BTreeMap::new(),
             ahead: VecDeque::new(),
-            // What an earlier life left in a cache below must be durable before anything builds on it.
+            // What an earlier life left in a cache below must be durable before anything builds on
+            // it.
             store_dirty: true,
             origin_dirty: true,
             logged_ns: superblock.last_ns,
@@ -207,12 +211,14 @@ impl History {
             let source = FormatError::Magic(Structure::HistorySegment);
             return Err(HistoryError::Damaged { offset: writer.start_of(0) * BLOCK, source });
         };
-        // Its summary proves nothing: no superblock was written since it ended, so what it names may be lost.
+        // Its summary proves nothing: no superblock was written since it ended, so what it names
+        // may be lost.
         if tail.first_record.is_some() {
             tail.end = None;
         }
         let mut loading = Loading::new(self.blocks());
-        // Blocks of segments that were durable before what they brought to the origin was: logging brings nothing there.
+        // Blocks of segments that were durable before what they brought to the origin was: logging
+        // brings nothing there.
         let mut unsettled = Vec::new();
         for (at, found) in known.iter().enumerate() {
             let next = known.get(at + 1).unwrap_or(&tail);
@@ -246,7 +252,8 @@ impl History {
         // Until the log says what is lost, the next opening looks for it again.
         self.state.lock().unsettled = lost.len() as u64;
         self.sync(writer)?;
-        // From here on the superblock knows every segment of the log, and those that a cut took away are ahead again.
+        // From here on the superblock knows every segment of the log, and those that a cut took
+        // away are ahead again.
         self.write_superblock(writer)?;
         self.sync_store(writer)?;
         if self.state.lock().segments[writer.segment].closed {
@@ -271,8 +278,10 @@ impl History {
         Ok(())
     }
 
-    /// Follows the log from `tail`, the last segment that the superblock knows, through those that it has named as ahead, for as long as each begins where the one before ends. Entries are on their way
-    /// into the index, and the writer stands behind the last record. Gives the last record that was durable on both devices, and the blocks of later ones.
+    /// Follows the log from `tail`, the last segment that the superblock knows, through those that
+    /// it has named as ahead, for as long as each begins where the one before ends. Entries are on
+    /// their way into the index, and the writer stands behind the last record. Gives the last
+    /// record that was durable on both devices, and the blocks of later ones.
     fn follow(
         &self,
         writer: &mut Writer,
@@ -302,8 +311,9 @@ impl History {
                 log.push((next, records));
                 continue;
             }
-            // Here the log ends, or a record of it is damaged: then one that came later may know that it was durable, or whoever opens it does. Not before: what a cut has torn looks like a record too, where the log went on in
-            // the next segment.
+            // Here the log ends, or a record of it is damaged: then one that came later may know
+            // that it was durable, or whoever opens it does. Not before: what a cut has torn looks
+            // like a record too, where the log went on in the next segment.
             let mut proof = self.durable_beyond(writer, last, records.position)?.max(settled).max(at_least);
             for later in ahead.clone() {
                 proof = proof.max(self.durable_beyond(writer, &later, 1)?);
@@ -315,7 +325,8 @@ impl History {
                 *records = self.scan_records(writer, last, first_record, settled, limit)?;
                 continue;
             }
-            // Where the segment had ended its summary serves, and where all that it names is there nothing else has to say so.
+            // Where the segment had ended its summary serves, and where all that it names is there
+            // nothing else has to say so.
             let served = self.whole_summary(writer, last, next_record, proof)?;
             let Some((end, entries)) = served else {
                 if proof >= next_record {
@@ -348,7 +359,8 @@ impl History {
         Ok((settled, unsure))
     }
 
-    /// The segments that the superblock has named as ahead and that have begun, in the order of their numbers.
+    /// The segments that the superblock has named as ahead and that have begun, in the order of
+    /// their numbers.
     fn named_ahead(
         &self,
         writer: &mut Writer,
@@ -362,14 +374,16 @@ impl History {
             }
         }
         ahead.sort_by_key(|found| found.sequence);
-        // Each that was named may have got a number. Segments are read in the order of these, so none may come below one that is there.
+        // Each that was named may have got a number. Segments are read in the order of these, so
+        // none may come below one that is there.
         let given = writer.superblock.ahead_from + writer.ahead.len() as u64;
         let last = ahead.last().map_or(0, |found| found.sequence).max(tail.sequence);
         writer.next_sequence = given.max(last + 1);
         Ok(ahead)
     }
 
-    /// The summary of a segment that had ended, with its end, where it goes past `next_record` and all that it names was durable or is there.
+    /// The summary of a segment that had ended, with its end, where it goes past `next_record` and
+    /// all that it names was durable or is there.
     fn whole_summary(
         &self,
         writer: &Writer,
@@ -389,7 +403,8 @@ impl History {
         }
     }
 
-    /// Takes the segments of the log into the index, and lets the writer stand behind the last record. Gives the blocks of records after `settled`.
+    /// Takes the segments of the log into the index, and lets the writer stand behind the last
+    /// record. Gives the blocks of records after `settled`.
     fn enter_log(
         &self,
         writer: &mut Writer,
@@ -400,7 +415,8 @@ impl History {
         let mut unsure = Vec::new();
         let count = log.len();
         for (at, (found, records)) in log.into_iter().enumerate() {
-            // Once the superblock no longer names it as ahead, its first block is all that says what it is.
+            // Once the superblock no longer names it as ahead, its first block is all that says
+            // what it is.
             if let (true, Some(first_record)) = (found.lacks_begin, found.first_record) {
                 self.write_begin(writer, found.index, found.sequence, first_record)?;
             }
@@ -427,7 +443,8 @@ impl History {
                     self.logged(writer, outcome)?;
                 }
             } else if !is_full {
-                // The cut may have kept the next segment and not the end of this one, which counts from the next superblock on.
+                // The cut may have kept the next segment and not the end of this one, which counts
+                // from the next superblock on.
                 writer.next_record = records.next_record;
                 self.close_segment(writer, found.index, found.sequence, records.entries)?;
             }
@@ -435,7 +452,8 @@ impl History {
         Ok(unsure)
     }
 
-    /// The slot that does not hold the superblock is written: the next one overwrites the other first, and until then it must not be the only one.
+    /// The slot that does not hold the superblock is written: the next one overwrites the other
+    /// first, and until then it must not be the only one.
     fn repair_slots(&self, writer: &mut Writer) -> Result<(), HistoryError> {
         for slot in [SLOT_A, SLOT_B] {
             let found = self.block_if_readable(slot)?;
@@ -517,7 +535,8 @@ impl History {
         Ok(())
     }
 
-    /// Splits: what the log has and the origin may lack is written there again. Gives the blocks, and the times, of what the log has no more.
+    /// Splits: what the log has and the origin may lack is written there again. Gives the blocks,
+    /// and the times, of what the log has no more.
     fn replay(&self, writer: &mut Writer, mut unsure: Vec<u64>) -> Result<Vec<(u64, u64)>, HistoryError> {
         if self.placement == Placement::Logging {
             return Ok(Vec::new());
@@ -558,7 +577,8 @@ pub(crate) fn read_superblock(store: &dyn Device) -> Result<HistorySuperblock, H
     let mut best: Option<HistorySuperblock> = None;
     let (mut unread, mut damage) = (None, None);
     for slot in [SLOT_A, SLOT_B] {
-        // One that can't be read is like one that is damaged, unless the other one is none either: what is there is not known then.
+        // One that can't be read is like one that is damaged, unless the other one is none either:
+        // what is there is not known then.
         let bytes = match block(store, slot).or_else(|_| block(store, slot)) {
             Ok(bytes) => bytes,
             Err(error) => {

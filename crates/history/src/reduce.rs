@@ -1,16 +1,26 @@
-//! Contents that take less room in the log: XOR with an earlier version of the block, and identical content once (Trap-array and Peabody, section 5 of the 2007 paper).
+//! Contents that take less room in the log: XOR with an earlier version of the block, and identical
+//! content once (Trap-array and Peabody, section 5 of the 2007 paper).
 //!
-//! **Nothing refers to another segment.** A version that is stored as what differs from an earlier one, its base, or that has its content from another one, lies in the segment where that is stored. A segment is freed only when no
-//! version in the index has its place there, so what a version builds on is there as long as it is, whatever becomes of the versions that it was stored for: the window moves on, retention drops them, a write of
-//! the same window replaces them, and nobody has to ask who builds on what. A version that is moved to another segment is put together and stored there anew. The price: a block is stored whole once a segment at least.
+//! **Nothing refers to another segment.** A version that is stored as what differs from an earlier
+//! one, its base, or that has its content from another one, lies in the segment where that is
+//! stored. A segment is freed only when no version in the index has its place there, so what a
+//! version builds on is there as long as it is, whatever becomes of the versions that it was stored
+//! for: the window moves on, retention drops them, a write of the same window replaces them, and
+//! nobody has to ask who builds on what. A version that is moved to another segment is put together
+//! and stored there anew. The price: a block is stored whole once a segment at least.
 //!
-//! [`Recent`] has the contents of the segment that is being filled, as far as they fit in memory, by block and by checksum. So nothing is read to find what a content can be less by, and bytes are compared with bytes. It is
-//! empty when a segment begins, and after an opening.
+//! [`Recent`] has the contents of the segment that is being filled, as far as they fit in memory,
+//! by block and by checksum. So nothing is read to find what a content can be less by, and bytes
+//! are compared with bytes. It is empty when a segment begins, and after an opening.
 //!
-//! Whoever reads a delta holds it to that: a base that would lie elsewhere is damage, whatever is stored there.
+//! Whoever reads a delta holds it to that: a base that would lie elsewhere is damage, whatever is
+//! stored there.
 //!
-//! A base comes before what builds on it, in the log or within a record, so where a cut has torn the log the end is before both or behind the base. A chain has [`LINKS_MAX`] deltas at most, then comes a version that is
-//! stored whole. Damage costs the versions that build on what is damaged, no others, and is told: what is stored has a checksum in its entry, its base has one, and the content has one after each step.
+//! A base comes before what builds on it, in the log or within a record, so where a cut has torn
+//! the log the end is before both or behind the base. A chain has [`LINKS_MAX`] deltas at most,
+//! then comes a version that is stored whole. Damage costs the versions that build on what is
+//! damaged, no others, and is told: what is stored has a checksum in its entry, its base has one,
+//! and the content has one after each step.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -23,7 +33,8 @@ use crate::content::crc;
 use crate::history::History;
 use crate::index::Version;
 
-/// Bytes of contents that are remembered at most: as much as the largest segment of a store holds unless it is of more than 256 GiB.
+/// Bytes of contents that are remembered at most: as much as the largest segment of a store holds
+/// unless it is of more than 256 GiB.
 const RECENT_BYTES: u64 = 32 << 20;
 /// What one of them takes in memory besides its bytes.
 const OVERHEAD: u64 = 256;
@@ -84,7 +95,8 @@ pub(crate) struct Recent {
 }
 
 impl Recent {
-    /// How a content is stored when the next free place is `place`, and what goes there, if anything does.
+    /// How a content is stored when the next free place is `place`, and what goes there, if
+    /// anything does.
     pub(crate) fn store(
         &mut self,
         reduction: Reduction,
@@ -210,7 +222,8 @@ impl Chain {
 }
 
 impl History {
-    /// Contents of which was read what is stored of them: where that is a delta, what it builds on is read as well, one link of all chains at a time.
+    /// Contents of which was read what is stored of them: where that is a delta, what it builds on
+    /// is read as well, one link of all chains at a time.
     pub(crate) fn rebuild(
         &self,
         places: &[(Stored, usize)],

@@ -1,9 +1,13 @@
 //! Leaving a history behind: its origin is a plain disk afterwards, with today's content.
 //!
-//! 1. *Beside clients*, which [`History::fold_back`] does: reverts are copied to their end; with the placement logging the window moves up to the present, as often as that leaves less to be moved. What is older than the last of these moves can't be reached any more.
+//! 1. *Beside clients*, which [`History::fold_back`] does: reverts are copied to their end; with
+//!    the placement logging the window moves up to the present, as often as that leaves less to be
+//!    moved. What is older than the last of these moves can't be reached any more.
 //! 2. *Alone*, which [`History::release`] does: what is left of that, and then both superblocks go.
 //!
-//! A cut before the superblocks go leaves a history, of less, and the move of its window goes on with the next opening. The store counts until then: nothing has been served from the origin alone.
+//! A cut before the superblocks go leaves a history, of less, and the move of its window goes on
+//! with the next opening. The store counts until then: nothing has been served from the origin
+//! alone.
 
 use cairn_base::BLOCK_SIZE;
 use cairn_device::DeviceError;
@@ -15,12 +19,15 @@ use crate::log::Writer;
 use crate::recover::BLOCK;
 use crate::trim::MOVES;
 
-/// So few versions are left to be moved while nobody may use the device: some hundredths of a second.
+/// So few versions are left to be moved while nobody may use the device: some hundredths of a
+/// second.
 const FEW: usize = 2048;
 
 impl History {
-    /// Does beside clients what a [release](Self::release) would do alone: afterwards that has little left to do, unless clients write as fast as this can move. History goes, the youngest as well. Ends early, with nothing lost, where `go_on` says
-    /// false, which is asked between slices with the blocks done of so many; and where a view holds an instant that would go.
+    /// Does beside clients what a [release](Self::release) would do alone: afterwards that has
+    /// little left to do, unless clients write as fast as this can move. History goes, the youngest
+    /// as well. Ends early, with nothing lost, where `go_on` says false, which is asked between
+    /// slices with the blocks done of so many; and where a view holds an instant that would go.
     pub fn fold_back(&self, go_on: &dyn Fn(u64, u64) -> bool) -> Result<(), HistoryError> {
         // Before anything is given up for it.
         self.refuse_lost()?;
@@ -38,7 +45,8 @@ impl History {
         Ok(())
     }
 
-    /// Ends the copies and the move of the window that are under way, in slices; clients have their turn between them. False when it is to go no further.
+    /// Ends the copies and the move of the window that are under way, in slices; clients have their
+    /// turn between them. False when it is to go no further.
     fn move_on(&self, go_on: &dyn Fn(u64, u64) -> bool) -> Result<bool, HistoryError> {
         loop {
             let reached = {
@@ -67,7 +75,8 @@ impl History {
         writer.trim.map_or_else(copy, |trim| trim.reached())
     }
 
-    /// Begins to move the window up to the present, unless something else is under way by now. False where a view holds what would go.
+    /// Begins to move the window up to the present, unless something else is under way by now.
+    /// False where a view holds what would go.
     fn begin_folding(&self) -> Result<bool, HistoryError> {
         let mut writer = self.writer.lock();
         let writer = &mut *writer;
@@ -97,8 +106,10 @@ impl History {
         Ok(true)
     }
 
-    /// Leaves the origin as a plain disk with today's content, and the store without a history. `progress` gets blocks done, of so many. Nobody may use the device
-    /// meanwhile; afterwards it is out of service. One that fails in the middle leaves a history, of less, that can be used and released again.
+    /// Leaves the origin as a plain disk with today's content, and the store without a history.
+    /// `progress` gets blocks done, of so many. Nobody may use the device meanwhile; afterwards it
+    /// is out of service. One that fails in the middle leaves a history, of less, that can be used
+    /// and released again.
     pub fn release(&self, progress: &dyn Fn(u64, u64)) -> Result<(), HistoryError> {
         // Before anything is given up for it.
         self.refuse_lost()?;

@@ -8,8 +8,8 @@ use crate::counters::Io;
 use crate::history::{History, State};
 use crate::index::Version;
 
-/// How often a read looks again because what it looked at has moved. Each time something else has finished, so more than a few are never needed; a limit makes a bug an error instead
-/// of a loop.
+/// How often a read looks again because what it looked at has moved. Each time something else has
+/// finished, so more than a few are never needed; a limit makes a bug an error instead of a loop.
 const ATTEMPTS: usize = 1000;
 /// The present.
 pub(crate) const NOW: u64 = u64::MAX / 2;
@@ -59,7 +59,8 @@ impl State {
         let mut reverts = self.reverts.iter().rev();
         loop {
             let last = self.index.last_at(lba, at);
-            // A revert stands for the instant that it brought back until the block has a later version or was copied.
+            // A revert stands for the instant that it brought back until the block has a later
+            // version or was copied.
             if let Some(revert) = reverts.find(|revert| revert.time <= at)
                 && lba >= revert.cursor
                 && last.is_none_or(|last| last.time <= revert.time)
@@ -77,8 +78,9 @@ impl State {
         }
     }
 
-    /// The content up to the next undo. Redos before it are of versions that were not retained, which the log may still show after
-    /// an opening: no instant that is kept lies between them and the version that replaced them.
+    /// The content up to the next undo. Redos before it are of versions that were not retained,
+    /// which the log may still show after an opening: no instant that is kept lies between them and
+    /// the version that replaced them.
     fn until_next_undo(&self, lba: u64, at: u64, logging: bool) -> Source {
         let mut next = if logging { None } else { self.index.first_after(lba, at) };
         while let Some(version) = next {
@@ -203,9 +205,11 @@ impl History {
         for (index, source, data) in read {
             let (piece, instant) = (pieces[index], instants[index]);
             let whole = matches!(source, Source::Place(_)) || piece.count == self.length_of(piece.lba);
-            // The window may have moved, or the log may have been cleaned, while the devices were read. A present read may be older
-            // than a write that came meanwhile, as on any disk; bytes that fail their checksum may only have moved. Where the present is what a revert brought back, the copy of
-            // an earlier revert may have written the origin: that was the present before, and is not now.
+            // The window may have moved, or the log may have been cleaned, while the devices were
+            // read. A present read may be older than a write that came meanwhile, as on any disk;
+            // bytes that fail their checksum may only have moved. Where the present is what a
+            // revert brought back, the copy of an earlier revert may have written the origin: that
+            // was the present before, and is not now.
             let moved = if instant == NOW {
                 data.is_err() && !state.resolve(piece.lba, NOW).same(&source)
             } else {

@@ -1,4 +1,5 @@
-//! Going back: the device shows an earlier instant at once, and the blocks are copied in the background.
+//! Going back: the device shows an earlier instant at once, and the blocks are copied in the
+//! background.
 
 use cairn_base::Timestamp;
 use cairn_format::history::{MarkContent, NO_LBA, REVERTS_MAX, RevertState};
@@ -31,8 +32,9 @@ pub struct Reverted {
 }
 
 impl History {
-    /// Shows the device as it was at `at`, or at the last kept instant before. It is durable when this returns, and itself undoable. Sessions of
-    /// clients should be closed: what they have in memory is of another time.
+    /// Shows the device as it was at `at`, or at the last kept instant before. It is durable when
+    /// this returns, and itself undoable. Sessions of clients should be closed: what they have in
+    /// memory is of another time.
     pub fn revert(&self, at: impl Into<When>) -> Result<Reverted, HistoryError> {
         let at = at.into();
         let _alone = self.merge.write();
@@ -51,7 +53,8 @@ impl History {
             let mut state = self.state.lock();
             let state = &mut *state;
             let before = self.stamp(state);
-            // The next stamp, whatever the clock says: once the copy is over the mark is all that tells of this cut.
+            // The next stamp, whatever the clock says: once the copy is over the mark is all that
+            // tells of this cut.
             let time = after_mark(before);
             state.last = time;
             let number = (1..).find(|number| {
@@ -152,7 +155,8 @@ impl History {
         Ok(true)
     }
 
-    /// The background copy needs room like any write: what is before its target may go. It was counted that this is enough.
+    /// The background copy needs room like any write: what is before its target may go. It was
+    /// counted that this is enough.
     fn ensure_free_for_copy(&self, writer: &mut Writer) -> Result<(), HistoryError> {
         while !self.ready(writer, RESERVE)? && self.win_room(writer)? {}
         if writer.spare() < 2 { Err(self.no_room(writer)) } else { Ok(()) }
@@ -163,7 +167,8 @@ impl History {
         self.sync(writer)
     }
 
-    /// Copies blocks before a client's write to them is placed, for every revert that has not reached them yet.
+    /// Copies blocks before a client's write to them is placed, for every revert that has not
+    /// reached them yet.
     pub(crate) fn copy_before_writes(&self, writer: &mut Writer, lbas: &[u64]) -> Result<(), HistoryError> {
         let reverts = self.state.lock().reverts.clone();
         for revert in reverts {
@@ -176,7 +181,8 @@ impl History {
         Ok(())
     }
 
-    /// Writes the content that a revert brought back as a write of its time: of those blocks that have changed since its target and not since the revert.
+    /// Writes the content that a revert brought back as a write of its time: of those blocks that
+    /// have changed since its target and not since the revert.
     fn copy_blocks(
         &self,
         writer: &mut Writer,

@@ -1,4 +1,5 @@
-//! Room in the store: segments that nothing needs become free, sparse ones are emptied, and when that is not enough the oldest history goes.
+//! Room in the store: segments that nothing needs become free, sparse ones are emptied, and when
+//! that is not enough the oldest history goes.
 
 use std::time::Duration;
 
@@ -22,7 +23,8 @@ const EVENTS_MAX: usize = 64;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
 impl History {
-    /// Rests for so long, or until there are blocks to write out or [`wake`](Self::wake) is called: for the thread that calls [`step`](Self::step).
+    /// Rests for so long, or until there are blocks to write out or [`wake`](Self::wake) is called:
+    /// for the thread that calls [`step`](Self::step).
     pub fn rest(&self, patience: Duration) {
         let mut state = self.state.lock();
         // What finds no room waits for time to pass.
@@ -37,13 +39,15 @@ impl History {
         self.work.notify_all();
     }
 
-    /// Whether writes and flushes may wait for room where the owner wants that. Before the device is closed those that wait are let go, and fail.
+    /// Whether writes and flushes may wait for room where the owner wants that. Before the device
+    /// is closed those that wait are let go, and fail.
     pub fn let_wait(&self, may_wait: bool) {
         self.state.lock().may_wait = may_wait;
         self.room.notify_all();
     }
 
-    /// Background work: one slice of it. True when there is more to do at once. The owner's thread calls it again and again.
+    /// Background work: one slice of it. True when there is more to do at once. The owner's thread
+    /// calls it again and again.
     pub fn step(&self) -> Result<bool, HistoryError> {
         // It is looked at time and again, to know to when it was put back.
         self.state.lock().see_clock(self.clock.now().0, self.clock.monotonic());
@@ -90,7 +94,8 @@ impl History {
         if low && (self.reclaim(writer)? || self.clean(writer)?) {
             return Ok(true);
         }
-        // What the last flush made durable nothing says that comes later: damage there would pass for the end of the log. Once a segment is enough.
+        // What the last flush made durable nothing says that comes later: damage there would pass
+        // for the end of the log. Once a segment is enough.
         let begun = writer.segment_sequence >= writer.superblock.ahead_from;
         if begun && writer.superblock.durable_through < writer.synced {
             self.write_superblock(writer)?;
@@ -133,7 +138,8 @@ impl History {
         (to > state.start).then_some(to)
     }
 
-    /// Begins the move that is due, or as much of it as there is room for; false when it can't begin.
+    /// Begins the move that is due, or as much of it as there is room for; false when it can't
+    /// begin.
     fn begin_due(&self, writer: &mut Writer, to: u64) -> Result<bool, HistoryError> {
         if writer.too_full_to_move.is_some_and(|(left, until)| left == writer.left() && to < until) {
             return Ok(false);
@@ -193,7 +199,9 @@ impl History {
         state.timeline.kept_before(to)
     }
 
-    /// Gives no write a stamp up to `to` from here on, whatever the clock does: what is up to there will not count. False where a write that waits has one, as the clock was put back since it was looked at.
+    /// Gives no write a stamp up to `to` from here on, whatever the clock does: what is up to there
+    /// will not count. False where a write that waits has one, as the clock was put back since it
+    /// was looked at.
     fn claim(&self, to: u64) -> bool {
         let mut state = self.state.lock();
         if state.cache.oldest_time().is_some_and(|oldest| oldest <= to) {
@@ -203,7 +211,8 @@ impl History {
         true
     }
 
-    /// Leaves a batch of blocks, which takes `more` segments than a small one, what is owed, and what makes room enough of the log.
+    /// Leaves a batch of blocks, which takes `more` segments than a small one, what is owed, and
+    /// what makes room enough of the log.
     pub(crate) fn ensure_room(&self, writer: &mut Writer, more: usize) -> Result<(), HistoryError> {
         while !self.ready(writer, RESERVE + more + self.owed(writer))? {
             self.make_room(writer)?;
@@ -221,7 +230,8 @@ impl History {
             while self.copy_slice(writer)? {}
             return Ok(());
         }
-        // What is younger than the floor may not go. Where nothing has a stamp that young, all instants since then show the same, and that stays.
+        // What is younger than the floor may not go. Where nothing has a stamp that young, all
+        // instants since then show the same, and that stays.
         let is_limited = {
             let state = self.state.lock();
             let floor = state.window.floor.as_nanos() as u64;
@@ -231,7 +241,8 @@ impl History {
         if is_limited || !self.start_over(writer)? { Err(self.no_room(writer)) } else { Ok(()) }
     }
 
-    /// Makes segments free: what nothing needs goes first, then the oldest history that may go. False when that won none.
+    /// Makes segments free: what nothing needs goes first, then the oldest history that may go.
+    /// False when that won none.
     pub(crate) fn win_room(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
         let before = writer.spare();
         self.reclaim(writer)?;
@@ -249,7 +260,9 @@ impl History {
             times.sort_unstable();
             (times, self.clock.now().0.max(state.last))
         };
-        // A small part of the history at first, then more, in the end all; less where there is no room to move so far at once. Each move looks at the whole index and costs a dozen flushes, so one segment's would be too little.
+        // A small part of the history at first, then more, in the end all; less where there is no
+        // room to move so far at once. Each move looks at the whole index and costs a dozen
+        // flushes, so one segment's would be too little.
         let first = (writer.usable() / PARTS_GIVEN_UP).max(1);
         let (mut done, mut part, mut is_last, mut is_gainless) = (0, first, false, false);
         loop {
@@ -305,15 +318,18 @@ impl History {
         Ok(())
     }
 
-    /// The last way out: all history goes. The window begins with the last write, and what waits in the cache is the first in it. True when that made room.
+    /// The last way out: all history goes. The window begins with the last write, and what waits in
+    /// the cache is the first in it. True when that made room.
     fn start_over(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
         let before = writer.spare();
         let (to, start) = {
             let mut state = self.state.lock();
             let state = &mut *state;
-            // Not the clock's time: nothing has changed since the last stamp, and instants since then stay.
+            // Not the clock's time: nothing has changed since the last stamp, and instants since
+            // then stay.
             let to = state.last + 1;
-            // Entries up to `to` will not count: what waits becomes later, and the window begins after it.
+            // Entries up to `to` will not count: what waits becomes later, and the window begins
+            // after it.
             let start = state.cache.restamp(to).max(to) + 1;
             state.last = start;
             state.timeline.cut(start);
@@ -336,7 +352,8 @@ impl History {
         if empty.is_empty() {
             return Ok(false);
         }
-        // What replaced the versions there must be durable before their places are given away, the origin included.
+        // What replaced the versions there must be durable before their places are given away, the
+        // origin included.
         self.sync(writer)?;
         for index in &empty {
             writer.superblock.live[*index] = false;
@@ -345,14 +362,16 @@ impl History {
         self.sync_store(writer)?;
         for index in empty {
             self.state.lock().segments[index] = Segment::default();
-            // It has its room; where the file of the store was copied with holes, perhaps not all of it.
+            // It has its room; where the file of the store was copied with holes, perhaps not all
+            // of it.
             let has_room = self.give_room(writer, index)?;
             if has_room { &mut writer.free } else { &mut writer.bare }.push_back(index);
         }
         Ok(true)
     }
 
-    /// Moves what is needed out of the segment with the least of it, when less than half of it is; true when it did.
+    /// Moves what is needed out of the segment with the least of it, when less than half of it is;
+    /// true when it did.
     pub(crate) fn clean(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
         while let Some((index, segment)) = self.sparsest(writer) {
             if self.empty(writer, index, segment.sequence)? {
@@ -384,7 +403,8 @@ impl History {
                 if let HistoryError::Device(error) = &error {
                     self.answers(&*self.store, error)?;
                 }
-                // Both copies of what it names are damaged, or can't be read. What it holds is still read by the index in memory.
+                // Both copies of what it names are damaged, or can't be read. What it holds is
+                // still read by the index in memory.
                 tracing::error!(segment = index, %error, "a history segment can't be emptied");
                 return Ok(false);
             }

@@ -85,7 +85,8 @@ pub struct HistoryStatus {
     pub index_bytes: u64,
     /// Bytes of the store that hold history.
     pub used_bytes: u64,
-    /// Of these, bytes that something needs; with a reduction that is what it would be without, as far as it is not more than its segments.
+    /// Of these, bytes that something needs; with a reduction that is what it would be without, as
+    /// far as it is not more than its segments.
     pub live_bytes: u64,
     /// Bytes of the store that can hold history.
     pub store_bytes: u64,
@@ -99,7 +100,8 @@ pub struct HistoryStatus {
     pub reverts: Vec<RevertProgress>,
     /// Open views.
     pub views: u64,
-    /// Versions that could not be read any more and are lost, in order of blocks; the first of them.
+    /// Versions that could not be read any more and are lost, in order of blocks; the first of
+    /// them.
     pub lost: Vec<LostVersion>,
     /// How many there are.
     pub lost_versions: u64,
@@ -111,18 +113,21 @@ pub struct HistoryStatus {
     pub failed: Option<String>,
     /// That is so because what is under its origin or its store had no room.
     pub failed_for_room: bool,
-    /// What has no room below it: the store, whose oldest history then goes, or the origin. It goes on by itself.
+    /// What has no room below it: the store, whose oldest history then goes, or the origin. It goes
+    /// on by itself.
     pub lacking: Option<&'static str>,
     /// Since it was opened.
     pub counters: Counters,
 }
 
 impl History {
-    /// How far it has come, durably: for [`OpenOptions::at_least`](crate::OpenOptions::at_least) of a later opening. None once a device has failed: then nothing is known of what is durable.
+    /// How far it has come, durably: for [`OpenOptions::at_least`](crate::OpenOptions::at_least) of
+    /// a later opening. None once a device has failed: then nothing is known of what is durable.
     pub fn position(&self) -> Option<LogPosition> {
         let writer = self.writer.lock();
         self.check_failed().ok()?;
-        // The second slot of a superblock is durable with the next flush of the store; with the first alone damage would leave the one before.
+        // The second slot of a superblock is durable with the next flush of the store; with the
+        // first alone damage would leave the one before.
         let superblock = writer.superblock.sequence.saturating_sub(u64::from(writer.store_dirty));
         Some(LogPosition { superblock, record: writer.synced })
     }
@@ -195,7 +200,8 @@ impl History {
         state.marks.iter().map(mark).collect()
     }
 
-    /// Changes how much history is kept; durable when it returns. A shorter window is folded back in the background.
+    /// Changes how much history is kept; durable when it returns. A shorter window is folded back
+    /// in the background.
     pub fn set_window(&self, window: Window) -> Result<(), HistoryError> {
         let mut writer = self.writer.lock();
         check_window(&window, writer.superblock.granularity)?;
@@ -229,7 +235,8 @@ pub(crate) fn set_in_superblock(superblock: &mut cairn_format::history::HistoryS
     superblock.floor_policy = window.floor_policy;
     // What was reduced before stays so.
     superblock.reduction = window.reduction;
-    // What a step has thinned stays so, whatever its age becomes. A finer one before it begins there: its end is an end of every finer interval.
+    // What a step has thinned stays so, whatever its age becomes. A finer one before it begins
+    // there: its end is an end of every finer interval.
     let before = std::mem::take(&mut superblock.thinned);
     let mut until_ns = 0;
     for step in window.steps().collect::<Vec<_>>().into_iter().rev() {

@@ -1,4 +1,5 @@
-//! A history against the suite of devices, damage, a full store, memory. Lives with power cuts are the simulator's (kinds `history` and `history-every-cut`).
+//! A history against the suite of devices, damage, a full store, memory. Lives with power cuts are
+//! the simulator's (kinds `history` and `history-every-cut`).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,12 +1,15 @@
 //! Retention in steps: what is older than an age keeps only one instant an interval.
 //!
-//! 1. The superblock says up to where each step has come. From then on a view that asks for an instant there gets the last one that is kept. The end of a
-//!    stretch is itself an instant of its interval, and each interval is a whole number of those before, so it stays one.
-//! 2. Versions that no kept instant shows leave the index: of redos of a block in one window all but the last, of undos all but the first. Their places are free with their
-//!    segments, by a superblock that says 1 as well.
+//! 1. The superblock says up to where each step has come. From then on a view that asks for an
+//!    instant there gets the last one that is kept. The end of a stretch is itself an instant of
+//!    its interval, and each interval is a whole number of those before, so it stays one.
+//! 2. Versions that no kept instant shows leave the index: of redos of a block in one window all
+//!    but the last, of undos all but the first. Their places are free with their segments, by a
+//!    superblock that says 1 as well.
 //!
-//! A cut, or an opening, brings dropped versions back into the index as far as their segments are there. No kept instant shows them; a round that begins with the opening
-//! drops them again. Instants that views hold, and targets of reverts, are in no stretch that is thinned.
+//! A cut, or an opening, brings dropped versions back into the index as far as their segments are
+//! there. No kept instant shows them; a round that begins with the opening drops them again.
+//! Instants that views hold, and targets of reverts, are in no stretch that is thinned.
 
 use cairn_format::history::{Granularity, NO_LBA};
 

@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 
 use cairn_format::history::{Granularity, Thinned};
 
-/// The granularity, the coarser ones of what is older, and the instants that are kept whatever it is.
+/// The granularity, the coarser ones of what is older, and the instants that are kept whatever it
+/// is.
 pub(crate) struct Timeline {
     granularity: Granularity,
-    /// The youngest first; only those that have thinned something. The end of each stretch is an instant that is kept.
+    /// The youngest first; only those that have thinned something. The end of each stretch is an
+    /// instant that is kept.
     thinned: Vec<Thinned>,
     /// No write has the stamp of a cut: what is up to it is before, the rest after.
     cuts: BTreeSet<u64>,
@@ -47,12 +49,14 @@ impl Timeline {
         earlier >= later || !kept() && self.cuts.range(earlier..later).next().is_none()
     }
 
-    /// The last instant up to `at` that is kept, without regard to the window. All writes up to it are in its image.
+    /// The last instant up to `at` that is kept, without regard to the window. All writes up to it
+    /// are in its image.
     pub(crate) fn kept_before(&self, at: u64) -> Option<u64> {
         self.kept_by_granularity(at).max(self.cuts.range(..=at).next_back().copied())
     }
 
-    /// The granularity at an instant, and the stretch of the timeline that has it: after the first, up to the second.
+    /// The granularity at an instant, and the stretch of the timeline that has it: after the first,
+    /// up to the second.
     fn stretch(&self, at: u64) -> (Granularity, Option<u64>, Option<u64>) {
         let mut stretch = (self.granularity, None, None);
         for step in &self.thinned {
@@ -65,7 +69,8 @@ impl Timeline {
         stretch
     }
 
-    /// Whether the instant that stands for `at` is as near as its owner wants: that itself, or the last mark where only marks are kept.
+    /// Whether the instant that stands for `at` is as near as its owner wants: that itself, or the
+    /// last mark where only marks are kept.
     pub(crate) fn is_kept_near(&self, at: u64) -> bool {
         match self.stretch(at).0 {
             Granularity::EveryWrite | Granularity::Marks => true,

@@ -1,7 +1,10 @@
-//! The window moves on: what older instants needed and newer ones still need is brought elsewhere, the rest is dropped.
+//! The window moves on: what older instants needed and newer ones still need is brought elsewhere,
+//! the rest is dropped.
 //!
 //! 1. The superblock says that the window begins later. From then on nothing older is reached.
-//! 2. Logging: of each block the last version up to there goes to the origin. Splits: where the block has a later version, it becomes that one's undo. What can't be read is lost from the start of the window on.
+//! 2. Logging: of each block the last version up to there goes to the origin. Splits: where the
+//!    block has a later version, it becomes that one's undo. What can't be read is lost from the
+//!    start of the window on.
 //! 3. Both devices are flushed; the superblock says that entries up to there do not count.
 //! 4. They leave the index. Segments that nothing needs are free once a further superblock says so.
 //!
@@ -56,7 +59,8 @@ struct SliceFindings {
 }
 
 impl History {
-    /// Begins to move the window: entries up to `to` will not count, the oldest instant will be `start`, which is kept and not before `to`. It writes `owed` blocks to the log at most.
+    /// Begins to move the window: entries up to `to` will not count, the oldest instant will be
+    /// `start`, which is kept and not before `to`. It writes `owed` blocks to the log at most.
     pub(crate) fn begin_trim(
         &self,
         writer: &mut Writer,
@@ -65,7 +69,8 @@ impl History {
         owed: u64,
     ) -> Result<(), HistoryError> {
         debug_assert!(writer.trim.is_none(), "one move at a time");
-        // A version that waits in the cache is later: entries up to `to` will not count. Split-stream: the origin has what the log dropped.
+        // A version that waits in the cache is later: entries up to `to` will not count.
+        // Split-stream: the origin has what the log dropped.
         self.settle_current(writer)?;
         {
             let mut state = self.state.lock();
@@ -124,7 +129,8 @@ impl History {
         let mut found = SliceFindings::default();
         let logging = self.placement == Placement::Logging;
         let state = self.state.lock();
-        // The last version up to `to` of the block that is looked at, until its next version is known.
+        // The last version up to `to` of the block that is looked at, until its next version is
+        // known.
         let mut last: Option<Version> = None;
         let mut block = None;
         let settle =

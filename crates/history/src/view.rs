@@ -21,16 +21,20 @@ pub struct HistoryView {
 }
 
 impl History {
-    /// The device at the last kept instant up to `at`. Ready at once, however much history there is; it is the same after any cut.
+    /// The device at the last kept instant up to `at`. Ready at once, however much history there
+    /// is; it is the same after any cut.
     ///
     /// # Errors
-    /// [`HistoryError::ClockPutBack`] where the clock has shown that time twice: a mark names an instant then.
+    /// [`HistoryError::ClockPutBack`] where the clock has shown that time twice: a mark names an
+    /// instant then.
     pub fn view(self: &Arc<Self>, at: impl Into<When>) -> Result<HistoryView, HistoryError> {
         let at = at.into();
         self.view_of(|state| self.reach_by_time(state, at))
     }
 
-    /// The device at an instant that was shown before, as a [`HistoryView`] has told it; [`HistoryError::BeforeWindow`] where that is kept no more. Another one in its place would be a wrong disk.
+    /// The device at an instant that was shown before, as a [`HistoryView`] has told it;
+    /// [`HistoryError::BeforeWindow`] where that is kept no more. Another one in its place would be
+    /// a wrong disk.
     pub fn view_again(self: &Arc<Self>, instant: Timestamp) -> Result<HistoryView, HistoryError> {
         let view = self.view_of(|state| self.reach(state, instant.0))?;
         if view.instant() == instant { Ok(view) } else { Err(HistoryError::BeforeWindow) }
@@ -40,7 +44,8 @@ impl History {
         self: &Arc<Self>,
         reach: impl FnOnce(&mut State) -> Result<u64, HistoryError>,
     ) -> Result<HistoryView, HistoryError> {
-        // The window and its steps move under this lock: the instant is held before they move on, or is one that is kept behind them.
+        // The window and its steps move under this lock: the instant is held before they move on,
+        // or is one that is kept behind them.
         let mut writer = self.writer.lock();
         let instant = {
             let mut state = self.state.lock();
@@ -63,8 +68,9 @@ impl History {
         Ok(view)
     }
 
-    /// Makes an instant durable as it is shown: what was written up to it, and that no later write gets a stamp of it, whoever opens the history next and whatever the clock shows then. What is
-    /// shown may be asked for again after a cut, and a clone stands on it.
+    /// Makes an instant durable as it is shown: what was written up to it, and that no later write
+    /// gets a stamp of it, whoever opens the history next and whatever the clock shows then. What
+    /// is shown may be asked for again after a cut, and a clone stands on it.
     fn keep(&self, writer: &mut Writer, instant: u64) -> Result<(), HistoryError> {
         let flushed = {
             let state = self.state.lock();
@@ -84,8 +90,8 @@ impl History {
         Ok(())
     }
 
-    /// Names the present instant: all that was acknowledged before is in its image, and all of it is durable. `consistent`: the owner had brought
-    /// the device to rest.
+    /// Names the present instant: all that was acknowledged before is in its image, and all of it
+    /// is durable. `consistent`: the owner had brought the device to rest.
     pub fn mark(&self, name: &str, consistent: bool) -> Result<Mark, HistoryError> {
         if !(1..=MARK_NAME_MAX).contains(&name.len()) {
             return Err(HistoryError::Refused { what: "the name", rule: "it has 1 to 64 bytes" });

@@ -1,11 +1,14 @@
-//! Who may use the LUNs of a source, as its owner has set it: what a mirror is no more open than, until its own owner says otherwise.
+//! Who may use the LUNs of a source, as its owner has set it: what a mirror is no more open than,
+//! until its own owner says otherwise.
 //!
-//! Secrets do not travel. Whoever has a mirror can read its source, and could write to it with a secret that lets initiators in there.
+//! Secrets do not travel. Whoever has a mirror can read its source, and could write to it with a
+//! secret that lets initiators in there.
 
 use crate::error::MirrorError;
 use crate::wire::{Body, Parser};
 
-/// LUNs in one message, and initiators or networks of one of them, at most: what says more is not believed.
+/// LUNs in one message, and initiators or networks of one of them, at most: what says more is not
+/// believed.
 const LISTED_MAX: u32 = 65_536;
 
 /// What is set for one LUN.

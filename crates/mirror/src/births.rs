@@ -1,15 +1,18 @@
 //! When the snapshots of a mirror were made, by this side's clock: what a lock counts from.
 //!
-//! Their own times are by the source's clock, which may be set, or wrong by hours, and is in the hands of whom a lock is against. So the two clocks are never compared: of a snapshot that arrives
-//! it counts how old it is by the source's clock alone, and no more than has passed here since the update before was asked for, as that did not bring it yet. In doubt a snapshot is
+//! Their own times are by the source's clock, which may be set, or wrong by hours, and is in the
+//! hands of whom a lock is against. So the two clocks are never compared: of a snapshot that
+//! arrives it counts how old it is by the source's clock alone, and no more than has passed here
+//! since the update before was asked for, as that did not bring it yet. In doubt a snapshot is
 //! younger than it is: it stays for longer.
 //!
-//! Of a first image nothing is known but what the source says. The clock of this side that is never set measures the time
-//! that passes while the program runs; a wall clock that is set moves the births along. Over a stop of the program there is
-//! only the wall clock, which may have been put forward: of a stop no more than [`STOPPED_MAX`] counts, and nothing when the
-//! clock was put back.
+//! Of a first image nothing is known but what the source says. The clock of this side that is never
+//! set measures the time that passes while the program runs; a wall clock that is set moves the
+//! births along. Over a stop of the program there is only the wall clock, which may have been put
+//! forward: of a stop no more than [`STOPPED_MAX`] counts, and nothing when the clock was put back.
 //!
-//! A lock that was in force while a snapshot was here stays with it: a shorter one counts for later snapshots only.
+//! A lock that was in force while a snapshot was here stays with it: a shorter one counts for later
+//! snapshots only.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +24,8 @@ use cairn_volume::Volume;
 
 use crate::lag::Contact;
 
-/// The longest stop of the program that counts for a lock, in nanoseconds: a day. A longer one makes a lock longer.
+/// The longest stop of the program that counts for a lock, in nanoseconds: a day. A longer one
+/// makes a lock longer.
 const STOPPED_MAX: i128 = 86_400_000_000_000;
 
 /// When a snapshot was made.
@@ -49,8 +53,8 @@ pub struct Locked {
 }
 
 impl Birth {
-    /// The locks of snapshots that were in force when the clock showed `looked`, and are at `now`: of a volume that is not
-    /// open, of whose snapshots only the numbers are known.
+    /// The locks of snapshots that were in force when the clock showed `looked`, and are at `now`:
+    /// of a volume that is not open, of whose snapshots only the numbers are known.
     pub fn left(births: &[Self], looked: Timestamp, now: Timestamp) -> Vec<Locked> {
         let left = |birth: &Self| {
             let at = shifted(birth.at, uncounted(looked, now));
@@ -62,7 +66,8 @@ impl Birth {
     }
 }
 
-/// How much of a stop of the program does not count for a lock, in nanoseconds; below 0 for a clock that was put back.
+/// How much of a stop of the program does not count for a lock, in nanoseconds; below 0 for a clock
+/// that was put back.
 fn uncounted(looked: Timestamp, now: Timestamp) -> i128 {
     let stopped = i128::from(now.0) - i128::from(looked.0);
     stopped - stopped.clamp(0, STOPPED_MAX)
@@ -72,7 +77,8 @@ fn uncounted(looked: Timestamp, now: Timestamp) -> i128 {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Births {
     known: BTreeMap<SnapshotId, Birth>,
-    /// When the last update that brought an image was asked for, by this side's clock: what came later was made later.
+    /// When the last update that brought an image was asked for, by this side's clock: what came
+    /// later was made later.
     asked: Option<Timestamp>,
     /// What this side's clock showed when it was looked at, and what the one that is never set did.
     looked: Option<(Timestamp, Duration)>,
@@ -89,7 +95,8 @@ impl Births {
         Self { known: each(volume, |entry| (at(entry), None)), asked: received(volume), looked }
     }
 
-    /// As it was written down, when this side's clock showed `looked`. Of what arrived since the latest moment counts at which it can have been made.
+    /// As it was written down, when this side's clock showed `looked`. Of what arrived since the
+    /// latest moment counts at which it can have been made.
     pub(crate) fn remembered(volume: &Volume, births: &[Birth], looked: Option<Timestamp>) -> Self {
         let uncounted = looked.map_or(0, |looked| uncounted(looked, volume.clock().now()));
         let births: BTreeMap<SnapshotId, Birth> =
@@ -137,7 +144,8 @@ impl Births {
         known.map_or(entry.root.created, |birth| birth.at)
     }
 
-    /// An image has arrived under `lock`, which was asked for at `asked`; the source's clock showed `theirs` when it answered.
+    /// An image has arrived under `lock`, which was asked for at `asked`; the source's clock showed
+    /// `theirs` when it answered.
     pub(crate) fn arrived(
         &mut self,
         volume: &Volume,

@@ -1,10 +1,14 @@
-//! Several connections as one two-way byte stream, for links that are long: a connection carries no more than its window in each round trip.
+//! Several connections as one two-way byte stream, for links that are long: a connection carries no
+//! more than its window in each round trip.
 //!
-//! What is written goes out in chunks, a length (4 bytes, little-endian) and so many bytes, to one connection after the other; the reader takes
-//! them in the same order, so nothing has to be sorted and no threads are needed: the other connections' windows fill and empty while one is waited for. A bundle is as fast as its
-//! slowest connection times their number, and it ends when any of them does.
+//! What is written goes out in chunks, a length (4 bytes, little-endian) and so many bytes, to one
+//! connection after the other; the reader takes them in the same order, so nothing has to be sorted
+//! and no threads are needed: the other connections' windows fill and empty while one is waited
+//! for. A bundle is as fast as its slowest connection times their number, and it ends when any of
+//! them does.
 //!
-//! Both sides must number the connections alike; who brings them together sees to that. With one connection it only adds the lengths.
+//! Both sides must number the connections alike; who brings them together sees to that. With one
+//! connection it only adds the lengths.
 
 use std::io::{self, Read, Write};
 
@@ -40,7 +44,8 @@ impl<S> Bundle<S> {
         &self.lanes
     }
 
-    /// The connections, for their options: bytes that are read or written beside the bundle break it.
+    /// The connections, for their options: bytes that are read or written beside the bundle break
+    /// it.
     pub fn lanes_mut(&mut self) -> &mut [S] {
         &mut self.lanes
     }

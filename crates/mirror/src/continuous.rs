@@ -1,19 +1,28 @@
-//! Continuous mode: a lag of seconds. The destination asks to be told when something has changed at the source ([`Destination::follow`]), and then for a *step*: an
-//! update that costs the source one consistency point, and no reads of what that wrote.
+//! Continuous mode: a lag of seconds. The destination asks to be told when something has changed at
+//! the source ([`Destination::follow`]), and then for a *step*: an update that costs the source one
+//! consistency point, and no reads of what that wrote.
 //!
-//! 1. *Await*: the source answers when a change that the destination lacks is older than [`Pace::step`], or when [`Pace::wait`] is over, with the lag. So a destination that
-//!    waits knows its lag all the time, and a source that is gone is noticed.
-//! 2. *Step*: one consistency point of the source makes the snapshot, holds it, lets the one before its base go, and goes on with the since maps. What it
-//!    wrote is in memory still ([`cairn_volume::Volume::keep_fresh`]) and goes out from there; a client's write is written once.
-//! 3. The destination verifies and commits the image as in any other update: it shows consistency points of the source and nothing in between.
+//! 1. *Await*: the source answers when a change that the destination lacks is older than
+//!    [`Pace::step`], or when [`Pace::wait`] is over, with the lag. So a destination that waits
+//!    knows its lag all the time, and a source that is gone is noticed.
+//! 2. *Step*: one consistency point of the source makes the snapshot, holds it, lets the one before
+//!    its base go, and goes on with the since maps. What it wrote is in memory still
+//!    ([`cairn_volume::Volume::keep_fresh`]) and goes out from there; a client's write is written
+//!    once.
+//! 3. The destination verifies and commits the image as in any other update: it shows consistency
+//!    points of the source and nothing in between.
 //!
-//! *Falling behind* needs no decision. What is sent is found by comparing maps, as ever, so it is exact whatever was missed; memory only spares reads. When more was
-//! written than it holds, the older blocks are read from the device, and the next step is larger, and so cheaper for each change. Whatever goes wrong, the next request is an
-//! update like any other: no base, nothing common, an unfinished transfer, changed roles are dealt with as in those.
+//! *Falling behind* needs no decision. What is sent is found by comparing maps, as ever, so it is
+//! exact whatever was missed; memory only spares reads. When more was written than it holds, the
+//! older blocks are read from the device, and the next step is larger, and so cheaper for each
+//! change. Whatever goes wrong, the next request is an update like any other: no base, nothing
+//! common, an unfinished transfer, changed roles are dealt with as in those.
 //!
-//! An update by the clock or by hand whose base the source holds is made as a step is, with hooks around it and without anything in memory; what was its base goes once it has arrived.
+//! An update by the clock or by hand whose base the source holds is made as a step is, with hooks
+//! around it and without anything in memory; what was its base goes once it has arrived.
 //!
-//! Hooks are not run for steps: an image is what a crash at that moment would leave, which databases are made for.
+//! Hooks are not run for steps: an image is what a crash at that moment would leave, which
+//! databases are made for.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -52,7 +61,8 @@ pub struct Pace {
 }
 
 impl Destination {
-    /// Waits until something has changed at the source for [`Pace::step`], and brings it; `None` when nothing was due for [`Pace::wait`]. To be called again and again on the same
+    /// Waits until something has changed at the source for [`Pace::step`], and brings it; `None`
+    /// when nothing was due for [`Pace::wait`]. To be called again and again on the same
     /// connection.
     ///
     /// # Errors
@@ -110,7 +120,8 @@ impl Source {
         let began = clock.monotonic();
         let entries = volume.snapshot_entries();
         let base = entries.iter().find(|entry| entry.id == wish.base && root_digest(entry) == wish.base_root);
-        // Without its base an update has to find out what is common. Of a destination, an image is due when there is another one.
+        // Without its base an update has to find out what is common. Of a destination, an image is
+        // due when there is another one.
         let relays = volume.status_role() != Role::Normal;
         // Where its base is not held, the map that began at it is there.
         let number = since_number(name_in(&prefix));
@@ -159,7 +170,9 @@ impl Source {
         Ok((due, status_of(volume, &prefix, wish.base, Some(wish.base_root), known)?))
     }
 
-    /// The snapshot that a step, or an update that is made as one, goes on from: what the destination shows, and is held for it here. None where an update has more to do than a step does.
+    /// The snapshot that a step, or an update that is made as one, goes on from: what the
+    /// destination shows, and is held for it here. None where an update has more to do than a step
+    /// does.
     pub(crate) fn step_base(&self, volume: &Volume, update: &Update, prefix: &str) -> Option<Snapshot> {
         let plain = update.hold && !update.compare && !update.stance.has_head();
         if !plain || volume.status_role() != Role::Normal || handed_over(volume, prefix).is_some() {
@@ -178,7 +191,8 @@ impl Source {
         (base.held && entries.iter().any(same)).then_some(base)
     }
 
-    /// As `prepare` does it, in one consistency point. The caller has the housekeeping, and has looked whether volume and lengths fit.
+    /// As `prepare` does it, in one consistency point. The caller has the housekeeping, and has
+    /// looked whether volume and lengths fit.
     pub(crate) fn prepare_step(
         &self,
         volume: &Arc<Volume>,
@@ -211,7 +225,8 @@ impl Source {
         let number = since_number(name_in(prefix));
         let step = Step { name: &name, relationship: Some(number), base: base.id, over: &over };
         let target = match volume.create_snapshot_step(step) {
-            // Too full for the map. With the base held it is not needed; it goes on from where it began.
+            // Too full for the map. With the base held it is not needed; it goes on from where it
+            // began.
             Err(VolumeError::NoSpace) => volume.create_snapshot_step(Step { relationship: None, ..step }),
             other => other,
         };

@@ -1,14 +1,22 @@
-//! Two copies of the same blocks: what is damaged on one side is brought from the other, and both are compared.
+//! Two copies of the same blocks: what is damaged on one side is brought from the other, and both
+//! are compared.
 //!
 //! # Mending
-//! The destination dials, so it does the asking for both. It asks for blocks that are damaged here by number and checksum; the source gives what has that checksum, from its
-//! cache or its media, and nothing else. Then it asks what the source lacks, and gives that. Either side writes through [`Volume::repair`], which overwrites only what can't be read, with
-//! bytes that have the checksum that the block's parent names: damage can't spread. That checksum is no proof against a peer in other hands: what was mended is the peer's word, and all else stays. Each step stands alone; a cut leaves blocks mended or damaged.
+//! The destination dials, so it does the asking for both. It asks for blocks that are damaged here
+//! by number and checksum; the source gives what has that checksum, from its cache or its media,
+//! and nothing else. Then it asks what the source lacks, and gives that. Either side writes through
+//! [`Volume::repair`], which overwrites only what can't be read, with bytes that have the checksum
+//! that the block's parent names: damage can't spread. That checksum is no proof against a peer in
+//! other hands: what was mended is the peer's word, and all else stays. Each step stands alone; a
+//! cut leaves blocks mended or damaged.
 //!
 //! # Verifying
-//! Snapshots that both sides have with the same root have the same blocks in the same order ([`Volume::region`]). The destination goes through its own, region by region, and the
-//! source tells a digest of the same region over (vbn, checksum): of the checksums that the pointers name, where only structures are read, and of what the media have, where
-//! everything is. Where digests differ the blocks of the region are listed, and the block is found. 25 bytes a region and 16 of digest, for some 16 MiB.
+//! Snapshots that both sides have with the same root have the same blocks in the same order
+//! ([`Volume::region`]). The destination goes through its own, region by region, and the source
+//! tells a digest of the same region over (vbn, checksum): of the checksums that the pointers name,
+//! where only structures are read, and of what the media have, where everything is. Where digests
+//! differ the blocks of the region are listed, and the block is found. 25 bytes a region and 16 of
+//! digest, for some 16 MiB.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{Read, Write};
@@ -129,8 +137,9 @@ pub struct Mended {
     pub left_here: u64,
     /// What is damaged at the source still.
     pub left_there: u64,
-    /// Of the blocks here, those that were mended while a lock was in force. They are the source's word: they have the checksum of what was there, which a source in other hands can
-    /// give to any content.
+    /// Of the blocks here, those that were mended while a lock was in force. They are the source's
+    /// word: they have the checksum of what was there, which a source in other hands can give to
+    /// any content.
     pub here_locked: u64,
 }
 
@@ -156,7 +165,8 @@ pub enum DifferenceKind {
     There,
     /// Damaged on both sides.
     Both,
-    /// Whole on both sides, and not the same: the snapshots say that they are the same, and are not. Nothing is mended by itself.
+    /// Whole on both sides, and not the same: the snapshots say that they are the same, and are
+    /// not. Nothing is mended by itself.
     Contradiction,
 }
 
@@ -177,7 +187,8 @@ pub struct VerifyWork<'a> {
     pub cancel: &'a AtomicBool,
     /// Called at each region; it may rest there, for less than the other side waits for a word.
     pub progress: &'a mut dyn FnMut(VerifyProgress),
-    /// Blocks of a region at most, for who would rest for too long after one; 16 MiB are never passed.
+    /// Blocks of a region at most, for who would rest for too long after one; 16 MiB are never
+    /// passed.
     pub region_blocks: u64,
 }
 
@@ -256,7 +267,8 @@ impl Destination {
         Ok(mended)
     }
 
-    /// Compares what both sides have, region by region, and mends what is damaged. Both sides read structures from their media; with `everything` all data as well.
+    /// Compares what both sides have, region by region, and mends what is damaged. Both sides read
+    /// structures from their media; with `everything` all data as well.
     ///
     /// # Errors
     /// Of the connection, and [`MirrorError::Cancelled`]. What differs is in the result.
@@ -379,12 +391,14 @@ pub(crate) struct Comparing<'a> {
 }
 
 impl Comparing<'_> {
-    /// Finds the blocks of a region that are not as they should be; `theirs` where the digests differ.
+    /// Finds the blocks of a region that are not as they should be; `theirs` where the digests
+    /// differ.
     pub(crate) fn note(&mut self, snapshot: SnapshotId, own: &Region, theirs: Option<&RegionAnswer>) {
         let list: HashMap<Vbn, (Checksum, bool)> = theirs
             .map(|theirs| theirs.list.iter().map(|(vbn, sum, sound)| (*vbn, (*sum, *sound))).collect())
             .unwrap_or_default();
-        // Below a node that can't be read nothing is known, and what the other side has there is no contradiction.
+        // Below a node that can't be read nothing is known, and what the other side has there is no
+        // contradiction.
         let whole = theirs.is_some_and(|theirs| !theirs.incomplete) && !own.incomplete;
         let mut known = BTreeSet::new();
         for piece in &own.pieces {

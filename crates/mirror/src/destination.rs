@@ -37,7 +37,8 @@ pub enum DestinationState {
     Updating,
     /// The last transfer failed; what was shown before is shown. The next update tries again.
     Failed(MirrorError),
-    /// It shows what was written to it before it became a destination: handed over, or to be given up.
+    /// It shows what was written to it before it became a destination: handed over, or to be given
+    /// up.
     OwnHead,
     /// It takes writes, and follows nobody.
     FailedOver,
@@ -88,16 +89,20 @@ pub struct TransferReport {
     pub blocks: u64,
     /// Blocks that a full copy would have sent.
     pub full_blocks: u64,
-    /// Blocks that were not sent because unfinished transfers had brought them, or because the image here had them.
+    /// Blocks that were not sent because unfinished transfers had brought them, or because the
+    /// image here had them.
     pub kept_blocks: u64,
-    /// Blocks that unfinished transfers had sent and that were of no use: lost on the way or in a restart, or no longer part of the image. As far as
-    /// the source knows: a restart of it forgets.
+    /// Blocks that unfinished transfers had sent and that were of no use: lost on the way or in a
+    /// restart, or no longer part of the image. As far as the source knows: a restart of it
+    /// forgets.
     pub wasted_blocks: u64,
     /// From the request to the commit.
     pub duration: Duration,
-    /// Blocks that the source still had in memory: all of them while a mirror that follows continuously keeps up.
+    /// Blocks that the source still had in memory: all of them while a mirror that follows
+    /// continuously keeps up.
     pub memory_blocks: u64,
-    /// False when the source did not confirm that it heard of the commit; it finds out at the next update.
+    /// False when the source did not confirm that it heard of the commit; it finds out at the next
+    /// update.
     pub confirmed: bool,
 }
 
@@ -116,13 +121,15 @@ pub struct Work<'a> {
 pub struct Options {
     /// How extents are sent.
     pub compression: Compression,
-    /// The source holds the base of the next update. Without it that pins no space there, and the source goes by its since map alone.
+    /// The source holds the base of the next update. Without it that pins no space there, and the
+    /// source goes by its since map alone.
     pub hold: bool,
     /// The lag that is wanted at most; the source is told, so that both ends see when it is missed.
     pub rpo: Option<Duration>,
     /// What is shown here and may be replaced by an image which does not descend from it.
     pub gives_up: Option<GivesUp>,
-    /// Snapshots that are younger stay, whatever becomes of them at the source: an image without one is refused.
+    /// Snapshots that are younger stay, whatever becomes of them at the source: an image without
+    /// one is refused.
     pub lock: Option<Duration>,
 }
 
@@ -131,23 +138,27 @@ pub struct Options {
 pub struct GivesUp {
     /// Its snapshot.
     pub head: SnapshotId,
-    /// Its content ([`root_digest`]), where that was received from a source which does not have it any more: the image that replaces it may have the same number. None for an own head.
+    /// Its content ([`root_digest`]), where that was received from a source which does not have it
+    /// any more: the image that replaces it may have the same number. None for an own head.
     pub image: Option<Checksum>,
-    /// It was spilled: the source keeps the common base as an ordinary snapshot, without which a spill can't be opened.
+    /// It was spilled: the source keeps the common base as an ordinary snapshot, without which a
+    /// spill can't be opened.
     pub spilled: bool,
 }
 
 pub(crate) struct Inner {
     pub(crate) state: DestinationState,
     contact: Option<Contact>,
-    /// When that was, by the clock that is never set; none when an earlier run of the program had it.
+    /// When that was, by the clock that is never set; none when an earlier run of the program had
+    /// it.
     heard: Option<Duration>,
     births: Births,
     /// Of what arrives.
     lock: Option<Duration>,
     /// Until when the locks are lifted, by the clock that is never set.
     lifted: Option<Duration>,
-    /// An image that the source said it had never made, while it is shown: it came from a later time of the source than that is of.
+    /// An image that the source said it had never made, while it is shown: it came from a later
+    /// time of the source than that is of.
     parted: Option<(SnapshotId, Checksum)>,
     relay: Option<Arc<Source>>,
     keeper: Option<Arc<dyn Keeper>>,
@@ -167,7 +178,8 @@ pub struct Destination {
 }
 
 impl Destination {
-    /// The mirror in `volume` of the source's `source_volume`. `contact` is the last that was heard of the source before a restart.
+    /// The mirror in `volume` of the source's `source_volume`. `contact` is the last that was heard
+    /// of the source before a restart.
     pub fn new(
         volume: Arc<Volume>,
         source_volume: &str,
@@ -206,14 +218,16 @@ impl Destination {
         }
     }
 
-    /// When the snapshots that are here were made, by this side's clock: worth keeping across a restart, for a mirror with a lock.
+    /// When the snapshots that are here were made, by this side's clock: worth keeping across a
+    /// restart, for a mirror with a lock.
     pub fn births(&self) -> Vec<Birth> {
         let births = &mut self.inner.lock().births;
         births.follow(&self.volume);
         births.list()
     }
 
-    /// The snapshots that stay for a while, whatever becomes of them at the source and whatever lock is wanted by now; none while their locks are lifted.
+    /// The snapshots that stay for a while, whatever becomes of them at the source and whatever
+    /// lock is wanted by now; none while their locks are lifted.
     pub fn locked(&self) -> Vec<Locked> {
         if self.lifted().is_some() { Vec::new() } else { self.locked_ever() }
     }
@@ -246,26 +260,30 @@ impl Destination {
         (!left.is_zero()).then_some(left)
     }
 
-    /// Snapshots that are here or arrive from now on stay for no less than so long. What was said before holds for what was here then.
+    /// Snapshots that are here or arrive from now on stay for no less than so long. What was said
+    /// before holds for what was here then.
     pub fn set_lock(&self, lock: Option<Duration>) {
         let inner = &mut self.inner.lock();
         inner.lock = lock;
         lock.into_iter().for_each(|lock| inner.births.lock(lock));
     }
 
-    /// What [`Destination::births`] said before a restart, when this side's clock showed `looked`. Of what came after that was written down it is only known when the last image came.
+    /// What [`Destination::births`] said before a restart, when this side's clock showed `looked`.
+    /// Of what came after that was written down it is only known when the last image came.
     pub fn remember_births(&self, births: &[Birth], looked: Option<Timestamp>) {
         self.inner.lock().births = Births::remembered(&self.volume, births, looked);
     }
 
-    /// The image that is shown and that the source said it had never made, with its content ([`root_digest`]): worth keeping across a restart. A source that was put back from a backup gives its
-    /// numbers again, and later nothing that it says tells that it was.
+    /// The image that is shown and that the source said it had never made, with its content
+    /// ([`root_digest`]): worth keeping across a restart. A source that was put back from a backup
+    /// gives its numbers again, and later nothing that it says tells that it was.
     pub fn parted(&self) -> Option<(SnapshotId, Checksum)> {
         let base = self.base();
         self.inner.lock().parted.filter(|parted| *parted == base)
     }
 
-    /// What [`Destination::parted`] said before a restart. Of no effect when something else is shown.
+    /// What [`Destination::parted`] said before a restart. Of no effect when something else is
+    /// shown.
     pub fn remember_parted(&self, parted: Option<(SnapshotId, Checksum)>) {
         self.inner.lock().parted = parted;
     }
@@ -280,7 +298,8 @@ impl Destination {
         *self.options.lock() = options;
     }
 
-    /// What knows the mirrors of this mirror: the source is to keep what they have, from the next update on ([`Source::relayed`]).
+    /// What knows the mirrors of this mirror: the source is to keep what they have, from the next
+    /// update on ([`Source::relayed`]).
     pub fn set_relay(&self, relay: Arc<Source>) {
         self.inner.lock().relay = Some(relay);
     }
@@ -326,8 +345,8 @@ impl Destination {
         Some(inner.contact?.lag(self.silence_of(&inner)?))
     }
 
-    /// For how long the source has said nothing; none before the first contact. By a clock that is never set; over a restart, by the wall clock of this side, and no less
-    /// than since then.
+    /// For how long the source has said nothing; none before the first contact. By a clock that is
+    /// never set; over a restart, by the wall clock of this side, and no less than since then.
     pub fn silence(&self) -> Option<Duration> {
         self.silence_of(&self.inner.lock())
     }
@@ -341,7 +360,8 @@ impl Destination {
         })
     }
 
-    /// How old the image is, by the source's clock up to the last contact and by this side's from then on; none without an image or a contact.
+    /// How old the image is, by the source's clock up to the last contact and by this side's from
+    /// then on; none without an image or a contact.
     pub fn image_age(&self) -> Option<Duration> {
         let taken = self.volume.snapshot(self.volume.status().cursor.snapshot)?.created;
         let inner = self.inner.lock();
@@ -376,7 +396,8 @@ impl Destination {
         }
     }
 
-    /// What is shown where it was received, and not written here, with its content ([`root_digest`]).
+    /// What is shown where it was received, and not written here, with its content
+    /// ([`root_digest`]).
     pub fn received(&self) -> Option<(Snapshot, Checksum)> {
         let follows = self.volume.status().role == Role::Destination && self.volume.own_head().is_none();
         let (shown, root) = self.base();
@@ -393,8 +414,9 @@ impl Destination {
     /// Brings the newest image of the source. On any error the volume shows what it showed before.
     ///
     /// # Errors
-    /// [`Refusal::DestinationTooSmall`] when the source has grown: grow this volume and update again. [`MirrorError::CompareNeeded`] when the two have no base in
-    /// common: [`Destination::update_comparing`] has that price.
+    /// [`Refusal::DestinationTooSmall`] when the source has grown: grow this volume and update
+    /// again. [`MirrorError::CompareNeeded`] when the two have no base in common:
+    /// [`Destination::update_comparing`] has that price.
     pub fn update<S: Read + Write + ?Sized>(
         &self,
         client: &mut Client<'_, S>,
@@ -403,7 +425,8 @@ impl Destination {
         self.run(client, work, Manner::Usual)
     }
 
-    /// As [`Destination::update`], with as little work for the source as goes: one that comes again in a moment.
+    /// As [`Destination::update`], with as little work for the source as goes: one that comes again
+    /// in a moment.
     pub(crate) fn step<S: Read + Write + ?Sized>(
         &self,
         client: &mut Client<'_, S>,
@@ -412,7 +435,8 @@ impl Destination {
         self.run(client, work, Manner::Step)
     }
 
-    /// As [`Destination::update`]; where no base is common, the checksums of all that is here are sent to the source, which sends what is not the same.
+    /// As [`Destination::update`]; where no base is common, the checksums of all that is here are
+    /// sent to the source, which sends what is not the same.
     pub fn update_comparing<S: Read + Write + ?Sized>(
         &self,
         client: &mut Client<'_, S>,
@@ -480,8 +504,9 @@ impl Destination {
         }
     }
 
-    /// Refuses where the source had said that it never made what is shown, and does not have it still: since then it may have given its number to something else that is gone again. One that
-    /// follows itself may have been behind alone, and goes on from what is common.
+    /// Refuses where the source had said that it never made what is shown, and does not have it
+    /// still: since then it may have given its number to something else that is gone again. One
+    /// that follows itself may have been behind alone, and goes on from what is common.
     fn refuse_parted<S: Read + Write + ?Sized>(&self, client: &mut Client<'_, S>) -> Result<(), MirrorError> {
         let Some((shown, _)) = self.parted() else { return Ok(()) };
         if self.standing(client, None)?.role == Role::Normal {
@@ -506,8 +531,9 @@ impl Destination {
         }
     }
 
-    /// Notes what the source says of itself, which was asked at `asked` by the clock that is never set. It counts as said then: how long the answer was on its way nobody here knows, and a lag may be told
-    /// as larger than it is, and never as smaller.
+    /// Notes what the source says of itself, which was asked at `asked` by the clock that is never
+    /// set. It counts as said then: how long the answer was on its way nobody here knows, and a lag
+    /// may be told as larger than it is, and never as smaller.
     pub(crate) fn heard(&self, status: SourceStatus, asked: Duration) -> Contact {
         let clock = self.volume.clock();
         let passed = clock.monotonic();
@@ -515,7 +541,8 @@ impl Destination {
         let on_its_way = u64::try_from((passed - said).as_nanos()).unwrap_or(u64::MAX);
         let image = self.volume.snapshot(self.volume.status().cursor.snapshot);
         let status = match image.filter(|_| status.base_taken.is_none()) {
-            // The source does not have what is shown here and knows no lag: all since then is missing, as far as anybody knows.
+            // The source does not have what is shown here and knows no lag: all since then is
+            // missing, as far as anybody knows.
             Some(image) => SourceStatus {
                 first_change: Some(
                     status.first_change.map_or(image.created, |first| first.min(image.created)),
@@ -542,18 +569,21 @@ impl Destination {
         }
     }
 
-    /// The volumes that what is here came through, itself first, for the mirrors of this one. `own` is what it is called by those who tell a route.
+    /// The volumes that what is here came through, itself first, for the mirrors of this one. `own`
+    /// is what it is called by those who tell a route.
     pub fn route(&self, own: Hop) -> Route {
         let heard = self.contact().filter(|_| self.received().is_some());
         Route::through(own, heard.map(|contact| contact.status.route).unwrap_or_default())
     }
 
-    /// Tells what it is called in routes: it does not follow a source that has from here what it gives.
+    /// Tells what it is called in routes: it does not follow a source that has from here what it
+    /// gives.
     pub fn know_hop(&self, own: Hop) {
         let _ = self.hop.set(own);
     }
 
-    /// Blocks that unfinished transfers have brought: a transfer that goes on finds them, and a failover drops them.
+    /// Blocks that unfinished transfers have brought: a transfer that goes on finds them, and a
+    /// failover drops them.
     pub fn arrived_blocks(&self) -> u64 {
         self.volume.arrived_blocks()
     }
@@ -582,10 +612,12 @@ impl Destination {
         }
     }
 
-    /// Makes the volume writable, with the last image, and says what is lost. The source is not needed.
+    /// Makes the volume writable, with the last image, and says what is lost. The source is not
+    /// needed.
     ///
     /// # Errors
-    /// [`MirrorError::Busy`] while a transfer runs: cancel it first. [`MirrorError::FailedOver`] when it was done before.
+    /// [`MirrorError::Busy`] while a transfer runs: cancel it first. [`MirrorError::FailedOver`]
+    /// when it was done before.
     pub fn failover(&self) -> Result<Loss, MirrorError> {
         let mut inner = self.inner.lock();
         match inner.state {

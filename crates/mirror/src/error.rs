@@ -75,10 +75,12 @@ pub enum Refusal {
     /// The source has no such group, or one of other volumes.
     #[error("the source has no group {0} of just these volumes")]
     OtherGroup(String),
-    /// The destination does not have the source's last base, so a change of roles would take long or lose something.
+    /// The destination does not have the source's last base, so a change of roles would take long
+    /// or lose something.
     #[error("the destination does not have the last image: update it first")]
     Behind,
-    /// What was written last at the source has no room in the history under its volume, and so a snapshot has none. Those who do not know this are told [`Refusal::Hook`].
+    /// What was written last at the source has no room in the history under its volume, and so a
+    /// snapshot has none. Those who do not know this are told [`Refusal::Hook`].
     #[error(
         "the source's volume takes no snapshot: its history is full and has nothing that is older than its floor, and what was written last waits for room, or has failed for want of it"
     )]
@@ -100,7 +102,8 @@ pub enum Refusal {
 pub const LAST_REFUSAL: u32 = 18;
 
 impl Refusal {
-    /// The same for a destination that knows those up to the number `last`: what it does not know it would call a version that does not match.
+    /// The same for a destination that knows those up to the number `last`: what it does not know
+    /// it would call a version that does not match.
     pub fn for_who_knows(self, last: u32) -> Self {
         match self {
             // Its owner looks at `cairn status` of the source for that, too, which has the reason.
@@ -120,7 +123,8 @@ pub enum NackReason {
     VolumeFailed,
     /// It was told to stop.
     Cancelled,
-    /// Its volume can't take that image, or not now: it is too small, keeps what the image lets go of, waits for others of its group, or is of another volume.
+    /// Its volume can't take that image, or not now: it is too small, keeps what the image lets go
+    /// of, waits for others of its group, or is of another volume.
     Unfit,
     /// A reason that this version does not know.
     Other,
@@ -175,7 +179,8 @@ pub enum MirrorError {
     /// The mirror was failed over and follows nobody.
     #[error("this mirror was failed over: it takes writes and follows no source")]
     FailedOver,
-    /// What was written here while this side was not the destination is to be kept or given up first.
+    /// What was written here while this side was not the destination is to be kept or given up
+    /// first.
     #[error(
         "this side has writes of its own ({blocks} blocks that the other side may lack), and they were neither saved nor discarded"
     )]
@@ -199,7 +204,8 @@ pub enum MirrorError {
         /// What it is called here.
         name: String,
     },
-    /// The source does not have a snapshot any more that the mirrors of a group show together, and nothing newer for all of them to show.
+    /// The source does not have a snapshot any more that the mirrors of a group show together, and
+    /// nothing newer for all of them to show.
     #[error(
         "the source has deleted snapshot {snapshot}, which the volumes of group {group} show, and has no newer one of the group: nothing was changed, and updates wait for that"
     )]

@@ -1,7 +1,8 @@
 //! The mirrors of a source's volumes, as their sessions made them known.
 //!
-//! What a mirror needs is in the volume: held snapshots and since maps. What is here says whose those are and how its owner wants it; its
-//! keeper writes it down from time to time, and what was lost is learnt again when the destination comes.
+//! What a mirror needs is in the volume: held snapshots and since maps. What is here says whose
+//! those are and how its owner wants it; its keeper writes it down from time to time, and what was
+//! lost is learnt again when the destination comes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,17 +28,20 @@ pub struct Follower {
     pub rpo: Option<Duration>,
     /// When it was last heard of, by this side's clock.
     pub heard: Timestamp,
-    /// Of the image that it last confirmed, or has said that it shows: the generation, and the time of the last change in it.
+    /// Of the image that it last confirmed, or has said that it shows: the generation, and the time
+    /// of the last change in it.
     pub base: Option<(Generation, Timestamp)>,
     /// The since map that began at it, as far as is known since the start of the program.
     pub began: Option<FileId>,
-    /// It has said since then that it shows something else, of which nothing is known here: it was brought back to what it showed before, or the like. How far behind it is nobody knows.
+    /// It has said since then that it shows something else, of which nothing is known here: it was
+    /// brought back to what it showed before, or the like. How far behind it is nobody knows.
     pub strayed: bool,
     /// When that was confirmed.
     pub updated: Option<Timestamp>,
     /// It was failed over: it takes writes of its own, and follows nobody.
     pub departed: Option<Departure>,
-    /// While the volume here is a destination itself: the snapshots that the mirror has as its base, or gets.
+    /// While the volume here is a destination itself: the snapshots that the mirror has as its
+    /// base, or gets.
     pub relayed: Vec<SnapshotId>,
 }
 
@@ -94,7 +98,8 @@ impl MirrorAtSource {
     }
 }
 
-/// How the names of mirrors begin of which nothing is known but the number of their since maps. No peer has such a name.
+/// How the names of mirrors begin of which nothing is known but the number of their since maps. No
+/// peer has such a name.
 const NOBODY_PREFIX: &str = "unknown.";
 
 /// The peer in a mirror's name.
@@ -111,8 +116,8 @@ pub fn held_by_peer(names: &[String]) -> BTreeMap<&str, usize> {
     held
 }
 
-/// The number under which a mirror's since maps are kept. Its destination chose a part of the name and this side the other, so that no peer
-/// touches what is another's.
+/// The number under which a mirror's since maps are kept. Its destination chose a part of the name
+/// and this side the other, so that no peer touches what is another's.
 pub(crate) fn since_number(name: &str) -> u64 {
     let of_nobody = name.strip_prefix(NOBODY_PREFIX).filter(|digits| digits.len() == 16);
     if let Some(number) = of_nobody.and_then(|digits| u64::from_str_radix(digits, 16).ok()) {

@@ -1,4 +1,5 @@
-//! Hand-made messages for the simulator: what a side that lies says, and what it hears. The codec of messages is nobody else's outside of this crate.
+//! Hand-made messages for the simulator: what a side that lies says, and what it hears. The codec
+//! of messages is nobody else's outside of this crate.
 
 use cairn_base::{Checksum, FileId, Generation, SnapshotId, Timestamp, Vbn, VolumeId};
 use cairn_stream::{Compression, Have};

@@ -1,4 +1,5 @@
-//! Doors for the fuzz targets of `fuzz/`: the codec of messages, which nothing else outside needs, on bytes alone.
+//! Doors for the fuzz targets of `fuzz/`: the codec of messages, which nothing else outside needs,
+//! on bytes alone.
 
 use cairn_base::{FileId, Generation, SnapshotId, Timestamp, Vbn, VolumeId};
 use cairn_stream::{Compression, Have};
@@ -25,7 +26,8 @@ pub fn frames(mut bytes: &[u8]) -> Vec<(Frame, Vec<u8>)> {
     frames
 }
 
-/// What a frame says when a destination sent it, and when a source did: both, written again as frames.
+/// What a frame says when a destination sent it, and when a source did: both, written again as
+/// frames.
 pub fn meanings(frame: &Frame) -> [Option<Vec<u8>>; 2] {
     let request = Request::parse(frame).ok().map(|request| request.encode());
     let answer = Answer::parse(frame).ok().map(|answer| answer.encode());

@@ -17,7 +17,8 @@ pub struct Departure {
     pub generation: Generation,
     /// When, by the mirror's clock.
     pub at: Timestamp,
-    /// Where its server is reached by mirrors: `HOST:PORT`, or `:PORT` at the host that tells it; empty when it does not say.
+    /// Where its server is reached by mirrors: `HOST:PORT`, or `:PORT` at the host that tells it;
+    /// empty when it does not say.
     pub address: String,
     /// What the volume is called there.
     pub volume: String,
@@ -77,5 +78,6 @@ pub struct Standing {
 /// Makes a volume give way.
 pub type GiveWay<'a> = dyn FnMut() -> Result<Snapshot, VolumeError> + 'a;
 
-/// Makes all volumes of a group give way at one instant, of which each has a snapshot of the name that is given. An error has the place of the volume that it is about.
+/// Makes all volumes of a group give way at one instant, of which each has a snapshot of the name
+/// that is given. An error has the place of the volume that it is about.
 pub type GiveTogether<'a> = dyn FnMut(&str) -> Result<Vec<Snapshot>, (usize, VolumeError)> + 'a;

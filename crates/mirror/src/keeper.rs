@@ -1,4 +1,5 @@
-//! Who has a say before a destination replaces its image: what it shows may belong together with what other mirrors show.
+//! Who has a say before a destination replaces its image: what it shows may belong together with
+//! what other mirrors show.
 
 use std::sync::Arc;
 
@@ -6,10 +7,12 @@ use cairn_format::SnapshotEntry;
 
 /// Looks after what a destination shows beside its newest image.
 pub trait Keeper: Send + Sync {
-    /// Whether an image with these snapshots may replace the one that is here. It has arrived and is committed next, or fails; [`Keeper::settled`] follows in any case.
+    /// Whether an image with these snapshots may replace the one that is here. It has arrived and
+    /// is committed next, or fails; [`Keeper::settled`] follows in any case.
     ///
     /// # Errors
-    /// With what the image lacks: nothing is changed then, and the next update retries with what has arrived.
+    /// With what the image lacks: nothing is changed then, and the next update retries with what
+    /// has arrived.
     fn admits(&self, snapshots: &[SnapshotEntry]) -> Result<(), Withheld>;
 
     /// A transfer is over, whatever came of it.

@@ -1,4 +1,5 @@
-//! How far behind a mirror is, and what a failover would lose: only what is known, and since when it is known.
+//! How far behind a mirror is, and what a failover would lose: only what is known, and since when
+//! it is known.
 
 use std::time::Duration;
 
@@ -17,7 +18,8 @@ pub struct SourceStatus {
     pub used: u64,
     /// The snapshot that the lag is counted from.
     pub base: SnapshotId,
-    /// When the base was taken, by the source's clock; `None` when the source does not have it, and then it knows no lag.
+    /// When the base was taken, by the source's clock; `None` when the source does not have it, and
+    /// then it knows no lag.
     pub base_taken: Option<Timestamp>,
     /// The first change after the base, by the source's clock; none when nothing changed.
     pub first_change: Option<Timestamp>,
@@ -27,7 +29,8 @@ pub struct SourceStatus {
     pub route: Route,
 }
 
-/// The last that a destination heard of its source. Kept by the server, so that it survives a restart.
+/// The last that a destination heard of its source. Kept by the server, so that it survives a
+/// restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Contact {
     /// When, by the destination's clock.
@@ -45,7 +48,8 @@ pub struct Lag {
     pub bytes: u64,
     /// When the source last said so, by this side's clock.
     pub as_of: Timestamp,
-    /// The source has said nothing since `as_of`: there may be more changes, and the age counts them from then on.
+    /// The source has said nothing since `as_of`: there may be more changes, and the age counts
+    /// them from then on.
     pub silent: Duration,
 }
 
@@ -68,8 +72,9 @@ impl SourceStatus {
 }
 
 impl Contact {
-    /// The lag as a destination knows it, when its source has said nothing more for `silent`. What the source says is by its own clock alone, and what has passed since is by this
-    /// side's: the two are never compared.
+    /// The lag as a destination knows it, when its source has said nothing more for `silent`. What
+    /// the source says is by its own clock alone, and what has passed since is by this side's: the
+    /// two are never compared.
     pub fn lag(&self, silent: Duration) -> Lag {
         Lag { age: self.status.age() + silent, bytes: self.status.bytes(), as_of: self.at, silent }
     }
@@ -84,18 +89,21 @@ pub struct Loss {
     pub image_name: String,
     /// When it was taken, by the source's clock.
     pub image_taken: Timestamp,
-    /// Changes at the source that were not transferred, as of the last contact, in bytes; none when there was no contact.
+    /// Changes at the source that were not transferred, as of the last contact, in bytes; none when
+    /// there was no contact.
     pub bytes_known: Option<u64>,
     /// From the first change that is lost to the last contact.
     pub age_known: Option<Duration>,
     /// From the last contact to now: whatever the source wrote in it is lost besides.
     pub silent: Option<Duration>,
-    /// How old the image is: by the source's clock up to the last contact, by this side's from then on.
+    /// How old the image is: by the source's clock up to the last contact, by this side's from then
+    /// on.
     pub image_age: Option<Duration>,
 }
 
 impl Loss {
-    /// Everything that is lost was written within this long before now, at most; none when there was no contact.
+    /// Everything that is lost was written within this long before now, at most; none when there
+    /// was no contact.
     pub fn age_at_most(&self) -> Option<Duration> {
         Some(self.age_known? + self.silent?)
     }

@@ -54,12 +54,14 @@ pub(crate) enum Request {
     HandOverTogether(HandOverTogether),
     /// An answer when there is something to bring.
     Await(Await),
-    /// The mirror is gone for good. A source that does not know this message hangs up, and goes on keeping what it keeps: nothing is lost by that, so it is no reason for another version.
+    /// The mirror is gone for good. A source that does not know this message hangs up, and goes on
+    /// keeping what it keeps: nothing is lost by that, so it is no reason for another version.
     Farewell {
         volume: String,
         relationship: Relationship,
     },
-    /// Who may use the LUNs of a volume. What holds for [`Request::Farewell`] holds for it: a source that does not know it hangs up.
+    /// Who may use the LUNs of a volume. What holds for [`Request::Farewell`] holds for it: a
+    /// source that does not know it hangs up.
     Access {
         volume: String,
     },
@@ -116,7 +118,8 @@ pub(crate) enum Stance {
     Follows,
     /// It was written there, and the source must have it.
     OwnHead,
-    /// It was written there, and is given up along with the snapshots that the source does not have.
+    /// It was written there, and is given up along with the snapshots that the source does not
+    /// have.
     GivesUp,
     /// The same, and it was spilled: whoever opens that needs the base, which stays.
     GivesUpSpilled,
@@ -217,7 +220,8 @@ pub(crate) enum Answer {
         full_blocks: u64,
         /// Blocks that are left out because the destination has them.
         left_out: u64,
-        /// Blocks that were sent in earlier attempts at bringing a newer image, as far as this run of the source knows.
+        /// Blocks that were sent in earlier attempts at bringing a newer image, as far as this run
+        /// of the source knows.
         sent_before: u64,
         /// Blocks that need not be read for it.
         in_memory: u64,
@@ -232,7 +236,8 @@ pub(crate) enum Answer {
     Refused(Refusal),
     Copies(CopiesAnswer),
     Standing(Standing),
-    /// This side shows that snapshot, which is the last thing that was written to it, and takes no more writes.
+    /// This side shows that snapshot, which is the last thing that was written to it, and takes no
+    /// more writes.
     HandedOver {
         target: SnapshotId,
     },

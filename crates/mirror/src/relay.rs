@@ -1,10 +1,14 @@
 //! Cascades: a destination is the source of further mirrors, and serves the image that it shows.
 //!
-//! It makes no snapshots of its own, as its block space is its source's; what it serves, and what a further mirror has already, are snapshots of that source. So it asks
-//! its source to keep those that its own mirrors have as their bases ([`Source::relayed`], in the request for an update and again when that is acknowledged), until they have a newer one. That way each link sends
-//! only what changed, and when the server in the middle is gone, the first source and the last destination have a snapshot in common, and go on without it.
+//! It makes no snapshots of its own, as its block space is its source's; what it serves, and what a
+//! further mirror has already, are snapshots of that source. So it asks its source to keep those
+//! that its own mirrors have as their bases ([`Source::relayed`], in the request for an update and
+//! again when that is acknowledged), until they have a newer one. That way each link sends only
+//! what changed, and when the server in the middle is gone, the first source and the last
+//! destination have a snapshot in common, and go on without it.
 //!
-//! The lag of a further mirror is counted to the first source: what the server in the middle lacks, it lacks too.
+//! The lag of a further mirror is counted to the first source: what the server in the middle lacks,
+//! it lacks too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,10 +28,11 @@ use crate::relationship::PeerName;
 use crate::source::{Base, Key, Prepared, Source, no_common_base, status_of};
 
 impl Source {
-    /// The snapshots of a destination that its own mirrors have as their bases, or are getting; and the one that it shows, which they may ask for at any moment. Nothing
-    /// when it has no mirrors.
+    /// The snapshots of a destination that its own mirrors have as their bases, or are getting; and
+    /// the one that it shows, which they may ask for at any moment. Nothing when it has no mirrors.
     pub fn relayed(&self, volume: &Volume) -> Vec<SnapshotId> {
-        // Who is being given an image right now has it noted when this is free; who comes later gets what is shown by then.
+        // Who is being given an image right now has it noted when this is free; who comes later
+        // gets what is shown by then.
         let id = volume.id();
         let house = self.house(id);
         let _housekeeping = house.lock();
@@ -49,8 +54,9 @@ impl Source {
         kept.into_iter().collect()
     }
 
-    /// What was written down of the further mirrors of a volume may be from before they got what they have: of those that have not come since, each image counts that is here and no older. Once: what
-    /// arrives here from now on none of them has before it says so.
+    /// What was written down of the further mirrors of a volume may be from before they got what
+    /// they have: of those that have not come since, each image counts that is here and no older.
+    /// Once: what arrives here from now on none of them has before it says so.
     fn look_at_recalled(&self, volume: &Volume, followers: &mut BTreeMap<Key, Follower>) {
         let id = volume.id();
         let mut recalled = self.recalled.lock();
@@ -101,7 +107,8 @@ impl Source {
 }
 
 impl Source {
-    /// A mirror has given this side the role of the source: whatever it said of a failover before is over, and it follows.
+    /// A mirror has given this side the role of the source: whatever it said of a failover before
+    /// is over, and it follows.
     pub fn returned(&self, volume: &Volume, name: &str) {
         let key = (volume.id(), format!("{MIRROR_PREFIX}{name}."));
         if let Some(follower) = self.followers.lock().get_mut(&key) {
@@ -110,8 +117,10 @@ impl Source {
     }
 }
 
-/// Refuses where a volume follows the very mirror that wants an image of it, and has nothing but what that gave it: one of the two was to take a role, or was put back from an earlier copy, and
-/// images that go in a circle would hide that nobody takes writes. What was written here, and handed over, that mirror is to have.
+/// Refuses where a volume follows the very mirror that wants an image of it, and has nothing but
+/// what that gave it: one of the two was to take a role, or was put back from an earlier copy, and
+/// images that go in a circle would hide that nobody takes writes. What was written here, and
+/// handed over, that mirror is to have.
 pub(crate) fn refuse_circle(
     volume: Arc<Volume>,
     volumes: &dyn SourceVolumes,

@@ -1,7 +1,8 @@
 //! Changes of role: what each side knows of the other, and how a source gives its role away.
 //!
-//! A change of role is one superblock write of one volume, and it is never made on both sides at once. So at every moment at most one side takes writes
-//! because of a planned change; a failover is the owner's decision that the other side is out of the game.
+//! A change of role is one superblock write of one volume, and it is never made on both sides at
+//! once. So at every moment at most one side takes writes because of a planned change; a failover
+//! is the owner's decision that the other side is out of the game.
 //!
 //! | step | at the side that gives way | at the side that takes over |
 //! |---|---|---|
@@ -12,7 +13,8 @@
 //! | resync: give way | becomes a destination that shows its own head, which can be spilled | |
 //! | resync: update | its own head is replaced, in one superblock write | serves its image |
 //!
-//! Cut anywhere, both sides show whole images, and the same request again goes on where it stopped. To whom a source has given its role is in the name of the snapshot that it shows.
+//! Cut anywhere, both sides show whole images, and the same request again goes on where it stopped.
+//! To whom a source has given its role is in the name of the snapshot that it shows.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -35,8 +37,9 @@ pub(crate) fn handed_over(volume: &Volume, prefix: &str) -> Option<Snapshot> {
     volume.own_head().filter(|head| split(&head.name).is_some_and(|(own, _)| own == prefix))
 }
 
-/// Keeps the base of a spill, which the owner may need to open that: one of the mirror's becomes an ordinary snapshot, which goes when he deletes it; one of his own, which a schedule may delete or he without a thought
-/// of the spill, is held.
+/// Keeps the base of a spill, which the owner may need to open that: one of the mirror's becomes an
+/// ordinary snapshot, which goes when he deletes it; one of his own, which a schedule may delete or
+/// he without a thought of the spill, is held.
 pub(crate) fn keep_for_spill(volume: &Arc<Volume>, common: &[SnapshotId]) -> Result<(), VolumeError> {
     let base = common.iter().max().and_then(|id| volume.snapshot(*id));
     let Some(base) = base else { return Ok(()) };
@@ -78,8 +81,8 @@ impl Source {
         })
     }
 
-    /// Gives the role of the source to a destination that has all but the last changes: this side's last snapshot is what it shows from then on. Asked again, it
-    /// answers the same.
+    /// Gives the role of the source to a destination that has all but the last changes: this side's
+    /// last snapshot is what it shows from then on. Asked again, it answers the same.
     pub(crate) fn hand_over(
         &self,
         volume: &Arc<Volume>,
@@ -101,8 +104,9 @@ impl Source {
         Ok(head.id)
     }
 
-    /// The same of all volumes of a group: from one instant on none of them takes writes. Where only some have given their role away (a crash), they take it back first,
-    /// so that there is such an instant.
+    /// The same of all volumes of a group: from one instant on none of them takes writes. Where
+    /// only some have given their role away (a crash), they take it back first, so that there is
+    /// such an instant.
     pub(crate) fn hand_over_together(
         &self,
         wish: &HandOverTogether,

@@ -1,15 +1,19 @@
 //! The route of an image: the volumes that it came through, for cascades that end in themselves.
 //!
-//! Two mirrors that are repointed at each other, or more of them in a ring, would all call themselves up to date for ever, though nobody of them takes writes. So a
-//! source tells along with its lag which volume of which server it is, and, where it shows what it has received, what its own source has told of that. A
-//! destination that finds itself there follows itself ([`MirrorError::FollowsItself`](crate::MirrorError::FollowsItself)).
+//! Two mirrors that are repointed at each other, or more of them in a ring, would all call
+//! themselves up to date for ever, though nobody of them takes writes. So a source tells along with
+//! its lag which volume of which server it is, and, where it shows what it has received, what its
+//! own source has told of that. A destination that finds itself there follows itself
+//! ([`MirrorError::FollowsItself`](crate::MirrorError::FollowsItself)).
 //!
-//! A volume that shows what was written to it ends the route, whatever it was before. What a source has heard of its own source may be from before a change of roles there: what it says is right
+//! A volume that shows what was written to it ends the route, whatever it was before. What a source
+//! has heard of its own source may be from before a change of roles there: what it says is right
 //! again once it has heard of that.
 
 use cairn_base::Checksum;
 
-/// Volumes in a route: those nearest to the one that tells it. A ring of more is not found out by it, but by its lag.
+/// Volumes in a route: those nearest to the one that tells it. A ring of more is not found out by
+/// it, but by its lag.
 pub const HOPS_MAX: usize = 8;
 
 /// A volume on a server, as a number that means nothing anywhere else; not 0.

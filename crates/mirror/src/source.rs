@@ -1,8 +1,10 @@
-//! The source's side: answers destinations, and keeps for each what its next update needs: one held base snapshot, and a since map for
-//! when there is none (deleted, or not wanted). The older base goes when the destination has the newer one.
+//! The source's side: answers destinations, and keeps for each what its next update needs: one held
+//! base snapshot, and a since map for when there is none (deleted, or not wanted). The older base
+//! goes when the destination has the newer one.
 //!
-//! A since map is acknowledged by the *next* update, which asks the destination which map began at its image: so there is no bookkeeping behind a commit, and a
-//! confirmation that was lost costs nothing.
+//! A since map is acknowledged by the *next* update, which asks the destination which map began at
+//! its image: so there is no bookkeeping behind a commit, and a confirmation that was lost costs
+//! nothing.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -41,25 +43,30 @@ use transfer::Transfer;
 /// A volume, and how the names of a mirror's snapshots begin.
 pub(crate) type Key = (VolumeId, String);
 
-/// Mirrors of a volume that are known of one peer: past it, failovers of further ones of which nothing is kept here are not noted.
+/// Mirrors of a volume that are known of one peer: past it, failovers of further ones of which
+/// nothing is kept here are not noted.
 const UNKNOWN_DEPARTED_MAX: usize = 64;
 
-/// What a source knows of its mirrors' sessions; one for a server. What must survive a restart is in the names of held snapshots.
+/// What a source knows of its mirrors' sessions; one for a server. What must survive a restart is
+/// in the names of held snapshots.
 #[derive(Default)]
 pub struct Source {
     /// The session that each mirror has now; an earlier one is told to end.
     sessions: Mutex<HashMap<Key, Arc<AtomicBool>>>,
-    /// One at a time makes and deletes the base snapshots of a volume ([`Source::house`]): that may wait for its device, and the mirrors of other volumes have nothing to do with that. Taken before the
-    /// others, of several volumes in the order of their ids.
+    /// One at a time makes and deletes the base snapshots of a volume ([`Source::house`]): that may
+    /// wait for its device, and the mirrors of other volumes have nothing to do with that. Taken
+    /// before the others, of several volumes in the order of their ids.
     housekeeping: Mutex<HashMap<VolumeId, Arc<Mutex<()>>>>,
     pub(crate) followers: Mutex<BTreeMap<Key, Follower>>,
-    /// Mirrors that were failed over and let go of since, with the time of the failover: what is told of that again is no news.
+    /// Mirrors that were failed over and let go of since, with the time of the failover: what is
+    /// told of that again is no news.
     let_go_of: Mutex<BTreeMap<Key, Timestamp>>,
     /// Blocks sent to each mirror since it last confirmed an image.
     sent: Mutex<HashMap<Key, u64>>,
     /// There are mirrors that are not known.
     pub(crate) forgets: AtomicBool,
-    /// Mirrors that were not heard of since they were recalled: what they have may be newer than what was written down of them. Taken after `followers`.
+    /// Mirrors that were not heard of since they were recalled: what they have may be newer than
+    /// what was written down of them. Taken after `followers`.
     pub(crate) recalled: Mutex<BTreeSet<Key>>,
     /// What was measured on the way to each mirror.
     gauges: Mutex<HashMap<Key, Arc<Gauge>>>,
@@ -125,7 +132,8 @@ pub(crate) struct KnownMaps {
     pub(crate) began: Began,
 }
 
-/// What a destination shows whose base is not held, by what this session did: its snapshot is not here any more, and the map that began at it tells what has changed.
+/// What a destination shows whose base is not held, by what this session did: its snapshot is not
+/// here any more, and the map that began at it tells what has changed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shows {
     pub(crate) image: SnapshotId,
@@ -151,7 +159,8 @@ impl Source {
         source
     }
 
-    /// The same of one that did not know them until now; what it has heard itself meanwhile is newer.
+    /// The same of one that did not know them until now; what it has heard itself meanwhile is
+    /// newer.
     pub fn remember(&self, followers: Vec<Follower>) {
         let mut known = self.followers.lock();
         for follower in followers {
@@ -164,12 +173,14 @@ impl Source {
         self.forgets.store(false, Ordering::Release);
     }
 
-    /// What an earlier run knew of mirrors is not known: a destination that they may follow keeps whatever any of them may have as its base ([`Source::relayed`]).
+    /// What an earlier run knew of mirrors is not known: a destination that they may follow keeps
+    /// whatever any of them may have as its base ([`Source::relayed`]).
     pub fn remember_not(&self) {
         self.forgets.store(true, Ordering::Release);
     }
 
-    /// The failovers of which mirrors were let go of, to be remembered: volume, name and time of each.
+    /// The failovers of which mirrors were let go of, to be remembered: volume, name and time of
+    /// each.
     pub fn forgotten(&self) -> Vec<(VolumeId, String, Timestamp)> {
         let forgotten = self.let_go_of.lock();
         forgotten.iter().map(|((volume, prefix), at)| (*volume, name_in(prefix).to_owned(), *at)).collect()
@@ -197,7 +208,8 @@ impl Source {
         let ended = Arc::new(AtomicBool::new(false));
         let before = self.sessions.lock().insert(key.clone(), ended.clone());
         if let Some(before) = before {
-            // A destination that comes again has given up its earlier connection, though this side may not have noticed.
+            // A destination that comes again has given up its earlier connection, though this side
+            // may not have noticed.
             before.store(true, Ordering::Release);
         }
         Claim { source: self, key, ended }
@@ -269,13 +281,15 @@ impl Source {
         };
         let outcome = transfer.run(stream, work);
         if !update.hold {
-            // The since map has what changed; no snapshot is kept, whether the destination has it now or not.
+            // The since map has what changed; no snapshot is kept, whether the destination has it
+            // now or not.
             self.let_go_of_own(volume, &prefix, &claim, |_| true)?;
         }
         outcome
     }
 
-    /// The destination has `target`: every other snapshot of this mirror goes; also `target` when it is not to be held.
+    /// The destination has `target`: every other snapshot of this mirror goes; also `target` when
+    /// it is not to be held.
     pub(crate) fn advance(
         &self,
         volume: &Arc<Volume>,
@@ -289,7 +303,8 @@ impl Source {
         self.let_go_of_own(volume, prefix, claim, is_over)
     }
 
-    /// Deletes the snapshots of a mirror that are over, unless the volume was handed over, and nothing is changed here any more.
+    /// Deletes the snapshots of a mirror that are over, unless the volume was handed over, and
+    /// nothing is changed here any more.
     fn let_go_of_own(
         &self,
         volume: &Arc<Volume>,
@@ -308,7 +323,8 @@ impl Source {
         Ok(())
     }
 
-    /// What this side had as a mirror of the peer is not needed any more, once the peer has an image of this side.
+    /// What this side had as a mirror of the peer is not needed any more, once the peer has an
+    /// image of this side.
     fn forget_former(
         &self,
         volume: &Arc<Volume>,
@@ -329,7 +345,8 @@ impl Source {
         Ok(())
     }
 
-    /// Notes that a mirror was failed over. False when that is no news, or the volume takes no writes here, and so has nothing to lose by it.
+    /// Notes that a mirror was failed over. False when that is no news, or the volume takes no
+    /// writes here, and so has nothing to lose by it.
     pub(crate) fn note_departure(
         &self,
         volume: &Arc<Volume>,
@@ -350,7 +367,8 @@ impl Source {
         let mut followers = self.followers.lock();
         let now = volume.clock().now();
         if !is_kept_for && !followers.contains_key(&key) {
-            // Such a one may be from before a backup that this volume was put back from; many are made up.
+            // Such a one may be from before a backup that this volume was put back from; many are
+            // made up.
             let peer = peer_of(name);
             let told = followers
                 .values()
@@ -397,7 +415,8 @@ impl Source {
         }
     }
 
-    /// Forgets a mirror ([`crate::MirrorAtSource::name`]) that will not come again: its snapshots are released and deleted, and its since maps freed.
+    /// Forgets a mirror ([`crate::MirrorAtSource::name`]) that will not come again: its snapshots
+    /// are released and deleted, and its since maps freed.
     pub fn forget(&self, volume: &Arc<Volume>, name: &str) -> Result<(), VolumeError> {
         let house = self.house(volume.id());
         let _housekeeping = house.lock();
@@ -441,7 +460,8 @@ fn read_request<S: Read + ?Sized>(stream: &mut S) -> Result<Request, MirrorError
     Request::parse(&read_frame(stream)?.ok_or(gone)?)
 }
 
-/// Asks a destination that has images, but none of whose bases is here, what it knows of the since maps.
+/// Asks a destination that has images, but none of whose bases is here, what it knows of the since
+/// maps.
 fn ask_began<S: Read + Write + ?Sized>(
     stream: &mut S,
     volume: &Arc<Volume>,
@@ -480,8 +500,9 @@ pub(crate) fn common(volume: &Volume, have: &[Have]) -> Result<Vec<SnapshotId>, 
     Ok(common)
 }
 
-/// What a destination has, but for the snapshots up to `target` that it gives up and that are others here: both sides have given the same
-/// numbers since they parted. Those that are not here at all stay in the list, so that it hears that they are gone.
+/// What a destination has, but for the snapshots up to `target` that it gives up and that are
+/// others here: both sides have given the same numbers since they parted. Those that are not here
+/// at all stay in the list, so that it hears that they are gone.
 fn shared(volume: &Volume, update: &Update, target: SnapshotId) -> Vec<Have> {
     let mut have = update.have.clone();
     if update.stance.gives_up() {

@@ -46,7 +46,8 @@ impl Destination {
         })
     }
 
-    /// What this side has that the other does not: what a resync gives up. Snapshots that mirrors made for themselves do not count as the owner's.
+    /// What this side has that the other does not: what a resync gives up. Snapshots that mirrors
+    /// made for themselves do not count as the owner's.
     pub fn divergence(&self, standing: &Standing) -> Result<Divergence, MirrorError> {
         let mut divergence = self.volume.divergence(&self.common(standing))?;
         let head = self.volume.own_head().map(|head| head.id);
@@ -68,7 +69,8 @@ impl Destination {
         same.map(|entry| entry.id).collect()
     }
 
-    /// Makes this volume, which takes writes, a destination that shows its own head; when it is one already, nothing happens. Its device must be long enough
+    /// Makes this volume, which takes writes, a destination that shows its own head; when it is one
+    /// already, nothing happens. Its device must be long enough
     /// ([`Volume::device_bytes_as_destination`]).
     ///
     /// # Errors
@@ -89,14 +91,17 @@ impl Destination {
         while self.volume.snapshot_named(&name).is_some() {
             name.push('_');
         }
-        // Not under the lock: a disk may take as long as it likes, and who asks how far behind this side is would wait with it.
+        // Not under the lock: a disk may take as long as it likes, and who asks how far behind this
+        // side is would wait with it.
         let head = self.volume.demote(&name, false)?;
         self.inner.lock().state = DestinationState::OwnHead;
         Ok(head)
     }
 
-    /// Writes the own head, or the image that is shown here, and the snapshots that only this side has, as an image dump of one part against the newest common snapshot: with a dump of that one (which the
-    /// other side has) it is all that was here. With nothing in common it is a dump of everything. The level in `label` does not matter.
+    /// Writes the own head, or the image that is shown here, and the snapshots that only this side
+    /// has, as an image dump of one part against the newest common snapshot: with a dump of that
+    /// one (which the other side has) it is all that was here. With nothing in common it is a dump
+    /// of everything. The level in `label` does not matter.
     pub fn spill(
         &self,
         standing: &Standing,
@@ -115,11 +120,13 @@ impl Destination {
         Ok(Dump::new(&plan, label, 1).write_part(0, out, Compression::Zstd, work)?)
     }
 
-    /// Asks the source to give its role to this side. It shows the snapshot that is returned from then on, and takes no more writes: an update brings that, and
-    /// [`Destination::take_over`] ends the change.
+    /// Asks the source to give its role to this side. It shows the snapshot that is returned from
+    /// then on, and takes no more writes: an update brings that, and [`Destination::take_over`]
+    /// ends the change.
     ///
     /// # Errors
-    /// [`crate::Refusal::Behind`] when this side does not have the source's base; [`MirrorError::Undecided`] when it shows its own head.
+    /// [`crate::Refusal::Behind`] when this side does not have the source's base;
+    /// [`MirrorError::Undecided`] when it shows its own head.
     pub fn ask_for_role<S: Read + Write + ?Sized>(
         &self,
         client: &mut Client<'_, S>,
@@ -131,11 +138,13 @@ impl Destination {
         }
     }
 
-    /// The same for all mirrors of a group, which are of one server: their sources stop at one instant, of which each has a snapshot of the group. What is returned is in the order of
+    /// The same for all mirrors of a group, which are of one server: their sources stop at one
+    /// instant, of which each has a snapshot of the group. What is returned is in the order of
     /// `heirs`.
     ///
     /// # Errors
-    /// As [`Destination::ask_for_role`]; no source has given its role away then, unless the other side died in the middle: asked again, it goes on.
+    /// As [`Destination::ask_for_role`]; no source has given its role away then, unless the other
+    /// side died in the middle: asked again, it goes on.
     pub fn ask_for_roles<S: Read + Write + ?Sized>(
         client: &mut Client<'_, S>,
         group: &str,
@@ -171,7 +180,8 @@ impl Destination {
     /// Becomes the source, with all that there is: `target` is what the other side has handed over.
     ///
     /// # Errors
-    /// [`crate::Refusal::Behind`] when that is not what this side shows; [`MirrorError::Busy`] while a transfer runs.
+    /// [`crate::Refusal::Behind`] when that is not what this side shows; [`MirrorError::Busy`]
+    /// while a transfer runs.
     pub fn take_over(&self, target: SnapshotId) -> Result<(), MirrorError> {
         if self.volume.status().role == Role::Destination {
             self.refuse_unless_shown(target)?;

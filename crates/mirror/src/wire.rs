@@ -1,5 +1,5 @@
-//! Frames: a length, a type and a body; and the little codec of the bodies. Bytes of the other side never panic and
-//! never take memory before they have arrived.
+//! Frames: a length, a type and a body; and the little codec of the bodies. Bytes of the other side
+//! never panic and never take memory before they have arrived.
 
 use std::io::{self, Read, Write};
 
@@ -183,7 +183,8 @@ impl<'a> Parser<'a> {
         }
         let (bytes, rest) = self.0.split_at_checked(length).ok_or(bad.clone())?;
         self.0 = rest;
-        // No name, address or expression has what a terminal takes for a command, or monitoring for another line.
+        // No name, address or expression has what a terminal takes for a command, or monitoring for
+        // another line.
         let is_command = |letter: char| letter.is_control() && letter != '\t';
         let text = std::str::from_utf8(bytes).ok().filter(|text| !text.chars().any(is_command));
         text.map(str::to_owned).ok_or(bad)

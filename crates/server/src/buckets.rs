@@ -1,8 +1,9 @@
 //! Buckets: object stores that this server may use, by names that commands take.
 //!
-//! `buckets.json` has the place of each, the endpoint, the findings of the last probe, and where the credentials
-//! come from: the environment, the role of the machine, or the path of a file. The secret itself is read when a
-//! bucket is opened. It is in no document, list, log, argument or error.
+//! `buckets.json` has the place of each, the endpoint, the findings of the last probe, and where
+//! the credentials come from: the environment, the role of the machine, or the path of a file. The
+//! secret itself is read when a bucket is opened. It is in no document, list, log, argument or
+//! error.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -57,7 +58,8 @@ enum Source {
 }
 
 impl Source {
-    /// Where tools of the service look, as far as that can be known without asking anything over the network.
+    /// Where tools of the service look, as far as that can be known without asking anything over
+    /// the network.
     fn found(service: &Service, variable: &dyn Fn(&str) -> Option<String>) -> Self {
         let any = |names: &[&str]| names.iter().any(|name| variable(name).is_some_and(|set| !set.is_empty()));
         let in_environment = match service {
@@ -314,7 +316,8 @@ impl Buckets {
     fn probe(&self, bucket: &Bucket, cancel: &Arc<AtomicBool>) -> Result<Abilities, ServerError> {
         let failed = |source: StoreError| store_error(&bucket.name, source);
         let store = self.client(bucket, PROBE_PATIENCE)?;
-        // A store that cannot be used at all is known after one request; a probe would also try to clean up.
+        // A store that cannot be used at all is known after one request; a probe would also try to
+        // clean up.
         let anything = Prefix::new("probe/").map_err(|_| ServerError::Bug)?;
         store.list(&anything, &ListFrom::Start, 1, cancel).map_err(failed)?;
         let workers: Arc<dyn Workers> = Arc::new(OwnThreads);

@@ -1,9 +1,13 @@
-//! Adopted devices: a disk or an image that stays where it is, with a history beside it, under its name in the exports.
+//! Adopted devices: a disk or an image that stays where it is, with a history beside it, under its
+//! name in the exports.
 //!
-//! `DIR/devices/NAME.json` says where both are, and which views and clones of it are exported; it is written before a device is served, so a restart or a kill brings all of them back. A clone
-//! is redirect-on-write over a view: a history of its own, in `DIR/devices/NAME@CLONE.store`, that never folds anything back.
-//! A device may be adopted without a history: then it is a plain export. An origin that is a LUN is served as the device under the LUN's own name as well, so that no write gets past the history.
-//! One thread a device moves the window, writes out and copies after a revert.
+//! `DIR/devices/NAME.json` says where both are, and which views and clones of it are exported; it
+//! is written before a device is served, so a restart or a kill brings all of them back. A clone is
+//! redirect-on-write over a view: a history of its own, in `DIR/devices/NAME@CLONE.store`, that
+//! never folds anything back. A device may be adopted without a history: then it is a plain export.
+//! An origin that is a LUN is served as the device under the LUN's own name as well, so that no
+//! write gets past the history. One thread a device moves the window, writes out and copies after a
+//! revert.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -79,7 +83,8 @@ impl DeviceState {
 
 /// The adopted devices of a server.
 ///
-/// Lock order: `turns`, then `claimed`, then `entries`, then those of a device. The first are each name's own.
+/// Lock order: `turns`, then `claimed`, then `entries`, then those of a device. The first are each
+/// name's own.
 pub(crate) struct Devices {
     dir: PathBuf,
     clock: Arc<dyn Clock>,
@@ -91,7 +96,8 @@ pub(crate) struct Devices {
 }
 
 impl Devices {
-    /// Opens every device in `dir`. One that cannot be opened is reported and does not stop the others.
+    /// Opens every device in `dir`. One that cannot be opened is reported and does not stop the
+    /// others.
     pub(crate) fn open(
         dir: PathBuf,
         clock: Arc<dyn Clock>,
@@ -119,8 +125,10 @@ impl Devices {
         Ok(devices)
     }
 
-    /// Opens what the document of a device says. One whose document can't be read is not exported; where it is, which never changes, is taken from the copy beside it, so that nobody else gets to that.
-    /// One that is on something `silent` stays closed until that answers. False where there is none, or none any more.
+    /// Opens what the document of a device says. One whose document can't be read is not exported;
+    /// where it is, which never changes, is taken from the copy beside it, so that nobody else gets
+    /// to that. One that is on something `silent` stays closed until that answers. False where
+    /// there is none, or none any more.
     fn open_one(&self, name: &str, silent: &BTreeSet<PathBuf>) -> Result<bool, ServerError> {
         let path = self.path(name);
         let (document, unread) = state::known::<DeviceDocument>(&path);
@@ -172,7 +180,8 @@ impl Devices {
         Ok(true)
     }
 
-    /// Takes in a device whose document could not be read: what the document says by now, or that there is none.
+    /// Takes in a device whose document could not be read: what the document says by now, or that
+    /// there is none.
     pub(crate) fn read(&self, name: &str) -> Result<(), ServerError> {
         let _turn = self.turns.take(&[name], "its document is being read")?;
         self.check_unread(name)?;
@@ -372,7 +381,8 @@ impl Devices {
         }
     }
 
-    /// What tells a device or a view from others that had or will have its name: what it was adopted from, and the instant.
+    /// What tells a device or a view from others that had or will have its name: what it was
+    /// adopted from, and the instant.
     pub(crate) fn identity(&self, name: &str) -> Option<String> {
         let (device, view) = name.split_once('@').map_or((name, None), |(device, view)| (device, Some(view)));
         let instant = match view {
@@ -448,7 +458,8 @@ fn not_found(name: &str) -> ServerError {
     ServerError::NotFound { what: "adopted device", name: name.to_owned(), list: "cairn device list" }
 }
 
-/// True of a request that says how a history is to be. Without one nothing would be remembered, and its owner would find that out when it is needed.
+/// True of a request that says how a history is to be. Without one nothing would be remembered, and
+/// its owner would find that out when it is needed.
 fn wants_history(request: &api::AdoptDevice) -> bool {
     request.placement.is_some()
         || request.granularity.is_some()

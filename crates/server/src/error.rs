@@ -1,6 +1,7 @@
 //! Everything that a server refuses or fails, each with its kind and the step that comes next.
 //!
-//! A variant says what happened and why; [`ServerError::next`] says what to do. Both reach the user as they are.
+//! A variant says what happened and why; [`ServerError::next`] says what to do. Both reach the user
+//! as they are.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,8 +1,10 @@
-//! What clients can open: `VOLUME/LUN` for the present, `VOLUME@SNAPSHOT/LUN` and `VOLUME@VIEW/LUN` for the past; `DEVICE` and `DEVICE@VIEW` of an adopted device.
+//! What clients can open: `VOLUME/LUN` for the present, `VOLUME@SNAPSHOT/LUN` and `VOLUME@VIEW/LUN`
+//! for the past; `DEVICE` and `DEVICE@VIEW` of an adopted device.
 //!
-//! On the destination of a mirror `VOLUME/LUN` is the newest image at the time of connecting, and it stays that image
-//! for the whole session, however many newer ones arrive: a file system that is mounted from it never sees its disk
-//! change. Whoever wants a newer image connects again. The mirrors of a group are shown together: as of one snapshot of the group.
+//! On the destination of a mirror `VOLUME/LUN` is the newest image at the time of connecting, and
+//! it stays that image for the whole session, however many newer ones arrive: a file system that is
+//! mounted from it never sees its disk change. Whoever wants a newer image connects again. The
+//! mirrors of a group are shown together: as of one snapshot of the group.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -50,7 +52,8 @@ pub(crate) struct ExportTable {
     pub(crate) frozen: Arc<FrozenNames>,
 }
 
-/// The names of the LUNs in snapshots, which stay as they are: clients ask for lists as often as they like.
+/// The names of the LUNs in snapshots, which stay as they are: clients ask for lists as often as
+/// they like.
 #[derive(Default)]
 pub(crate) struct FrozenNames(Mutex<BTreeMap<FrozenKey, Arc<[String]>>>);
 
@@ -116,7 +119,8 @@ impl Exports for ExportTable {
         exports
     }
 
-    /// Snapshots and views do not count: what has a past still is one disk. So is a LUN with the device that it was adopted as, whose history may be in another one.
+    /// Snapshots and views do not count: what has a past still is one disk. So is a LUN with the
+    /// device that it was adopted as, whose history may be in another one.
     fn default_export(&self) -> Result<String, OpenExportError> {
         let devices = self.devices.exports().into_iter().map(|export| export.name);
         let devices = devices.filter(|name| !name.contains('@')).map(|name| self.devices.disk_of(&name));
@@ -282,7 +286,8 @@ fn contexts(open: &OpenVolume) -> Vec<String> {
     open.volume.snapshots().iter().rev().map(|snapshot| snapshot.name.clone()).collect()
 }
 
-/// A LUN in an image of its volume. Each snapshot can be compared with it, an older one or a newer one.
+/// A LUN in an image of its volume. Each snapshot can be compared with it, an older one or a newer
+/// one.
 fn frozen(open: &Arc<OpenVolume>, image: &Image, lun: &str, description: &str) -> Result<Export, Refusal> {
     let file = open.luns.find_in(image, lun)?.file;
     let export = read_only(open.luns.open_in(image, lun)?, description)?;

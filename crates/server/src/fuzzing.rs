@@ -1,7 +1,8 @@
-//! Doors for the fuzz targets of `fuzz/`: this crate's decoders, which nothing else outside needs, on bytes alone.
+//! Doors for the fuzz targets of `fuzz/`: this crate's decoders, which nothing else outside needs,
+//! on bytes alone.
 //!
-//! Each returns what it read, written again; `None` when the bytes were refused. What was refused is also said in words, as a
-//! message that cannot be made is a bug as well.
+//! Each returns what it read, written again; `None` when the bytes were refused. What was refused
+//! is also said in words, as a message that cannot be made is a bug as well.
 
 use std::path::Path;
 

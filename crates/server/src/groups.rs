@@ -1,9 +1,12 @@
-//! Groups: volumes of this server whose snapshots are made at one instant, by hand or by the clock, with the hooks of all of them around it; and that are recovered to one.
+//! Groups: volumes of this server whose snapshots are made at one instant, by hand or by the clock,
+//! with the hooks of all of them around it; and that are recovered to one.
 //!
-//! A snapshot of a group is one of the same name in each of its volumes, `group.NAME.TIME`, and nothing else: it comes along with their mirrors like any other, and the time in the
-//! name is never given twice. So the server of the mirrors needs to be told no more than which volumes belong together (a group there), and what all of them have is what
-//! they can be brought to together: the newest snapshot of the group that every one of them has. That is what the mirrors of a group show ([`shown`]), and what a failover of the group
-//! brings them to ([`failover`]).
+//! A snapshot of a group is one of the same name in each of its volumes, `group.NAME.TIME`, and
+//! nothing else: it comes along with their mirrors like any other, and the time in the name is
+//! never given twice. So the server of the mirrors needs to be told no more than which volumes
+//! belong together (a group there), and what all of them have is what they can be brought to
+//! together: the newest snapshot of the group that every one of them has. That is what the mirrors
+//! of a group show ([`shown`]), and what a failover of the group brings them to ([`failover`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::path::PathBuf;
@@ -37,14 +40,17 @@ pub(crate) use shown::Showing;
 
 /// How the names of their snapshots begin.
 const PREFIX: &str = "group.";
-/// Longest name of a group, in bytes: with the prefix and the time the name of a snapshot has no more than 64.
+/// Longest name of a group, in bytes: with the prefix and the time the name of a snapshot has no
+/// more than 64.
 const NAME_MAX: usize = 32;
 /// Volumes of a group at most: writes to all of them wait while the snapshots are made.
 const MEMBERS_MAX: usize = 64;
 const _: () = assert!(MEMBERS_MAX <= cairn_mirror::HEIRS_MAX, "their roles change in one message");
-/// A newer snapshot of a group that only some of its mirrors have is a problem when they have had it for so long.
+/// A newer snapshot of a group that only some of its mirrors have is a problem when they have had
+/// it for so long.
 const HELD_BACK_MS: u64 = 15 * 60_000;
-/// Names of snapshots that are remembered, so that none is given twice, also where the first one is deleted.
+/// Names of snapshots that are remembered, so that none is given twice, also where the first one is
+/// deleted.
 const NAMED_MAX: usize = 4096;
 const TIME_FORMAT: &str = "%Y-%m-%dT%H-%M-%S.%3fZ";
 
@@ -61,7 +67,8 @@ struct Group {
     from_ms: u64,
     last_ms: Option<u64>,
     problem: Option<String>,
-    /// By how much the clock was put back since the last run, where the schedule counts from that moment.
+    /// By how much the clock was put back since the last run, where the schedule counts from that
+    /// moment.
     put_back_ms: Option<u64>,
     /// A failover that was begun, or done.
     failover: Option<Failover>,
@@ -110,7 +117,8 @@ enum Marked {
 /// The groups of a server. Lock order: `groups`, `marked`, `memory`, then what volumes have.
 pub(crate) struct Groups {
     path: PathBuf,
-    /// Volumes that are to show one instant until a failover is over, as is written down beside `groups.json`: they are known while that is not.
+    /// Volumes that are to show one instant until a failover is over, as is written down beside
+    /// `groups.json`: they are known while that is not.
     marked: Mutex<Marked>,
     /// Which volumes belong together is not known.
     unread: Mutex<Option<Unread>>,
@@ -118,12 +126,14 @@ pub(crate) struct Groups {
     clock: Arc<dyn Clock>,
     groups: Mutex<Vec<Group>>,
     memory: Mutex<Memory>,
-    /// The last times that snapshots were named by, in milliseconds since 1970, and the order in which they were given.
+    /// The last times that snapshots were named by, in milliseconds since 1970, and the order in
+    /// which they were given.
     named_ms: Mutex<VecDeque<u64>>,
 }
 
 impl Groups {
-    /// Those in the data directory. From here on their mirrors show what is written down, or what they have in common if one of them lacks that.
+    /// Those in the data directory. From here on their mirrors show what is written down, or what
+    /// they have in common if one of them lacks that.
     pub(crate) fn open(
         dir: &std::path::Path,
         volumes: Arc<Volumes>,
@@ -164,7 +174,8 @@ impl Groups {
         self.path.with_file_name("groups.unfinished.json")
     }
 
-    /// Writes all groups down. Beside them, before a failover is begun and until it is over, which volumes it is of: a damaged `groups.json` does not have them take writes.
+    /// Writes all groups down. Beside them, before a failover is begun and until it is over, which
+    /// volumes it is of: a damaged `groups.json` does not have them take writes.
     fn save(&self, groups: &[Group]) -> Result<(), ServerError> {
         let after = unfinished(groups);
         let both = match &*self.marked.lock() {
@@ -199,7 +210,8 @@ impl Groups {
         Ok(())
     }
 
-    /// Whether a volume that takes writes is kept from its clients, as it may have to show one instant with others, and the groups are not known.
+    /// Whether a volume that takes writes is kept from its clients, as it may have to show one
+    /// instant with others, and the groups are not known.
     fn is_withheld(&self, open: &OpenVolume) -> bool {
         self.check_known().is_err()
             && match &*self.marked.lock() {
@@ -213,7 +225,8 @@ impl Groups {
         state::refuse_unread(self.unread.lock().as_ref())
     }
 
-    /// The same of a volume that may belong to one: it has a snapshot of a group. No group shows or changes a volume that has none.
+    /// The same of a volume that may belong to one: it has a snapshot of a group. No group shows or
+    /// changes a volume that has none.
     pub(crate) fn check_known_of(&self, volume: &str) -> Result<(), ServerError> {
         match self.volumes.get(volume) {
             Ok(open) => self.check_known_of_open(&open),
@@ -230,7 +243,8 @@ impl Groups {
         if open.volume.snapshots().iter().any(is_of_group) { unread } else { Ok(()) }
     }
 
-    /// The name of the next snapshot of a group, and its time: never one that was given before, whatever the clock does.
+    /// The name of the next snapshot of a group, and its time: never one that was given before,
+    /// whatever the clock does.
     pub(crate) fn name_snapshot(&self, group: &str) -> (String, u64) {
         let now_ms = self.clock.now().0 / 1_000_000;
         let named_at = |at_ms: u64| {
@@ -239,7 +253,8 @@ impl Groups {
         };
         let volumes = self.volumes.all();
         let is_there = |name: &str| volumes.iter().any(|open| open.volume.snapshot_named(name).is_some());
-        // After the clock was put back the names go back with it: the rules that delete snapshots go by the times in them.
+        // After the clock was put back the names go back with it: the rules that delete snapshots
+        // go by the times in them.
         let mut given = self.named_ms.lock();
         let mut times = now_ms..;
         let at_ms = times.find(|at_ms| !given.contains(at_ms) && !is_there(&named_at(*at_ms)));
@@ -251,7 +266,8 @@ impl Groups {
         (named_at(at_ms), at_ms)
     }
 
-    /// Refuses unless there is a group of that name, of just these volumes, which is not on its way to take writes.
+    /// Refuses unless there is a group of that name, of just these volumes, which is not on its way
+    /// to take writes.
     pub(crate) fn check_whole(&self, name: &str, volumes: &[&str]) -> Result<(), ServerError> {
         let group = self.get(name)?;
         let own: BTreeSet<&str> = group.volumes.iter().map(String::as_str).collect();
@@ -274,8 +290,9 @@ impl Groups {
         })
     }
 
-    /// Notes a run of a group's schedule, and what was wrong with it. Where that can't be written down it is known all the same, or the group would be due again at once, and its rules would keep the
-    /// snapshots of the last seconds. The next start runs it once more than it should.
+    /// Notes a run of a group's schedule, and what was wrong with it. Where that can't be written
+    /// down it is known all the same, or the group would be due again at once, and its rules would
+    /// keep the snapshots of the last seconds. The next start runs it once more than it should.
     fn note_run(&self, name: &str, at_ms: u64, problem: Option<String>) {
         let mut groups = self.groups.lock();
         // It may have been ended meanwhile.
@@ -286,7 +303,8 @@ impl Groups {
         }
     }
 
-    /// Lets the schedules of groups count from now where the clock was put back to before their last runs.
+    /// Lets the schedules of groups count from now where the clock was put back to before their
+    /// last runs.
     fn see_clock(&self, now_ms: u64) {
         let mut groups = self.groups.lock();
         let mut changed = false;
@@ -385,7 +403,8 @@ struct Member {
     snapshots: Vec<Snapshot>,
 }
 
-/// The names in several lists, each in the order of all of them: what only a later list has stands behind what it follows there.
+/// The names in several lists, each in the order of all of them: what only a later list has stands
+/// behind what it follows there.
 fn in_order(lists: Vec<Vec<String>>) -> Vec<String> {
     let mut order: Vec<String> = Vec::new();
     for names in lists {
@@ -429,10 +448,12 @@ impl Member {
         let (Some(found), Some((generation, changed))) = (found, follower.base) else { return false };
         let prefix = format!("{MIRROR_PREFIX}{}.", follower.name);
         let mut own = self.snapshots.iter().filter(|snapshot| snapshot.name.starts_with(&prefix));
-        // A volume that was brought back gives its generations again, and the times of its changes not.
+        // A volume that was brought back gives its generations again, and the times of its changes
+        // not.
         match own.find(|own| (own.generation, own.root.changed) == (generation, changed)) {
             Some(image) => found.id < image.id,
-            // Nothing is held for it. Without changes in between, snapshots have the same generation.
+            // Nothing is held for it. Without changes in between, snapshots have the same
+            // generation.
             None if found.root.changed == changed => {
                 follower.updated.is_some_and(|updated| updated >= found.created)
             }
@@ -441,7 +462,8 @@ impl Member {
     }
 }
 
-/// Makes a snapshot with the hooks of all of them around it, in one order for all groups: two that share volumes would wait for each other else, with what they have quiesced.
+/// Makes a snapshot with the hooks of all of them around it, in one order for all groups: two that
+/// share volumes would wait for each other else, with what they have quiesced.
 fn around_all<T>(members: &[Arc<OpenVolume>], make: &mut dyn FnMut() -> T) -> Result<T, ServerError> {
     fn around<T>(members: &[&Arc<OpenVolume>], make: &mut dyn FnMut() -> T) -> Result<T, ServerError> {
         match members.split_first() {
@@ -454,7 +476,8 @@ fn around_all<T>(members: &[Arc<OpenVolume>], make: &mut dyn FnMut() -> T) -> Re
     around(&order, make)
 }
 
-/// Which snapshots of a group its rules keep. One that some volumes lack, as a kill between them leaves it, is nothing to go back to: it takes the place of none that all of them have.
+/// Which snapshots of a group its rules keep. One that some volumes lack, as a kill between them
+/// leaves it, is nothing to go back to: it takes the place of none that all of them have.
 fn kept(group: &Group, snapshots: &[api::GroupSnapshot]) -> Result<Vec<bool>, ServerError> {
     let zone = group.zone()?;
     let by_rules = |counts: &dyn Fn(&api::GroupSnapshot) -> bool| {
@@ -471,7 +494,8 @@ fn kept(group: &Group, snapshots: &[api::GroupSnapshot]) -> Result<Vec<bool>, Se
     Ok(snapshots.iter().zip(of_all).map(stays).collect())
 }
 
-/// A snapshot of a group that some of its mirrors have had for long, newer than what they show; and those that lack it.
+/// A snapshot of a group that some of its mirrors have had for long, newer than what they show; and
+/// those that lack it.
 fn held_back(group: &api::Group) -> Option<(String, Vec<String>)> {
     let shown = group.shown.as_ref()?;
     let newest_ms = group.members.iter().filter_map(|member| member.image_ms).max()?;

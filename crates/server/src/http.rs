@@ -1,6 +1,7 @@
 //! The API over HTTP: the routes, who may call them, and how errors look.
 //!
-//! This is the only asynchronous part of the server. Every handler hands its work to a thread that may wait.
+//! This is the only asynchronous part of the server. Every handler hands its work to a thread that
+//! may wait.
 
 mod answer;
 mod auth;
@@ -75,7 +76,8 @@ fn api() -> OpenApiRouter<Arc<Server>> {
         .merge(plans::routes())
 }
 
-/// The description of the API, as pretty JSON: what `/v1/openapi.json` answers and `docs/openapi.json` holds.
+/// The description of the API, as pretty JSON: what `/v1/openapi.json` answers and
+/// `docs/openapi.json` holds.
 pub fn openapi_json() -> String {
     let mut text = api().into_openapi().to_pretty_json().unwrap_or_default();
     text.push('\n');
@@ -122,7 +124,8 @@ pub(crate) async fn serve(
     let wait = |mut stopped: tokio::sync::watch::Receiver<bool>| async move {
         let _ = stopped.wait_for(|stop| *stop).await;
     };
-    // Made once: served as it is, a router is made anew, all of it, for each connection, and `cairn` opens one for each thing that it asks.
+    // Made once: served as it is, a router is made anew, all of it, for each connection, and
+    // `cairn` opens one for each thing that it asks.
     let router = router(server);
     let control = guests::Door::open(control, budgets.control);
     let local = axum::serve(control, router.clone().into_make_service());
@@ -136,7 +139,8 @@ pub(crate) async fn serve(
             .layer(axum::middleware::from_fn(mounts::refuse_from_afar))
             .layer(axum::middleware::from_fn(devices::refuse_paths))
             .layer(axum::middleware::from_fn_with_state(auth::Bearer::new(token), auth::demand_token))
-            // Who is turned away hears of it as well: else that looks like a server of another version.
+            // Who is turned away hears of it as well: else that looks like a server of another
+            // version.
             .layer(axum::middleware::map_response(tell_version));
         let guarded = guarded.into_make_service_with_connect_info::<guests::TokenSeen>();
         let remote = axum::serve(guests::Door::guarded(listener, budgets.api), guarded)
@@ -155,7 +159,8 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-/// Tells what is wrong with the path of a request, with what is behind its `?`, or with its method, like every other error: the framework refuses these by itself, in plain text or without a word.
+/// Tells what is wrong with the path of a request, with what is behind its `?`, or with its method,
+/// like every other error: the framework refuses these by itself, in plain text or without a word.
 async fn tell_what_is_wrong(request: Request, next: Next) -> Response {
     let asked = format!("{} {}", request.method(), request.uri().path());
     let answer = next.run(request).await;
@@ -178,7 +183,8 @@ async fn tell_what_is_wrong(request: Request, next: Next) -> Response {
     Response::from_parts(head, told.into_body())
 }
 
-/// The volume that the path of a request names. A group, a peer or a job may have the name of a volume that it has nothing to do with.
+/// The volume that the path of a request names. A group, a peer or a job may have the name of a
+/// volume that it has nothing to do with.
 fn volume_in(path: &str) -> Option<&str> {
     let mut parts = path.split('/').skip(2);
     match parts.next()? {
@@ -187,7 +193,8 @@ fn volume_in(path: &str) -> Option<&str> {
     }
 }
 
-/// Answers in the place of what changes a volume and waits for room in its history: of requests whose path names the volume. One that names it in its body sees to that itself
+/// Answers in the place of what changes a volume and waits for room in its history: of requests
+/// whose path names the volume. One that names it in its body sees to that itself
 /// ([`unless_it_waits`]).
 async fn tell_of_waits(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
     let subject = volume_in(request.uri().path()).map(str::to_owned);
@@ -267,7 +274,8 @@ async fn job(
     blocking(server, move |server| server.jobs.show(&job)).await
 }
 
-/// Asks a job to end: a check or a comparison ends, and has failed then; a transfer ends at its next record. Answers at once.
+/// Asks a job to end: a check or a comparison ends, and has failed then; a transfer ends at its
+/// next record. Answers at once.
 #[utoipa::path(delete, path = "/v1/jobs/{job}", tag = "server", params(("job" = String, Path,)),
     responses((status = 200, body = api::Job), (status = 404, body = ErrorBody)))]
 async fn cancel_job(State(server): State<Arc<Server>>, Path(job): Path<String>) -> Answer<api::Job> {

@@ -1,8 +1,10 @@
-//! The daemon: configuration, the data directory, the threads, and the API that everything else talks to.
+//! The daemon: configuration, the data directory, the threads, and the API that everything else
+//! talks to.
 //!
-//! The engine below knows no thread and no clock of its own; this crate owns both. One thread a volume does its
-//! background work, NBD and iSCSI have a thread a connection, each mirror connection and each job has one; HTTP is the only
-//! asynchronous part. The command line is a client of [`cairn_api`] over `DIR/control.sock`.
+//! The engine below knows no thread and no clock of its own; this crate owns both. One thread a
+//! volume does its background work, NBD and iSCSI have a thread a connection, each mirror
+//! connection and each job has one; HTTP is the only asynchronous part. The command line is a
+//! client of [`cairn_api`] over `DIR/control.sock`.
 
 mod buckets;
 mod daemon;

@@ -1,7 +1,9 @@
-//! The mirrors of which this server is the destination: what they follow, their updates, their schedule, failover.
+//! The mirrors of which this server is the destination: what they follow, their updates, their
+//! schedule, failover.
 //!
-//! What a mirror shows is in the volume alone, committed with the image. `mirror.json` says which source it follows and how
-//! often; what it keeps of past updates is for people, and losing it loses nothing.
+//! What a mirror shows is in the volume alone, committed with the image. `mirror.json` says which
+//! source it follows and how often; what it keeps of past updates is for people, and losing it
+//! loses nothing.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -75,9 +77,11 @@ use spread::Spread;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How often an idle mirror asks its source how far behind it is.
 const ASK_EVERY: Duration = Duration::from_secs(15);
-/// How often a side that took over tries to tell the other one, which takes writes until it hears of it, should it come back.
+/// How often a side that took over tries to tell the other one, which takes writes until it hears
+/// of it, should it come back.
 const TELL_EVERY: Duration = Duration::from_secs(2);
-/// When a side that gave its role away asks the other one again for an image, while that has not taken it.
+/// When a side that gave its role away asks the other one again for an image, while that has not
+/// taken it.
 const HEIR_AGAIN: Duration = Duration::from_secs(3);
 
 /// The mirrors of a server. Lock order: `relations`, `document`, `live`.
@@ -95,7 +99,8 @@ pub(crate) struct Mirrors {
     access: Arc<Access>,
     /// What stands on volumes that may be about to follow.
     devices: Arc<Devices>,
-    /// Where mirrors reach this server: `HOST:PORT`, or `:PORT` when it does not know its name; empty when they don't.
+    /// Where mirrors reach this server: `HOST:PORT`, or `:PORT` when it does not know its name;
+    /// empty when they don't.
     address: String,
     /// Ends the sessions that clients have with a volume.
     closes: OnceLock<Closes>,
@@ -114,7 +119,8 @@ pub(crate) struct Mirrors {
     relations: Mutex<BTreeMap<String, Arc<Relation>>>,
     /// Volumes of which is not known whom they follow. Their roles are: the volume has them.
     unread: Mutex<BTreeMap<String, Unread>>,
-    /// Relations of which nothing is written down yet, while somebody has them: whoever asks meanwhile gets the same one, on which one job runs at a time.
+    /// Relations of which nothing is written down yet, while somebody has them: whoever asks
+    /// meanwhile gets the same one, on which one job runs at a time.
     pending: Mutex<BTreeMap<String, Weak<Relation>>>,
     ending: AtomicBool,
     asleep: Mutex<()>,
@@ -189,7 +195,8 @@ impl Mirrors {
         Ok(mirrors)
     }
 
-    /// Goes on with the mirror on a volume, if there is one. Where its document can't be read it neither gets images nor gives its role away, and the volume stays what it is.
+    /// Goes on with the mirror on a volume, if there is one. Where its document can't be read it
+    /// neither gets images nor gives its role away, and the volume stays what it is.
     pub(crate) fn take_in(&self, open: &Arc<OpenVolume>) {
         let folder = self.volumes.folder(&open.name);
         self.consents.recall(&open.name, &folder, open.is_destination());
@@ -202,7 +209,8 @@ impl Mirrors {
         };
         drop(unknown);
         if let Some(mut document) = document {
-            // Of one that takes writes and was to follow still it is an older one, put back: the other side may not know.
+            // Of one that takes writes and was to follow still it is an older one, put back: the
+            // other side may not know.
             if !open.is_destination() && document.change.is_none() {
                 document.change = Some(self.changed(Change::Failover));
             }
@@ -286,7 +294,8 @@ impl Mirrors {
         // Let go of without the lock: it may be the last that has the volume.
         let known = self.relations.lock().remove(name);
         if let Some(relation) = known {
-            // What still runs for it writes nothing down: another mirror can have its name and its place.
+            // What still runs for it writes nothing down: another mirror can have its name and its
+            // place.
             relation.retire();
         }
         self.unread.lock().remove(name);
@@ -357,7 +366,8 @@ impl Mirrors {
         when::rest(self.all().into_iter().filter_map(next), now_ms).min(LOOK_EVERY)
     }
 
-    /// Ends what transfers run into these volumes, and waits for that. The schedule begins the next ones.
+    /// Ends what transfers run into these volumes, and waits for that. The schedule begins the next
+    /// ones.
     pub(crate) fn settle(&self, volumes: &[String]) -> Result<(), ServerError> {
         let known = self.relations.lock().clone();
         let concerned: Vec<&Arc<Relation>> = volumes.iter().filter_map(|volume| known.get(volume)).collect();
@@ -393,7 +403,8 @@ impl Mirrors {
         })
     }
 
-    /// Starts a job of a mirror, which has it claimed while it works. `check` is asked once it is claimed.
+    /// Starts a job of a mirror, which has it claimed while it works. `check` is asked once it is
+    /// claimed.
     fn start(
         self: &Arc<Self>,
         relation: &Arc<Relation>,
@@ -553,7 +564,8 @@ impl Mirrors {
         outcome.map_err(failed)
     }
 
-    /// Asks the source how far behind the mirror is, on a thread of its own, when it was not heard of for a while.
+    /// Asks the source how far behind the mirror is, on a thread of its own, when it was not heard
+    /// of for a while.
     fn ask_for_lag(self: &Arc<Self>, relation: &Arc<Relation>) {
         let now = self.clock.monotonic();
         let heard = relation.destination.silence();
@@ -622,7 +634,8 @@ impl Mirrors {
             Err(ServerError::Ending) => {}
             // It was told to: what was wrong before, if anything, still is.
             Err(_) if relation.abort.load(Ordering::Acquire) => {}
-            // It has given its role, and the other side takes it in a moment, or once that is repeated: `handed-over` says so.
+            // It has given its role, and the other side takes it in a moment, or once that is
+            // repeated: `handed-over` says so.
             Err(error) if is_circle(error) && relation.destination.volume().own_head().is_some() => {
                 let soon_ms = now_ms(&*self.clock).saturating_add(millis(HEIR_AGAIN));
                 live.next_ms = live.next_ms.map(|next| next.min(soon_ms));

@@ -12,7 +12,8 @@ pub(crate) const DUMP_PREFIX: &str = "dump.";
 /// Longest name of a volume, LUN or snapshot, in bytes.
 pub(crate) const MAX_NAME: usize = 64;
 
-/// Letters, digits, `.`, `_` and `-`, beginning with a letter or a digit: the same in a path, a URI and a shell.
+/// Letters, digits, `.`, `_` and `-`, beginning with a letter or a digit: the same in a path, a URI
+/// and a shell.
 pub(crate) fn check(what: &'static str, name: &str) -> Result<(), ServerError> {
     let good = !name.is_empty()
         && name.len() <= MAX_NAME
@@ -21,7 +22,8 @@ pub(crate) fn check(what: &'static str, name: &str) -> Result<(), ServerError> {
     if good { Ok(()) } else { Err(ServerError::InvalidName { what, name: name.to_owned() }) }
 }
 
-/// As [`check`], of a snapshot that an owner names: those whose names begin so come and go with mirrors and dumps, and nobody is asked about them.
+/// As [`check`], of a snapshot that an owner names: those whose names begin so come and go with
+/// mirrors and dumps, and nobody is asked about them.
 pub(crate) fn check_snapshot(name: &str) -> Result<(), ServerError> {
     check("snapshot", name)?;
     let reserved = [cairn_stream::MIRROR_PREFIX, IMAGE_PREFIX, DUMP_PREFIX];
@@ -57,7 +59,8 @@ pub(crate) fn host() -> String {
     name.trim().to_owned()
 }
 
-/// An address that is listened on, as a client can use it: the one of all interfaces is that of none, so this machine's name stands for it.
+/// An address that is listened on, as a client can use it: the one of all interfaces is that of
+/// none, so this machine's name stands for it.
 pub(crate) fn from_elsewhere(address: &str) -> String {
     match (address.parse::<SocketAddr>(), host()) {
         (Ok(all), host) if all.ip().is_unspecified() && !host.is_empty() => format!("{host}:{}", all.port()),

@@ -1,7 +1,7 @@
 //! Who may mirror from here: invitations that wait, and peers whose certificate is pinned.
 //!
-//! One file holds both, so that using a token and pinning the certificate is one atomic step: a cut in between
-//! neither loses the token nor lets it be used twice.
+//! One file holds both, so that using a token and pinning the certificate is one atomic step: a cut
+//! in between neither loses the token nor lets it be used twice.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -31,7 +31,8 @@ pub(crate) mod wire;
 
 /// How long a token can be used for the first time, when nothing else is said.
 const DEFAULT_EXPIRY: Duration = Duration::from_secs(15 * 60);
-/// Past it, a token that nobody used is forgotten: its user is then told that it is unknown, not that it expired.
+/// Past it, a token that nobody used is forgotten: its user is then told that it is unknown, not
+/// that it expired.
 const FORGET: Duration = Duration::from_secs(30 * 24 * 3600);
 /// More invitations at a time are a mistake or an attack on the disk.
 const MAX_ENTRIES: usize = 10_000;
@@ -44,12 +45,13 @@ struct PeerRecord {
     invited_ms: u64,
     expires_ms: u64,
     volume: Option<String>,
-    /// ID of the volume that the peer was admitted to. A different volume that later takes the same name is
-    /// not covered.
+    /// ID of the volume that the peer was admitted to. A different volume that later takes the same
+    /// name is not covered.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "of")]
     volume_id: Option<[u8; 16]>,
     pinned: Option<Pinned>,
-    /// The same by the clock that is never set, in the run of the program that made it: a wall clock that is put back makes a token no longer good.
+    /// The same by the clock that is never set, in the run of the program that made it: a wall
+    /// clock that is put back makes a token no longer good.
     #[serde(skip)]
     ends: Option<Duration>,
 }
@@ -66,11 +68,13 @@ pub(crate) struct PeersDocument {
     peers: Vec<PeerRecord>,
 }
 
-/// The peers of a server. One lock, held while the file is written: two uses of a token come one after the other.
+/// The peers of a server. One lock, held while the file is written: two uses of a token come one
+/// after the other.
 pub(crate) struct Peers {
     path: PathBuf,
     document: Mutex<PeersDocument>,
-    /// Who may mirror from here is not known: nobody new does, and nothing is let go that a peer may need.
+    /// Who may mirror from here is not known: nobody new does, and nothing is let go that a peer
+    /// may need.
     unread: Mutex<Option<Unread>>,
 }
 
@@ -170,7 +174,8 @@ impl Peers {
         document.peers.iter().map(peer).collect()
     }
 
-    /// Admits the holder of a certificate to a volume without a token: the other side of a mirror, when the roles change.
+    /// Admits the holder of a certificate to a volume without a token: the other side of a mirror,
+    /// when the roles change.
     pub(crate) fn pin(
         &self,
         now: Timestamp,
@@ -204,8 +209,8 @@ impl Peers {
         document.peers.iter().filter_map(|entry| Some(entry.pinned.as_ref()?.fingerprint)).collect()
     }
 
-    /// Forgets a peer or an invitation, by its id. Its next connection is refused. The certificate that was pinned by it; another entry may still
-    /// allow it other volumes.
+    /// Forgets a peer or an invitation, by its id. Its next connection is refused. The certificate
+    /// that was pinned by it; another entry may still allow it other volumes.
     pub(crate) fn revoke(&self, id: &str) -> Result<Option<Fingerprint>, ServerError> {
         let mut gone = None;
         self.change(|document| {
@@ -219,7 +224,8 @@ impl Peers {
         Ok(gone)
     }
 
-    /// Whether whoever presents a credential may learn that there is no such volume: it is one of ours, nobody else has used it, and it is not for another volume.
+    /// Whether whoever presents a credential may learn that there is no such volume: it is one of
+    /// ours, nobody else has used it, and it is not for another volume.
     pub(crate) fn knows(
         &self,
         certificate: Fingerprint,
@@ -243,9 +249,11 @@ impl Peers {
         }
     }
 
-    /// Decides about a connection for `volume` from the holder of `certificate`; the first use of a token pins it.
+    /// Decides about a connection for `volume` from the holder of `certificate`; the first use of a
+    /// token pins it.
     ///
-    /// The same destination may present its token again: its first answer may have been lost on the way. `of` is the volume of that name, while it is open.
+    /// The same destination may present its token again: its first answer may have been lost on the
+    /// way. `of` is the volume of that name, while it is open.
     pub(crate) fn admit(
         &self,
         clock: &dyn Clock,
@@ -306,7 +314,8 @@ impl Peers {
         })
     }
 
-    /// Whether the holder of a certificate that is pinned may have a volume. Which one that is is not asked while it is not open.
+    /// Whether the holder of a certificate that is pinned may have a volume. Which one that is is
+    /// not asked while it is not open.
     pub(crate) fn allows(
         &self,
         certificate: Fingerprint,

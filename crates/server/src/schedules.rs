@@ -1,8 +1,10 @@
 //! Snapshots by the clock: schedules of a volume, the thread that runs them, and what they keep.
 //!
-//! A schedule has a label, and its snapshots are called LABEL.TIME, with the time in UTC. Only such snapshots does it ever delete, and of those
-//! none that is held and none that a client has open. `schedules.json` in the folder of the volume keeps them. What was missed while the
-//! server was away, or the volume a mirror, is made up for by one run. A run that fails is told in `cairn status` and tried again at its next time.
+//! A schedule has a label, and its snapshots are called LABEL.TIME, with the time in UTC. Only such
+//! snapshots does it ever delete, and of those none that is held and none that a client has open.
+//! `schedules.json` in the folder of the volume keeps them. What was missed while the server was
+//! away, or the volume a mirror, is made up for by one run. A run that fails is told in
+//! `cairn status` and tried again at its next time.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -32,7 +34,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long the end of the server waits for a disk that is being opened, and how often it looks.
 const OPENING_PATIENCE: Duration = Duration::from_secs(3);
 const OPENING_PAUSE: Duration = Duration::from_millis(10);
-/// Disks that may hang at once while they are opened; behind as many nothing is looked for that was missing, until one of them answers.
+/// Disks that may hang at once while they are opened; behind as many nothing is looked for that was
+/// missing, until one of them answers.
 const OPENINGS_MAX: usize = 64;
 /// Longest label, in bytes: with the time behind it a name has no more than 64.
 const LABEL_MAX: usize = 40;
@@ -56,7 +59,8 @@ struct Plan {
     from_ms: u64,
     last_ms: Option<u64>,
     problem: Option<String>,
-    /// By how much the clock was put back since the last run, where the schedule counts from that moment.
+    /// By how much the clock was put back since the last run, where the schedule counts from that
+    /// moment.
     put_back_ms: Option<u64>,
 }
 
@@ -93,7 +97,8 @@ pub(crate) struct SchedulesDocument {
 pub(crate) struct Schedules {
     path: PathBuf,
     plans: Mutex<Vec<Plan>>,
-    /// The file says something that this program can't read: nothing runs, and nothing is written over it.
+    /// The file says something that this program can't read: nothing runs, and nothing is written
+    /// over it.
     unread: Mutex<Option<Unread>>,
 }
 
@@ -120,7 +125,8 @@ impl Schedules {
         state::refuse_unread(self.unread.lock().as_ref())
     }
 
-    /// Lets schedules count from now where the clock was put back to before their last runs. It is written down, so that a restart does not count from anew.
+    /// Lets schedules count from now where the clock was put back to before their last runs. It is
+    /// written down, so that a restart does not count from anew.
     fn see_clock(&self, volume: &str, now_ms: u64) {
         let mut plans = self.plans.lock();
         let mut changed = false;
@@ -150,7 +156,8 @@ pub(crate) fn put_back(by_ms: Option<u64>) -> String {
     }
 }
 
-/// The snapshots that a schedule has made, in the order in which it made them: their times are by a clock that may have been put back.
+/// The snapshots that a schedule has made, in the order in which it made them: their times are by a
+/// clock that may have been put back.
 fn snapshots_of(label: &str, volume: &Volume) -> Vec<Snapshot> {
     let mut found: Vec<Snapshot> =
         volume.snapshots().into_iter().filter(|snapshot| is_of(label, &snapshot.name)).collect();

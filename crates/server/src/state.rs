@@ -1,10 +1,12 @@
 //! State files: small JSON documents that are either the old or the new one, whatever happens.
 //!
-//! A document is written beside its place, made durable, renamed over the old one, and the directory is made durable.
-//! Each carries a `version`; a newer one than this program knows is refused, not guessed at.
+//! A document is written beside its place, made durable, renamed over the old one, and the
+//! directory is made durable. Each carries a `version`; a newer one than this program knows is
+//! refused, not guessed at.
 //!
-//! What is there and can't be read is never written over: it may be all that its owner has. Of some documents the previous generation stays beside them, as `NAME.json.old`; see
-//! [`keeps_previous`]. What becomes of the others, and of those who need them, is in [`crate::daemon::damaged`].
+//! What is there and can't be read is never written over: it may be all that its owner has. Of some
+//! documents the previous generation stays beside them, as `NAME.json.old`; see [`keeps_previous`].
+//! What becomes of the others, and of those who need them, is in [`crate::daemon::damaged`].
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -19,8 +21,9 @@ use serde::de::DeserializeOwned;
 use crate::daemon::error::DaemonError;
 use crate::error::ServerError;
 
-/// One document is written at a time: two who write the same one would share the file beside it, and the one that is renamed first would be written by the other. All of them are small and on one file system, so they do not
-/// wait for one another longer than that takes.
+/// One document is written at a time: two who write the same one would share the file beside it,
+/// and the one that is renamed first would be written by the other. All of them are small and on
+/// one file system, so they do not wait for one another longer than that takes.
 static WRITING: Mutex<()> = Mutex::new(());
 
 /// The version of every state file of this release.
@@ -65,7 +68,8 @@ pub(crate) fn refuse_unread(unread: Option<&Unread>) -> Result<(), ServerError> 
     unread.map_or(Ok(()), |unread| Err(unread.error()))
 }
 
-/// Writes `body` at `path`, for the owner's eyes only. What is there and can't be read is not written over.
+/// Writes `body` at `path`, for the owner's eyes only. What is there and can't be read is not
+/// written over.
 pub(crate) fn save<T: Serialize + DeserializeOwned>(path: &Path, body: &T) -> Result<(), ServerError> {
     let text = text(path, body)?;
     let _writing = WRITING.lock();
@@ -76,12 +80,18 @@ pub(crate) fn save<T: Serialize + DeserializeOwned>(path: &Path, body: &T) -> Re
     put(path, &text).map_err(ServerError::path("write", path))
 }
 
-/// Whether the previous generation of a document stays beside it, for `cairn state restore --previous`.
+/// Whether the previous generation of a document stays beside it, for
+/// `cairn state restore --previous`.
 ///
-/// That is so where an older one does no harm: what it says of a device's places never changes (`devices/NAME.json`), and where that of a volume's does both are made to say it (`volume.json`), the volume itself decides over it (`mirror.json`: its role, its
-/// image, and whether a source is the right one), it is learnt again (`followers.json`), or it is of what only looks (`drill.json`, `views.json`, `mounts.json`), or it names places (`buckets.json`). It is not so where an older one gives back what was
-/// taken away: peers and rights that were revoked, reservations that were released, words of an owner that were used, rules that keep less, dates of dumps that a rollback has made void, and a
-/// failover of a group that is over, which would be gone on with.
+/// That is so where an older one does no harm: what it says of a device's places never changes
+/// (`devices/NAME.json`), and where that of a volume's does both are made to say it
+/// (`volume.json`), the volume itself decides over it (`mirror.json`: its role, its image, and
+/// whether a source is the right one), it is learnt again (`followers.json`), or it is of what only
+/// looks (`drill.json`, `views.json`, `mounts.json`), or it names places (`buckets.json`). It is
+/// not so where an older one gives back what was taken away: peers and rights that were revoked,
+/// reservations that were released, words of an owner that were used, rules that keep less, dates
+/// of dumps that a rollback has made void, and a failover of a group that is over, which would be
+/// gone on with.
 fn keeps_previous(path: &Path) -> bool {
     const KEPT: [&str; 7] = [
         "volume.json",
@@ -103,7 +113,8 @@ pub(crate) fn previous(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Keeps what is at `path` as the previous generation; of a first one a copy, as the places in it are all that there will be.
+/// Keeps what is at `path` as the previous generation; of a first one a copy, as the places in it
+/// are all that there will be.
 fn keep_previous(path: &Path, now: Option<&Path>, text: &[u8]) -> io::Result<()> {
     let old = previous(path);
     let Some(now) = now else { return write_beside(&old, text) };
@@ -127,7 +138,8 @@ pub(crate) fn keep_as(path: &Path, other: &Path) -> io::Result<()> {
     sync_parent(other)
 }
 
-/// Makes a copy of a document that has none, as one that was put back from a backup. Without room for it all goes on.
+/// Makes a copy of a document that has none, as one that was put back from a backup. Without room
+/// for it all goes on.
 pub(crate) fn keep_copy(path: &Path) {
     if !previous(path).exists() {
         renew_copy(path);
@@ -147,7 +159,8 @@ pub(crate) fn renew_copy(path: &Path) {
     }
 }
 
-/// Removes a document for good, durably, and before it its previous generation, as another one of its name is not to find that, and what a kill may have left of writing them.
+/// Removes a document for good, durably, and before it its previous generation, as another one of
+/// its name is not to find that, and what a kill may have left of writing them.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
     let _writing = WRITING.lock();
     let old = previous(path);

@@ -1,4 +1,5 @@
-//! The volumes of a server: opening, creating, growing, checking and deleting them, and the thread behind each.
+//! The volumes of a server: opening, creating, growing, checking and deleting them, and the thread
+//! behind each.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -77,17 +78,20 @@ enum VolumeState {
 
 /// The volumes of a server.
 ///
-/// Lock order: `turns`, then `entries`. The second is never held while a device is touched; the first is each name's own.
+/// Lock order: `turns`, then `entries`. The second is never held while a device is touched; the
+/// first is each name's own.
 pub(crate) struct Volumes {
     dir: PathBuf,
     cache: ByteSize,
     clock: Arc<dyn Clock>,
-    /// Who makes, opens, deletes a volume, brings it back or shows it at an instant. The paths of its devices are his who has them locked.
+    /// Who makes, opens, deletes a volume, brings it back or shows it at an instant. The paths of
+    /// its devices are his who has them locked.
     turns: Turns,
     entries: RwLock<BTreeMap<String, VolumeState>>,
     /// Names of volumes that are being restored.
     restoring: Mutex<HashSet<String>>,
-    /// By clone: keeps the snapshot that it is made of, also while the clone itself cannot be opened.
+    /// By clone: keeps the snapshot that it is made of, also while the clone itself cannot be
+    /// opened.
     keeps: Mutex<BTreeMap<String, Kept>>,
     /// Who else can have a file or a disk.
     others: OnceLock<Weak<dyn Claims>>,
@@ -108,7 +112,8 @@ pub(crate) struct NewVolume<'a> {
     pub(crate) log_device: Option<&'a str>,
     /// Between the devices and the volume.
     pub(crate) history: Option<&'a api::VolumeHistory>,
-    /// Writes what else belongs into its folder, which is not in its place yet: no kill leaves the one without the other.
+    /// Writes what else belongs into its folder, which is not in its place yet: no kill leaves the
+    /// one without the other.
     pub(crate) beside: Option<&'a Beside<'a>>,
 }
 
@@ -118,14 +123,16 @@ impl Volumes {
         state::load(&path)?.ok_or_else(|| ServerError::Daemon(DaemonError::StateGone { path: path.clone() }))
     }
 
-    /// Writes down where a volume is and what it is made of, twice: the copy beside the document, which may be gone back to, says the same.
+    /// Writes down where a volume is and what it is made of, twice: the copy beside the document,
+    /// which may be gone back to, says the same.
     fn note(&self, name: &str, document: &VolumeDocument) -> Result<(), ServerError> {
         let path = self.folder(name).join("volume.json");
         state::save(&path, document)?;
         state::save(&path, document)
     }
 
-    /// Where a volume is, and what it is made of, also when the document itself can't be read: the copy beside it says it as well.
+    /// Where a volume is, and what it is made of, also when the document itself can't be read: the
+    /// copy beside it says it as well.
     fn places(&self, name: &str) -> Option<VolumeDocument> {
         let copy = || state::load(&state::previous(&self.folder(name).join("volume.json"))).ok().flatten();
         self.document(name).ok().or_else(copy)
@@ -185,7 +192,8 @@ impl Volumes {
         for open in self.all() {
             problems.extend(open.hooks.problem(&open.name));
             if let Some(source) = open.volume.status().latched {
-                // What it failed with is mended, and the server started anew: only then it takes writes again.
+                // What it failed with is mended, and the server started anew: only then it takes
+                // writes again.
                 let error = ServerError::volume(&open.name)(VolumeError::of_latched(source));
                 let (message, next) = (error.to_string(), error.next());
                 problems.push(api::Problem { subject: open.name.clone(), message, next });

@@ -1,4 +1,5 @@
-//! The description of the API that is in the repository is the one that the server gives, and clients can be made from it.
+//! The description of the API that is in the repository is the one that the server gives, and
+//! clients can be made from it.
 
 use std::collections::BTreeSet;
 

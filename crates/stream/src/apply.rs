@@ -1,4 +1,5 @@
-//! Applying a stream to a destination: blocks as they come, then the snapshot table, the root and the cursor in one commit.
+//! Applying a stream to a destination: blocks as they come, then the snapshot table, the root and
+//! the cursor in one commit.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::Read;
@@ -39,7 +40,8 @@ struct Table {
     entries: BTreeMap<SnapshotId, SnapshotEntry>,
 }
 
-/// Reads a stream to its end and commits its image to `volume`. On any error the volume shows what it showed before.
+/// Reads a stream to its end and commits its image to `volume`. On any error the volume shows what
+/// it showed before.
 pub fn apply(
     input: &mut dyn Read,
     volume: &Arc<Volume>,
@@ -62,14 +64,16 @@ pub fn apply_to(
 pub struct Keeps<'a> {
     /// A snapshot here that the image must have too, as it is.
     pub locked: &'a dyn Fn(&SnapshotEntry) -> bool,
-    /// Whether an image with these snapshots may be shown. Asked once everything has arrived, right before the commit.
+    /// Whether an image with these snapshots may be shown. Asked once everything has arrived, right
+    /// before the commit.
     pub admits: &'a dyn Fn(&[SnapshotEntry]) -> bool,
 }
 
 /// [`apply_to`], and an image that does not leave in place what `keeps` names is not committed.
 ///
 /// # Errors
-/// [`StreamError::Locked`] with the first snapshot that it lacks; [`StreamError::Renamed`]; [`StreamError::NotAdmitted`].
+/// [`StreamError::Locked`] with the first snapshot that it lacks; [`StreamError::Renamed`];
+/// [`StreamError::NotAdmitted`].
 pub fn apply_keeping(
     input: &mut dyn Read,
     mut receiver: Receiver,
@@ -112,7 +116,8 @@ pub fn apply_keeping(
         if !there.is_some_and(|there| root_digest(there) == root_digest(kept)) {
             return Err(StreamError::Locked { snapshot: kept.id });
         }
-        // With another name it would not be found by who looks for it, and with one that mirrors give it would not be locked.
+        // With another name it would not be found by who looks for it, and with one that mirrors
+        // give it would not be locked.
         if there.is_some_and(|there| there.name != kept.name) {
             return Err(StreamError::Renamed { snapshot: kept.id });
         }
@@ -179,7 +184,8 @@ fn take_records(
     }
 }
 
-/// What no checksum proves: ids, names and descent as a volume makes them. Returns the target's name.
+/// What no checksum proves: ids, names and descent as a volume makes them. Returns the target's
+/// name.
 pub(crate) fn check_table(header: &StreamHeader, entries: &[SnapshotEntry]) -> Result<String, StreamError> {
     let mut names = HashSet::new();
     for entry in entries {

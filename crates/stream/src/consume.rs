@@ -1,4 +1,5 @@
-//! Reading a stream: every record is verified before it is handed out, and the whole at the trailer.
+//! Reading a stream: every record is verified before it is handed out, and the whole at the
+//! trailer.
 
 use std::io::Read;
 
@@ -126,7 +127,8 @@ impl<'a> Consumer<'a> {
     }
 }
 
-/// The blocks of a verified extents record, whose runs these are; none when it does not unpack to them.
+/// The blocks of a verified extents record, whose runs these are; none when it does not unpack to
+/// them.
 pub(crate) fn unpack(header: &RecordHeader, runs: Vec<(Vbn, u32)>, payload: &[u8]) -> Option<Runs> {
     let stored = payload.get(header.data_at()..)?;
     let length = header.blocks as usize * BLOCK_SIZE;

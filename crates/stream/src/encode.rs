@@ -1,9 +1,13 @@
-//! From runs of blocks to records: read, encoded and handed on, each on a thread of its own where the caller has threads.
+//! From runs of blocks to records: read, encoded and handed on, each on a thread of its own where
+//! the caller has threads.
 //!
-//! Where a record has the blocks as they were read ([`Form::is_as_read`]) its checksum is all that there is to encode. There one thread reads, and the other encodes and hands on: to wake another for so
-//! little costs more than it gains, and so does memory on its way that no cache of the processor holds.
+//! Where a record has the blocks as they were read ([`Form::is_as_read`]) its checksum is all that
+//! there is to encode. There one thread reads, and the other encodes and hands on: to wake another
+//! for so little costs more than it gains, and so does memory on its way that no cache of the
+//! processor holds.
 //!
-//! The device is read in pieces that are as long as the rest has use for ([`Appetite`]): what clients of the volume ask for stands behind them in the device's queue.
+//! The device is read in pieces that are as long as the rest has use for ([`Appetite`]): what
+//! clients of the volume ask for stands behind them in the device's queue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,11 +26,13 @@ use crate::work::{Helper, Work, beside};
 
 /// Records that one read of the device fills at most: 4 MiB.
 const RECORDS_PER_READ: usize = 4;
-/// The same where records have the blocks as they were read: what has just been read is still at hand when it is summed.
+/// The same where records have the blocks as they were read: what has just been read is still at
+/// hand when it is summed.
 const RECORDS_PER_READ_AS_READ: usize = 2;
 /// How often the encoder finds nothing read before reads become twice as long.
 const WAITS_BEFORE_MORE: usize = 8;
-/// Reads of the device at the same time, so that it has work while the blocks of one are handed on. Parts of a dump that are made side by side read beside each other as it is.
+/// Reads of the device at the same time, so that it has work while the blocks of one are handed on.
+/// Parts of a dump that are made side by side read beside each other as it is.
 const READERS: usize = 2;
 /// Reads of one reader that wait to be encoded, at most; past it the reader waits.
 const READS_AHEAD: usize = 1;
@@ -43,7 +49,8 @@ pub enum Compression {
     None,
     /// zstd level 1 where that makes a record smaller.
     Zstd,
-    /// As [`Compression::Zstd`] while that is faster, by what was measured of the link and of packing ([`Gauge`]).
+    /// As [`Compression::Zstd`] while that is faster, by what was measured of the link and of
+    /// packing ([`Gauge`]).
     Auto,
 }
 
@@ -84,8 +91,9 @@ pub(crate) fn batches_of(plan: &Plan, record_blocks: usize) -> impl Iterator<Ite
     })
 }
 
-/// Reads and encodes the batches that each call of `batches` gives, and gives each record to `sink` on this thread, in order. The first of them comes at `position` of the stream. The first
-/// failure ends it.
+/// Reads and encodes the batches that each call of `batches` gives, and gives each record to `sink`
+/// on this thread, in order. The first of them comes at `position` of the stream. The first failure
+/// ends it.
 pub(crate) fn each_record<Batches: Iterator<Item = Batch>>(
     plan: &Plan,
     (batches, position): (impl Fn() -> Batches + Sync, u64),
@@ -142,8 +150,10 @@ pub(crate) fn each_record<Batches: Iterator<Item = Batch>>(
     outcome
 }
 
-/// How many records are read at once. One at first, and again whenever the sink is behind, as in a transfer that has time or a slow link: reads that are longer than they need be only make clients wait. More, up to
-/// `most`, where the encoder waits for the device time and again, which is quickest in long pieces.
+/// How many records are read at once. One at first, and again whenever the sink is behind, as in a
+/// transfer that has time or a slow link: reads that are longer than they need be only make clients
+/// wait. More, up to `most`, where the encoder waits for the device time and again, which is
+/// quickest in long pieces.
 struct Appetite {
     records: AtomicUsize,
     most: usize,
@@ -210,7 +220,8 @@ fn read_all<'a, Batches: Iterator<Item = Batch>>(
     }
 }
 
-/// Takes batches from the readers in turn, so in order, until the one whose turn it is has no more, and gives what becomes of them to `hand_on`, until that wants no more.
+/// Takes batches from the readers in turn, so in order, until the one whose turn it is has no more,
+/// and gives what becomes of them to `hand_on`, until that wants no more.
 fn encode_all(
     encoder: &mut Encoder<'_>,
     pieces_of: Vec<Receiver<Result<Piece, StreamError>>>,

@@ -61,13 +61,15 @@ pub enum StreamError {
         /// Which.
         snapshot: SnapshotId,
     },
-    /// Everything has arrived, and whoever has a say in what is shown at this end does not want it shown yet.
+    /// Everything has arrived, and whoever has a say in what is shown at this end does not want it
+    /// shown yet.
     #[error("the image is not to be shown yet")]
     NotAdmitted,
     /// The reader or writer below failed, or the stream ended before its trailer.
     #[error("the stream broke off: {0}")]
     Io(Arc<io::Error>),
-    /// The owner of threads has none for a part of the work: nothing of that part was done, and what was read or written before stands.
+    /// The owner of threads has none for a part of the work: nothing of that part was done, and
+    /// what was read or written before stands.
     #[error("cannot start a thread: {0}")]
     NoThread(Arc<io::Error>),
     /// Bytes that are no stream, are damaged, or come from a newer program.

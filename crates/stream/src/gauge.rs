@@ -1,8 +1,11 @@
-//! Whether compressing pays on a link, by what was measured: how long the wire takes for a byte, how long packing takes for one, and how much smaller it gets.
+//! Whether compressing pays on a link, by what was measured: how long the wire takes for a byte,
+//! how long packing takes for one, and how much smaller it gets.
 //!
-//! Reading, packing and sending go on at the same time, so a transfer takes as long as the slowest of them. Packing pays where the wire is slower than packing and the bytes
-//! get fewer. Both change while a transfer runs, so each measurement moves the estimate by a quarter; and now and then a piece is packed to see whether it would pay
-//! by now. A gauge is kept from one transfer to the next, so that a short one need not learn.
+//! Reading, packing and sending go on at the same time, so a transfer takes as long as the slowest
+//! of them. Packing pays where the wire is slower than packing and the bytes get fewer. Both change
+//! while a transfer runs, so each measurement moves the estimate by a quarter; and now and then a
+//! piece is packed to see whether it would pay by now. A gauge is kept from one transfer to the
+//! next, so that a short one need not learn.
 
 use std::time::Duration;
 
@@ -65,7 +68,8 @@ impl Gauge {
         mix(&mut measured.packing, took.as_nanos() as f64 / before as f64);
     }
 
-    /// The link broke in the middle of a transfer. What had arrived of a record is lost: the next ones are smaller.
+    /// The link broke in the middle of a transfer. What had arrived of a record is lost: the next
+    /// ones are smaller.
     pub fn broke(&self) {
         let measured = &mut *self.0.lock();
         measured.breaks = (measured.breaks + 1).min(BREAKS_MAX);

@@ -1,7 +1,10 @@
-//! A record on its way out: its head and table in a piece of memory, and its blocks, copied behind them or as they were read.
+//! A record on its way out: its head and table in a piece of memory, and its blocks, copied behind
+//! them or as they were read.
 //!
-//! Its memory stands to [`ALIGNMENT`] as the record stands in its stream, and blocks that are not copied come at a multiple of it: a file that has the stream from its beginning takes it past the page cache
-//! from where it was made. What a copy of each byte costs more, out of memory that no cache has any more, was half of the processor of a dump into a file.
+//! Its memory stands to [`ALIGNMENT`] as the record stands in its stream, and blocks that are not
+//! copied come at a multiple of it: a file that has the stream from its beginning takes it past the
+//! page cache from where it was made. What a copy of each byte costs more, out of memory that no
+//! cache has any more, was half of the processor of a dump into a file.
 
 use std::io::{self, IoSlice, Write};
 use std::sync::Arc;
@@ -31,7 +34,8 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// A record at `position` of its stream, with room for its head and no payload yet, of which up to `payload_max` bytes will be copied.
+    /// A record at `position` of its stream, with room for its head and no payload yet, of which up
+    /// to `payload_max` bytes will be copied.
     pub(crate) fn new(spare: &Arc<Spare>, position: u64, payload_max: usize) -> Self {
         let mut memory = spare.0.lock().pop().unwrap_or_default();
         memory.clear();
@@ -54,7 +58,8 @@ impl Outgoing {
         self.memory.extend_from_slice(bytes);
     }
 
-    /// Ends the payload with `blocks`, at the next multiple of [`ALIGNMENT`] of the stream, without copying them.
+    /// Ends the payload with `blocks`, at the next multiple of [`ALIGNMENT`] of the stream, without
+    /// copying them.
     pub fn end_with(&mut self, blocks: Vec<Block>) {
         let end = self.memory.as_ptr().addr() + self.memory.len();
         self.memory.resize(self.memory.len() + end.wrapping_neg() % ALIGNMENT, 0);
@@ -80,7 +85,8 @@ impl Outgoing {
         self.pieces_from(self.begin)
     }
 
-    /// Bytes between the last multiple of [`ALIGNMENT`] in memory and the record: as many as there are in its stream.
+    /// Bytes between the last multiple of [`ALIGNMENT`] in memory and the record: as many as there
+    /// are in its stream.
     pub fn place(&self) -> usize {
         (self.memory.as_ptr().addr() + self.begin) % ALIGNMENT
     }
@@ -91,7 +97,8 @@ impl Outgoing {
         &mut self.memory[self.begin - place..self.begin]
     }
 
-    /// Those bytes and the record. The first piece begins, and each but the last ends, at a multiple of [`ALIGNMENT`].
+    /// Those bytes and the record. The first piece begins, and each but the last ends, at a
+    /// multiple of [`ALIGNMENT`].
     pub fn pieces_from_alignment(&self) -> impl Iterator<Item = &[u8]> {
         self.pieces_from(self.begin - self.place())
     }

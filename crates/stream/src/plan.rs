@@ -1,4 +1,5 @@
-//! What a stream will carry: found by comparing maps, exact before a byte is sent, and pinned until it is.
+//! What a stream will carry: found by comparing maps, exact before a byte is sent, and pinned until
+//! it is.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -64,18 +65,21 @@ pub struct Plan {
     pub(crate) table_digest: Checksum,
     /// Every snapshot up to the target.
     pub(crate) table: Vec<SnapshotEntry>,
-    /// Where the blocks of the images below are, also when a mirror receives another image meanwhile.
+    /// Where the blocks of the images below are, also when a mirror receives another image
+    /// meanwhile.
     pub(crate) at: Whereabouts,
-    /// Blocks of these images stay where they are until the plan is dropped, also when a snapshot is deleted meanwhile.
+    /// Blocks of these images stay where they are until the plan is dropped, also when a snapshot
+    /// is deleted meanwhile.
     _pinned: Vec<Image>,
 }
 
 impl Plan {
-    /// Finds what a reader that has `have` lacks to get `target` and every snapshot before it. A snapshot counts as common only
-    /// when its root is the same on both sides.
+    /// Finds what a reader that has `have` lacks to get `target` and every snapshot before it. A
+    /// snapshot counts as common only when its root is the same on both sides.
     ///
     /// # Errors
-    /// [`StreamError::Diverged`] when a snapshot has the same id and another content; the volume's errors.
+    /// [`StreamError::Diverged`] when a snapshot has the same id and another content; the volume's
+    /// errors.
     pub fn new(volume: &Arc<Volume>, have: &[Have], target: SnapshotId) -> Result<Self, StreamError> {
         let mut pinned = pin(volume, target)?;
         let theirs: HashMap<SnapshotId, &Have> = have.iter().map(|have| (have.id, have)).collect();
@@ -94,11 +98,12 @@ impl Plan {
         Self::of(volume, have, base, changes, target, pinned)
     }
 
-    /// As [`Plan::new`] for a reader that has the base of a relationship's since map, whether or not that snapshot still exists here. `base` is that
-    /// snapshot as the reader has it.
+    /// As [`Plan::new`] for a reader that has the base of a relationship's since map, whether or
+    /// not that snapshot still exists here. `base` is that snapshot as the reader has it.
     ///
     /// # Errors
-    /// [`StreamError::BaseMissing`] when a snapshot up to the target is neither at the reader nor newer than the base.
+    /// [`StreamError::BaseMissing`] when a snapshot up to the target is neither at the reader nor
+    /// newer than the base.
     pub fn since(
         volume: &Arc<Volume>,
         have: &[Have],
@@ -120,10 +125,12 @@ impl Plan {
         Self::of(volume, have, Some(base), changes, target, pinned)
     }
 
-    /// Everything up to `target`; or, with a `base`, what a reader lacks that has that snapshot and those before it. For an image dump.
+    /// Everything up to `target`; or, with a `base`, what a reader lacks that has that snapshot and
+    /// those before it. For an image dump.
     ///
     /// # Errors
-    /// [`StreamError::BaseMissing`] when the base is no snapshot here before the target: blocks of a deleted snapshot may have been reused.
+    /// [`StreamError::BaseMissing`] when the base is no snapshot here before the target: blocks of
+    /// a deleted snapshot may have been reused.
     pub fn against(
         volume: &Arc<Volume>,
         base: Option<SnapshotId>,
@@ -151,11 +158,13 @@ impl Plan {
         pinned: Vec<Image>,
     ) -> Result<Self, StreamError> {
         let theirs: HashMap<SnapshotId, &Have> = have.iter().map(|have| (have.id, have)).collect();
-        // As the image that is held has it, which may have been held by others since long: what is current now is kept for nobody.
+        // As the image that is held has it, which may have been held by others since long: what is
+        // current now is kept for nobody.
         let held = pinned.iter().find(|image| image.snapshot() == Some(target));
         let held = held.ok_or(VolumeError::NoSuchSnapshot(target))?;
         let at = held.whereabouts();
-        // Taken after the comparison: a snapshot that is deleted in between is in the blocks and not in the list, never the other way round.
+        // Taken after the comparison: a snapshot that is deleted in between is in the blocks and
+        // not in the list, never the other way round.
         let table: Vec<SnapshotEntry> =
             volume.snapshot_entries().into_iter().filter(|entry| entry.id <= target).collect();
         let goal =
@@ -196,10 +205,12 @@ impl Plan {
         })
     }
 
-    /// The same with the snapshot table as a dump that is gone on with has it: since it was begun, names and holds may have changed.
+    /// The same with the snapshot table as a dump that is gone on with has it: since it was begun,
+    /// names and holds may have changed.
     ///
     /// # Errors
-    /// [`StreamError::Diverged`] when a snapshot of the two tables is missing in the other one, or has another content there.
+    /// [`StreamError::Diverged`] when a snapshot of the two tables is missing in the other one, or
+    /// has another content there.
     pub fn with_table(mut self, table: Vec<SnapshotEntry>) -> Result<Self, StreamError> {
         let content = |entry: &SnapshotEntry| (entry.id, root_digest(entry));
         let longer = if table.len() < self.table.len() { &self.table } else { &table };
@@ -213,8 +224,9 @@ impl Plan {
         Ok(self)
     }
 
-    /// Leaves out what the reader says it has: blocks with their checksums, in order of vbn. `next` gives them piece by piece; an empty piece is the last.
-    /// Only those count that the snapshots have with the same checksum.
+    /// Leaves out what the reader says it has: blocks with their checksums, in order of vbn. `next`
+    /// gives them piece by piece; an empty piece is the last. Only those count that the snapshots
+    /// have with the same checksum.
     pub fn leave_out<E: From<StreamError>>(
         &mut self,
         next: &mut dyn FnMut() -> Result<Vec<(Vbn, Checksum)>, E>,
@@ -240,7 +252,8 @@ impl Plan {
         self.left_out
     }
 
-    /// Blocks that need not be read from the device: the volume has them in memory since they were written ([`Volume::keep_fresh`]).
+    /// Blocks that need not be read from the device: the volume has them in memory since they were
+    /// written ([`Volume::keep_fresh`]).
     pub fn fresh_blocks(&self) -> u64 {
         self.volume.fresh_blocks(&self.runs).0
     }

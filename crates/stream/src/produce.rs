@@ -41,7 +41,8 @@ pub struct Produced {
 /// Writes the stream of `plan`. The writer is flushed at the end.
 ///
 /// # Errors
-/// After [`StreamError::Volume`] and [`StreamError::Cancelled`] the writer still works, and [`abort`] tells the other side why nothing more comes.
+/// After [`StreamError::Volume`] and [`StreamError::Cancelled`] the writer still works, and
+/// [`abort`] tells the other side why nothing more comes.
 pub fn produce(
     plan: &Plan,
     out: &mut dyn Write,

@@ -192,7 +192,8 @@ fn a_plan_of_a_mirror_reads_what_it_holds_where_that_is_though_the_same_blocks_c
     let mirror = volume(Role::Destination);
     send_all(&source, &mirror, newer.id);
     let held = mirror.image(Some(same.id)).expect("an export holds it");
-    // What a rollback brings back descends from nothing that is known any more: it is sent again, and is what stands there already.
+    // What a rollback brings back descends from nothing that is known any more: it is sent again,
+    // and is what stands there already.
     let before = source.rollback(first.id).expect("it rolls back");
     source.delete_snapshots(&[first.id]).expect("it is deleted");
     let back = source.create_snapshot("back").expect("a snapshot");

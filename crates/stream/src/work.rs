@@ -1,4 +1,5 @@
-//! What a caller brings to a transfer: a way to cancel it, ears for its progress, and perhaps threads.
+//! What a caller brings to a transfer: a way to cancel it, ears for its progress, and perhaps
+//! threads.
 
 use std::io;
 use std::sync::Arc;
@@ -25,11 +26,12 @@ pub type Own<'a> = Box<dyn FnOnce() + 'a>;
 
 /// Runs closures at the same time; the owner of threads implements it, as the engine starts none.
 pub trait Threads: Sync {
-    /// Runs each of `helpers` on another thread and `own` on this one, and returns when all are done. Once one is run all of them must be, also
-    /// when `own` fails: they wait for each other.
+    /// Runs each of `helpers` on another thread and `own` on this one, and returns when all are
+    /// done. Once one is run all of them must be, also when `own` fails: they wait for each other.
     ///
     /// # Errors
-    /// There is no thread for one of them. None of them has been run then, nor `own`; all are dropped.
+    /// There is no thread for one of them. None of them has been run then, nor `own`; all are
+    /// dropped.
     fn beside<'a>(&self, helpers: Vec<Helper<'a>>, own: Own<'a>) -> io::Result<()>;
 }
 

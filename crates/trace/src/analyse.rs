@@ -1,10 +1,13 @@
 //! What a trace says: one pass over its requests, whose figures are those of the papers.
 //!
-//! Time is linear in the requests and the blocks that they touch. Memory does not depend on the number of requests: about 56 bytes for each block touched ([`pages`]),
-//! about 40 for each 64 KiB written ([`sectors`]), and at most 260 MiB for temporal distances ([`distances`]); [`AnalyseOptions::memory_max`] bounds it.
+//! Time is linear in the requests and the blocks that they touch. Memory does not depend on the
+//! number of requests: about 56 bytes for each block touched ([`pages`]), about 40 for each 64 KiB
+//! written ([`sectors`]), and at most 260 MiB for temporal distances ([`distances`]);
+//! [`AnalyseOptions::memory_max`] bounds it.
 //!
-//! A *block write* is one block that a write request touches, wholly or in part, at the request's time, in ascending order. Write-zeroes is
-//! counted as a trim: both free blocks. A trim frees the blocks that it covers wholly.
+//! A *block write* is one block that a write request touches, wholly or in part, at the request's
+//! time, in ascending order. Write-zeroes is counted as a trim: both free blocks. A trim frees the
+//! blocks that it covers wholly.
 
 mod distances;
 mod grain;
@@ -30,7 +33,8 @@ pub use report::{
     AtGrain, Cache, Io, Labelled, MirrorInterval, ReadCacheUse, Report, Retained, SnapBlock, Space, Table1,
 };
 
-/// Distances at which T(t) is counted exactly, in nanoseconds: the decades to a second, then those of the papers' figures.
+/// Distances at which T(t) is counted exactly, in nanoseconds: the decades to a second, then those
+/// of the papers' figures.
 pub(crate) const T_POINTS_NS: [u64; 21] = {
     const S: u64 = 1_000_000_000;
     [
@@ -79,7 +83,8 @@ pub struct AnalyseOptions {
     pub read_caches: Vec<u64>,
     /// Bytes of memory at most.
     pub memory_max: u64,
-    /// Only what a [`Plan`](crate::Plan) needs: no temporal distances, and no snap blocks. They are empty in the report, and so are the claims that follow from them.
+    /// Only what a [`Plan`](crate::Plan) needs: no temporal distances, and no snap blocks. They are
+    /// empty in the report, and so are the claims that follow from them.
     pub plan_only: bool,
 }
 
@@ -219,7 +224,8 @@ impl Analysis {
         self.pages.pages.len() as u64
     }
 
-    /// The next request; its time is not before that of the last one, and is from the first request on.
+    /// The next request; its time is not before that of the last one, and is from the first request
+    /// on.
     pub fn add(&mut self, record: &TraceRecord) -> Result<(), TraceError> {
         self.counts.requests += 1;
         self.last_ns = record.at_ns;

@@ -1,4 +1,5 @@
-//! What can go wrong with a trace as a whole. What is wrong with one line of it is a [`Problem`](crate::Problem), which is counted and shown.
+//! What can go wrong with a trace as a whole. What is wrong with one line of it is a
+//! [`Problem`](crate::Problem), which is counted and shown.
 
 use std::io;
 

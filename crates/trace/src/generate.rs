@@ -1,6 +1,8 @@
-//! Workloads of the papers as traces: an SPC-1-like one (FAST 2007, section 4.2.1), IoMeter's random mixes and a stand-in for PostMark (MSST 2006, section 4).
+//! Workloads of the papers as traces: an SPC-1-like one (FAST 2007, section 4.2.1), IoMeter's
+//! random mixes and a stand-in for PostMark (MSST 2006, section 4).
 //!
-//! A generator is an iterator of requests in order of time, the same for the same seed. Its memory is that of its state, not of the trace.
+//! A generator is an iterator of requests in order of time, the same for the same seed. Its memory
+//! is that of its state, not of the trace.
 
 mod iometer;
 mod postmark;

@@ -1,4 +1,5 @@
-//! Traces of others: one file a format. A decoder of lines turns a line into a request, into a line of the format that is none, or into a problem.
+//! Traces of others: one file a format. A decoder of lines turns a line into a request, into a line
+//! of the format that is none, or into a problem.
 
 mod blkparse;
 mod blkreplay;

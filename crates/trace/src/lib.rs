@@ -1,9 +1,12 @@
 //! Traces of devices: what was read and written when, and what follows from it.
 //!
-//! A trace is a stream of requests in order of time. [`TraceReader`] reads it from any of the known formats, [`TraceWriter`] writes our own,
-//! [`Analysis`] gives the tables and figures of three papers for it, each by its own definition, and [`plots`] draws them.
+//! A trace is a stream of requests in order of time. [`TraceReader`] reads it from any of the known
+//! formats, [`TraceWriter`] writes our own, [`Analysis`] gives the tables and figures of three
+//! papers for it, each by its own definition, and [`plots`] draws them.
 //!
-//! A [`Tap`] records a device that is in use, and a [`Curve`] has the figures of a plan for it at any time. The crate starts no thread, and the clock of a recording is a parameter. Memory is bounded, whatever the trace is.
+//! A [`Tap`] records a device that is in use, and a [`Curve`] has the figures of a plan for it at
+//! any time. The crate starts no thread, and the clock of a recording is a parameter. Memory is
+//! bounded, whatever the trace is.
 
 mod analyse;
 mod error;

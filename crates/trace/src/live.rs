@@ -1,13 +1,20 @@
 //! The figures of a plan for a device that is in use, at a bounded cost.
 //!
-//! A [`Curve`] analyses a sample of what is written: whether a block is in it is told by a hash of its number, so it has all writes of a block or none. What a plan needs (distances, what is retained, what an
-//! interval transfers) is counted for each block by itself, so its shares in the sample are those of the device; a cache that holds n blocks is one of n / k blocks for a sample of one block in k
-//! (Waldspurger and others, *Efficient MRC Construction with SHARDS*, FAST 2015). Sums are those of the sample times all block writes over those in the sample, so that what was written is exact.
-//! The most that an interval transfers is told high where that is few blocks: it is the largest of many counts with the noise of a sample.
+//! A [`Curve`] analyses a sample of what is written: whether a block is in it is told by a hash of
+//! its number, so it has all writes of a block or none. What a plan needs (distances, what is
+//! retained, what an interval transfers) is counted for each block by itself, so its shares in the
+//! sample are those of the device; a cache that holds n blocks is one of n / k blocks for a sample
+//! of one block in k (Waldspurger and others, *Efficient MRC Construction with SHARDS*, FAST 2015).
+//! Sums are those of the sample times all block writes over those in the sample, so that what was
+//! written is exact. The most that an interval transfers is told high where that is few blocks: it
+//! is the largest of many counts with the noise of a sample.
 //!
-//! *What it costs.* One block in eight is looked at, while few were touched; once the sample has 16,384 blocks it makes way for one of a sixty-fourth, and so on, all of which were kept from
-//! the beginning. That is at most 2 MiB for a curve, whatever the device and however long. A write pays for a hash of each block that it touches; one in eight of them for a clock, a lock and some
-//! hundred nanoseconds more. Reads and flushes pay for nothing. After a day a curve begins again, and the last whole day is remembered.
+//! *What it costs.* One block in eight is looked at, while few were touched; once the sample has
+//! 16,384 blocks it makes way for one of a sixty-fourth, and so on, all of which were kept from the
+//! beginning. That is at most 2 MiB for a curve, whatever the device and however long. A write pays
+//! for a hash of each block that it touches; one in eight of them for a clock, a lock and some
+//! hundred nanoseconds more. Reads and flushes pay for nothing. After a day a curve begins again,
+//! and the last whole day is remembered.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +31,8 @@ use crate::{Report, TraceError};
 
 /// Block of the sample, in bytes.
 const BLOCK: u64 = 4096;
-/// One block in 2^n is in a sample: 8 at first. The last one has room for every device that there can be.
+/// One block in 2^n is in a sample: 8 at first. The last one has room for every device that there
+/// can be.
 const SHIFTS: [u32; 7] = [3, 6, 9, 12, 15, 18, 21];
 /// Blocks of a sample at most, before the next one serves.
 const BLOCKS_MAX: u64 = 16_384;
@@ -152,7 +160,8 @@ impl Curve {
         Ok(Self { clock, writes: AtomicU64::new(0), state })
     }
 
-    /// The number of a device among those that this curve is of. Past 4096 they are no longer told apart.
+    /// The number of a device among those that this curve is of. Past 4096 they are no longer told
+    /// apart.
     pub fn device(&self, name: &str) -> u32 {
         let mut state = self.state.lock();
         let devices = &mut state.devices;
@@ -199,7 +208,8 @@ impl Curve {
         picked.retain(|(record, _)| record.is_valid());
         if !picked.is_empty() {
             let mut state = self.state.lock();
-            // An analysis fails when it takes too much memory, which these never do; it would only begin again.
+            // An analysis fails when it takes too much memory, which these never do; it would only
+            // begin again.
             if self.take(&mut state, picked).is_err()
                 && let Ok(life) = Life::new(&*self.clock, self.writes.load(Ordering::Relaxed))
             {
@@ -238,7 +248,8 @@ impl Curve {
         self.turn(&mut state).is_err() || (state.life.last_ns == 0 && state.day.is_none())
     }
 
-    /// What follows for a mirror over a link of so many bytes a second, and for a history: of the last whole day while the present one is young, else of what there is.
+    /// What follows for a mirror over a link of so many bytes a second, and for a history: of the
+    /// last whole day while the present one is young, else of what there is.
     ///
     /// [`TraceError::Empty`] when no block of the sample was written.
     pub fn plan(&self, link_bytes_per_s: f64) -> Result<LivePlan, TraceError> {

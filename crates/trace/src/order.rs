@@ -1,4 +1,5 @@
-//! Requests in order of time: recorders that write what several processors saw, or when requests completed, mix them up a little.
+//! Requests in order of time: recorders that write what several processors saw, or when requests
+//! completed, mix them up a little.
 
 use std::collections::VecDeque;
 
@@ -34,7 +35,8 @@ impl Order {
         true
     }
 
-    /// The next one with its line, when no earlier one can come, or none will come at all (`ended`).
+    /// The next one with its line, when no earlier one can come, or none will come at all
+    /// (`ended`).
     pub(crate) fn pop(&mut self, ended: bool) -> Option<(TraceRecord, u64)> {
         if !ended && self.waiting.len() < WINDOW {
             return None;

@@ -1,7 +1,8 @@
-//! From a trace to an answer: what a lag costs on a link, which placement of history is cheapest at which granularity, what space a window needs, and
-//! one setting with its reason.
+//! From a trace to an answer: what a lag costs on a link, which placement of history is cheapest at
+//! which granularity, what space a window needs, and one setting with its reason.
 //!
-//! Rates are those of the trace, taken to go on as they were. What goes beyond its length is marked so.
+//! Rates are those of the trace, taken to go on as they were. What goes beyond its length is marked
+//! so.
 
 use std::time::Duration;
 
@@ -38,7 +39,8 @@ pub struct Lag {
     pub peak_bytes: u64,
     /// In seconds.
     pub peak_transfer_s: f64,
-    /// The link carries it: half of it on average at most, and the largest transfer within the interval.
+    /// The link carries it: half of it on average at most, and the largest transfer within the
+    /// interval.
     pub fits: bool,
     /// The trace is shorter than the interval.
     pub beyond_trace: bool,
@@ -49,7 +51,8 @@ pub struct Lag {
 pub struct Grain {
     /// `every_write`, or its length.
     pub granularity: String,
-    /// The cheapest placement that leaves the origin usable by itself, and its I/O for each block write.
+    /// The cheapest placement that leaves the origin usable by itself, and its I/O for each block
+    /// write.
     pub cheapest: String,
     /// Its I/O.
     pub io: f64,
@@ -107,7 +110,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The lines of a plan out of the figures of a trace, whose analysis had [`LAGS_S`] and [`GRAINS_S`] and one write cache.
+    /// The lines of a plan out of the figures of a trace, whose analysis had [`LAGS_S`] and
+    /// [`GRAINS_S`] and one write cache.
     pub fn of(report: &Report, link_bytes_per_s: f64) -> Self {
         Self::of_sample(report, link_bytes_per_s, 1.0)
     }

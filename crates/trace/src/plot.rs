@@ -1,4 +1,5 @@
-//! The papers' figures as SVG: which lines each has, over which axes. How they are drawn is [`svg`]'s.
+//! The papers' figures as SVG: which lines each has, over which axes. How they are drawn is
+//! [`svg`]'s.
 
 mod svg;
 

@@ -1,4 +1,5 @@
-//! What is wrong with lines of a trace: counted by kind, the first ones kept to be shown, none of them guessed at.
+//! What is wrong with lines of a trace: counted by kind, the first ones kept to be shown, none of
+//! them guessed at.
 
 use serde::Serialize;
 
@@ -72,7 +73,8 @@ pub struct Problems {
     pub kinds: std::collections::BTreeMap<Problem, u64>,
     /// The first ones.
     pub shown: Vec<Shown>,
-    /// Lines that belong to the format and are no requests: headers, comments, summaries, other actions.
+    /// Lines that belong to the format and are no requests: headers, comments, summaries, other
+    /// actions.
     pub other_lines: u64,
 }
 

@@ -1,7 +1,8 @@
 //! Reads a trace of any format, plain or compressed, as a stream of requests in order of time.
 //!
-//! Memory is bounded whatever the trace is: a buffer, the requests that wait to be put in order ([`Order`]), a frame. A line that is no request is a
-//! [`Problem`]: it is counted, the first ones are kept, and nothing is made up for it.
+//! Memory is bounded whatever the trace is: a buffer, the requests that wait to be put in order
+//! ([`Order`]), a frame. A line that is no request is a [`Problem`]: it is counted, the first ones
+//! are kept, and nothing is made up for it.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Cursor, Read};
@@ -72,7 +73,8 @@ struct Frames {
 }
 
 impl TraceReader {
-    /// Begins to read: decompresses gzip, zstd, xz and bzip2 by their first bytes and finds out the format.
+    /// Begins to read: decompresses gzip, zstd, xz and bzip2 by their first bytes and finds out the
+    /// format.
     pub fn open(input: impl Read + Send + 'static, options: &ReadOptions) -> Result<Self, TraceError> {
         let (start, input) = peek(Box::new(input), COMPRESSED_MAGIC)?;
         let (compression, input): (_, Box<dyn Read + Send>) = match start.as_slice() {
@@ -149,7 +151,8 @@ impl TraceReader {
         &self.devices.names
     }
 
-    /// When the first request was, in nanoseconds since 1970 UTC, as far as the format says; 0 is not known. Known once a request was read.
+    /// When the first request was, in nanoseconds since 1970 UTC, as far as the format says; 0 is
+    /// not known. Known once a request was read.
     pub fn began_ns(&self) -> u64 {
         self.began_ns
     }
@@ -249,7 +252,8 @@ impl Source {
                     problems.add(*record, Problem::CutOff, "");
                     return Ok(None);
                 }
-                // Where the length of a record is not known, nobody knows where the next one begins.
+                // Where the length of a record is not known, nobody knows where the next one
+                // begins.
                 let Some(length) = srt::length(&bytes) else {
                     problems.add(*record, Problem::Version, "");
                     return Ok(None);
@@ -359,7 +363,8 @@ pub(crate) fn records_of(frame: &TraceFrame, content: Vec<u8>) -> Option<VecDequ
     (left.is_empty() && begins_right).then_some(records)
 }
 
-/// The format of a trace that begins like this: a magic number, or the text format of which most lines are requests.
+/// The format of a trace that begins like this: a magic number, or the text format of which most
+/// lines are requests.
 fn detect(sample: &[u8], action: BlkparseAction) -> Option<TraceFormat> {
     if sample.starts_with(&TRACE_MAGIC) {
         return Some(TraceFormat::Cairn);
@@ -383,7 +388,8 @@ fn detect(sample: &[u8], action: BlkparseAction) -> Option<TraceFormat> {
     found.or_else(|| vscsi::Version::detect(sample).map(|_| TraceFormat::Vscsi))
 }
 
-/// Where the records of an SRT trace begin: at once, or after a text head, which has a line `tracedate` and ends with a form feed.
+/// Where the records of an SRT trace begin: at once, or after a text head, which has a line
+/// `tracedate` and ends with a form feed.
 fn srt_records(sample: &[u8]) -> Option<usize> {
     if srt::length(sample).is_some() {
         return Some(0);
@@ -426,7 +432,8 @@ fn read_up_to(input: &mut (impl Read + ?Sized), buffer: &mut [u8]) -> Result<usi
     Ok(filled)
 }
 
-/// Reads a line without its end into `buffer`; `Some(false)` when it was too long and is cut, `None` when there is none.
+/// Reads a line without its end into `buffer`; `Some(false)` when it was too long and is cut,
+/// `None` when there is none.
 fn read_line(input: &mut Box<dyn BufRead + Send>, buffer: &mut Vec<u8>) -> Result<Option<bool>, TraceError> {
     buffer.clear();
     let mut any = false;

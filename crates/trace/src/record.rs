@@ -1,13 +1,18 @@
 //! Recording: what clients ask of a device goes into a trace of ours while they use it.
 //!
-//! A [`Tap`] stands between a front end and a device, and gives all that it is asked to the device. While its [`Feed`] records, it also notes of each request when it came, what it was and where; content is not
-//! looked at. One feed serves all sessions of an export, so a recording can begin and end while they are open.
+//! A [`Tap`] stands between a front end and a device, and gives all that it is asked to the device.
+//! While its [`Feed`] records, it also notes of each request when it came, what it was and where;
+//! content is not looked at. One feed serves all sessions of an export, so a recording can begin
+//! and end while they are open.
 //!
-//! A request pays for one flag when nothing is recorded, else for a clock, some ten instructions of encoding and its share of a lock that a batch takes once; every ten thousand
-//! requests or so one of them also packs and writes a frame of at most 64 KiB. The trace ends itself, whole, before it is longer than was allowed, when its time is over, or when it cannot be written:
-//! clients never notice. A crash leaves all frames that were written.
+//! A request pays for one flag when nothing is recorded, else for a clock, some ten instructions of
+//! encoding and its share of a lock that a batch takes once; every ten thousand requests or so one
+//! of them also packs and writes a frame of at most 64 KiB. The trace ends itself, whole, before it
+//! is longer than was allowed, when its time is over, or when it cannot be written: clients never
+//! notice. A crash leaves all frames that were written.
 //!
-//! Not recorded: prefetches, which change nothing, and whether a write had to be durable at once. Requests that the device refuses are in the trace: they were asked for.
+//! Not recorded: prefetches, which change nothing, and whether a write had to be durable at once.
+//! Requests that the device refuses are in the trace: they were asked for.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -147,7 +152,8 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Begins to record into `output` what is asked of the device `name`; what is recorded there already goes on, and this is refused. One that is over makes way.
+    /// Begins to record into `output` what is asked of the device `name`; what is recorded there
+    /// already goes on, and this is refused. One that is over makes way.
     pub fn start(
         &self,
         name: &str,
@@ -184,7 +190,8 @@ impl Feed {
         Some(recording.state())
     }
 
-    /// How the recording is, or how the last one was. One whose time is over ends here at the latest.
+    /// How the recording is, or how the last one was. One whose time is over ends here at the
+    /// latest.
     pub fn state(&self) -> Option<RecordState> {
         let mut slot = self.recording.lock();
         let recording = slot.as_mut()?;

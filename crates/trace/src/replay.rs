@@ -1,7 +1,9 @@
-//! A trace against the real thing: its requests on a history, and what each cost beside what the papers' model says of it.
+//! A trace against the real thing: its requests on a history, and what each cost beside what the
+//! papers' model says of it.
 //!
-//! Time is the trace's own: the history's clock is set to each request's time, so that an hour of a trace takes as long as its I/O does and granularities mean what
-//! they say. What is written is made up and the same for every replay; each block differs from the one before.
+//! Time is the trace's own: the history's clock is set to each request's time, so that an hour of a
+//! trace takes as long as its I/O does and granularities mean what they say. What is written is
+//! made up and the same for every replay; each block differs from the one before.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +15,8 @@ use serde::Serialize;
 
 use crate::{AnalyseOptions, Analysis, TraceError, TraceOp, TraceReader, TraceRecord};
 
-/// Where time 0 of a trace is put: a multiple of a day after 1970, so that windows of any part of a day begin with the trace.
+/// Where time 0 of a trace is put: a multiple of a day after 1970, so that windows of any part of a
+/// day begin with the trace.
 const BEGAN_NS: u64 = 20_000 * 86_400 * 1_000_000_000;
 /// Contents that blocks get by turns.
 const CONTENTS: usize = 64;
@@ -134,7 +137,8 @@ impl Survey {
         let cache = report.lrw.0.first().map_or(1.0, |(_, cache)| cache.c_evicted_flush_at_end);
         let (r, d) = match (options.granularity, io) {
             (Granularity::Interval(_), Some((_, row))) => (row.io.r, row.io.d),
-            // At marks alone one version a block would be kept if there were one; there is none here.
+            // At marks alone one version a block would be kept if there were one; there is none
+            // here.
             (Granularity::Marks, _) => (0.0, cache),
             _ => (1.0, 1.0),
         };
@@ -143,7 +147,8 @@ impl Survey {
     }
 }
 
-/// Replays a trace from its beginning on a new history over `origin` and `store`, which are at least as long as `survey` says.
+/// Replays a trace from its beginning on a new history over `origin` and `store`, which are at
+/// least as long as `survey` says.
 pub fn replay(
     reader: &mut TraceReader,
     survey: &Survey,

@@ -1,4 +1,5 @@
-//! Reading what was written, and what others write; what is wrong with a trace is counted, and where.
+//! Reading what was written, and what others write; what is wrong with a trace is counted, and
+//! where.
 
 mod live;
 mod record;

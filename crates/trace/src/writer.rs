@@ -1,4 +1,5 @@
-//! Writes a trace of ours: frames of some ten thousand records, and an end that says that it is whole.
+//! Writes a trace of ours: frames of some ten thousand records, and an end that says that it is
+//! whole.
 
 use std::io::Write;
 
@@ -15,7 +16,8 @@ const ZSTD_LEVEL: i32 = 3;
 
 /// Bytes of the frame that ends a trace.
 pub(crate) const END_BYTES: u64 = TraceFrame::SIZE as u64 + 8;
-/// Bytes that can still come behind those that are written: a frame of records that is nearly full, and the end.
+/// Bytes that can still come behind those that are written: a frame of records that is nearly full,
+/// and the end.
 pub(crate) const END_BYTES_MAX: u64 = (FRAME_BYTES + 64 + TraceFrame::SIZE) as u64 + END_BYTES;
 
 /// A trace that is written.

@@ -49,7 +49,8 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// In what a source contradicts what is kept here. No honest source does, whatever it has lost: its checksums verify, and its content is not what it was.
+/// In what a source contradicts what is kept here. No honest source does, whatever it has lost: its
+/// checksums verify, and its content is not what it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contradiction {
     /// Other bytes for a block of a snapshot that stays.
@@ -125,7 +126,8 @@ pub enum VolumeError {
         /// Most.
         max: u64,
     },
-    /// A block does not have the checksum that its parent names, or is no such structure. It is not served.
+    /// A block does not have the checksum that its parent names, or is no such structure. It is not
+    /// served.
     #[error(
         "block {vbn} is damaged: {place} cannot be read; restore it from a snapshot's export or the mirror"
     )]
@@ -135,8 +137,8 @@ pub enum VolumeError {
         /// What it is.
         place: Place,
     },
-    /// A block that a root reaches is free in its map, or one that it does not reach is in use: what is on the device was not written by a
-    /// volume that was whole. Nothing more is written.
+    /// A block that a root reaches is free in its map, or one that it does not reach is in use:
+    /// what is on the device was not written by a volume that was whole. Nothing more is written.
     #[error(
         "the active map contradicts the trees at block {vbn}: nothing more is written to this volume; run `cairn volume check`, and fail over to the mirror or restore it"
     )]
@@ -155,7 +157,8 @@ pub enum VolumeError {
         /// The record.
         sequence: u64,
     },
-    /// The volume's device was put back from a backup, and its log, on a device of its own, was not.
+    /// The volume's device was put back from a backup, and its log, on a device of its own, was
+    /// not.
     #[error(
         "the volume is older than its intent log: its devices are at generation {volume}, and the log has writes of generation {log}, which belong to a state that no longer exists"
     )]
@@ -221,8 +224,9 @@ pub enum VolumeError {
     /// No block is free.
     #[error("the volume is full: delete snapshots or LUNs, trim, or grow it with `cairn volume grow`")]
     NoSpace,
-    /// What is below the volume (a file system of a sparse file, a history) has no room for a write. Nothing else suffers: what was taken stays in memory, and is
-    /// written once there is room.
+    /// What is below the volume (a file system of a sparse file, a history) has no room for a
+    /// write. Nothing else suffers: what was taken stays in memory, and is written once there is
+    /// room.
     #[error(
         "the file system below the volume is full: writes in memory wait for space, and no other write is accepted until then"
     )]
@@ -264,7 +268,8 @@ pub enum VolumeError {
         "the volume was rolled back, or its mirror shows a newer image: open files are of the earlier state and must be opened again"
     )]
     OtherHead,
-    /// What was received contradicts what is kept here, or itself, as nothing does that an honest source sends.
+    /// What was received contradicts what is kept here, or itself, as nothing does that an honest
+    /// source sends.
     #[error("the source contradicts the data kept here: {0}; nothing was changed")]
     Contradicts(Contradiction),
     /// What was received does not fit together.
@@ -275,7 +280,8 @@ pub enum VolumeError {
         "the volume is read-only since a write to its device failed ({0}); repair the device and restart the server"
     )]
     Latched(Box<VolumeError>),
-    /// Inodes can't be read without which no consistency point may be made: where a since map may be, or what was changed since the last one. It is over once they can be.
+    /// Inodes can't be read without which no consistency point may be made: where a since map may
+    /// be, or what was changed since the last one. It is over once they can be.
     #[error(
         "the volume takes no changes until {} can be read: its last consistency point wrote them, or they were changed since",
         place_of(.0)
@@ -295,7 +301,8 @@ impl VolumeError {
         }
     }
 
-    /// A device below has no room for a write. The device has not failed: the same write may succeed later.
+    /// A device below has no room for a write. The device has not failed: the same write may
+    /// succeed later.
     pub(crate) fn is_room(&self) -> bool {
         matches!(self, VolumeError::NoRoomBelow | VolumeError::Device(DeviceError::NoSpace { .. }))
     }
@@ -339,7 +346,8 @@ fn place_of(error: &VolumeError) -> String {
     }
 }
 
-/// An error of a place, and not of the whole device. One that knows its own damage, as a history does, has other words for it.
+/// An error of a place, and not of the whole device. One that knows its own damage, as a history
+/// does, has other words for it.
 pub(crate) fn is_of_a_place(error: &DeviceError) -> bool {
     matches!(error, DeviceError::Io { .. } | DeviceError::Corrupt { .. })
 }

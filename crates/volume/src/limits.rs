@@ -7,12 +7,15 @@ use cairn_format::{POINTERS_PER_INDEX, RUNS_PER_BLOCK, TableRef};
 
 /// Blocks of one batch of write-back: 4 MiB in few large operations.
 pub(crate) const PLACE_BLOCKS: usize = 1024;
-/// A write of so many blocks, 64 KiB, is of a stream: its blocks are let go of when they are at their places. Who writes so has them in a cache of its own (a file system's on a disk
-/// of ours, the kernel's above a mount), while here they would push out what is read again and again, and come back to writers when the processor's caches have long lost them.
+/// A write of so many blocks, 64 KiB, is of a stream: its blocks are let go of when they are at
+/// their places. Who writes so has them in a cache of its own (a file system's on a disk of ours,
+/// the kernel's above a mount), while here they would push out what is read again and again, and
+/// come back to writers when the processor's caches have long lost them.
 pub(crate) const LONG_WRITE_BLOCKS: usize = 16;
 /// Unplaced blocks that wake the background thread: 2 MiB.
 pub(crate) const WRITE_BACK_AT: u64 = 512;
-/// Blocks of a hole whose leaves are looked at one by one, 4 MiB; the nodes of a longer one are walked.
+/// Blocks of a hole whose leaves are looked at one by one, 4 MiB; the nodes of a longer one are
+/// walked.
 pub(crate) const PUNCH_BLOCKS: u64 = 1024;
 /// A change waits no longer than this for a consistency point.
 pub const CONSISTENCY_INTERVAL: Duration = Duration::from_secs(10);
@@ -22,41 +25,50 @@ pub(crate) const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) const REMOVE_BLOCKS: u64 = 1 << 20;
 /// What a removed file counts for in it at least: a round frees up to 1,024 small ones.
 pub(crate) const REMOVE_FILE_COST: u64 = 1 << 10;
-/// Blocks of removed files that are freed by exclusion, all in one consistency point: 1 GiB. Where there are more they wait until their nodes are mended.
+/// Blocks of removed files that are freed by exclusion, all in one consistency point: 1 GiB. Where
+/// there are more they wait until their nodes are mended.
 pub(crate) const EXCLUDED_BLOCKS_MAX: u64 = 1 << 18;
 /// Blocks kept back for consistency points, besides those for the maps themselves.
 pub(crate) const RESERVE_MIN: u64 = 128;
-/// Blocks that a file which was not changed yet adds to what a generation needs, besides its own: of the inode file.
+/// Blocks that a file which was not changed yet adds to what a generation needs, besides its own:
+/// of the inode file.
 pub(crate) const INODE_COST: u64 = 2;
-/// Consistency points that a writer asks for before it is told that there is no space. The first frees what was overwritten before it asked, the second what
-/// was still on its way then.
+/// Consistency points that a writer asks for before it is told that there is no space. The first
+/// frees what was overwritten before it asked, the second what was still on its way then.
 pub(crate) const SPACE_ROUNDS: u32 = 2;
-/// Inodes of a root that are kept outside of the cache of blocks; past it they are looked up there again.
+/// Inodes of a root that are kept outside of the cache of blocks; past it they are looked up there
+/// again.
 pub(crate) const INODES_KNOWN: usize = 16_384;
 /// Snapshots of a volume: what the index in the superblock reaches. Past it `TableFull`.
 pub(crate) const SNAPSHOTS_MAX: usize = 32 * 168 * 12 - 12;
 
-/// Runs of neighbouring redirected blocks: what the index in the superblock reaches, 903,168. Past it blocks move home before an image is committed; where more of it
-/// collides than that, it is refused.
+/// Runs of neighbouring redirected blocks: what the index in the superblock reaches, 903,168. Past
+/// it blocks move home before an image is committed; where more of it collides than that, it is
+/// refused.
 pub(crate) const REDIRECT_RUNS_MAX: usize = TableRef::INDEXES_MAX * POINTERS_PER_INDEX * RUNS_PER_BLOCK;
 
-/// How the memory that a volume was given is divided. What is not named here is slack for the allocator and for requests under way.
+/// How the memory that a volume was given is divided. What is not named here is slack for the
+/// allocator and for requests under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Memory {
     /// Bytes of cache for data: five sixteenths.
     pub(crate) data_cache: u64,
-    /// Bytes of cache for nodes, inodes and maps: three sixteenths. A cache of their own, as a stream of data would push out the
-    /// nodes that the next consistency point needs.
+    /// Bytes of cache for nodes, inodes and maps: three sixteenths. A cache of their own, as a
+    /// stream of data would push out the nodes that the next consistency point needs.
     pub(crate) node_cache: u64,
     /// Unplaced and flying blocks: an eighth. Past it a writer places blocks itself.
     pub(crate) dirty_blocks: u64,
-    /// Changes of a generation that ask for a consistency point. Each takes some 200 bytes, and two generations are in memory.
+    /// Changes of a generation that ask for a consistency point. Each takes some 200 bytes, and two
+    /// generations are in memory.
     pub(crate) changes_soft: u64,
-    /// Changes of the open generation past which writers wait for the consistency point in progress.
+    /// Changes of the open generation past which writers wait for the consistency point in
+    /// progress.
     pub(crate) changes_hard: u64,
-    /// Changes that one round of merging takes into a tree: in the worst case each needs a node in memory. A sixteenth.
+    /// Changes that one round of merging takes into a tree: in the worst case each needs a node in
+    /// memory. A sixteenth.
     pub(crate) merge_changes: usize,
-    /// Blocks that stay in memory after they were written, while a mirror follows closely: a quarter of the rest, and beside it. Most of them the cache of data has as well.
+    /// Blocks that stay in memory after they were written, while a mirror follows closely: a
+    /// quarter of the rest, and beside it. Most of them the cache of data has as well.
     pub(crate) fresh_blocks: u64,
 }
 

@@ -1,4 +1,5 @@
-//! A volume's life in small steps. Long lives with faults are the simulator's; structures have tests of their own beside this file.
+//! A volume's life in small steps. Long lives with faults are the simulator's; structures have
+//! tests of their own beside this file.
 
 mod adopt;
 mod arrivals;

@@ -1,8 +1,10 @@
 //! The volume: what it is made of, and the threads' ways into it.
 //!
-//! Lock order: `directory`, then `turn`, then `commit`, then `log`, then `state`. Only the first four are held across device I/O: `directory` by who changes the root directory, `turn` by a writer that waits for
-//! room in a volume that is nearly full, `commit` by consistency points and what rides on them, `log` by flushes. Otherwise reads and writes take
-//! `state` alone, for memory operations.
+//! Lock order: `directory`, then `turn`, then `commit`, then `log`, then `state`. Only the first
+//! four are held across device I/O: `directory` by who changes the root directory, `turn` by a
+//! writer that waits for room in a volume that is nearly full, `commit` by consistency points and
+//! what rides on them, `log` by flushes. Otherwise reads and writes take `state` alone, for memory
+//! operations.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -21,7 +23,8 @@ use crate::read::store::Store;
 
 /// A write-anywhere volume on a device. Callers' threads call in; it starts none.
 pub struct Volume {
-    /// How many volumes were opened in this process before: who locks several does so in this order.
+    /// How many volumes were opened in this process before: who locks several does so in this
+    /// order.
     pub(crate) number: u64,
     pub(crate) store: Store,
     pub(crate) clock: Arc<dyn Clock>,
@@ -89,7 +92,8 @@ pub struct VolumeStatus {
     pub generation: Generation,
     /// When its content last changed, as of the last consistency point.
     pub changed: Timestamp,
-    /// Block space of this copy, in blocks: a destination's may be longer than that of the image which it shows.
+    /// Block space of this copy, in blocks: a destination's may be longer than that of the image
+    /// which it shows.
     pub blocks: u64,
     /// Blocks in use by the active state or snapshots.
     pub used: u64,
@@ -109,7 +113,8 @@ pub struct VolumeStatus {
     pub log_blocks: u64,
     /// The log that is on a device of its own.
     pub log_device: Option<LogId>,
-    /// The device of the log failed since opening. Nothing is lost: the log is in the label area since then, unless it was moved again.
+    /// The device of the log failed since opening. Nothing is lost: the log is in the label area
+    /// since then, unless it was moved again.
     pub log_left: bool,
     /// Flushes that the log made durable, since opening.
     pub flushes: u64,
@@ -121,7 +126,8 @@ pub struct VolumeStatus {
     pub cursor: Cursor,
     /// Why the volume is read-only.
     pub latched: Option<VolumeError>,
-    /// What is below the volume has no room for what was taken: no other change is taken until it has.
+    /// What is below the volume has no room for what was taken: no other change is taken until it
+    /// has.
     pub lacks_room: bool,
 }
 
@@ -176,8 +182,9 @@ impl Volume {
         }
     }
 
-    /// One round of background work: writes blocks that wait in memory, runs a consistency point that is due, frees removed files,
-    /// moves redirected blocks home. Waits at most `patience` when there is nothing to do.
+    /// One round of background work: writes blocks that wait in memory, runs a consistency point
+    /// that is due, frees removed files, moves redirected blocks home. Waits at most `patience`
+    /// when there is nothing to do.
     ///
     /// # Errors
     /// The failure that latched the volume; there is nothing more to do for it.
@@ -226,7 +233,8 @@ impl Volume {
             drop(state);
             return self.consistency_point().map(drop);
         }
-        // Without room for the nodes that it changes a removed file waits until snapshots are deleted.
+        // Without room for the nodes that it changes a removed file waits until snapshots are
+        // deleted.
         if !state.removed.is_empty() && state.has_room_to_free(0) {
             drop(state);
             if self.free_removed()? {
@@ -249,10 +257,12 @@ impl Volume {
         Ok(())
     }
 
-    /// One round of write-back alone: writes blocks that wait in memory to their places. Waits at most `patience` when there are few.
+    /// One round of write-back alone: writes blocks that wait in memory to their places. Waits at
+    /// most `patience` when there are few.
     ///
-    /// [`Volume::background`] does this too, a batch at a time, and a device idles while the next batch is made. A thread or two that
-    /// call this beside it keep several batches under way, also during a consistency point.
+    /// [`Volume::background`] does this too, a batch at a time, and a device idles while the next
+    /// batch is made. A thread or two that call this beside it keep several batches under way, also
+    /// during a consistency point.
     ///
     /// # Errors
     /// The failure that latched the volume; there is nothing more to do for it.
@@ -271,7 +281,8 @@ impl Volume {
         state.lacks_room.is_none() && state.open.unplaced >= WRITE_BACK_AT.min(self.memory.dirty_blocks / 2)
     }
 
-    /// Whether a consistency point should run now: by age, by the number of changes, by the log, or as space runs short.
+    /// Whether a consistency point should run now: by age, by the number of changes, by the log, or
+    /// as space runs short.
     fn is_due(&self, state: &State) -> bool {
         if state.open.is_empty() {
             return false;
@@ -297,7 +308,8 @@ impl Volume {
         outcome
     }
 
-    /// Keeps changes of several parts (a directory entry and its inode) in one generation: while the guard lives no generation ends.
+    /// Keeps changes of several parts (a directory entry and its inode) in one generation: while
+    /// the guard lives no generation ends.
     pub fn compound(self: &Arc<Self>) -> Compound<'_> {
         let mut state = self.state.lock();
         while state.freezing || state.rolling_back {
@@ -308,8 +320,8 @@ impl Volume {
     }
 }
 
-/// Keeps the open generation open; see [`Volume::compound`]. Not to be held across [`Volume::write`] of more than a few
-/// blocks, which may need a consistency point.
+/// Keeps the open generation open; see [`Volume::compound`]. Not to be held across
+/// [`Volume::write`] of more than a few blocks, which may need a consistency point.
 pub struct Compound<'a> {
     volume: &'a Arc<Volume>,
 }

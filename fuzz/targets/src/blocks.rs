@@ -49,7 +49,8 @@ pub(crate) fn superblock(data: &[u8]) {
     }
 }
 
-/// Makes the checksum at the end of a superblock (or of the header of a log device) that of the bytes before it.
+/// Makes the checksum at the end of a superblock (or of the header of a log device) that of the
+/// bytes before it.
 pub(crate) fn seal_superblock(bytes: &mut BlockBytes) {
     let (body, checksum) = bytes.split_at_mut(BLOCK_SIZE - size_of::<Checksum>());
     checksum.copy_from_slice(&Checksum::of(body).0);
@@ -154,10 +155,11 @@ fn log_bytes(bytes: &[u8]) {
     }
 }
 
-/// Makes the checksum in the record at the start of `bytes` right; false when there is no record that fits.
+/// Makes the checksum in the record at the start of `bytes` right; false when there is no record
+/// that fits.
 ///
-/// The place of the checksum is found by writing a record and looking which bytes differ, so that it stands in one
-/// place only, the format itself.
+/// The place of the checksum is found by writing a record and looking which bytes differ, so that
+/// it stands in one place only, the format itself.
 pub(crate) fn seal_log_record(bytes: &mut [u8], volume: VolumeId) -> bool {
     let Ok((_, blocks)) = LogRecordHeader::peek(bytes, volume) else { return false };
     let Some(length) = usize::try_from(blocks).ok().and_then(|blocks| blocks.checked_mul(BLOCK_SIZE)) else {

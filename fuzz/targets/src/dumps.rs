@@ -19,11 +19,13 @@ use crate::scene::{look_at, open, scene};
 use crate::streams::{seal_header, split, start};
 
 const HEADS: usize = DumpHeader::SIZE + StreamHeader::SIZE;
-/// A block space of more blocks is not opened: a volume takes a bit of memory for each, whoever says how many there are.
+/// A block space of more blocks is not opened: a volume takes a bit of memory for each, whoever
+/// says how many there are.
 const SPACE_MAX: u64 = 1 << 20;
 
-/// The bytes as they came and with all sums made right: in order, by index, as a volume, and restored. What is handed out is within what is
-/// announced, the two readers agree, and what is restored opens as what was mounted.
+/// The bytes as they came and with all sums made right: in order, by index, as a volume, and
+/// restored. What is handed out is within what is announced, the two readers agree, and what is
+/// restored opens as what was mounted.
 pub(crate) fn image_dump(data: &[u8]) {
     for bytes in [data.to_vec(), sealed(data)] {
         let bytes: Arc<dyn DumpBytes> = Arc::new(bytes);
@@ -47,7 +49,8 @@ pub(crate) fn image_dump(data: &[u8]) {
         let clock = Arc::new(ManualClock::new(Timestamp(1)));
         let mounted = OpenDump::open(vec![index], true, true, clock.clone(), 1 << 20);
         let mounted = mounted.map(|dump| look_at(&dump.volume));
-        // Of a record whose sum alone is wrong the mounted dump serves what the block above bears out; a restore leaves it out.
+        // Of a record whose sum alone is wrong the mounted dump serves what the block above bears
+        // out; a restore leaves it out.
         restored(&bytes, whole && mounted.is_ok_and(|sound| sound));
     }
 }
@@ -72,7 +75,8 @@ fn restored(bytes: &Arc<dyn DumpBytes>, sound: bool) {
     assert!(found || !sound, "what is restored is what is mounted");
 }
 
-/// A dump with every checksum, number and digest made right, as far as its records can be told apart.
+/// A dump with every checksum, number and digest made right, as far as its records can be told
+/// apart.
 fn sealed(data: &[u8]) -> Vec<u8> {
     let mut dump: [u8; DumpHeader::SIZE] = start(data);
     let (body, checksum) = dump.split_at_mut(DumpHeader::SIZE - size_of::<Checksum>());
@@ -121,7 +125,8 @@ fn sealed(data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Dumps of the golden volume: everything, and a snapshot against an older one, which is opened without its base.
+/// Dumps of the golden volume: everything, and a snapshot against an older one, which is opened
+/// without its base.
 pub(crate) fn image_dump_seeds() -> Vec<Vec<u8>> {
     let volume = open(scene().volume.device()).expect("the golden volume opens");
     let snapshots = volume.snapshots();

@@ -1,11 +1,14 @@
-//! What comes from `/dev/fuse`: conversations of a kernel with a mount of a live tree that has a snapshot, of the snapshot, and of a mirror's newest image.
+//! What comes from `/dev/fuse`: conversations of a kernel with a mount of a live tree that has a
+//! snapshot, of the snapshot, and of a mirror's newest image.
 //!
-//! An input is a byte that chooses the view, and requests: two bytes of length, then as many as it says. A kernel's requests say their own length and name files by the numbers that it was
-//! given; most of what is made up would be refused for these alone. So unless the padding of a header says otherwise, the length is made right, and a number stands for one of
-//! the numbers that were given.
+//! An input is a byte that chooses the view, and requests: two bytes of length, then as many as it
+//! says. A kernel's requests say their own length and name files by the numbers that it was given;
+//! most of what is made up would be refused for these alone. So unless the padding of a header says
+//! otherwise, the length is made right, and a number stands for one of the numbers that were given.
 //!
-//! Whatever is asked: the answer is one that a kernel takes, and at the end neither the volume nor the tree has anything wrong with it. So no request breaks rules of the tree,
-//! in whatever order they come.
+//! Whatever is asked: the answer is one that a kernel takes, and at the end neither the volume nor
+//! the tree has anything wrong with it. So no request breaks rules of the tree, in whatever order
+//! they come.
 
 use std::sync::Arc;
 
@@ -86,7 +89,8 @@ mod opcode {
     pub(super) const STATX: u32 = 52;
 }
 
-/// A volume with a snapshot: of a directory, a file in it with an attribute, a link to it, and a directory of many names.
+/// A volume with a snapshot: of a directory, a file in it with an attribute, a link to it, and a
+/// directory of many names.
 fn volume() -> Arc<Volume> {
     let device = Arc::new(MemoryDevice::new(Volume::device_bytes(2048, Role::Normal)));
     let options = FormatOptions { id: VOLUME, blocks: 2048, role: Role::Normal };
@@ -242,7 +246,8 @@ fn note(entry: &[u8], known: &mut Vec<u64>) {
     }
 }
 
-/// A request as a kernel makes it, with its length before it. `node` is the how many-th number that was given.
+/// A request as a kernel makes it, with its length before it. `node` is the how many-th number that
+/// was given.
 fn request(operation: u32, node: u64, arguments: &[&[u8]]) -> Vec<u8> {
     let body: Vec<u8> = arguments.concat();
     let length = (HEADER + body.len()) as u32;
@@ -274,7 +279,8 @@ pub(crate) fn request_seeds() -> Vec<Vec<u8>> {
     let start = request(INIT, 0, &[&words(&[7, 39, 1 << 17, u32::MAX, u32::MAX]), &[0; 44]]);
     let look = |name: &'static str| request(LOOKUP, 0, &[named(name)]);
     let conversations: [Vec<Vec<u8>>; 6] = [
-        // Files are made, written, read and removed. 1 is the folder, 2 the file in it, 3 what is made.
+        // Files are made, written, read and removed. 1 is the folder, 2 the file in it, 3 what is
+        // made.
         vec![
             look("folder\0"),
             request(LOOKUP, 1, &[b"file\0"]),

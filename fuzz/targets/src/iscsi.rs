@@ -96,7 +96,8 @@ pub(crate) fn login_seeds() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Headers of a session, one after the other. Whatever comes, data is never wanted beyond what was promised.
+/// Headers of a session, one after the other. Whatever comes, data is never wanted beyond what was
+/// promised.
 pub(crate) fn session(data: &[u8]) {
     let mut operational = Operational::default();
     operational.initial_r2t = false;
@@ -153,7 +154,8 @@ pub(crate) fn session_seeds() -> Vec<Vec<u8>> {
     vec![write]
 }
 
-/// CDBs of 16 bytes and the parameters behind them. What is left for the medium lies within the unit.
+/// CDBs of 16 bytes and the parameters behind them. What is left for the medium lies within the
+/// unit.
 pub(crate) fn cdb(data: &[u8]) {
     let geometry = Geometry {
         block_bytes: 512,

@@ -1,4 +1,5 @@
-//! The mirror protocol: its messages alone, and whole sessions against a source and against a destination.
+//! The mirror protocol: its messages alone, and whole sessions against a source and against a
+//! destination.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use cairn_volume::Volume;
 use crate::scene::{look_at, open, scene, work_on};
 use crate::streams::{destination as original, packed, sealed, shown};
 
-/// What a message says when it was written again is what it said; and every frame is written as it was read.
+/// What a message says when it was written again is what it said; and every frame is written as it
+/// was read.
 pub(crate) fn messages(data: &[u8]) {
     let mut left = data;
     for (frame, again) in fuzzing::frames(data) {

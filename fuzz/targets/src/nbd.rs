@@ -62,8 +62,8 @@ fn negotiate(data: &[u8], tls: TlsPolicy, piece: usize) -> (Vec<u8>, Step, usize
     }
 }
 
-/// The answers do not depend on how the bytes were cut on their way. (What follows a request for TLS in the same piece
-/// ends the session, so that policy is tried with whole input alone.)
+/// The answers do not depend on how the bytes were cut on their way. (What follows a request for
+/// TLS in the same piece ends the session, so that policy is tried with whole input alone.)
 pub(crate) fn handshake(data: &[u8]) {
     let whole = negotiate(data, TlsPolicy::Unavailable, usize::MAX);
     for piece in [1, 7] {

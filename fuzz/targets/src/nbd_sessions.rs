@@ -183,7 +183,8 @@ struct Asked {
 /// The longest read or write here; the longest allowed is tried now and then.
 const LENGTH: u32 = 256 << 10;
 
-/// Requests that are whole, though what they ask may be nonsense: each is answered once, in a form that a client can read.
+/// Requests that are whole, though what they ask may be nonsense: each is answered once, in a form
+/// that a client can read.
 pub(crate) fn commands(data: &[u8]) {
     let Ok(told) = Told::arbitrary(&mut Unstructured::new(data)) else { return };
     let mode = [ReplyMode::Simple, ReplyMode::Structured, ReplyMode::Extended][usize::from(told.mode % 3)];

@@ -1,4 +1,5 @@
-//! The volumes that hostile bytes are put into: the golden images of the newest format, and ways to use a volume as clients do.
+//! The volumes that hostile bytes are put into: the golden images of the newest format, and ways to
+//! use a volume as clients do.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
@@ -97,7 +98,8 @@ pub(crate) fn take(stream: &[u8], into: &Arc<Volume>) -> Result<Applied, StreamE
     apply(&mut &stream[..], into, &mut Work { cancel: &cancel, progress: &mut |_| {}, threads: None })
 }
 
-/// Reads as clients and administrators do; true when `check` has nothing to say. Errors are fine, panics are not.
+/// Reads as clients and administrators do; true when `check` has nothing to say. Errors are fine,
+/// panics are not.
 pub(crate) fn look_at(volume: &Arc<Volume>) -> bool {
     let luns = Luns::new(volume.clone());
     drop((volume.status(), volume.since_relationships(), luns.list()));
@@ -122,10 +124,11 @@ pub(crate) fn look_at(volume: &Arc<Volume>) -> bool {
     volume.check(&mut |_| {}).is_ok_and(|report| report.findings.is_empty())
 }
 
-/// Ordinary work on a volume with which nothing is wrong as far as `check` knows. It may be refused; it does not panic.
+/// Ordinary work on a volume with which nothing is wrong as far as `check` knows. It may be
+/// refused; it does not panic.
 ///
-/// No snapshot is deleted: who else shows a block is known by the tree of descent, and one that was made up cannot be told
-/// from a real one.
+/// No snapshot is deleted: who else shows a block is known by the tree of descent, and one that was
+/// made up cannot be told from a real one.
 pub(crate) fn work_on(volume: &Arc<Volume>) {
     let luns = Luns::new(volume.clone());
     let names = luns.list().unwrap_or_default();

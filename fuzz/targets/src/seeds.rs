@@ -23,7 +23,8 @@ pub fn made(target: &Target) -> Vec<(PathBuf, Vec<u8>)> {
     (target.seeds)().into_iter().map(named).collect()
 }
 
-/// Files of corpora that were seeds once, and that no target makes any more; what crashed once is none of them.
+/// Files of corpora that were seeds once, and that no target makes any more; what crashed once is
+/// none of them.
 pub fn stale() -> Result<Vec<PathBuf>> {
     let made: HashSet<PathBuf> = TARGETS.iter().flat_map(made).map(|(path, _)| path).collect();
     let mut stale = Vec::new();

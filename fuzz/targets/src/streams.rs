@@ -23,7 +23,8 @@ pub(crate) fn start<const N: usize>(data: &[u8]) -> [u8; N] {
     bytes
 }
 
-/// Where the CRC stands in a record's header: the four bytes whose zeroing gives the sum that they hold.
+/// Where the CRC stands in a record's header: the four bytes whose zeroing gives the sum that they
+/// hold.
 fn crc_place() -> usize {
     static PLACE: OnceLock<usize> = OnceLock::new();
     *PLACE.get_or_init(|| {
@@ -107,8 +108,8 @@ pub(crate) fn struct_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// A stream with every checksum, number and digest in it made right, as far as its records can be told apart. `here` are the
-/// snapshots of who will read it.
+/// A stream with every checksum, number and digest in it made right, as far as its records can be
+/// told apart. `here` are the snapshots of who will read it.
 pub(crate) fn sealed(data: &[u8], here: &[SnapshotEntry]) -> Vec<u8> {
     let mut header: [u8; StreamHeader::SIZE] = start(data);
     seal_header(&mut header);

@@ -1,4 +1,5 @@
-//! What people and peers write as text: tokens, configuration, state documents, the JSON of the API.
+//! What people and peers write as text: tokens, configuration, state documents, the JSON of the
+//! API.
 
 use cairn_server::fuzzing;
 

@@ -1,7 +1,8 @@
-//! Changes of a volume's metadata that no checksum gives away: blocks are edited, then every checksum above them is made right.
+//! Changes of a volume's metadata that no checksum gives away: blocks are edited, then every
+//! checksum above them is made right.
 //!
-//! What is left to find for the reader is what only an adversary writes, or a bug: numbers out of range, loops, maps that
-//! contradict each other.
+//! What is left to find for the reader is what only an adversary writes, or a bug: numbers out of
+//! range, loops, maps that contradict each other.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;

@@ -1,4 +1,5 @@
-//! Whole volumes with hostile metadata or a hostile log: opened, read, checked, mirrored, and worked on where nothing seems wrong.
+//! Whole volumes with hostile metadata or a hostile log: opened, read, checked, mirrored, and
+//! worked on where nothing seems wrong.
 
 use std::sync::Arc;
 
@@ -79,7 +80,8 @@ impl Entry {
     }
 }
 
-/// A log that is put together from whole records, and then perhaps spoiled: what replay makes of it is a sound volume or an error.
+/// A log that is put together from whole records, and then perhaps spoiled: what replay makes of it
+/// is a sound volume or an error.
 pub(crate) fn log_ring(data: &[u8]) {
     let Ok(ring) = Ring::arbitrary(&mut Unstructured::new(data)) else { return };
     let mut blocks = (*scene().volume.blocks).clone();

@@ -1,8 +1,11 @@
-//! Three servers in a row, A to B to C, and what else an administrator does with the one in the middle: clones of its images that live on, drills that come and go, and a lock on
-//! what the source may take away.
+//! Three servers in a row, A to B to C, and what else an administrator does with the one in the
+//! middle: clones of its images that live on, drills that come and go, and a lock on what the
+//! source may take away.
 //!
-//! - The last one shows exactly what the middle one showed at some moment of the transfer, with the same snapshots; and goes on without it, from the first, with no new baseline.
-//! - A clone is a volume like any other, whatever becomes of the mirror under it, and the mirror shows nothing of it. Its server is that of the mirror: the power goes for both.
+//! - The last one shows exactly what the middle one showed at some moment of the transfer, with the
+//!   same snapshots; and goes on without it, from the first, with no new baseline.
+//! - A clone is a volume like any other, whatever becomes of the mirror under it, and the mirror
+//!   shows nothing of it. Its server is that of the mirror: the power goes for both.
 //! - An image without a snapshot that is locked, or that a clone is made of, is never shown.
 
 use std::collections::BTreeMap;
@@ -39,7 +42,8 @@ const SECOND: Relationship = Relationship(8);
 struct Offspring {
     world: World,
     base: SnapshotId,
-    /// It is there until it is removed. A drill's is not: it ends with its server, and keeps no update away.
+    /// It is there until it is removed. A drill's is not: it ends with its server, and keeps no
+    /// update away.
     lasts: bool,
 }
 
@@ -66,7 +70,8 @@ pub struct Chain {
     last: World,
     last_shown: Shown,
     rng: Rng,
-    /// What the server in the middle knows of its mirrors, and what it had written down when it last had nothing to do.
+    /// What the server in the middle knows of its mirrors, and what it had written down when it
+    /// last had nothing to do.
     relay: Arc<Source>,
     remembered: Vec<Follower>,
     /// The server in the middle forgot what the last one has, or had let go of it before it knew.
@@ -74,7 +79,8 @@ pub struct Chain {
     lock: Option<Duration>,
     /// What the server in the middle had written down of the snapshots that came.
     births: Vec<Birth>,
-    /// By its clock, and of each snapshot that it shows: a moment at which that had not been made. Of those of the first image nobody knows.
+    /// By its clock, and of each snapshot that it shows: a moment at which that had not been made.
+    /// Of those of the first image nobody knows.
     arrived: BTreeMap<SnapshotId, (Timestamp, Option<Timestamp>)>,
     /// When the last update that brought an image began.
     asked: Option<Timestamp>,
@@ -122,7 +128,8 @@ impl Chain {
         self.pair.destination.volume()
     }
 
-    /// Snapshots that no image may lack: those that cannot be older than the lock is long by the clock in the middle, whatever the source's says; and what a clone is made of.
+    /// Snapshots that no image may lack: those that cannot be older than the lock is long by the
+    /// clock in the middle, whatever the source's says; and what a clone is made of.
     fn promised(&self) -> Vec<Snapshot> {
         let now = self.pair.destination.clock.now();
         let is_young = |s: &Snapshot| {
@@ -155,7 +162,8 @@ impl Chain {
         self.asked = Some(began);
     }
 
-    /// Updates of both links at once, with work on the first volume and on the clone; and what must hold after it.
+    /// Updates of both links at once, with work on the first volume and on the clone; and what must
+    /// hold after it.
     pub fn round(&mut self, timeline: &mut Timeline, round: Round) -> Result<()> {
         timeline.step();
         let mut rng = self.rng.fork();
@@ -282,7 +290,8 @@ impl Chain {
         Ok(())
     }
 
-    /// The one in the middle shows a whole image that was offered, and has everything that is promised.
+    /// The one in the middle shows a whole image that was offered, and has everything that is
+    /// promised.
     fn judge_first(
         &mut self,
         outcome: &Outcome,
@@ -351,7 +360,8 @@ impl Chain {
                 self.forgot = true;
             }
             Some(Err(error)) => {
-                // What it was being sent may be replaced, and the connection with it; never on a quiet first link.
+                // What it was being sent may be replaced, and the connection with it; never on a
+                // quiet first link.
                 ensure!(!quiet, "the second link failed though nothing went wrong: {error}");
             }
         }
@@ -379,7 +389,8 @@ impl Chain {
         self.last.check().context("at the last one")
     }
 
-    /// Makes a clone of an image of the one in the middle; none when there is one, or nothing to clone.
+    /// Makes a clone of an image of the one in the middle; none when there is one, or nothing to
+    /// clone.
     pub fn clone(&mut self, timeline: &mut Timeline, lasts: bool) -> Result<()> {
         let ids: Vec<SnapshotId> = self.pair.shown.snapshots.keys().copied().collect();
         if self.clone.is_some() || ids.is_empty() {
@@ -447,7 +458,8 @@ impl Chain {
         }
     }
 
-    /// Everything is in order again: all three show the same, and the last one goes on without the one in the middle.
+    /// Everything is in order again: all three show the same, and the last one goes on without the
+    /// one in the middle.
     pub fn finish(mut self, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
         self.lock = None;
         self.remove_clone(timeline, tally)?;
@@ -664,7 +676,8 @@ pub fn run(seed: u64, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> 
     chain.finish(timeline, tally)
 }
 
-/// A short life of them, run once for every device operation of one of the four devices, with a cut there.
+/// A short life of them, run once for every device operation of one of the four devices, with a cut
+/// there.
 pub fn every_cut(seed: u64, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
     let victim = (seed % 4) as usize;
     let operations = short_life(seed, victim, None, timeline, tally)?;
@@ -708,7 +721,8 @@ fn short_life(
     for round in alone {
         chain.round(timeline, round)?;
     }
-    // The last one has something to get when the power may go, whatever comes to the middle one then.
+    // The last one has something to get when the power may go, whatever comes to the middle one
+    // then.
     for _ in 0..4 {
         chain.pair.source.live(timeline)?;
     }
@@ -739,7 +753,8 @@ fn short_life(
     Ok(after - before)
 }
 
-/// Lets all tasks of a round run until they are done, with what follows when a device or a link between them fails.
+/// Lets all tasks of a round run until they are done, with what follows when a device or a link
+/// between them fails.
 fn take_turns(
     tasks: &mut Tasks<'_>,
     rng: &mut Rng,
@@ -782,7 +797,8 @@ fn take_turns(
 mod tests {
     use super::*;
 
-    /// Ran for ever once: whoever woke the tasks for a server without power kept it from being seen that the others wait.
+    /// Ran for ever once: whoever woke the tasks for a server without power kept it from being seen
+    /// that the others wait.
     #[test]
     fn round_ends_when_a_server_is_off_and_the_other_link_lost_a_message() {
         for (off, lost) in [(0, 1), (2, 0)] {

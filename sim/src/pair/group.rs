@@ -1,7 +1,10 @@
-//! A group: some volumes of one server, their snapshots at one instant, a mirror of each, and a failover of all of them to an instant that all have.
+//! A group: some volumes of one server, their snapshots at one instant, a mirror of each, and a
+//! failover of all of them to an instant that all have.
 //!
-//! Clients write to one volume after the other, and wait for each answer. Whatever snapshots of a group are there under one name in every volume show an instant: of each client
-//! everything up to some write, in all of the volumes, and nothing after it. The power goes for all the volumes of a server at once.
+//! Clients write to one volume after the other, and wait for each answer. Whatever snapshots of a
+//! group are there under one name in every volume show an instant: of each client everything up to
+//! some write, in all of the volumes, and nothing after it. The power goes for all the volumes of a
+//! server at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -165,13 +168,15 @@ impl Group {
         }
         self.look(false).context("at the sources")?;
         if was_cut {
-            // What the clients' blocks are now is one of the states that were possible: they begin anew with it.
+            // What the clients' blocks are now is one of the states that were possible: they begin
+            // anew with it.
             self.begin_anew(timeline)?;
         }
         Ok(())
     }
 
-    /// After a cut the volumes are of different times, block by block. Clients write all their blocks again, so that what comes is of their writes.
+    /// After a cut the volumes are of different times, block by block. Clients write all their
+    /// blocks again, so that what comes is of their writes.
     fn begin_anew(&mut self, timeline: &mut Timeline) -> Result<()> {
         for (number, written) in self.clients.iter_mut().enumerate() {
             for (at, pair) in self.members.iter_mut().enumerate() {
@@ -246,7 +251,8 @@ impl Group {
                     let tag =
                         seen[lba as usize].with_context(|| format!("volume {at} block {lba} is torn"))?;
                     let place = order.get(&(at, tag)).copied();
-                    // A write that had no answer yet follows all that had one, and no write of its client follows it.
+                    // A write that had no answer yet follows all that had one, and no write of its
+                    // client follows it.
                     last = last.max(place);
                 }
             }
@@ -262,7 +268,8 @@ impl Group {
                     if tag == wanted {
                         continue;
                     }
-                    // The power went before its answer came: nobody has it in a list. There is at most one of a client in a life of the server.
+                    // The power went before its answer came: nobody has it in a list. There is at
+                    // most one of a client in a life of the server.
                     ensure!(
                         tag != Tag::ZERO && !order.contains_key(&(at, tag)) && unanswered == 0,
                         "client {number} wrote {wanted:?} to block {lba} of volume {at} before something that is shown, and {tag:?} is there"
@@ -291,7 +298,8 @@ impl Group {
         self.look(true).context("at the mirrors")
     }
 
-    /// The sources are lost. All mirrors are brought to the newest instant that they have, and the power may go meanwhile.
+    /// The sources are lost. All mirrors are brought to the newest instant that they have, and the
+    /// power may go meanwhile.
     fn fail_over(self, rng: &mut Rng, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
         let number = |name: &String| name.trim_start_matches("group.").parse::<u64>().unwrap_or_default();
         let Some(name) = self.common(true).into_iter().max_by_key(number) else { return Ok(()) };
@@ -312,7 +320,8 @@ impl Group {
             if rng.one_in(2) {
                 world.arm_cut(20);
             }
-            // As often as it takes: a rollback that a cut caught may have been done, and doing it again changes nothing.
+            // As often as it takes: a rollback that a cut caught may have been done, and doing it
+            // again changes nothing.
             loop {
                 world.pending.clear();
                 world.pending.insert(OWNER, Pending::Rollback(id));
@@ -407,7 +416,8 @@ fn short_life(seed: u64, cut: Option<u64>, timeline: &mut Timeline, tally: &mut 
     Ok(after - before)
 }
 
-/// Lets all tasks run until they are done. Where some of the devices have lost power the others lose it too.
+/// Lets all tasks run until they are done. Where some of the devices have lost power the others
+/// lose it too.
 fn take_turns(tasks: &mut Tasks<'_>, rng: &mut Rng, devices: &[Arc<FaultDevice>]) -> Result<()> {
     loop {
         match tasks.turn(rng) {

@@ -1,12 +1,17 @@
-//! Sides of a mirror that lie: a source whose key was stolen, and a destination that anyone may run. The adversary has every key, controls every field and the order of all messages, and makes every
-//! checksum right.
+//! Sides of a mirror that lie: a source whose key was stolen, and a destination that anyone may
+//! run. The adversary has every key, controls every field and the order of all messages, and makes
+//! every checksum right.
 //!
-//! - *A source that lies* ([`run_source`]) sends images of volumes of the same id that went another way, images that it makes itself under numbers that kept images have, other blocks with the same
-//!   checksums, tables that drop, rename and renumber snapshots, maps that contradict the trees, streams that stop and go on later with something else. The true source has its turns between, and the
-//!   power goes. Every image that the destination keeps reads the same, byte for byte, after each message after which something was written, in a copy that is restarted there, and after each restart. A
-//!   lie may be refused, or become a new image.
-//! - *A destination that lies* ([`destination::run`]) says that it has what it has not, acknowledges what was not sent, gives "repairs", asks for everything at odd moments. The source's volume and its
-//!   snapshots stay as its model says.
+//! - *A source that lies* ([`run_source`]) sends images of volumes of the same id that went another
+//!   way, images that it makes itself under numbers that kept images have, other blocks with the
+//!   same checksums, tables that drop, rename and renumber snapshots, maps that contradict the
+//!   trees, streams that stop and go on later with something else. The true source has its turns
+//!   between, and the power goes. Every image that the destination keeps reads the same, byte for
+//!   byte, after each message after which something was written, in a copy that is restarted there,
+//!   and after each restart. A lie may be refused, or become a new image.
+//! - *A destination that lies* ([`destination::run`]) says that it has what it has not,
+//!   acknowledges what was not sent, gives "repairs", asks for everything at odd moments. The
+//!   source's volume and its snapshots stay as its model says.
 
 mod destination;
 mod known;
@@ -500,7 +505,8 @@ impl Life {
         }
     }
 
-    /// A block of a kept image can't be read any more: what mends it from the liar mends nothing else.
+    /// A block of a kept image can't be read any more: what mends it from the liar mends nothing
+    /// else.
     fn rot(&mut self, timeline: &mut Timeline) -> Result<()> {
         let Ok(known) = Known::of(&self.destination.volume()) else { return Ok(()) };
         let data = known.table.iter().flat_map(|entry| known.reached(&entry.root)).filter(Reached::is_data);
@@ -526,7 +532,8 @@ impl Life {
         Ok(())
     }
 
-    /// The source is lost; the destination takes writes, its owner deletes snapshots, and what is left of them stays.
+    /// The source is lost; the destination takes writes, its owner deletes snapshots, and what is
+    /// left of them stays.
     fn fail_over(&mut self, timeline: &mut Timeline) -> Result<()> {
         timeline.step();
         let mirror = self.mirror();

@@ -1,5 +1,6 @@
-//! Media of either side of a mirror that rot, fail for a while, or lose and mislay writes: nothing wrong is ever shown on either side, nothing spreads, and what rots on one side
-//! comes back from the other.
+//! Media of either side of a mirror that rot, fail for a while, or lose and mislay writes: nothing
+//! wrong is ever shown on either side, nothing spreads, and what rots on one side comes back from
+//! the other.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
@@ -106,11 +107,13 @@ impl Pair {
         self.both(&offers).context("after the update")?;
         let is_latched = |world: &World| world.volume().status().latched.is_some();
         if is_latched(&self.source) || is_latched(&self.destination) {
-            // A read that failed, or a write that went astray and was built upon, was noticed. The server starts anew.
+            // A read that failed, or a write that went astray and was built upon, was noticed. The
+            // server starts anew.
             self.restart().context("opening after a failure")?;
             self.both(&offers).context("after a failure")?;
         }
-        // As the server does now and then: what could not be read once may be read by now. A volume goes on without a since map that it can't read, and no mirror has that.
+        // As the server does now and then: what could not be read once may be read by now. A volume
+        // goes on without a since map that it can't read, and no mirror has that.
         for world in [&self.source, &self.destination] {
             for block in world.volume().damaged() {
                 let _ = world.volume().look_again(&block);
@@ -150,7 +153,8 @@ impl Pair {
         Ok(())
     }
 
-    /// Every block of every image of both sides, where they are open, is as it must be, or can't be read. How many can't.
+    /// Every block of every image of both sides, where they are open, is as it must be, or can't be
+    /// read. How many can't.
     fn both(&mut self, offers: &Offers) -> Result<u64> {
         let mut refused = 0;
         let volume = self.destination.volume.clone();
@@ -221,7 +225,8 @@ fn victim(world: &World, root: SnapshotId, fault: CopyFault, rng: &mut Rng) -> R
         world.device.read_into(number * BLOCK, &mut bytes)?;
         places.entry(Checksum::of(&bytes).0).or_default().push(number);
     }
-    // The content may lie somewhere else as well, of earlier times; then it is not known which one counts.
+    // The content may lie somewhere else as well, of earlier times; then it is not known which one
+    // counts.
     let single: Vec<u64> = of_kind
         .iter()
         .filter_map(|piece| {

@@ -217,7 +217,8 @@ fn what_is_no_dump_is_refused() {
     assert!(matches!(refused(&swapped), ReadError::Foreign("a machine of the other byte order")));
 }
 
-/// Gives records, and fails where it was read further than anybody who looks at what they say would.
+/// Gives records, and fails where it was read further than anybody who looks at what they say
+/// would.
 struct Records {
     first: Vec<u8>,
     at: usize,
@@ -245,7 +246,8 @@ fn map_of_more_numbers_than_there_can_be_is_none() {
     assert!(matches!(refused, Some(ReadError::NoMaps)), "{refused:?}");
 }
 
-/// Records of each file: from its header to the next file's. And where the first header is behind all of them.
+/// Records of each file: from its header to the next file's. And where the first header is behind
+/// all of them.
 fn places(bytes: &[u8]) -> (Vec<(u32, Range<usize>)>, usize) {
     let mut places: Vec<(u32, Range<usize>)> = Vec::new();
     for (at, header) in headers(bytes) {
@@ -275,7 +277,8 @@ fn joined(file: &File) -> File {
     File { data, ..file.clone() }
 }
 
-/// A tape drive passes over a bad block, or a copy leaves out what it can't read: what is behind comes closer.
+/// A tape drive passes over a bad block, or a copy leaves out what it can't read: what is behind
+/// comes closer.
 #[test]
 fn records_that_are_missing_cost_the_files_that_they_were_of_and_the_reader_names_them() {
     let mut tree = tree();
@@ -294,7 +297,8 @@ fn records_that_are_missing_cost_the_files_that_they_were_of_and_the_reader_name
             headers(&bytes).into_iter().find(|(_, header)| header.what == What::More).unwrap().0 / RECORD;
         let near = |at: &usize| *at < first + 40 || more.abs_diff(*at) < 2 || *at + 40 > end;
         for at in (first..end).filter(near) {
-            // One, the header of a file that is a dump with all up to the first file in there, a block of the tape, and a stretch of a long file with its header.
+            // One, the header of a file that is a dump with all up to the first file in there, a
+            // block of the tape, and a stretch of a long file with its header.
             for count in [1, 6, 10, 513] {
                 let gone = at..(at + count).min(end);
                 let how = format!("a dump of {of} without {gone:?}");
@@ -312,7 +316,9 @@ fn records_that_are_missing_cost_the_files_that_they_were_of_and_the_reader_name
                         same || told.contains(number),
                         "{how}: file {number} is not what it was, told: {told:?}"
                     );
-                    // As many as are gone may have been taken for them behind the file in which they were; and without checksums it is not known that they were not of the file before.
+                    // As many as are gone may have been taken for them behind the file in which
+                    // they were; and without checksums it is not known that they were not of the
+                    // file before.
                     let before = usize::from(of == "Linux");
                     let is_near = place.start < hurt_end + gone.len() && place.end + before > gone.start;
                     assert!(same || is_near, "{how}: file {number} in {place:?} is lost");

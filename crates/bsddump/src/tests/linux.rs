@@ -41,7 +41,8 @@ fn tree(uid: u32, gid: u32) -> Tree {
     }
     let file = tree.add_with(sub, "file", &vec![b'x'; 1_300_000]);
     tree.link(ROOT, b"other name", file);
-    // One byte more is a good name, and one that Linux `restore` mistakes also in Linux's own dumps.
+    // One byte more is a good name, and one that Linux `restore` mistakes also in Linux's own
+    // dumps.
     tree.link(sub, &[b'n'; 254], file);
     tree.get(file).attributes = vec![
         Attribute { name: b"user.color".to_vec(), value: b"blue".to_vec() },
@@ -157,7 +158,8 @@ fn linux_restore_reads_what_we_write() {
     assert!(!compared.contains("differ") && !compared.contains("changed"), "{compared}");
 }
 
-/// Volumes of a dump in files `NAME001`, `NAME002` and so on, as `restore -M` wants them; their paths.
+/// Volumes of a dump in files `NAME001`, `NAME002` and so on, as `restore -M` wants them; their
+/// paths.
 fn put(tree: &mut Tree, records: u64, options: Options, prefix: &Path) -> Vec<PathBuf> {
     let parts = volumes(tree, records, options);
     let path = |number: usize| PathBuf::from(format!("{}{number:03}", prefix.display()));
@@ -175,7 +177,8 @@ fn linux_restore_reads_our_volumes() {
     let mut tree = tree(own.uid(), own.gid());
     let date = 1_760_000_000;
     let restore = |flags: &str, from: &Path, to: &Path, answers: &str| {
-        // What it is told when it asks, and its temporary files, which are called after the dump's time.
+        // What it is told when it asks, and its temporary files, which are called after the dump's
+        // time.
         std::fs::write(scratch.path().join("answers"), answers).unwrap();
         let answers = std::fs::File::open(scratch.path().join("answers")).unwrap();
         let mut command = Command::new(&restore);
@@ -196,7 +199,8 @@ fn linux_restore_reads_our_volumes() {
         assert!(!compared.contains("differ") && !compared.contains("changed"), "{compared}");
         let listed = run(&mut restore("-tMf", &prefix, &target, ""));
         assert!(listed.contains("./sub/crowd/a rather long name of a file, number 299"), "{listed}");
-        // One file, of which it reads the volumes in order; then it asks whether `.` gets the root's owner and mode.
+        // One file, of which it reads the volumes in order; then it asks whether `.` gets the
+        // root's owner and mode.
         let alone = scratch.path().join(format!("alone{records}"));
         std::fs::create_dir(&alone).unwrap();
         let mut extract = restore("-axMf", &prefix, &alone, "n\n");
@@ -246,7 +250,8 @@ fn linux_restore_applies_our_increments() {
     let date = 1_750_000_000;
     apply(&mut tree, Options { date, ..Tree::options() });
 
-    // A file changes, a name moves to another directory, one goes, one comes, and a number is used again.
+    // A file changes, a name moves to another directory, one goes, one comes, and a number is used
+    // again.
     let touch = |tree: &mut Tree, number: u32, seconds: u32| {
         tree.get(number).inode.modified.seconds = i64::from(seconds);
         tree.get(number).inode.changed.seconds = i64::from(seconds);

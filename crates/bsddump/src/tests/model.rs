@@ -133,7 +133,8 @@ impl Tree {
         tree
     }
 
-    /// The tree as a reader can see it: neighbouring data joined, pieces of 1 KiB filled up, attributes sorted.
+    /// The tree as a reader can see it: neighbouring data joined, pieces of 1 KiB filled up,
+    /// attributes sorted.
     pub(super) fn plain(&self) -> Self {
         let mut tree = self.clone();
         for file in tree.0.values_mut() {

@@ -141,7 +141,8 @@ fn file_that_cannot_be_read_costs_itself() {
     assert_eq!(read.plain(), tree.plain());
 }
 
-/// A tree with a file of which one byte can't be read, or where its holes are, or its extended attributes.
+/// A tree with a file of which one byte can't be read, or where its holes are, or its extended
+/// attributes.
 struct Rotten {
     tree: Tree,
     number: u32,
@@ -181,7 +182,8 @@ impl Source for Rotten {
     }
 }
 
-/// Zeroes that stand for what could not be read are not what the file has: whoever restores it is told.
+/// Zeroes that stand for what could not be read are not what the file has: whoever restores it is
+/// told.
 #[test]
 fn content_that_cannot_be_read_costs_its_block_and_is_known_to_be_missing_by_who_reads_the_dump() {
     let mut tree = mixed();
@@ -309,7 +311,8 @@ fn name_that_was_left_out_of_a_file_with_others_comes_and_goes_with_the_pattern(
     assert_eq!(unchanged(&mut tree, had.clone(), None), with);
     let without = [(ROOT, root), (second, names(&["sub"])), (sub, names(&[]))];
     assert_eq!(unchanged(&mut tree, Tree::options(), Some(&mut { filter })), without);
-    // The same pattern means something else once a directory above has another name, of which the directory itself knows nothing.
+    // The same pattern means something else once a directory above has another name, of which the
+    // directory itself knows nothing.
     tree.get(ROOT).entries.iter_mut().find(|entry| entry.number == second).unwrap().name = b"moved".to_vec();
     let with = [(ROOT, names(&["first", "moved"])), (second, names(&["sub"])), (sub, names(&["other"]))];
     assert_eq!(unchanged(&mut tree, had, Some(&mut { filter })), with);
@@ -384,7 +387,8 @@ fn dump_can_be_ended() {
     assert!(matches!(ended, Err(WriteError::Cancelled)));
 }
 
-/// A tree of which inodes can't be read, the first so many times or always; when they are looked at in order neither.
+/// A tree of which inodes can't be read, the first so many times or always; when they are looked at
+/// in order neither.
 struct WithoutInodes(Tree, Vec<u32>, u32);
 
 impl WithoutInodes {
@@ -475,7 +479,8 @@ fn inodes_that_cannot_be_read_cost_their_files_and_nothing_is_said_to_be_gone() 
         for (lost, besides) in
             [(number(b"again"), None), (number(b"sub"), None), (number(b"sub"), Some(below))]
         {
-            // In the block that can't be read are places that nobody has as well, and what is only known by what can't be read itself.
+            // In the block that can't be read are places that nobody has as well, and what is only
+            // known by what can't be read itself.
             let all = [lost, lost + 1, lost + 2].into_iter().chain(besides).collect();
             let mut source = WithoutInodes(tree.clone(), all, u32::MAX);
             let options = Options { level: u32::from(since > 0), since, ..Tree::options() };

@@ -97,7 +97,8 @@ fn attribute_without_a_place_is_told() {
     assert_eq!(left_out, [b"user.x".to_vec(), b"other.x".to_vec()]);
 }
 
-/// Linux `restore` stops at the first attribute whose beginning it does not know: all that it knows come before, in blocks of their own.
+/// Linux `restore` stops at the first attribute whose beginning it does not know: all that it knows
+/// come before, in blocks of their own.
 #[test]
 fn attributes_that_linux_does_not_know_come_behind_those_that_it_knows() {
     let attribute = |name: &str| Attribute { name: name.into(), value: vec![1; 9] };
@@ -113,7 +114,8 @@ fn attributes_that_linux_does_not_know_come_behind_those_that_it_knows() {
     assert_eq!(names, [vec!["security.a", "trusted.c", "user.e"], vec!["system.b", "system.d"]]);
 }
 
-/// A block in which each of many attributes has all of it as its value would come out as some hundred times as much.
+/// A block in which each of many attributes has all of it as its value would come out as some
+/// hundred times as much.
 #[test]
 fn values_that_overlap_come_out_as_a_few_times_the_block_at_most() {
     let mut bytes = vec![0; 65_532];

@@ -121,7 +121,8 @@ fn damage_where_a_volume_ends_or_begins_costs_the_file_that_is_there() {
     let mut tree = tree();
     let parts = volumes(&mut tree, 100, Tree::options());
     let whole = tree.plain();
-    // The same without checksums of content, as other programs write it: nothing may be put together over a gap.
+    // The same without checksums of content, as other programs write it: nothing may be put
+    // together over a gap.
     let strip = |parts: &[Vec<u8>]| -> Vec<Vec<u8>> {
         let strip = |record: &[u8]| {
             let mut record: [u8; RECORD] = record.try_into().unwrap();

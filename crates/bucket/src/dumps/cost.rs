@@ -6,7 +6,8 @@ use super::upload::PIECE_BYTES;
 const GB: f64 = 1e9;
 /// Bytes of an index, about.
 const INDEX_BYTES: u64 = 1000;
-/// Bytes of blocks for each byte of a skeleton, about: a record of 1 MiB has a head and a run of 60 bytes.
+/// Bytes of blocks for each byte of a skeleton, about: a record of 1 MiB has a head and a run of 60
+/// bytes.
 const BYTES_PER_SKELETON_BYTE: u64 = 16_000;
 
 /// List prices in dollars, of one region of one vendor in 2026: a measure, not an offer.

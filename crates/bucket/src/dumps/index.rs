@@ -1,7 +1,7 @@
 //! The index of a dump in a bucket: the object that is written last, and makes the dump one.
 //!
-//! A line of JSON and a line with its checksum. The version comes first: an index of a newer one is named as such,
-//! and nothing of it is believed.
+//! A line of JSON and a line with its checksum. The version comes first: an index of a newer one is
+//! named as such, and nothing of it is believed.
 
 use cairn_base::{Checksum, SnapshotId, Timestamp, VolumeId};
 use cairn_format::dump::{DumpId, DumpLevel, PARTS_MAX};

@@ -13,7 +13,8 @@ const DAY: u64 = 24 * HOUR;
 /// The number of the period that an instant is in.
 type Period = fn(Timestamp) -> u64;
 
-/// How many dumps stay, the newest of each hour, day, week, month and year in UTC. All zero keeps everything.
+/// How many dumps stay, the newest of each hour, day, week, month and year in UTC. All zero keeps
+/// everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KeepDumps {
     /// The last ones.
@@ -38,7 +39,8 @@ impl KeepDumps {
 
 /// The dumps that go, in an order in which each goes before what it stands on.
 ///
-/// A dump stays if a rule names it, if another one that stays stands on it, or if one in `begun` does, which is on its way.
+/// A dump stays if a rule names it, if another one that stays stands on it, or if one in `begun`
+/// does, which is on its way.
 pub(super) fn expendable(dumps: &[DumpIndex], begun: &HashSet<DumpId>, keep: &KeepDumps) -> Vec<DumpId> {
     if keep.keeps_everything() {
         return Vec::new();

@@ -1,11 +1,11 @@
 //! The skeleton of a part: its bytes without those of blocks, as an object beside it.
 //!
-//! A reader opens a part by going from head to head of its records, one for each MiB. Over a network that is a
-//! request for each MiB. The skeleton has the same bytes in a few requests. It is a copy: it can be left out, and the
-//! reader verifies its bytes as it verifies those of the part.
+//! A reader opens a part by going from head to head of its records, one for each MiB. Over a
+//! network that is a request for each MiB. The skeleton has the same bytes in a few requests. It is
+//! a copy: it can be left out, and the reader verifies its bytes as it verifies those of the part.
 //!
-//! Chunks of entries (`offset`, `length`, bytes), each with a checksum at its end; then a directory of the chunks;
-//! then a foot of a fixed length. All numbers are little-endian.
+//! Chunks of entries (`offset`, `length`, bytes), each with a checksum at its end; then a directory
+//! of the chunks; then a foot of a fixed length. All numbers are little-endian.
 
 use cairn_base::{Checksum, Mutex};
 
@@ -16,7 +16,8 @@ const ENTRY_HEAD: usize = 12;
 /// Bytes of one chunk in the directory.
 const DIRECTORY_ENTRY: usize = 24;
 const MAGIC: [u8; 8] = *b"CAIRNSK1";
-/// Bytes of the foot: magic, count of chunks, where the directory begins, checksum of the directory.
+/// Bytes of the foot: magic, count of chunks, where the directory begins, checksum of the
+/// directory.
 pub(super) const FOOT_BYTES: usize = 40;
 /// Chunks of a skeleton. A longer one is not written: 64 GiB of heads belong to 800 TiB of blocks.
 const CHUNKS_MAX: usize = 1 << 16;
@@ -107,7 +108,8 @@ fn number(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 impl Skeleton {
-    /// Reads the foot and the directory of an object of `length` bytes; none for anything that is no skeleton.
+    /// Reads the foot and the directory of an object of `length` bytes; none for anything that is
+    /// no skeleton.
     pub(super) fn open(length: u64, read: ReadObject<'_>) -> std::io::Result<Option<Self>> {
         let Some(foot_at) = length.checked_sub(FOOT_BYTES as u64) else { return Ok(None) };
         let Some(foot) = read(foot_at, FOOT_BYTES)? else { return Ok(None) };

@@ -1,4 +1,5 @@
-//! Dumps of real volumes in buckets: written, resumed, listed, opened, restored, locked, pruned; cut at every call.
+//! Dumps of real volumes in buckets: written, resumed, listed, opened, restored, locked, pruned;
+//! cut at every call.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::Write;

@@ -1,8 +1,9 @@
 //! A part on its way into a bucket: a writer whose bytes go out in pieces, several at a time.
 //!
-//! Memory is bounded: one piece is filled, and at most so many are under way. A writer that is ahead waits.
-//! Pieces end where records end, so that a writer that was cut resumes at a piece: what a store has of an upload can
-//! be counted and not read. That the pieces differ in length is an ability of the store, and probed.
+//! Memory is bounded: one piece is filled, and at most so many are under way. A writer that is
+//! ahead waits. Pieces end where records end, so that a writer that was cut resumes at a piece:
+//! what a store has of an upload can be counted and not read. That the pieces differ in length is
+//! an ability of the store, and probed.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -118,7 +119,8 @@ pub struct PartUpload {
     /// Where in the part that begins.
     filling_at: u64,
     number: u32,
-    /// Where the stream was at the end of each piece, from the first one on; none where a piece ends elsewhere.
+    /// Where the stream was at the end of each piece, from the first one on; none where a piece
+    /// ends elsewhere.
     marks: Vec<Option<Reached>>,
     /// Present while it is complete and short enough.
     skeleton: Option<Builder>,
@@ -152,7 +154,8 @@ impl PartUpload {
     /// Resumes a part behind the pieces that it had. Its skeleton would lack them, so it has none.
     ///
     /// # Errors
-    /// [`Trouble::NoUpload`] if the store no longer has the upload or lacks one of the pieces: the part begins again.
+    /// [`Trouble::NoUpload`] if the store no longer has the upload or lacks one of the pieces: the
+    /// part begins again.
     pub fn resume(
         (store, workers): (&Arc<dyn Store>, &Arc<dyn Workers>),
         dump: DumpId,
@@ -294,7 +297,8 @@ impl PartUpload {
     /// Ends the part and makes it an object.
     ///
     /// # Errors
-    /// A piece failed, or the object was not made. The upload is still there then, to be resumed or aborted.
+    /// A piece failed, or the object was not made. The upload is still there then, to be resumed or
+    /// aborted.
     pub fn finish(mut self) -> io::Result<Uploaded> {
         self.send(None)?;
         let mut pieces = self.settle()?;

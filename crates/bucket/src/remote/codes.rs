@@ -1,7 +1,7 @@
 //! The meaning of answers: one table from status and code to kinds of trouble.
 //!
-//! The codes are those of S3 and of the stores that speak it, of Google Cloud Storage (the same, by its XML API)
-//! and of Azure Blob Storage. A code that is not here keeps its status and its name.
+//! The codes are those of S3 and of the stores that speak it, of Google Cloud Storage (the same, by
+//! its XML API) and of Azure Blob Storage. A code that is not here keeps its status and its name.
 
 use std::time::Duration;
 

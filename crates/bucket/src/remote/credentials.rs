@@ -1,6 +1,7 @@
 //! Credentials of remote stores: from the environment, a file, or the role of the machine.
 //!
-//! A secret is shown by nothing here: [`Secret`] prints dots, and errors name the kind of trouble only.
+//! A secret is shown by nothing here: [`Secret`] prints dots, and errors name the kind of trouble
+//! only.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -41,7 +42,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// A key of an account: for S3 the access key and its secret, for Azure the key of the account as `secret`.
+/// A key of an account: for S3 the access key and its secret, for Azure the key of the account as
+/// `secret`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Key {
     /// The access key; it is no secret.
@@ -57,8 +59,8 @@ pub struct Key {
 pub enum Credentials {
     /// The variables of the environment that other tools use (`AWS_ACCESS_KEY_ID` and so on).
     Environment,
-    /// A file as AWS tools have it: sections in brackets, `aws_access_key_id = ...`. For Google, the file of a
-    /// service account. It is read again when it changes.
+    /// A file as AWS tools have it: sections in brackets, `aws_access_key_id = ...`. For Google,
+    /// the file of a service account. It is read again when it changes.
     File {
         /// The file.
         path: PathBuf,
@@ -72,7 +74,8 @@ pub enum Credentials {
 }
 
 impl Credentials {
-    /// Where other tools would look: the environment, then the file of AWS tools, then the role of the machine.
+    /// Where other tools would look: the environment, then the file of AWS tools, then the role of
+    /// the machine.
     pub fn found(variables: Variables<'_>) -> Self {
         let variable = |name| variables(name).filter(|value| !value.is_empty());
         if variable("AWS_ACCESS_KEY_ID").is_some() {
@@ -145,12 +148,14 @@ pub(super) fn key_of_file(path: &Path, section: Option<&str>) -> Result<Key, Cre
     Ok(Key { id, secret: Secret::new(secret), token })
 }
 
-/// Credentials that are not there, as an error of the library: [`super::trouble`] takes it out again.
+/// Credentials that are not there, as an error of the library: [`super::trouble`] takes it out
+/// again.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("there are no credentials")]
 pub(super) struct NoCredentials(pub(super) CredentialTrouble);
 
-/// A file that is read again when it changes, so that renewed credentials are taken without a restart.
+/// A file that is read again when it changes, so that renewed credentials are taken without a
+/// restart.
 #[derive(Debug)]
 pub(super) struct FileProvider {
     path: PathBuf,

@@ -1,7 +1,7 @@
 //! The runtime below remote stores, and the HTTP client with a look at every answer.
 //!
-//! The library keeps to itself what an answer said (`Retry-After`, the date of a lock, the code of an error).
-//! [`Service`] therefore notes it in a [`Trail`] of the call's task.
+//! The library keeps to itself what an answer said (`Retry-After`, the date of a lock, the code of
+//! an error). [`Service`] therefore notes it in a [`Trail`] of the call's task.
 
 use std::cell::RefCell;
 use std::error::Error;
@@ -32,7 +32,8 @@ use crate::limits::{
     SILENCE_MAX, SLOWEST_BYTES_PER_SECOND,
 };
 
-/// Hosts that give credentials to a machine, a container or a role. Trouble with them is one of credentials.
+/// Hosts that give credentials to a machine, a container or a role. Trouble with them is one of
+/// credentials.
 const CREDENTIAL_HOSTS: &[&str] =
     &["169.254.169.254", "169.254.170.2", "169.254.170.23", "metadata.google.internal", "metadata"];
 
@@ -137,8 +138,8 @@ pub(super) struct Connector {
 pub(super) struct NoCertificate;
 
 impl Connector {
-    /// Trusts the authorities of this machine, and those in `authority` (PEM). `givers` are addresses that give
-    /// credentials.
+    /// Trusts the authorities of this machine, and those in `authority` (PEM). `givers` are
+    /// addresses that give credentials.
     pub(super) fn new(
         authority: Option<&[u8]>,
         https_only: bool,
@@ -171,7 +172,8 @@ impl Connector {
         // A proxy reaches another machine's role, if any.
         let direct = self.builder().read_timeout(SILENCE_MAX).no_proxy().build()?;
         let client = self.builder().read_timeout(SILENCE_MAX).build()?;
-        // Silence is counted from the first byte that is sent, and a slow link takes long for a piece.
+        // Silence is counted from the first byte that is sent, and a slow link takes long for a
+        // piece.
         let sender = self.builder().build()?;
         Ok(HttpClient::new(Service { client, sender, direct, givers: self.givers.clone() }))
     }
@@ -259,8 +261,8 @@ impl Service {
         }
     }
 
-    /// Notes what the answer says. An error is read whole, within a limit; so is what ends an upload, as S3
-    /// writes an error there after a status of success.
+    /// Notes what the answer says. An error is read whole, within a limit; so is what ends an
+    /// upload, as S3 writes an error there after a status of success.
     async fn note(&self, response: HttpResponse, finishes: bool) -> Result<HttpResponse, HttpError> {
         let mut answer = answer_of(response.status().as_u16(), response.headers());
         if response.status().is_success() && !finishes {

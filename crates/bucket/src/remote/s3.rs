@@ -1,4 +1,5 @@
-//! Requests of S3 that the library has no call for: locks, versions, and uploads that are under way.
+//! Requests of S3 that the library has no call for: locks, versions, and uploads that are under
+//! way.
 
 use std::sync::Arc;
 
@@ -48,8 +49,8 @@ pub(super) struct Listed {
 }
 
 impl S3 {
-    /// Sends a request with a query, signed. Keys and queries are of characters that need no escape but those
-    /// in `values`.
+    /// Sends a request with a query, signed. Keys and queries are of characters that need no escape
+    /// but those in `values`.
     async fn send(
         &self,
         method: Method,

@@ -1,4 +1,5 @@
-//! Wrong input and answers of stores: each is an error of its own kind, with a next step and without a secret.
+//! Wrong input and answers of stores: each is an error of its own kind, with a next step and
+//! without a secret.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;

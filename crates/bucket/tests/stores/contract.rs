@@ -18,7 +18,8 @@ pub fn contract(make: &dyn Fn() -> Arc<dyn Store>, locks: Option<&dyn Fn(Duratio
     }
 }
 
-/// All but races and locks. `lists_uploads` tells whether the store lists uploads by the beginning of their names.
+/// All but races and locks. `lists_uploads` tells whether the store lists uploads by the beginning
+/// of their names.
 pub fn without_races(make: &dyn Fn() -> Arc<dyn Store>, lists_uploads: bool) {
     creates_once(&*make());
     reads_ranges(&*make());

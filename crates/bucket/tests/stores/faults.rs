@@ -1,4 +1,5 @@
-//! The memory driver fails in every way that it knows, from a seed, under `Retrying`; a model knows what must be there.
+//! The memory driver fails in every way that it knows, from a seed, under `Retrying`; a model knows
+//! what must be there.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -140,7 +141,8 @@ fn run(seed: u64) -> (Tally, u64, Vec<Name>) {
         assert_eq!(raw.is_some(), listed.contains(key), "seed {seed}: {key}");
         match known {
             Known::There(content) => assert_eq!(raw.as_ref(), Some(content), "seed {seed}: {key} is lost"),
-            // A call that timed out may have been done after the delete: that is what names are not used again for.
+            // A call that timed out may have been done after the delete: that is what names are not
+            // used again for.
             Known::Gone => {
                 assert!(raw.is_none() || deleted.contains(key), "seed {seed}: {key} came from nothing")
             }

@@ -1,5 +1,5 @@
-//! The contract, the probe and dumps against S3 servers of others. `tests/s3-server` builds one once; without one
-//! these tests say that they are skipped.
+//! The contract, the probe and dumps against S3 servers of others. `tests/s3-server` builds one
+//! once; without one these tests say that they are skipped.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -36,8 +36,8 @@ enum Kind {
 }
 
 impl Kind {
-    /// The program that the owner names or that is in the cache; none, with a message, otherwise. A build takes
-    /// minutes, so no test makes one.
+    /// The program that the owner names or that is in the cache; none, with a message, otherwise. A
+    /// build takes minutes, so no test makes one.
     fn program(self) -> Option<PathBuf> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/s3-server");
         let name = if self == Kind::VersityGw { "versitygw" } else { "minio" };
@@ -127,7 +127,8 @@ impl Gateway {
             assert!(begun.elapsed() < START, "the server takes no connections");
             std::thread::yield_now();
         }
-        // MinIO takes connections before it knows its drives, and then asks for a pause of a minute.
+        // MinIO takes connections before it knows its drives, and then asks for a pause of a
+        // minute.
         let store = self.open("s3://starting");
         loop {
             match store.list(&prefix(""), &ListFrom::Start, 1, &never()) {
@@ -339,7 +340,8 @@ fn minio_keeps_the_contract_and_may_be_the_home_of_a_volume() {
     locks_and_versions(&gateway);
 }
 
-/// Parts of a dump through a real server: written, cut, resumed, made whole, listed, read in order and anywhere.
+/// Parts of a dump through a real server: written, cut, resumed, made whole, listed, read in order
+/// and anywhere.
 #[test]
 fn dump_in_a_real_bucket_resumes_and_reads_back() {
     const RECORD: usize = 1 << 20;

@@ -53,8 +53,8 @@ pub struct AddBucket {
     pub ca: Option<PathBuf>,
     /// Read the credentials from this file of the server's machine
     ///
-    /// For S3 a file as AWS tools have it, for Google the file of a service account. The server reads
-    /// it again when it changes. Without it the server looks at its environment, then at
+    /// For S3 a file as AWS tools have it, for Google the file of a service account. The server
+    /// reads it again when it changes. Without it the server looks at its environment, then at
     /// ~/.aws/credentials, then at the role of the machine.
     #[arg(long, value_name = "FILE")]
     pub credentials: Option<PathBuf>,

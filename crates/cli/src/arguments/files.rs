@@ -1,4 +1,5 @@
-//! The flags of `cairn mount`, `cairn unmount`, `cairn quota` and `cairn dump`, and the names that they take.
+//! The flags of `cairn mount`, `cairn unmount`, `cairn quota` and `cairn dump`, and the names that
+//! they take.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;

@@ -406,13 +406,15 @@ fn window(arguments: &WindowArguments) -> Result<api::Window, Failure> {
     changed(&api::Window::default(), arguments)
 }
 
-/// True where nothing is to be changed. A setting that is as it is may be asked for: a volume that is read-only for want of room is opened again by that.
+/// True where nothing is to be changed. A setting that is as it is may be asked for: a volume that
+/// is read-only for want of room is opened again by that.
 fn is_a_look(arguments: &WindowArguments) -> bool {
     let WindowArguments { window, floor, floor_policy, thin, reduce } = arguments;
     window.is_empty() && floor.is_none() && floor_policy.is_none() && thin.is_empty() && reduce.is_none()
 }
 
-/// A window with what was asked for: what is not named stays. Length and size are one setting, and so are all steps of retention.
+/// A window with what was asked for: what is not named stays. Length and size are one setting, and
+/// so are all steps of retention.
 fn changed(before: &api::Window, arguments: &WindowArguments) -> Result<api::Window, Failure> {
     let ms = |interval: Interval| interval.0.as_millis() as u64;
     let mut window = before.clone();

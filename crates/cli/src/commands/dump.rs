@@ -134,7 +134,8 @@ fn pattern_text(pattern: &OsStr) -> Result<String, Failure> {
     })
 }
 
-/// Where the server can't be asked what became of a dump, or a file does not get its name, the date may stand: later levels leave out what is in it.
+/// Where the server can't be asked what became of a dump, or a file does not get its name, the date
+/// may stand: later levels leave out what is in it.
 fn stays(mut failure: Failure) -> Failure {
     let next = format!(
         "{}; what there is stays as FILE.partial: it is whole if `cairn dump --dates` has this dump",

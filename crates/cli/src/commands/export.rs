@@ -45,7 +45,8 @@ pub fn login_lines(target: &api::Target) -> Vec<String> {
     target.portals.iter().map(line).collect()
 }
 
-/// Who may log in to LUNs of mirrors where nothing was set on this server, a line for each; none where that is everybody.
+/// Who may log in to LUNs of mirrors where nothing was set on this server, a line for each; none
+/// where that is everybody.
 pub fn as_at_source(client: &Client, volumes: &[String]) -> Result<Vec<String>, Failure> {
     let exports: Vec<api::Export> = client.get("/v1/exports")?;
     let is_of = |export: &&api::Export| {
@@ -84,7 +85,8 @@ fn told(export: &api::Export) -> String {
     format!("{name}: as at the source, {}; {set}", kept.join(", "))
 }
 
-/// What to do about LUNs of a volume that everybody may use who reaches a portal; none where there is no portal, or no such LUN.
+/// What to do about LUNs of a volume that everybody may use who reaches a portal; none where there
+/// is no portal, or no such LUN.
 pub fn open_to_all(client: &Client, volume: &str) -> Result<Option<String>, Failure> {
     let exports: Vec<api::Export> = client.get("/v1/exports")?;
     let is_open = |export: &&api::Export| {

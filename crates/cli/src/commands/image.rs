@@ -1,6 +1,7 @@
 //! `cairn image`: dumps to files and pipes, volumes out of dumps, and looking into dumps.
 //!
-//! Dump and restore are work of the server, which gets the open files; ls, verify and mount need no server: after a disaster there may be none.
+//! Dump and restore are work of the server, which gets the open files; ls, verify and mount need no
+//! server: after a disaster there may be none.
 
 mod dump;
 pub mod files;

@@ -81,7 +81,8 @@ pub fn run(command: Lun, client: &Client, output: Output) -> Result<(), Failure>
     Ok(())
 }
 
-/// A disk takes what is written to it, so disks may be larger together than their volume: whoever did not mean that learns it before it is full.
+/// A disk takes what is written to it, so disks may be larger together than their volume: whoever
+/// did not mean that learns it before it is full.
 fn warn_of_more_than_there_is(volume: &str, client: &Client, output: Output) -> Result<(), Failure> {
     if output.json || output.quiet {
         return Ok(());

@@ -348,7 +348,8 @@ fn pause(name: &str, paused: bool, client: &Client, output: Output) -> Result<()
     Ok(())
 }
 
-/// How long monitoring waits for a server that hangs: less than what it gives a check before it ends it without a word.
+/// How long monitoring waits for a server that hangs: less than what it gives a check before it
+/// ends it without a word.
 const CHECK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// One line and an exit code for monitoring.
@@ -373,8 +374,9 @@ fn check(name: Option<&str>, rpo_ms: Option<u64>, client: &Client, output: Outpu
     if worst == 0 { Ok(()) } else { Err(Failure::silent(worst)) }
 }
 
-/// What monitoring is told when nothing can be found out: a server that is away, a token that is missing, a wrong option. Not the exit codes of other commands, of which it would take
-/// some for a warning, and some for nothing that it knows.
+/// What monitoring is told when nothing can be found out: a server that is away, a token that is
+/// missing, a wrong option. Not the exit codes of other commands, of which it would take some for a
+/// warning, and some for nothing that it knows.
 pub fn unknown(reason: &str, output: Output) -> Failure {
     let told = serde_json::json!({ "check": NOT_KNOWN, "reason": reason, "mirrors": [] });
     output.tell_besides(&told, |_| format!("UNKNOWN - {reason}"));

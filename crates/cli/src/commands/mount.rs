@@ -37,7 +37,8 @@ pub fn unmount(asked: &Unmount, client: &Client, output: Output) -> Result<(), F
     refuse_from_afar(client)?;
     let directory = std::path::absolute(&asked.directory)?;
     let mounts: Vec<api::Mount> = client.get("/v1/mounts")?;
-    // Looking at a directory that is mounted and dead fails, so that its own path is taken as it was given.
+    // Looking at a directory that is mounted and dead fails, so that its own path is taken as it
+    // was given.
     let named = |mount: &&api::Mount| {
         let path = std::path::Path::new(&mount.directory);
         path == directory || directory.canonicalize().is_ok_and(|real| path == real)

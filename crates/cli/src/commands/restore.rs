@@ -1,4 +1,5 @@
-//! `cairn restore`: files out of a BSD dump, onto this machine. It reads what Linux `dump` writes as well, and needs no server.
+//! `cairn restore`: files out of a BSD dump, onto this machine. It reads what Linux `dump` writes
+//! as well, and needs no server.
 
 pub mod host;
 mod makers;
@@ -25,7 +26,8 @@ use makers::Manner;
 const LOST: &str = "lost+found";
 /// The number of that directory, which no inode has.
 const LOST_NUMBER: u32 = 0;
-/// How many can be listed there. A damaged or forged map can say of hundreds of millions of files that they are in the dump: of more than this a name has only what comes out of it.
+/// How many can be listed there. A damaged or forged map can say of hundreds of millions of files
+/// that they are in the dump: of more than this a name has only what comes out of it.
 const LOST_LISTED: u64 = 1 << 16;
 /// Files without a name that are told one by one when they are not found.
 const NAMELESS_TOLD: usize = 1000;
@@ -49,11 +51,14 @@ struct Open {
     directories: BTreeMap<u32, (Inode, Vec<Attribute>)>,
     /// Those of them of which something is damaged: there may be more names in them.
     hurt: HashSet<u32>,
-    /// Names that stand for another file in their directories already: the number of the directory, and the entry that is passed over.
+    /// Names that stand for another file in their directories already: the number of the directory,
+    /// and the entry that is passed over.
     doubled: Vec<(u32, Entry)>,
-    /// How many files and directories have no name any more, as those that had their names are damaged or lost.
+    /// How many files and directories have no name any more, as those that had their names are
+    /// damaged or lost.
     nameless: u64,
-    /// Those of them that are not listed in the directory for that, as they are too many, and its name.
+    /// Those of them that are not listed in the directory for that, as they are too many, and its
+    /// name.
     unlisted: InodeMap,
     lost: Vec<u8>,
     /// The first file after them.
@@ -78,7 +83,8 @@ pub fn run(asked: &Restore, output: Output) -> Result<(), Failure> {
     }
     open.name_lost();
     if asked.interactive {
-        // A dump is read from its beginning to its end: each time that something is taken out of it.
+        // A dump is read from its beginning to its end: each time that something is taken out of
+        // it.
         let mut extract = |chosen: &Chosen| {
             let mut again = Open::new(volumes::open(asked, output)?)?;
             again.name_lost();
@@ -196,7 +202,8 @@ impl Open {
         !self.hurt.is_empty() || !self.lost_directories().is_empty() || !self.cut_off().is_empty()
     }
 
-    /// Directories that no way from the root leads to. Of those that lead to each other these are the first.
+    /// Directories that no way from the root leads to. Of those that lead to each other these are
+    /// the first.
     fn cut_off(&self) -> BTreeSet<u32> {
         let (mut reached, dumped) = (HashSet::new(), self.reader.dumped());
         // True when that leads to something in the dump that nothing led to before.
@@ -218,7 +225,8 @@ impl Open {
         left.into_iter().filter(|number| reach(*number)).collect()
     }
 
-    /// Gives what the dump has and no directory names any more the name of its number, in a directory for that.
+    /// Gives what the dump has and no directory names any more the name of its number, in a
+    /// directory for that.
     fn name_lost(&mut self) {
         if !self.lacks_names() {
             return;
@@ -255,7 +263,8 @@ impl Open {
         self.names.insert(LOST_NUMBER, entries);
     }
 
-    /// Paths of what is wanted (everything, without a wish) and all below, with the numbers that they stand for.
+    /// Paths of what is wanted (everything, without a wish) and all below, with the numbers that
+    /// they stand for.
     fn choose(&self, wanted: &[&[u8]]) -> Result<Chosen, Failure> {
         let mut chosen = Vec::new();
         if wanted.is_empty() {
@@ -324,7 +333,8 @@ impl Open {
     fn extract(&mut self, chosen: &[(Vec<u8>, u32)], target: &Target) -> Result<(), Failure> {
         let mut paths = names_of(chosen);
         let mut made: Chosen = Vec::new();
-        // What leads there and is made for it is the dump's as well; what is there is nobody's wish.
+        // What leads there and is made for it is the dump's as well; what is there is nobody's
+        // wish.
         for (path, number) in self.ways(chosen) {
             match target.place(&path).and_then(|place| place.make_directory()) {
                 Ok(true) => made.push((path, number)),
@@ -352,7 +362,8 @@ impl Open {
         };
         let mut names = |number: u32| paths.remove(&number).or_else(|| unnamed(number));
         self.make_files(target, Manner::InPlace, &mut names, alone)?;
-        // From below: a directory's time changes with what is made in it. What has the name of one and is none is not the dump's.
+        // From below: a directory's time changes with what is made in it. What has the name of one
+        // and is none is not the dump's.
         for (path, number) in made.into_iter().rev() {
             if let Some((inode, attributes)) = self.directories.get(&number) {
                 let dressed = target.place(&path).and_then(|place| target.dress(&place, inode, attributes));
@@ -362,7 +373,8 @@ impl Open {
         Ok(())
     }
 
-    /// The directories that lead to what was chosen and were not chosen themselves, from the root down.
+    /// The directories that lead to what was chosen and were not chosen themselves, from the root
+    /// down.
     fn ways(&self, chosen: &[(Vec<u8>, u32)]) -> Chosen {
         let own: HashSet<&[u8]> = chosen.iter().map(|(path, _)| path.as_slice()).collect();
         let mut ways: BTreeSet<&[u8]> = BTreeSet::new();
@@ -376,7 +388,8 @@ impl Open {
         ways.into_iter().filter_map(|way| Some((way.to_vec(), self.names.find(way)?))).collect()
     }
 
-    /// Makes every file that is no directory under the names that `names` has for its number, as the dump gives them.
+    /// Makes every file that is no directory under the names that `names` has for its number, as
+    /// the dump gives them.
     fn make_files(
         &mut self,
         target: &Target,
@@ -520,7 +533,8 @@ fn files_of(map: &InodeMap, names: &Names) -> InodeMap {
     files
 }
 
-/// The names of each number that was chosen. What is chosen by way of two wishes has one name all the same.
+/// The names of each number that was chosen. What is chosen by way of two wishes has one name all
+/// the same.
 fn names_of(chosen: &[(Vec<u8>, u32)]) -> HashMap<u32, Vec<Vec<u8>>> {
     let mut names: HashMap<u32, Vec<Vec<u8>>> = HashMap::new();
     let mut seen: HashSet<(u32, &[u8])> = HashSet::with_capacity(chosen.len());

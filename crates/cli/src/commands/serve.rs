@@ -1,4 +1,5 @@
-//! `cairn serve`: the one place where the command line starts the server, and reads its configuration.
+//! `cairn serve`: the one place where the command line starts the server, and reads its
+//! configuration.
 //!
 //! All other commands know the server by its API alone.
 

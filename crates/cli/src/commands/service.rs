@@ -1,7 +1,8 @@
 //! `cairn service install`: the files that systemd wants of a service.
 //!
-//! Three of them: the unit, the user for systemd-sysusers, and a configuration of one line. The unit and the user are the command's own: what differs is overwritten when that is confirmed. The configuration is its
-//! owner's, and stays as it is once it is there.
+//! Three of them: the unit, the user for systemd-sysusers, and a configuration of one line. The
+//! unit and the user are the command's own: what differs is overwritten when that is confirmed. The
+//! configuration is its owner's, and stays as it is once it is there.
 
 use std::fs;
 use std::io;
@@ -50,7 +51,8 @@ struct Installed {
 pub fn run(command: Service, data: Option<PathBuf>, output: Output) -> Result<(), Failure> {
     let Service::Install(asked) = command;
     let config = asked.root.join(CONFIG_PATH);
-    // The server goes by it, and the unit has to let it. What can't be read keeps the server from starting, and says why.
+    // The server goes by it, and the unit has to let it. What can't be read keeps the server from
+    // starting, and says why.
     let said = super::serve::data_dir(&config);
     let wanted = data.as_ref().or(said.as_ref());
     let data = wanted.cloned().unwrap_or_else(|| STATE.into());

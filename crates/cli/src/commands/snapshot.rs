@@ -130,7 +130,8 @@ fn delete(names: &[SnapshotName], dry_run: bool, client: &Client, output: Output
     }
 }
 
-/// Holds or releases each; what can't be is told, and the rest is done all the same. With several failures the first one's code is the command's, or that of partly done.
+/// Holds or releases each; what can't be is told, and the rest is done all the same. With several
+/// failures the first one's code is the command's, or that of partly done.
 fn hold(names: &[SnapshotName], held: bool, client: &Client, output: Output) -> Result<(), Failure> {
     let request = api::HoldSnapshot { held };
     let mut failures: Vec<Failure> = Vec::new();

@@ -58,7 +58,8 @@ fn give_up(file: &str, dry_run: bool, client: &Client, output: Output) -> Result
     Ok(())
 }
 
-/// A path of this directory is absolute for the server, if there is such a file, and so is one that is absolute already, also of a file that is gone; any other is below its data directory.
+/// A path of this directory is absolute for the server, if there is such a file, and so is one that
+/// is absolute already, also of a file that is gone; any other is below its data directory.
 fn absolute(file: &str) -> String {
     let given = std::path::Path::new(file);
     let of_gone = || {

@@ -1,8 +1,12 @@
 //! `cairn top`: what a server does, refreshed each second.
 //!
-//! Rates are the difference of two looks at counters that the API has anyway, a second apart; latencies are as sessions keep them, of the last 5 to 10 seconds. The server does nothing for it but answer `cairn status` once a second.
+//! Rates are the difference of two looks at counters that the API has anyway, a second apart;
+//! latencies are as sessions keep them, of the last 5 to 10 seconds. The server does nothing for it
+//! but answer `cairn status` once a second.
 //!
-//! On a terminal the view stays in place, on a screen of its own that fits the window, and what was there before comes back at the end: on `q`, Ctrl-C, a signal, or an error. Elsewhere, and with `--once` or `--json`, one look is printed.
+//! On a terminal the view stays in place, on a screen of its own that fits the window, and what was
+//! there before comes back at the end: on `q`, Ctrl-C, a signal, or an error. Elsewhere, and with
+//! `--once` or `--json`, one look is printed.
 
 mod look;
 mod screen;

@@ -60,7 +60,8 @@ struct Imported {
     problems: Problems,
 }
 
-/// Where a trace that is made goes. A file has its name when it is whole and on its medium; what is none, as a pipe or `/dev/null`, gets it as it comes.
+/// Where a trace that is made goes. A file has its name when it is whole and on its medium; what is
+/// none, as a pipe or `/dev/null`, gets it as it comes.
 struct Made {
     to: PathBuf,
     /// Until it has its name.

@@ -290,7 +290,8 @@ pub fn absolute(devices: &[PathBuf]) -> Result<Vec<String>, Failure> {
     devices.iter().map(|path| absolute_path(path)).collect()
 }
 
-/// A path as the server must name it, which has another working directory. It is told as text: one that is none would be another path there, which may be that of another file.
+/// A path as the server must name it, which has another working directory. It is told as text: one
+/// that is none would be another path there, which may be that of another file.
 pub fn absolute_path(path: &Path) -> Result<String, Failure> {
     std::path::absolute(path)?.into_os_string().into_string().map_err(|path| {
         Failure::new(

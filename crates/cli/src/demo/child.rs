@@ -45,8 +45,8 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts `cairn serve` on `DIR/NAME`, its log in `DIR/NAME.log`. One that will be kept does not hear the Ctrl-C of
-    /// this terminal.
+    /// Starts `cairn serve` on `DIR/NAME`, its log in `DIR/NAME.log`. One that will be kept does
+    /// not hear the Ctrl-C of this terminal.
     pub fn start(dir: &Path, name: &str, keep: bool, servers: &Servers) -> Result<Self, Failure> {
         let data = dir.join(name);
         let log = File::create(dir.join(format!("{name}.log")))?;

@@ -1,6 +1,8 @@
-//! A disk image of real files: parts of `/usr`, as an ext4 file system made by `mke2fs -d`, which needs no root.
+//! A disk image of real files: parts of `/usr`, as an ext4 file system made by `mke2fs -d`, which
+//! needs no root.
 //!
-//! Where there is no mke2fs the same files are laid one after the other, each with a header: no file system, but real data.
+//! Where there is no mke2fs the same files are laid one after the other, each with a header: no
+//! file system, but real data.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -67,7 +69,8 @@ struct Copy<'a> {
 }
 
 impl Copy<'_> {
-    /// Copies regular files and symbolic links until the budget is spent; what may not be read is left out.
+    /// Copies regular files and symbolic links until the budget is spent; what may not be read is
+    /// left out.
     fn tree(&mut self, from: &Path, to: &Path) -> Result<(), Failure> {
         if fs::symlink_metadata(from).map_or(true, |metadata| !metadata.is_dir()) {
             return Ok(());
@@ -134,8 +137,8 @@ fn make_ext4(stage: &Path, image: &Path) -> Result<bool, Failure> {
     Ok(false)
 }
 
-/// Writes every file below `stage` after the one before, each behind a line with its name and length, from a block
-/// border on.
+/// Writes every file below `stage` after the one before, each behind a line with its name and
+/// length, from a block border on.
 fn lay_in_a_row(stage: &Path, image: &Path) -> Result<(), Failure> {
     let mut out = File::options().write(true).open(image)?;
     let mut at = 0u64;

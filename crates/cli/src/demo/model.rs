@@ -1,7 +1,8 @@
-//! What should be on the disk: an image file that takes every change that the disk takes, and a hash of each piece.
+//! What should be on the disk: an image file that takes every change that the disk takes, and a
+//! hash of each piece.
 //!
-//! The hash of an image is BLAKE3 over the BLAKE3 hashes of its pieces in order, so that it is known at any moment without
-//! reading the image again.
+//! The hash of an image is BLAKE3 over the BLAKE3 hashes of its pieces in order, so that it is
+//! known at any moment without reading the image again.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -91,7 +92,8 @@ impl Model {
         Ok(())
     }
 
-    /// Overwrites about `bytes` in clusters all over the disk and the model, and flushes; returns how many.
+    /// Overwrites about `bytes` in clusters all over the disk and the model, and flushes; returns
+    /// how many.
     pub fn change(&mut self, disk: &mut Client, rng: &mut Rng, bytes: u64) -> Result<u64, Failure> {
         let mut cluster = vec![0; CLUSTER];
         let mut touched = std::collections::BTreeSet::new();

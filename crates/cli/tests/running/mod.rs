@@ -65,7 +65,8 @@ impl Running {
         self.log = Some(file.to_owned());
     }
 
-    /// A server of another user in a directory of his, if this machine lets the tests do so; said aloud if not.
+    /// A server of another user in a directory of his, if this machine lets the tests do so; said
+    /// aloud if not.
     pub fn start_as(user: u32, dir: &Path) -> Option<Self> {
         let own = |path: &Path| std::os::unix::fs::chown(path, Some(user), Some(user)).is_ok();
         let runs =
@@ -230,7 +231,8 @@ impl Running {
         places.into_iter().any(|place| place.starts_with("folio_wait"))
     }
 
-    /// A thread of it, or a program that it has started, has the kernel write what it holds of a file system.
+    /// A thread of it, or a program that it has started, has the kernel write what it holds of a
+    /// file system.
     pub fn waits_for_write_back(&self) -> bool {
         let process = self.process.as_ref().unwrap().id();
         let waits = |task: std::io::Result<std::fs::DirEntry>| {

@@ -1,7 +1,9 @@
-//! The file system that a sparse file lies on: places that were never written take room of it, and it may have none left.
+//! The file system that a sparse file lies on: places that were never written take room of it, and
+//! it may have none left.
 //!
-//! What a place has taken stays taken, over power cuts too, until it is trimmed. A write that finds too little room writes what fits, from its start, and fails. Room can be taken ahead of
-//! writes, as far as there is any; a host that promises nothing says that it was done.
+//! What a place has taken stays taken, over power cuts too, until it is trimmed. A write that finds
+//! too little room writes what fits, from its start, and fails. Room can be taken ahead of writes,
+//! as far as there is any; a host that promises nothing says that it was done.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -1,5 +1,5 @@
-//! The system calls of a file device, each with its interruptions hidden, and the engine that does one transfer
-//! at a time with them.
+//! The system calls of a file device, each with its interruptions hidden, and the engine that does
+//! one transfer at a time with them.
 
 use std::fs::File;
 use std::io;
@@ -44,9 +44,11 @@ pub(super) fn discard(file: &File, offset: u64, length: u64) -> io::Result<()> {
     retry(|| unsafe { libc::ioctl(file.as_raw_fd(), BLKDISCARD as libc::Ioctl, range.as_ptr()) })
 }
 
-/// The next data or hole at or after `offset` (`whence` is `SEEK_DATA` or `SEEK_HOLE`); `None` when there is none.
+/// The next data or hole at or after `offset` (`whence` is `SEEK_DATA` or `SEEK_HOLE`); `None` when
+/// there is none.
 pub(super) fn seek(file: &File, offset: u64, whence: i32) -> io::Result<Option<u64>> {
-    // SAFETY: the call takes no memory of ours. It moves the file position, which nothing here uses.
+    // SAFETY: the call takes no memory of ours. It moves the file position, which nothing here
+    // uses.
     let at = unsafe { libc::lseek(file.as_raw_fd(), offset as i64, whence) };
     if at >= 0 {
         return Ok(Some(at as u64));
@@ -80,7 +82,8 @@ fn byte_lock(kind: i32, start: u64, length: u64) -> libc::flock {
     lock
 }
 
-/// Takes a shared lock of a byte without waiting; false when somebody else has it alone. A file system without such locks gives it.
+/// Takes a shared lock of a byte without waiting; false when somebody else has it alone. A file
+/// system without such locks gives it.
 pub(super) fn lock_byte(file: &File, byte: u64) -> io::Result<bool> {
     let lock = byte_lock(libc::F_RDLCK, byte, 1);
     // SAFETY: the call reads the lock, which outlives it.
@@ -112,11 +115,12 @@ fn has_no_locks(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOLCK | libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP))
 }
 
-/// Whether anybody has a file open for writing, by a read lease that is given back at once. `file` is open for reading alone. False where that can't be told.
+/// Whether anybody has a file open for writing, by a read lease that is given back at once. `file`
+/// is open for reading alone. False where that can't be told.
 pub(super) fn has_writers(file: &File) -> bool {
     let fd = file.as_raw_fd();
-    // Who opens the file within the lease has a signal sent here, which would end the process unless it is one that is ignored.
-    // SAFETY: the calls take no memory of ours.
+    // Who opens the file within the lease has a signal sent here, which would end the process
+    // unless it is one that is ignored. SAFETY: the calls take no memory of ours.
     if retry(|| unsafe { libc::fcntl(fd, F_SETSIG, libc::SIGURG) }).is_err() {
         return false;
     }
@@ -131,7 +135,8 @@ pub(super) fn has_writers(file: &File) -> bool {
     }
 }
 
-/// Gives the lock of the file back, whoever else has the open file. What fails here goes when the last of them closes it.
+/// Gives the lock of the file back, whoever else has the open file. What fails here goes when the
+/// last of them closes it.
 pub(super) fn unlock(file: &File) {
     // SAFETY: the call takes no memory of ours.
     let _ = retry(|| unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) });

@@ -1,13 +1,15 @@
 //! A regular file or a raw disk as a device.
 //!
-//! Direct I/O where the file system takes it, else through the page cache with the same promises; or writes the one way and reads the other
-//! ([`Direct::Writes`]), which Linux keeps coherent: a direct write drops what the cache has of its range, before and after. A batch goes to
-//! the kernel as vectored transfers on the calling thread's own io_uring, or with plain calls where rings are not
-//! allowed. A flush is `fdatasync`. When one fails the kernel has dropped what it could not write, so a later
-//! `fdatasync` proves nothing: the first failure stays and every later flush reports it.
+//! Direct I/O where the file system takes it, else through the page cache with the same promises;
+//! or writes the one way and reads the other ([`Direct::Writes`]), which Linux keeps coherent: a
+//! direct write drops what the cache has of its range, before and after. A batch goes to the kernel
+//! as vectored transfers on the calling thread's own io_uring, or with plain calls where rings are
+//! not allowed. A flush is `fdatasync`. When one fails the kernel has dropped what it could not
+//! write, so a later `fdatasync` proves nothing: the first failure stays and every later flush
+//! reports it.
 //!
-//! The file is locked (`flock`) while it is open. Its length changes by `grow` only; if somebody else cuts it,
-//! reads past its end fail, they never give made-up bytes.
+//! The file is locked (`flock`) while it is open. Its length changes by `grow` only; if somebody
+//! else cuts it, reads past its end fail, they never give made-up bytes.
 
 mod calls;
 mod in_use;
@@ -42,7 +44,8 @@ pub enum Direct {
     /// Where the file system takes it and the length is a multiple of 4096.
     #[default]
     Auto,
-    /// Writes as with `Auto`, reads through the page cache: for a log, which is written once and in order, much of it never read and some of it often.
+    /// Writes as with `Auto`, reads through the page cache: for a log, which is written once and in
+    /// order, much of it never read and some of it often.
     Writes,
     /// Through the page cache. Any offset and length is then allowed.
     Never,
@@ -67,7 +70,8 @@ pub struct FileOptions {
     pub direct: Direct,
     /// How requests reach the kernel.
     pub engine: Engine,
-    /// It is taken now, and was not this owner's before: what another program has open for writing is refused, as far as that can be seen.
+    /// It is taken now, and was not this owner's before: what another program has open for writing
+    /// is refused, as far as that can be seen.
     pub is_new: bool,
     /// It is opened though other programs use it: its owner answers for that.
     pub in_use: bool,
@@ -93,7 +97,8 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Creates a sparse file of `length` bytes that reads as zeroes. Fails if anything is there, but for a file without a length, which is what a kill in the middle of this leaves.
+    /// Creates a sparse file of `length` bytes that reads as zeroes. Fails if anything is there,
+    /// but for a file without a length, which is what a kill in the middle of this leaves.
     pub fn create(path: impl AsRef<Path>, length: u64) -> Result<Self, OpenError> {
         Self::create_with(path, length, FileOptions::default())
     }
@@ -104,7 +109,8 @@ impl FileDevice {
         Ok(Self::new(open::create(path.as_ref(), length, &options)?, options))
     }
 
-    /// Opens a regular file or a disk and locks it: alone, or shared with other readers when read-only.
+    /// Opens a regular file or a disk and locks it: alone, or shared with other readers when
+    /// read-only.
     pub fn open(path: impl AsRef<Path>, options: FileOptions) -> Result<Self, OpenError> {
         Ok(Self::new(open::open(path.as_ref(), &options)?, options))
     }
@@ -125,8 +131,8 @@ impl FileDevice {
         }
     }
 
-    /// Makes a file at least `length` bytes long; a disk must be that long already (it has been enlarged). It is
-    /// durable when it returns. A device that is long enough stays as it is.
+    /// Makes a file at least `length` bytes long; a disk must be that long already (it has been
+    /// enlarged). It is durable when it returns. A device that is long enough stays as it is.
     pub fn grow(&self, length: u64) -> Result<(), DeviceError> {
         let now = self.length.load(Ordering::Acquire);
         if length <= now {
@@ -178,14 +184,16 @@ impl FileDevice {
         self.carry(&self.file, reads);
         match &self.past {
             Some(past) => self.carry(past, writes),
-            // A write through the page cache is a copy, which a ring gives to a worker thread of the kernel on most file systems.
+            // A write through the page cache is a copy, which a ring gives to a worker thread of
+            // the kernel on most file systems.
             None => writes.iter_mut().for_each(|transfer| calls::run(&self.file, transfer)),
         }
     }
 
     /// Does them side by side where that can be.
     fn carry(&self, file: &File, transfers: &mut [Transfer]) {
-        // One transfer alone has nothing to run beside, and a plain call is some microseconds faster.
+        // One transfer alone has nothing to run beside, and a plain call is some microseconds
+        // faster.
         let done = transfers.len() > 1 && self.rings && uring::run(file, transfers).is_ok();
         if !done {
             transfers.iter_mut().for_each(|transfer| calls::run(file, transfer));
@@ -357,9 +365,9 @@ impl Device for FileDevice {
         Ok(extents)
     }
 
-    /// Allocates the holes in the range and writes zeroes into them. An allocated but unwritten extent would not
-    /// do: the first write into it changes the extent tree, and the next `fdatasync` waits for the file system's
-    /// journal.
+    /// Allocates the holes in the range and writes zeroes into them. An allocated but unwritten
+    /// extent would not do: the first write into it changes the extent tree, and the next
+    /// `fdatasync` waits for the file system's journal.
     fn prepare(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
         if self.disk || length == 0 {
             return self.geometry().admit_range(Action::Write, offset, length);
@@ -385,7 +393,8 @@ impl Device for FileDevice {
         if changed { self.sync() } else { Ok(()) }
     }
 
-    /// Extents without data, which cost nothing to write. A file system that has no such call, or that writes elsewhere each time, promises nothing.
+    /// Extents without data, which cost nothing to write. A file system that has no such call, or
+    /// that writes elsewhere each time, promises nothing.
     fn allocate(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
         self.geometry().admit_range(Action::Write, offset, length)?;
         if self.disk || length == 0 {
@@ -401,8 +410,9 @@ impl Device for FileDevice {
 }
 
 impl Drop for FileDevice {
-    /// The lock goes now, and not with the last of those who have the open file: a program that is being started has it until its exec, and
-    /// a ring of a thread that does nothing may have it for a transfer that a worker of the kernel was late to let go of.
+    /// The lock goes now, and not with the last of those who have the open file: a program that is
+    /// being started has it until its exec, and a ring of a thread that does nothing may have it
+    /// for a transfer that a worker of the kernel was late to let go of.
     fn drop(&mut self) {
         in_use::unlock_as_qemu(&self.file);
         calls::unlock(&self.file);
@@ -421,7 +431,8 @@ fn rings_work() -> bool {
     }
 }
 
-/// True when the file system or the disk does not have the call; also for what it only does to whole blocks.
+/// True when the file system or the disk does not have the call; also for what it only does to
+/// whole blocks.
 fn is_unsupported(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL | libc::ENOTTY))
 }

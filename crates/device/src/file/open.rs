@@ -112,7 +112,8 @@ pub(super) struct Opened {
     pub(super) fast_zeroes: bool,
 }
 
-/// Creates a sparse file that is there after a crash as well. An empty one is taken for what a crash has left of that.
+/// Creates a sparse file that is there after a crash as well. An empty one is taken for what a
+/// crash has left of that.
 pub(super) fn create(path: &Path, length: u64, options: &FileOptions) -> Result<Opened, OpenError> {
     let error = |source| OpenError::new(path, length, source);
     let new = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
@@ -222,7 +223,8 @@ fn probe(mut file: File, options: &FileOptions) -> io::Result<Opened> {
     Ok(Opened { file, past, length, disk, direct, trims, fast_zeroes })
 }
 
-/// The same file once more, for direct writes, where the file system takes these. It is found by its descriptor: at its path there may be another one by now.
+/// The same file once more, for direct writes, where the file system takes these. It is found by
+/// its descriptor: at its path there may be another one by now.
 fn open_past(file: &File) -> io::Result<Option<File>> {
     let again = format!("/proc/self/fd/{}", file.as_raw_fd());
     let Ok(past) = OpenOptions::new().read(true).write(true).open(again) else { return Ok(None) };

@@ -1,5 +1,5 @@
-//! A stage: the part of a batch that may be done in any order. It ends where a flush covers what is before it, or
-//! where two changes overlap.
+//! A stage: the part of a batch that may be done in any order. It ends where a flush covers what is
+//! before it, or where two changes overlap.
 
 use std::io;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use super::transfer::Transfer;
 use super::{FileDevice, device_error, is_no_space};
 use crate::{Action, BlockMut, DeviceError, Operation, Request, Segment, Segments};
 
-/// Iovecs of one transfer: 1 MiB in whole blocks. The kernel takes 1024, and reads and writes of 1 MiB keep any
-/// disk busy, while smaller ones run side by side.
+/// Iovecs of one transfer: 1 MiB in whole blocks. The kernel takes 1024, and reads and writes of 1
+/// MiB keep any disk busy, while smaller ones run side by side.
 pub(super) const IOVECS_MAX: usize = 256;
 
 #[derive(Default)]
@@ -36,7 +36,8 @@ struct Member {
     fua: bool,
     /// Where a read goes.
     blocks: SmallVec<[BlockMut; 1]>,
-    /// A copy of the data when its pieces do not suit direct I/O; only held so that its memory stays.
+    /// A copy of the data when its pieces do not suit direct I/O; only held so that its memory
+    /// stays.
     _copy: Option<Segments>,
     failure: Option<DeviceError>,
 }
@@ -145,7 +146,8 @@ impl Stage {
 
         parts.sort_by_key(|part| (part.write, part.offset));
         let (mut transfers, groups) = merge(device, &parts, &iovecs);
-        // One durable write alone carries its own flush, which a disk with FUA does without emptying its cache.
+        // One durable write alone carries its own flush, which a disk with FUA does without
+        // emptying its cache.
         let alone = fua && flushes.is_empty() && clears.is_empty() && transfers.len() == 1;
         if alone {
             transfers[0].durable = true;
@@ -153,7 +155,8 @@ impl Stage {
         device.transfer(&mut transfers);
         for (transfer, group) in transfers.into_iter().zip(groups) {
             let Err(error) = transfer.into_outcome() else { continue };
-            // Space that ran out failed before anything was written; all else may have been the flush within.
+            // Space that ran out failed before anything was written; all else may have been the
+            // flush within.
             if alone && !is_no_space(&error) {
                 device.latch(&error);
             }
@@ -256,7 +259,8 @@ fn new_transfer(device: &FileDevice, parts: &[Part], iovecs: &[libc::iovec]) -> 
     Transfer::new(parts[0].write, device.goes_past(parts[0].write), parts[0].offset, joined(pieces))
 }
 
-/// Iovecs with those made one that follow each other in memory, as the blocks of a run do: the kernel takes each by itself.
+/// Iovecs with those made one that follow each other in memory, as the blocks of a run do: the
+/// kernel takes each by itself.
 pub(super) fn joined<'a>(pieces: impl Iterator<Item = &'a libc::iovec>) -> Vec<libc::iovec> {
     let mut joined: Vec<libc::iovec> = Vec::new();
     for piece in pieces {

@@ -113,7 +113,8 @@ fn second_opener_is_told_that_it_is_busy_and_readers_share() {
 fn lock_goes_with_the_device_though_the_kernel_has_its_file_still() {
     let (_folder, path) = place();
     let device = FileDevice::create(&path, MIB).unwrap();
-    // What a program that is being started has of it until its exec, and a ring until its thread uses it again.
+    // What a program that is being started has of it until its exec, and a ring until its thread
+    // uses it again.
     let _still = device.file.try_clone().unwrap();
     drop(device);
     FileDevice::open(&path, FileOptions::default()).unwrap();
@@ -142,7 +143,8 @@ fn file_cut_by_somebody_else_fails_the_read_and_only_that_read() {
         let (_folder, path) = place();
         let device = FileDevice::create_with(&path, MIB, options).unwrap();
         File::options().write(true).open(&path).unwrap().set_len(8192).unwrap();
-        // The first two are neighbours and go to the kernel as one transfer; the third one is another.
+        // The first two are neighbours and go to the kernel as one transfer; the third one is
+        // another.
         let mut batch =
             [Operation::read(4096, 4096), Operation::read(8192, 4096), Operation::read(MIB / 2, 4096)];
         device.run(&mut batch);

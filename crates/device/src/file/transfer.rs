@@ -1,15 +1,15 @@
 //! One vectored read or write on its way, continued until all of its bytes are through.
 //!
-//! A transfer names memory by raw pointers, as the kernel wants it. Who makes one upholds that the memory stays
-//! valid until it is done, that memory to be read into is not looked at meanwhile, and that memory to be
-//! written from is not changed.
+//! A transfer names memory by raw pointers, as the kernel wants it. Who makes one upholds that the
+//! memory stays valid until it is done, that memory to be read into is not looked at meanwhile, and
+//! that memory to be written from is not changed.
 
 use std::io;
 
 use cairn_base::BLOCK_SIZE;
 
-/// How often a transfer may fail to move before it counts as failed. The kernel does not do this to files; the
-/// limit keeps a broken driver from holding a thread for ever.
+/// How often a transfer may fail to move before it counts as failed. The kernel does not do this to
+/// files; the limit keeps a broken driver from holding a thread for ever.
 const STALLS_MAX: u32 = 1000;
 
 /// Whether a transfer has to be submitted again.

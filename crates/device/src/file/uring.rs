@@ -1,11 +1,13 @@
-//! The io_uring engine: one ring per calling thread, so that no lock is taken and completions need no routing.
+//! The io_uring engine: one ring per calling thread, so that no lock is taken and completions need
+//! no routing.
 //!
-//! The downside: a ring per thread costs some tens of KiB, and threads do not share one submission. Flushes do not
-//! go through the ring: the kernel hands them to a worker thread, while the calling thread has nothing to do but
-//! wait, so `fdatasync` in the calling thread saves two switches.
+//! The downside: a ring per thread costs some tens of KiB, and threads do not share one submission.
+//! Flushes do not go through the ring: the kernel hands them to a worker thread, while the calling
+//! thread has nothing to do but wait, so `fdatasync` in the calling thread saves two switches.
 //!
-//! Some transfers end in a worker of the kernel, which may let go of the open file after the thread has its answer; with deferred task work that
-//! counts only once the thread uses its ring again, or ends. Until then the file is open, whoever has closed it: so its lock is given back by hand.
+//! Some transfers end in a worker of the kernel, which may let go of the open file after the thread
+//! has its answer; with deferred task work that counts only once the thread uses its ring again, or
+//! ends. Until then the file is open, whoever has closed it: so its lock is given back by hand.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -52,8 +54,8 @@ fn new_ring() -> io::Result<IoUring> {
         .setup_defer_taskrun()
         .build(entries)
         .or_else(|_| IoUring::new(entries))?;
-    // A filter may allow the setup and forbid the rest: one empty round shows it while nothing is at stake.
-    // SAFETY: a no-op names no memory.
+    // A filter may allow the setup and forbid the rest: one empty round shows it while nothing is
+    // at stake. SAFETY: a no-op names no memory.
     unsafe { ring.submission().push(&opcode::Nop::new().build()) }.map_err(io::Error::other)?;
     loop {
         match ring.submit_and_wait(1) {
@@ -81,10 +83,12 @@ fn run_on(ring: &mut IoUring, file: &File, transfers: &mut [Transfer]) {
                 None => break,
             };
             let entry = entry(file, &transfers[index]).user_data(index as u64);
-            // SAFETY: the memory stays valid until the transfer is done, see `Transfer`, and this function does
-            // not return (nor unwind, see `wait`) while one is in flight. The iovecs are not touched until then.
+            // SAFETY: the memory stays valid until the transfer is done, see `Transfer`, and this
+            // function does not return (nor unwind, see `wait`) while one is in flight. The iovecs
+            // are not touched until then.
             if unsafe { ring.submission().push(&entry) }.is_err() {
-                // The queue has IN_FLIGHT_MAX entries; it can only be full after a partial submission.
+                // The queue has IN_FLIGHT_MAX entries; it can only be full after a partial
+                // submission.
                 again.push(index);
                 break;
             }
@@ -126,7 +130,8 @@ fn wait(ring: &IoUring, count: usize) {
     match error.raw_os_error() {
         Some(libc::EINTR | libc::EAGAIN | libc::EBUSY) => std::thread::yield_now(),
         _ => {
-            // The kernel may still write into blocks that would be given to others. There is no way to go on.
+            // The kernel may still write into blocks that would be given to others. There is no way
+            // to go on.
             tracing::error!(%error, "io_uring failed with transfers in flight; the process ends");
             std::process::abort();
         }

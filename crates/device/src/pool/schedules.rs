@@ -1,4 +1,5 @@
-//! Schedules of threads that share a pool, explored: `cargo test -p cairn-device --features shuttle --lib schedules`.
+//! Schedules of threads that share a pool, explored:
+//! `cargo test -p cairn-device --features shuttle --lib schedules`.
 
 use std::collections::BTreeSet;
 use std::mem::ManuallyDrop;
@@ -21,7 +22,8 @@ impl Shared for Explored {
     }
 }
 
-/// Threads take single blocks and runs, and give back those that another one took: nobody has a block that somebody else has, and when all have ended the pool has all again.
+/// Threads take single blocks and runs, and give back those that another one took: nobody has a
+/// block that somebody else has, and when all have ended the pool has all again.
 #[test]
 fn block_is_had_by_one_thread_and_none_is_lost_in_any_schedule() {
     explore(SCHEDULES, || {

@@ -234,7 +234,8 @@ fn pieces_of_blocks_are_their_bytes_in_order_and_none_leaves_its_slab() {
     for seed in 0..8 {
         let mut rng = Rng::new(seed);
         let mut blocks = Vec::new();
-        // Of several slabs one behind the other; then one by one in between, and with some left out.
+        // Of several slabs one behind the other; then one by one in between, and with some left
+        // out.
         while blocks.len() < 3 * SLAB_BLOCKS {
             BlockMut::append_run(&mut blocks, RUN_BLOCKS_MIN + rng.below(200) as usize);
             if seed % 4 > 1 {

@@ -1,4 +1,5 @@
-//! Schedules of writes that wait while their session is closed, explored: `cargo test -p cairn-device --features shuttle --lib schedules`.
+//! Schedules of writes that wait while their session is closed, explored:
+//! `cargo test -p cairn-device --features shuttle --lib schedules`.
 
 use std::time::{Duration, Instant};
 
@@ -11,8 +12,9 @@ use crate::Segments;
 /// Schedules of each kind of scheduler.
 const SCHEDULES: usize = 1000;
 
-/// Three writes wait, each begins when it can, one command is aborted, then the session is closed, and then a newer write is acknowledged: no byte of theirs comes
-/// after that, and each withdrawal that found nothing under way was the end of what it withdrew.
+/// Three writes wait, each begins when it can, one command is aborted, then the session is closed,
+/// and then a newer write is acknowledged: no byte of theirs comes after that, and each withdrawal
+/// that found nothing under way was the end of what it withdrew.
 #[test]
 fn no_withdrawn_write_comes_after_a_newer_one_that_was_acknowledged_in_any_schedule() {
     explore(SCHEDULES, || {

@@ -1,6 +1,7 @@
 //! Access control lists as the kernel stores them, and what they have to do with a mode.
 //!
-//! The two attributes are lists of (tag, permissions, id) after a version (`linux/posix_acl_xattr.h`); the rules are those of `acl(5)` and of `fs/posix_acl.c`.
+//! The two attributes are lists of (tag, permissions, id) after a version
+//! (`linux/posix_acl_xattr.h`); the rules are those of `acl(5)` and of `fs/posix_acl.c`.
 
 use super::error::TreeError;
 
@@ -101,7 +102,8 @@ impl Acl {
     }
 }
 
-/// What setting an access list does: the mode's permissions, and the list to keep, if it says more than that.
+/// What setting an access list does: the mode's permissions, and the list to keep, if it says more
+/// than that.
 pub(crate) fn to_set(value: &[u8]) -> Result<(u32, Option<Vec<u8>>), TreeError> {
     let mut acl = Acl::parse(value)?;
     let permissions = acl.permissions();

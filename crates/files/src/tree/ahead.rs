@@ -1,8 +1,10 @@
-//! Files that are read before somebody asks for them: those beside a file that was, and those that somebody says he comes to.
+//! Files that are read before somebody asks for them: those beside a file that was, and those that
+//! somebody says he comes to.
 //!
-//! A program that reads or removes the files of a directory has one request under way at a time, and each small file that is not in memory costs it two reads of the device. So
-//! where a file is missing whose neighbours by number were missing a moment ago, the small files in its block of inodes are brought into memory with it. Who reads here and there pays
-//! for nothing.
+//! A program that reads or removes the files of a directory has one request under way at a time,
+//! and each small file that is not in memory costs it two reads of the device. So where a file is
+//! missing whose neighbours by number were missing a moment ago, the small files in its block of
+//! inodes are brought into memory with it. Who reads here and there pays for nothing.
 
 use std::collections::VecDeque;
 
@@ -16,14 +18,17 @@ use super::error::TreeError;
 use super::source::Source;
 use super::stat::NodeKind;
 
-/// Bytes of a file whose neighbours are looked at: what is longer has the kernel's read-ahead of its own.
+/// Bytes of a file whose neighbours are looked at: what is longer has the kernel's read-ahead of
+/// its own.
 const SMALL: u64 = 64 << 10;
-/// Blocks of inodes that count as near: a directory of some hundred files, read in the order of its names.
+/// Blocks of inodes that count as near: a directory of some hundred files, read in the order of its
+/// names.
 const NEAR: u64 = 8;
 /// Blocks of inodes that are remembered: so many programs at work in so many places.
 const SEEN: usize = 16;
 
-/// Where files were lately not in memory: blocks of inodes, and whether all of each was loaded then.
+/// Where files were lately not in memory: blocks of inodes, and whether all of each was loaded
+/// then.
 #[derive(Default)]
 pub(crate) struct Missed(Mutex<VecDeque<(u64, bool)>>);
 
@@ -68,14 +73,17 @@ impl Tree {
             return;
         }
         match &self.source {
-            // What changed since the last consistency point is in memory, or is read by who wants it.
+            // What changed since the last consistency point is in memory, or is read by who wants
+            // it.
             Source::Live(volume) => volume.load_beside(file, content),
             Source::Frozen(image) => image.load_beside(file, content),
         }
     }
 
-    /// What files of an image have that are not longer than `most` bytes: the bytes of a file, the target of a link. All of it is asked of the device together, and takes as much
-    /// memory. Nothing of a directory, but its blocks are in memory then; and nothing of what is longer, has no bytes or can't be looked at.
+    /// What files of an image have that are not longer than `most` bytes: the bytes of a file, the
+    /// target of a link. All of it is asked of the device together, and takes as much memory.
+    /// Nothing of a directory, but its blocks are in memory then; and nothing of what is longer,
+    /// has no bytes or can't be looked at.
     pub fn read_together(&self, files: &[FileId], most: u64) -> Vec<Option<Result<Vec<u8>, TreeError>>> {
         let Some(image) = self.image() else { return files.iter().map(|_| None).collect() };
         let has_blocks = |inode: &Inode| {

@@ -1,6 +1,8 @@
-//! Looking at a whole tree from outside: what its invariants promise, and nothing that an operation would rely on. It changes nothing.
+//! Looking at a whole tree from outside: what its invariants promise, and nothing that an operation
+//! would rely on. It changes nothing.
 //!
-//! `cairn volume check` does this after the volume's own check, whose findings say which blocks can be read.
+//! `cairn volume check` does this after the volume's own check, whose findings say which blocks can
+//! be read.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +26,8 @@ pub enum TreeFinding {
         /// The block.
         lba: u64,
     },
-    /// A leaf stands above or below another one with names, or where the head says that there is none: one of them is never looked at.
+    /// A leaf stands above or below another one with names, or where the head says that there is
+    /// none: one of them is never looked at.
     CrossedLeaves {
         /// The directory.
         directory: FileId,
@@ -91,7 +94,8 @@ pub enum TreeFinding {
         /// The file that they should be in.
         extended: FileId,
     },
-    /// A quota tree counts other blocks or files than are in it, or has none, or its top is another directory.
+    /// A quota tree counts other blocks or files than are in it, or has none, or its top is another
+    /// directory.
     Quota {
         /// Its number.
         number: u16,
@@ -241,7 +245,8 @@ impl Checker {
     /// All leaves of a directory, and their names.
     fn directory(&mut self, inode: &Inode) {
         let directory = inode.id;
-        // Where the leaves that were met end, by where they begin: none may begin within another one.
+        // Where the leaves that were met end, by where they begin: none may begin within another
+        // one.
         let mut ranges: BTreeMap<u64, u64> = BTreeMap::new();
         let mut is_split = None;
         let mut at = 0;

@@ -26,10 +26,12 @@ enum Data<'a> {
 }
 
 impl Tree {
-    /// Up to `length` bytes at `offset`, fewer at the end. Brings the access time up to date as `relatime` does.
+    /// Up to `length` bytes at `offset`, fewer at the end. Brings the access time up to date as
+    /// `relatime` does.
     ///
     /// # Errors
-    /// [`TreeError::IsDirectory`]; [`TreeError::Invalid`] for what has no bytes; [`TreeError::NotFound`]; damage of a block that is read.
+    /// [`TreeError::IsDirectory`]; [`TreeError::Invalid`] for what has no bytes;
+    /// [`TreeError::NotFound`]; damage of a block that is read.
     pub fn read(&self, file: FileId, offset: u64, length: usize) -> Result<Vec<u8>, TreeError> {
         Ok(self.read_shared(file, offset, length)?.to_vec())
     }
@@ -87,16 +89,20 @@ impl Tree {
         }
     }
 
-    /// Writes bytes at `offset`, all of them: in pieces of up to 1 MiB, each of which is there whole or not at all after a crash. Returns how many.
+    /// Writes bytes at `offset`, all of them: in pieces of up to 1 MiB, each of which is there
+    /// whole or not at all after a crash. Returns how many.
     ///
     /// # Errors
-    /// [`TreeError::TooLarge`] past the largest size, and nothing is written; [`TreeError::NoSpace`] or [`TreeError::Quota`]: if an earlier piece was written the number of its bytes is
-    /// returned instead; [`TreeError::IsDirectory`]; [`TreeError::NotFound`]; [`TreeError::ReadOnly`]; damage of a block that is written in part.
+    /// [`TreeError::TooLarge`] past the largest size, and nothing is written;
+    /// [`TreeError::NoSpace`] or [`TreeError::Quota`]: if an earlier piece was written the number
+    /// of its bytes is returned instead; [`TreeError::IsDirectory`]; [`TreeError::NotFound`];
+    /// [`TreeError::ReadOnly`]; damage of a block that is written in part.
     pub fn write(&self, file: FileId, offset: u64, data: &[u8]) -> Result<usize, TreeError> {
         self.write_at(file, offset, data.len(), Data::Bytes(data), true)
     }
 
-    /// The same for who has kept the bytes back and says by [`Tree::set`] when they were modified, before or after this. That the file has changed is told now.
+    /// The same for who has kept the bytes back and says by [`Tree::set`] when they were modified,
+    /// before or after this. That the file has changed is told now.
     ///
     /// # Errors
     /// Those of [`Tree::write`], also when an earlier piece was written.
@@ -104,10 +110,12 @@ impl Tree {
         self.write_at(file, offset, data.len(), Data::Bytes(data), false)
     }
 
-    /// Either of the two for the first `length` bytes in `blocks`, which are kept as they are: no byte is copied but those of a block that is written in part.
+    /// Either of the two for the first `length` bytes in `blocks`, which are kept as they are: no
+    /// byte is copied but those of a block that is written in part.
     ///
     /// # Errors
-    /// Those of [`Tree::write`] or [`Tree::write_back`]; [`TreeError::Invalid`] for an offset that is not the beginning of a block, or more bytes than there are in the blocks.
+    /// Those of [`Tree::write`] or [`Tree::write_back`]; [`TreeError::Invalid`] for an offset that
+    /// is not the beginning of a block, or more bytes than there are in the blocks.
     pub fn write_blocks(
         &self,
         file: FileId,
@@ -140,7 +148,8 @@ impl Tree {
             let piece = (length - written).min((PIECE - at % PIECE) as usize);
             match write_piece(source, &self.quotas, file, at, piece, &mut data, is_modified_now) {
                 Ok(()) => written += piece,
-                // A program goes on where it was told to. A kernel that writes back takes a part for all of it, and would tell nobody what is missing.
+                // A program goes on where it was told to. A kernel that writes back takes a part
+                // for all of it, and would tell nobody what is missing.
                 Err(_) if written > 0 && is_modified_now => break,
                 Err(error) => return Err(error),
             }
@@ -148,10 +157,12 @@ impl Tree {
         Ok(written)
     }
 
-    /// Changes attributes, all of them at once. With a new length the modification time is now, unless it is given.
+    /// Changes attributes, all of them at once. With a new length the modification time is now,
+    /// unless it is given.
     ///
     /// # Errors
-    /// [`TreeError::IsDirectory`] and [`TreeError::Invalid`] for the length of what has none; [`TreeError::TooLarge`]; [`TreeError::NotFound`]; [`TreeError::ReadOnly`];
+    /// [`TreeError::IsDirectory`] and [`TreeError::Invalid`] for the length of what has none;
+    /// [`TreeError::TooLarge`]; [`TreeError::NotFound`]; [`TreeError::ReadOnly`];
     /// [`TreeError::NoSpace`]; damage.
     pub fn set(&self, file: FileId, change: &SetStat) -> Result<Stat, TreeError> {
         let source = self.live()?;
@@ -178,7 +189,8 @@ impl Tree {
         attributes.gid = change.gid.unwrap_or(attributes.gid);
         attributes.accessed_ns = change.accessed.map_or(attributes.accessed_ns, at);
         attributes.modified_ns = change.modified.map_or(attributes.modified_ns, at);
-        // It never goes back: what looks for changes since a moment (a dump) would miss one that is told late.
+        // It never goes back: what looks for changes since a moment (a dump) would miss one that is
+        // told late.
         attributes.changed_ns = change.changed_ns.map_or(now, |told| told.max(attributes.changed_ns));
         if let Some(created) = change.created_ns {
             inode.created = cairn_base::Timestamp(created.max(0).cast_unsigned());
@@ -191,7 +203,8 @@ impl Tree {
     /// Makes room, a hole, or zeroes; see [`Allocate`].
     ///
     /// # Errors
-    /// [`TreeError::Invalid`] for no bytes; [`TreeError::TooLarge`]; [`TreeError::NoSpace`] and [`TreeError::Quota`]; as [`Tree::write`].
+    /// [`TreeError::Invalid`] for no bytes; [`TreeError::TooLarge`]; [`TreeError::NoSpace`] and
+    /// [`TreeError::Quota`]; as [`Tree::write`].
     pub fn allocate(&self, file: FileId, offset: u64, length: u64, mode: Allocate) -> Result<(), TreeError> {
         let source = self.live()?;
         if length == 0 {
@@ -255,10 +268,12 @@ impl Tree {
         Ok((inode, inode.length_bytes.div_ceil(BLOCK)))
     }
 
-    /// Copies bytes from one file to another, or within one, through memory. Holes stay holes. Returns how many: fewer at the end of the first.
+    /// Copies bytes from one file to another, or within one, through memory. Holes stay holes.
+    /// Returns how many: fewer at the end of the first.
     ///
     /// # Errors
-    /// [`TreeError::Invalid`] for ranges of one file that overlap; as [`Tree::read`] and [`Tree::write`], of the first piece.
+    /// [`TreeError::Invalid`] for ranges of one file that overlap; as [`Tree::read`] and
+    /// [`Tree::write`], of the first piece.
     pub fn copy_range(
         &self,
         from: FileId,
@@ -337,7 +352,8 @@ fn holes_in(source: &Source, inode: &Inode, first: u64, end: u64) -> Result<u64,
 }
 
 impl Data<'_> {
-    /// The next `length` bytes as blocks of the file: those from `offset` on, up to where a piece ends.
+    /// The next `length` bytes as blocks of the file: those from `offset` on, up to where a piece
+    /// ends.
     fn next_blocks(
         &mut self,
         source: &Source,

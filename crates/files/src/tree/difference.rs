@@ -1,8 +1,10 @@
-//! What differs between the trees of two images of a volume: files made, changed, renamed and deleted.
+//! What differs between the trees of two images of a volume: files made, changed, renamed and
+//! deleted.
 //!
-//! The images' inode files say which files differ, and the blocks of a directory that differ say which of its names do: what both images share is not
-//! read. One thing takes more: a file that was written to, in a directory that did not change, has a name that no block of the difference says. The
-//! directories of the newer image are read for these, names alone, until all of them are found.
+//! The images' inode files say which files differ, and the blocks of a directory that differ say
+//! which of its names do: what both images share is not read. One thing takes more: a file that was
+//! written to, in a directory that did not change, has a name that no block of the difference says.
+//! The directories of the newer image are read for these, names alone, until all of them are found.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -38,8 +40,8 @@ pub enum ChangeKind {
 /// One difference.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TreeChange {
-    /// From the root, without a slash before it; the later one of a file that has another name. `None` where no name could be found: the file is one that
-    /// is open and deleted.
+    /// From the root, without a slash before it; the later one of a file that has another name.
+    /// `None` where no name could be found: the file is one that is open and deleted.
     pub path: Option<Vec<u8>>,
     /// What became of it.
     pub kind: ChangeKind,
@@ -56,9 +58,11 @@ pub struct TreeChange {
 pub struct FileDifference {
     /// Which.
     pub file: FileId,
-    /// It is there in the later image, with a name. Of a file whose names alone differ it is not looked up whether it is, but it is.
+    /// It is there in the later image, with a name. Of a file whose names alone differ it is not
+    /// looked up whether it is, but it is.
     pub is_there: bool,
-    /// Its content or its attributes are others than in the earlier image, or it is new. The time of the last read does not count.
+    /// Its content or its attributes are others than in the earlier image, or it is new. The time
+    /// of the last read does not count.
     pub is_changed: bool,
     /// Directories of the earlier image, once for each name that is gone there.
     pub gone: Vec<FileId>,
@@ -85,7 +89,8 @@ impl Differing {
         self.after.as_ref().or(self.before.as_ref()).map_or(NodeKind::File, NodeKind::of)
     }
 
-    /// Whether anything of its inode differs; one that was only read is not among those that are compared.
+    /// Whether anything of its inode differs; one that was only read is not among those that are
+    /// compared.
     fn is_other(&self) -> bool {
         self.before != self.after || self.extended
     }
@@ -103,7 +108,8 @@ impl Differing {
     }
 }
 
-/// Directories that a walk comes to, with their paths from the root. Each is entered once: in a damaged tree, or in one of somebody who means harm, a way down may lead back up.
+/// Directories that a walk comes to, with their paths from the root. Each is entered once: in a
+/// damaged tree, or in one of somebody who means harm, a way down may lead back up.
 struct Waiting {
     paths: Vec<(FileId, Vec<u8>)>,
     entered: HashSet<FileId>,
@@ -132,7 +138,8 @@ fn below(path: &[u8], name: &[u8]) -> Vec<u8> {
 }
 
 impl Tree {
-    /// What differs between the tree of an earlier image of the same volume and this one, which is of a later image; by path.
+    /// What differs between the tree of an earlier image of the same volume and this one, which is
+    /// of a later image; by path.
     ///
     /// # Errors
     /// [`TreeError::Invalid`] for a live tree; damage; the volume's states.
@@ -148,7 +155,8 @@ impl Tree {
         Ok(changes)
     }
 
-    /// What differs between nothing and this tree (`Created`), or this tree and nothing (`Deleted`): all its names, by path.
+    /// What differs between nothing and this tree (`Created`), or this tree and nothing
+    /// (`Deleted`): all its names, by path.
     ///
     /// # Errors
     /// Damage; the volume's states.
@@ -303,7 +311,8 @@ impl Tree {
         }
     }
 
-    /// A path from the root, without a slash before it, of each of these files that has one. Directories that can't be read are passed over, with what is below them.
+    /// A path from the root, without a slash before it, of each of these files that has one.
+    /// Directories that can't be read are passed over, with what is below them.
     pub fn paths_of(&self, files: &HashSet<FileId>) -> HashMap<FileId, Vec<u8>> {
         let mut found = HashMap::new();
         if files.contains(&self.root) {

@@ -1,4 +1,5 @@
-//! An operation on the tree while it is put together: it reads what it has changed itself, and is taken whole or not at all.
+//! An operation on the tree while it is put together: it reads what it has changed itself, and is
+//! taken whole or not at all.
 
 use std::collections::BTreeMap;
 
@@ -16,11 +17,13 @@ use super::source::{Blocks, Source, check_leaf};
 struct Seen {
     content: Option<Block>,
     changed: bool,
-    /// It was checked for being the leaf that it should be, or made as one. An operation looks at a leaf several times and checks it once.
+    /// It was checked for being the leaf that it should be, or made as one. An operation looks at a
+    /// leaf several times and checks it once.
     is_leaf: bool,
 }
 
-/// Changes of names, inodes and their blocks that belong together. Whoever makes one holds the locks of all files that it changes.
+/// Changes of names, inodes and their blocks that belong together. Whoever makes one holds the
+/// locks of all files that it changes.
 pub(crate) struct Edit<'a> {
     source: &'a Source,
     quotas: &'a Quotas,
@@ -50,12 +53,14 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// The time of the operation, which is that of the change: whoever looks for changes since a moment misses none.
+    /// The time of the operation, which is that of the change: whoever looks for changes since a
+    /// moment misses none.
     pub(crate) fn now(&self) -> i64 {
         self.now
     }
 
-    /// The same for times that programs compare, of which the kernel gives some: by its clock for files, so that none is older than what was there before it.
+    /// The same for times that programs compare, of which the kernel gives some: by its clock for
+    /// files, so that none is older than what was there before it.
     pub(crate) fn coarse(&self) -> i64 {
         self.coarse
     }
@@ -163,7 +168,8 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// The content of files: blocks and holes that go along. Who adds to it counts them in the inode.
+    /// The content of files: blocks and holes that go along. Who adds to it counts them in the
+    /// inode.
     pub(crate) fn content(&mut self) -> &mut Change {
         &mut self.change
     }
@@ -173,14 +179,16 @@ impl<'a> Edit<'a> {
         self.records.insert(number, record);
     }
 
-    /// Hands changes of attributes alone to the volume where that can be done without waiting for anything; else nothing of them is done. They change nothing that counts in a quota.
+    /// Hands changes of attributes alone to the volume where that can be done without waiting for
+    /// anything; else nothing of them is done. They change nothing that counts in a quota.
     pub(crate) fn commit_at_once(mut self) -> Result<(), TreeError> {
         self.inodes.values().for_each(|inode| self.change.put(*inode));
         self.source.volume().change_at_once(self.change)?;
         Ok(())
     }
 
-    /// Hands the operation to the volume. `frees`: it is made to free space, and may use the reserve.
+    /// Hands the operation to the volume. `frees`: it is made to free space, and may use the
+    /// reserve.
     pub(crate) fn commit(mut self, frees: bool) -> Result<(), TreeError> {
         let mut counted = Counted::default();
         for inode in self.inodes.values() {

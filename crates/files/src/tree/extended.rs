@@ -45,15 +45,16 @@ impl Tree {
         read_extended(&self.source, &inode)
     }
 
-    /// Sets an extended attribute. An access list (`system.posix_acl_access`) sets the mode too, and is kept only where it says more than a mode; one
-    /// of no bytes is removed.
+    /// Sets an extended attribute. An access list (`system.posix_acl_access`) sets the mode too,
+    /// and is kept only where it says more than a mode; one of no bytes is removed.
     ///
     /// # Errors
-    /// [`TreeError::Exists`] with [`SetXattr::Create`]; [`TreeError::NoAttribute`] with [`SetXattr::Replace`]; [`TreeError::AttributeTooLarge`];
-    /// [`TreeError::AttributeName`], [`TreeError::AttributeNamespace`] and [`TreeError::Invalid`]
-    /// for names that no file system takes; [`TreeError::NoSpace`] also when all of the file's
-    /// would take more than 262,144 bytes; [`TreeError::Invalid`] for what is no access list;
-    /// [`TreeError::NotFound`]; [`TreeError::ReadOnly`]; damage.
+    /// [`TreeError::Exists`] with [`SetXattr::Create`]; [`TreeError::NoAttribute`] with
+    /// [`SetXattr::Replace`]; [`TreeError::AttributeTooLarge`]; [`TreeError::AttributeName`],
+    /// [`TreeError::AttributeNamespace`] and [`TreeError::Invalid`] for names that no file system
+    /// takes; [`TreeError::NoSpace`] also when all of the file's would take more than 262,144
+    /// bytes; [`TreeError::Invalid`] for what is no access list; [`TreeError::NotFound`];
+    /// [`TreeError::ReadOnly`]; damage.
     pub fn set_xattr(
         &self,
         file: FileId,

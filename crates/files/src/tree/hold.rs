@@ -1,4 +1,5 @@
-//! Files that are kept though they have no name any more, or none yet: those that somebody has open.
+//! Files that are kept though they have no name any more, or none yet: those that somebody has
+//! open.
 
 use std::collections::{HashMap, HashSet};
 
@@ -53,7 +54,8 @@ impl Tree {
         Ok(stat)
     }
 
-    /// Gives back what [`Tree::hold`] has taken. When it was the last one of a file without names, the file is gone.
+    /// Gives back what [`Tree::hold`] has taken. When it was the last one of a file without names,
+    /// the file is gone.
     pub fn release(&self, file: FileId) {
         self.release_all([(file, 1)]);
     }
@@ -143,8 +145,9 @@ impl Tree {
         edit.commit(true)
     }
 
-    /// Empties the orphan directory: what is in it was open at a crash. What can't be read stays there, and costs nothing else: what is behind it is found all the same where that is known, and
-    /// the rest by the opening after its repair.
+    /// Empties the orphan directory: what is in it was open at a crash. What can't be read stays
+    /// there, and costs nothing else: what is behind it is found all the same where that is known,
+    /// and the rest by the opening after its repair.
     pub(crate) fn free_orphans(&self) -> Result<(), TreeError> {
         let mut from = 0;
         loop {
@@ -179,7 +182,8 @@ impl Tree {
         }
     }
 
-    /// Takes a name out of the orphan directory, and its file with it if that has none besides. The directory may be of somebody who means harm, or damaged: then it can name anything.
+    /// Takes a name out of the orphan directory, and its file with it if that has none besides. The
+    /// directory may be of somebody who means harm, or damaged: then it can name anything.
     fn free_entry(&self, entry: &Entry) -> Result<(), TreeError> {
         let _names = self.names.write();
         let _files = self.lock_files(&[entry.file, self.orphans]);
@@ -195,7 +199,8 @@ impl Tree {
         edit.commit(true)
     }
 
-    /// Holds a file that was just made without a name, for who has made it. Nobody else knows of it.
+    /// Holds a file that was just made without a name, for who has made it. Nobody else knows of
+    /// it.
     pub(crate) fn hold_unnamed(&self, file: FileId) {
         let mut holds = self.holds.lock();
         holds.counts.insert(file, 1);

@@ -1,12 +1,16 @@
 //! A POSIX tree in a volume: names, directories, attributes and content of files.
 //!
-//! A [`Tree`] is of the live volume, or of an image (a snapshot, or the last consistency point), which is read-only. Both are asked in the same way.
+//! A [`Tree`] is of the live volume, or of an image (a snapshot, or the last consistency point),
+//! which is read-only. Both are asked in the same way.
 //!
 //! # Invariants
-//! 1. Every operation on names, attributes or directories is one [`cairn_volume::Change`]: after a crash it is there whole or not at all, and so is every
-//!    operation before it that touched the same things. What [`Tree::sync`] covered is there.
-//! 2. A directory that has a name has one: its block 0 says which. So `..` and the path of a directory are found without search, and no directory is below itself.
-//! 3. A file's `links` is the number of its names; a directory's 2 and one for each directory in it.
+//! 1. Every operation on names, attributes or directories is one [`cairn_volume::Change`]: after a
+//!    crash it is there whole or not at all, and so is every operation before it that touched the
+//!    same things. What [`Tree::sync`] covered is there.
+//! 2. A directory that has a name has one: its block 0 says which. So `..` and the path of a
+//!    directory are found without search, and no directory is below itself.
+//! 3. A file's `links` is the number of its names; a directory's 2 and one for each directory in
+//!    it.
 //! 4. A file without names is in the orphan directory while somebody holds it (for FUSE the kernel,
 //!    from the first time that it is told of the file until it forgets it), and gone otherwise;
 //!    opening empties that directory.
@@ -14,12 +18,15 @@
 //! 6. `blocks` of an inode is the number of blocks of its content that are no hole.
 //!
 //! # What it does not do
-//! It asks for no permissions: whoever serves it does (for FUSE the kernel, with `default_permissions`), as well as sticky bits, and the loss of set-user-ID by a
-//! write. It starts no threads and keeps no cache but the volume's; where files are read one beside the other it fills that ahead (`ahead`).
+//! It asks for no permissions: whoever serves it does (for FUSE the kernel, with
+//! `default_permissions`), as well as sticky bits, and the loss of set-user-ID by a write. It
+//! starts no threads and keeps no cache but the volume's; where files are read one beside the other
+//! it fills that ahead (`ahead`).
 //!
 //! # Locks
-//! `names` first (shared to look names up, alone to change them), then the files' own by number of their shard, then `holds`. An operation takes those of all files that it
-//! changes before it reads the first one. `missed` is taken alone, for a moment.
+//! `names` first (shared to look names up, alone to change them), then the files' own by number of
+//! their shard, then `holds`. An operation takes those of all files that it changes before it reads
+//! the first one. `missed` is taken alone, for a moment.
 
 mod acl;
 mod ahead;
@@ -96,8 +103,9 @@ struct Roots {
     quotas: FileId,
 }
 
-/// A tree of files. One for a live volume at a time, as it holds the locks; as many as one likes of images. After a rollback of the volume it is opened anew: what
-/// was held is another state's, and so are the quotas ([`Tree::is_current`]).
+/// A tree of files. One for a live volume at a time, as it holds the locks; as many as one likes of
+/// images. After a rollback of the volume it is opened anew: what was held is another state's, and
+/// so are the quotas ([`Tree::is_current`]).
 pub struct Tree {
     source: Source,
     root: FileId,
@@ -120,11 +128,13 @@ impl Tree {
         Self::open_for(volume, Owner::default())
     }
 
-    /// The tree of a live volume. At first it makes an empty one, whose root directory is of `owner` (mode 0755), and in any case frees what was without a name and
-    /// open when the volume was last used.
+    /// The tree of a live volume. At first it makes an empty one, whose root directory is of
+    /// `owner` (mode 0755), and in any case frees what was without a name and open when the volume
+    /// was last used.
     ///
     /// # Errors
-    /// [`TreeError::ReadOnly`] while the volume is a destination: [`Tree::of_image`] reads what it shows. [`TreeError::NoSpace`]; damage; the volume's states.
+    /// [`TreeError::ReadOnly`] while the volume is a destination: [`Tree::of_image`] reads what it
+    /// shows. [`TreeError::NoSpace`]; damage; the volume's states.
     pub fn open_for(volume: Arc<Volume>, owner: Owner) -> Result<Self, TreeError> {
         if volume.status_role() == Role::Destination {
             return Err(TreeError::ReadOnly);
@@ -174,8 +184,9 @@ impl Tree {
         matches!(self.source, Source::Frozen(_))
     }
 
-    /// False once a live tree has to be opened anew: the volume was rolled back, or an image of a mirror has come. Changes are refused from then on ([`TreeError::Stale`]), and reads
-    /// show what the volume has now.
+    /// False once a live tree has to be opened anew: the volume was rolled back, or an image of a
+    /// mirror has come. Changes are refused from then on ([`TreeError::Stale`]), and reads show
+    /// what the volume has now.
     pub fn is_current(&self) -> bool {
         self.is_read_only() || self.volume().head() == self.quotas.head()
     }
@@ -201,7 +212,8 @@ impl Tree {
     /// What a name means.
     ///
     /// # Errors
-    /// [`TreeError::NotFound`]; [`TreeError::NotDirectory`]; [`TreeError::NameTooLong`]; [`TreeError::Invalid`] for `.`, `..` and names that can't be.
+    /// [`TreeError::NotFound`]; [`TreeError::NotDirectory`]; [`TreeError::NameTooLong`];
+    /// [`TreeError::Invalid`] for `.`, `..` and names that can't be.
     pub fn lookup(&self, directory: FileId, name: &[u8]) -> Result<Stat, TreeError> {
         trie::check_name(name)?;
         let _names = self.names.read();
@@ -210,7 +222,8 @@ impl Tree {
         self.stat(found.file)
     }
 
-    /// What a path from the root means, without following links. `.` and empty parts are skipped, `..` goes up.
+    /// What a path from the root means, without following links. `.` and empty parts are skipped,
+    /// `..` goes up.
     ///
     /// # Errors
     /// As [`Tree::lookup`].
@@ -261,7 +274,8 @@ impl Tree {
         Ok(parts.join(&b'/'))
     }
 
-    /// Calls `visit` with a directory and all above it, but for the root, and what the block 0 of each says.
+    /// Calls `visit` with a directory and all above it, but for the root, and what the block 0 of
+    /// each says.
     fn go_up(
         &self,
         directory: FileId,
@@ -280,10 +294,12 @@ impl Tree {
         Ok(())
     }
 
-    /// Names of a directory behind the cookie `after` (0: from the beginning), at most `limit`; none at the end. The first ones are `.` and `..`.
+    /// Names of a directory behind the cookie `after` (0: from the beginning), at most `limit`;
+    /// none at the end. The first ones are `.` and `..`.
     ///
     /// # Errors
-    /// [`TreeError::NotDirectory`]; [`TreeError::NotFound`]; damage that is met before any name: see [`Tree::behind_damage`].
+    /// [`TreeError::NotDirectory`]; [`TreeError::NotFound`]; damage that is met before any name:
+    /// see [`Tree::behind_damage`].
     pub fn read_directory(
         &self,
         directory: FileId,
@@ -313,7 +329,8 @@ impl Tree {
         Ok(entries)
     }
 
-    /// Where to go on with [`Tree::read_directory`] when it has failed behind the cookie `after`: behind the block of the directory that can't be read, which costs the names that are in it
+    /// Where to go on with [`Tree::read_directory`] when it has failed behind the cookie `after`:
+    /// behind the block of the directory that can't be read, which costs the names that are in it
     /// and no others. None where it is not known what is behind it.
     pub fn behind_damage(&self, directory: FileId, after: u64) -> Option<u64> {
         let _names = self.names.read();
@@ -325,8 +342,8 @@ impl Tree {
         trie::end_of_damage(&mut &self.source, &inode, after.saturating_add(1))
     }
 
-    /// Files by number from `from` on, at most `limit`, as of the image; of a live tree as of the last consistency point. None at the end. Files that have no name any
-    /// more have no links.
+    /// Files by number from `from` on, at most `limit`, as of the image; of a live tree as of the
+    /// last consistency point. None at the end. Files that have no name any more have no links.
     ///
     /// # Errors
     /// Damage; the volume's states.
@@ -346,7 +363,8 @@ impl Tree {
         Ok(stats)
     }
 
-    /// The same of all files of an image from `from` on that one look gives, some thousand, as far as their inodes can be read.
+    /// The same of all files of an image from `from` on that one look gives, some thousand, as far
+    /// as their inodes can be read.
     ///
     /// # Errors
     /// [`TreeError::Invalid`] for a live tree; damage above all inodes; the volume's states.
@@ -377,10 +395,12 @@ impl Tree {
         })
     }
 
-    /// Makes everything that was done to a file or directory, and its names, durable: all that was done to the volume before the call. Callers share flushes.
+    /// Makes everything that was done to a file or directory, and its names, durable: all that was
+    /// done to the volume before the call. Callers share flushes.
     ///
     /// # Errors
-    /// After an error nothing is promised for what was not durable before, and the volume takes no more changes.
+    /// After an error nothing is promised for what was not durable before, and the volume takes no
+    /// more changes.
     pub fn sync(&self, _file: FileId) -> Result<(), TreeError> {
         self.sync_all()
     }
@@ -396,7 +416,8 @@ impl Tree {
         }
     }
 
-    /// A file of the tree's own, which no name leads to: who gets numbers of files from outside does not let them be touched.
+    /// A file of the tree's own, which no name leads to: who gets numbers of files from outside
+    /// does not let them be touched.
     pub fn is_own(&self, file: FileId) -> bool {
         file == self.orphans || file == self.quotas.file()
     }

@@ -18,7 +18,8 @@ impl Tree {
     /// Makes a file, device, fifo or socket: what the type bits of `new.mode` say; none are a file.
     ///
     /// # Errors
-    /// [`TreeError::Exists`]; [`TreeError::NotFound`] when the directory is gone; [`TreeError::NotDirectory`]; [`TreeError::Invalid`] for another type;
+    /// [`TreeError::Exists`]; [`TreeError::NotFound`] when the directory is gone;
+    /// [`TreeError::NotDirectory`]; [`TreeError::Invalid`] for another type;
     /// [`TreeError::NoSpace`]; [`TreeError::ReadOnly`]; damage.
     pub fn make(&self, directory: FileId, name: &[u8], new: &New) -> Result<Stat, TreeError> {
         let kind = NodeKind::of_mode(new.mode)
@@ -27,8 +28,10 @@ impl Tree {
         self.make_node(directory, name, new, kind, &[])
     }
 
-    /// Makes a file without a name, as `O_TMPFILE` asks for it, with what a file made in `directory` would get. It is held for the caller ([`Tree::release`] gives it back) and gone when
-    /// nobody holds it any more, or after a crash, unless [`Tree::link`] has given it a name by then.
+    /// Makes a file without a name, as `O_TMPFILE` asks for it, with what a file made in
+    /// `directory` would get. It is held for the caller ([`Tree::release`] gives it back) and gone
+    /// when nobody holds it any more, or after a crash, unless [`Tree::link`] has given it a name
+    /// by then.
     ///
     /// # Errors
     /// As [`Tree::make`].
@@ -59,7 +62,8 @@ impl Tree {
     /// Makes a symbolic link to `target`, 1 to 4,095 bytes.
     ///
     /// # Errors
-    /// As [`Tree::make`]; [`TreeError::NameTooLong`] and [`TreeError::NotFound`] for a target that is too long, or empty.
+    /// As [`Tree::make`]; [`TreeError::NameTooLong`] and [`TreeError::NotFound`] for a target that
+    /// is too long, or empty.
     pub fn make_link(
         &self,
         directory: FileId,
@@ -178,10 +182,12 @@ impl Tree {
         })
     }
 
-    /// Gives a file that is no directory another name, or the first to one of [`Tree::make_unnamed`].
+    /// Gives a file that is no directory another name, or the first to one of
+    /// [`Tree::make_unnamed`].
     ///
     /// # Errors
-    /// [`TreeError::NotPermitted`] for a directory; [`TreeError::TooManyLinks`]; [`TreeError::CrossesQuota`]; as [`Tree::make`].
+    /// [`TreeError::NotPermitted`] for a directory; [`TreeError::TooManyLinks`];
+    /// [`TreeError::CrossesQuota`]; as [`Tree::make`].
     pub fn link(&self, file: FileId, directory: FileId, name: &[u8]) -> Result<Stat, TreeError> {
         trie::check_name(name)?;
         let source = self.live()?;
@@ -198,7 +204,8 @@ impl Tree {
             return Err(TreeError::Exists);
         }
         if inode.attributes.links == 0 {
-            // One that was made without a name gets its first; one that has lost its last does not get another, as on other systems.
+            // One that was made without a name gets its first; one that has lost its last does not
+            // get another, as on other systems.
             if !self.is_unnamed(file) {
                 return Err(TreeError::NotFound);
             }
@@ -220,10 +227,12 @@ impl Tree {
         Ok(stat)
     }
 
-    /// Takes away a name of a file that is no directory. With the last one the file is gone, as soon as nobody holds it.
+    /// Takes away a name of a file that is no directory. With the last one the file is gone, as
+    /// soon as nobody holds it.
     ///
     /// # Errors
-    /// [`TreeError::NotFound`]; [`TreeError::IsDirectory`]; [`TreeError::NotDirectory`]; [`TreeError::ReadOnly`]; damage.
+    /// [`TreeError::NotFound`]; [`TreeError::IsDirectory`]; [`TreeError::NotDirectory`];
+    /// [`TreeError::ReadOnly`]; damage.
     pub fn unlink(&self, directory: FileId, name: &[u8]) -> Result<(), TreeError> {
         self.remove_name(directory, name, false)
     }
@@ -231,7 +240,8 @@ impl Tree {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// [`TreeError::NotEmpty`]; [`TreeError::NotDirectory`]; [`TreeError::NotFound`]; [`TreeError::ReadOnly`]; damage.
+    /// [`TreeError::NotEmpty`]; [`TreeError::NotDirectory`]; [`TreeError::NotFound`];
+    /// [`TreeError::ReadOnly`]; damage.
     pub fn remove_directory(&self, directory: FileId, name: &[u8]) -> Result<(), TreeError> {
         self.remove_name(directory, name, true)
     }
@@ -290,8 +300,10 @@ impl Tree {
     /// Renames, by all rules of `rename` but permissions.
     ///
     /// # Errors
-    /// [`TreeError::NotFound`]; [`TreeError::Exists`] with [`Rename::NoReplace`]; [`TreeError::Invalid`] for a directory into itself;
-    /// [`TreeError::NotEmpty`]; [`TreeError::IsDirectory`]; [`TreeError::NotDirectory`]; [`TreeError::CrossesQuota`]; as [`Tree::make`].
+    /// [`TreeError::NotFound`]; [`TreeError::Exists`] with [`Rename::NoReplace`];
+    /// [`TreeError::Invalid`] for a directory into itself; [`TreeError::NotEmpty`];
+    /// [`TreeError::IsDirectory`]; [`TreeError::NotDirectory`]; [`TreeError::CrossesQuota`]; as
+    /// [`Tree::make`].
     pub fn rename(
         &self,
         from: FileId,
@@ -303,8 +315,10 @@ impl Tree {
         self.rename_and_leave(from, name, to, new_name, mode, None).map(drop)
     }
 
-    /// As [`Tree::rename`], and leaves a whiteout of that owner under the old name, in the same step: a character device 0:0 without permissions, by which overlayfs knows that what is below it
-    /// has no such name any more. Gives its file; none where nothing is left, or both names are of one file, which stay.
+    /// As [`Tree::rename`], and leaves a whiteout of that owner under the old name, in the same
+    /// step: a character device 0:0 without permissions, by which overlayfs knows that what is
+    /// below it has no such name any more. Gives its file; none where nothing is left, or both
+    /// names are of one file, which stay.
     ///
     /// # Errors
     /// As [`Tree::rename`]; [`TreeError::Invalid`] with [`Rename::Exchange`], which leaves no name.
@@ -453,7 +467,8 @@ impl Tree {
     /// Files stay in the quota tree where they were made, in which their blocks count.
     fn check_quota_of(&self, edit: &Edit<'_>, file: FileId, directory: FileId) -> Result<(), TreeError> {
         let (inode, quota) = (edit.inode(file)?, edit.inode(directory)?.attributes.quota);
-        // A top does not go into itself, so that it is none: its record is not needed, and may be damaged.
+        // A top does not go into itself, so that it is none: its record is not needed, and may be
+        // damaged.
         if inode.attributes.quota == quota {
             return Ok(());
         }

@@ -1,10 +1,13 @@
 //! Quota trees: directories whose files, with all below, take no more than they may.
 //!
-//! A quota tree begins as an empty directory. What is made in it belongs to it for life: nothing is linked or moved into or out of it, as between file systems, so
-//! that what it takes is known without search. Its record, a block of the file of quotas, changes together with what it counts, so it is exact after any crash.
+//! A quota tree begins as an empty directory. What is made in it belongs to it for life: nothing is
+//! linked or moved into or out of it, as between file systems, so that what it takes is known
+//! without search. Its record, a block of the file of quotas, changes together with what it counts,
+//! so it is exact after any crash.
 //!
-//! A record that can't be read costs what counts in it, and no tree: no file is read by means of it. It is looked at again each time that it is asked for, as a mirror or the device may
-//! have given it back, and until then its number is nobody else's.
+//! A record that can't be read costs what counts in it, and no tree: no file is read by means of
+//! it. It is looked at again each time that it is asked for, as a mirror or the device may have
+//! given it back, and until then its number is nobody else's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -24,7 +27,8 @@ use super::{Tree, trie};
 /// What a quota tree may take. `None` is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct QuotaLimits {
-    /// Bytes, in whole blocks of 4 KiB. Content and directories count; extended attributes and the volume's own nodes do not.
+    /// Bytes, in whole blocks of 4 KiB. Content and directories count; extended attributes and the
+    /// volume's own nodes do not.
     pub bytes: Option<u64>,
     /// Files of all kinds; the top counts too.
     pub files: Option<u64>,
@@ -81,7 +85,8 @@ pub(crate) struct Quotas {
 #[derive(Default)]
 struct KnownRecords {
     records: BTreeMap<u16, QuotaRecord>,
-    /// Numbers whose records could not be read when they were last looked at, or of which it is not known whether they have one.
+    /// Numbers whose records could not be read when they were last looked at, or of which it is not
+    /// known whether they have one.
     damaged: BTreeSet<u16>,
 }
 
@@ -134,7 +139,8 @@ impl Quotas {
         self.file
     }
 
-    /// Adds what a change counts for, and hands it to the volume. `own` are records that the operation makes, changes or removes.
+    /// Adds what a change counts for, and hands it to the volume. `own` are records that the
+    /// operation makes, changes or removes.
     pub(crate) fn commit(
         &self,
         source: &Source,
@@ -161,7 +167,8 @@ impl Quotas {
                     let now = now.unwrap_or(*record);
                     Some(QuotaRecord { used_blocks: now.used_blocks, used_files: now.used_files, ..*record })
                 }
-                // Files that were in it may be open without a name, and count on: nothing else gets its number before.
+                // Files that were in it may be open without a name, and count on: nothing else gets
+                // its number before.
                 Some(None) => now.map(|record| self.without_top(&record)),
                 None => now,
             };
@@ -179,7 +186,8 @@ impl Quotas {
             }
             let bytes = record.used_blocks * BLOCK_SIZE as u64;
             let is_over = |limit: u64, used: u64| limit > 0 && used > limit;
-            // What is over already, as the limit came later, may become less, and everything else may be done to it.
+            // What is over already, as the limit came later, may become less, and everything else
+            // may be done to it.
             if blocks > 0 && is_over(record.limit_bytes, bytes)
                 || files > 0 && is_over(record.limit_files, record.used_files)
             {
@@ -220,7 +228,8 @@ impl Quotas {
         record.directory == self.orphans
     }
 
-    /// A number without a record. One that is not known to have none is none of these: its record would be written over.
+    /// A number without a record. One that is not known to have none is none of these: its record
+    /// would be written over.
     fn free_number(&self) -> Option<u16> {
         let known = self.known.lock();
         (1..=u16::MAX).find(|number| !known.records.contains_key(number) && !known.damaged.contains(number))
@@ -236,7 +245,8 @@ impl Quotas {
         self.record_in(&mut self.known.lock(), source, number)
     }
 
-    /// A record, which is read again where that failed before. Nobody has changed it meanwhile: that fails as well.
+    /// A record, which is read again where that failed before. Nobody has changed it meanwhile:
+    /// that fails as well.
     fn record_in(
         &self,
         known: &mut KnownRecords,
@@ -307,12 +317,14 @@ fn read_record(source: &Source, file: FileId, number: u16) -> Result<Option<Quot
 }
 
 impl Tree {
-    /// Makes an empty directory the top of a quota tree, or changes the limits of one. Without limits an empty one becomes an ordinary directory again, and one with files
-    /// goes on counting. A limit may be below what is taken already: then nothing is added.
+    /// Makes an empty directory the top of a quota tree, or changes the limits of one. Without
+    /// limits an empty one becomes an ordinary directory again, and one with files goes on
+    /// counting. A limit may be below what is taken already: then nothing is added.
     ///
     /// # Errors
-    /// [`TreeError::NotEmpty`] for a directory with files; [`TreeError::Invalid`] inside of another quota tree, and for the root; [`TreeError::NotDirectory`];
-    /// [`TreeError::NoSpace`] also with 65,535 quota trees; [`TreeError::ReadOnly`]; damage.
+    /// [`TreeError::NotEmpty`] for a directory with files; [`TreeError::Invalid`] inside of another
+    /// quota tree, and for the root; [`TreeError::NotDirectory`]; [`TreeError::NoSpace`] also with
+    /// 65,535 quota trees; [`TreeError::ReadOnly`]; damage.
     pub fn set_quota(&self, directory: FileId, limits: QuotaLimits) -> Result<(), TreeError> {
         let source = self.live()?;
         let _names = self.names.write();

@@ -51,7 +51,8 @@ impl Source {
         if is_there { Ok(inode) } else { Err(TreeError::NotFound) }
     }
 
-    /// Whole blocks of a file. Long stretches are not kept: it is the kernel that reads ahead, and keeps what it reads, or a dump, which reads once.
+    /// Whole blocks of a file. Long stretches are not kept: it is the kernel that reads ahead, and
+    /// keeps what it reads, or a dump, which reads once.
     pub(crate) fn read(&self, file: FileId, lba: u64, count: u64) -> Result<Segments, TreeError> {
         let mut reads = [BlockRead { passing: count >= LONG_READ_BLOCKS, ..BlockRead::new(Lba(lba), count) }];
         match self {
@@ -132,7 +133,8 @@ impl Source {
     }
 }
 
-/// Blocks of the shortest stretch that is not kept in memory: 256 KiB, more than a program that looks here and there asks for.
+/// Blocks of the shortest stretch that is not kept in memory: 256 KiB, more than a program that
+/// looks here and there asks for.
 const LONG_READ_BLOCKS: u64 = 64;
 
 /// Extents that one question asks for.

@@ -133,7 +133,8 @@ impl From<&Inode> for Stat {
 pub struct ReadableNodes {
     /// Those that can be.
     pub stats: Vec<Stat>,
-    /// Numbers of which is not known whether they are a file's: each time from the first up to the one behind the last.
+    /// Numbers of which is not known whether they are a file's: each time from the first up to the
+    /// one behind the last.
     pub lost: Vec<(FileId, FileId)>,
     /// The number to go on from; `None` at the end.
     pub next: Option<FileId>,
@@ -142,7 +143,8 @@ pub struct ReadableNodes {
 /// A name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Where to go on reading behind it: it stays good whatever is created or removed meanwhile. Below 2^63.
+    /// Where to go on reading behind it: it stays good whatever is created or removed meanwhile.
+    /// Below 2^63.
     pub cookie: u64,
     /// What it names.
     pub file: FileId,
@@ -218,8 +220,9 @@ pub enum Rename {
 /// What `allocate` does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allocate {
-    /// The file is at least that long afterwards. Space is looked for, in the volume and in its quota tree, not set aside: nothing is ever overwritten here, so what is set aside would not be
-    /// what a write takes.
+    /// The file is at least that long afterwards. Space is looked for, in the volume and in its
+    /// quota tree, not set aside: nothing is ever overwritten here, so what is set aside would not
+    /// be what a write takes.
     Extend,
     /// Space is looked for.
     Keep,

@@ -1,13 +1,17 @@
-//! A directory: names by key in a trie, whose leaves stand at blocks that follow from the keys (`docs/format.md`, "Directories of the tree of names").
+//! A directory: names by key in a trie, whose leaves stand at blocks that follow from the keys
+//! (`docs/format.md`, "Directories of the tree of names").
 //!
 //! # Invariants
-//! 1. Of the blocks on a key's way from level 0 down, one at most is a leaf with names. Block 0 is always there.
+//! 1. Of the blocks on a key's way from level 0 down, one at most is a leaf with names. Block 0 is
+//!    always there.
 //! 2. A leaf below block 0 has a name. So a directory without names is block 0 alone, and as long.
-//! 3. A name keeps its key as long as it is there. So whoever reads on behind a key misses nothing that was there all the time and sees nothing twice.
+//! 3. A name keeps its key as long as it is there. So whoever reads on behind a key misses nothing
+//!    that was there all the time and sees nothing twice.
 //!
 //! # Cost
-//! A lookup reads one leaf, and looks at one hole or two: keys are evenly spread, so leaves are on two levels, mostly. A name that is added or taken away
-//! changes one leaf; one in a hundred makes two of one.
+//! A lookup reads one leaf, and looks at one hole or two: keys are evenly spread, so leaves are on
+//! two levels, mostly. A name that is added or taken away changes one leaf; one in a hundred makes
+//! two of one.
 
 use cairn_base::{BLOCK_SIZE, Checksum, FileId, VolumeId};
 use cairn_device::{Block, BlockMut};
@@ -113,7 +117,8 @@ pub(crate) fn name_of(
     Ok(known_leaf(&block, directory.id, place)?.names().find(|name| name.key == key).map(Entry::from))
 }
 
-/// Up to `limit` names whose keys are `from` or larger, by key. Those before a block that can't be read are given without those behind it: who goes on from there gets the error.
+/// Up to `limit` names whose keys are `from` or larger, by key. Those before a block that can't be
+/// read are given without those behind it: who goes on from there gets the error.
 pub(crate) fn list(
     blocks: &mut impl Blocks,
     directory: &Inode,
@@ -132,7 +137,8 @@ pub(crate) fn list(
     Ok(entries)
 }
 
-/// Appends up to `room` names from `key` on of its leaf, if it has one. Returns the key to go on with, none at the end.
+/// Appends up to `room` names from `key` on of its leaf, if it has one. Returns the key to go on
+/// with, none at the end.
 fn list_leaf(
     blocks: &mut impl Blocks,
     directory: &Inode,
@@ -148,7 +154,8 @@ fn list_leaf(
     Ok(Some(place.end()))
 }
 
-/// The last key of the first block from `from` on that can't be read; none where there is no such block, or where it is not known what is behind it.
+/// The last key of the first block from `from` on that can't be read; none where there is no such
+/// block, or where it is not known what is behind it.
 pub(crate) fn end_of_damage(blocks: &mut impl Blocks, directory: &Inode, from: u64) -> Option<u64> {
     let mut key = from.max(KEY_MIN);
     while key < 1 << KEY_BITS {
@@ -325,7 +332,8 @@ pub(crate) fn remove(edit: &mut Edit<'_>, directory: FileId, key: u64) -> Result
     Ok(())
 }
 
-/// Writes a leaf that has lost a name; with its neighbour it becomes one of the level above when both are small.
+/// Writes a leaf that has lost a name; with its neighbour it becomes one of the level above when
+/// both are small.
 fn write_or_merge(
     edit: &mut Edit<'_>,
     directory: FileId,

@@ -1,4 +1,5 @@
-//! Numbers at their bounds: the last that is read, and the first that is refused. Bytes that come back unchanged say nothing of these.
+//! Numbers at their bounds: the last that is read, and the first that is refused. Bytes that come
+//! back unchanged say nothing of these.
 
 use std::fmt::Debug;
 
@@ -7,7 +8,8 @@ use cairn_base::BLOCK_SIZE;
 use super::*;
 use crate::layout::{COUNTER_MAX, SPACE_BLOCKS_MAX, SPACE_BLOCKS_MIN};
 
-/// A change of a value that is read, and the field for which the result is refused; `None` when it is read too.
+/// A change of a value that is read, and the field for which the result is refused; `None` when it
+/// is read too.
 pub(super) type Change<T> = (fn(&mut T), Option<&'static str>);
 
 /// Makes each change alone. What is read must be what was written.

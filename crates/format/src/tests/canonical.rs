@@ -1,4 +1,5 @@
-//! Changed bytes are refused, or read as exactly what they are: writing what was read gives the same bytes, so nothing is ignored.
+//! Changed bytes are refused, or read as exactly what they are: writing what was read gives the
+//! same bytes, so nothing is ignored.
 
 use proptest::prelude::*;
 

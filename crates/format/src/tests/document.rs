@@ -1,4 +1,5 @@
-//! docs/format.md as data: where its tables say that fields are, and what is reserved. That its tables are right is `tidy`'s to check.
+//! docs/format.md as data: where its tables say that fields are, and what is reserved. That its
+//! tables are right is `tidy`'s to check.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! The bytes of each sample, as a hash. When this fails, the format changed: read "Changing the format" in docs/format.md first.
+//! The bytes of each sample, as a hash. When this fails, the format changed: read "Changing the
+//! format" in docs/format.md first.
 
 use super::*;
 

@@ -58,7 +58,8 @@ fn record_cut_off_is_refused_at_every_length() {
     assert_eq!(LogRecord::parse(&longer, VOLUME), Ok(log_record(170)));
 }
 
-/// Blocks of a record after the first begin with an entry's start, its lba or its checksum: the last two are in a client's hand.
+/// Blocks of a record after the first begin with an entry's start, its lba or its checksum: the
+/// last two are in a client's hand.
 #[test]
 fn later_block_of_a_record_is_never_taken_for_a_record() {
     let newer = u64::from_le_bytes(*b"CLOG\x02\0\0\0");

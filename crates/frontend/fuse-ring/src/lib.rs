@@ -1,13 +1,22 @@
-//! FUSE over io_uring: requests of a mount come, and answers go, by rings instead of reads and writes of `/dev/fuse`.
+//! FUSE over io_uring: requests of a mount come, and answers go, by rings instead of reads and
+//! writes of `/dev/fuse`.
 //!
-//! The kernel (Linux 6.14 and later, where its owner lets it: `/sys/module/fuse/parameters/enable_uring`) has a queue for each processor, and puts what a program asks into that of the processor
-//! on which the program runs. A [`Seat`] in a queue takes one request at a time. Where its thread stays on that processor, who asks and who answers take turns there; a read of
-//! `/dev/fuse` wakes another processor for each of them. What a seat does is in `Documentation/filesystems/fuse/fuse-io-uring.rst` and `include/uapi/linux/fuse.h` of the kernel.
+//! The kernel (Linux 6.14 and later, where its owner lets it:
+//! `/sys/module/fuse/parameters/enable_uring`) has a queue for each processor, and puts what a
+//! program asks into that of the processor on which the program runs. A [`Seat`] in a queue takes
+//! one request at a time. Where its thread stays on that processor, who asks and who answers take
+//! turns there; a read of `/dev/fuse` wakes another processor for each of them. What a seat does is
+//! in `Documentation/filesystems/fuse/fuse-io-uring.rst` and `include/uapi/linux/fuse.h` of the
+//! kernel.
 //!
-//! - The kernel touches the memory of a seat while a thread is in [`Seat::exchange`], and at no other time; a seat that can't be told to be free of the kernel never frees its memory.
-//! - A mount answers nothing before there is a seat in every queue. Seats can be added at any time. None can be taken away as long as the mount lives, as a request may be on its way to it.
-//! - A request for which there was no seat waits in its queue until a seat there hands over an answer. One that is added does not fetch it (Linux 6.18).
-//! - Forgotten files, interrupts and what the server tells the kernel unasked go by `/dev/fuse` as before.
+//! - The kernel touches the memory of a seat while a thread is in [`Seat::exchange`], and at no
+//!   other time; a seat that can't be told to be free of the kernel never frees its memory.
+//! - A mount answers nothing before there is a seat in every queue. Seats can be added at any time.
+//!   None can be taken away as long as the mount lives, as a request may be on its way to it.
+//! - A request for which there was no seat waits in its queue until a seat there hands over an
+//!   answer. One that is added does not fetch it (Linux 6.18).
+//! - Forgotten files, interrupts and what the server tells the kernel unasked go by `/dev/fuse` as
+//!   before.
 //!
 //! This crate is all of it that is `unsafe`, and nothing else.
 
@@ -22,7 +31,8 @@ use rustix::thread::CpuSet;
 /// `FUSE_IO_URING_CMD_REGISTER` and `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`.
 const REGISTER: u32 = 1;
 const COMMIT_AND_FETCH: u32 = 2;
-/// Bytes of `struct fuse_in_header`, with the length of the request in front, and of `struct fuse_out_header`.
+/// Bytes of `struct fuse_in_header`, with the length of the request in front, and of
+/// `struct fuse_out_header`.
 const IN_HEADER: usize = 40;
 const OUT_HEADER: usize = 16;
 /// The processors that this machine can have, and those that are on.
@@ -105,7 +115,8 @@ pub struct Seat {
 }
 
 impl Seat {
-    /// A seat in the queue of processor `queue` for the mount of `device`, with room for `payload_bytes` of a request behind its arguments, and of an answer.
+    /// A seat in the queue of processor `queue` for the mount of `device`, with room for
+    /// `payload_bytes` of a request behind its arguments, and of an answer.
     ///
     /// # Errors
     /// Those of `io_uring_setup`: a filter forbids it, or there is no memory.
@@ -117,10 +128,12 @@ impl Seat {
         Ok(Self { ring, device, queue, memory, is_given: false, early: None })
     }
 
-    /// Takes the seat, for the calling thread: from here on a request can be on its way to it. What waits in the queue already does not come to it, see the head of the crate.
+    /// Takes the seat, for the calling thread: from here on a request can be on its way to it. What
+    /// waits in the queue already does not come to it, see the head of the crate.
     ///
     /// # Errors
-    /// Those of io_uring, and of the kernel when it does not want the seat (`ENOMEM`, `ENOTCONN`). The seat is of no use then.
+    /// Those of io_uring, and of the kernel when it does not want the seat (`ENOMEM`, `ENOTCONN`).
+    /// The seat is of no use then.
     pub fn register(&mut self) -> io::Result<()> {
         // The thread that does this is the one that may use the ring.
         self.ring.submitter().register_enable_rings()?;
@@ -139,7 +152,8 @@ impl Seat {
     /// Hands over the answer to the request before, if there was one, and waits for a request.
     ///
     /// # Errors
-    /// `ENOTCONN` and `ECONNABORTED` once the mount has ended. After any error the seat is of no use.
+    /// `ENOTCONN` and `ECONNABORTED` once the mount has ended. After any error the seat is of no
+    /// use.
     pub fn exchange(&mut self) -> io::Result<()> {
         if !self.is_given {
             self.give(COMMIT_AND_FETCH)?;
@@ -162,7 +176,8 @@ impl Seat {
     /// Puts a command into the ring, with which the kernel gets the memory.
     fn give(&mut self, command: u32) -> io::Result<()> {
         let entry = self.entry(command);
-        // SAFETY: what the entry names is the memory of this seat, which is lent to nobody (see `memory`) and not freed (see `drop`) until the kernel has completed the entry.
+        // SAFETY: what the entry names is the memory of this seat, which is lent to nobody (see
+        // `memory`) and not freed (see `drop`) until the kernel has completed the entry.
         unsafe { self.ring.submission().push(&entry) }.map_err(io::Error::other)?;
         self.is_given = true;
         Ok(())
@@ -177,7 +192,8 @@ impl Seat {
         Ok(())
     }
 
-    /// The bytes of the request, in order and in pieces: together they are what a read of `/dev/fuse` gives. `None` when there is none, or its parts don't make one.
+    /// The bytes of the request, in order and in pieces: together they are what a read of
+    /// `/dev/fuse` gives. `None` when there is none, or its parts don't make one.
     pub fn request(&self) -> Option<[&[u8]; 3]> {
         let (headers, payload) = self.memory()?;
         let length = u32::from_ne_bytes(*headers.in_out.first_chunk()?) as usize;
@@ -186,7 +202,8 @@ impl Seat {
         Some([&headers.in_out[..IN_HEADER], headers.op_in.get(..arguments)?, behind])
     }
 
-    /// Puts down the answer, as a write to `/dev/fuse` takes it; the following [`exchange`](Self::exchange) hands it over.
+    /// Puts down the answer, as a write to `/dev/fuse` takes it; the following
+    /// [`exchange`](Self::exchange) hands it over.
     ///
     /// # Errors
     /// `FileTooLarge` when there is no room for it, or it has no header: nothing is put down then.
@@ -264,7 +281,8 @@ fn with_length(entry: squeue::Entry128, length: u32) -> squeue::Entry128 {
 /// How many queues the kernel has: one for each processor that this machine can have.
 ///
 /// # Errors
-/// When the kernel does not say it, or some processor that is on is not for this process: what is asked there would be answered from another one, and a seat there could not ask for itself.
+/// When the kernel does not say it, or some processor that is on is not for this process: what is
+/// asked there would be answered from another one, and a seat there could not ask for itself.
 pub fn queues() -> io::Result<u16> {
     let own = rustix::thread::sched_getaffinity(None)?;
     let online = processors(ONLINE)?;
@@ -280,7 +298,8 @@ fn processors(file: &str) -> io::Result<Vec<u16>> {
     listed(&said).ok_or_else(|| io::Error::other(format!("{file} has {said:?}")))
 }
 
-/// The processors of a list such as `0-3,8`. `None` for what is none, and for numbers that no set of processors has.
+/// The processors of a list such as `0-3,8`. `None` for what is none, and for numbers that no set
+/// of processors has.
 fn listed(text: &str) -> Option<Vec<u16>> {
     let mut all = Vec::new();
     for range in text.trim().split(',') {
@@ -294,7 +313,8 @@ fn listed(text: &str) -> Option<Vec<u16>> {
     Some(all)
 }
 
-/// Has the calling thread stay on a processor. False where it can't: the processor is off, or not for this process.
+/// Has the calling thread stay on a processor. False where it can't: the processor is off, or not
+/// for this process.
 pub fn stay_on(processor: u16) -> bool {
     let mut only = CpuSet::new();
     if usize::from(processor) >= CpuSet::MAX_CPU {

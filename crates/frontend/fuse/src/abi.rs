@@ -1,6 +1,7 @@
 //! The kernel's structs: requests and answers of FUSE, as `linux/fuse.h` has them at version 7.39.
 //!
-//! Names are the kernel's own. All numbers are of the machine's byte order, as kernel and server are one machine. No struct has padding that is not named.
+//! Names are the kernel's own. All numbers are of the machine's byte order, as kernel and server
+//! are one machine. No struct has padding that is not named.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

@@ -5,7 +5,8 @@ use cairn_files::{NodeKind, Stat};
 
 use crate::abi::*;
 
-/// Seconds that the kernel may keep what it was told. Nobody changes a mounted tree but through this mount, and what changes otherwise is taken back by a notice.
+/// Seconds that the kernel may keep what it was told. Nobody changes a mounted tree but through
+/// this mount, and what changes otherwise is taken back by a notice.
 const KEPT_SECONDS: u64 = 86_400;
 /// Units of `st_blocks` in a block.
 const SECTORS_PER_BLOCK: u64 = (BLOCK_SIZE / 512) as u64;
@@ -54,13 +55,15 @@ pub(crate) fn attr(number: u64, stat: &Stat) -> fuse_attr {
     }
 }
 
-/// Seconds that the kernel may keep attributes. A change of content takes bits that give rights, and the kernel goes on with those that it has: so of such a file it asks each time.
+/// Seconds that the kernel may keep attributes. A change of content takes bits that give rights,
+/// and the kernel goes on with those that it has: so of such a file it asks each time.
 fn kept_seconds(stat: &Stat) -> u64 {
     let gives_rights = stat.kind == NodeKind::File && stat.mode & (S_ISUID | S_ISGID) != 0;
     if gives_rights { 0 } else { KEPT_SECONDS }
 }
 
-/// The answer to a lookup. `generation` tells what the kernel's number means in a handle that it gave somebody (NFS) before this mount.
+/// The answer to a lookup. `generation` tells what the kernel's number means in a handle that it
+/// gave somebody (NFS) before this mount.
 pub(crate) fn entry(number: u64, generation: u32, stat: &Stat) -> fuse_entry_out {
     fuse_entry_out {
         nodeid: number,

@@ -1,7 +1,9 @@
-//! What is said to the kernel, without the kernel: bytes of a request to what is to be done about it, and bytes of an answer.
+//! What is said to the kernel, without the kernel: bytes of a request to what is to be done about
+//! it, and bytes of an answer.
 //!
-//! Whatever the bytes are, the answer is one that the kernel takes: its length is its own, it names the request, an error is one of Linux's and has nothing behind it. A request that
-//! is not understood is answered too, as somebody waits for it.
+//! Whatever the bytes are, the answer is one that the kernel takes: its length is its own, it names
+//! the request, an error is one of Linux's and has nothing behind it. A request that is not
+//! understood is answered too, as somebody waits for it.
 
 use std::io::IoSlice;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,8 +21,9 @@ use crate::shown::{Shown, View};
 
 /// Pages of these.
 const PAGES_MAX: u16 = (WRITE_MAX / 4096) as u16;
-/// Requests that the kernel has under way for nobody in particular: read-ahead and write-back. A program that waits for an answer has no more than these before it in the queue, also while a snapshot has the kernel send
-/// all that it holds.
+/// Requests that the kernel has under way for nobody in particular: read-ahead and write-back. A
+/// program that waits for an answer has no more than these before it in the queue, also while a
+/// snapshot has the kernel send all that it holds.
 pub(crate) const BACKGROUND_MAX: u16 = 8;
 /// From so many on it lets writers wait.
 const CONGESTION: u16 = 6;
@@ -57,7 +60,8 @@ pub(crate) enum Step {
     BeforeForgetting { unique: u64, answer: Answer, node: u64 },
     /// It has none.
     Silence,
-    /// It is answered ([`FileSystem::answer_late`]) once the kernel has sent what it holds of the file with this number.
+    /// It is answered ([`FileSystem::answer_late`]) once the kernel has sent what it holds of the
+    /// file with this number.
     AfterData { node: u64 },
     /// It was the last one, and is answered.
     End { unique: u64 },
@@ -149,7 +153,8 @@ impl FileSystem {
         self.answer(&request)
     }
 
-    /// What is answered to an INIT: of what is wanted for every mount, and of the bits in `more`, all that the kernel offers.
+    /// What is answered to an INIT: of what is wanted for every mount, and of the bits in `more`,
+    /// all that the kernel offers.
     pub(crate) fn agree(&self, theirs: &fuse_init_in, flags2: u32, more: u64) -> Result<fuse_init_out, i32> {
         if theirs.major != FUSE_KERNEL_VERSION || theirs.minor < FUSE_KERNEL_MINOR_MIN {
             tracing::error!(major = theirs.major, minor = theirs.minor, "this kernel's FUSE is too old");
@@ -179,9 +184,12 @@ pub(crate) fn offered(theirs: &fuse_init_in, flags2: u32) -> u64 {
     u64::from(theirs.flags) | u64::from(flags2) << 32
 }
 
-/// What comes of `work`, an error where it panics: a bug costs one request an error. Who asks would wait for its answer for ever otherwise, and could not even be killed, and a mount would lose its threads one by one.
+/// What comes of `work`, an error where it panics: a bug costs one request an error. Who asks would
+/// wait for its answer for ever otherwise, and could not even be killed, and a mount would lose its
+/// threads one by one.
 pub(crate) fn unless_panic<T>(work: impl FnOnce() -> T) -> Result<T, i32> {
-    // Locks that it had are free again, as in a session of any other front end whose thread has panicked.
+    // Locks that it had are free again, as in a session of any other front end whose thread has
+    // panicked.
     catch_unwind(AssertUnwindSafe(work)).map_err(|_| {
         tracing::error!("a request of a mount had panicked: it is answered with an error");
         errno::EIO
@@ -222,7 +230,8 @@ pub(crate) fn with_data<T>(
     write(&parts)
 }
 
-/// A mount without a kernel: bytes of requests in, bytes of answers out, in one thread. It is what a fuzzer and a test speak with.
+/// A mount without a kernel: bytes of requests in, bytes of answers out, in one thread. It is what
+/// a fuzzer and a test speak with.
 pub struct Unmounted {
     files: FileSystem,
 }
@@ -236,7 +245,8 @@ impl Unmounted {
         Ok(Self { files: FileSystem::new(Shown::new(view)?) })
     }
 
-    /// Takes the bytes of one read from `/dev/fuse`, and gives those that would be written to it; none where the kernel waits for none.
+    /// Takes the bytes of one read from `/dev/fuse`, and gives those that would be written to it;
+    /// none where the kernel waits for none.
     pub fn answer(&self, request: &[u8]) -> Option<Vec<u8>> {
         let mut received = Received::new();
         let step = if request.len() <= REQUEST_MAX {

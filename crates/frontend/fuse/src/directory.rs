@@ -49,7 +49,8 @@ impl Listing {
     }
 }
 
-/// Entries behind the cookie that the kernel gives as an offset; with `plus` with what a lookup of each would say.
+/// Entries behind the cookie that the kernel gives as an offset; with `plus` with what a lookup of
+/// each would say.
 pub(crate) fn read(shown: &Shown, node: u64, arguments: &fuse_read_in, plus: bool) -> Answer {
     let room = (arguments.size as usize).min(WRITE_MAX);
     let mut listing = Listing { bytes: Vec::with_capacity(room.min(1 << 16)), room, plus };
@@ -71,7 +72,8 @@ fn read_tree(
         let limit = ((listing.room - listing.bytes.len()) / listing.record(b"name")).clamp(1, ENTRIES_MAX);
         let entries = match slot.tree.read_directory(directory, after, limit) {
             Ok(entries) => entries,
-            // The kernel was told of what is before it, and counts that; it hears of this when it asks for the rest.
+            // The kernel was told of what is before it, and counts that; it hears of this when it
+            // asks for the rest.
             Err(_) if !listing.bytes.is_empty() => return Ok(()),
             Err(error) => return Err(error.errno()),
         };
@@ -85,7 +87,8 @@ fn read_tree(
             let Ok(number) = shown.number(slot, found.file) else { continue };
             let is_dot = found.name == b"." || found.name == b"..";
             let kind = entry_type(found.kind.type_bits());
-            // One that is gone meanwhile is listed without what a lookup would say, and the kernel looks itself.
+            // One that is gone meanwhile is listed without what a lookup would say, and the kernel
+            // looks itself.
             let stat = (listing.plus && !is_dot).then(|| slot.tree.stat(found.file)).and_then(Result::ok);
             // What was told before it counts, so that nothing of this may fail as a whole.
             let told = stat.and_then(|stat| {
@@ -137,7 +140,8 @@ fn read_snapshots(
     Ok(())
 }
 
-/// What the kernel is told of a directory as it is in a snapshot. That can be renamed or deleted at any time, so each walk asks again.
+/// What the kernel is told of a directory as it is in a snapshot. That can be renamed or deleted at
+/// any time, so each walk asks again.
 pub(crate) fn snapshot_entry(
     shown: &Shown,
     slot: &Arc<Slot>,
@@ -148,7 +152,8 @@ pub(crate) fn snapshot_entry(
     Ok(fuse_entry_out { entry_valid: 0, ..shown.entry(slot, stat)? })
 }
 
-/// A directory of what is mounted, as it is in a snapshot: it has the same number. The root is the root.
+/// A directory of what is mounted, as it is in a snapshot: it has the same number. The root is the
+/// root.
 pub(crate) fn in_snapshot(shown: &Shown, slot: &Slot, directory: FileId) -> Result<FileId, i32> {
     let (root, top) = shown.file(FUSE_ROOT_ID)?;
     let file = if directory == top { slot.tree.root() } else { directory };

@@ -1,9 +1,14 @@
-//! Mounts: made by the kernel itself for root, by `fusermount3` for others; and unmounted again, also those of a server that died.
+//! Mounts: made by the kernel itself for root, by `fusermount3` for others; and unmounted again,
+//! also those of a server that died.
 //!
-//! A mount that is unmounted lazily, or whose directory went, is in no place any more and ends when nobody works in it. Who does can be named, and cut off.
+//! A mount that is unmounted lazily, or whose directory went, is in no place any more and ends when
+//! nobody works in it. Who does can be named, and cut off.
 //!
-//! No thread of this process asks a mount of its own for anything. What it asks the kernel would wait for this process to answer, and where that is killed it would wait for ever: a thread that waits so can't be
-//! ended, and keeps the connection open, with which the kernel ends all waiting. So the process would not end, and neither would the programs that work in the mount. A program of its own asks instead.
+//! No thread of this process asks a mount of its own for anything. What it asks the kernel would
+//! wait for this process to answer, and where that is killed it would wait for ever: a thread that
+//! waits so can't be ended, and keeps the connection open, with which the kernel ends all waiting.
+//! So the process would not end, and neither would the programs that work in the mount. A program
+//! of its own asks instead.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -37,14 +42,16 @@ const HELPER: &str = "fusermount3";
 const SYNC: &str = "sync";
 /// Where the helper finds the socket on which it gives the device back; it is its standard input.
 const HELPER_SOCKET: (&str, &str) = ("_FUSE_COMMFD", "0");
-/// Bytes that the kernel reads ahead; its own choice is an eighth of it, and each request costs a change of processes.
+/// Bytes that the kernel reads ahead; its own choice is an eighth of it, and each request costs a
+/// change of processes.
 const READ_AHEAD_KIB: u32 = 1024;
 /// How long the end of a mount is waited for.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The mounts of this process.
 const TABLE: &str = "/proc/self/mountinfo";
-/// The kernel's control of FUSE: a directory for each connection, called by the minor number of its file system, with a file that ends it.
+/// The kernel's control of FUSE: a directory for each connection, called by the minor number of its
+/// file system, with a file that ends it.
 const CONTROL: (&str, &str) = ("fusectl", "/sys/fs/fuse/connections");
 
 /// What the kernel calls a file system: major and minor number.
@@ -53,7 +60,8 @@ pub(crate) type DeviceNumber = (u32, u32);
 /// How it is mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MountOptions {
-    /// Other users than the one of the server get in. Root's mounts are for all anyway; others need `user_allow_other` in `/etc/fuse.conf`.
+    /// Other users than the one of the server get in. Root's mounts are for all anyway; others need
+    /// `user_allow_other` in `/etc/fuse.conf`.
     pub allow_other: bool,
     /// Device files are devices. Root only.
     pub devices: bool,
@@ -69,8 +77,9 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts `view` on the directory `point`, and serves it on threads of its own. `source` is what the kernel lists, such as `vol0@monday`.
-    /// `on_end` is called when it is mounted no longer and nobody works in it.
+    /// Mounts `view` on the directory `point`, and serves it on threads of its own. `source` is
+    /// what the kernel lists, such as `vol0@monday`. `on_end` is called when it is mounted no
+    /// longer and nobody works in it.
     ///
     /// # Errors
     /// [`MountError`].
@@ -112,10 +121,12 @@ impl Mount {
         self.connection.has_ended()
     }
 
-    /// Moves a mount of a mirror on to what that shows now: whoever comes from the root from now on is in it. And has the kernel forget snapshots that are gone or have other names, so that their blocks can be
-    /// used again.
+    /// Moves a mount of a mirror on to what that shows now: whoever comes from the root from now on
+    /// is in it. And has the kernel forget snapshots that are gone or have other names, so that
+    /// their blocks can be used again.
     ///
-    /// Takes locks of the kernel, so not to be called by a thread that holds what a file operation needs.
+    /// Takes locks of the kernel, so not to be called by a thread that holds what a file operation
+    /// needs.
     pub fn refresh(&self) {
         match self.connection.files.shown.follow() {
             Ok(Some(names)) => {
@@ -141,7 +152,8 @@ impl Mount {
         shown.drop_unknown();
     }
 
-    /// The directories on which it is mounted, for this process: of one that was shown elsewhere as well not only the first.
+    /// The directories on which it is mounted, for this process: of one that was shown elsewhere as
+    /// well not only the first.
     ///
     /// # Errors
     /// When the table of mounts can't be read; that it is mounted nowhere is no error.
@@ -150,7 +162,8 @@ impl Mount {
         Ok(lines()?.into_iter().filter_map(mine).collect())
     }
 
-    /// Has the kernel send what programs have written and it still holds. What they write meanwhile may come later.
+    /// Has the kernel send what programs have written and it still holds. What they write meanwhile
+    /// may come later.
     ///
     /// # Errors
     /// When data could not be written.
@@ -166,7 +179,8 @@ impl Mount {
         Ok(())
     }
 
-    /// The same file by file, where there is no place by which to ask for all: it was unmounted, and programs still write to what they have open.
+    /// The same file by file, where there is no place by which to ask for all: it was unmounted,
+    /// and programs still write to what they have open.
     fn collect_files(&self) {
         for number in self.connection.files.written() {
             self.connection.forget_content(number);
@@ -178,7 +192,8 @@ impl Mount {
         users_of(self.device)
     }
 
-    /// Ends it, wherever it is mounted and whoever works in it: everything that programs do with it fails from now on. What they have written so far is collected first.
+    /// Ends it, wherever it is mounted and whoever works in it: everything that programs do with it
+    /// fails from now on. What they have written so far is collected first.
     ///
     /// # Errors
     /// When the kernel has no control of FUSE here, or it does not end.
@@ -284,7 +299,8 @@ fn receive_device(socket: &UnixStream) -> Option<OwnedFd> {
     })
 }
 
-/// Shows what is mounted on `from` on another directory as well: one file system in two places, with one cache and one set of locks.
+/// Shows what is mounted on `from` on another directory as well: one file system in two places,
+/// with one cache and one set of locks.
 ///
 /// # Errors
 /// [`MountError::Refused`] for others than root.
@@ -307,12 +323,14 @@ fn sync(place: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Unmounts a directory; with `lazily` also while it is in use: it is gone from its place at once, and ends when nobody works in it.
+/// Unmounts a directory; with `lazily` also while it is in use: it is gone from its place at once,
+/// and ends when nobody works in it.
 ///
 /// # Errors
 /// [`MountError::Busy`], [`MountError::Refused`].
 pub fn unmount(point: &Path, lazily: bool) -> Result<(), MountError> {
-    // Unmounting has it written as well, on this thread. What is wrong with that the next one who asks is told.
+    // Unmounting has it written as well, on this thread. What is wrong with that the next one who
+    // asks is told.
     let _ = sync(point);
     let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     let refused = |reason: String| MountError::Refused { path: point.to_owned(), reason };
@@ -334,12 +352,14 @@ pub fn unmount(point: &Path, lazily: bool) -> Result<(), MountError> {
     }
 }
 
-/// The directories on which something of Cairn's is mounted, with what the kernel lists as its source.
+/// The directories on which something of Cairn's is mounted, with what the kernel lists as its
+/// source.
 pub fn mounted() -> Vec<(PathBuf, String)> {
     lines().unwrap_or_default().into_iter().map(|line| (line.path, line.source)).collect()
 }
 
-/// Ends what of Cairn's is mounted on these directories, whoever works in it and whoever serves it: everything that programs do with it fails from now on, and what waits for it waits no longer.
+/// Ends what of Cairn's is mounted on these directories, whoever works in it and whoever serves it:
+/// everything that programs do with it fails from now on, and what waits for it waits no longer.
 pub fn cut_all(places: &[PathBuf]) -> Vec<(PathBuf, Result<(), MountError>)> {
     let mounted = lines().unwrap_or_default().into_iter().filter(|line| places.contains(&line.path));
     mounted.map(|line| (line.path, cut(line.device.1))).collect()
@@ -352,7 +372,8 @@ pub struct MountsWatch {
 }
 
 impl MountsWatch {
-    /// True when something has changed since the last call, and for the first; also when that can't be told.
+    /// True when something has changed since the last call, and for the first; also when that can't
+    /// be told.
     pub fn has_changed(&self) -> bool {
         let mut table = self.table.lock();
         let Some(open) = &*table else {
@@ -380,7 +401,8 @@ fn lines() -> std::io::Result<Vec<Line>> {
     Ok(String::from_utf8_lossy(&table).lines().filter_map(mounted_line).collect())
 }
 
-/// A line of `mountinfo`: device in field 3, what of it in field 4, place in field 5; kind and source behind the dash. Blanks are written as `\040`.
+/// A line of `mountinfo`: device in field 3, what of it in field 4, place in field 5; kind and
+/// source behind the dash. Blanks are written as `\040`.
 pub(crate) fn mounted_line(line: &str) -> Option<Line> {
     let (left, right) = line.split_once(" - ")?;
     let mut left = left.split(' ').skip(2);
@@ -397,7 +419,8 @@ pub(crate) fn mounted_line(line: &str) -> Option<Line> {
     })
 }
 
-/// The file system that a path leads to. It is not asked itself: it may be one that answers no more, or this process.
+/// The file system that a path leads to. It is not asked itself: it may be one that answers no
+/// more, or this process.
 pub(crate) fn device_at(path: &Path) -> std::io::Result<DeviceNumber> {
     let found = rustix::fs::statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE)?;
     Ok((found.stx_dev_major, found.stx_dev_minor))
@@ -408,7 +431,8 @@ pub(crate) fn is_on(path: &Path, device: DeviceNumber) -> bool {
     device_at(path).is_ok_and(|found| found == device)
 }
 
-/// Ends the connection with that number. Where the kernel's control is not mounted, it is for that moment, which takes root.
+/// Ends the connection with that number. Where the kernel's control is not mounted, it is for that
+/// moment, which takes root.
 fn cut(number: u32) -> Result<(), MountError> {
     let (kind, usual) = CONTROL;
     let write = |control: &Path| std::fs::write(control.join(number.to_string()).join("abort"), "1");
@@ -450,7 +474,8 @@ fn unescape(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Has the kernel read ahead further than it does by itself. Only root may; without it, reading in order is slower.
+/// Has the kernel read ahead further than it does by itself. Only root may; without it, reading in
+/// order is slower.
 fn read_ahead((major, minor): DeviceNumber) {
     let setting = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
     if let Err(error) = std::fs::write(&setting, READ_AHEAD_KIB.to_string()) {

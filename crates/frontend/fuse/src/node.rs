@@ -1,7 +1,8 @@
 //! Numbers of nodes: what the kernel calls a file, and which file of which image that is.
 //!
-//! A number never means two files: files of the live tree are never numbered twice, and each image that is shown has a slot of its own in the upper bits.
-//! So a snapshot's file has another number than the live one, and no program takes one for the other.
+//! A number never means two files: files of the live tree are never numbered twice, and each image
+//! that is shown has a slot of its own in the upper bits. So a snapshot's file has another number
+//! than the live one, and no program takes one for the other.
 
 use cairn_base::FileId;
 

@@ -1,8 +1,9 @@
 //! What each request does: the kernel's operations on the trees that a mount shows.
 //!
-//! The kernel checks permissions (`default_permissions`) and keeps locks: a mount is the only way into a tree from outside, also where it
-//! appears in several places. With a write-back cache it is the master of a file's size and times as long as somebody writes it, so that a close brings the data here,
-//! and an fsync brings it here and makes it durable.
+//! The kernel checks permissions (`default_permissions`) and keeps locks: a mount is the only way
+//! into a tree from outside, also where it appears in several places. With a write-back cache it is
+//! the master of a file's size and times as long as somebody writes it, so that a close brings the
+//! data here, and an fsync brings it here and makes it durable.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -40,7 +41,8 @@ const COPY_BYTES_MAX: u64 = 16 << 20;
 /// Bytes of a copy between two trees that are in memory.
 const COPY_PIECE: usize = 1 << 20;
 
-/// What the kernel sends of an inode on its own: times that it kept back, with the handle of a file that it happens to have open.
+/// What the kernel sends of an inode on its own: times that it kept back, with the handle of a file
+/// that it happens to have open.
 const KEPT_BACK: u32 = fattr::MTIME | fattr::CTIME | fattr::FH;
 const O_ACCMODE: u32 = 3;
 /// The number is the kernel's, and not the same on all machines.
@@ -119,8 +121,10 @@ impl FileSystem {
         self.shown.file(number).is_ok_and(|(_, file)| self.writers.lock().contains_key(&file))
     }
 
-    /// Whether the kernel may hold bytes from before a write that went past its cache: what it was given between the beginning of that write and its end. It drops those itself when the program waits
-    /// for the write, and not when the program hears of it later (Linux 6.18, `fuse_aio_complete`).
+    /// Whether the kernel may hold bytes from before a write that went past its cache: what it was
+    /// given between the beginning of that write and its end. It drops those itself when the
+    /// program waits for the write, and not when the program hears of it later (Linux 6.18,
+    /// `fuse_aio_complete`).
     pub(crate) fn may_be_outdated_by(&self, node: u64, write: &fuse_write_in) -> bool {
         let is_past = write.flags & O_DIRECT != 0 || write.fh & HANDLE_DIRECT != 0;
         let goes_past = is_past && write.write_flags & FUSE_WRITE_CACHE == 0;
@@ -204,7 +208,8 @@ impl FileSystem {
             Operation::Fallocate(arguments) => self.allocate(header, arguments),
             Operation::Lseek(arguments) => self.seek(node, arguments),
             Operation::CopyFileRange(arguments) => self.copy(header, arguments),
-            // An interrupt comes too late for anything here; the kernel sends no more of them after this.
+            // An interrupt comes too late for anything here; the kernel sends no more of them after
+            // this.
             Operation::Interrupt | Operation::Other => Err(errno::ENOSYS),
             Operation::Init { .. }
             | Operation::Destroy
@@ -250,7 +255,8 @@ impl FileSystem {
         Ok(bytes(if may_keep { told } else { fuse_entry_out { entry_valid: 0, ..told } }))
     }
 
-    /// What the kernel asks of a number that it gave somebody in a handle and has forgotten since (NFS).
+    /// What the kernel asks of a number that it gave somebody in a handle and has forgotten since
+    /// (NFS).
     fn lookup_itself(&self, node: u64) -> Answer {
         match self.shown.find(node)? {
             (at, Some(slot)) => {
@@ -261,7 +267,8 @@ impl FileSystem {
         }
     }
 
-    /// The directory that a directory of a handle is in; that of a snapshot is the `.snapshot` of the root.
+    /// The directory that a directory of a handle is in; that of a snapshot is the `.snapshot` of
+    /// the root.
     fn lookup_parent(&self, node: u64) -> Answer {
         let (root, top) = self.shown.file(FUSE_ROOT_ID)?;
         let (slot, parent) = match self.shown.find(node)? {
@@ -360,8 +367,10 @@ impl FileSystem {
         }
         match slot.tree.set(file, &change) {
             Ok(stat) => Ok(bytes(attr_out(node, &stat))),
-            // The kernel keeps times back, that of an unlink as well, and tells them of a file that went with its last name. An error would stay with the
-            // file system, and `syncfs`, with which a snapshot begins, would report it to whoever asks next. A program that has the file open finds it there.
+            // The kernel keeps times back, that of an unlink as well, and tells them of a file that
+            // went with its last name. An error would stay with the file system, and `syncfs`, with
+            // which a snapshot begins, would report it to whoever asks next. A program that has the
+            // file open finds it there.
             Err(TreeError::NotFound) if arguments.valid & !KEPT_BACK == 0 => Ok(bytes(fuse_attr_out {
                 attr: fuse_attr { ino: node, ..fuse_attr::default() },
                 ..fuse_attr_out::default()
@@ -385,7 +394,8 @@ impl FileSystem {
         self.shown.entry(&slot, &stat).map(bytes)
     }
 
-    /// The file of a number that must be in the tree of another one. To the kernel all trees are one file system, and a file of a snapshot has the number here that it has in the live tree.
+    /// The file of a number that must be in the tree of another one. To the kernel all trees are
+    /// one file system, and a file of a snapshot has the number here that it has in the live tree.
     fn beside(&self, node: u64, other: u64) -> Result<FileId, i32> {
         let ((slot, _), (other_slot, file)) = (self.shown.file(node)?, self.shown.file(other)?);
         if Arc::ptr_eq(&slot, &other_slot) { Ok(file) } else { Err(errno::EXDEV) }
@@ -597,7 +607,8 @@ impl FileSystem {
         sized(list, size)
     }
 
-    /// An access control list was set by somebody who is neither in the file's group nor may give its rights.
+    /// An access control list was set by somebody who is neither in the file's group nor may give
+    /// its rights.
     fn take_group_id(&self, node: u64) -> Result<(), i32> {
         let (slot, file) = self.shown.file(node)?;
         let mode = slot.tree.stat(file).map_err(errno)?.mode & 0o7777;
@@ -605,9 +616,10 @@ impl FileSystem {
         if mode & S_ISGID != 0 { slot.tree.set(file, &change).map(|_| ()).map_err(errno) } else { Ok(()) }
     }
 
-    /// Somebody changes content otherwise than by a write, of which alone the kernel says whether it takes rights away: all lose them who may not keep them, that of the group also when it is not theirs.
-    /// With `is_asked` the kernel has found that the caller may not, also of a directory that gets
-    /// an access control list.
+    /// Somebody changes content otherwise than by a write, of which alone the kernel says whether
+    /// it takes rights away: all lose them who may not keep them, that of the group also when it is
+    /// not theirs. With `is_asked` the kernel has found that the caller may not, also of a
+    /// directory that gets an access control list.
     fn take_rights(
         &self,
         header: &fuse_in_header,
@@ -686,7 +698,8 @@ fn new(header: &fuse_in_header, mode: u32, umask: u32, device: u32) -> New {
     New { mode, uid: header.uid, gid: header.gid, device, umask }
 }
 
-/// Copies bytes of a file out of a snapshot, each file with where it begins. Returns how many: what is there by then stays, and what is wrong with the rest is told to who asks for that.
+/// Copies bytes of a file out of a snapshot, each file with where it begins. Returns how many: what
+/// is there by then stays, and what is wrong with the rest is told to who asks for that.
 fn copy_between(
     from_tree: &Tree,
     (from, from_offset): (FileId, u64),
@@ -712,7 +725,8 @@ fn copy_between(
     Ok(copied)
 }
 
-/// What a mode is without the bits that give rights; `None` when it has none of them. A write or another owner takes them, as `should_remove_suid` of the kernel does.
+/// What a mode is without the bits that give rights; `None` when it has none of them. A write or
+/// another owner takes them, as `should_remove_suid` of the kernel does.
 fn without_rights(stat: &Stat) -> Option<u32> {
     if stat.kind != NodeKind::File {
         return None;

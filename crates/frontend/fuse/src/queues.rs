@@ -1,12 +1,18 @@
 //! Requests that come by io_uring: a queue for each processor, with seats that threads have.
 //!
-//! The thread of a seat stays on the processor of its queue, as those do who ask. A queue has a few seats, as requests wait for devices, too.
+//! The thread of a seat stays on the processor of its queue, as those do who ask. A queue has a few
+//! seats, as requests wait for devices, too.
 //!
-//! Where an answer needs data that the kernel still holds, the thread of the seat asks for it, and others of the queue take it: as many as ever are there for that, new ones if need be. What came to the queue before a new seat did
-//! waits for some seat to answer something (see [`cairn_frontend_fuse_ring`]), and would wait for ever where all others wait for it: so a new seat gets something to answer.
+//! Where an answer needs data that the kernel still holds, the thread of the seat asks for it, and
+//! others of the queue take it: as many as ever are there for that, new ones if need be. What came
+//! to the queue before a new seat did waits for some seat to answer something (see
+//! [`cairn_frontend_fuse_ring`]), and would wait for ever where all others wait for it: so a new
+//! seat gets something to answer.
 //!
-//! Writes may have to wait for room, all that the kernel writes back at a time, and so does what waits for them. One seat of a queue stays free, so that whoever asks anything else on that processor is answered: as many more as
-//! that takes are added, up to as many as read `/dev/fuse` where there are no queues.
+//! Writes may have to wait for room, all that the kernel writes back at a time, and so does what
+//! waits for them. One seat of a queue stays free, so that whoever asks anything else on that
+//! processor is answered: as many more as that takes are added, up to as many as read `/dev/fuse`
+//! where there are no queues.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -23,7 +29,8 @@ use crate::received::Received;
 use crate::received::WRITE_MAX;
 use crate::session::{Connection, THREADS};
 
-/// Seats of all queues together, as far as that makes no fewer than the least and no more than the most of one.
+/// Seats of all queues together, as far as that makes no fewer than the least and no more than the
+/// most of one.
 const SEATS: usize = 16;
 const SEATS_MIN: usize = 2;
 const SEATS_MAX: usize = 4;
@@ -66,7 +73,8 @@ fn seat(device: &Arc<OwnedFd>, queue: u16) -> io::Result<Seat> {
 }
 
 impl Connection {
-    /// Has threads take the seats. False when there are none, or the kernel does not want them: then it goes on by `/dev/fuse`.
+    /// Has threads take the seats. False when there are none, or the kernel does not want them:
+    /// then it goes on by `/dev/fuse`.
     pub(crate) fn sit_down(self: &Arc<Self>, seats: Vec<Vec<Seat>>) -> bool {
         let each =
             (0..).zip(seats).flat_map(|(queue, seats)| seats.into_iter().map(move |seat| (queue, seat)));

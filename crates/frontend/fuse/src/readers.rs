@@ -1,16 +1,20 @@
 //! Which threads of a mount wait at `/dev/fuse`.
 //!
-//! The kernel gives each request to the thread that has waited there for longest. With many of them each request wakes another one, whose memory no cache of the processor has any more and which ran last on
-//! whatever processor; two that take turns are quicker. So no more than [`READING`] wait there, and the others wait here.
+//! The kernel gives each request to the thread that has waited there for longest. With many of them
+//! each request wakes another one, whose memory no cache of the processor has any more and which
+//! ran last on whatever processor; two that take turns are quicker. So no more than [`READING`]
+//! wait there, and the others wait here.
 //!
 //! # Invariants
-//! 1. While one of the threads is not busy with a request, one waits at the device or is on its way there: who takes a request and leaves nobody behind calls another one first. So requests are kept waiting by as many
-//!    others as there are threads, not by fewer.
+//! 1. While one of the threads is not busy with a request, one waits at the device or is on its way
+//!    there: who takes a request and leaves nobody behind calls another one first. So requests are
+//!    kept waiting by as many others as there are threads, not by fewer.
 //! 2. Once the mount has ended no thread waits here.
 
 use parking_lot::{Condvar, Mutex};
 
-/// Threads that wait for a request while there is none: one, and one for what the kernel forgets, which comes beside the next request.
+/// Threads that wait for a request while there is none: one, and one for what the kernel forgets,
+/// which comes beside the next request.
 pub(crate) const READING: usize = 2;
 
 #[derive(Default)]

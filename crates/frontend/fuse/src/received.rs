@@ -1,6 +1,7 @@
 //! A request as it is read: its head, and blocks for what comes behind.
 //!
-//! Most bytes that the kernel sends are data of writes, in whole pages behind a head whose length is known. Read to the beginning of blocks, they lie there as the volume keeps them, and are not
+//! Most bytes that the kernel sends are data of writes, in whole pages behind a head whose length
+//! is known. Read to the beginning of blocks, they lie there as the volume keeps them, and are not
 //! copied again. Everything else is short, and taken together before it is parsed.
 
 use std::io::IoSliceMut;
@@ -81,7 +82,8 @@ impl Received {
         BlockMut::append_run(&mut self.blocks, missing);
     }
 
-    /// The write of whole blocks that the request is, with its memory; `None` when it is anything else.
+    /// The write of whole blocks that the request is, with its memory; `None` when it is anything
+    /// else.
     pub(crate) fn take_write(&mut self) -> Option<BlockWrite> {
         let behind = self.length.checked_sub(HEAD)?;
         let (header, rest) = fuse_in_header::read_from_prefix(&self.head).ok()?;

@@ -1,7 +1,7 @@
 //! Requests: the bytes that the kernel gives for one, as values.
 //!
-//! A request that is too short or lacks the end of a name is none ([`Request::parse`] says so); an operation that is not known here is
-//! [`Operation::Other`], and the kernel is told so.
+//! A request that is too short or lacks the end of a name is none ([`Request::parse`] says so); an
+//! operation that is not known here is [`Operation::Other`], and the kernel is told so.
 
 use zerocopy::FromBytes;
 

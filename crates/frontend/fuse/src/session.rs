@@ -1,6 +1,8 @@
-//! The conversation with the kernel over `/dev/fuse`: threads that take requests and answer them, and notices.
+//! The conversation with the kernel over `/dev/fuse`: threads that take requests and answer them,
+//! and notices.
 //!
-//! Each thread reads one request at a time; few wait for one ([`Readers`]). None waits for another request, with one exception that is kept off these threads: where an answer needs data that the
+//! Each thread reads one request at a time; few wait for one ([`Readers`]). None waits for another
+//! request, with one exception that is kept off these threads: where an answer needs data that the
 //! kernel still holds, a thread of its own asks for it first, and the ones here take it.
 //!
 //! Where the kernel offers it, requests come by io_uring instead: see [`crate::queues`].
@@ -24,12 +26,15 @@ use crate::readers::Readers;
 use crate::received::Received;
 use crate::request::{Operation, Request};
 
-/// Threads of a mount: requests wait for devices, not for processors. Where all that the kernel writes back waits, for room in a history, others are still answered.
+/// Threads of a mount: requests wait for devices, not for processors. Where all that the kernel
+/// writes back waits, for room in a history, others are still answered.
 pub(crate) const THREADS: usize = BACKGROUND_MAX as usize + 2;
 
 /// The same where requests come by io_uring.
 const THREADS_BESIDE_QUEUES: usize = 2;
-/// How long what the kernel forgets next may wait there. Nobody waits for it, and otherwise each file that is removed wakes a thread by itself, which costs who removes it more than all the rest.
+/// How long what the kernel forgets next may wait there. Nobody waits for it, and otherwise each
+/// file that is removed wakes a thread by itself, which costs who removes it more than all the
+/// rest.
 const FORGETTING: Duration = Duration::from_millis(20);
 
 /// An open connection to the kernel.
@@ -49,7 +54,8 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Starts to answer on `device`, which is mounted. `on_end` is called once nothing comes any more.
+    /// Starts to answer on `device`, which is mounted. `on_end` is called once nothing comes any
+    /// more.
     pub(crate) fn start(
         device: OwnedFd,
         files: FileSystem,
@@ -69,7 +75,8 @@ impl Connection {
             ended: Mutex::default(),
             changed: Condvar::new(),
         });
-        // By the device comes what is forgotten, and everything should the kernel not take the seats.
+        // By the device comes what is forgotten, and everything should the kernel not take the
+        // seats.
         let is_seated = connection.sit_down(seats);
         if is_seated {
             tracing::info!(name, queues = connection.queues.len(), "requests of a mount come by io_uring");
@@ -134,7 +141,8 @@ impl Connection {
                 Ok(()) => return,
                 // A request that was taken back before it was read, or a signal.
                 Err(rustix::io::Errno::NOENT | rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
-                // The mount is gone; the second also while a request was taken that is nobody's any more.
+                // The mount is gone; the second also while a request was taken that is nobody's any
+                // more.
                 Err(rustix::io::Errno::NODEV | rustix::io::Errno::CONNABORTED) => return self.readers.end(),
                 Err(error) => return tracing::error!(%error, "a thread of a mount has no more requests"),
             }
@@ -175,7 +183,8 @@ impl Connection {
         true
     }
 
-    /// Answers with what comes of `work`, which has the kernel send or forget what it holds of a file. For that it waits for the threads that take requests, so this is none of them.
+    /// Answers with what comes of `work`, which has the kernel send or forget what it holds of a
+    /// file. For that it waits for the threads that take requests, so this is none of them.
     fn apart(self: &Arc<Self>, unique: u64, work: impl FnOnce(&Self) -> Answer + Send + 'static) {
         let own = self.clone();
         let answer = move || reply(&own.device, unique, unless_panic(|| work(&own)).flatten());
@@ -186,9 +195,9 @@ impl Connection {
         }
     }
 
-    /// Makes the kernel forget a file whose writes were lost: its content, its length and all names.
-    /// Its own thread does that, as the kernel waits for writes that are under way. Only for a file
-    /// that no program writes: a server that ends could not answer the writes of others.
+    /// Makes the kernel forget a file whose writes were lost: its content, its length and all
+    /// names. Its own thread does that, as the kernel waits for writes that are under way. Only for
+    /// a file that no program writes: a server that ends could not answer the writes of others.
     pub(crate) fn forget_lost(self: &Arc<Self>, node: u64) {
         let own = self.clone();
         let forget = move || {
@@ -210,7 +219,8 @@ impl Connection {
         let _ = rustix::io::writev(&self.device, &slices);
     }
 
-    /// Has the kernel send the data that it holds of a file, and forget it with the attributes. Waits for that.
+    /// Has the kernel send the data that it holds of a file, and forget it with the attributes.
+    /// Waits for that.
     pub(crate) fn forget_content(&self, number: u64) {
         self.forget(fuse_notify_inval_inode_out { ino: number, off: 0, len: 0 });
     }
@@ -220,7 +230,9 @@ impl Connection {
         self.notify(FUSE_NOTIFY_INVAL_INODE, &[stretch.as_bytes()]);
     }
 
-    /// Has the kernel ask something for which nobody waits: no bytes of a file, which is open, under a number that none of its own requests has. It comes to the queue of the calling thread.
+    /// Has the kernel ask something for which nobody waits: no bytes of a file, which is open,
+    /// under a number that none of its own requests has. It comes to the queue of the calling
+    /// thread.
     pub(crate) fn have_asked(&self, file: u64) {
         const OWN: u64 = 1 << 63;
         let number = self.asked.fetch_add(2, Ordering::Relaxed);
@@ -236,7 +248,8 @@ impl Connection {
     }
 }
 
-/// Agrees with the kernel on what both can do: the first request of a connection. Gives the seats of each queue if requests come by io_uring from then on.
+/// Agrees with the kernel on what both can do: the first request of a connection. Gives the seats
+/// of each queue if requests come by io_uring from then on.
 fn begin(device: &Arc<OwnedFd>, files: &FileSystem) -> io::Result<Vec<Vec<Seat>>> {
     let mut received = Received::new();
     while let Err(error) = received.read(|parts| rustix::io::readv(device, parts)) {

@@ -1,7 +1,8 @@
 //! What a mount shows: a tree at its root, and the trees of snapshots below `.snapshot`.
 //!
-//! An image that the kernel knows files of stays open until it has forgotten all of them; so a program that works in an image of a mirror goes on in it,
-//! while everybody who comes from the root is in the one that is shown now.
+//! An image that the kernel knows files of stays open until it has forgotten all of them; so a
+//! program that works in an image of a mirror goes on in it, while everybody who comes from the
+//! root is in the one that is shown now.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -58,7 +59,8 @@ struct Slots {
 }
 
 impl Slots {
-    /// A number that no image has, after the one that was given last: so that one which the kernel has just forgotten is not another image's at once.
+    /// A number that no image has, after the one that was given last: so that one which the kernel
+    /// has just forgotten is not another image's at once.
     fn free_number(&self) -> Option<u32> {
         let others = (self.given + 1..SNAPSHOTS).chain(BASE + 1..=self.given);
         others.into_iter().find(|number| !self.by_number.contains_key(number))
@@ -120,7 +122,8 @@ impl Shown {
         }
     }
 
-    /// The image that a number of the kernel's is in, and the file; `None` beside it for a directory `.snapshot`.
+    /// The image that a number of the kernel's is in, and the file; `None` beside it for a
+    /// directory `.snapshot`.
     pub(crate) fn find(&self, number: u64) -> Result<(Node, Option<Arc<Slot>>), i32> {
         let Some(node) = Node::of_number(number) else {
             let slot = self.slot(self.root.load(Ordering::Acquire))?;
@@ -169,7 +172,8 @@ impl Shown {
         Ok(entry(number, slot.generation, stat))
     }
 
-    /// Notes that the kernel was told of a file: it knows it once more, and tells when it forgets. An image that was let go meanwhile is there again.
+    /// Notes that the kernel was told of a file: it knows it once more, and tells when it forgets.
+    /// An image that was let go meanwhile is there again.
     fn told(&self, slot: &Arc<Slot>) {
         {
             let slots = self.slots.read();
@@ -183,8 +187,9 @@ impl Shown {
         slot.lookups.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether the kernel may keep what it is told of a name in a directory. One below the root is noted, so that it can be taken back from it; not where those of the image in `slot` have just been: it
-    /// was found by somebody who had come there before.
+    /// Whether the kernel may keep what it is told of a name in a directory. One below the root is
+    /// noted, so that it can be taken back from it; not where those of the image in `slot` have
+    /// just been: it was found by somebody who had come there before.
     pub(crate) fn may_keep(&self, slot: &Slot, directory: u64, name: &[u8]) -> bool {
         if directory != FUSE_ROOT_ID || !self.is_following() {
             return true;
@@ -209,7 +214,8 @@ impl Shown {
         directories.iter().filter_map(number).collect()
     }
 
-    /// The names of snapshots that somebody saw and that are no more: they were deleted, or have other names.
+    /// The names of snapshots that somebody saw and that are no more: they were deleted, or have
+    /// other names.
     pub(crate) fn gone(&self) -> Vec<String> {
         let mut seen = self.seen.lock();
         if seen.is_empty() {
@@ -282,7 +288,8 @@ impl Shown {
         Ok(slot)
     }
 
-    /// The number of the directory `.snapshot` in a directory; none where there are no snapshots to look into: in a snapshot.
+    /// The number of the directory `.snapshot` in a directory; none where there are no snapshots to
+    /// look into: in a snapshot.
     pub(crate) fn snapshots_in(&self, slot: &Slot, directory: FileId) -> Option<Result<u64, i32>> {
         let is_root_image = slot.number == self.root.load(Ordering::Acquire);
         let shows_them = is_root_image && self.volume().is_some();
@@ -310,7 +317,8 @@ impl Shown {
         self.take_slot(Arc::new(tree), Some(id))
     }
 
-    /// Moves on to what is shown now; the names below the root that the kernel must forget, or none when it is that already.
+    /// Moves on to what is shown now; the names below the root that the kernel must forget, or none
+    /// when it is that already.
     pub(crate) fn follow(&self) -> Result<Option<HashSet<Vec<u8>>>, TreeError> {
         let View::Following(follows) = &self.view else { return Ok(None) };
         let Some(image) = follows.image()? else { return Ok(None) };
@@ -321,7 +329,8 @@ impl Shown {
         }
         let tree = Arc::new(Tree::of_image(image)?);
         let names = {
-            // Nobody lets an image go that is not at the root yet, and whoever notes a name sees which one is.
+            // Nobody lets an image go that is not at the root yet, and whoever notes a name sees
+            // which one is.
             let mut slots = self.slots.write();
             let slot = Self::slot_in(&mut slots, tree, None).map_err(|_| TreeError::NoSpace)?;
             let mut names = self.top_names.lock();

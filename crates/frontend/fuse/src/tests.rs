@@ -145,7 +145,8 @@ fn live_tree() -> Arc<Tree> {
 struct Asked(Unmounted);
 
 impl Asked {
-    /// The answer to a thread with that number, such as this program's or, with 0, one that is not seen.
+    /// The answer to a thread with that number, such as this program's or, with 0, one that is not
+    /// seen.
     fn ask(&self, (node, thread): (u64, u32), opcode: u32, parts: &[&[u8]]) -> Result<Vec<u8>, i32> {
         let mut bytes = request(opcode, parts, 0);
         let header = fuse_in_header::read_from_prefix(&bytes).unwrap().0;
@@ -173,7 +174,8 @@ fn number_of(file: FileId) -> u64 {
     Node { slot: BASE, file }.number().unwrap()
 }
 
-/// What an NFS server asks of a handle that the kernel has forgotten: the file of a number, and the directory above.
+/// What an NFS server asks of a handle that the kernel has forgotten: the file of a number, and the
+/// directory above.
 #[test]
 fn handles_are_found_by_number_and_those_of_other_images_are_others() {
     let tree = live_tree();
@@ -216,7 +218,8 @@ fn handles_are_found_by_number_and_those_of_other_images_are_others() {
     drop(first);
 }
 
-/// The bits that give rights go with a change of content by somebody who has none, and the kernel may not go on with those it knows.
+/// The bits that give rights go with a change of content by somebody who has none, and the kernel
+/// may not go on with those it knows.
 #[test]
 fn changes_of_content_take_rights_and_the_kernel_asks_for_them_each_time() {
     const NOBODY: u32 = 0;
@@ -250,7 +253,8 @@ fn changes_of_content_take_rights_and_the_kernel_asks_for_them_each_time() {
             assert_eq!(mode(), before & 0o777, "operation {opcode}");
         }
     }
-    // Without the right to run it for its group the bit is no right to the kernel, of which alone a write goes by; here it goes with a group that is not the file's.
+    // Without the right to run it for its group the bit is no right to the kernel, of which alone a
+    // write goes by; here it goes with a group that is not the file's.
     for ((at, opcode, parts), left) in changes.iter().zip([0o666, 0o666, 0o2666]) {
         set(0o2666);
         mount.ask((*at, NOBODY), *opcode, parts).unwrap();
@@ -336,7 +340,8 @@ fn writes_past_the_cache_outdate_what_was_read_through_it_meanwhile() {
     assert!(!write(DIRECT, 0));
 }
 
-/// Data of writes comes in blocks that are kept as they are: whole ones, parts at the end, at any place, over what is there; and what is no such write comes through all the same.
+/// Data of writes comes in blocks that are kept as they are: whole ones, parts at the end, at any
+/// place, over what is there; and what is no such write comes through all the same.
 #[test]
 fn writes_of_any_place_and_length_are_read_back() {
     let tree = live_tree();
@@ -389,7 +394,8 @@ fn writes_of_any_place_and_length_are_read_back() {
     ask(request(opcode::WRITE, &[arguments.as_bytes(), &vec![1; WRITE_MAX + 1]], 0));
 }
 
-/// To the kernel a snapshot is a part of the same file system, and what is named there has the number of the live file.
+/// To the kernel a snapshot is a part of the same file system, and what is named there has the
+/// number of the live file.
 #[test]
 fn nothing_is_linked_or_moved_between_a_snapshot_and_the_live_tree() {
     let tree = live_tree();
@@ -486,7 +492,8 @@ fn list(files: &FileSystem, node: u64) -> std::collections::BTreeMap<Vec<u8>, fu
     }
 }
 
-/// A listing tells the kernel of names as lookups do: what it may not keep by the one it may not keep by the other.
+/// A listing tells the kernel of names as lookups do: what it may not keep by the one it may not
+/// keep by the other.
 #[test]
 fn snapshots_that_were_listed_are_looked_up_at_each_walk() {
     let tree = live_tree();
@@ -519,7 +526,8 @@ impl Follows for Moving {
     }
 }
 
-/// The kernel keeps names for a day: those of an image that is not shown any more have to be taken back, however it learnt of them.
+/// The kernel keeps names for a day: those of an image that is not shown any more have to be taken
+/// back, however it learnt of them.
 #[test]
 fn names_that_were_listed_are_taken_back_when_a_mirror_moves_on() {
     let tree = live_tree();
@@ -557,7 +565,8 @@ impl Device for Interrupting {
     }
 }
 
-/// What is told of the image before, by somebody who came from its root, after the names of it were taken back from the kernel.
+/// What is told of the image before, by somebody who came from its root, after the names of it were
+/// taken back from the kernel.
 #[test]
 fn names_that_are_told_while_a_mirror_moves_on_are_not_kept() {
     let plus = fuse_read_in { size: 65_536, ..Default::default() };
@@ -608,7 +617,8 @@ fn names_that_are_told_while_a_mirror_moves_on_are_not_kept() {
     }
 }
 
-/// The kernel counts what it was told of, and says when it has forgotten that: of what it was told in an answer that is an error it never does, and the image would be kept for good.
+/// The kernel counts what it was told of, and says when it has forgotten that: of what it was told
+/// in an answer that is an error it never does, and the image would be kept for good.
 #[test]
 fn listing_of_a_damaged_directory_has_what_is_before_the_damage_and_its_image_is_let_go() {
     const BLOCKS: u64 = 8192;
@@ -779,7 +789,8 @@ fn attributes_of_the_directory_of_snapshots_are_kept_by_nobody() {
     assert_eq!(told.attr_valid, 0, "its times are those of the newest snapshot");
 }
 
-/// The kernel takes the length of a file from what it is told was copied, and forgets what it holds of that: of bytes that came with an error it knows nothing.
+/// The kernel takes the length of a file from what it is told was copied, and forgets what it holds
+/// of that: of bytes that came with an error it knows nothing.
 #[test]
 fn copy_out_of_a_snapshot_that_finds_no_room_half_way_says_how_far_it_came() {
     const LENGTH: usize = 4 << 20;

@@ -1,7 +1,10 @@
-//! Sessions whose threads are in the device for long: somebody else reads what their initiators send.
+//! Sessions whose threads are in the device for long: somebody else reads what their initiators
+//! send.
 //!
-//! An initiator whose write waits pings the target, aborts the write after half a minute, and takes the disk off line when that is not answered. So a thread of the server
-//! looks which sessions are stuck, and gives each a thread of its own for as long as it is. Mostly there are none, and a session costs no second thread.
+//! An initiator whose write waits pings the target, aborts the write after half a minute, and takes
+//! the disk off line when that is not answered. So a thread of the server looks which sessions are
+//! stuck, and gives each a thread of its own for as long as it is. Mostly there are none, and a
+//! session costs no second thread.
 
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};

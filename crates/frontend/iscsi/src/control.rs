@@ -11,7 +11,8 @@ use crate::listener::canonical;
 use crate::round::Round;
 use crate::session::{Gathered, Incoming, Session};
 
-/// Tasks were ended: a function is complete when nothing of them can happen any more (SAM-5, section 7).
+/// Tasks were ended: a function is complete when nothing of them can happen any more (SAM-5,
+/// section 7).
 fn ended(is_over: bool) -> ManagementResponse {
     if is_over { ManagementResponse::Complete } else { ManagementResponse::Rejected }
 }
@@ -27,7 +28,8 @@ impl Session {
             Event::Logout { response } => {
                 self.protocol.logged_out(header, response, &mut round.out);
                 if response == 0 {
-                    // What it held is free before the initiator hears of it, and nothing of it happens any more.
+                    // What it held is free before the initiator hears of it, and nothing of it
+                    // happens any more.
                     self.entry.gate.close();
                     if !self.entry.gate.wait(Instant::now() + TASK_PATIENCE) {
                         tracing::warn!(peer = %self.entry.peer, "the device has not finished a write of a session that logged out");
@@ -92,7 +94,8 @@ impl Session {
         let unit = &place.attached.unit;
         let had_cache = !unit.state.lock().writes_through();
         let is_over = unit.reset();
-        // The modes are the owner's again. Who hears that there is no write cache any more flushes nothing: what was answered before is durable by then.
+        // The modes are the owner's again. Who hears that there is no write cache any more flushes
+        // nothing: what was answered before is durable by then.
         let flushes = had_cache && unit.state.lock().writes_through();
         let flushed = if flushes { place.export.device.flush() } else { Ok(()) };
         self.drop_aborted(round);

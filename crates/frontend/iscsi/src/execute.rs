@@ -11,7 +11,8 @@ use crate::limits::{EXTENTS_MAX, STRIDE_BYTES};
 use crate::locks::RwLockReadGuard;
 use crate::units::{Unit, stretches};
 
-/// Finds the device of a designator, and the length of its blocks: another LUN of this server that the initiator may use.
+/// Finds the device of a designator, and the length of its blocks: another LUN of this server that
+/// the initiator may use.
 pub(crate) type Resolve<'a> = &'a dyn Fn(&[u8]) -> Option<CopyUnit>;
 
 /// A logical unit that takes part in a copy.
@@ -49,7 +50,8 @@ pub(crate) struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Does it with the data that came; returns data for the initiator. Of what is done in pieces the data belongs at `at`.
+    /// Does it with the data that came; returns data for the initiator. Of what is done in pieces
+    /// the data belongs at `at`.
     pub(crate) fn run(&self, medium: &Medium, data: &Segments, at: u64) -> Result<Vec<u8>, Failure> {
         let bytes = |blocks: u64| blocks * u64::from(self.block_bytes);
         let whole = u64::from(self.block_bytes);
@@ -95,7 +97,8 @@ impl Place<'_> {
                     let new = Operation::write(bytes(*lba), data.slice(half, half));
                     self.one(new)?;
                 }
-                // Others need not wait for the disk: what they find is made durable before they are answered, too.
+                // Others need not wait for the disk: what they find is made durable before they are
+                // answered, too.
                 if *fua || self.writes_through {
                     self.one(Operation::flush())?;
                 }
@@ -105,7 +108,8 @@ impl Place<'_> {
             }
             Medium::Unmap(list) => {
                 let _shared = self.beside_others()?;
-                // Unmapped blocks read as zeroes: a promise of LBPRZ, which trim alone does not give.
+                // Unmapped blocks read as zeroes: a promise of LBPRZ, which trim alone does not
+                // give.
                 let zeroes =
                     |(lba, blocks): &(u64, u32)| self.zeroes(bytes(*lba), bytes((*blocks).into()), true);
                 let mut batch: Vec<Operation> =
@@ -185,7 +189,8 @@ impl Place<'_> {
         Ok(())
     }
 
-    /// Compares what is there with `data`, before which `done` bytes were compared; says where they first differ.
+    /// Compares what is there with `data`, before which `done` bytes were compared; says where they
+    /// first differ.
     fn compare(&self, offset: u64, data: &Segments, done: u64) -> Result<(), Sense> {
         let wanted = data.to_vec();
         self.each(offset, wanted.len() as u64, |at, length| {
@@ -212,7 +217,8 @@ impl Place<'_> {
             let _shared = self.beside_others()?;
             return self.one(self.zeroes(offset, length, unmap));
         }
-        // Data that is no zeroes can't be unmapped, as unmapped blocks read as zeroes (SBC-3, section 5.43).
+        // Data that is no zeroes can't be unmapped, as unmapped blocks read as zeroes (SBC-3,
+        // section 5.43).
         let stride = block.repeat(STRIDE_BYTES as usize / block.len().max(1));
         let stride = Segments::copy_of(&stride);
         let _shared = self.beside_others()?;
@@ -243,9 +249,10 @@ impl Place<'_> {
             let to = place(segment.destination_lba, &destination).ok_or(Sense::COPY_ABORTED)?;
             let aborted = |_: DeviceError| Sense::COPY_ABORTED;
             self.each(0, length, |at, length| {
-                // Of the unit that is written, as a COMPARE AND WRITE there must not be undone, and of no other: copies in opposite directions never wait
-                // for each other. Let go of behind each stretch, so that clients wait for one and not for all. Whoever ends this session's tasks waits for what its ticket has begun,
-                // on whatever unit.
+                // Of the unit that is written, as a COMPARE AND WRITE there must not be undone, and
+                // of no other: copies in opposite directions never wait for each other. Let go of
+                // behind each stretch, so that clients wait for one and not for all. Whoever ends
+                // this session's tasks waits for what its ticket has begun, on whatever unit.
                 let _alone = destination.unit.exclusive.write();
                 self.still_wanted()?;
                 let is_own = std::ptr::eq(self.unit, &*destination.unit);
@@ -282,8 +289,9 @@ fn failed(error: DeviceError) -> Failure {
     }
 }
 
-/// Stretches of bytes in blocks of `whole` bytes: how many, and whether they are mapped. A block that is mapped in part is mapped, as what is not mapped reads as zeroes;
-/// one whose end is not known is left out.
+/// Stretches of bytes in blocks of `whole` bytes: how many, and whether they are mapped. A block
+/// that is mapped in part is mapped, as what is not mapped reads as zeroes; one whose end is not
+/// known is left out.
 fn in_blocks(stretches: &[(u64, bool)], whole: u64) -> Vec<(u64, bool)> {
     let mut blocks: Vec<(u64, bool)> = Vec::new();
     let mut add = |count: u64, mapped: bool| match blocks.last_mut() {
@@ -309,7 +317,8 @@ fn in_blocks(stretches: &[(u64, bool)], whole: u64) -> Vec<(u64, bool)> {
     blocks
 }
 
-/// What of data that belongs at `at` is before `end`: whole blocks are written, whatever the initiator sends.
+/// What of data that belongs at `at` is before `end`: whole blocks are written, whatever the
+/// initiator sends.
 fn until(end: u64, at: u64, data: &Segments) -> Segments {
     data.slice(0, data.len().min(end.saturating_sub(at) as usize))
 }

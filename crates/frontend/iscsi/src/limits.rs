@@ -7,18 +7,21 @@ pub(crate) const LONG_SEGMENT_BYTES: usize = 8 << 10;
 
 /// Proofs of CHAP that an address may get wrong before it has to wait.
 pub(crate) const FREE_TRIES: u32 = 4;
-/// The least time between two looks at proofs that have to wait, however many those are: 20 looks a second.
+/// The least time between two looks at proofs that have to wait, however many those are: 20 looks a
+/// second.
 pub(crate) const PACE_OF_ALL: Duration = Duration::from_millis(50);
 /// Tries are forgotten when there was none for so long.
 pub(crate) const PACE_MEMORY: Duration = Duration::from_secs(120);
-/// Initiators that proved themselves which are remembered; past it the one is forgotten that did so longest ago.
+/// Initiators that proved themselves which are remembered; past it the one is forgotten that did so
+/// longest ago.
 pub(crate) const KNOWN_INITIATORS_MAX: usize = 4096;
 /// Addresses whose tries are remembered; past it the one that was silent for longest is forgotten.
 pub(crate) const PACED_ADDRESSES_MAX: usize = 4096;
 /// How often a login that has to wait looks whether its initiator is still there.
 pub(crate) const PACE_LOOK: Duration = Duration::from_millis(50);
 
-/// How long a task management function waits for what the device has begun; then it is rejected. Linux gives one 15 s.
+/// How long a task management function waits for what the device has begun; then it is rejected.
+/// Linux gives one 15 s.
 pub(crate) const TASK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A session whose thread is in the device for so long is attended to by another one.
@@ -27,7 +30,8 @@ pub(crate) const STUCK: Duration = Duration::from_millis(200);
 /// How often it is looked which sessions are.
 pub(crate) const STUCK_LOOK: Duration = Duration::from_millis(100);
 
-/// Bytes of data that a session takes while its thread is in the device, beside its window: with them come commands to abort what waits. An initiator sends
+/// Bytes of data that a session takes while its thread is in the device, beside its window: with
+/// them come commands to abort what waits. An initiator sends
 /// [no more than this](cairn_proto_iscsi::limits::COMMAND_WINDOW) unasked.
 pub(crate) const ATTENDED_BYTES_MAX: u64 = 8 << 20;
 
@@ -40,5 +44,6 @@ pub(crate) const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 /// Extents that one GET LBA STATUS looks at.
 pub(crate) const EXTENTS_MAX: usize = 256;
 
-/// Bytes that a command which reads and writes by itself (WRITE SAME, VERIFY, EXTENDED COPY) handles at once.
+/// Bytes that a command which reads and writes by itself (WRITE SAME, VERIFY, EXTENDED COPY)
+/// handles at once.
 pub(crate) const STRIDE_BYTES: u32 = 1 << 20;

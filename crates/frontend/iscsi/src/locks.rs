@@ -1,6 +1,8 @@
-//! What sessions share: parking_lot's locks and the standard flags, or, to explore schedules, shuttle's behind the same names.
+//! What sessions share: parking_lot's locks and the standard flags, or, to explore schedules,
+//! shuttle's behind the same names.
 //!
-//! With the feature `shuttle` the registry and the units run only inside of shuttle. The tests of such runs are in `schedules`.
+//! With the feature `shuttle` the registry and the units run only inside of shuttle. The tests of
+//! such runs are in `schedules`.
 
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use std::sync::atomic::AtomicBool;

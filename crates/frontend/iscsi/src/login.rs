@@ -182,8 +182,9 @@ impl Gatekeeper for Gate<'_> {
         };
         let name = self.open(target)?.name;
         let tsih = registry.establish(self.entry, identity, Some(name.clone()), sessions_max)?;
-        // What was opened before the session was known to others may be of before a change whose author has ended the sessions that he knew: the LUN itself, say, and not the
-        // device that it became. So may be what was asked of the initiator.
+        // What was opened before the session was known to others may be of before a change whose
+        // author has ended the sessions that he knew: the LUN itself, say, and not the device that
+        // it became. So may be what was asked of the initiator.
         if self.shared.targets.admit(&self.initiator(identity), target)? != self.account {
             return Err(LoginError::Unavailable);
         }

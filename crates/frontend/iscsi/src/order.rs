@@ -1,7 +1,9 @@
-//! Ordered commands (SAM-5, section 8.6.3): each begins when all that came before it are done, and nothing that comes after it begins before it is done.
+//! Ordered commands (SAM-5, section 8.6.3): each begins when all that came before it are done, and
+//! nothing that comes after it begins before it is done.
 //!
-//! What is to be read or written at once waits for itself, see `waits_for_others` of the session. Here it is about commands whose data is still to come, on the same
-//! connection: they can't be waited for by not looking at what comes behind them.
+//! What is to be read or written at once waits for itself, see `waits_for_others` of the session.
+//! Here it is about commands whose data is still to come, on the same connection: they can't be
+//! waited for by not looking at what comes behind them.
 
 use cairn_frontend_session::Payload;
 use cairn_proto_iscsi::{Attribute, CommandRequest};
@@ -23,7 +25,8 @@ impl Session {
         waits && self.place.is_some()
     }
 
-    /// Forgets the ordered command once it is answered. To be asked before its tag can be used again.
+    /// Forgets the ordered command once it is answered. To be asked before its tag can be used
+    /// again.
     pub(crate) fn forget_ordered(&mut self) {
         self.ordered = self.ordered.filter(|tag| self.protocol.has_task(*tag));
     }
@@ -36,7 +39,8 @@ impl Session {
         self.command(request, round)
     }
 
-    /// Keeps a command for later. Returns how many bytes of the PDU's own data are kept with it; no more comes than may come unasked.
+    /// Keeps a command for later. Returns how many bytes of the PDU's own data are kept with it; no
+    /// more comes than may come unasked.
     pub(crate) fn hold(&mut self, request: CommandRequest) -> u32 {
         let unasked = self.protocol.operational().first_burst.max(request.immediate);
         let most = if request.writes { request.expected.min(unasked) } else { 0 };

@@ -1,15 +1,20 @@
 //! How fast secrets of CHAP can be tried, over all connections of a server.
 //!
-//! Each look at a proof counts as failed until it is known to have succeeded. An address that failed a few times gets no further look at once: its proofs wait
-//! for a *turn*. There are so many turns a second, for all addresses together, which is the bound on guesses. A proof is not looked at before its turn: an answer that
-//! only comes later would keep nobody from hanging up and trying again at once, as a silent server would tell as much as a refusal.
+//! Each look at a proof counts as failed until it is known to have succeeded. An address that
+//! failed a few times gets no further look at once: its proofs wait for a *turn*. There are so many
+//! turns a second, for all addresses together, which is the bound on guesses. A proof is not looked
+//! at before its turn: an answer that only comes later would keep nobody from hanging up and trying
+//! again at once, as a silent server would tell as much as a refusal.
 //!
 //! Whoever guesses must not keep out who knows. So nobody is turned away, and turns go round:
-//! - An initiator that proved itself before, from the same address, does not wait for those that never did: the two kinds have every second turn.
-//! - Of each kind the address has the next turn that has not had one for longest, and there the proof that has waited for longest.
+//! - An initiator that proved itself before, from the same address, does not wait for those that
+//!   never did: the two kinds have every second turn.
+//! - Of each kind the address has the next turn that has not had one for longest, and there the
+//!   proof that has waited for longest.
 //!
-//! A right proof takes back what its look counted. It does not forgive the wrong ones, or a guesser with an account of his own would have free tries for ever.
-//! An address that never failed never waits.
+//! A right proof takes back what its look counted. It does not forgive the wrong ones, or a guesser
+//! with an account of his own would have free tries for ever. An address that never failed never
+//! waits.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -95,7 +100,8 @@ impl Table {
 pub(crate) struct Pacer(Mutex<Table>);
 
 impl Pacer {
-    /// A proof of an initiator is here. `None`: it may be looked at; else it waits for its [turn](Pacer::has_turn), and must [leave](Pacer::leave).
+    /// A proof of an initiator is here. `None`: it may be looked at; else it waits for its
+    /// [turn](Pacer::has_turn), and must [leave](Pacer::leave).
     pub(crate) fn arrive(&self, address: IpAddr, initiator: &str, now: Instant) -> Option<u64> {
         let mut table = self.0.lock();
         let table = &mut *table;

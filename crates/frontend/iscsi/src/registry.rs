@@ -43,7 +43,8 @@ pub(crate) struct Entry {
     pub(crate) peer: SocketAddr,
     /// The server wants it to end.
     pub(crate) leaving: AtomicBool,
-    /// Since when its thread is in the device: milliseconds since `since`, and one; 0 while it is not there.
+    /// Since when its thread is in the device: milliseconds since `since`, and one; 0 while it is
+    /// not there.
     busy: AtomicU64,
     /// Its session, for whoever attends to it meanwhile.
     pub(crate) session: OnceLock<Weak<Shareable>>,
@@ -166,9 +167,11 @@ impl Registry {
         self.roster.spoke(entry);
     }
 
-    /// A login succeeded: an older session of the same port and target ends first (RFC 7143, section 6.3.5), and so does one of the same
-    /// initiator that is dead, so that what it held does not stand in the way. One that is closed and has nothing under way is over, although its thread may still
-    /// hang in the device: nothing of it can happen any more. Returns the TSIH.
+    /// A login succeeded: an older session of the same port and target ends first (RFC 7143,
+    /// section 6.3.5), and so does one of the same initiator that is dead, so that what it held
+    /// does not stand in the way. One that is closed and has nothing under way is over, although
+    /// its thread may still hang in the device: nothing of it can happen any more. Returns the
+    /// TSIH.
     pub(crate) fn establish(
         &self,
         entry: &Arc<Entry>,
@@ -281,7 +284,8 @@ impl Registry {
         self.roster.ended(id);
     }
 
-    /// Ends the sessions of `export`; returns how many there were. When it returns nothing of them can happen any more.
+    /// Ends the sessions of `export`; returns how many there were. When it returns nothing of them
+    /// can happen any more.
     ///
     /// # Errors
     /// A device has begun changes that are not over in time. The sessions are ended all the same.
@@ -291,7 +295,8 @@ impl Registry {
             Self::end(&table, |session: &Established| session.export.as_deref() == Some(export))
         };
         let begun = wait_for_begun(&of_export, export);
-        // Their threads may still wait for a read, or in the middle of what a volume does for others.
+        // Their threads may still wait for a read, or in the middle of what a volume does for
+        // others.
         if !self.roster.wait_for(&of_export, Instant::now() + LINGER) {
             tracing::warn!("iSCSI sessions that are closed still wait for their device");
             of_export.iter().for_each(|entry| entry.socket.close());
@@ -312,7 +317,8 @@ impl Registry {
         concerned.inspect(|session| session.entry.end()).map(|session| Arc::clone(&session.entry)).collect()
     }
 
-    /// The sessions whose threads have been in the device for so long, and that nobody attends to yet; `None` once the server stops.
+    /// The sessions whose threads have been in the device for so long, and that nobody attends to
+    /// yet; `None` once the server stops.
     pub(crate) fn stuck(&self, patience: Duration) -> Option<Vec<Arc<Entry>>> {
         let table = self.roster.lock();
         if table.stopping {

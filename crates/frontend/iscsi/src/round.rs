@@ -1,7 +1,8 @@
-//! One round of a session: the commands that were taken together, as one batch of operations, and their answers.
+//! One round of a session: the commands that were taken together, as one batch of operations, and
+//! their answers.
 //!
-//! Data goes out from the blocks in which the device gave it. What is in memory is answered before the rest is waited for, so answers may come in
-//! another order than their commands.
+//! Data goes out from the blocks in which the device gave it. What is in memory is answered before
+//! the rest is waited for, so answers may come in another order than their commands.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -53,7 +54,8 @@ pub(crate) struct Later {
     pub(crate) since: Instant,
     pub(crate) medium: Medium,
     pub(crate) data: Segments,
-    /// Where in the device the data of a command belongs that [is done in pieces](crate::task::Work::Pieces).
+    /// Where in the device the data of a command belongs that
+    /// [is done in pieces](crate::task::Work::Pieces).
     pub(crate) at: u64,
     /// None: more of its data comes, and the last of it answers the command.
     pub(crate) residual: Option<Residual>,
@@ -83,7 +85,8 @@ impl Round {
 
     /// True when the next command has to wait for the next round.
     pub(crate) fn is_full(&self, window: u64) -> bool {
-        // Answers that are no data of the medium are held as well, and can be much longer than their commands.
+        // Answers that are no data of the medium are held as well, and can be much longer than
+        // their commands.
         let bytes = self.bytes + self.out.len() as u64;
         self.operations.len() + self.later.len() >= BATCH_OPERATIONS_MAX || bytes >= window
     }
@@ -199,7 +202,8 @@ impl Session {
         round.send(&held.socket)
     }
 
-    /// Forgets all tasks, and what of a round has not begun, if somebody has ended this session's tasks; true then.
+    /// Forgets all tasks, and what of a round has not begun, if somebody has ended this session's
+    /// tasks; true then.
     pub(crate) fn drop_aborted(&mut self, round: &mut Round) -> bool {
         let generation = self.entry.gate.generation();
         let is_aborted = generation != self.generation;
@@ -409,7 +413,8 @@ struct Resolver {
 }
 
 impl Resolver {
-    /// The unit of a designator, if this initiator may use it: its own, or one that asks nothing of it and that nobody has reserved.
+    /// The unit of a designator, if this initiator may use it: its own, or one that asks nothing of
+    /// it and that nobody has reserved.
     fn resolve(&self, designator: &[u8]) -> Option<CopyUnit> {
         let found = |unit: Arc<Unit>, export: &Export| {
             let geometry = crate::units::geometry(export);

@@ -20,11 +20,13 @@ use crate::units::Units;
 /// What a server allows and says.
 #[derive(Debug, Clone)]
 pub struct ServerOptions {
-    /// Sessions at once of initiators that need not prove themselves, and as many of those that have; one more is refused.
+    /// Sessions at once of initiators that need not prove themselves, and as many of those that
+    /// have; one more is refused.
     pub max_sessions: usize,
     /// An initiator that has not logged in by then is closed.
     pub login_timeout: Duration,
-    /// The portal that discovery names (`HOST:PORT`), when it is not the one that the initiator came to.
+    /// The portal that discovery names (`HOST:PORT`), when it is not the one that the initiator
+    /// came to.
     pub advertise: Option<String>,
     /// Initiators that log in at once; one more takes the place of another.
     pub max_handshakes: usize,
@@ -100,17 +102,19 @@ impl IscsiServer {
         self.shared.registry.totals()
     }
 
-    /// Ends the sessions of an export; returns how many there were. When it returns nothing of them can happen any more: what waited is dropped, and what had
-    /// begun is over. Take the target out of [`Targets`] first, or initiators come back.
+    /// Ends the sessions of an export; returns how many there were. When it returns nothing of them
+    /// can happen any more: what waited is dropped, and what had begun is over. Take the target out
+    /// of [`Targets`] first, or initiators come back.
     ///
     /// # Errors
-    /// The device does not finish what it has begun. The sessions are ended, and the caller leaves all else as it is.
+    /// The device does not finish what it has begun. The sessions are ended, and the caller leaves
+    /// all else as it is.
     pub fn close_export(&self, export: &str) -> Result<usize, Unfinished> {
         self.shared.registry.close_export(export)
     }
 
-    /// Takes no more connections, ends all sessions and waits for them. What a device has begun it finishes; what
-    /// was not flushed is as durable as the device makes it.
+    /// Takes no more connections, ends all sessions and waits for them. What a device has begun it
+    /// finishes; what was not flushed is as durable as the device makes it.
     pub fn stop(&self) {
         self.acceptors.stop();
         self.shared.registry.stop();

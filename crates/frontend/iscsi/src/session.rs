@@ -1,7 +1,9 @@
 //! A session, on a thread of its own: login, then rounds of commands until the initiator goes.
 //!
-//! The thread holds the session's lock but for the time that it is in the device. Where that takes long, [another thread](crate::attend) takes the lock meanwhile and does what
-//! does not need the device: it answers pings, task management and commands that are no I/O, keeps other commands for the next round, and notices when the initiator goes.
+//! The thread holds the session's lock but for the time that it is in the device. Where that takes
+//! long, [another thread](crate::attend) takes the lock meanwhile and does what does not need the
+//! device: it answers pings, task management and commands that are no I/O, keeps other commands for
+//! the next round, and notices when the initiator goes.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSliceMut};
@@ -161,7 +163,8 @@ pub(crate) struct Session {
     pub(crate) reads: VecDeque<crate::task::Read>,
     /// Tasks that wait to be asked for data.
     pub(crate) waiting: VecDeque<u32>,
-    /// Tasks that wait for others, as they or those before them are ordered; in the order in which they came.
+    /// Tasks that wait for others, as they or those before them are ordered; in the order in which
+    /// they came.
     pub(crate) held: VecDeque<u32>,
     /// The ordered command that has begun and is not answered.
     pub(crate) ordered: Option<u32>,
@@ -179,7 +182,8 @@ pub(crate) struct Session {
     pub(crate) received: Instant,
     /// As the initiator was last told.
     blocks: u64,
-    /// The unit was brought up to date with its device since this session last waited. Asking the device for each command would cost a lock of its volume.
+    /// The unit was brought up to date with its device since this session last waited. Asking the
+    /// device for each command would cost a lock of its volume.
     pub(crate) is_current: bool,
 }
 
@@ -217,7 +221,8 @@ impl Session {
         done
     }
 
-    /// Takes what the initiator has sent while the thread is in the device. False when no more is to be taken meanwhile: the session is over, or there is no room for it.
+    /// Takes what the initiator has sent while the thread is in the device. False when no more is
+    /// to be taken meanwhile: the session is over, or there is no room for it.
     pub(crate) fn attend(&mut self) -> bool {
         let mut next = std::mem::take(&mut self.next);
         self.is_attended = true;
@@ -289,7 +294,8 @@ impl Session {
             if has_work && !fills {
                 return Ok(Gathered::Round);
             }
-            // What asks for data must not wait for it, and must not end a round that may have to be made durable.
+            // What asks for data must not wait for it, and must not end a round that may have to be
+            // made durable.
             round.send(&self.socket)?;
             if !has_work && self.tasks.is_empty() && self.incoming.is_none() {
                 self.window = None;
@@ -368,7 +374,8 @@ impl Session {
         }
         // What depends on the order of commands waits until those before it are done.
         let busy = !round.is_empty() || !self.reads.is_empty();
-        // Beside the device they are held back otherwise, and task management is what the device is not waited for.
+        // Beside the device they are held back otherwise, and task management is what the device is
+        // not waited for.
         if busy && !self.is_attended && waits_for_others(&header) {
             return Ok(Begun::Later);
         }

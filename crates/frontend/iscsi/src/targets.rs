@@ -1,4 +1,5 @@
-//! What a front end asks of the server: which targets there are, who may use them, and the device behind each.
+//! What a front end asks of the server: which targets there are, who may use them, and the device
+//! behind each.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -31,7 +32,8 @@ pub trait Targets: Send + Sync {
     /// Fills `bytes` with secrets from the operating system.
     fn random(&self, bytes: &mut [u8]);
 
-    /// Keeps the persistent reservations of a [unit](Export::unit) over a restart; returns when they are durable.
+    /// Keeps the persistent reservations of a [unit](Export::unit) over a restart; returns when
+    /// they are durable.
     fn keep(&self, unit: &str, state: &ReservationState) -> Result<(), String>;
 }
 
@@ -40,9 +42,11 @@ pub trait Targets: Send + Sync {
 pub struct Export {
     /// The export's name: `VOLUME/LUN` or `VOLUME@SNAPSHOT/LUN`.
     pub name: String,
-    /// The name of the logical unit. Exports that have it in common are one disk: with the same id, settings, reservations and unit attentions.
+    /// The name of the logical unit. Exports that have it in common are one disk: with the same id,
+    /// settings, reservations and unit attentions.
     pub unit: String,
-    /// The relative number of this target's port among those of the unit, from 1. Each export of a unit has another, and always the same.
+    /// The relative number of this target's port among those of the unit, from 1. Each export of a
+    /// unit has another, and always the same.
     pub port: u8,
     /// How many ports the unit has.
     pub ports: u8,
@@ -56,8 +60,10 @@ pub struct Export {
     pub block_bytes: u32,
     /// It can be ejected.
     pub removable: bool,
-    /// Writes may be answered before they are durable. An initiator outlives its target: it goes on with a server that was killed and started again, and what
-    /// was answered and not flushed is missing under whatever it flushes next, without anybody knowing. So this is for those who ask for it.
+    /// Writes may be answered before they are durable. An initiator outlives its target: it goes on
+    /// with a server that was killed and started again, and what was answered and not flushed is
+    /// missing under whatever it flushes next, without anybody knowing. So this is for those who
+    /// ask for it.
     pub write_cache: bool,
     /// Persistent reservations of the unit that were kept.
     pub reservations: ReservationState,

@@ -18,7 +18,8 @@ pub(crate) enum Work {
         /// Durable when answered.
         fua: bool,
     },
-    /// With each sequence of data when it is complete, as it may be long: `blocks` are those that the initiator sends.
+    /// With each sequence of data when it is complete, as it may be long: `blocks` are those that
+    /// the initiator sends.
     Pieces(Medium),
     /// All data first.
     Medium(Medium),
@@ -83,7 +84,8 @@ impl Task {
 }
 
 impl Session {
-    /// A command came: answers it, or makes it a task. Returns how many bytes of the PDU's own data it wants.
+    /// A command came: answers it, or makes it a task. Returns how many bytes of the PDU's own data
+    /// it wants.
     pub(crate) fn command(&mut self, request: &CommandRequest, round: &mut Round) -> u32 {
         let Some(place) = &self.place else {
             let sense = Sense::INVALID_FIELD_IN_CDB.encode(false);
@@ -178,7 +180,8 @@ impl Session {
         Slot::Plain { tag: request.tag, since: self.received, expected: request.expected }
     }
 
-    /// Makes a command a task that wants `actual` bytes of data. Returns how many of the PDU's own it wants.
+    /// Makes a command a task that wants `actual` bytes of data. Returns how many of the PDU's own
+    /// it wants.
     fn await_data(&mut self, request: CommandRequest, work: Work, actual: u64, offset: u64) -> u32 {
         let wanted = if request.writes { u64::from(request.expected).min(actual) as u32 } else { 0 };
         self.protocol.begin(request.tag, wanted);
@@ -218,7 +221,8 @@ impl Session {
         }
     }
 
-    /// Whether a write that is about to be answered is durable by then: it is to be, or there is no write cache by now.
+    /// Whether a write that is about to be answered is durable by then: it is to be, or there is no
+    /// write cache by now.
     fn is_durable(&self, fua: bool) -> bool {
         fua || self.place.as_ref().is_some_and(|place| place.attached.unit.state.lock().writes_through())
     }
@@ -249,7 +253,8 @@ impl Session {
         }
     }
 
-    /// Gives what is here of a command that is done in pieces to the round. False when that is nothing.
+    /// Gives what is here of a command that is done in pieces to the round. False when that is
+    /// nothing.
     fn piece_of_medium(&mut self, tag: u32, last: bool, round: &mut Round) -> bool {
         let Some(task) = self.tasks.get_mut(&tag) else { return false };
         let Work::Pieces(medium) = &task.work else { return false };
@@ -365,7 +370,8 @@ impl Session {
             ended.push(unit.abort(&state, concerned));
         }
         drop(keeping);
-        // Reservations have changed by now. Where what was ended is not over, that must not be called done: the command fails, and is repeated.
+        // Reservations have changed by now. Where what was ended is not over, that must not be
+        // called done: the command fails, and is repeated.
         if !ended.iter().all(Ended::wait_long) {
             let sense = Sense::of_failure(cairn_proto_iscsi::scsi::Failure::Write);
             let answer = unit.state.lock().failed(sense);
@@ -373,7 +379,8 @@ impl Session {
             return;
         }
         match outcome.plan {
-            // Who hears that there is no write cache any more flushes nothing: what was answered before is durable by then.
+            // Who hears that there is no write cache any more flushes nothing: what was answered
+            // before is durable by then.
             Plan::Answer(_) if now_through => {
                 let (tag, since, expected) = (request.tag, self.received, request.expected);
                 let slot = Slot::Write { tag, since, last: Some(Residual::default()), expected };
@@ -438,7 +445,8 @@ impl Session {
         Some(task)
     }
 
-    /// Forgets all tasks without an answer, also those that are in the device: what they have begun is to be waited for.
+    /// Forgets all tasks without an answer, also those that are in the device: what they have begun
+    /// is to be waited for.
     pub(crate) fn drop_tasks(&mut self, round: &mut Round) {
         let waiting = self.tasks.keys().copied().chain(self.reads.iter().map(|read| read.tag));
         let tags: Vec<u32> = waiting.chain(self.executing.iter().copied()).chain(round.tags()).collect();
@@ -469,7 +477,8 @@ impl Session {
         self.executing.contains(&tag) && !self.dropped.contains(&tag)
     }
 
-    /// Asks for data as far as the window allows. A task that was asked once is asked again in any case, so that it ends.
+    /// Asks for data as far as the window allows. A task that was asked once is asked again in any
+    /// case, so that it ends.
     pub(crate) fn solicit(&mut self, round: &mut Round) {
         let mut later = std::collections::VecDeque::new();
         while let Some(tag) = self.waiting.pop_front() {

@@ -13,17 +13,21 @@ use crate::limits::TASK_PATIENCE;
 use crate::locks::{Mutex, MutexGuard, RwLock};
 use crate::targets::Export;
 
-/// The unit behind a target, or behind several that are names of one disk. It stays for the server's life, as reservations outlive sessions.
+/// The unit behind a target, or behind several that are names of one disk. It stays for the
+/// server's life, as reservations outlive sessions.
 ///
-/// Locks are taken in the order `keeping`, `exclusive`, `state`, `sessions`; of several units nobody has more than one `exclusive`. `state` and
-/// `sessions` are never held while anything waits. `exclusive` is held while the device writes, which those wait for that read and then write; `keeping` while reservations
-/// are written down, which only changes of reservations wait for. Whoever ends tasks waits for no lock, as a write may wait for room in the device under it: it withdraws what has
-/// not begun, and waits for what has.
+/// Locks are taken in the order `keeping`, `exclusive`, `state`, `sessions`; of several units
+/// nobody has more than one `exclusive`. `state` and `sessions` are never held while anything
+/// waits. `exclusive` is held while the device writes, which those wait for that read and then
+/// write; `keeping` while reservations are written down, which only changes of reservations wait
+/// for. Whoever ends tasks waits for no lock, as a write may wait for room in the device under it:
+/// it withdraws what has not begun, and waits for what has.
 pub(crate) struct Unit {
     pub(crate) state: Mutex<LogicalUnit>,
     /// Held shared by writes, and alone by commands that read and then write.
     pub(crate) exclusive: RwLock<()>,
-    /// Held from the asking for a change of reservations to its end, so that what is written down last is what holds.
+    /// Held from the asking for a change of reservations to its end, so that what is written down
+    /// last is what holds.
     pub(crate) keeping: Mutex<()>,
     sessions: Mutex<Vec<(Nexus, String, Arc<Gate>)>>,
 }
@@ -46,8 +50,8 @@ pub(crate) struct Attached {
 pub(crate) struct Ended(Vec<Arc<Gate>>);
 
 impl Ended {
-    /// Waits until none of the tasks writes any more, so that the caller's own writes are the last ones; false when that takes too long. Not to be called with any of the locks
-    /// but `keeping`.
+    /// Waits until none of the tasks writes any more, so that the caller's own writes are the last
+    /// ones; false when that takes too long. Not to be called with any of the locks but `keeping`.
     pub(crate) fn wait(&self) -> bool {
         let deadline = Instant::now() + TASK_PATIENCE;
         self.0.iter().all(|gate| gate.wait(deadline))
@@ -121,7 +125,8 @@ impl Units {
 }
 
 impl Unit {
-    /// Resets it: all tasks of all sessions end. False when what some have begun is not over in time.
+    /// Resets it: all tasks of all sessions end. False when what some have begun is not over in
+    /// time.
     pub(crate) fn reset(&self) -> bool {
         let ended = {
             let mut state = self.state.lock();
@@ -132,7 +137,8 @@ impl Unit {
         ended.wait()
     }
 
-    /// Ends all tasks of all sessions for one of them. False when what some have begun is not over in time.
+    /// Ends all tasks of all sessions for one of them. False when what some have begun is not over
+    /// in time.
     pub(crate) fn clear(&self, by: Nexus) -> bool {
         let ended = {
             let mut state = self.state.lock();
@@ -143,8 +149,9 @@ impl Unit {
         ended.wait()
     }
 
-    /// Ends tasks of sessions; they notice before they look at another PDU. In one step with what their initiators are told of it, hence with the `state`: of commands
-    /// that come in between some would end behind the unit attention, without an answer, and some not at all.
+    /// Ends tasks of sessions; they notice before they look at another PDU. In one step with what
+    /// their initiators are told of it, hence with the `state`: of commands that come in between
+    /// some would end behind the unit attention, without an answer, and some not at all.
     pub(crate) fn abort(
         &self,
         _state: &MutexGuard<'_, LogicalUnit>,

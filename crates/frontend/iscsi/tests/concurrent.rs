@@ -1,4 +1,5 @@
-//! What commands do beside those of others: copies from one unit into another, and the end of tasks.
+//! What commands do beside those of others: copies from one unit into another, and the end of
+//! tasks.
 mod harness;
 
 use std::collections::VecDeque;
@@ -28,8 +29,8 @@ const IDS: [u64; 2] = [0x1234, 0x5678];
 
 type Call = Box<dyn FnOnce() + Send>;
 
-/// Calls something behind the first read, before that is answered, and before the first changes; tells of changes. Nothing is done at once; something may be called
-/// where it could be.
+/// Calls something behind the first read, before that is answered, and before the first changes;
+/// tells of changes. Nothing is done at once; something may be called where it could be.
 struct Watched {
     inner: MemoryDevice,
     length: AtomicU64,
@@ -126,7 +127,8 @@ impl Targets for Two {
     }
 }
 
-/// A server of two units whose first blocks are all 1 and all 2, their devices, and a session of each.
+/// A server of two units whose first blocks are all 1 and all 2, their devices, and a session of
+/// each.
 fn two() -> (IscsiServer, [Arc<Watched>; 2], [Initiator; 2]) {
     let (server, targets, initiators) = two_targets();
     (server, targets.0.clone(), initiators)
@@ -148,7 +150,8 @@ fn copy(initiator: &mut Initiator, from: usize, to: usize) {
     copy_blocks(initiator, from, to, 1);
 }
 
-/// Sends an EXTENDED COPY of the first blocks of unit `from` to those of unit `to` (SPC-4, section 6.4).
+/// Sends an EXTENDED COPY of the first blocks of unit `from` to those of unit `to` (SPC-4, section
+/// 6.4).
 fn copy_blocks(initiator: &mut Initiator, from: usize, to: usize, blocks: u16) {
     let mut list = vec![0; 16];
     list[1] = 3 << 3;
@@ -295,7 +298,8 @@ fn reserve_out(initiator: &mut Initiator, action: u8, kind: u8, keys: (u64, u64)
     initiator.status().0 == 0
 }
 
-/// A server, its second device, and two initiators that have registered there, of which the second is to end the tasks of the first.
+/// A server, its second device, and two initiators that have registered there, of which the second
+/// is to end the tasks of the first.
 fn fenced() -> (IscsiServer, Arc<Watched>, Initiator, Initiator) {
     let (server, [_, device], [_, mut fenced]) = two();
     let mut other = Initiator::login(&server.addresses()[0], &format!("{PREFIX}v.1"), 2, false).unwrap();
@@ -303,7 +307,8 @@ fn fenced() -> (IscsiServer, Arc<Watched>, Initiator, Initiator) {
     (server, device, fenced, other)
 }
 
-/// Sends commands that write the first block in one go, each with its tag, its code and what it writes.
+/// Sends commands that write the first block in one go, each with its tag, its code and what it
+/// writes.
 fn write_all(initiator: &mut Initiator, commands: &[(u32, u8, u8)]) {
     let content = |content| vec![content; BLOCK];
     let commands =
@@ -324,8 +329,9 @@ fn send_all(initiator: &mut Initiator, commands: &[(u32, [u8; 16], u8, Vec<u8>)]
     std::io::Write::write_all(&mut initiator.stream, &bytes).unwrap();
 }
 
-/// Writes the first block once PREEMPT AND ABORT is answered, past the device that waits, so that nothing but the fence orders it; lets what waits go on then. What
-/// `fenced` had sent must not be seen.
+/// Writes the first block once PREEMPT AND ABORT is answered, past the device that waits, so that
+/// nothing but the fence orders it; lets what waits go on then. What `fenced` had sent must not be
+/// seen.
 fn fence(device: &Watched, fenced: &mut Initiator, other: &mut Initiator, waits: &Sender<()>) {
     assert!(reserve_out(other, 5, 1, (2, 1)), "PREEMPT AND ABORT");
     device.inner.write_from(0, &[5; BLOCK]).unwrap();

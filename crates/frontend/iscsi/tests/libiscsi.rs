@@ -68,7 +68,8 @@ fn suite_of_libiscsi_passes_on_every_kind_of_unit() {
         let kinds: &[&str] = match *suite {
             "PreventAllow" | "NoMedia" | "StartStopUnit" => &["v.removable"],
             "ReadOnly" => &["v.readonly"],
-            // Where a physical block has several logical ones, the tool asks for one block and expects the answer to begin at another.
+            // Where a physical block has several logical ones, the tool asks for one block and
+            // expects the answer to begin at another.
             "GetLBAStatus" => &["v.large"],
             _ => &["v.plain"],
         };

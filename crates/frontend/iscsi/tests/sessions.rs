@@ -167,7 +167,8 @@ fn resize_and_removal_are_told_to_initiators_that_are_idle() {
     assert!(initiator.is_closed());
 }
 
-/// One session manages tasks while another one's write waits for its data; gives what both hear by the next command.
+/// One session manages tasks while another one's write waits for its data; gives what both hear by
+/// the next command.
 fn manages(function: u8) -> [(u8, Vec<u8>); 2] {
     let server = TestServer::plain();
     let (mut one, mut other) = (login(&server, 1), login(&server, 2));
@@ -306,7 +307,8 @@ fn reservation_that_cannot_be_written_down_does_not_hold() {
     assert_eq!(reserve_out(&mut one, 1, 1, (11, 0)), 0, "write exclusive");
     let kept = server.targets.kept.lock().clone();
     server.targets.forgetful.store(true, Ordering::SeqCst);
-    // To take the reservation over, to drop it, to register anew: each fails, and nobody is told of anything.
+    // To take the reservation over, to drop it, to register anew: each fails, and nobody is told of
+    // anything.
     assert_eq!(reserve_out(&mut other, 5, 1, (22, 11)), 2, "CHECK CONDITION");
     assert_eq!(reserve_out(&mut one, 2, 1, (11, 0)), 2);
     assert_eq!(reserve_out(&mut one, 3, 0, (11, 0)), 2);
@@ -337,7 +339,8 @@ fn initiator_that_does_not_log_in_in_time_is_closed() {
         stream.write_all(bytes).unwrap();
         stream
     };
-    // One says nothing, one stops in a header, one in its text, and one never comes to the end of its login.
+    // One says nothing, one stops in a header, one in its text, and one never comes to the end of
+    // its login.
     let mut header = Vec::new();
     pdu::put_header(&mut header, &Header::new(opcode::LOGIN, 1).immediate().with_data(500), false);
     for bytes in [&[][..], &header[..20], &header[..]] {
@@ -356,7 +359,8 @@ fn writes_whose_data_never_comes_are_asked_for_within_the_window_and_hold_up_nob
         stuck.command(tag, &transfer(0x2a, tag * 100, (EACH / 512) as u16), WRITES, EACH, &[]);
     }
     let mut asked = 0;
-    // The first ping is answered once all of them were looked at, the second once they were asked for.
+    // The first ping is answered once all of them were looked at, the second once they were asked
+    // for.
     for _ in 0..2 {
         let ping = Header::new(opcode::NOP_OUT, 99).immediate().with_word(0, pdu::NO_TAG);
         stuck.send(ping, &[]);
@@ -400,7 +404,8 @@ fn commands_past_the_window_are_not_taken() {
     assert_eq!(expected, initiator.command_number);
     initiator.command_number = most.wrapping_add(1);
     initiator.command(2, &[0; 16], 0, 0, &[]);
-    // An initiator that does so has lost count; what it sends in order is done all the same (RFC 7143, section 4.2.2.1).
+    // An initiator that does so has lost count; what it sends in order is done all the same (RFC
+    // 7143, section 4.2.2.1).
     initiator.command_number = expected;
     initiator.command(3, &[0; 16], 0, 0, &[]);
     let (answer, _) = initiator.receive().unwrap();
@@ -447,7 +452,8 @@ struct Names {
     device: Arc<MemoryDevice>,
     /// What is opened first, once, as if the disk became another one right after that.
     before: Mutex<Option<Arc<MemoryDevice>>>,
-    /// What initiators are told who ask whether they may log in, from the last one on; then all may.
+    /// What initiators are told who ask whether they may log in, from the last one on; then all
+    /// may.
     asked: Mutex<Vec<Result<Option<Account>, LoginError>>>,
 }
 
@@ -587,7 +593,8 @@ fn command_that_does_not_say_that_it_sends_its_data_does_nothing() {
     assert_eq!(initiator.receive().unwrap().1, before);
 }
 
-/// Memory of which some is not mapped, in pieces of 512 bytes: each stretch's end, and whether it is a hole.
+/// Memory of which some is not mapped, in pieces of 512 bytes: each stretch's end, and whether it
+/// is a hole.
 struct Holes(MemoryDevice, [(u64, bool); 4]);
 
 impl Device for Holes {
@@ -678,7 +685,8 @@ fn write_that_began_with_a_write_cache_is_durable_when_it_is_answered_without_on
     }
 }
 
-/// Sends the rest of a command's data as it is asked for; how often that was, and what is said then.
+/// Sends the rest of a command's data as it is asked for; how often that was, and what is said
+/// then.
 fn send_asked(initiator: &mut Initiator, tag: u32, data: &[u8]) -> (u32, harness::initiator::Said) {
     for times in 0.. {
         let (said, sense) = initiator.receive().unwrap();
@@ -719,7 +727,8 @@ fn data_that_is_compared_or_ored_is_taken_in_pieces_and_not_held() {
     let device = server.targets.targets.lock()[0].1.device.clone();
     let there = || device.read(3 * 512, BYTES as u32).unwrap().to_vec();
     assert!(there() == data);
-    // VERIFY with the same, and with one byte of another value: what comes behind that is not asked for.
+    // VERIFY with the same, and with one byte of another value: what comes behind that is not asked
+    // for.
     initiator.command(2, &with(0x2f, 1), WRITES, BYTES as u32, &data[..1000]);
     let (all, (said, _)) = send_asked(&mut initiator, 2, &data);
     assert_eq!((said.opcode(), said.detail[1]), (opcode::SCSI_RESPONSE, 0));

@@ -1,4 +1,5 @@
-//! Serves memory on a unix socket: `memory SOCKET SIZE [TCP-ADDRESS]`. For trying clients and for measuring the front end alone.
+//! Serves memory on a unix socket: `memory SOCKET SIZE [TCP-ADDRESS]`. For trying clients and for
+//! measuring the front end alone.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! A small synchronous client that pipelines: what the demo, the benches and the tests speak to a server with.
+//! A small synchronous client that pipelines: what the demo, the benches and the tests speak to a
+//! server with.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -225,7 +226,8 @@ impl Client {
         self.offer.size
     }
 
-    /// Sends a request without waiting for its reply; returns the cookie that its completion will carry.
+    /// Sends a request without waiting for its reply; returns the cookie that its completion will
+    /// carry.
     pub fn submit(&mut self, request: ClientRequest<'_>) -> Result<u64, ClientError> {
         let mode = self.offer.mode;
         self.next_cookie += 1;

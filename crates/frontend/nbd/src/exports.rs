@@ -41,7 +41,8 @@ pub struct Export {
     pub read_only: bool,
     /// Every write is durable when it is answered, as if it had NBD_CMD_FLAG_FUA.
     pub writes_through: bool,
-    /// A flush of the device covers writes completed on every connection, so that clients may use several.
+    /// A flush of the device covers writes completed on every connection, so that clients may use
+    /// several.
     pub multi_conn: bool,
     /// Snapshots that can be named in `qemu:dirty-bitmap:SNAPSHOT`.
     pub dirty_contexts: Vec<String>,
@@ -51,8 +52,8 @@ pub struct Export {
 
 /// Tells which bytes changed since a snapshot.
 pub trait ChangedBlocks: Send + Sync {
-    /// Stretches from `offset` in order: (bytes, whether they changed since `snapshot`), covering at most `length` bytes,
-    /// at most `limit` of them.
+    /// Stretches from `offset` in order: (bytes, whether they changed since `snapshot`), covering
+    /// at most `length` bytes, at most `limit` of them.
     fn changed_since(
         &self,
         snapshot: &str,

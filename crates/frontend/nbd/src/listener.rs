@@ -1,4 +1,5 @@
-//! Sockets that take connections, and whose they are: a stale unix socket is replaced, a live one never.
+//! Sockets that take connections, and whose they are: a stale unix socket is replaced, a live one
+//! never.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};

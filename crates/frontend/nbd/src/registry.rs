@@ -177,8 +177,9 @@ impl Registry {
         self.roster.totals()
     }
 
-    /// Waits until nothing of earlier sessions with an export, whose clients have gone, can come behind what `entry` writes: a client that connects again repeats
-    /// its requests, and then writes something newer to the same blocks.
+    /// Waits until nothing of earlier sessions with an export, whose clients have gone, can come
+    /// behind what `entry` writes: a client that connects again repeats its requests, and then
+    /// writes something newer to the same blocks.
     pub(crate) fn after_earlier(&self, entry: &Entry, export: &str) -> Result<(), NotLetIn> {
         let gone = |other: &&Established| {
             other.entry.id != entry.id && other.export == export && other.entry.socket.is_gone()
@@ -201,7 +202,8 @@ impl Registry {
         self.roster.ended(id);
     }
 
-    /// Ends the sessions of `export`; returns how many there were. When it returns nothing of them can happen any more.
+    /// Ends the sessions of `export`; returns how many there were. When it returns nothing of them
+    /// can happen any more.
     ///
     /// # Errors
     /// A device has begun changes that are not over in time. The sessions are ended all the same.
@@ -213,7 +215,8 @@ impl Registry {
         };
         of_export.iter().for_each(|entry| entry.close());
         wait_for_begun(&of_export, export)?;
-        // Their threads may still wait for a read, or in the middle of what a volume does for others.
+        // Their threads may still wait for a read, or in the middle of what a volume does for
+        // others.
         if !self.roster.wait_for(&of_export, Instant::now() + LINGER) {
             tracing::warn!(export, "sessions that are closed still wait for their device");
         }

@@ -1,7 +1,8 @@
-//! One round of a session: the requests that were taken together, as one batch of operations, and their replies.
+//! One round of a session: the requests that were taken together, as one batch of operations, and
+//! their replies.
 //!
-//! Data goes out from the blocks in which the device gave it. What is in memory is answered before the rest is
-//! waited for, so replies may come in another order than their requests.
+//! Data goes out from the blocks in which the device gave it. What is in memory is answered before
+//! the rest is waited for, so replies may come in another order than their requests.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -245,7 +246,8 @@ impl Round {
     ) -> io::Result<()> {
         let mode = around.negotiated.mode;
         let LongRead { to, since, offset, length, .. } = read;
-        // Once the header of a single chunk is out there is no place for an error any more, so that all is read once before.
+        // Once the header of a single chunk is out there is no place for an error any more, so that
+        // all is read once before.
         let one_chunk = read.one_chunk || mode == ReplyMode::Simple;
         if one_chunk {
             for (offset, length) in pieces(offset, length, self.window) {
@@ -364,7 +366,8 @@ impl Round {
     }
 }
 
-/// A stretch in pieces of at most `longest` bytes that end where blocks end: offset and length of each.
+/// A stretch in pieces of at most `longest` bytes that end where blocks end: offset and length of
+/// each.
 fn pieces(offset: u64, length: u32, longest: u64) -> impl Iterator<Item = (u64, u32)> {
     let end = offset + u64::from(length);
     let mut next = offset;

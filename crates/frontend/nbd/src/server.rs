@@ -104,17 +104,19 @@ impl NbdServer {
         self.shared.registry.totals()
     }
 
-    /// Ends the sessions of an export; returns how many there were. When it returns nothing of them can happen any more: what waited is dropped, and what had
-    /// begun is over. Take the export out of [`Exports`] first, or clients come back.
+    /// Ends the sessions of an export; returns how many there were. When it returns nothing of them
+    /// can happen any more: what waited is dropped, and what had begun is over. Take the export out
+    /// of [`Exports`] first, or clients come back.
     ///
     /// # Errors
-    /// The device does not finish what it has begun. The sessions are ended, and the caller leaves all else as it is.
+    /// The device does not finish what it has begun. The sessions are ended, and the caller leaves
+    /// all else as it is.
     pub fn close_export(&self, name: &str) -> Result<usize, Unfinished> {
         self.shared.registry.close_export(name)
     }
 
-    /// Takes no more connections, ends all sessions and waits for them. What a device has begun it finishes; what
-    /// was not flushed is as durable as the device makes it.
+    /// Takes no more connections, ends all sessions and waits for them. What a device has begun it
+    /// finishes; what was not flushed is as durable as the device makes it.
     pub fn stop(&self) {
         self.acceptors.stop();
         self.shared.registry.stop();

@@ -219,7 +219,8 @@ impl Catalog for Negotiation<'_> {
             self.shared.registry.withdraw(self.entry);
             return Err(unfinished(&name));
         }
-        // Opened only now: whoever takes an export away and then ends its sessions finds this one, or it finds no export.
+        // Opened only now: whoever takes an export away and then ends its sessions finds this one,
+        // or it finds no export.
         let export = self.open(&name).inspect_err(|_| self.shared.registry.withdraw(self.entry))?;
         let description = describe(name.clone(), &export);
         self.attached = Some((name, export));
@@ -326,7 +327,8 @@ impl Session<'_> {
         }
     }
 
-    /// A piece of a write failed: the rest of its payload has to go somewhere, and then it is answered.
+    /// A piece of a write failed: the rest of its payload has to go somewhere, and then it is
+    /// answered.
     fn refuse_rest(&mut self, error: NbdError) {
         if let Some(Incoming::Write { to, payload, rest, .. }) = self.incoming.take() {
             self.incoming = Some(Incoming::Refused { to, error, left: payload.missing() as u64 + rest });
@@ -356,7 +358,8 @@ impl Session<'_> {
             if let Some(end) = self.take_requests(round, state) {
                 return Ok(end);
             }
-            // A long write that has begun is worth another look; else what is here is answered at once.
+            // A long write that has begun is worth another look; else what is here is answered at
+            // once.
             let write_began = matches!(self.incoming, Some(Incoming::Write { .. }));
             if !round.is_empty() && !write_began {
                 return Ok(Gathered::Round);

@@ -10,8 +10,8 @@ use crate::exports::Export;
 /// Extents that are looked at to find one that is as long as it can be.
 const EXTENTS_FOR_ONE: usize = 64;
 
-/// The status of `length` bytes from `offset` in `context`: at least one extent, none empty, neighbours of a kind
-/// joined, not past the length.
+/// The status of `length` bytes from `offset` in `context`: at least one extent, none empty,
+/// neighbours of a kind joined, not past the length.
 pub(crate) fn block_status(
     export: &Export,
     context: &Context,

@@ -40,8 +40,8 @@ impl Transport {
         self.socket().set_send_timeout(timeout)
     }
 
-    /// Receives into one buffer after the other. `Some(0)` is the end; `None` says that nothing is there, and comes
-    /// only when `wait` is false.
+    /// Receives into one buffer after the other. `Some(0)` is the end; `None` says that nothing is
+    /// there, and comes only when `wait` is false.
     pub(crate) fn receive(&mut self, into: &mut [IoSliceMut<'_>], wait: bool) -> io::Result<Option<usize>> {
         let stream = match self {
             Transport::Plain(socket) => {

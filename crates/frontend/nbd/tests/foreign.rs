@@ -216,7 +216,8 @@ fn libnbd_finds_everything_that_the_protocol_has() {
     }
 }
 
-/// A folder with ca-cert.pem and server keys for "localhost" in the layout of libnbd, and the server's side of it.
+/// A folder with ca-cert.pem and server keys for "localhost" in the layout of libnbd, and the
+/// server's side of it.
 fn certificates(folder: &Path) -> Arc<rustls::ServerConfig> {
     let authority_key = rcgen::KeyPair::generate().unwrap();
     let mut authority = rcgen::CertificateParams::new(Vec::new()).unwrap();

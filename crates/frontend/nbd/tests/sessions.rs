@@ -263,7 +263,8 @@ fn a_stalled_client_does_not_stall_others() {
     assert_eq!(client.read(1 << 20, 6).unwrap(), b"served");
 }
 
-/// Sessions that ask for much and take nothing, so that hardly any room is left for the data of others.
+/// Sessions that ask for much and take nothing, so that hardly any room is left for the data of
+/// others.
 fn deaf_clients(server: &TestServer) -> Vec<Client> {
     let ask = |_| {
         let mut client = server.client("v/plain", ReplyMode::Structured);
@@ -378,7 +379,8 @@ fn a_stale_socket_is_replaced_and_a_live_one_or_a_file_is_not() {
     assert!(matches!(Listener::bind(&tcp.address()), Err(ListenError::InUse { .. })));
 }
 
-/// Who lists hundreds of exports asks for each, over a link that may be long. Who says nothing, or never all of a question, is gone after ten seconds.
+/// Who lists hundreds of exports asks for each, over a link that may be long. Who says nothing, or
+/// never all of a question, is gone after ten seconds.
 #[test]
 fn client_that_goes_on_asking_is_not_cut_off_and_one_that_says_nothing_is() {
     let server = TestServer::plain();

@@ -35,8 +35,9 @@ pub struct Acceptors {
 }
 
 impl Acceptors {
-    /// Takes connections of all portals and gives each to `begin`, which must return soon: it starts a thread. `wait` says how long there is no place for one;
-    /// meanwhile the others wait in the queue of the portal. `protocol` is for the log.
+    /// Takes connections of all portals and gives each to `begin`, which must return soon: it
+    /// starts a thread. `wait` says how long there is no place for one; meanwhile the others wait
+    /// in the queue of the portal. `protocol` is for the log.
     ///
     /// # Errors
     /// The system gives no thread or no socket; those that run already end.

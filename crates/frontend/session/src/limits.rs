@@ -6,41 +6,49 @@ use std::time::Duration;
 /// Bytes taken from a socket in one call. Requests that did not fit come with the next.
 pub const RECEIVE_BYTES: usize = 256 << 10;
 
-/// What is taken in one call beside the data of a long write: the next header, and little of its data, since that would have to be copied.
+/// What is taken in one call beside the data of a long write: the next header, and little of its
+/// data, since that would have to be copied.
 pub const RECEIVE_BYTES_BETWEEN: usize = 512;
 
 /// Memory that is set aside for the data of one write before its bytes come.
 pub const PAYLOAD_BYTES_AHEAD: usize = 1 << 20;
 
-/// The same when its first bytes are copied: the initiator of a session may begin many writes and send a byte of each.
+/// The same when its first bytes are copied: the initiator of a session may begin many writes and
+/// send a byte of each.
 pub const FILL_BYTES_AHEAD: usize = 64 << 10;
 
 /// Operations in a batch; further requests wait for the next batch.
 pub const BATCH_OPERATIONS_MAX: usize = 256;
 
-/// Bytes read and written in a batch by a session that has a whole window; a request that is longer goes in pieces.
+/// Bytes read and written in a batch by a session that has a whole window; a request that is longer
+/// goes in pieces.
 pub const BATCH_BYTES_MAX: u64 = 8 << 20;
 
 /// The window of a session when the budget is used up, in bytes.
 pub const WINDOW_BYTES_MIN: u64 = 256 << 10;
 
-/// The budget of all windows of a server, in bytes; past it sessions get the least window each. A batch can be longer than its
-/// window by one request that is not, and what a client may send unasked comes on top.
+/// The budget of all windows of a server, in bytes; past it sessions get the least window each. A
+/// batch can be longer than its window by one request that is not, and what a client may send
+/// unasked comes on top.
 pub const WINDOWS_BYTES: u64 = 32 << 20;
 
 /// Pieces in one call that sends or receives (IOV_MAX of Linux); more go with the next call.
 pub const VECTORS_MAX: usize = 1024;
 
-/// Bytes that a unix socket buffers on its way out. The kernel gives less when its own limit is lower.
+/// Bytes that a unix socket buffers on its way out. The kernel gives less when its own limit is
+/// lower.
 pub const SOCKET_BUFFER_BYTES: usize = 1 << 20;
 
-/// A client that has not finished negotiating by then is closed; one that asks for things meanwhile has as long again after each, up to [`HANDSHAKE_LONGEST`].
+/// A client that has not finished negotiating by then is closed; one that asks for things meanwhile
+/// has as long again after each, up to [`HANDSHAKE_LONGEST`].
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Nobody negotiates for longer. Who asks for each of some hundred exports over a long link takes a while.
+/// Nobody negotiates for longer. Who asks for each of some hundred exports over a long link takes a
+/// while.
 pub const HANDSHAKE_LONGEST: Duration = Duration::from_secs(180);
 
-/// Clients that negotiate at once, of each listener; one more takes the place of another ([`crate::Lobby`]), so that silent clients keep no others out.
+/// Clients that negotiate at once, of each listener; one more takes the place of another
+/// ([`crate::Lobby`]), so that silent clients keep no others out.
 pub const HANDSHAKES_MAX: usize = 256;
 
 /// How long a connection keeps its place on which nothing came.
@@ -54,7 +62,8 @@ pub const SESSIONS_MAX: usize = 256;
 /// One in so many sessions is for other addresses than the one that has most of them.
 pub const SESSIONS_FOR_OTHERS: usize = 8;
 
-/// A session that has asked for nothing since it began gives its place to another client once it is that old.
+/// A session that has asked for nothing since it began gives its place to another client once it is
+/// that old.
 pub const UNUSED_GRACE: Duration = Duration::from_secs(10);
 
 /// How long closing waits for changes that a device has begun. Then it is refused.
@@ -63,13 +72,16 @@ pub const CLOSE_PATIENCE: Duration = Duration::from_secs(30);
 /// How long closing waits for threads of sessions that can't change anything any more.
 pub const LINGER: Duration = Duration::from_secs(5);
 
-/// How long a new session waits for one of the same export whose client sends no more, before that one is closed: it may be at its last answers.
+/// How long a new session waits for one of the same export whose client sends no more, before that
+/// one is closed: it may be at its last answers.
 pub const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
-/// A session that was in its device for so long looks whether its client is still there, before it takes what else that has sent.
+/// A session that was in its device for so long looks whether its client is still there, before it
+/// takes what else that has sent.
 pub const SLOW_ROUND: Duration = Duration::from_secs(1);
 
-/// The least time from one look whether a client has hung up to the next, where nothing had to wait.
+/// The least time from one look whether a client has hung up to the next, where nothing had to
+/// wait.
 pub const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// How long accepting pauses when the system is out of files or memory.
@@ -84,9 +96,11 @@ pub const KEEPALIVE_PROBES: u32 = 4;
 
 /// How long a session looks for the next request before it sleeps.
 pub const LOOK_DURATION: Duration = Duration::from_micros(40);
-/// A sleep that took less was no wake-up of an idle core; one that took more is not worth burning a core for.
+/// A sleep that took less was no wake-up of an idle core; one that took more is not worth burning a
+/// core for.
 pub const SLEEP_WORTH_AVOIDING: Range<Duration> = Duration::from_micros(15)..Duration::from_micros(120);
-/// Requests that are looked for after a sleep worth avoiding, until another sleep probes how things are.
+/// Requests that are looked for after a sleep worth avoiding, until another sleep probes how things
+/// are.
 pub const LOOKS: u32 = 64;
 
 /// A half of the time that rates and latencies are told of: they are of the last 5 to 10 seconds.

@@ -1,14 +1,15 @@
 //! Connections whose peer has shown nothing yet, and which of them makes room for the next one.
 //!
-//! Strangers can open connections as fast as they like and say nothing on them. So there are places for some connections only, and a new one takes the
-//! place of another:
+//! Strangers can open connections as fast as they like and say nothing on them. So there are places
+//! for some connections only, and a new one takes the place of another:
 //! - one of the address that has most of them, so that one address takes no places from others;
 //! - of these one that has sent nothing, before those that have sent something;
 //! - of these the oldest.
 //!
-//! A connection keeps its place for a moment in any case ([`SILENT_GRACE`], [`SPOKEN_GRACE`]): whoever connects again and again, without an end, would cut off
-//! each client in the middle of its handshake otherwise. Meanwhile the next one waits in the queue of the kernel. It waits for no address that has more
-//! connections than its own.
+//! A connection keeps its place for a moment in any case ([`SILENT_GRACE`], [`SPOKEN_GRACE`]):
+//! whoever connects again and again, without an end, would cut off each client in the middle of its
+//! handshake otherwise. Meanwhile the next one waits in the queue of the kernel. It waits for no
+//! address that has more connections than its own.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;

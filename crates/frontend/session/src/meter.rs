@@ -1,11 +1,14 @@
 //! What a session did: totals since it began, and rates and latencies of the last few seconds.
 //!
-//! A session records once a batch, under a lock that is free unless somebody looks at that moment, and reads the clock as often: it costs
-//! nothing that could be measured. Latencies go into buckets whose bounds are an eighth apart, so what is told of them is too high by an eighth at most.
-//! Two halves of [`METER_PERIOD`] each are kept, the one that runs and the one before: what is told is of the last 5 to 10 seconds.
+//! A session records once a batch, under a lock that is free unless somebody looks at that moment,
+//! and reads the clock as often: it costs nothing that could be measured. Latencies go into buckets
+//! whose bounds are an eighth apart, so what is told of them is too high by an eighth at most. Two
+//! halves of [`METER_PERIOD`] each are kept, the one that runs and the one before: what is told is
+//! of the last 5 to 10 seconds.
 //!
-//! A latency is the time from when a request's first bytes were received to when its answer was ready to be sent. It has the waiting for
-//! other requests of the batch and for the data of a write in it, and neither the network's part nor a client's that takes no answers.
+//! A latency is the time from when a request's first bytes were received to when its answer was
+//! ready to be sent. It has the waiting for other requests of the batch and for the data of a write
+//! in it, and neither the network's part nor a client's that takes no answers.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -146,7 +149,8 @@ impl Meter {
         self.requests.fetch_add(requests, Ordering::Relaxed);
     }
 
-    /// Begins to record requests whose answers are ready `now`. Hold it for no longer than that takes.
+    /// Begins to record requests whose answers are ready `now`. Hold it for no longer than that
+    /// takes.
     pub fn batch(&self, now: Instant) -> Batch<'_> {
         let mut recent = self.recent.lock();
         recent.turn_to(now);

@@ -1,8 +1,9 @@
 //! How a session waits for its client: asleep, or by looking again and again.
 //!
-//! Waking a thread on a core that is idle takes longer than many a client needs for its next request, so a client that keeps one request in
-//! flight gets its replies sooner when the session stays awake. Where both share a busy core it is the other way round: the session must
-//! sleep for the client to run. How long the last sleep took tells which it is.
+//! Waking a thread on a core that is idle takes longer than many a client needs for its next
+//! request, so a client that keeps one request in flight gets its replies sooner when the session
+//! stays awake. Where both share a busy core it is the other way round: the session must sleep for
+//! the client to run. How long the last sleep took tells which it is.
 
 use std::io;
 use std::time::Instant;
@@ -17,7 +18,8 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Calls `receive` until something came; its argument says whether it may wait. `None` is what it gave when it waited in vain.
+    /// Calls `receive` until something came; its argument says whether it may wait. `None` is what
+    /// it gave when it waited in vain.
     pub fn receive(
         &mut self,
         mut receive: impl FnMut(bool) -> io::Result<Option<usize>>,

@@ -1,7 +1,7 @@
 //! The data of a write on its way from the socket into blocks.
 //!
-//! Bytes stand in their block where they stand in the device's block, so that a write at an aligned offset becomes
-//! whole blocks, whatever its neighbours on the wire are.
+//! Bytes stand in their block where they stand in the device's block, so that a write at an aligned
+//! offset becomes whole blocks, whatever its neighbours on the wire are.
 
 use std::io::IoSliceMut;
 
@@ -45,7 +45,8 @@ impl Payload {
         self.blocks.len() * BLOCK_SIZE
     }
 
-    /// Sets memory aside for the next `most` bytes, or as many as it may run ahead of what has come.
+    /// Sets memory aside for the next `most` bytes, or as many as it may run ahead of what has
+    /// come.
     fn make_room(&mut self, most: usize) {
         let until = self.end.min(self.next + most.min(PAYLOAD_BYTES_AHEAD)).div_ceil(BLOCK_SIZE);
         let missing = until.saturating_sub(self.blocks.len());
@@ -70,8 +71,8 @@ impl Payload {
         count
     }
 
-    /// Appends the memory where the next bytes belong, `most` at most; returns how many bytes it is. That is fewer than are missing when those
-    /// are more than memory is set aside for.
+    /// Appends the memory where the next bytes belong, `most` at most; returns how many bytes it
+    /// is. That is fewer than are missing when those are more than memory is set aside for.
     pub fn vectors<'a>(&'a mut self, most: usize, into: &mut Vec<IoSliceMut<'a>>) -> usize {
         self.make_room(most);
         let next = self.next;

@@ -1,7 +1,9 @@
-//! The connections of a server: those whose client still negotiates, those that have a session, and what sessions did that are over.
+//! The connections of a server: those whose client still negotiates, those that have a session, and
+//! what sessions did that are over.
 //!
-//! What a protocol knows of a connection ([`Member`]) and of its session ([`Session`]) is its own. There is one lock. It is never held while anything waits but for
-//! sessions to end; the locks of meters are taken under it.
+//! What a protocol knows of a connection ([`Member`]) and of its session ([`Session`]) is its own.
+//! There is one lock. It is never held while anything waits but for sessions to end; the locks of
+//! meters are taken under it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -177,7 +179,8 @@ impl<S: Session> Roster<S> {
         Some(member)
     }
 
-    /// Serves a connection on a thread of its own, and takes it off the roster when that ends, also by a panic.
+    /// Serves a connection on a thread of its own, and takes it off the roster when that ends, also
+    /// by a panic.
     ///
     /// # Errors
     /// The system gives no thread; the connection is off the roster.
@@ -255,7 +258,8 @@ impl<S: Session> Roster<S> {
         true
     }
 
-    /// Lets nobody in any more, closes who negotiates and has `end` end each session. True when all are gone in time.
+    /// Lets nobody in any more, closes who negotiates and has `end` end each session. True when all
+    /// are gone in time.
     pub fn stop(&self, end: impl Fn(&S)) -> bool {
         let mut table = self.table.lock();
         table.stopping = true;

@@ -1,4 +1,5 @@
-//! Schedules of what sessions share, explored: `cargo test -p cairn-frontend-session --features shuttle --lib schedules`.
+//! Schedules of what sessions share, explored:
+//! `cargo test -p cairn-frontend-session --features shuttle --lib schedules`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -13,7 +14,8 @@ use crate::{Kind, Meter, Windows};
 /// Schedules of each scenario and kind of scheduler.
 const SCHEDULES: usize = 500;
 
-/// Sessions take windows and let go of them while somebody looks: each gets its part, all together get no more than the limit, what is told covers what is held, and all of it comes back.
+/// Sessions take windows and let go of them while somebody looks: each gets its part, all together
+/// get no more than the limit, what is told covers what is held, and all of it comes back.
 #[test]
 fn windows_stay_within_the_budget_and_all_come_back_in_any_schedule() {
     const SESSIONS: u64 = 3;
@@ -50,7 +52,8 @@ fn windows_stay_within_the_budget_and_all_come_back_in_any_schedule() {
     });
 }
 
-/// A session records while two look, at moments that are not in its order: a batch is seen as a whole or not at all, nothing is counted twice, and nothing of the last seconds is lost.
+/// A session records while two look, at moments that are not in its order: a batch is seen as a
+/// whole or not at all, nothing is counted twice, and nothing of the last seconds is lost.
 #[test]
 fn who_looks_at_a_meter_sees_whole_batches_and_loses_none_in_any_schedule() {
     const BATCHES: u64 = 4;

@@ -1,7 +1,9 @@
 //! Sessions that have begun, and whether there is room for one more.
 //!
-//! A session that is used is never ended for another one: its client would lose a disk. A session that has asked for nothing since it began keeps nobody out
-//! once it is some seconds old ([`UNUSED_GRACE`]). One address never has all of the room: some is for the others ([`SESSIONS_FOR_OTHERS`]).
+//! A session that is used is never ended for another one: its client would lose a disk. A session
+//! that has asked for nothing since it began keeps nobody out once it is some seconds old
+//! ([`UNUSED_GRACE`]). One address never has all of the room: some is for the others
+//! ([`SESSIONS_FOR_OTHERS`]).
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -33,7 +35,8 @@ pub enum Room {
     Full,
 }
 
-/// Whether there is room for one more than `seats`, of `sessions_max` at most, for a client of that address.
+/// Whether there is room for one more than `seats`, of `sessions_max` at most, for a client of that
+/// address.
 pub fn room(seats: &[Seat], from: Option<IpAddr>, sessions_max: usize, now: Instant) -> Room {
     let count_from = |address: Option<IpAddr>| seats.iter().filter(|seat| seat.from == address).count();
     let share = sessions_max - sessions_max / SESSIONS_FOR_OTHERS;

@@ -27,7 +27,8 @@ pub struct Socket {
     file: Arc<OwnedFd>,
     /// Our end, over TCP.
     local: Option<SocketAddr>,
-    /// Reading ([`Read`]) returns `WouldBlock` instead of waiting. Of no concern to [`Socket::receive`].
+    /// Reading ([`Read`]) returns `WouldBlock` instead of waiting. Of no concern to
+    /// [`Socket::receive`].
     pub impatient: bool,
 }
 
@@ -78,13 +79,14 @@ impl Socket {
         let _ = shutdown(&self.file, how);
     }
 
-    /// True when the peer sends no more, or either end has closed the connection, also where bytes that came before that are still to be received.
+    /// True when the peer sends no more, or either end has closed the connection, also where bytes
+    /// that came before that are still to be received.
     pub fn is_gone(&self) -> bool {
         self.has(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
     }
 
-    /// True when both directions are at their end: nobody reads an answer any more. Over TCP a peer that has closed its end is not known for that before something
-    /// was sent to it.
+    /// True when both directions are at their end: nobody reads an answer any more. Over TCP a peer
+    /// that has closed its end is not known for that before something was sent to it.
     pub fn is_hung_up(&self) -> bool {
         self.has(PollFlags::HUP | PollFlags::ERR)
     }
@@ -118,7 +120,8 @@ impl Socket {
         Ok(sockopt::set_socket_timeout(&self.file, sockopt::Timeout::Send, timeout)?)
     }
 
-    /// Receives into one buffer after the other. `Some(0)` is the end; `None`: nothing came, at once or (`wait`) within the timeout.
+    /// Receives into one buffer after the other. `Some(0)` is the end; `None`: nothing came, at
+    /// once or (`wait`) within the timeout.
     pub fn receive(&self, into: &mut [IoSliceMut<'_>], wait: bool) -> io::Result<Option<usize>> {
         let flags = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
         let count = into.len().min(VECTORS_MAX);

@@ -1,4 +1,5 @@
-//! What power cuts leave that fall where few do: of an opening, and of what only the log has. Whole lives with cuts are the simulator's.
+//! What power cuts leave that fall where few do: of an opening, and of what only the log has. Whole
+//! lives with cuts are the simulator's.
 
 use super::*;
 use cairn_base::BLOCK_SIZE;
@@ -9,7 +10,8 @@ use crate::resolve::NOW;
 
 const B: usize = BLOCK_SIZE;
 
-/// The next superblock is written over one slot first: where the other is damaged, a cut must not leave none.
+/// The next superblock is written over one slot first: where the other is damaged, a cut must not
+/// leave none.
 #[test]
 fn opening_with_one_slot_that_is_cut_anywhere_leaves_a_history() {
     let stack = Stack::new(
@@ -85,7 +87,8 @@ fn what_the_log_has_and_the_origin_has_lost_is_there_when_the_history_is_left_be
     }
 }
 
-/// What was not flushed may be there in any parts: none of it is damage, and what was flushed is there.
+/// What was not flushed may be there in any parts: none of it is damage, and what was flushed is
+/// there.
 #[test]
 fn end_of_a_log_that_was_not_flushed_is_no_damage_whatever_a_cut_leaves_of_it() {
     const FLUSHED: u8 = 2;
@@ -129,7 +132,8 @@ fn end_of_a_log_that_was_not_flushed_is_no_damage_whatever_a_cut_leaves_of_it() 
     }
 }
 
-/// A segment has ended, and nothing was flushed since: its end names what a cut may have taken. What is not there is no damage, and what was there before is the present.
+/// A segment has ended, and nothing was flushed since: its end names what a cut may have taken.
+/// What is not there is no damage, and what was there before is the present.
 #[test]
 fn end_that_a_cut_has_kept_proves_nothing_of_what_it_names() {
     const LARGE: usize = 65536;
@@ -139,7 +143,8 @@ fn end_that_a_cut_has_kept_proves_nothing_of_what_it_names() {
         let writer = stack.history.writer.lock();
         (writer.start_of(writer.segment), writer.position)
     };
-    // Three in the first segment, two in the second, where the superblock knows that the log goes on, and names others ahead.
+    // Three in the first segment, two in the second, where the superblock knows that the log goes
+    // on, and names others ahead.
     for block in 0..5 {
         stack.fill((block * LARGE) as u64, LARGE, block as u8 + 1);
         stack.history.flush().expect("a flush");
@@ -166,8 +171,9 @@ fn end_that_a_cut_has_kept_proves_nothing_of_what_it_names() {
     }
 }
 
-/// A content was damaged that the origin has lost in a cut as well: an opening says so in the log. Until that is durable the next one must look for it again: who leaves the history behind, or moves its window on, would take
-/// what the origin has for the present.
+/// A content was damaged that the origin has lost in a cut as well: an opening says so in the log.
+/// Until that is durable the next one must look for it again: who leaves the history behind, or
+/// moves its window on, would take what the origin has for the present.
 #[test]
 fn what_an_opening_has_found_to_be_lost_is_lost_after_a_cut_behind_it() {
     const LOST: u64 = 3;
@@ -177,7 +183,8 @@ fn what_an_opening_has_found_to_be_lost_is_lost_after_a_cut_behind_it() {
     let open = open_options(&clock(), 64 << 10);
     let history = History::create(origin.clone(), store.clone(), &options, open.clone()).expect("a history");
     let start = history.status().start;
-    // It is in the first segment, which has ended before the superblock that is there; and nothing was flushed.
+    // It is in the first segment, which has ended before the superblock that is there; and nothing
+    // was flushed.
     history.write(LOST * B as u64, Segments::copy_of(&[7; B])).expect("a write");
     for round in 0..400u64 {
         let block = LOST + 1 + round % (15 - LOST);
@@ -205,7 +212,8 @@ fn what_an_opening_has_found_to_be_lost_is_lost_after_a_cut_behind_it() {
     assert!(matches!(released, Err(HistoryError::LostBlocks { count: 1, .. })), "{released:?}");
 }
 
-/// Segments that the log has been named to go on in were in use before, and begin as they did then. What the log has gone on in is found behind them.
+/// Segments that the log has been named to go on in were in use before, and begin as they did then.
+/// What the log has gone on in is found behind them.
 #[test]
 fn segments_ahead_that_had_something_before_do_not_end_the_log() {
     const LARGE: usize = 65536;

@@ -1,4 +1,5 @@
-//! What is damaged is found, served from elsewhere where that is possible, and never served as it is.
+//! What is damaged is found, served from elsewhere where that is possible, and never served as it
+//! is.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +47,8 @@ fn damaged_summary_or_segment_ends_cost_nothing() {
     for placement in [Placement::Logging, Placement::Checkpointing, Placement::SplitDownStream] {
         let (mut stack, known) = filled(placement);
         let segment = 64u64;
-        // The last blocks of the first segment: its end, and its summary; then its first block, with both of the others whole.
+        // The last blocks of the first segment: its end, and its summary; then its first block,
+        // with both of the others whole.
         for damage in [vec![63], vec![62], vec![0]] {
             let whole = stack.store.fork();
             for block in damage {
@@ -59,7 +61,8 @@ fn damaged_summary_or_segment_ends_cost_nothing() {
     }
 }
 
-/// A log that has gone round holds remains of what was in its segments before, and flushes that tell of each other from one segment to the next.
+/// A log that has gone round holds remains of what was in its segments before, and flushes that
+/// tell of each other from one segment to the next.
 #[test]
 fn damage_anywhere_in_a_log_that_has_gone_round_is_told_or_costs_its_own_blocks() {
     let placements = [Placement::Logging, Placement::SplitDownStream];
@@ -83,7 +86,8 @@ fn damage_anywhere_in_a_log_that_has_gone_round_is_told_or_costs_its_own_blocks(
             }
         }
         stack.history.flush().expect("a flush");
-        // Of the last flush nothing that comes later says that it was durable: damage of its block may pass for the end of the log.
+        // Of the last flush nothing that comes later says that it was durable: damage of its block
+        // may pass for the end of the log.
         stack.fill(15 * B as u64, B, 200);
         stack.history.flush().expect("a flush");
         let last = known.last().expect("there are some").1.clone();
@@ -174,7 +178,8 @@ fn damaged_version_does_not_keep_the_rest_of_the_store_from_being_cleaned() {
     assert!(matches!(bytes(&*stack.history, 511 * B as u64, B), Err(DeviceError::Corrupt { .. })));
 }
 
-/// A log that has gone on through several segments since the last superblock, flushed now and then; what each flushed instant shows of it.
+/// A log that has gone on through several segments since the last superblock, flushed now and then;
+/// what each flushed instant shows of it.
 fn run_ahead(placement: Placement) -> (Stack, Vec<(Timestamp, Vec<u8>)>) {
     let stack = Stack::new(&options(placement, Granularity::EveryWrite, 4096), 16 * B as u64, 32 * MIB);
     let before = stack.history.status().counters.flushes;
@@ -232,7 +237,8 @@ fn log_goes_on_without_a_superblock_and_a_damaged_block_of_it_costs_nothing_or_i
     }
 }
 
-/// All that is no content of the first segments of a store: what begins and ends them, heads of records, summaries.
+/// All that is no content of the first segments of a store: what begins and ends them, heads of
+/// records, summaries.
 fn metadata_of(store: &FaultDevice) -> Vec<u64> {
     let is_metadata = |block: &u64| {
         let bytes = bytes(store, block * B as u64, B).expect("a read");
@@ -242,7 +248,8 @@ fn metadata_of(store: &FaultDevice) -> Vec<u64> {
     (SEGMENTS_START..SEGMENTS_START + 8 * 64).filter(is_metadata).collect()
 }
 
-/// A disk names the place where it can't read. What stands in for that place where it is damaged stands in for it then as well.
+/// A disk names the place where it can't read. What stands in for that place where it is damaged
+/// stands in for it then as well.
 #[test]
 fn place_of_a_store_that_cannot_be_read_costs_what_damage_of_it_would_cost() {
     for placement in [Placement::Logging, Placement::Checkpointing, Placement::SplitDownStream] {
@@ -257,7 +264,8 @@ fn place_of_a_store_that_cannot_be_read_costs_what_damage_of_it_would_cost() {
         let (mut refused, mut hurt) = (0, 0);
         let slots = [0, 16];
         for block in slots.into_iter().chain(SEGMENTS_START..SEGMENTS_START + 8 * 64) {
-            // Whether a last record is there, or one more, nothing else tells. Of content some is enough.
+            // Whether a last record is there, or one more, nothing else tells. Of content some is
+            // enough.
             let is_content = block >= SEGMENTS_START && !metadata.contains(&block);
             if block == last || block == behind || is_content && block % 5 > 0 {
                 continue;
@@ -302,7 +310,8 @@ fn store_whose_slot_cannot_be_read_is_not_taken_for_an_empty_one() {
     assert!(matches!(made, Err(HistoryError::Device(_))), "{made:?}");
 }
 
-/// Most of what a store has is written again, and its first segment is to be emptied: both copies of what that names can't be read.
+/// Most of what a store has is written again, and its first segment is to be emptied: both copies
+/// of what that names can't be read.
 #[test]
 fn segment_of_which_no_copy_of_its_index_can_be_read_stays_and_writes_go_on() {
     let mut options = options(Placement::Logging, Granularity::Marks, 4096);
@@ -338,7 +347,8 @@ fn segment_that_ended_before_a_cut_and_goes_on_after_it_counts_with_all_that_it_
         stack.fill((block * LARGE) as u64, LARGE, block as u8 + 1);
         stack.history.flush().expect("a flush");
     }
-    // Has no room in the first segment, which ends; nothing of that is flushed, and a cut keeps only the end.
+    // Has no room in the first segment, which ends; nothing of that is flushed, and a cut keeps
+    // only the end.
     stack.fill(3 * LARGE as u64, LARGE, 9);
     write_out(&stack);
     stack.store.write_from(second * B as u64, &[0; 64 * B]).expect("a write");
@@ -365,7 +375,8 @@ fn segment_that_ended_before_a_cut_and_goes_on_after_it_counts_with_all_that_it_
 
 #[test]
 fn damage_in_what_the_last_flush_made_durable_is_not_taken_for_the_end_of_the_log() {
-    // A head, with nothing written since that flush; a content, once there was time to say what is durable.
+    // A head, with nothing written since that flush; a content, once there was time to say what is
+    // durable.
     for (block, idle) in [(1, false), (2, true)] {
         let options = options(Placement::Logging, Granularity::EveryWrite, 4096);
         let mut stack = Stack::new(&options, 16 * B as u64, 32 * MIB);
@@ -392,7 +403,8 @@ fn end_from_before_a_cut_serves_nothing_that_came_after_it() {
         stack.fill((block * LARGE) as u64, LARGE, block as u8 + 1);
         stack.history.flush().expect("a flush");
     }
-    // A third record, and one that ends the segment; nothing of that is flushed, and a cut keeps only the end.
+    // A third record, and one that ends the segment; nothing of that is flushed, and a cut keeps
+    // only the end.
     for block in 2..4 {
         stack.fill((block * LARGE) as u64, LARGE, 9);
     }
@@ -400,7 +412,8 @@ fn end_from_before_a_cut_serves_nothing_that_came_after_it() {
     stack.store.write_from(third_record * B as u64, &[0; 17 * B]).expect("a write");
     stack.store.write_from(second * B as u64, &[0; 64 * B]).expect("a write");
     stack.reopen().expect("it opens");
-    // The log goes on where the third record was, and the record after that knows that it was durable.
+    // The log goes on where the third record was, and the record after that knows that it was
+    // durable.
     stack.history.mark("kept", false).expect("a mark");
     stack.history.mark("later", false).expect("a mark");
     stack.store.corrupt(third_record * B as u64, B as u64, &mut Rng::new(1));
@@ -408,7 +421,9 @@ fn end_from_before_a_cut_serves_nothing_that_came_after_it() {
     assert!(matches!(opened, Err(HistoryError::Missing { .. })), "what was lost is told: {opened:?}");
 }
 
-/// A cut keeps the head of a record and a part of its content, and the log goes on in the next segment, as no larger record fits behind: what was given up is not found again when the summary, which knows of it, is damaged.
+/// A cut keeps the head of a record and a part of its content, and the log goes on in the next
+/// segment, as no larger record fits behind: what was given up is not found again when the summary,
+/// which knows of it, is damaged.
 #[test]
 fn record_that_a_cut_had_torn_does_not_come_back_with_a_damaged_summary() {
     const BLOCK: usize = 16 * B;
@@ -490,7 +505,8 @@ fn gone_round() -> (Stack, Vec<(Timestamp, Vec<u8>)>, Before, Before) {
     (stack, known, begins, ends)
 }
 
-/// The write that ended a segment was acknowledged and lost: what stands there is how it had ended when it had something else.
+/// The write that ended a segment was acknowledged and lost: what stands there is how it had ended
+/// when it had something else.
 #[test]
 fn end_of_what_a_segment_had_before_ends_nothing() {
     let (mut stack, known, _, ends) = gone_round();
@@ -505,7 +521,8 @@ fn end_of_what_a_segment_had_before_ends_nothing() {
     }
 }
 
-/// The same of the write that began it. Where it has ended its summary serves; of the one in which the log goes on its first record.
+/// The same of the write that began it. Where it has ended its summary serves; of the one in which
+/// the log goes on its first record.
 #[test]
 fn beginning_of_what_a_segment_had_before_hides_nothing() {
     let (mut stack, known, begins, _) = gone_round();
@@ -520,11 +537,13 @@ fn beginning_of_what_a_segment_had_before_hides_nothing() {
     }
 }
 
-/// The superblock knows the segment in which the log goes on, and nothing else says which one that is: it has no end yet.
+/// The superblock knows the segment in which the log goes on, and nothing else says which one that
+/// is: it has no end yet.
 #[test]
 fn first_block_of_the_segment_in_which_the_log_goes_on_may_be_damaged() {
     for placement in [Placement::Logging, Placement::Checkpointing, Placement::SplitDownStream] {
-        // In the first segment there is; in a later one, right after an opening, and once that has written more.
+        // In the first segment there is; in a later one, right after an opening, and once that has
+        // written more.
         for (rounds, reopened, more) in
             [(10, false, 0), (10, true, 0), (150, false, 0), (150, true, 0), (150, true, 2)]
         {
@@ -569,7 +588,8 @@ fn first_block_of_the_segment_in_which_the_log_goes_on_may_be_damaged() {
     }
 }
 
-/// What a segment had before, or what a cut took out of the log, is not taken for that in which the log goes on.
+/// What a segment had before, or what a cut took out of the log, is not taken for that in which the
+/// log goes on.
 #[test]
 fn records_of_before_are_not_taken_for_the_segment_in_which_the_log_goes_on() {
     let every = options(Placement::Logging, Granularity::EveryWrite, 4096);

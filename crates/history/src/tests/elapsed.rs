@@ -43,7 +43,8 @@ impl Life {
         self.elapsed.find(Duration::from_nanos(ago), Duration::from_nanos(self.passed), 0)
     }
 
-    /// How many of the writes are in what is shown, and in what was there `apart` earlier and later.
+    /// How many of the writes are in what is shown, and in what was there `apart` earlier and
+    /// later.
     fn check(&self, ago: u64, apart: u64) {
         let Some(found) = self.find(ago) else { return };
         let shown = self.given.iter().filter(|(_, stamp)| *stamp <= found.stamp).count();

@@ -92,7 +92,8 @@ fn writes_that_have_to_be_durable_share_the_flush_that_begins_after_them_and_sur
             let history = &history;
             scope.spawn(move || write_through(history, client, client as u8 + 1));
         }
-        // All of them have been taken, and none is durable: the first client's flush had begun before.
+        // All of them have been taken, and none is durable: the first client's flush had begun
+        // before.
         while history.state.lock().cache.bytes() < CLIENTS * B as u64 {
             std::thread::yield_now();
         }
@@ -133,7 +134,8 @@ fn client_whose_write_a_flush_has_made_durable_waits_for_no_other_work() {
             std::thread::yield_now();
         }
         store.let_pass();
-        // This one is for all of them. As soon as it is over somebody else is in, with work that takes long.
+        // This one is for all of them. As soon as it is over somebody else is in, with work that
+        // takes long.
         store.flushes(before + 2);
         store.let_pass();
         let long_work = loop {

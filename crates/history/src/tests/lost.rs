@@ -234,7 +234,8 @@ fn write_over_a_bad_place_of_the_origin_is_taken_and_its_past_is_lost() {
     }
 }
 
-/// A disk that fails its next reads, wherever they are: a cable, a path, a controller that starts anew.
+/// A disk that fails its next reads, wherever they are: a cable, a path, a controller that starts
+/// anew.
 struct Away {
     disk: MemoryDevice,
     reads: AtomicU64,

@@ -45,7 +45,8 @@ fn all(device: &dyn Device) -> Vec<u8> {
 #[test]
 fn store_that_has_not_come_as_far_as_it_had_is_refused_and_nothing_is_written() {
     for placement in Placement::ALL {
-        // With few writes between the two the superblock is the same, with many it is not; from a copy that was closed well and from one of a running server.
+        // With few writes between the two the superblock is the same, with many it is not; from a
+        // copy that was closed well and from one of a running server.
         for (later, closed) in [(1, true), (1, false), (5, true), (200, true), (200, false)] {
             let what = format!("{placement:?}, {later} writes later, closed: {closed}");
             let every = options(placement, Granularity::EveryWrite, 4096);
@@ -63,7 +64,8 @@ fn store_that_has_not_come_as_far_as_it_had_is_refused_and_nothing_is_written() 
             let running = Arc::new(stack.store.fork());
             stack.reopen_from(known).unwrap_or_else(|error| panic!("{what}: the store itself: {error}"));
             assert_eq!(all(&*stack.history), present, "{what}");
-            // Also what a server knows that has not looked since the copy was made, but for a while ago.
+            // Also what a server knows that has not looked since the copy was made, but for a while
+            // ago.
             for known in [stack.position(), known] {
                 stack.store = Arc::new(copy.fork());
                 stack.refuses(known, &what);
@@ -93,7 +95,8 @@ fn store_from_before_its_window_moved_is_refused() {
     stack.refuses(known, "before the window moved");
 }
 
-/// The end of the log is damaged, which nothing in the store itself can tell from a log that was cut there.
+/// The end of the log is damaged, which nothing in the store itself can tell from a log that was
+/// cut there.
 #[test]
 fn end_of_the_log_that_was_durable_is_not_taken_for_a_cut() {
     for placement in Placement::ALL {
@@ -110,7 +113,8 @@ fn end_of_the_log_that_was_durable_is_not_taken_for_a_cut() {
             let whole = stack.store.fork();
             stack.store.corrupt(end - back * B as u64, B as u64, &mut Rng::new(3));
             match stack.reopen_from(known) {
-                // The record is there, and its content is told to be damaged where somebody reads it.
+                // The record is there, and its content is told to be damaged where somebody reads
+                // it.
                 Ok(()) => {
                     assert!(stack.position().reaches(&known), "{placement:?}");
                     for block in 0..BLOCKS as usize {

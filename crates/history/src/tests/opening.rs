@@ -41,7 +41,8 @@ fn opening_reads_the_contents_of_a_record_together_and_finds_every_one() {
         let block = block * 1237 % BLOCKS;
         history.write(block * 512, Segments::copy_of(&content(block))).expect("a write");
     }
-    // Nothing that comes later says that these are durable: an opening has to see for itself that all of them are there.
+    // Nothing that comes later says that these are durable: an opening has to see for itself that
+    // all of them are there.
     history.flush().expect("a flush");
     drop(history);
     let before = store.reads.load(Ordering::Relaxed);

@@ -5,7 +5,8 @@ use super::*;
 const B: usize = 4096;
 const BLOCKS: u64 = 300;
 
-/// A device in a store that is full of its history: rounds of writes of all blocks, a mark before each.
+/// A device in a store that is full of its history: rounds of writes of all blocks, a mark before
+/// each.
 fn full(placement: Placement, rounds: u8) -> Stack {
     let stack = Stack::new(&options(placement, Granularity::EveryWrite, 4096), BLOCKS * B as u64, 4 * MIB);
     for round in 1..=rounds {

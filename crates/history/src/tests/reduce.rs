@@ -1,4 +1,5 @@
-//! Reduced contents: every instant reads as it was, damage of one costs those that build on it and is told, and room is never more than without.
+//! Reduced contents: every instant reads as it was, damage of one costs those that build on it and
+//! is told, and room is never more than without.
 
 use proptest::prelude::*;
 
@@ -164,7 +165,8 @@ fn chain_has_a_bounded_number_of_links_and_damage_of_one_costs_only_what_builds_
         }
         stack.store.write_from(around, &before).expect("a write");
     }
-    // What builds on it can't be brought to the origin: it is told, and nothing else takes its place.
+    // What builds on it can't be brought to the origin: it is told, and nothing else takes its
+    // place.
     let newest = stack.history.state.lock().index.last_at(0, NOW).expect("a version");
     assert!(newest.units > 0, "the present is a delta");
     stack.store.corrupt(versions[whole[3]].place * PLACE_UNIT, PLACE_UNIT, &mut Rng::new(3));
@@ -279,7 +281,8 @@ fn reduction_is_switched_on_and_off_and_what_was_stored_stays() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(40) })]
 
-    /// Writes of any part of any block, of few values, so that contents are like each other and the same; flushes, steps, openings, marks.
+    /// Writes of any part of any block, of few values, so that contents are like each other and the
+    /// same; flushes, steps, openings, marks.
     #[test]
     fn every_instant_of_a_reduced_history_is_that_of_the_list_of_writes(
         placement in 0usize..5,

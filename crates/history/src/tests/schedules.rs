@@ -1,7 +1,8 @@
 //! Schedules of threads, explored: `cargo test -p cairn-history --features shuttle`.
 //!
-//! The scheduler of shuttle decides at each lock, each wait and each device operation who goes on, at random or by priorities that change at a few
-//! places (PCT), which finds bugs that need few preemptions. It finds deadlocks by itself. A failure prints the schedule that replays it.
+//! The scheduler of shuttle decides at each lock, each wait and each device operation who goes on,
+//! at random or by priorities that change at a few places (PCT), which finds bugs that need few
+//! preemptions. It finds deadlocks by itself. A failure prints the schedule that replays it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -191,8 +192,9 @@ fn steps_until_it_fails(
     (stepper, over)
 }
 
-/// Three writers on blocks of their own, two that flush and one whose writes have to be durable, beside the thread that writes out. The power goes each time that
-/// one is answered, and takes all with it that was not flushed.
+/// Three writers on blocks of their own, two that flush and one whose writes have to be durable,
+/// beside the thread that writes out. The power goes each time that one is answered, and takes all
+/// with it that was not flushed.
 #[test]
 fn flush_covers_what_was_answered_before_it_in_every_schedule() {
     explore(|placement| {
@@ -234,7 +236,8 @@ fn flush_covers_what_was_answered_before_it_in_every_schedule() {
     });
 }
 
-/// What a writer knows of the stamp of a write of its own: later than the first, and not later than the second.
+/// What a writer knows of the stamp of a write of its own: later than the first, and not later than
+/// the second.
 type Written = (u64, u64);
 
 /// Writers and a window that moves on all the time, beside readers of instants.
@@ -244,7 +247,8 @@ fn reader_of_an_instant_sees_the_writes_up_to_it_and_no_others_in_any_schedule()
     instants_beside_writers(SCHEDULES, window, stamped);
 }
 
-/// The same while what is older than a moment keeps few instants: whoever has one keeps it, and nobody gets one of which something is gone.
+/// The same while what is older than a moment keeps few instants: whoever has one keeps it, and
+/// nobody gets one of which something is gone.
 #[test]
 fn reader_of_an_instant_sees_a_whole_one_while_others_are_thinned_in_any_schedule() {
     let step = Thin { after: Duration::from_millis(100), every: Duration::from_millis(100) };
@@ -253,7 +257,8 @@ fn reader_of_an_instant_sees_a_whole_one_while_others_are_thinned_in_any_schedul
     instants_beside_writers(SCHEDULES_THINNED, window, stamped);
 }
 
-/// The same where versions are stored as what differs from the one before, and both the window and its steps move on.
+/// The same where versions are stored as what differs from the one before, and both the window and
+/// its steps move on.
 #[test]
 fn reader_of_an_instant_sees_what_was_reduced_whole_in_any_schedule() {
     let reduction = Reduction { xor: true, identical: true };
@@ -339,7 +344,8 @@ fn instants_beside_writers(schedules: usize, window: Window, content: fn(u64, u6
     });
 }
 
-/// Somebody goes back while others write: all blocks in one request, and the first half of one. Each write is before the revert as a whole, or after it as a whole, also when the power goes.
+/// Somebody goes back while others write: all blocks in one request, and the first half of one.
+/// Each write is before the revert as a whole, or after it as a whole, also when the power goes.
 #[test]
 fn revert_and_a_write_never_mix_in_any_schedule() {
     const BLOCKS: u64 = 4;
@@ -396,7 +402,8 @@ fn revert_and_a_write_never_mix_in_any_schedule() {
     });
 }
 
-/// The present beside reverts whose copies go on: who reads what nobody writes sees one instant or the other, and the newest one once a revert is answered.
+/// The present beside reverts whose copies go on: who reads what nobody writes sees one instant or
+/// the other, and the newest one once a revert is answered.
 #[test]
 fn revert_that_was_answered_is_what_everybody_reads_in_any_schedule() {
     const BLOCKS: u64 = 6;
@@ -439,7 +446,8 @@ fn revert_that_was_answered_is_what_everybody_reads_in_any_schedule() {
     });
 }
 
-/// Readers of the present beside writers whose blocks leave memory at once, are read from the devices and stay in the read cache: nobody sees what was before an answered write.
+/// Readers of the present beside writers whose blocks leave memory at once, are read from the
+/// devices and stay in the read cache: nobody sees what was before an answered write.
 #[test]
 fn reader_of_the_present_never_sees_less_than_was_answered_in_any_schedule() {
     const BLOCKS: u64 = 2;
@@ -482,7 +490,8 @@ fn reader_of_the_present_never_sees_less_than_was_answered_in_any_schedule() {
     });
 }
 
-/// Two write a half of each block, and somebody all of another, beside the thread that writes out: no half is lost.
+/// Two write a half of each block, and somebody all of another, beside the thread that writes out:
+/// no half is lost.
 #[test]
 fn parts_of_a_block_that_several_write_are_all_there_in_every_schedule() {
     const BLOCKS: u64 = 3;
@@ -511,7 +520,8 @@ fn parts_of_a_block_that_several_write_are_all_there_in_every_schedule() {
     });
 }
 
-/// A store that is full of what may not go: flushes and writes wait, readers and the owner's thread do not, and all go on once time has passed. Nobody waits for ever.
+/// A store that is full of what may not go: flushes and writes wait, readers and the owner's thread
+/// do not, and all go on once time has passed. Nobody waits for ever.
 #[test]
 fn who_waits_for_room_holds_up_nobody_and_goes_on_in_every_schedule() {
     explore_some(SCHEDULES_LONG, |placement| {
@@ -547,7 +557,8 @@ fn who_waits_for_room_holds_up_nobody_and_goes_on_in_every_schedule() {
     });
 }
 
-/// What a release does beside clients, and then the release: what was answered is on the origin, durably, whoever wrote, flushed or worked in the background meanwhile.
+/// What a release does beside clients, and then the release: what was answered is on the origin,
+/// durably, whoever wrote, flushed or worked in the background meanwhile.
 #[test]
 fn folding_back_beside_clients_loses_nothing_that_was_answered_in_any_schedule() {
     const BLOCKS: u64 = 3;
@@ -586,8 +597,9 @@ fn folding_back_beside_clients_loses_nothing_that_was_answered_in_any_schedule()
     });
 }
 
-/// The device is given up while clients still write, and one still reads an instant: what was answered is on the origin, a plain disk from then on, nothing is written to it later,
-/// and the instant is what it was until it is refused.
+/// The device is given up while clients still write, and one still reads an instant: what was
+/// answered is on the origin, a plain disk from then on, nothing is written to it later, and the
+/// instant is what it was until it is refused.
 #[test]
 fn release_leaves_what_was_answered_and_takes_nothing_more_in_any_schedule() {
     const BLOCKS: u64 = 3;

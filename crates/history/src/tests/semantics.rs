@@ -72,7 +72,8 @@ fn undone_revert_is_not_seen_by_who_reads_while_its_copy_goes_on() {
         history.revert(undo).expect("a revert");
         let mut expected = vec![1; 64 * B];
         expected[..40 * B].fill(2);
-        // Somebody is about to read a block where it is on the origin, and the copy of the first revert writes that.
+        // Somebody is about to read a block where it is on the origin, and the copy of the first
+        // revert writes that.
         let copier = history.clone();
         let copy = move || {
             copier.step().expect("a step");
@@ -90,7 +91,8 @@ fn undone_revert_is_not_seen_by_who_reads_while_its_copy_goes_on() {
     }
 }
 
-/// What a revert brought back of a block is copied before a write takes its place, or no instant between the two had it.
+/// What a revert brought back of a block is copied before a write takes its place, or no instant
+/// between the two had it.
 #[test]
 fn block_that_is_written_before_a_revert_has_copied_it_shows_until_then_what_came_back() {
     for placement in Placement::ALL {
@@ -114,7 +116,8 @@ fn block_that_is_written_before_a_revert_has_copied_it_shows_until_then_what_cam
     }
 }
 
-/// The copy begins anew after a cut: what it has copied already is not what was there before the revert.
+/// The copy begins anew after a cut: what it has copied already is not what was there before the
+/// revert.
 #[test]
 fn revert_whose_copy_is_cut_in_the_middle_can_be_undone() {
     for placement in Placement::ALL {
@@ -317,7 +320,8 @@ fn old_history_is_thinned_in_steps_and_every_kept_instant_stays_exact() {
                 assert!(read == content(view.instant()), "{placement:?}: the view of {stamp:?}");
                 instants.insert(view.instant());
             }
-            // 120 s: a hundred writes in the last 10 s, an instant a second for 50 s, then one in 20 s.
+            // 120 s: a hundred writes in the last 10 s, an instant a second for 50 s, then one in
+            // 20 s.
             assert!((100..260).contains(&instants.len()), "{placement:?}: {} instants", instants.len());
         }
         while stack.history.step().expect("a step") {}
@@ -442,7 +446,8 @@ fn what_does_not_fit_together_is_refused() {
 
 #[test]
 fn view_shows_its_instant_also_while_a_batch_leaves_the_cache() {
-    // Eight parts of a batch, each published under a lock of its own: a reader gets in behind each of them.
+    // Eight parts of a batch, each published under a lock of its own: a reader gets in behind each
+    // of them.
     const BLOCKS: usize = 1024;
     for placement in Placement::ALL {
         let (origin, store) =
@@ -503,7 +508,8 @@ fn clone_of_a_view_takes_writes_for_ever_and_leaves_the_view_alone() {
     assert_eq!(bytes(&*view, 0, 64 * B).expect("a read"), vec![1; 64 * B]);
 }
 
-/// A device that calls somebody once, in the middle of its first write, or read, after it was armed.
+/// A device that calls somebody once, in the middle of its first write, or read, after it was
+/// armed.
 struct Interrupted {
     inner: Arc<MemoryDevice>,
     in_reads: bool,
@@ -529,7 +535,8 @@ impl Device for Interrupted {
     }
 }
 
-/// The clock is put back, and a client writes, after it was decided up to where history goes, and before it goes.
+/// The clock is put back, and a client writes, after it was decided up to where history goes, and
+/// before it goes.
 #[test]
 fn write_of_a_clock_that_is_put_back_while_the_window_begins_to_move_is_no_part_of_what_goes() {
     let origin = Arc::new(Interrupted {
@@ -590,7 +597,8 @@ fn view_that_is_opened_while_retention_begins_a_round_shows_one_instant() {
             written.push((history.status().last, round));
         }
         history.flush().expect("a flush");
-        // In the superblock's first write of the round, somebody asks for instants that it gives up.
+        // In the superblock's first write of the round, somebody asks for instants that it gives
+        // up.
         let viewers = Arc::new(std::sync::Mutex::new(Vec::new()));
         let (threads, viewed) = (viewers.clone(), history.clone());
         let asked: Vec<Timestamp> = written[20..25].iter().map(|(at, _)| *at).collect();

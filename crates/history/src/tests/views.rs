@@ -1,4 +1,5 @@
-//! What is shown of an instant stays what it was: over cuts and openings, whatever the clock is set to.
+//! What is shown of an instant stays what it was: over cuts and openings, whatever the clock is set
+//! to.
 
 use cairn_base::Clock;
 use cairn_device::Fate;
@@ -26,7 +27,8 @@ fn instant_that_is_shown_is_the_same_after_a_cut_though_nobody_has_flushed() {
         let (instant, shown) = (view.instant(), bytes(&view, 0, 8 * B).expect("a read"));
         assert!(shown[..4 * B] == vec![2; 4 * B] && shown[4 * B..] == vec![1; 4 * B], "{placement:?}");
         drop(view);
-        // What was not flushed may go. What a clone stands on may not: what was written to that is durable by its own flushes.
+        // What was not flushed may go. What a clone stands on may not: what was written to that is
+        // durable by its own flushes.
         let cut = |device: &FaultDevice| Arc::new(device.power_cycle_as(Fate::Lost, &mut Rng::new(1)));
         let again = History::open(cut(&origin), cut(&store), open).expect("it opens");
         let view = again.view(instant).expect("a view");
@@ -122,7 +124,8 @@ fn time_that_the_clock_shows_for_the_second_time_names_no_instant_and_a_mark_doe
         let again = first.0 + 1800 * SECOND;
         stack.clock.set(Timestamp(again));
         let now = || stack.clock.now();
-        // What it shows now it has shown before: at that time nothing of the second write was there.
+        // What it shows now it has shown before: at that time nothing of the second write was
+        // there.
         let is_refused =
             |at: Timestamp| matches!(stack.history.view(at), Err(HistoryError::ClockPutBack { .. }));
         assert!(is_refused(now()), "{placement:?}");

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const B: usize = 4096;
 
-/// A store that is full of history that may not go, with a write that waits in memory. Flushes and writes wait from now on.
+/// A store that is full of history that may not go, with a write that waits in memory. Flushes and
+/// writes wait from now on.
 fn full() -> Stack {
     let mut options = options(Placement::Logging, Granularity::EveryWrite, 4096);
     options.window.floor = Duration::from_secs(3600);
@@ -76,7 +77,8 @@ fn floor_that_time_has_passed_holds_nobody_up_whatever_is_in_the_store() {
             options.window.floor = Duration::from_secs(3600);
             let stack = Stack::new(&options, MIB, 4 * MIB);
             let mut expected = vec![0; MIB as usize];
-            // Until the store is full of what is younger than the floor, with writes that wait in memory.
+            // Until the store is full of what is younger than the floor, with writes that wait in
+            // memory.
             for round in 0..20_000u64 {
                 stack.clock.advance(Duration::from_millis(rng.below(40)));
                 let count = (1 + rng.below(8)) as usize * 4096;

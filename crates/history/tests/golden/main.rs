@@ -1,9 +1,12 @@
-//! Histories of every released format, opened by this program: the instants that they kept are shown as they were.
+//! Histories of every released format, opened by this program: the instants that they kept are
+//! shown as they were.
 //!
-//! `vN/` holds what version N wrote in two lives: an origin, the store of its history, and in `shown.txt` what each mark shows.
-//! Both were thinned and reverted, and left with a copy that was not over; contents of one are reduced. Those of a release are
-//! never made anew. A format change adds the next folder: set `NEWEST` to it, add it to `VERSIONS`, and run
-//! `cargo test -p cairn-history --test golden -- --ignored golden_histories_are_written`. `docs/format.md` has the whole recipe.
+//! `vN/` holds what version N wrote in two lives: an origin, the store of its history, and in
+//! `shown.txt` what each mark shows. Both were thinned and reverted, and left with a copy that was
+//! not over; contents of one are reduced. Those of a release are never made anew. A format change
+//! adds the next folder: set `NEWEST` to it, add it to `VERSIONS`, and run
+//! `cargo test -p cairn-history --test golden -- --ignored golden_histories_are_written`.
+//! `docs/format.md` has the whole recipe.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -89,7 +92,8 @@ fn open(
     (history, clock)
 }
 
-/// Writes of which few bytes differ from what was there, of zeroes and of what other blocks hold; a mark now and then.
+/// Writes of which few bytes differ from what was there, of zeroes and of what other blocks hold; a
+/// mark now and then.
 fn live(history: &History, clock: &ManualClock, name: &str, rounds: u64, rng: &mut Rng) {
     for round in 0..rounds {
         clock.advance(Duration::from_millis(10));

@@ -12,7 +12,8 @@ pub(super) const BLOCKS_MAX: usize = 512;
 const NEEDS_MAX: usize = 1024;
 /// Blocks of a region: 16 MiB.
 pub(super) const REGION_BLOCKS: u64 = 4096;
-/// Blocks that the list of a region may have: a region ends at a block of a file, and the nodes above it belong to it.
+/// Blocks that the list of a region may have: a region ends at a block of a file, and the nodes
+/// above it belong to it.
 pub(super) const LIST_MAX: usize = 2 * REGION_BLOCKS as usize;
 
 /// What a destination asks about copies. Each names the volume as its source does.

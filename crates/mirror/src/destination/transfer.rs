@@ -121,7 +121,8 @@ impl Destination {
         }
     }
 
-    /// Receives the image that was announced, and commits it. An image that is refused here is refused to the source too.
+    /// Receives the image that was announced, and commits it. An image that is refused here is
+    /// refused to the source too.
     fn apply<S: Read + Write + ?Sized>(
         &self,
         client: &mut Client<'_, S>,
@@ -187,7 +188,8 @@ impl Destination {
             }
             error => {
                 if let Some(reason) = nack_reason(&error) {
-                    // The source may be gone, or still busy sending; its next session starts clean either way.
+                    // The source may be gone, or still busy sending; its next session starts clean
+                    // either way.
                     let _ = client.tell(&Request::Nack { reason });
                 }
                 return error.into();
@@ -197,7 +199,8 @@ impl Destination {
         refusal
     }
 
-    /// Tells the source that its image is here. Whether it has heard that: the image is committed here whatever became of the acknowledgement.
+    /// Tells the source that its image is here. Whether it has heard that: the image is committed
+    /// here whatever became of the acknowledgement.
     fn acknowledge<S: Read + Write + ?Sized>(&self, client: &mut Client<'_, S>, target: SnapshotId) -> bool {
         let told_at = self.volume.clock().monotonic();
         match client.ask(&Request::Ack { target, keep: self.kept() }) {
@@ -209,7 +212,8 @@ impl Destination {
         }
     }
 
-    /// Asks for an update, and answers what the source has to know first. What it says then, and when it was last told something, by the clock that is never set.
+    /// Asks for an update, and answers what the source has to know first. What it says then, and
+    /// when it was last told something, by the clock that is never set.
     fn request<S: Read + Write + ?Sized>(
         &self,
         client: &mut Client<'_, S>,
@@ -245,7 +249,8 @@ impl Destination {
     }
 }
 
-/// What the source is told of a failure here; nothing when the connection itself failed, or the source knows.
+/// What the source is told of a failure here; nothing when the connection itself failed, or the
+/// source knows.
 fn nack_reason(error: &StreamError) -> Option<NackReason> {
     match error {
         StreamError::Io(_) | StreamError::Aborted(_) => None,

@@ -67,10 +67,13 @@ impl Source {
         }
     }
 
-    /// The mirrors of a volume: those whose sessions made them known, and those that held snapshots tell of; and what is kept besides without a name, for mirrors that nobody here knows any more.
+    /// The mirrors of a volume: those whose sessions made them known, and those that held snapshots
+    /// tell of; and what is kept besides without a name, for mirrors that nobody here knows any
+    /// more.
     pub fn mirrors(&self, volume: &Arc<Volume>) -> Result<Vec<MirrorAtSource>, VolumeError> {
         let mut by_prefix: BTreeMap<String, Vec<Snapshot>> = BTreeMap::new();
-        // A destination has those that its source keeps for its mirrors: they are nothing of this side's.
+        // A destination has those that its source keeps for its mirrors: they are nothing of this
+        // side's.
         let all = if volume.status_role() == Role::Normal { volume.snapshots() } else { Vec::new() };
         for snapshot in &all {
             if let Some((prefix, _)) = split(&snapshot.name) {
@@ -131,7 +134,9 @@ impl Source {
     }
 }
 
-/// The lag of a mirror, with that of the volume itself where it is a destination, and the route of what it gives. One that has heard nothing of its own source may lack all that came there since its image.
+/// The lag of a mirror, with that of the volume itself where it is a destination, and the route of
+/// what it gives. One that has heard nothing of its own source may lack all that came there since
+/// its image.
 pub(super) fn whole_lag(
     status: SourceStatus,
     volumes: &dyn SourceVolumes,
@@ -161,8 +166,9 @@ fn known_by_map(
     }
 }
 
-/// What the source says of itself, with the lag of a destination that has `base`; `root` must be the base's if it is given. Where the base is not here, a since map that
-/// began at it tells the same.
+/// What the source says of itself, with the lag of a destination that has `base`; `root` must be
+/// the base's if it is given. Where the base is not here, a since map that began at it tells the
+/// same.
 pub(crate) fn status_of(
     volume: &Arc<Volume>,
     prefix: &str,

@@ -1,4 +1,5 @@
-//! How many mirrors and held snapshots one peer has at a source: it could fill the volume with them.
+//! How many mirrors and held snapshots one peer has at a source: it could fill the volume with
+//! them.
 
 use std::collections::BTreeSet;
 

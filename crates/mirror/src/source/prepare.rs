@@ -1,4 +1,5 @@
-//! What is sent for an update: the snapshot that is made for it, and what its changes are counted from.
+//! What is sent for an update: the snapshot that is made for it, and what its changes are counted
+//! from.
 
 use std::sync::Arc;
 
@@ -36,7 +37,8 @@ impl Source {
         let has_place = || places::refuse_too_many_held(volume, prefix).is_ok();
         if let Some(base) = self.step_base(volume, update, prefix).filter(|_| has_place()) {
             match self.prepare_step(volume, update, prefix, &base) {
-                // A snapshot that it would let go of has a clone, or went meanwhile: an update sorts that out.
+                // A snapshot that it would let go of has a clone, or went meanwhile: an update
+                // sorts that out.
                 Err(refusal) => tracing::debug!(%refusal, "a step of a mirror becomes an update"),
                 done => return done,
             }
@@ -59,14 +61,16 @@ impl Source {
     }
 }
 
-/// Refuses an update that this side can't answer. What it can: whether the volume relays the images of its own source, and the last snapshot of one that was handed over.
+/// Refuses an update that this side can't answer. What it can: whether the volume relays the images
+/// of its own source, and the last snapshot of one that was handed over.
 fn check_update(volume: &Volume, update: &Update, prefix: &str) -> Result<(bool, Option<Snapshot>), Refusal> {
     let status = volume.status();
     if status.id != update.id {
         return Err(Refusal::WrongVolume { expected: update.id, found: status.id });
     }
     if let Some(reason @ VolumeError::InodesLost(_)) = &status.latched {
-        // Since maps may be among what can't be read: without them nothing would seem to be in common.
+        // Since maps may be among what can't be read: without them nothing would seem to be in
+        // common.
         return Err(Refusal::from(reason));
     }
     let head = handed_over(volume, prefix);
@@ -78,7 +82,8 @@ fn check_update(volume: &Volume, update: &Update, prefix: &str) -> Result<(bool,
         return Err(Refusal::DestinationTooSmall { need: status.blocks, have: update.blocks });
     }
     if update.stance == Stance::Follows && update.shown.0 >= volume.numbers().snapshot {
-        // It was never made here: this volume was set back to an earlier copy, and what the mirror has may be nowhere else.
+        // It was never made here: this volume was set back to an earlier copy, and what the mirror
+        // has may be nowhere else.
         return Err(Refusal::Diverged(update.shown));
     }
     Ok((relays, head))
@@ -96,7 +101,8 @@ fn prepare_new(
     let number = since_number(name_in(prefix));
     let own = own_snapshots(volume, prefix);
     let held = own.iter().rev().find(|(snapshot, _)| common.contains(&snapshot.id));
-    // Two updates at a time are one: the maps are as they were when the destination was asked, or nothing is known of them.
+    // Two updates at a time are one: the maps are as they were when the destination was asked, or
+    // nothing is known of them.
     let known = known.filter(|known| volume.since_files(number) == Some(known.files));
     let mut since = known.filter(|known| known.began.file.is_some() && held.is_none());
     let shown = update.have.iter().find(|have| have.id == update.shown).copied();
@@ -188,7 +194,8 @@ fn make_target(
         volume.create_snapshot_since(name, number)
     };
     let made = match made {
-        // Too full for the map. With the base held it is not needed; it goes on from where it began.
+        // Too full for the map. With the base held it is not needed; it goes on from where it
+        // began.
         Err(VolumeError::NoSpace) if update.hold && !matches!(base, Base::Since(_)) => {
             volume.create_snapshot(name)
         }
@@ -197,7 +204,8 @@ fn make_target(
     made.map_err(refused)
 }
 
-/// What is sent to a mirror to which this side has given its role: the last snapshot, and nothing is changed for it.
+/// What is sent to a mirror to which this side has given its role: the last snapshot, and nothing
+/// is changed for it.
 fn prepare_handed_over(
     volume: &Arc<Volume>,
     update: &Update,

@@ -6,8 +6,8 @@ use cairn_base::{Checksum, SnapshotId};
 use cairn_stream::{Have, MIRROR_PREFIX};
 use cairn_volume::Volume;
 
-/// True when the destination has the snapshots of the source under their names. Those of mirrors come and go with
-/// updates, so they don't count.
+/// True when the destination has the snapshots of the source under their names. Those of mirrors
+/// come and go with updates, so they don't count.
 pub(super) fn is_same_table(volume: &Volume, have: &[Have]) -> bool {
     let entries = volume.snapshot_entries();
     let theirs: HashMap<SnapshotId, Checksum> = have.iter().map(|have| (have.id, have.label)).collect();

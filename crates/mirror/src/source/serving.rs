@@ -1,4 +1,5 @@
-//! A conversation with one destination: its requests, one after the other, and what they are answered.
+//! A conversation with one destination: its requests, one after the other, and what they are
+//! answered.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -21,7 +22,8 @@ impl Source {
     /// Answers one destination, which the caller has authenticated as `peer`, until it hangs up.
     ///
     /// # Errors
-    /// Whatever ended the conversation early. The mirror is then as it was, or the destination has the image and says so next time.
+    /// Whatever ended the conversation early. The mirror is then as it was, or the destination has
+    /// the image and says so next time.
     pub fn serve_session<S: Read + Write + ?Sized>(
         &self,
         stream: &mut S,
@@ -67,7 +69,8 @@ struct Conversation<'a> {
     source: &'a Source,
     volumes: &'a dyn SourceVolumes,
     peer: &'a PeerName,
-    /// What is written between the steps of a mirror that follows continuously stays in memory for as long as it talks.
+    /// What is written between the steps of a mirror that follows continuously stays in memory for
+    /// as long as it talks.
     fresh: Option<KeepsFresh>,
     shows: Option<Shows>,
 }

@@ -217,7 +217,8 @@ fn leave_out<S: Read + Write + ?Sized>(
 /// Tells the other side why nothing more comes.
 fn give_up<S: Write + ?Sized>(volume: &Volume, stream: &mut S, error: StreamError) -> MirrorError {
     let reason = match &error {
-        // It goes back to an instant, or gets a history, or its server ends: nothing is wrong with it.
+        // It goes back to an instant, or gets a history, or its server ends: nothing is wrong with
+        // it.
         StreamError::Volume(_) if volume.is_closed() => Some(AbortReason::Cancelled),
         StreamError::Volume(_) => Some(AbortReason::ReadFailed),
         StreamError::Cancelled => Some(AbortReason::Cancelled),

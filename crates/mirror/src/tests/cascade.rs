@@ -183,7 +183,8 @@ fn what_a_further_mirror_has_is_kept_until_it_has_something_newer_and_no_longer(
     assert_eq!(held(&chain), 1);
 }
 
-/// What is known of further mirrors is written down now and then, and of one that follows continuously mostly late: a server in the middle that is killed remembers what they had before.
+/// What is known of further mirrors is written down now and then, and of one that follows
+/// continuously mostly late: a server in the middle that is killed remembers what they had before.
 #[test]
 fn what_a_further_mirror_has_is_kept_also_by_one_in_the_middle_that_remembers_what_it_had_before() {
     let mut chain = Chain::new(9);
@@ -224,7 +225,8 @@ fn what_a_further_mirror_begins_with_while_the_next_image_is_on_its_way_is_kept(
     chain.pair.write(chain.pair.files[0], 0, 40, &mut rng);
     chain.first().unwrap();
     chain.pair.write(chain.pair.files[0], 60, 40, &mut rng);
-    // The one in the middle has asked for its next image when the last one comes for the first time.
+    // The one in the middle has asked for its next image when the last one comes for the first
+    // time.
     let mut first = None;
     let mut meanwhile = || {
         first.get_or_insert_with(|| chain.second().expect("the second link").kind);
@@ -287,7 +289,8 @@ fn the_lag_of_a_further_mirror_is_counted_to_the_first_source() {
     assert_eq!(report.kind, TransferKind::UpToDate);
     let seen = mirror.lag().expect("it is known");
     assert_eq!((seen.age, seen.bytes), (Duration::from_secs(60), 8192));
-    // The one in the middle has heard nothing of the first source: since its image anything may have come there.
+    // The one in the middle has heard nothing of the first source: since its image anything may
+    // have come there.
     chain.pair.clock.advance(Duration::from_secs(90));
     let unheard = Relay(chain.pair.destination.clone(), None);
     let report = update(&mirror, &chain.pair.other_registry, &unheard, &mut |_| ()).unwrap();
@@ -299,7 +302,8 @@ fn the_lag_of_a_further_mirror_is_counted_to_the_first_source() {
     assert_eq!(mirror.lag().map(|lag| lag.age), Some(Duration::ZERO));
 }
 
-/// A clock that calls somebody when it is asked, once: where a source is in the middle of something.
+/// A clock that calls somebody when it is asked, once: where a source is in the middle of
+/// something.
 struct Asked {
     inner: Arc<ManualClock>,
     look: Mutex<Option<Box<dyn FnMut() -> bool + Send>>>,
@@ -335,7 +339,8 @@ fn image_that_is_being_given_to_a_further_mirror_is_kept_though_that_is_not_note
     chain.pair.write(chain.pair.files[0], 0, 40, &mut rng);
     chain.first().unwrap();
     let shown = chain.pair.destination.status().cursor.snapshot;
-    // The further mirror asks for its first image. What it gets is chosen, and not noted yet, when the one in the middle asks what it is to keep.
+    // The further mirror asks for its first image. What it gets is chosen, and not noted yet, when
+    // the one in the middle asks what it is to keep.
     let (registry, volume) = (chain.pair.other_registry.clone(), chain.pair.destination.clone());
     let asking: Arc<Mutex<Option<JoinHandle<Vec<SnapshotId>>>>> = Arc::default();
     let asks = asking.clone();

@@ -86,7 +86,8 @@ fn changes_from_before_a_restart_are_not_hidden_by_a_clock_that_was_put_back() {
     pair.clock.advance(Duration::from_secs(9));
     let age = pair.refresh(&mirror).expect("the source answers").age;
     assert_eq!(age, Duration::from_secs(9), "they are no younger than this run of the source");
-    // What the destination wrote down tells how long the source has been silent, and no less than since then.
+    // What the destination wrote down tells how long the source has been silent, and no less than
+    // since then.
     let contact = mirror.contact();
     turn(&far, true, HOUR);
     let again =
@@ -117,7 +118,8 @@ fn update(pair: &Pair, mirror: &Destination) -> Result<(), MirrorError> {
 
 #[test]
 fn lock_counts_what_has_passed_at_the_mirror_and_not_what_the_source_says() {
-    // The source's clock is years behind while the snapshot is made, or years ahead; the mirror's server may start anew.
+    // The source's clock is years behind while the snapshot is made, or years ahead; the mirror's
+    // server may start anew.
     for (back, restarts) in [(true, false), (true, true), (false, false)] {
         let (mut pair, far) = apart(24, HOUR);
         let mut rng = Rng::new(24);
@@ -215,7 +217,8 @@ fn births_that_were_not_written_down_are_those_of_the_last_image() {
     assert_eq!(births[1].at, received, "it can't have been made later");
 }
 
-/// A volume whose command after a snapshot takes a minute, and whose next image takes a second to be found.
+/// A volume whose command after a snapshot takes a minute, and whose next image takes a second to
+/// be found.
 struct Slowly(Arc<Volume>, Arc<ManualClock>);
 
 impl SourceVolumes for Slowly {
@@ -263,7 +266,8 @@ fn lag_during_a_transfer_counts_the_time_that_went_by_until_it_was_announced() {
         mirror.update(&mut client, &mut work).expect("an update");
         drop(near);
     });
-    // What the source took for it counts twice: for all that is known here, the answer was on its way as long.
+    // What the source took for it counts twice: for all that is known here, the answer was on its
+    // way as long.
     assert_eq!(told, Some(Duration::from_secs(71 + 61)));
 }
 

@@ -266,7 +266,8 @@ fn what_a_step_would_let_go_of_and_a_clone_needs_ends_nothing() {
     assert!(held(&pair).len() <= 2, "and it goes when the clone does");
 }
 
-/// Random work, mishaps anywhere in a conversation of several steps, restarts of either side; and updates of the usual kind in between.
+/// Random work, mishaps anywhere in a conversation of several steps, restarts of either side; and
+/// updates of the usual kind in between.
 #[test]
 fn random_work_is_followed_over_cuts() {
     let (mut steps, mut cuts) = (0, 0);

@@ -1,4 +1,5 @@
-//! What rots on one side is brought from the other, whatever it is and wherever it stands; what rots on both stays damaged, and nothing spreads.
+//! What rots on one side is brought from the other, whatever it is and wherever it stands; what
+//! rots on both stays damaged, and nothing spreads.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -322,7 +323,8 @@ fn blocks_that_are_given_are_taken_only_where_they_are_missing() {
         pair.converse(|client| client.ask(&request)).expect("it answers")
     };
     let wrong = vec![
-        // Other bytes, under the name of what is missing; right bytes that nobody misses; right bytes under another checksum.
+        // Other bytes, under the name of what is missing; right bytes that nobody misses; right
+        // bytes under another checksum.
         (damaged.vbn, damaged.checksum, other.clone()),
         (whole.vbn, whole.checksum, other.clone()),
         (damaged.vbn, whole.checksum, other),

@@ -1,4 +1,5 @@
-//! A source and a destination that talk over a socket pair, random work on the source, and fingerprints of what a volume shows.
+//! A source and a destination that talk over a socket pair, random work on the source, and
+//! fingerprints of what a volume shows.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

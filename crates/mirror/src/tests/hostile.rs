@@ -1,4 +1,5 @@
-//! Bytes of a hostile or foreign other side: an error, never a panic, and nothing of the volume changes.
+//! Bytes of a hostile or foreign other side: an error, never a panic, and nothing of the volume
+//! changes.
 
 use std::io::{Cursor, Read, Write};
 use std::sync::atomic::AtomicBool;

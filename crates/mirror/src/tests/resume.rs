@@ -1,4 +1,5 @@
-//! Transfers that are cut go on where they were: at every record, at every operation of the destination's device, whatever changes meanwhile.
+//! Transfers that are cut go on where they were: at every record, at every operation of the
+//! destination's device, whatever changes meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,7 +52,8 @@ fn a_cut_link_costs_the_record_that_was_on_its_way() {
     assert!(cuts > 5, "{cuts} cuts");
 }
 
-/// At every operation of the destination's device the power goes; what no flush has made durable is kept, lost or torn.
+/// At every operation of the destination's device the power goes; what no flush has made durable is
+/// kept, lost or torn.
 #[test]
 fn a_power_cut_at_any_operation_of_the_destination_costs_one_checkpoint() {
     let mut cut_at = 1;
@@ -125,7 +127,8 @@ fn it_goes_on_toward_a_newer_snapshot_with_other_options_and_a_restarted_source(
         }
         pair.compression =
             if pair.compression == Compression::None { Compression::Zstd } else { Compression::None };
-        // The snapshot that was on its way goes, and some of its blocks are used for something else.
+        // The snapshot that was on its way goes, and some of its blocks are used for something
+        // else.
         super::transfers::delete_bases(&pair);
         for _ in 0..2 {
             pair.write(pair.files[0], 0, 150, &mut rng);

@@ -90,7 +90,8 @@ fn parted(seed: u64) -> (Pair, Rng) {
     (pair, rng)
 }
 
-/// Fails over, and lets both sides be written to. The pair points to the side that was failed over as the source.
+/// Fails over, and lets both sides be written to. The pair points to the side that was failed over
+/// as the source.
 fn part(pair: &mut Pair, rng: &mut Rng, actions: u64) {
     pair.mirror().failover().expect("a failover");
     (0..actions).for_each(|_| pair.work(rng));
@@ -133,7 +134,8 @@ fn planned_change_of_roles_loses_nothing_and_goes_back() {
     }
 }
 
-/// Twenty-five changes of role, planned and not, under load; each side's checksums are the same before and after.
+/// Twenty-five changes of role, planned and not, under load; each side's checksums are the same
+/// before and after.
 #[test]
 fn twenty_five_role_swaps_under_load_keep_every_checksum() {
     let mut pair = Pair::new(77);
@@ -210,7 +212,8 @@ fn resync_sends_what_the_winner_wrote_since_the_split_and_no_more() {
     pair.assert_mirrored();
 }
 
-/// In both directions: the old source follows the one that was failed over, or the one that was failed over follows again.
+/// In both directions: the old source follows the one that was failed over, or the one that was
+/// failed over follows again.
 #[test]
 fn either_side_follows_again_after_both_were_written_to() {
     for seed in 0..10 {
@@ -348,7 +351,8 @@ fn base_of_a_spill_stays_also_where_it_is_a_snapshot_of_the_owner() {
     pair.source.delete_snapshots(&[monday.id]).expect("nothing needs it");
 }
 
-/// The link is cut at every few bytes of a resync; until it is through the own head and every snapshot is there, and each attempt goes on.
+/// The link is cut at every few bytes of a resync; until it is through the own head and every
+/// snapshot is there, and each attempt goes on.
 #[test]
 fn resync_cut_anywhere_leaves_the_own_head_whole_and_goes_on() {
     let (mut pair, _) = parted(8);
@@ -379,8 +383,8 @@ fn resync_cut_anywhere_leaves_the_own_head_whole_and_goes_on() {
     assert!(pair.destination.own_head().is_none());
 }
 
-/// The power goes at every operation of the device that gives way, from the change of its role to the end of the transfer; and at every operation of the
-/// one that hands over.
+/// The power goes at every operation of the device that gives way, from the change of its role to
+/// the end of the transfer; and at every operation of the one that hands over.
 #[test]
 fn power_cut_at_any_operation_of_a_resync_leaves_one_whole_head_or_the_other() {
     let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)));
@@ -436,8 +440,10 @@ fn attempt(pair: &mut Pair) -> bool {
     pair.update().is_ok()
 }
 
-/// The power goes at every operation of the device of either side of a planned change of roles, and comes back: never do both sides take writes, both are whole, and the same
-/// once more ends it, with all that was flushed. What only the log of the source had is in the head that it hands over.
+/// The power goes at every operation of the device of either side of a planned change of roles, and
+/// comes back: never do both sides take writes, both are whole, and the same once more ends it,
+/// with all that was flushed. What only the log of the source had is in the head that it hands
+/// over.
 #[test]
 fn power_cut_at_any_operation_of_a_planned_change_of_roles_loses_nothing_and_goes_on() {
     let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)));
@@ -498,7 +504,8 @@ fn power_cut_at_any_operation_of_a_planned_change_of_roles_loses_nothing_and_goe
             pair.assert_mirrored();
             pair.swap();
         }
-        // The old source does nothing more once the other one has taken over, which has little to do before the role is given away.
+        // The old source does nothing more once the other one has taken over, which has little to
+        // do before the role is given away.
         assert!(stages[side..side + 2].iter().all(|count| *count > 0), "side {side}: cut in {stages:?}");
     }
 }
@@ -580,7 +587,8 @@ fn side_that_was_given_a_role_and_has_not_taken_it_gives_no_image_to_the_side_th
     pair.assert_mirrored();
 }
 
-/// Else the one that is to take over would find itself there, and never get the last image: what it had from the old source is in what that asks it meanwhile.
+/// Else the one that is to take over would find itself there, and never get the last image: what it
+/// had from the old source is in what that asks it meanwhile.
 #[test]
 fn side_that_gives_its_role_away_is_where_the_route_begins_until_it_shows_what_it_received() {
     let mut pair = Pair::new(13);
@@ -649,7 +657,8 @@ fn old_source_learns_that_its_mirror_was_failed_over() {
     assert_eq!(follower.departed, None);
 }
 
-/// A mirror that was failed over says so again and again, as its source may have forgotten it. One that its owner has let go of stays let go of, until it is failed over anew.
+/// A mirror that was failed over says so again and again, as its source may have forgotten it. One
+/// that its owner has let go of stays let go of, until it is failed over anew.
 #[test]
 fn failover_of_a_mirror_that_was_let_go_of_is_no_news_when_it_is_told_again() {
     let pair = Pair::new(15);
@@ -676,7 +685,8 @@ fn failover_of_a_mirror_that_was_let_go_of_is_no_news_when_it_is_told_again() {
     assert!(known(&pair.registry).is_some_and(|follower| follower.departed.is_some()), "another failover");
 }
 
-/// Who may mirror a volume makes up mirrors of it that were failed over, of which nothing was ever kept here.
+/// Who may mirror a volume makes up mirrors of it that were failed over, of which nothing was ever
+/// kept here.
 #[test]
 fn failovers_of_mirrors_that_nobody_knows_are_not_noted_without_end() {
     let mut pair = Pair::new(16);
@@ -704,7 +714,8 @@ fn failovers_of_mirrors_that_nobody_knows_are_not_noted_without_end() {
     assert_eq!(own.departed, Some(departure));
 }
 
-/// A session keeps the head that it opened, also when the number of its snapshot has come to mean another one.
+/// A session keeps the head that it opened, also when the number of its snapshot has come to mean
+/// another one.
 #[test]
 fn readers_of_the_given_up_head_keep_it() {
     let (mut pair, mut rng) = parted(14);

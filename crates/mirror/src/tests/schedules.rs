@@ -148,8 +148,9 @@ fn peer() -> PeerName {
     PeerName::new("peer").expect("a good name")
 }
 
-/// A destination follows a source that is written to, while another thread looks at what it shows: each image is of one moment of the source, none is older than the one before, and the last
-/// one has everything.
+/// A destination follows a source that is written to, while another thread looks at what it shows:
+/// each image is of one moment of the source, none is older than the one before, and the last one
+/// has everything.
 #[test]
 fn mirror_that_follows_shows_moments_of_its_source_in_order_in_any_schedule() {
     const VERSIONS: u64 = 4;
@@ -204,7 +205,8 @@ fn mirror_that_follows_shows_moments_of_its_source_in_order_in_any_schedule() {
     });
 }
 
-/// Two sessions of one mirror, of which the earlier one is over for the destination: whatever it still does, the source holds what the later one got, and nothing else.
+/// Two sessions of one mirror, of which the earlier one is over for the destination: whatever it
+/// still does, the source holds what the later one got, and nothing else.
 #[test]
 fn later_session_of_a_mirror_has_its_base_in_any_schedule() {
     explore(SCHEDULES, || {

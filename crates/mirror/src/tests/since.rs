@@ -217,7 +217,8 @@ fn when_nothing_is_common_the_price_is_said_and_only_the_difference_is_sent() {
         assert!((25..120).contains(&report.blocks), "{report:?}");
         assert!(report.blocks * 4096 <= data_bytes_max, "{report:?} {data_bytes_max}");
         let asked = asked.load(Ordering::Relaxed);
-        // Besides the claims: hello, the request, the acknowledgement; and the questions count, which the source sends.
+        // Besides the claims: hello, the request, the acknowledgement; and the questions count,
+        // which the source sends.
         assert!(asked.abs_diff(compare_bytes) < 800, "asked {asked}, said {compare_bytes}");
         pair.write(pair.files[0], 0, 5, &mut rng);
         let next = pair.update().expect("the next is an update again");
@@ -226,7 +227,8 @@ fn when_nothing_is_common_the_price_is_said_and_only_the_difference_is_sent() {
     }
 }
 
-/// A history under its volume does that: all that the destination knows is of an earlier time, and the source has let go of what was common then.
+/// A history under its volume does that: all that the destination knows is of an earlier time, and
+/// the source has let go of what was common then.
 #[test]
 fn destination_that_went_back_gets_the_right_image_or_is_told_the_price() {
     for (hold, kept) in [(true, true), (true, false), (false, true), (false, false)] {
@@ -274,7 +276,8 @@ fn destination_that_went_back_gets_the_right_image_or_is_told_the_price() {
     }
 }
 
-/// The other way round: the destination has an image that the source no longer knows of, and the source gives no number of that to anything else.
+/// The other way round: the destination has an image that the source no longer knows of, and the
+/// source gives no number of that to anything else.
 #[test]
 fn source_that_went_back_never_takes_what_is_lost_for_what_came_since() {
     for hold in [true, false] {
@@ -314,8 +317,8 @@ fn source_that_went_back_never_takes_what_is_lost_for_what_came_since() {
     }
 }
 
-/// A backup of the source was put back, or a copy of it is asked that has stayed behind: it does not know which numbers were given since. The newest that there is may be at the
-/// mirror alone.
+/// A backup of the source was put back, or a copy of it is asked that has stayed behind: it does
+/// not know which numbers were given since. The newest that there is may be at the mirror alone.
 #[test]
 fn image_that_a_source_from_a_backup_never_made_stays_until_it_is_given_up() {
     for (hold, updates) in [(true, 4), (true, 1), (false, 4), (false, 1)] {
@@ -359,7 +362,8 @@ fn image_that_a_source_from_a_backup_never_made_stays_until_it_is_given_up() {
     }
 }
 
-/// The source gives the numbers again that it had given before, and what has the one of the image goes: nothing that it says then tells that it was put back.
+/// The source gives the numbers again that it had given before, and what has the one of the image
+/// goes: nothing that it says then tells that it was put back.
 #[test]
 fn image_that_a_source_from_a_backup_never_made_stays_however_many_snapshots_that_has_made_since() {
     for hold in [true, false] {
@@ -408,7 +412,8 @@ fn image_that_a_source_from_a_backup_never_made_stays_however_many_snapshots_tha
     }
 }
 
-/// A mirror is brought back to what it showed before: what its source was told of it before that is true no more.
+/// A mirror is brought back to what it showed before: what its source was told of it before that is
+/// true no more.
 #[test]
 fn source_tells_no_lag_of_an_image_from_which_its_mirror_went_back() {
     let ways = [(true, false), (false, false), (true, true), (false, true)];
@@ -454,7 +459,8 @@ fn source_tells_no_lag_of_an_image_from_which_its_mirror_went_back() {
     }
 }
 
-/// Spoils the block of inodes that the source's since maps are in, and gives what it had, by its place.
+/// Spoils the block of inodes that the source's since maps are in, and gives what it had, by its
+/// place.
 fn rot_since_maps(pair: &mut Pair) -> (u64, Vec<u8>) {
     let bytes = copy_of(&pair.source_device);
     // The kind of an inode is its first byte.
@@ -597,7 +603,8 @@ fn update_after_a_since_map_rotted_is_right_with_a_base_and_tells_the_price_with
     }
 }
 
-/// What is left of the map can be neither sent nor freed, and no image is taken of which a block is damaged.
+/// What is left of the map can be neither sent nor freed, and no image is taken of which a block is
+/// damaged.
 #[test]
 fn update_after_a_node_of_a_since_map_rotted_waits_for_it_and_the_source_does_not() {
     for hold in [true, false] {
@@ -743,7 +750,8 @@ impl Device for Passing {
     }
 }
 
-/// A source of which a block of the map in flight can't be read for a while once the snapshot is made.
+/// A source of which a block of the map in flight can't be read for a while once the snapshot is
+/// made.
 struct Failing {
     volume: Arc<Volume>,
     device: Arc<Passing>,

@@ -422,7 +422,8 @@ fn failover_keeps_the_image_and_takes_writes() {
     }
 }
 
-/// The blocks of a snapshot that is on its way are not reused when it is deleted at the source meanwhile.
+/// The blocks of a snapshot that is on its way are not reused when it is deleted at the source
+/// meanwhile.
 #[test]
 fn a_snapshot_deleted_while_it_is_sent_arrives_whole() {
     for threads in [false, true] {
@@ -463,7 +464,8 @@ fn a_snapshot_deleted_while_it_is_sent_arrives_whole() {
     }
 }
 
-/// What the redirect map says of a block that no image has any more must not be served to whoever allocates that block later.
+/// What the redirect map says of a block that no image has any more must not be served to whoever
+/// allocates that block later.
 #[test]
 fn blocks_that_were_redirected_and_freed_are_reused_whole_after_a_failover() {
     let mut pair = Pair::new(400);
@@ -475,7 +477,8 @@ fn blocks_that_were_redirected_and_freed_are_reused_whole_after_a_failover() {
             pair.write(*file, 0, 300, &mut rng);
         }
         pair.update().expect("an update");
-        // Readers of each image keep its blocks in use here while the source reuses them, and nothing moves home.
+        // Readers of each image keep its blocks in use here while the source reuses them, and
+        // nothing moves home.
         readers.push(pair.destination.image(None).expect("an image"));
         redirected = redirected.max(pair.destination.status().redirected);
     }

@@ -1,6 +1,8 @@
-//! CHAP (RFC 1994; RFC 7143, section 12.1): each side proves that it knows a secret without sending it.
+//! CHAP (RFC 1994; RFC 7143, section 12.1): each side proves that it knows a secret without sending
+//! it.
 //!
-//! The algorithms are MD5 (5), which every initiator knows, and SHA-256 (7). Comparisons take the same time wherever they differ.
+//! The algorithms are MD5 (5), which every initiator knows, and SHA-256 (7). Comparisons take the
+//! same time wherever they differ.
 
 use md5::{Digest, Md5};
 use sha2::Sha256;
@@ -79,7 +81,8 @@ impl std::fmt::Debug for Credential {
 pub struct Account {
     /// What the initiator must know.
     pub initiator: Credential,
-    /// What we answer when the initiator challenges us; without it mutual authentication is refused.
+    /// What we answer when the initiator challenges us; without it mutual authentication is
+    /// refused.
     pub target: Option<Credential>,
 }
 
@@ -116,8 +119,8 @@ impl Challenge {
         (named & proved).into()
     }
 
-    /// Our answer to the initiator's own `CHAP_I` and `CHAP_C`. `None` when they are none, or are our own challenge sent back to
-    /// have us answer it.
+    /// Our answer to the initiator's own `CHAP_I` and `CHAP_C`. `None` when they are none, or are
+    /// our own challenge sent back to have us answer it.
     pub fn answer(&self, credential: &Credential, identifier: &str, challenge: &str) -> Option<String> {
         let identifier = u8::try_from(crate::text::number(identifier)?).ok()?;
         let challenge = binary(challenge)?;

@@ -1,7 +1,9 @@
-//! The login of a connection, seen from the target (RFC 7143, chapters 6 and 12; PDUs in 11.12 and 11.13).
+//! The login of a connection, seen from the target (RFC 7143, chapters 6 and 12; PDUs in 11.12 and
+//! 11.13).
 //!
-//! [`Login`] takes login requests with their text and gives responses, until a session begins or the login fails. Whom to let in is
-//! asked of a [`Gatekeeper`]; time and randomness are its business too. The stages only go forward: security, operational, full feature.
+//! [`Login`] takes login requests with their text and gives responses, until a session begins or
+//! the login fails. Whom to let in is asked of a [`Gatekeeper`]; time and randomness are its
+//! business too. The stages only go forward: security, operational, full feature.
 
 use crate::chap::{Account, Algorithm, CHALLENGE_BYTES, Challenge};
 use crate::limits::{
@@ -93,13 +95,15 @@ impl Identity {
 
 /// Answers what a login can't know.
 pub trait Gatekeeper {
-    /// May this initiator try this target (none for discovery), and how must it prove itself? `None`: it need not.
+    /// May this initiator try this target (none for discovery), and how must it prove itself?
+    /// `None`: it need not.
     fn admit(&mut self, identity: &Identity) -> Result<Option<Account>, LoginError>;
 
     /// Random bytes for a challenge.
     fn challenge(&mut self) -> [u8; CHALLENGE_BYTES + 1];
 
-    /// A proof of the initiator is here. Returns when it may be looked at, so that secrets can't be tried fast; an error ends the login.
+    /// A proof of the initiator is here. Returns when it may be looked at, so that secrets can't be
+    /// tried fast; an error ends the login.
     fn before_proof(&mut self, identity: &Identity) -> Result<(), LoginError>;
 
     /// The proof was right.
@@ -108,7 +112,8 @@ pub trait Gatekeeper {
     /// Whether there is a session of this number, of an initiator port with this ISID.
     fn has_session(&mut self, isid: &[u8; 6], tsih: u16) -> bool;
 
-    /// The login is complete: a session begins, in the place of an older one of the same port if there is one. Returns its TSIH, which is not 0.
+    /// The login is complete: a session begins, in the place of an older one of the same port if
+    /// there is one. Returns its TSIH, which is not 0.
     fn establish(&mut self, identity: &Identity) -> Result<u16, LoginError>;
 }
 
@@ -209,7 +214,8 @@ impl Default for Login {
 }
 
 impl Login {
-    /// Takes a login request and its text, and appends the response to `out`. Another PDU than a login request ends the login too.
+    /// Takes a login request and its text, and appends the response to `out`. Another PDU than a
+    /// login request ends the login too.
     pub fn receive(
         &mut self,
         header: &Header,

@@ -1,4 +1,5 @@
-//! Operational keys: what is offered, and what comes of it (RFC 7143, section 13; RFC 7144, section 3).
+//! Operational keys: what is offered, and what comes of it (RFC 7143, section 13; RFC 7144, section
+//! 3).
 
 use crate::limits::{BURST_BYTES, FIRST_BURST_BYTES, RECEIVE_SEGMENT_BYTES_MAX};
 use crate::text::{self, number};
@@ -77,7 +78,8 @@ impl Operational {
                 }
                 _ => answer(REJECT),
             },
-            // FirstBurstLength must not exceed MaxBurstLength (RFC 7143, section 13.14). What was answered holds: where it is too late for that, the longest burst stays what it is.
+            // FirstBurstLength must not exceed MaxBurstLength (RFC 7143, section 13.14). What was
+            // answered holds: where it is too late for that, the longest burst stays what it is.
             "MaxBurstLength" if !discovery => match (number(value), self.first_burst_answered) {
                 (Some(bytes), Some(first)) if bytes < first => answer(REJECT),
                 _ => Self::least(value, BURST_BYTES, 512, &mut self.max_burst),

@@ -1,8 +1,9 @@
 //! Protocol data units: the basic header segment, as RFC 7143, section 11, draws it.
 //!
-//! Every PDU has a header of 48 bytes whose first half is alike in all; the words of the second half mean different things by opcode, and the
-//! views here give them their names. Integers are big-endian. What follows the header (additional header segments, digests, data, padding)
-//! is counted here and carried by whoever owns the socket.
+//! Every PDU has a header of 48 bytes whose first half is alike in all; the words of the second
+//! half mean different things by opcode, and the views here give them their names. Integers are
+//! big-endian. What follows the header (additional header segments, digests, data, padding) is
+//! counted here and carried by whoever owns the socket.
 
 use zerocopy::byteorder::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

@@ -1,7 +1,8 @@
 //! SCSI behind iSCSI: what a logical unit of Cairn understands and answers (SPC-4, SBC-3).
 //!
-//! A [`LogicalUnit`] takes commands and either answers them or says what is to be done with the medium ([`Medium`]); doing it is left to a front end,
-//! who has the device. [`Sense`] has the one table of what can go wrong.
+//! A [`LogicalUnit`] takes commands and either answers them or says what is to be done with the
+//! medium ([`Medium`]); doing it is left to a front end, who has the device. [`Sense`] has the one
+//! table of what can go wrong.
 
 mod bytes;
 mod command;

@@ -1,9 +1,12 @@
-//! A session in full feature phase: numbers, the command window, and the data of commands that write (RFC 7143, chapters 4 and 11).
+//! A session in full feature phase: numbers, the command window, and the data of commands that
+//! write (RFC 7143, chapters 4 and 11).
 //!
-//! It looks at headers and says what they are ([`Event`]), keeps count of what was promised, and builds the headers of what goes out. Data never
-//! passes through it. Invariants, at error recovery level 0 with one connection:
+//! It looks at headers and says what they are ([`Event`]), keeps count of what was promised, and
+//! builds the headers of what goes out. Data never passes through it. Invariants, at error recovery
+//! level 0 with one connection:
 //! - commands are taken in the order of CmdSN, each once; what lies outside the window is ignored;
-//! - data of a command comes in order (DataPDUInOrder and DataSequenceInOrder are Yes), never beyond what was asked for or announced;
+//! - data of a command comes in order (DataPDUInOrder and DataSequenceInOrder are Yes), never
+//!   beyond what was asked for or announced;
 //! - MaxCmdSN never goes back, and leaves room for commands under way.
 
 use std::collections::HashMap;
@@ -312,7 +315,8 @@ impl Session {
         &self.operational
     }
 
-    /// Renegotiates by text request what may be renegotiated in full feature phase: how long a segment the initiator takes.
+    /// Renegotiates by text request what may be renegotiated in full feature phase: how long a
+    /// segment the initiator takes.
     pub fn set_send_segment(&mut self, bytes: u32) {
         self.operational.send_segment = bytes;
     }
@@ -433,7 +437,8 @@ impl Session {
         Ok(Event::Command(request))
     }
 
-    /// A command that writes wants so many bytes of data, at most what the initiator expects to send.
+    /// A command that writes wants so many bytes of data, at most what the initiator expects to
+    /// send.
     pub fn begin(&mut self, tag: u32, wanted: u32) {
         if let Some(transfer) = self.transfers.get_mut(&tag) {
             transfer.wanted = wanted;
@@ -532,7 +537,8 @@ impl Session {
         pdu::put(out, header, data, self.operational.header_digest, self.operational.data_digest);
     }
 
-    /// Answers a command that carries no data with its response; `sense` is empty with GOOD. `data_count` is the count of Data-In PDUs before.
+    /// Answers a command that carries no data with its response; `sense` is empty with GOOD.
+    /// `data_count` is the count of Data-In PDUs before.
     pub fn respond(
         &mut self,
         tag: u32,
@@ -556,7 +562,8 @@ impl Session {
         self.put(out, header, &data);
     }
 
-    /// The header of a Data-In. With a residual it is the last and carries status GOOD, and the task is over; else `is_final` ends a burst.
+    /// The header of a Data-In. With a residual it is the last and carries status GOOD, and the
+    /// task is over; else `is_final` ends a burst.
     pub fn data_in(
         &mut self,
         tag: u32,
@@ -633,12 +640,14 @@ impl Session {
         self.put(out, header, request.as_bytes());
     }
 
-    /// Tells the initiator that the target ends the session: it should log out (RFC 7143, section 11.9: event 1), within `seconds`.
+    /// Tells the initiator that the target ends the session: it should log out (RFC 7143, section
+    /// 11.9: event 1), within `seconds`.
     pub fn ask_for_logout(&mut self, seconds: u16, out: &mut Vec<u8>) {
         self.event(1, u32::from(seconds), &[], out);
     }
 
-    /// Tells the initiator that the connection is about to be dropped (event 3: all connections), and when to come back.
+    /// Tells the initiator that the connection is about to be dropped (event 3: all connections),
+    /// and when to come back.
     pub fn announce_drop(&mut self, out: &mut Vec<u8>) {
         let wait = u32::from(self.operational.time_to_wait) << 16;
         self.event(3, wait, &[], out);

@@ -1,4 +1,5 @@
-//! Tests of the protocol: login, sessions and the logical unit, driven by PDUs as an initiator sends them.
+//! Tests of the protocol: login, sessions and the logical unit, driven by PDUs as an initiator
+//! sends them.
 
 use proptest::prelude::*;
 
@@ -572,7 +573,8 @@ fn reserve_out(
     matches!(outcome.plan, Plan::Answer(answer) if answer.status == Status::Good)
 }
 
-/// The caching mode page, as MODE SENSE (6) with the values of `control` shows it: true when it says that there is a write cache.
+/// The caching mode page, as MODE SENSE (6) with the values of `control` shows it: true when it
+/// says that there is a write cache.
 fn shows_write_cache(unit: &mut LogicalUnit, control: u8) -> bool {
     let bytes = [0x1a, 0x08, control << 6 | 0x08, 0, 255, 0];
     let plan = unit.receive(Nexus(1), &[0; 8], &cdb(&bytes), 4096);
@@ -671,7 +673,8 @@ fn told(unit: &mut LogicalUnit, nexus: u64, bytes: &[u8]) -> Vec<u8> {
     }
 }
 
-/// READ FULL STATUS, by the layout of SPC-4, section 6.15.5: of each registration whether it holds, the number of the target port and the initiator port.
+/// READ FULL STATUS, by the layout of SPC-4, section 6.15.5: of each registration whether it holds,
+/// the number of the target port and the initiator port.
 fn full_status(unit: &mut LogicalUnit, nexus: u64) -> Vec<(bool, u16, String)> {
     let data = told(unit, nexus, &[0x5e, 3, 0, 0, 0, 0, 0, 0x10, 0, 0]);
     let mut registrations = Vec::new();
@@ -824,7 +827,8 @@ fn preempt_takes_what_the_key_stands_for_and_nothing_else() {
     let [first, second] = ["iqn.a,i,0x1", "iqn.b,i,0x2"].map(str::to_owned);
     for (kind, _, registrants) in KINDS {
         let is_for_all = kind >= 7;
-        // The key of the holder: its registration goes, and the reservation, which all registrants hold, only where it is its own.
+        // The key of the holder: its registration goes, and the reservation, which all registrants
+        // hold, only where it is its own.
         let mut unit = reserved(kind);
         let generation = unit.reservations().generation;
         assert!(reserve_out(&mut unit, 2, 4, 1, (22, 11), false));
@@ -845,7 +849,8 @@ fn preempt_takes_what_the_key_stands_for_and_nothing_else() {
         assert_eq!((HOLDS(&unit), keys(&unit)), (Some(expected), vec![11, 22]), "type {kind}");
         let told = if registrants && !is_for_all { RELEASED } else { None };
         assert_eq!([1, 2, 3].map(|nexus| attention(&mut unit, nexus)), [None, told, None], "type {kind}");
-        // No key stands for all, where all hold it, and is wrong elsewhere; one that nobody has is a conflict.
+        // No key stands for all, where all hold it, and is wrong elsewhere; one that nobody has is
+        // a conflict.
         let mut unit = reserved(kind);
         assert_eq!(reserve_out(&mut unit, 2, 4, 1, (22, 0), false), is_for_all, "type {kind}");
         if is_for_all {

@@ -1,5 +1,5 @@
-//! The client's side: negotiation, requests and replies. What the server sends is checked as strictly as what
-//! clients send.
+//! The client's side: negotiation, requests and replies. What the server sends is checked as
+//! strictly as what clients send.
 
 use crate::constants::*;
 use crate::cursor::{Cursor, Put, wire_length};
@@ -250,8 +250,9 @@ impl ClientHandshake {
     }
 }
 
-/// Appends a request; the payload of a write follows as it is. `command` and `flags` are `NBD_CMD_*` and
-/// `NBD_CMD_FLAG_*`. Lengths of 4 GiB and more need extended headers; elsewhere they are cut.
+/// Appends a request; the payload of a write follows as it is. `command` and `flags` are
+/// `NBD_CMD_*` and `NBD_CMD_FLAG_*`. Lengths of 4 GiB and more need extended headers; elsewhere
+/// they are cut.
 pub fn put_request(
     out: &mut Vec<u8>,
     mode: ReplyMode,
@@ -378,8 +379,8 @@ pub enum ReplyFailure {
     },
 }
 
-/// Decodes the reply or chunk at the front of `input`: how many bytes it took (without data that follows), and
-/// what it says. `None` when more bytes are needed.
+/// Decodes the reply or chunk at the front of `input`: how many bytes it took (without data that
+/// follows), and what it says. `None` when more bytes are needed.
 pub fn decode_reply(input: &[u8], mode: ReplyMode) -> Result<Option<(usize, ReplyEvent)>, ReplyFailure> {
     let mut cursor = Cursor::new(input);
     let Some(magic) = cursor.u32() else { return Ok(None) };

@@ -35,14 +35,16 @@ impl Context {
     }
 }
 
-/// All contexts of an export whose snapshots (for changed blocks) are `snapshots`. The id is the position plus 1.
+/// All contexts of an export whose snapshots (for changed blocks) are `snapshots`. The id is the
+/// position plus 1.
 fn offered(snapshots: &[String]) -> impl Iterator<Item = Context> + '_ {
     let kinds = std::iter::once(ContextKind::Allocation)
         .chain(snapshots.iter().map(|name| ContextKind::ChangedSince(name.clone())));
     (1..).zip(kinds).map(|(id, kind)| Context { id, kind })
 }
 
-/// What `queries` select for `NBD_OPT_SET_META_CONTEXT`: exact names only, each once, unknown ones left out.
+/// What `queries` select for `NBD_OPT_SET_META_CONTEXT`: exact names only, each once, unknown ones
+/// left out.
 pub(crate) fn select(queries: &[&str], snapshots: &[String]) -> Vec<Context> {
     let mut selected: Vec<Context> = Vec::new();
     for query in queries {
@@ -62,8 +64,8 @@ pub(crate) fn select(queries: &[&str], snapshots: &[String]) -> Vec<Context> {
     selected
 }
 
-/// What `queries` match for `NBD_OPT_LIST_META_CONTEXT`: no query means all; a namespace, or the leaf without a name,
-/// matches all in it.
+/// What `queries` match for `NBD_OPT_LIST_META_CONTEXT`: no query means all; a namespace, or the
+/// leaf without a name, matches all in it.
 pub(crate) fn matching(queries: &[&str], snapshots: &[String]) -> Vec<Context> {
     offered(snapshots)
         .filter(|context| {

@@ -1,4 +1,5 @@
-//! What goes wrong between two peers: errors that a request can get, and violations that end a session.
+//! What goes wrong between two peers: errors that a request can get, and violations that end a
+//! session.
 
 use crate::constants::{
     NBD_EINVAL, NBD_EIO, NBD_ENOMEM, NBD_ENOSPC, NBD_ENOTSUP, NBD_EOVERFLOW, NBD_EPERM, NBD_ESHUTDOWN,

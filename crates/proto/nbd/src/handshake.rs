@@ -1,7 +1,8 @@
 //! The server's side of the fixed newstyle negotiation: bytes in, bytes and steps out.
 //!
-//! The machine knows no sockets. Its caller hands it what came in, sends what it appends, and asks a [`Catalog`] about
-//! exports. It never keeps input: what is incomplete has to be given again with more.
+//! The machine knows no sockets. Its caller hands it what came in, sends what it appends, and asks
+//! a [`Catalog`] about exports. It never keeps input: what is incomplete has to be given again with
+//! more.
 
 use crate::constants::*;
 use crate::context::{self, Context};
@@ -25,7 +26,8 @@ pub enum TlsPolicy {
 /// What a client learns about an export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportDescription {
-    /// The canonical name; differs from what the client asked for when it asked for the default export.
+    /// The canonical name; differs from what the client asked for when it asked for the default
+    /// export.
     pub name: String,
     /// For people.
     pub description: String,
@@ -168,7 +170,8 @@ impl Handshake {
             };
         };
         let (Some(magic), Some(option), Some(length)) = (cursor.u64(), cursor.u32(), cursor.u32()) else {
-            // A wrong magic is known early, and a client that speaks another protocol is not kept waiting.
+            // A wrong magic is known early, and a client that speaks another protocol is not kept
+            // waiting.
             let magic = NBD_OPTS_MAGIC.to_be_bytes();
             if !input.iter().zip(&magic).all(|(found, expected)| found == expected) {
                 let mut start = [0; 8];
@@ -347,7 +350,8 @@ impl Handshake {
             }
         }
 
-        // Sent even when not asked for: it costs 14 bytes, and clients that did not ask may ignore it.
+        // Sent even when not asked for: it costs 14 bytes, and clients that did not ask may ignore
+        // it.
         data.clear();
         data.put_u16(NBD_INFO_BLOCK_SIZE);
         data.put_u32(export.block_minimum);

@@ -1,19 +1,20 @@
 //! What a peer may ask for, and what happens past it.
 
-/// The longest read and the longest payload of a write, in bytes (the specification's default). A longer read gets
-/// `NBD_EOVERFLOW`; a longer write is drained and gets the same, or past [`DRAIN_BYTES_MAX`] ends the session.
+/// The longest read and the longest payload of a write, in bytes (the specification's default). A
+/// longer read gets `NBD_EOVERFLOW`; a longer write is drained and gets the same, or past
+/// [`DRAIN_BYTES_MAX`] ends the session.
 pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 
-/// The longest payload that is read and thrown away to keep a session alive after a bad request; past it the
-/// session ends.
+/// The longest payload that is read and thrown away to keep a session alive after a bad request;
+/// past it the session ends.
 pub const DRAIN_BYTES_MAX: u64 = 64 << 20;
 
-/// The longest string of the protocol (names, descriptions, queries, messages), in bytes. A longer one is refused
-/// with `NBD_REP_ERR_TOO_BIG`.
+/// The longest string of the protocol (names, descriptions, queries, messages), in bytes. A longer
+/// one is refused with `NBD_REP_ERR_TOO_BIG`.
 pub const STRING_BYTES_MAX: usize = 4096;
 
-/// The longest data of an option. A longer one is skipped and refused with `NBD_REP_ERR_TOO_BIG`, or past
-/// [`OPTION_SKIP_BYTES_MAX`] ends the session.
+/// The longest data of an option. A longer one is skipped and refused with `NBD_REP_ERR_TOO_BIG`,
+/// or past [`OPTION_SKIP_BYTES_MAX`] ends the session.
 pub const OPTION_BYTES_MAX: u32 = 64 << 10;
 
 /// The longest data of an option that is skipped to keep a session alive.
@@ -25,10 +26,12 @@ pub const OPTIONS_MAX: u32 = 4096;
 /// Metadata contexts that one session can select; further queries are left out of the answer.
 pub const CONTEXTS_MAX: usize = 64;
 
-/// Extents in one block status reply for one context; what does not fit is left to the next request.
+/// Extents in one block status reply for one context; what does not fit is left to the next
+/// request.
 pub const EXTENTS_MAX: usize = 8192;
 
-/// The longest payload of a server's reply that a client takes, on top of the data that it asked for.
+/// The longest payload of a server's reply that a client takes, on top of the data that it asked
+/// for.
 pub const REPLY_EXTRA_BYTES_MAX: u64 = 1 << 20;
 
 const _: () = assert!(PAYLOAD_BYTES_MAX as u64 <= DRAIN_BYTES_MAX);

@@ -50,7 +50,8 @@ pub fn put_read_header(out: &mut Vec<u8>, mode: ReplyMode, to: ReplyTo, offset: 
     }
 }
 
-/// Appends what goes before a piece of the data of a read, in a mode that has chunks; `last` ends the reply.
+/// Appends what goes before a piece of the data of a read, in a mode that has chunks; `last` ends
+/// the reply.
 pub fn put_read_piece(out: &mut Vec<u8>, mode: ReplyMode, to: ReplyTo, offset: u64, length: u32, last: bool) {
     put_chunk(out, mode, to, last, NBD_REPLY_TYPE_OFFSET_DATA, u64::from(length) + 8);
     out.put_u64(offset);
@@ -68,8 +69,9 @@ pub fn put_error(out: &mut Vec<u8>, mode: ReplyMode, to: ReplyTo, error: NbdErro
     out.put(message);
 }
 
-/// Appends the chunk of one context; `last` ends the reply. At least one extent is needed; those past
-/// [`EXTENTS_MAX`], and what does not fit in the 32 bits of a structured reply, are left out: the client asks again.
+/// Appends the chunk of one context; `last` ends the reply. At least one extent is needed; those
+/// past [`EXTENTS_MAX`], and what does not fit in the 32 bits of a structured reply, are left out:
+/// the client asks again.
 pub fn put_block_status(
     out: &mut Vec<u8>,
     mode: ReplyMode,

@@ -1,7 +1,8 @@
 //! Requests of the transmission phase: bytes to checked commands.
 //!
-//! The decoder keeps no state but what was negotiated; it looks at the front of the input and says what stands
-//! there. The payload of a write is left to the caller, who can bring it to where it belongs without a copy.
+//! The decoder keeps no state but what was negotiated; it looks at the front of the input and says
+//! what stands there. The payload of a write is left to the caller, who can bring it to where it
+//! belongs without a copy.
 
 use crate::constants::*;
 use crate::context::Context;

@@ -1,5 +1,5 @@
-//! Tests of the codecs: what a server and a client of ours agree on, what hostile bytes do, and that it does not
-//! matter where the bytes are cut.
+//! Tests of the codecs: what a server and a client of ours agree on, what hostile bytes do, and
+//! that it does not matter where the bytes are cut.
 
 use proptest::prelude::*;
 
@@ -77,7 +77,8 @@ fn client_flags() -> Vec<u8> {
     3u32.to_be_bytes().to_vec()
 }
 
-/// Feeds `input` in pieces cut at `cuts`; returns what was sent after the greeting, and how it ended.
+/// Feeds `input` in pieces cut at `cuts`; returns what was sent after the greeting, and how it
+/// ended.
 fn converse(tls: TlsPolicy, input: &[u8], cuts: &[usize]) -> (Vec<u8>, Step) {
     let mut out = Vec::new();
     let mut handshake = Handshake::new(tls, &mut out);

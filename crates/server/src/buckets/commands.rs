@@ -37,7 +37,8 @@ fn uses(abilities: &Abilities) -> Vec<api::BucketUse> {
     USES.into_iter().map(show).collect()
 }
 
-/// Refuses a store that is unsafe for every use: without dumps nothing else is possible, as a lock is of a dump.
+/// Refuses a store that is unsafe for every use: without dumps nothing else is possible, as a lock
+/// is of a dump.
 fn refuse_unsafe(bucket: &Bucket) -> Result<(), ServerError> {
     let allowed = |what: &Use| !matches!(bucket.abilities.allows(*what), Allowed::No(_));
     if [Use::Dump, Use::Mirror, Use::Volume].iter().any(allowed) {

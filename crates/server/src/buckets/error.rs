@@ -1,6 +1,7 @@
 //! Errors of buckets.
 //!
-//! Each has its kind and the step that comes next. None holds a secret: those of the store name kinds and codes only.
+//! Each has its kind and the step that comes next. None holds a secret: those of the store name
+//! kinds and codes only.
 
 use std::io;
 use std::path::PathBuf;

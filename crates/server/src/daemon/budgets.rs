@@ -1,13 +1,16 @@
 //! How many connections each listener may have, by how many files the server may have open.
 //!
-//! A connection takes a descriptor, and what the server does for its owner takes some as well. So the server raises its limit as far as it may, and gives each
-//! listener places of its own. All of them together take three quarters of the limit at most: strangers can fill the places of their listener and nothing else.
+//! A connection takes a descriptor, and what the server does for its owner takes some as well. So
+//! the server raises its limit as far as it may, and gives each listener places of its own. All of
+//! them together take three quarters of the limit at most: strangers can fill the places of their
+//! listener and nothing else.
 
 use cairn_frontend_session::limits::{HANDSHAKES_MAX, SESSIONS_MAX};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// A quarter of the limit is for everything but connections; the rest is in so many parts: sessions of four kinds and half as many handshakes of three,
-/// mirrors with two descriptors each, and the API.
+/// A quarter of the limit is for everything but connections; the rest is in so many parts: sessions
+/// of four kinds and half as many handshakes of three, mirrors with two descriptors each, and the
+/// API.
 const PARTS: u64 = 18;
 /// The least.
 const SESSIONS_MIN: usize = 8;

@@ -1,4 +1,5 @@
-//! What a server is told: its data directory and its addresses, from the command line over a TOML file over the defaults.
+//! What a server is told: its data directory and its addresses, from the command line over a TOML
+//! file over the defaults.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,12 +19,13 @@ pub use files::check;
 pub const DEFAULT_MIRROR: &str = "127.0.0.1:7420";
 /// Where NBD clients connect, when nothing else is said (10809 is the port that IANA gave to NBD).
 pub const DEFAULT_NBD: &str = "127.0.0.1:10809";
-/// Where iSCSI initiators connect, when nothing else is said (3260 is the port that IANA gave to iSCSI).
+/// Where iSCSI initiators connect, when nothing else is said (3260 is the port that IANA gave to
+/// iSCSI).
 pub const DEFAULT_ISCSI: &str = "127.0.0.1:3260";
 /// The block cache of a volume, in bytes.
 pub const DEFAULT_CACHE: ByteSize = ByteSize(256 << 20);
-/// A peer that neither takes nor gives a byte for so long in a transfer is gone, when nothing else is said. Comparing the maps of a
-/// large volume takes a part of it.
+/// A peer that neither takes nor gives a byte for so long in a transfer is gone, when nothing else
+/// is said. Comparing the maps of a large volume takes a part of it.
 pub const DEFAULT_MIRROR_PATIENCE: Duration = Duration::from_secs(120);
 
 /// A size in a configuration file: a string such as "256M", or bytes.
@@ -104,7 +106,8 @@ pub struct Config {
     pub(crate) data: PathBuf,
     pub(crate) http: Address,
     pub(crate) mirror: Address,
-    /// Nobody said where mirrors connect, or what they are told: a destination listens where its source can reach it.
+    /// Nobody said where mirrors connect, or what they are told: a destination listens where its
+    /// source can reach it.
     pub(crate) mirror_learns: bool,
     pub(crate) nbd: Vec<Address>,
     /// `HOST:PORT` each.

@@ -1,10 +1,16 @@
-//! State files that are there and can't be read: what each of them keeps out of service, and the ways back.
+//! State files that are there and can't be read: what each of them keeps out of service, and the
+//! ways back.
 //!
-//! A server starts on whatever of its files can be read. What a damaged one says is not known, which is not the same as nothing: who has it stays out of harm until it is known again, or
-//! given up by a word of the owner. The file itself is left as it is. [`KINDS`] has what that means for each; the parts of the server see to it.
+//! A server starts on whatever of its files can be read. What a damaged one says is not known,
+//! which is not the same as nothing: who has it stays out of harm until it is known again, or given
+//! up by a word of the owner. The file itself is left as it is. [`KINDS`] has what that means for
+//! each; the parts of the server see to it.
 //!
-//! - `restore`: the owner has put a copy in its place, or wants the previous generation that lies beside some of them ([`state::keeps_previous`]); the part that it belongs to takes it in, without a restart.
-//! - `give up`: the file is set aside as `NAME.json.damaged`, and the part goes on as if there had been none.
+//! - `restore`: the owner has put a copy in its place, or wants the previous generation that lies
+//!   beside some of them ([`state::keeps_previous`]); the part that it belongs to takes it in,
+//!   without a restart.
+//! - `give up`: the file is set aside as `NAME.json.damaged`, and the part goes on as if there had
+//!   been none.
 //!
 //! What the owner does to such a file by hand is no third way: one that was removed, or put back
 //! without a word, is still not known, and is told as that ([`Unknown`]).
@@ -63,7 +69,8 @@ fn check_present<T: DeserializeOwned>(path: &Path) -> Result<(), ServerError> {
         .ok_or_else(|| ServerError::Daemon(DaemonError::StateGone { path: path.to_owned() }))
 }
 
-/// State files that could not be read when they were wanted. What they say is not known until they are taken in or given up, whatever stands in their place by now.
+/// State files that could not be read when they were wanted. What they say is not known until they
+/// are taken in or given up, whatever stands in their place by now.
 #[derive(Default)]
 pub(crate) struct Unknown(Mutex<BTreeSet<PathBuf>>);
 
@@ -343,8 +350,9 @@ fn survey(dir: &Path) -> Vec<UnreadFile> {
     found
 }
 
-/// Refuses to start where a newer version of this program has run: its files are whole, and nothing of what they say is lost by waiting for the right program. Those of one volume
-/// that did not keep a server from starting before don't.
+/// Refuses to start where a newer version of this program has run: its files are whole, and nothing
+/// of what they say is lost by waiting for the right program. Those of one volume that did not keep
+/// a server from starting before don't.
 pub(crate) fn refuse_newer(dir: &Path) -> Result<(), ServerError> {
     let stops = |found: &UnreadFile| {
         let is_newer = matches!(found.error, ServerError::Daemon(DaemonError::StateVersion { found, supported, .. }) if found > supported);
@@ -366,8 +374,9 @@ fn aside(path: &Path) -> PathBuf {
     if first.exists() { places.find(|place| !place.exists()).unwrap_or(first) } else { first }
 }
 
-/// Keeps a file under another name, where it is from then on, while `change` puts something in its place or nothing. It never seems not to be there: it is kept before, and where the change fails or is cut off it
-/// stays what it was.
+/// Keeps a file under another name, where it is from then on, while `change` puts something in its
+/// place or nothing. It never seems not to be there: it is kept before, and where the change fails
+/// or is cut off it stays what it was.
 fn set_aside(path: &Path, change: impl FnOnce() -> io::Result<()>) -> Result<PathBuf, ServerError> {
     let kept = aside(path);
     let is_file = fs::symlink_metadata(path).is_ok_and(|found| found.is_file());

@@ -96,7 +96,8 @@ impl DataDir {
         loop {
             match lock.try_lock() {
                 Ok(()) => break,
-                // A server that was killed has its lock until the kernel is through with what it had asked of its disks.
+                // A server that was killed has its lock until the kernel is through with what it
+                // had asked of its disks.
                 Err(fs::TryLockError::WouldBlock)
                     if !answers(&path.join("control.sock")) && Instant::now() < until =>
                 {
@@ -162,8 +163,10 @@ impl DataDir {
         self.listen_private("handover.sock")
     }
 
-    /// Listens on a socket for the owner alone. Others can't reach it before it has its mode, as the directory lets nobody else in. It is made under another name and moved to its place, which takes
-    /// nothing of a full file system but an entry of the directory. An old one is a dead server's, as the lock is ours.
+    /// Listens on a socket for the owner alone. Others can't reach it before it has its mode, as
+    /// the directory lets nobody else in. It is made under another name and moved to its place,
+    /// which takes nothing of a full file system but an entry of the directory. An old one is a
+    /// dead server's, as the lock is ours.
     fn listen_private(&self, name: &str) -> Result<(UnixListener, PathBuf), ServerError> {
         let place = self.socket(name)?;
         let born = self.path.join(format!(".{name}"));
@@ -188,7 +191,8 @@ impl DataDir {
         Ok((listener, place))
     }
 
-    /// Does what a start can't do without. Where the file system is full the room that is kept for that is given up, and it is done again.
+    /// Does what a start can't do without. Where the file system is full the room that is kept for
+    /// that is given up, and it is done again.
     pub(crate) fn with_reserve<T>(&self, act: impl Fn() -> io::Result<T>) -> io::Result<T> {
         match act() {
             Err(error)
@@ -275,13 +279,15 @@ fn holder(lock: &File) -> Option<u32> {
     })
 }
 
-/// Whether a process has ended but for threads that can't. Its state stands behind its name, which ends with the last bracket.
+/// Whether a process has ended but for threads that can't. Its state stands behind its name, which
+/// ends with the last bracket.
 fn is_killed(process: Option<u32>) -> bool {
     let stat = process.and_then(|process| fs::read_to_string(format!("/proc/{process}/stat")).ok());
     stat.is_some_and(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')))
 }
 
-/// True when a server answers there, whatever it says. One that was killed takes connections for a moment more, and is not heard of.
+/// True when a server answers there, whatever it says. One that was killed takes connections for a
+/// moment more, and is not heard of.
 fn answers(socket: &Path) -> bool {
     let ask = || {
         let mut stream = UnixStream::connect(socket)?;
@@ -327,7 +333,8 @@ mod tests {
         let held = DataDir::open(scratch.path()).expect("it has ended meanwhile");
         ends.join().unwrap();
         let (listener, _) = held.listen_control().unwrap();
-        // It is killed, and its socket takes connections as long as the kernel has not come to that.
+        // It is killed, and its socket takes connections as long as the kernel has not come to
+        // that.
         let ends = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(100));
             drop((listener, held));

@@ -1,7 +1,7 @@
 //! Memory that nobody needs any more goes back to the system.
 //!
-//! Blocks and the allocator keep what sessions, transfers and checks have had, as it is mostly needed again within a moment. What was not needed for some
-//! seconds is another program's.
+//! Blocks and the allocator keep what sessions, transfers and checks have had, as it is mostly
+//! needed again within a moment. What was not needed for some seconds is another program's.
 
 use std::sync::mpsc;
 use std::sync::mpsc::RecvTimeoutError;

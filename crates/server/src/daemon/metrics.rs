@@ -1,8 +1,11 @@
-//! What monitoring systems read of a server: `GET /metrics`, in the text format of OpenMetrics for who accepts that, and otherwise in the older one of
-//! Prometheus. In that one the name of a counter has its `_total` also where its help and its type stand.
+//! What monitoring systems read of a server: `GET /metrics`, in the text format of OpenMetrics for
+//! who accepts that, and otherwise in the older one of Prometheus. In that one the name of a
+//! counter has its `_total` also where its help and its type stand.
 //!
-//! Nothing is counted for it: each answer is what `cairn status` would say at that moment, so a server that nobody asks pays nothing, and the two never differ. Rates and
-//! latencies of exports are of the last 5 to 10 seconds, as sessions keep them. Names and labels are listed in docs/reference/metrics.md; a name keeps its meaning from one version to the next.
+//! Nothing is counted for it: each answer is what `cairn status` would say at that moment, so a
+//! server that nobody asks pays nothing, and the two never differ. Rates and latencies of exports
+//! are of the last 5 to 10 seconds, as sessions keep them. Names and labels are listed in
+//! docs/reference/metrics.md; a name keeps its meaning from one version to the next.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -151,7 +154,8 @@ fn seconds(ms: u64) -> f64 {
     ms as f64 / 1e3
 }
 
-/// Blocks of an update that have not come yet: what was sent is packed, so this is never less than what is to come.
+/// Blocks of an update that have not come yet: what was sent is packed, so this is never less than
+/// what is to come.
 fn remaining(transfer: &api::Transfer) -> u64 {
     transfer.changed_bytes.saturating_sub(transfer.kept_bytes + transfer.sent_bytes)
 }

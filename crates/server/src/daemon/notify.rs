@@ -1,4 +1,5 @@
-//! Tells systemd how the service is: one datagram to the socket named by `NOTIFY_SOCKET`, as in sd_notify(3).
+//! Tells systemd how the service is: one datagram to the socket named by `NOTIFY_SOCKET`, as in
+//! sd_notify(3).
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -25,7 +26,8 @@ pub(crate) fn tell(state: &str) {
     }
 }
 
-/// How long the manager waits for `WATCHDOG=1` before it ends the service, by the rules of sd_watchdog_enabled(3); `None` when it does not wait for this process.
+/// How long the manager waits for `WATCHDOG=1` before it ends the service, by the rules of
+/// sd_watchdog_enabled(3); `None` when it does not wait for this process.
 pub(crate) fn watchdog() -> Option<Duration> {
     let socket = std::env::var_os("NOTIFY_SOCKET");
     socket.and_then(|_| limit(std::env::var_os("WATCHDOG_USEC"), std::env::var_os("WATCHDOG_PID")))

@@ -48,7 +48,8 @@ use crate::volumes::Volumes;
 use crate::work::jobs::Jobs;
 use crate::{http, names};
 
-/// How long sessions get to close their connections, before what waits in them for a device is let go.
+/// How long sessions get to close their connections, before what waits in them for a device is let
+/// go.
 const CLOSING: Duration = Duration::from_millis(100);
 
 /// How long what programs have written to mounts waits for room in a history when the server ends.
@@ -69,7 +70,8 @@ pub fn run(config: Config, ready: impl FnOnce(&api::Status)) -> Result<(), Serve
         .enable_all()
         .build()
         .map_err(ServerError::path("start the runtime of", &here))?;
-    // Signals are taken from here on, so that one during the start ends the server in order as well.
+    // Signals are taken from here on, so that one during the start ends the server in order as
+    // well.
     let signals = runtime.block_on(async { Signals::new() });
     let mut signals = signals.map_err(ServerError::path("take signals for", &here))?;
 
@@ -169,7 +171,8 @@ impl Listeners {
                 Address::Tcp(address) => Some(Listener::bind(&NbdAddress::Tcp(address.clone()))?),
                 Address::Unix(path) => {
                     let listener = Listener::bind(&NbdAddress::Unix(path.clone()))?;
-                    // A socket that its owner has put somewhere is for those to whom the owner's umask gives it.
+                    // A socket that its owner has put somewhere is for those to whom the owner's
+                    // umask gives it.
                     let mode = Permissions::from_mode(0o777 & !guard::umask_at_start());
                     fs::set_permissions(path, mode).map_err(ServerError::path("set the mode of", path))?;
                     Some(listener)
@@ -384,7 +387,8 @@ fn end(server: &Server, background: Background) {
     server.jobs.cancel_all();
     background.end();
     std::thread::scope(|scope| {
-        // What programs have written comes first, unless it waits for room that may never come: then it is let go with all else that does.
+        // What programs have written comes first, unless it waits for room that may never come:
+        // then it is let go with all else that does.
         let mounts = scope.spawn(|| server.mounts.end());
         let mut waited = Duration::ZERO;
         while !mounts.is_finished() && waited < MOUNTS_PATIENCE {
@@ -393,7 +397,8 @@ fn end(server: &Server, background: Background) {
         }
         scope.spawn(|| server.iscsi.stop());
         scope.spawn(|| server.nbd.stop());
-        // Their connections are closed by now: no client is told of a write that waited for room in vain.
+        // Their connections are closed by now: no client is told of a write that waited for room in
+        // vain.
         std::thread::sleep(CLOSING);
         server.devices.end_waits();
         server.volumes.end_waits();
@@ -412,7 +417,8 @@ fn listen(address: &str) -> Result<TcpListener, ServerError> {
         .map_err(|source| ServerError::Daemon(DaemonError::Listen { address: address.to_owned(), source }))
 }
 
-/// The address that mirrors use: the one that is told, or the port at whatever name the other side knows this host by.
+/// The address that mirrors use: the one that is told, or the port at whatever name the other side
+/// knows this host by.
 fn mirrors_reach(advertise: Option<&str>, listener: Option<&TcpListener>) -> String {
     match (advertise, listener.and_then(|listener| listener.local_addr().ok())) {
         (_, None) => String::new(),

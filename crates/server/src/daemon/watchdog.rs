@@ -1,17 +1,27 @@
-//! Feeds the watchdog of the service manager (`WatchdogSec=` of systemd), as long as the server is alive.
+//! Feeds the watchdog of the service manager (`WatchdogSec=` of systemd), as long as the server is
+//! alive.
 //!
 //! *Alive* is what somebody who uses the server would call so, asked the way he would:
 //!
-//! - the command interface answers `GET /v1/status` on the control socket, which looks at every volume, mirror, device and state file, and so takes nearly all locks there are;
-//! - NBD takes a connection on the socket in the data directory, and says whether it has an export: the thread that takes connections, one of a session, and what both need;
+//! - the command interface answers `GET /v1/status` on the control socket, which looks at every
+//!   volume, mirror, device and state file, and so takes nearly all locks there are;
+//! - NBD takes a connection on the socket in the data directory, and says whether it has an export:
+//!   the thread that takes connections, one of a session, and what both need;
 //! - the threads of every volume that write back and make consistency points come round.
 //!
-//! Each of these *signs* is asked for by a thread of its own four times in the time that the manager waits, and is missing when it is not there after half of that time. As long as one is missing nothing is sent, so the
-//! manager ends the server, and starts it again, between one and one and a half times its patience after the fact. An error or a refusal is an answer: only silence is not.
+//! Each of these *signs* is asked for by a thread of its own four times in the time that the
+//! manager waits, and is missing when it is not there after half of that time. As long as one is
+//! missing nothing is sent, so the manager ends the server, and starts it again, between one and
+//! one and a half times its patience after the fact. An error or a refusal is an answer: only
+//! silence is not.
 //!
-//! *A slow disk is no reason.* The server would find the same disk when it is started again, and its clients would have lost their sessions for nothing. So time does not count in which a thread of the server waits for a
-//! disk, as the kernel tells: in uninterruptible sleep, or in a call that only files have. Nor does a volume count that waits for room in its history because its owner wants that, whose disk is slow by a rehearsal, or
-//! whose thread has run in the meantime, however long its work takes. The price: where disks are never without work, a deadlock is found later, or, when they are fully busy all the time, not at all.
+//! *A slow disk is no reason.* The server would find the same disk when it is started again, and
+//! its clients would have lost their sessions for nothing. So time does not count in which a thread
+//! of the server waits for a disk, as the kernel tells: in uninterruptible sleep, or in a call that
+//! only files have. Nor does a volume count that waits for room in its history because its owner
+//! wants that, whose disk is slow by a rehearsal, or whose thread has run in the meantime, however
+//! long its work takes. The price: where disks are never without work, a deadlock is found later,
+//! or, when they are fully busy all the time, not at all.
 //!
 //! A server that nobody watches (`WATCHDOG_USEC` is not set) has none of this.
 
@@ -38,7 +48,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const ROUND_EVERY: Duration = Duration::from_millis(50);
 /// The longest answer that is read to its end; of a longer one the first part does.
 const ANSWER_MAX: u64 = 64 << 20;
-/// Calls that wait for a disk and for nothing else, besides those that the kernel does not let be interrupted.
+/// Calls that wait for a disk and for nothing else, besides those that the kernel does not let be
+/// interrupted.
 const DISK_CALLS: [i64; 11] = [
     libc::SYS_io_uring_enter,
     libc::SYS_pread64,
@@ -91,7 +102,8 @@ struct Sign {
 }
 
 impl Sign {
-    /// Starts the thread that asks. It is left alone when the server ends: it may be stuck with the rest.
+    /// Starts the thread that asks. It is left alone when the server ends: it may be stuck with the
+    /// rest.
     fn new(name: &'static str, mut ask_once: impl FnMut() + Send + 'static) -> Result<Self, ServerError> {
         let (ask, asked) = mpsc::channel();
         let answers = Arc::new(AtomicU64::new(0));
@@ -114,7 +126,8 @@ impl Sign {
         self.answers.load(Ordering::Acquire) < self.asked
     }
 
-    /// Asks again when it is time, and counts `passed` when it waits and that `counts`. False when the sign is missing.
+    /// Asks again when it is time, and counts `passed` when it waits and that `counts`. False when
+    /// the sign is missing.
     fn look(&mut self, passed: Duration, every: Duration, patience: Duration, counts: bool) -> bool {
         if self.is_outstanding() {
             self.waited += if counts { passed } else { Duration::ZERO };
@@ -229,7 +242,8 @@ fn ask_status(control: &Path) -> io::Result<()> {
     io::copy(&mut stream.take(ANSWER_MAX), &mut io::sink()).map(drop)
 }
 
-/// Asks for an export that there is not: whether there is says the same code as for any other. Where TLS is required that is a refusal.
+/// Asks for an export that there is not: whether there is says the same code as for any other.
+/// Where TLS is required that is a refusal.
 fn ask_nbd(socket: &Path) -> io::Result<()> {
     /// Fixed newstyle, no zeroes.
     const CLIENT_FLAGS: u32 = 3;
@@ -264,7 +278,8 @@ fn wait_for_rounds(volumes: &Volumes) {
     }
 }
 
-/// How often a thread of this process gave its processor away, and whether it runs now; `None` when the system does not say.
+/// How often a thread of this process gave its processor away, and whether it runs now; `None` when
+/// the system does not say.
 fn look_at(thread: u64) -> Option<(u64, bool)> {
     let status = fs::read_to_string(format!("/proc/self/task/{thread}/status")).ok()?;
     let switches = status.lines().filter_map(|line| line.split_once("_ctxt_switches:"));
@@ -281,11 +296,13 @@ fn waits_for_disk() -> bool {
     })
 }
 
-/// Whether the lines of a thread in `/proc` say that it waits for a disk: what it is, and the call that it is in.
+/// Whether the lines of a thread in `/proc` say that it waits for a disk: what it is, and the call
+/// that it is in.
 fn is_at_disk(stat: &str, call: &str) -> bool {
     // The name of the thread, in parentheses, may hold anything.
     let Some((name, state)) = stat.rsplit_once(") ") else { return false };
-    // Workers of io_uring show the call that made them, also while they have nothing to do; whoever has given them work waits for it in that call.
+    // Workers of io_uring show the call that made them, also while they have nothing to do; whoever
+    // has given them work waits for it in that call.
     let is_worker = name.contains(" (iou-");
     let number = call.split(' ').next().and_then(|number| number.parse::<i64>().ok());
     state.starts_with('D') || (!is_worker && number.is_some_and(|number| DISK_CALLS.contains(&number)))

@@ -1,4 +1,5 @@
-//! How a device is adopted: written down before anything is made or written, and taken back by the next start when a kill has cut it.
+//! How a device is adopted: written down before anything is made or written, and taken back by the
+//! next start when a kill has cut it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,7 +19,8 @@ use crate::storage::place::Place;
 use crate::storage::seen::Seen;
 use crate::{names, state};
 
-/// A file of that length, or of none yet, in which nothing was ever written, as its file system says. One that can't tell calls all of it data.
+/// A file of that length, or of none yet, in which nothing was ever written, as its file system
+/// says. One that can't tell calls all of it data.
 fn is_untouched(path: &Path, bytes: u64) -> bool {
     let is_file = fs::symlink_metadata(path)
         .is_ok_and(|found| found.is_file() && (found.len() == bytes || found.len() == 0));
@@ -78,7 +80,8 @@ impl Devices {
         Ok(())
     }
 
-    /// Refuses LUNs that are a device's, or are about to be: those of the plan are its own from here on, until the claim goes.
+    /// Refuses LUNs that are a device's, or are about to be: those of the plan are its own from
+    /// here on, until the claim goes.
     fn claim(&self, plan: &DeviceDocument) -> Result<Claim<'_>, ServerError> {
         let places = [Some(&plan.origin), plan.history.as_ref()].into_iter().flatten();
         let luns: Vec<Place> = places.filter(|place| place.lun_name().is_some()).cloned().collect();
@@ -128,7 +131,8 @@ impl Devices {
             clones: BTreeMap::new(),
             loose: BTreeSet::new(),
             adopting: true,
-            // A file that is there is nobody's to take back, but for one without a length, which a kill has left.
+            // A file that is there is nobody's to take back, but for one without a length, which a
+            // kill has left.
             origin_made_bytes: request.size_bytes.filter(|_| origin_place.is_free()),
             origin: origin_place,
             history: history_place,
@@ -164,14 +168,17 @@ impl Devices {
         self.serve(name, &document, history, seen).map(DeviceState::Open)
     }
 
-    /// The device is adopted. The copy beside its document must not say either that nobody was served.
+    /// The device is adopted. The copy beside its document must not say either that nobody was
+    /// served.
     fn note_adopted(&self, name: &str, document: &DeviceDocument) -> Result<(), ServerError> {
         state::save(&self.path(name), document)?;
         state::renew_copy(&self.path(name));
         Ok(())
     }
 
-    /// Takes back what a kill in the middle of an adoption has left: an origin that was made and has nothing in it, the beginnings of a history, and the plan. The same command does it all again then.
+    /// Takes back what a kill in the middle of an adoption has left: an origin that was made and
+    /// has nothing in it, the beginnings of a history, and the plan. The same command does it all
+    /// again then.
     pub(super) fn take_back(&self, name: &str, document: &DeviceDocument) -> Result<(), ServerError> {
         if let (Some(bytes), Place::File(path)) = (document.origin_made_bytes, &document.origin)
             && is_untouched(path, bytes)
@@ -188,7 +195,8 @@ impl Devices {
         state::remove(&path).map_err(ServerError::path("remove", &path))
     }
 
-    /// Takes back the beginnings of a history in its store, if they are that plan's own and all that is there.
+    /// Takes back the beginnings of a history in its store, if they are that plan's own and all
+    /// that is there.
     fn clear_store(&self, name: &str, document: &DeviceDocument) {
         if let Some(place) = document.history.as_ref().filter(|place| place.is_there())
             && let Err(error) = self.clear_unfinished(place, &document.history_id)

@@ -1,6 +1,7 @@
 //! Instants of a device that are exported: views, and clones with a store of their own.
 //!
-//! The document says which clone is *loose* before its store is made, and when it is deleted before that is removed: what a kill leaves of one is removed by the next start, and is in nobody's way.
+//! The document says which clone is *loose* before its store is made, and when it is deleted before
+//! that is removed: what a kill leaves of one is removed by the next start, and is in nobody's way.
 
 use std::fs;
 use std::sync::Arc;
@@ -31,7 +32,8 @@ impl Devices {
             None => format!("at-{}", open.instant(&asked)? / 1_000_000),
         };
         names::check("view", &view)?;
-        // The store of a clone that could not be opened must not be taken for what is left of an attempt.
+        // The store of a clone that could not be opened must not be taken for what is left of an
+        // attempt.
         if open.shown.read().contains_key(&view) || open.document.lock().clones.contains_key(&view) {
             return Err(ServerError::Taken { what: "view", name: format!("{name}@{view}") });
         }
@@ -55,7 +57,8 @@ impl Devices {
         Ok((view, instant, request.writable))
     }
 
-    /// Refuses a view where a clone is meant, and a clone, also one that could not be opened, where a view is.
+    /// Refuses a view where a clone is meant, and a clone, also one that could not be opened, where
+    /// a view is.
     pub(crate) fn refuse_other_kind(
         &self,
         name: &str,
@@ -93,7 +96,8 @@ impl Devices {
         Ok(())
     }
 
-    /// The document does not say any more that the instant is exported. Whether it was a clone's, which is loose then.
+    /// The document does not say any more that the instant is exported. Whether it was a clone's,
+    /// which is loose then.
     pub(super) fn forget_instant(&self, open: &OpenDevice, view: &str) -> Result<bool, ServerError> {
         let mut document = open.document.lock().clone();
         let is_clone = document.clones.remove(view).is_some();
@@ -161,7 +165,8 @@ impl Devices {
         document
     }
 
-    /// A history of its own over a view: what is written to the clone goes there, and is never folded into the view.
+    /// A history of its own over a view: what is written to the clone goes there, and is never
+    /// folded into the view.
     pub(super) fn open_clone(
         &self,
         name: &str,
@@ -175,7 +180,8 @@ impl Devices {
         let path = self.clone_path(name, clone);
         let options = self.open_options(document);
         let history = if new {
-            // Room for every block twice: what is overwritten is cleaned away, so that it never fills.
+            // Room for every block twice: what is overwritten is cleaned away, so that it never
+            // fills.
             let bytes = (2 * view.geometry().length + STORE_MIN).next_multiple_of(1 << 20);
             let store = create_store_file(&path, bytes)?;
             History::create(view.clone(), store, &options_of_a_clone(document.block_bytes), options)

@@ -33,7 +33,8 @@ impl Server {
         }
         self.refuse_second_target(&request.name)?;
         if self.devices.is_free(&request.name) {
-            // What a kill may have left of an earlier one of that name. Of an origin that is a LUN the LUN's holds.
+            // What a kill may have left of an earlier one of that name. Of an origin that is a LUN
+            // the LUN's holds.
             self.access.forget(|export| present_of(export) == request.name)?;
         }
         self.devices.adopt(request)?;
@@ -152,7 +153,8 @@ impl Server {
         let work = move |progress: &Progress| {
             devices.release(&mine, progress)?;
             plans.forget(|subject| subject == name);
-            // Not before: a release that stops leaves the device to those who may open it, and to nobody else.
+            // Not before: a release that stops leaves the device to those who may open it, and to
+            // nobody else.
             access.forget(|export| present_of(export) == name).map(|()| None)
         };
         let begun = self.jobs.start("release", device, work);
@@ -205,7 +207,8 @@ impl Server {
         self.access.forget(|name| name.starts_with(&inside))
     }
 
-    /// Ends a view or, with what was written to it, a clone; refused when it is not what `writable` says.
+    /// Ends a view or, with what was written to it, a clone; refused when it is not what `writable`
+    /// says.
     pub(crate) fn delete_view(
         &self,
         device: &str,
@@ -253,7 +256,8 @@ impl Server {
             let sessions = of_lun + self.sessions_named(device);
             return Ok(api::Reverted::would(held.instant().0, sessions));
         }
-        // What clients have in memory is of another time. A write that waits for the revert would be the first one after it.
+        // What clients have in memory is of another time. A write that waits for the revert would
+        // be the first one after it.
         let mut sessions_ended = self.close_device(device, lun.as_deref())?;
         let (at_ns, undo) = open.revert(at)?;
         // Those that came back meanwhile.

@@ -42,7 +42,8 @@ pub(crate) struct DeviceDocument {
     pub(super) clones: BTreeMap<String, u64>,
     /// Clones that are being made or deleted: a start removes what is there of their stores.
     pub(super) loose: BTreeSet<String>,
-    /// The device is being adopted: nobody was served by it, and a start takes back what there is of it.
+    /// The device is being adopted: nobody was served by it, and a start takes back what there is
+    /// of it.
     pub(super) adopting: bool,
     /// The origin is made with it, so many bytes long.
     pub(super) origin_made_bytes: Option<u64>,
@@ -52,7 +53,8 @@ pub(crate) struct DeviceDocument {
     pub(super) release_stopped: Option<String>,
     /// The origin is opened though other programs have it: the word of its owner.
     pub(super) in_use: bool,
-    /// Nothing of it is known, as no document of it can be read: any LUN may be its origin or hold its history.
+    /// Nothing of it is known, as no document of it can be read: any LUN may be its origin or hold
+    /// its history.
     #[serde(skip)]
     pub(super) unknown: bool,
 }
@@ -123,7 +125,8 @@ pub(crate) struct OpenDevice {
 }
 
 impl OpenDevice {
-    /// The history under a volume, which has no thread yet. It has the name of the volume, and is no export.
+    /// The history under a volume, which has no thread yet. It has the name of the volume, and is
+    /// no export.
     pub(crate) fn under_volume(
         volume: &str,
         history: Arc<History>,
@@ -249,7 +252,8 @@ impl OpenDevice {
         }
     }
 
-    /// The same instant, found once: one that is so long ago moves on with the time that a request takes.
+    /// The same instant, found once: one that is so long ago moves on with the time that a request
+    /// takes.
     pub(crate) fn settled(&self, instant: &api::Instant) -> Result<api::Instant, ServerError> {
         Ok(match self.when(instant)? {
             When::Clock(_) => instant.clone(),

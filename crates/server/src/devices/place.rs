@@ -16,7 +16,8 @@ use crate::volumes::error::VolumesError;
 use crate::volumes::{Claims, is_same};
 
 impl Devices {
-    /// Opens what is adopted; `in_use` where its owner has said that other programs may have it as well.
+    /// Opens what is adopted; `in_use` where its owner has said that other programs may have it as
+    /// well.
     pub(super) fn open_origin(&self, place: &Place, in_use: bool) -> Result<Arc<dyn Device>, ServerError> {
         self.open_place(place, FileOptions { in_use, ..origin_options() })
     }
@@ -57,7 +58,8 @@ impl Devices {
             .map(|(name, _)| name.clone())
     }
 
-    /// True for a LUN in which a device has its history; and for any while there is a device of which nothing is known: it may be its origin or its history, and takes no writes.
+    /// True for a LUN in which a device has its history; and for any while there is a device of
+    /// which nothing is known: it may be its origin or its history, and takes no writes.
     pub(crate) fn is_history(&self, lun: &str) -> bool {
         self.entries.read().values().any(DeviceState::is_unknown) || self.holds_history(lun)
     }
@@ -75,7 +77,8 @@ impl Devices {
         self.entries.read().get(device)?.origin().lun_name()
     }
 
-    /// The name under which the settings and the reservations of a present export stand: of a device on a LUN it is the LUN's, as the two are one disk.
+    /// The name under which the settings and the reservations of a present export stand: of a
+    /// device on a LUN it is the LUN's, as the two are one disk.
     pub(crate) fn disk_of(&self, export: &str) -> String {
         self.lun_of(export).unwrap_or_else(|| export.to_owned())
     }
@@ -86,7 +89,8 @@ impl Devices {
         entries.iter().filter_map(|(name, entry)| Some((name.clone(), entry.origin().lun_name()?))).collect()
     }
 
-    /// Refuses a file or a disk of a volume, or of another device, that is not open: who writes to it would change what that counts on.
+    /// Refuses a file or a disk of a volume, or of another device, that is not open: who writes to
+    /// it would change what that counts on.
     pub(super) fn refuse_claimed_place(&self, place: &Place) -> Result<(), ServerError> {
         match place {
             Place::File(path) => {
@@ -97,7 +101,8 @@ impl Devices {
         }
     }
 
-    /// Refuses what would change LUNs under a device that remembers: `None` is any LUN of the volume.
+    /// Refuses what would change LUNs under a device that remembers: `None` is any LUN of the
+    /// volume.
     pub(crate) fn refuse_adopted(&self, volume: &str, lun: Option<&str>) -> Result<(), ServerError> {
         let entries = self.entries.read();
         for (name, entry) in entries.iter() {

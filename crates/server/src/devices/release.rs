@@ -1,7 +1,10 @@
 //! A device is released: its origin is left as a plain disk, its history and its document go.
 //!
-//! The document says `releasing` before anything is done, so that a start finds out whether the release was over: then the store has no history any more. One that stopped in the middle, by a failure or with the
-//! server, leaves a device that is served as before and says why it stopped. It can be asked for again, and goes on; a history that has failed meanwhile, or could not be opened, is opened again for that.
+//! The document says `releasing` before anything is done, so that a start finds out whether the
+//! release was over: then the store has no history any more. One that stopped in the middle, by a
+//! failure or with the server, leaves a device that is served as before and says why it stopped. It
+//! can be asked for again, and goes on; a history that has failed meanwhile, or could not be
+//! opened, is opened again for that.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,7 +27,8 @@ use crate::volumes::error::VolumesError;
 use crate::work::jobs::Progress;
 
 impl Devices {
-    /// Takes a device out of service for its release; none when an earlier release has left nothing to do.
+    /// Takes a device out of service for its release; none when an earlier release has left nothing
+    /// to do.
     pub(crate) fn begin_release(&self, name: &str) -> Result<Option<Arc<OpenDevice>>, ServerError> {
         let _turn = self.turns.take(&[name], "it is being released")?;
         let Some(open) = self.open_for_release(name)? else { return Ok(None) };
@@ -37,11 +41,13 @@ impl Devices {
         Ok(Some(open))
     }
 
-    /// Gives up a device whose history is lost for good: its origin stays as it is, and what was written to its clones goes. False when there is none that could not be opened, also not
-    /// now: it is released as any other.
+    /// Gives up a device whose history is lost for good: its origin stays as it is, and what was
+    /// written to its clones goes. False when there is none that could not be opened, also not now:
+    /// it is released as any other.
     ///
     /// # Errors
-    /// [`ServerError::Busy`] and the like where somebody else has the history open; what keeps its origin from being opened.
+    /// [`ServerError::Busy`] and the like where somebody else has the history open; what keeps its
+    /// origin from being opened.
     pub(crate) fn release_without_history(&self, name: &str) -> Result<bool, ServerError> {
         let _turn = self.turns.take(&[name], "it is being released")?;
         let document = match self.entries.read().get(name) {
@@ -152,7 +158,8 @@ impl Devices {
         }
     }
 
-    /// Whether a device could not be opened as its release, which was under way, had come to its end. Another file in the place of its store says nothing of that.
+    /// Whether a device could not be opened as its release, which was under way, had come to its
+    /// end. Another file in the place of its store says nothing of that.
     pub(super) fn was_released(&self, document: &DeviceDocument, error: &ServerError) -> bool {
         let is_without = matches!(
             error,
@@ -202,7 +209,8 @@ impl Devices {
         self.entries.write().insert(open.name.clone(), entry);
     }
 
-    /// Notes why a release stopped. It is no longer under way: a store without a history would from now on be a wrong one. Not so where a write to it has failed, which may have been the last.
+    /// Notes why a release stopped. It is no longer under way: a store without a history would from
+    /// now on be a wrong one. Not so where a write to it has failed, which may have been the last.
     pub(super) fn note_stopped(&self, open: &OpenDevice, why: String) {
         let mut document = open.document.lock();
         document.releasing = open.history.status().failed.is_some();
@@ -227,7 +235,8 @@ impl Devices {
 }
 
 impl OpenDevice {
-    /// Refuses while instants of it are exported: what was written to a clone is nothing without the history.
+    /// Refuses while instants of it are exported: what was written to a clone is nothing without
+    /// the history.
     fn refuse_if_shown(&self) -> Result<(), ServerError> {
         let mut instants: BTreeSet<String> = self.shown.read().keys().cloned().collect();
         instants.extend(self.document.lock().clones.keys().cloned());

@@ -1,4 +1,5 @@
-//! Devices whose disk or store was not there when the server started, or was another: opened as soon as they are. Nothing of such a device was touched, so another try is as safe as the first.
+//! Devices whose disk or store was not there when the server started, or was another: opened as
+//! soon as they are. Nothing of such a device was touched, so another try is as safe as the first.
 
 use std::sync::Arc;
 
@@ -19,7 +20,8 @@ impl Devices {
         self.entries.read().values().any(|entry| waiting(entry).is_some())
     }
 
-    /// Tries again to open each device that waits for a disk, a store, or the volume that one of them is in.
+    /// Tries again to open each device that waits for a disk, a store, or the volume that one of
+    /// them is in.
     pub(crate) fn open_waiting(&self) {
         let waits = |(name, entry): (&String, &DeviceState)| waiting(entry).map(|_| name.clone());
         let names: Vec<String> = self.entries.read().iter().filter_map(waits).collect();
@@ -48,7 +50,8 @@ impl Devices {
     }
 }
 
-/// The document of a device that waits for something that may come yet. One whose release was under way is opened by a start, which finds out how far that had come, or when it is asked for again.
+/// The document of a device that waits for something that may come yet. One whose release was under
+/// way is opened by a start, which finds out how far that had come, or when it is asked for again.
 fn waiting(entry: &DeviceState) -> Option<DeviceDocument> {
     let DeviceState::Unavailable(document, error) = entry else { return None };
     let may_come = match &**error {

@@ -133,7 +133,8 @@ pub enum DumpsError {
         /// Why.
         source: Box<ServerError>,
     },
-    /// What was restored is not sound, although no record was damaged: the volume was damaged when it was dumped.
+    /// What was restored is not sound, although no record was damaged: the volume was damaged when
+    /// it was dumped.
     #[error("the dumped volume of `{volume}` was damaged before the dump: {finding}")]
     RestoredDamaged {
         /// The new volume.

@@ -1,12 +1,17 @@
-//! BSD dumps of a volume's files: made of a snapshot into a file or pipe that a client handed over, for `cairn restore` and Linux `restore`.
+//! BSD dumps of a volume's files: made of a snapshot into a file or pipe that a client handed over,
+//! for `cairn restore` and Linux `restore`.
 //!
-//! The last dump of each level stands in `VOLUME/dates.json`, for every path by itself, as `dump` has it in `/etc/dumpdates`: a dump has what changed at or after the
-//! date of the last one of a lower level. A dump that was not written whole leaves no date. Nothing is held for later dumps; a snapshot that a dump made for itself goes with it,
-//! also when the server is killed meanwhile (`left`).
+//! The last dump of each level stands in `VOLUME/dates.json`, for every path by itself, as `dump`
+//! has it in `/etc/dumpdates`: a dump has what changed at or after the date of the last one of a
+//! lower level. A dump that was not written whole leaves no date. Nothing is held for later dumps;
+//! a snapshot that a dump made for itself goes with it, also when the server is killed meanwhile
+//! (`left`).
 //!
-//! Of a part of a volume what a dump had is noted besides (`had`): what comes into the part later is as old as it is.
+//! Of a part of a volume what a dump had is noted besides (`had`): what comes into the part later
+//! is as old as it is.
 //!
-//! Where the snapshot of that lower dump is still there, what changed is found by comparing the maps of the two (`catalog`); otherwise all inodes are looked at and all directories walked.
+//! Where the snapshot of that lower dump is still there, what changed is found by comparing the
+//! maps of the two (`catalog`); otherwise all inodes are looked at and all directories walked.
 
 use std::fs::File;
 use std::io::Write;
@@ -173,7 +178,8 @@ fn from_root(kept: &str) -> Vec<u8> {
     [b"/", &kept_bytes(kept)[..]].concat()
 }
 
-/// Patterns of names and paths that are left out: one without a slash is of a name in any directory, one with a slash of a path from the root.
+/// Patterns of names and paths that are left out: one without a slash is of a name in any
+/// directory, one with a slash of a path from the root.
 fn globs(patterns: &[String]) -> Result<Option<GlobSet>, ServerError> {
     let wrong =
         |reason: globset::Error| ServerError::Daemon(DaemonError::BadRequest { reason: reason.to_string() });
@@ -249,7 +255,8 @@ impl Making {
         }
     }
 
-    /// The image that a mirror shows. An update may take it away before it is held; then there is a newer one.
+    /// The image that a mirror shows. An update may take it away before it is held; then there is a
+    /// newer one.
     fn newest_image(&self) -> Result<(Image, Snapshot, Option<Own>), ServerError> {
         let volume = &self.open.volume;
         let none = || ServerError::Mirrors(MirrorsError::NoImage { volume: self.open.name.clone() });
@@ -268,7 +275,8 @@ impl Making {
         }
     }
 
-    /// Notes the names of what was dumped, before its date: one that is of another snapshot than a date says is not used.
+    /// Notes the names of what was dumped, before its date: one that is of another snapshot than a
+    /// date says is not used.
     fn keep_catalog(&self, frozen: &Frozen, catalog: Option<Catalog>) {
         if !self.has_everything() {
             return;
@@ -299,7 +307,8 @@ impl Making {
         }
     }
 
-    /// What the dump had that this one stands on, where that was a part; nothing at all where it is not known.
+    /// What the dump had that this one stands on, where that was a part; nothing at all where it is
+    /// not known.
     fn had(&self) -> Option<InodeMap> {
         let base = self.base.as_ref().filter(|base| self.level > 0 && base.had_a_part())?;
         Some(had::load(&self.folder, base).unwrap_or_default())
@@ -327,9 +336,11 @@ impl Making {
         self.path.is_empty() && self.exclude.is_none()
     }
 
-    /// What the maps say of this dump, with the names that it has then. Where there is nothing to compare with: why, of a level above 0.
+    /// What the maps say of this dump, with the names that it has then. Where there is nothing to
+    /// compare with: why, of a level above 0.
     ///
-    /// The snapshot of the lower dump is held from here on: on a mirror the next update may delete it.
+    /// The snapshot of the lower dump is held from here on: on a mirror the next update may delete
+    /// it.
     fn known(&self, frozen: &Frozen) -> Result<(Known, Catalog), Option<WhyAll>> {
         let base = self.base.as_ref().filter(|_| self.level > 0).ok_or(None)?;
         let level = base.level;
@@ -407,7 +418,8 @@ impl Making {
             return Ok((dump, Some(catalog)));
         }
         self.check_dates(frozen)?;
-        // A level above 0 walks all directories now; a dump of everything reads them when it writes them.
+        // A level above 0 walks all directories now; a dump of everything reads them when it writes
+        // them.
         if self.has_everything() {
             source.collect();
         }
@@ -510,7 +522,8 @@ impl Making {
     }
 }
 
-/// Takes out of what a dump had what could not be read for it; whether there was any. Names that are lost are those of all that is below.
+/// Takes out of what a dump had what could not be read for it; whether there was any. Names that
+/// are lost are those of all that is below.
 fn take_lacked(had: &mut InodeMap, failed: &[Failed]) -> bool {
     for one in failed {
         match one.lacks {

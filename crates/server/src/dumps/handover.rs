@@ -1,9 +1,11 @@
 //! Files that the command line hands over: where a dump goes, and what a restore reads.
 //!
-//! The client opens them with its own rights, in its own directory, and may hand over a pipe as well; the server writes and reads them without
-//! another copy through a socket. A connection to `DIR/handover.sock` brings one message with the open files and gets a ticket,
-//! one line, which a request to the API then names. The connection stays: when the client goes away, so does what it asked for. A client that puts what it gets through a pipe on a medium itself
-//! says so by a byte, when it asked to be waited for.
+//! The client opens them with its own rights, in its own directory, and may hand over a pipe as
+//! well; the server writes and reads them without another copy through a socket. A connection to
+//! `DIR/handover.sock` brings one message with the open files and gets a ticket, one line, which a
+//! request to the API then names. The connection stays: when the client goes away, so does what it
+//! asked for. A client that puts what it gets through a pipe on a medium itself says so by a byte,
+//! when it asked to be waited for.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -38,7 +40,8 @@ pub(crate) struct Handed {
 }
 
 impl Handed {
-    /// Some of what is written to them is kept nowhere: a dump that nothing can be made against, as it is not there to be restored.
+    /// Some of what is written to them is kept nowhere: a dump that nothing can be made against, as
+    /// it is not there to be restored.
     pub(crate) fn keep_nothing(&self) -> bool {
         let is_sink = |file: &File| file.metadata().is_ok_and(|found| SINKS.contains(&found.rdev()));
         self.files.iter().any(is_sink)
@@ -119,7 +122,8 @@ impl Handover {
     }
 }
 
-/// Returns when what was written is on its medium. Pipes and tapes have no such thing; a disk has, whose writes the kernel keeps in memory as it does those of files.
+/// Returns when what was written is on its medium. Pipes and tapes have no such thing; a disk has,
+/// whose writes the kernel keeps in memory as it does those of files.
 pub(crate) fn settle(file: &File) -> std::io::Result<()> {
     let kind = file.metadata()?.file_type();
     if kind.is_file() || kind.is_block_device() { file.sync_all() } else { Ok(()) }

@@ -1,8 +1,11 @@
-//! Image dumps: made of a volume into files that a client handed over, and restored from such files into a new volume.
+//! Image dumps: made of a volume into files that a client handed over, and restored from such files
+//! into a new volume.
 //!
-//! The last dump of each level stands in `VOLUME/dumps.json`. The snapshot that a dump made for itself is held as long as a dump of a
-//! higher level may be made against it: until the next dump of its level or a lower one. A dump of a snapshot that its owner named holds nothing.
-//! A dump into files that is cut is gone on with (`unfinished`); through a pipe it leaves nothing. A restore that is cut is gone on with as well (`restoring`).
+//! The last dump of each level stands in `VOLUME/dumps.json`. The snapshot that a dump made for
+//! itself is held as long as a dump of a higher level may be made against it: until the next dump
+//! of its level or a lower one. A dump of a snapshot that its owner named holds nothing. A dump
+//! into files that is cut is gone on with (`unfinished`); through a pipe it leaves nothing. A
+//! restore that is cut is gone on with as well (`restoring`).
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -87,7 +90,8 @@ struct Against {
 }
 
 impl Against {
-    /// Refuses a target that is not younger, before anything is given up or noted for the dump: it could never be made.
+    /// Refuses a target that is not younger, before anything is given up or noted for the dump: it
+    /// could never be made.
     fn is_before(&self, target: &Snapshot) -> Result<(), ServerError> {
         match &self.base {
             Some((base, _)) if *base >= target.id => Err(ServerError::Invalid {
@@ -158,7 +162,8 @@ impl Making<'_> {
             (Some(level), None) => {
                 let records = self.records()?;
                 let lower = records.iter().filter(|record| record.level < level);
-                // Of the newest snapshot by its number: its time is by a clock that may have been put back.
+                // Of the newest snapshot by its number: its time is by a clock that may have been
+                // put back.
                 let Some(record) = lower.max_by_key(|record| (record.snapshot, record.level)) else {
                     return Err(ServerError::Dumps(DumpsError::NoLowerDump {
                         volume: volume.clone(),
@@ -197,8 +202,9 @@ impl Making<'_> {
         Ok((self.open.snapshot_with(make)?.map_err(failed)?, true))
     }
 
-    /// Lets go of snapshots that dumps made for themselves and that are of no more use: those of no record. An unfinished dump needs all that are older than its own. One that can't go stays as it is, held: later dumps look at
-    /// it again.
+    /// Lets go of snapshots that dumps made for themselves and that are of no more use: those of no
+    /// record. An unfinished dump needs all that are older than its own. One that can't go stays as
+    /// it is, held: later dumps look at it again.
     fn let_go(&self, document: &ImageDumpsDocument) -> Result<(), ServerError> {
         if self.open.is_destination() {
             return Ok(());
@@ -216,7 +222,8 @@ impl Making<'_> {
         Ok(())
     }
 
-    /// The same for a dump that counts by now, whatever comes of this: the next one does it as well.
+    /// The same for a dump that counts by now, whatever comes of this: the next one does it as
+    /// well.
     fn let_go_after_all(&self, document: &ImageDumpsDocument) {
         if let Err(error) = self.let_go(document) {
             let volume = &self.open.name;
@@ -224,7 +231,8 @@ impl Making<'_> {
         }
     }
 
-    /// Deletes the snapshot that was made for a dump that is not there. Where it can't go now it stays held, by which the next dump knows that it is nobody's.
+    /// Deletes the snapshot that was made for a dump that is not there. Where it can't go now it
+    /// stays held, by which the next dump knows that it is nobody's.
     fn take_back(&self, target: SnapshotId) -> Result<(), ServerError> {
         let gone = self.open.volume.let_go_of_snapshots(&[target]);
         gone.map(drop).map_err(ServerError::volume(&self.open.name))
@@ -285,7 +293,8 @@ impl Task<'_> {
         self.progress.phase("making a snapshot");
         let (making, open) = (&self.making, self.making.open);
         making.give_up(making.document()?)?;
-        // What comes without names is the client's standard output: what is in that is somebody's, and the dump goes behind it.
+        // What comes without names is the client's standard output: what is in that is somebody's,
+        // and the dump goes behind it.
         let named = are_named(self.request, self.handed);
         for file in self.handed.files.iter().filter(|file| named && unfinished::is_file(file)) {
             // What is in it is of a dump that is given up, now and not before.
@@ -529,7 +538,8 @@ impl Job<'_> {
     }
 }
 
-/// Says that the other parts are of no use any more, unless this one did not fail: by a panic it does as well.
+/// Says that the other parts are of no use any more, unless this one did not fail: by a panic it
+/// does as well.
 struct EndsOthers<'a>(&'a AtomicBool);
 
 impl Drop for EndsOthers<'_> {
@@ -538,7 +548,8 @@ impl Drop for EndsOthers<'_> {
     }
 }
 
-/// Does something with each part on a thread of its own. When one fails, or has no thread, `gone` ends the others.
+/// Does something with each part on a thread of its own. When one fails, or has no thread, `gone`
+/// ends the others.
 fn side_by_side<T: Send>(
     files: &[File],
     gone: &AtomicBool,

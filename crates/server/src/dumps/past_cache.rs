@@ -1,12 +1,17 @@
 //! Long files that are written or read once, from front to back, past the page cache.
 //!
-//! Through the cache each byte is copied by the kernel, finds its place on the disk late and is written back by a thread that knows nothing of who waits for it. Here a file goes in
-//! pieces of [`PIECE`] bytes of aligned memory, by threads of its own.
+//! Through the cache each byte is copied by the kernel, finds its place on the disk late and is
+//! written back by a thread that knows nothing of who waits for it. Here a file goes in pieces of
+//! [`PIECE`] bytes of aligned memory, by threads of its own.
 //!
-//! Direct requests are aligned, and files are not: what comes before the first place where a piece may begin and what is behind the last whole piece goes through the page cache, while nothing is on its way past it. So does
-//! everything where the file system does not take direct requests: it refuses the flag, or a request with `EINVAL`.
+//! Direct requests are aligned, and files are not: what comes before the first place where a piece
+//! may begin and what is behind the last whole piece goes through the page cache, while nothing is
+//! on its way past it. So does everything where the file system does not take direct requests: it
+//! refuses the flag, or a request with `EINVAL`.
 //!
-//! The flag (`O_DIRECT`) stands in the open file, which its client shares; it is there while pieces are on their way. To open the file once more, for oneself, would take rights that a server need not have.
+//! The flag (`O_DIRECT`) stands in the open file, which its client shares; it is there while pieces
+//! are on their way. To open the file once more, for oneself, would take rights that a server need
+//! not have.
 
 mod reader;
 #[cfg(test)]

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-/// A next step with the name that is known in the place of `VOLUME` or `DEVICE`: `name` begins with it.
+/// A next step with the name that is known in the place of `VOLUME` or `DEVICE`: `name` begins with
+/// it.
 pub(crate) fn in_place(next: &str, name: &str) -> String {
     let owner = name.split(['@', '/', ':', ' ']).next().filter(|owner| !owner.is_empty());
     match owner {

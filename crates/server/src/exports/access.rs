@@ -1,11 +1,15 @@
-//! Who may use an export, and how: `DIR/exports.json`; and the persistent reservations of iSCSI: `DIR/reservations.json`.
+//! Who may use an export, and how: `DIR/exports.json`; and the persistent reservations of iSCSI:
+//! `DIR/reservations.json`.
 //!
-//! An export without an entry is open to whoever reaches a listener, as the addresses that a server listens on by default are its own machine's. A LUN that was adopted as a device is one disk with
+//! An export without an entry is open to whoever reaches a listener, as the addresses that a server
+//! listens on by default are its own machine's. A LUN that was adopted as a device is one disk with
 //! two names: what is known of it stands under the LUN's.
 //!
-//! A LUN of a mirror for which nothing is set here is open to those to whom it is open at its source, and to nobody else: [`Access::take_over`] notes that from time to time, as long as the mirror
-//! follows, and it holds after a failover. Secrets of CHAP do not come along, so that whoever has a mirror can't write to its source; without one nobody is let in who would need it. What the owner of
-//! this side sets goes before it, for all of a LUN's settings at once.
+//! A LUN of a mirror for which nothing is set here is open to those to whom it is open at its
+//! source, and to nobody else: [`Access::take_over`] notes that from time to time, as long as the
+//! mirror follows, and it holds after a failover. Secrets of CHAP do not come along, so that
+//! whoever has a mirror can't write to its source; without one nobody is let in who would need it.
+//! What the owner of this side sets goes before it, for all of a LUN's settings at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -105,7 +109,8 @@ struct ExportSettings {
     write_cache: api::WriteCache,
     /// As it is at the source of the mirror; its owner here has set nothing.
     from_source: bool,
-    /// The name with which initiators prove themselves at the source, whose secret is not known here: nobody is let in.
+    /// The name with which initiators prove themselves at the source, whose secret is not known
+    /// here: nobody is let in.
     secret_lacks: Option<String>,
 }
 
@@ -136,7 +141,8 @@ impl From<&LunAccess> for ExportSettings {
             read_only: of.read_only,
             removable: of.removable,
             block_bytes: if of.block_bytes == 4096 { 4096 } else { BLOCK_BYTES },
-            // Whether initiators go down with this server as they do with the other one is not known.
+            // Whether initiators go down with this server as they do with the other one is not
+            // known.
             write_cache: if of.durable { api::WriteCache::Off } else { api::WriteCache::Auto },
             from_source: true,
             secret_lacks: of.chap.clone(),
@@ -163,7 +169,8 @@ struct Reserved {
 }
 
 impl Reserved {
-    /// Takes over what the same disk has under its device's name. Of two reservations one can hold: that of the LUN; who had the other is registered still.
+    /// Takes over what the same disk has under its device's name. Of two reservations one can hold:
+    /// that of the LUN; who had the other is registered still.
     fn join(&mut self, device: Reserved) {
         let nexus = |port: &str| nexus_name(port, DEVICE_PORT);
         self.ports.extend(device.ports.iter().map(|port| Port { port: nexus(&port.port), key: port.key }));
@@ -202,7 +209,8 @@ pub(crate) struct Access {
     unread: Mutex<Unknown>,
 }
 
-/// What is not known. An export without an entry is open to all, and a disk without a reservation takes writes of all: while either is not known, nobody is let in who might be kept out.
+/// What is not known. An export without an entry is open to all, and a disk without a reservation
+/// takes writes of all: while either is not known, nobody is let in who might be kept out.
 #[derive(Default)]
 struct Unknown {
     exports: Option<Unread>,
@@ -237,8 +245,9 @@ impl Access {
         state::refuse_unread(self.unread.lock().exports.as_ref())
     }
 
-    /// Brings under the LUN's name what stands under those of devices on LUNs, as when it was not known that they are on one: a pair is a device and its LUN. Settings of the LUN
-    /// stay, but it is read-only if either was.
+    /// Brings under the LUN's name what stands under those of devices on LUNs, as when it was not
+    /// known that they are on one: a pair is a device and its LUN. Settings of the LUN stay, but it
+    /// is read-only if either was.
     pub(crate) fn join(&self, pairs: &[(String, String)]) -> Result<(), ServerError> {
         let mut exports = self.exports.lock();
         let mut reservations = self.reservations.lock();
@@ -345,7 +354,8 @@ impl Access {
         Ok(exports.exports.iter().filter_map(of).collect())
     }
 
-    /// Notes what is set at the source for the LUNs of a mirror. What is set here stays. The exports for which something else holds from now on.
+    /// Notes what is set at the source for the LUNs of a mirror. What is set here stays. The
+    /// exports for which something else holds from now on.
     pub(crate) fn take_over(&self, volume: &str, luns: &[LunAccess]) -> Result<Vec<String>, ServerError> {
         self.check_known()?;
         let mut exports = self.exports.lock();
@@ -365,7 +375,8 @@ impl Access {
         Ok(changed.into_iter().collect())
     }
 
-    /// Exports to which nobody is let in for want of a secret, with the name that initiators have at the source.
+    /// Exports to which nobody is let in for want of a secret, with the name that initiators have
+    /// at the source.
     pub(crate) fn without_secret(&self) -> Vec<(String, String)> {
         let exports = self.exports.lock();
         let lacks =
@@ -381,7 +392,8 @@ impl Access {
         let mut exports = self.exports.lock();
         let before = exports.exports.get(export).cloned();
         let was = Before(before.clone());
-        // What would be as at the source without it is written down also where it is as if nothing was set.
+        // What would be as at the source without it is written down also where it is as if nothing
+        // was set.
         let is_said =
             before.as_ref().is_some_and(|entry| entry.from_source || *entry == ExportSettings::default());
         let mut entry = ExportSettings { from_source: false, ..before.unwrap_or_default() };
@@ -467,7 +479,8 @@ impl Access {
         self.exports.lock().exports.contains_key(export)
     }
 
-    /// Sets for the LUNs of `clone` what is set for those of `parent`, also for LUNs that only snapshots have by now; but a clone is there to be written to.
+    /// Sets for the LUNs of `clone` what is set for those of `parent`, also for LUNs that only
+    /// snapshots have by now; but a clone is there to be written to.
     pub(crate) fn copy(&self, parent: &str, clone: &str) -> Result<(), ServerError> {
         self.check_known()?;
         let mut exports = self.exports.lock();
@@ -487,7 +500,8 @@ impl Access {
         Ok(())
     }
 
-    /// Forgets who has reserved an export, and what is set for it unless `shown`, which is whether something still shows what it was.
+    /// Forgets who has reserved an export, and what is set for it unless `shown`, which is whether
+    /// something still shows what it was.
     pub(crate) fn retire(&self, export: &str, shown: bool) -> Result<(), ServerError> {
         if !shown {
             return self.forget(|name| name == export);

@@ -1,9 +1,11 @@
 //! Which blocks of a LUN changed since a snapshot, for `qemu:dirty-bitmap:SNAPSHOT` and over HTTP.
 //!
-//! What is compared with the snapshot is the LUN of the present, or in another snapshot, older or newer.
+//! What is compared with the snapshot is the LUN of the present, or in another snapshot, older or
+//! newer.
 //!
-//! The trees of the LUN then and now are compared, which costs what changed and not what the LUN holds. What is still in memory
-//! has no tree, so a question first brings about a consistency point when there is something to commit.
+//! The trees of the LUN then and now are compared, which costs what changed and not what the LUN
+//! holds. What is still in memory has no tree, so a question first brings about a consistency point
+//! when there is something to commit.
 
 use std::sync::Arc;
 
@@ -28,7 +30,8 @@ type Runs = Arc<Vec<(Lba, u64)>>;
 /// An answer: since which snapshot, up to which generation, and what.
 type Answer = (SnapshotId, Generation, Runs);
 
-/// The last answer over HTTP: a client asks for one page after the other. Which volume, which LUN, up to which snapshot, and what.
+/// The last answer over HTTP: a client asks for one page after the other. Which volume, which LUN,
+/// up to which snapshot, and what.
 #[derive(Default)]
 pub(crate) struct LastAnswer(Mutex<Option<Asked>>);
 

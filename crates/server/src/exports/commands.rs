@@ -124,7 +124,8 @@ impl Server {
         api::Target { name: target_name(export), portals: self.iscsi_portals.clone() }
     }
 
-    /// Refuses a disk whose target would have the name of another one's, as names with dots can have it: who logs in to one of them would write to the other.
+    /// Refuses a disk whose target would have the name of another one's, as names with dots can
+    /// have it: who logs in to one of them would write to the other.
     pub(crate) fn refuse_second_target(&self, export: &str) -> Result<(), ServerError> {
         let name = target_name(export);
         let is_taken = self.exports().iter().any(|known| known.name != export && known.target.name == name);
@@ -136,7 +137,8 @@ impl Server {
         self.devices.disk_of(&present_of(export))
     }
 
-    /// Changes who may use an export, and how: `VOLUME/LUN` or an adopted device. Sessions that are there end, as what they were told no longer holds.
+    /// Changes who may use an export, and how: `VOLUME/LUN` or an adopted device. Sessions that are
+    /// there end, as what they were told no longer holds.
     pub(crate) fn set_access(
         &self,
         name: &str,
@@ -191,7 +193,8 @@ impl Server {
         })
     }
 
-    /// Ends the sessions with a disk, of its present or past, whose settings stand under this name; how many there were.
+    /// Ends the sessions with a disk, of its present or past, whose settings stand under this name;
+    /// how many there were.
     pub(crate) fn close_disk(&self, disk: &str) -> Result<usize, ServerError> {
         let mut open: Vec<String> = self.exports().into_iter().map(|export| export.name).collect();
         open.retain(|export| self.settings_of(export) == disk);

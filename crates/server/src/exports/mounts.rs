@@ -1,17 +1,25 @@
-//! Mounts: files of volumes on directories of this machine, remembered in `DIR/mounts.json` and made again at every start.
+//! Mounts: files of volumes on directories of this machine, remembered in `DIR/mounts.json` and
+//! made again at every start.
 //!
-//! A server that died leaves mounts behind on which everything fails; the next start takes them away and mounts anew. An entry stays until somebody unmounts it, by
-//! `cairn unmount` or with the system's own programs. A live tree is mounted once; its second directory shows the same mount.
+//! A server that died leaves mounts behind on which everything fails; the next start takes them
+//! away and mounts anew. An entry stays until somebody unmounts it, by `cairn unmount` or with the
+//! system's own programs. A live tree is mounted once; its second directory shows the same mount.
 //!
-//! A mirror's mount shows what the mirror shows: its newest image, or what all mirrors of its group have.
+//! A mirror's mount shows what the mirror shows: its newest image, or what all mirrors of its group
+//! have.
 //!
-//! A mirror that was failed over takes writes, and so do its mounts a moment later: each is taken away from its directory and made again, on the live tree. Who had a file or a directory
-//! open goes on reading the image that he was in; who comes by the path is in the live tree. Of a group, they do when all of it was failed over.
+//! A mirror that was failed over takes writes, and so do its mounts a moment later: each is taken
+//! away from its directory and made again, on the live tree. Who had a file or a directory open
+//! goes on reading the image that he was in; who comes by the path is in the live tree. Of a group,
+//! they do when all of it was failed over.
 //!
-//! A mount whose directory went (unmounted lazily, here or by another program) is forgotten, and listed as left until nobody works in it. As long as one of a live tree is left, that tree is not
-//! mounted anew: two mounts would have a cache each. Its programs can be cut off ([`Mounts::remove`]), which is never done unasked: what they have not written yet is lost.
+//! A mount whose directory went (unmounted lazily, here or by another program) is forgotten, and
+//! listed as left until nobody works in it. As long as one of a live tree is left, that tree is not
+//! mounted anew: two mounts would have a cache each. Its programs can be cut off
+//! ([`Mounts::remove`]), which is never done unasked: what they have not written yet is lost.
 //!
-//! Lock order: `entries`, then `left`, then `still`, then what groups and volumes have. It is not held while a mount is asked for data: the answer may need a new mount's threads, never this.
+//! Lock order: `entries`, then `left`, then `still`, then what groups and volumes have. It is not
+//! held while a mount is asked for data: the answer may need a new mount's threads, never this.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,10 +46,12 @@ use crate::volumes::open::OpenVolume;
 
 /// How often mounts are compared with what they show: a mirror that moved on, a snapshot that went.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// How long whoever says that a mirror has moved on waits at most for its mounts: one whose disk hangs holds up nobody.
+/// How long whoever says that a mirror has moved on waits at most for its mounts: one whose disk
+/// hangs holds up nobody.
 const FOLLOW_PATIENCE: Duration = Duration::from_secs(2);
 
-/// What a mount without its server answers: `ECONNABORTED` and `ECANCELED` to who asked before it died, `ENOTCONN` afterwards.
+/// What a mount without its server answers: `ECONNABORTED` and `ECANCELED` to who asked before it
+/// died, `ENOTCONN` afterwards.
 const DEAD: [i32; 3] = [103, 125, 107];
 
 /// What `mounts.json` says.
@@ -226,8 +236,9 @@ impl Drop for Watch {
     }
 }
 
-/// Cuts off who works in the mounts that are remembered in a data directory, whose server was killed and can't end: a thread of it waits in the kernel for what a program has written to a mount, which nobody takes any
-/// more, and so keeps the mount, and the directory.
+/// Cuts off who works in the mounts that are remembered in a data directory, whose server was
+/// killed and can't end: a thread of it waits in the kernel for what a program has written to a
+/// mount, which nobody takes any more, and so keeps the mount, and the directory.
 pub(crate) fn cut_off_of_killed(data: &Path) {
     let document = state::load::<MountsDocument>(&data.join("mounts.json"));
     let records = document.ok().flatten().unwrap_or_default().mounts;
@@ -245,7 +256,8 @@ pub(crate) fn cut_off_of_killed(data: &Path) {
 }
 
 impl Mounts {
-    /// Makes the mounts that are remembered again. One that can't be made is told, and stays remembered.
+    /// Makes the mounts that are remembered again. One that can't be made is told, and stays
+    /// remembered.
     pub(crate) fn open(
         data: &Path,
         volumes: Arc<Volumes>,
@@ -314,7 +326,8 @@ impl Mounts {
         Ok(Watch { mounts: self.clone(), thread: Some(thread) })
     }
 
-    /// Has the mounts of mirrors that have moved on, or take writes now, show that before their owner is told of it.
+    /// Has the mounts of mirrors that have moved on, or take writes now, show that before their
+    /// owner is told of it.
     pub(crate) fn follow(&self, concerned: impl Fn(&str) -> bool) {
         if self.of(|volume, _| concerned(volume)).is_empty() {
             return;
@@ -371,7 +384,8 @@ impl Mounts {
             && let Ok(open) = self.volumes.get(&record.volume)
             && !open.is_destination()
         {
-            // The first directory takes a consistency point, for which all that asks for mounts would wait.
+            // The first directory takes a consistency point, for which all that asks for mounts
+            // would wait.
             open.refuse_without_room()?;
         }
         let mut entries = self.entries.lock();
@@ -406,7 +420,8 @@ impl Mounts {
         self.is_left(record, mount, read_only);
     }
 
-    /// Takes a mount away. With `force` the programs that work in it are cut off, also in one that is left of a directory.
+    /// Takes a mount away. With `force` the programs that work in it are cut off, also in one that
+    /// is left of a directory.
     pub(crate) fn remove(&self, request: &api::Unmount) -> Result<(), ServerError> {
         let directory = Path::new(&request.directory);
         self.forget_unmounted();
@@ -438,7 +453,8 @@ impl Mounts {
         let gone = entries.remove(index);
         let saved = self.save(&entries);
         if let Err(error) = &saved {
-            // The next start mounts it again: so it is still there, for whoever wants it to be forgotten.
+            // The next start mounts it again: so it is still there, for whoever wants it to be
+            // forgotten.
             let state = Err(format!("it was unmounted, and that could not be written down: {error}"));
             entries.push(KeptMount { record: gone.record.clone(), state, waits: false });
         }
@@ -446,7 +462,8 @@ impl Mounts {
         if let Ok(Mounted { mount, read_only, .. }) = gone.state {
             let is_shown = shows(&entries, &mount);
             drop(entries);
-            // The tree closes with it, so that what comes next finds nobody there. Others may still show the same mount.
+            // The tree closes with it, so that what comes next finds nobody there. Others may still
+            // show the same mount.
             if !is_shown && (is_lazy || !mount.wait_for_end()) {
                 self.is_left(gone.record, mount, read_only);
             }
@@ -455,8 +472,9 @@ impl Mounts {
         saved
     }
 
-    /// Has what programs have written to a mount, and the kernel still holds, brought into its volume before it is taken away: nobody waits for that but who has asked. Refused where it would wait for
-    /// room with all else that is written to the volume.
+    /// Has what programs have written to a mount, and the kernel still holds, brought into its
+    /// volume before it is taken away: nobody waits for that but who has asked. Refused where it
+    /// would wait for room with all else that is written to the volume.
     fn collect(&self, directory: &Path) -> Result<(), ServerError> {
         let live = {
             let entries = self.entries.lock();
@@ -554,7 +572,8 @@ impl Mounts {
         self.left_of(is_of_it).map_or(Ok(()), Err)
     }
 
-    /// Lets no mount of a volume become writable while it is failed over and then rolled back: its programs would write to what is dropped next.
+    /// Lets no mount of a volume become writable while it is failed over and then rolled back: its
+    /// programs would write to what is dropped next.
     pub(crate) fn keep_still(&self, volume: &str) -> Still<'_> {
         // A mount that becomes writable at this moment is finished first, and is seen.
         let _entries = self.entries.lock();
@@ -575,7 +594,8 @@ impl Mounts {
             let open = mounted.open.clone();
             let record = record.clone();
             let directory = record.directory.display().to_string();
-            // Opened before anything is taken away: what can't be opened for writing is read on, and in a directory without its mount programs would write below it.
+            // Opened before anything is taken away: what can't be opened for writing is read on,
+            // and in a directory without its mount programs would write below it.
             let tree = match self.live_tree(&open, &entries) {
                 Ok(tree) => tree,
                 Err(error) => {
@@ -639,12 +659,14 @@ impl Mounts {
         }
     }
 
-    /// Takes away the mounts of a volume's live tree, whoever works in them: it becomes a mirror. How many there were.
+    /// Takes away the mounts of a volume's live tree, whoever works in them: it becomes a mirror.
+    /// How many there were.
     pub(crate) fn close_live(&self, volume: &str) -> usize {
         self.close(|entry| entry.record.volume == volume && entry.is_live())
     }
 
-    /// The same of all mounts of a volume that goes, of its snapshots too; those that are not there are forgotten.
+    /// The same of all mounts of a volume that goes, of its snapshots too; those that are not there
+    /// are forgotten.
     pub(crate) fn close_all(&self, volume: &str) -> usize {
         self.close(|entry| entry.record.volume == volume)
     }
@@ -699,7 +721,8 @@ impl Mounts {
         }
     }
 
-    /// Takes all mounts away; they stay remembered. What programs have written and the kernel still holds is written first.
+    /// Takes all mounts away; they stay remembered. What programs have written and the kernel still
+    /// holds is written first.
     pub(crate) fn end(&self) {
         self.ending.store(true, Ordering::Release);
         let entries = std::mem::take(&mut *self.entries.lock());
@@ -752,7 +775,8 @@ impl Mounts {
         let same = entries.iter().find(|entry| entry.record.volume == record.volume && entry.is_live());
         let mount = match (same, read_only) {
             (Some(KeptMount { state: Ok(other), record: there, .. }), false) => {
-                // From a directory where it is now: what it was mounted on first may be an empty directory again.
+                // From a directory where it is now: what it was mounted on first may be an empty
+                // directory again.
                 let places = places_of(other)?;
                 let from = places.first().ok_or_else(|| ServerError::Busy {
                     name: record.volume.clone(),
@@ -791,7 +815,8 @@ impl Mounts {
         Ok(Mounted { mount, open, read_only, stays: None })
     }
 
-    /// The live tree for a mount. Another mount of the same tree would have a cache of its own, and neither would see what the other writes.
+    /// The live tree for a mount. Another mount of the same tree would have a cache of its own, and
+    /// neither would see what the other writes.
     fn live_tree(&self, open: &OpenVolume, entries: &[KeptMount]) -> Result<Arc<Tree>, ServerError> {
         let is_live = |entry: &KeptMount| entry.record.volume == open.name && entry.is_live();
         let is_let_go = || open.has_no_live_tree(|| self.forget_ended());
@@ -819,7 +844,8 @@ impl Mounts {
             let mounted = entries.iter().filter_map(|entry| entry.state.as_ref().ok());
             mounted.map(|mounted| mounted.mount.clone()).collect()
         };
-        // Held no longer than that: who makes a mount waits, with all others kept out, until nobody has the one before it.
+        // Held no longer than that: who makes a mount waits, with all others kept out, until nobody
+        // has the one before it.
         mounts.into_iter().for_each(|mount| mount.refresh());
         if !self.ending.load(Ordering::Acquire) {
             self.forget_unmounted();
@@ -828,7 +854,8 @@ impl Mounts {
         }
     }
 
-    /// Forgets what was unmounted by other programs, whoever still works in it; and takes away what answers no more.
+    /// Forgets what was unmounted by other programs, whoever still works in it; and takes away what
+    /// answers no more.
     fn forget_unmounted(&self) {
         let mut entries = self.entries.lock();
         let has_ended =
@@ -867,7 +894,8 @@ impl Mounts {
     }
 }
 
-/// Whether what could not be mounted may come by itself: devices that are attached late, an image of a mirror.
+/// Whether what could not be mounted may come by itself: devices that are attached late, an image
+/// of a mirror.
 fn may_come(error: &ServerError) -> bool {
     matches!(
         error,
@@ -890,7 +918,8 @@ fn shows(entries: &[KeptMount], mount: &Arc<Mount>) -> bool {
     entries.iter().any(same)
 }
 
-/// Programs are not cut off in one directory and, by that, in another one that shows the same mount.
+/// Programs are not cut off in one directory and, by that, in another one that shows the same
+/// mount.
 fn refuse_if_elsewhere(entries: &[KeptMount], index: usize) -> Result<(), ServerError> {
     let KeptMount { record, state: Ok(mounted), .. } = &entries[index] else { return Ok(()) };
     let same = |entry: &&KeptMount| {
@@ -905,7 +934,8 @@ fn refuse_if_elsewhere(entries: &[KeptMount], index: usize) -> Result<(), Server
     }
 }
 
-/// Takes away what a server that died has left on a directory: everything there fails with `ENOTCONN`, also looking at it.
+/// Takes away what a server that died has left on a directory: everything there fails with
+/// `ENOTCONN`, also looking at it.
 fn clear_dead(record: &Record) {
     let (name, directory) = (record.name(), &record.directory);
     // Several can lie one over the other. One that answers is of another server, and stays.

@@ -1,7 +1,9 @@
-//! What is known of the writes of every export that is in use, for `cairn plan VOLUME`: a curve for each export and one for each volume, which has those of all its LUNs.
+//! What is known of the writes of every export that is in use, for `cairn plan VOLUME`: a curve for
+//! each export and one for each volume, which has those of all its LUNs.
 //!
-//! A curve is fed by the taps of the sessions, whatever protocol they speak, and is in memory only: it begins with the first session after a start of the server. What programs write to mounted files
-//! does not come through an export and is not in it. What a curve costs stands in [`Curve`].
+//! A curve is fed by the taps of the sessions, whatever protocol they speak, and is in memory only:
+//! it begins with the first session after a start of the server. What programs write to mounted
+//! files does not come through an export and is not in it. What a curve costs stands in [`Curve`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,7 +1,9 @@
 //! Recordings of exports: what clients ask of a device, in a file, while they use it.
 //!
-//! Each device that is opened for a session gets a tap, and all sessions of an export share its feed, whatever protocol they speak; a recording begins and ends while they are open. It ends with the
-//! server; after a kill the file has all frames that were written, and says that it was cut off.
+//! Each device that is opened for a session gets a tap, and all sessions of an export share its
+//! feed, whatever protocol they speak; a recording begins and ends while they are open. It ends
+//! with the server; after a kill the file has all frames that were written, and says that it was
+//! cut off.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -53,7 +55,8 @@ struct Kept {
 /// The recordings of a server.
 pub(crate) struct Recordings {
     clock: Arc<dyn Clock>,
-    /// By export. Sessions of all exports take it when they begin: never held while a feed or a file is asked for anything.
+    /// By export. Sessions of all exports take it when they begin: never held while a feed or a
+    /// file is asked for anything.
     entries: Mutex<BTreeMap<String, Recorded>>,
 }
 
@@ -65,7 +68,8 @@ impl Recordings {
     /// Puts a tap on the device of an export that is opened.
     pub(crate) fn tap(&self, export: &str, device: Arc<dyn Device>) -> Tap {
         let mut entries = self.entries.lock();
-        // Views come and go: a feed goes with the last session, unless there is a recording to tell of.
+        // Views come and go: a feed goes with the last session, unless there is a recording to tell
+        // of.
         entries.retain(|_, entry| entry.is_wanted());
         let feed = entries.entry(export.to_owned()).or_default().feed.clone();
         Tap::new(device, feed)

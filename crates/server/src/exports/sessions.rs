@@ -23,7 +23,8 @@ impl Server {
         nbd + initiators.iter().filter(|session| session.export.as_deref() == Some(name)).count()
     }
 
-    /// Ends the sessions of an export; the count of them. Nothing of them can happen any more when it returns.
+    /// Ends the sessions of an export; the count of them. Nothing of them can happen any more when
+    /// it returns.
     ///
     /// # Errors
     /// [`ExportsError::Unfinished`]: the caller changes nothing.
@@ -55,7 +56,8 @@ impl Server {
         }
     }
 
-    /// Ends the sessions of some exports; the count of them. Nothing of them can happen any more when it returns.
+    /// Ends the sessions of some exports; the count of them. Nothing of them can happen any more
+    /// when it returns.
     ///
     /// # Errors
     /// [`ExportsError::Unfinished`]: the caller changes nothing.
@@ -69,7 +71,8 @@ impl Server {
         self.close_all(&names)
     }
 
-    /// The same where what the sessions used takes no more writes from them in any case: LUNs of a volume that was closed, went back, or has become a destination.
+    /// The same where what the sessions used takes no more writes from them in any case: LUNs of a
+    /// volume that was closed, went back, or has become a destination.
     pub(crate) fn end_sessions(&self, concerned: impl Fn(&ExportName<'_>) -> bool) -> usize {
         self.close_sessions(concerned).unwrap_or_else(|unfinished| {
             tracing::warn!(%unfinished, "sessions that are ended still wait for their disk");

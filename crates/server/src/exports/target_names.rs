@@ -2,7 +2,8 @@
 
 use crate::names::ExportName;
 
-/// The number of a target's port at its unit: that of a disk's own name, and that of the device which a LUN was adopted as.
+/// The number of a target's port at its unit: that of a disk's own name, and that of the device
+/// which a LUN was adopted as.
 pub(crate) const OWN_PORT: u8 = 1;
 
 pub(crate) const DEVICE_PORT: u8 = 2;

@@ -1,10 +1,15 @@
-//! What iSCSI initiators can log in to: the export `VOLUME/LUN` is LUN 0 of `iqn.2026-11.io.cairn:VOLUME.LUN`, and `VOLUME@SNAPSHOT/LUN` of
-//! `iqn.2026-11.io.cairn:VOLUME.SNAPSHOT.LUN`, as `VOLUME@VIEW/LUN` is; an adopted device is `iqn.2026-11.io.cairn:DEVICE`, and `DEVICE@VIEW` is `DEVICE.VIEW`.
-//! A LUN that was adopted is two targets, and one unit behind them: the same disk by two ports.
+//! What iSCSI initiators can log in to: the export `VOLUME/LUN` is LUN 0 of
+//! `iqn.2026-11.io.cairn:VOLUME.LUN`, and `VOLUME@SNAPSHOT/LUN` of
+//! `iqn.2026-11.io.cairn:VOLUME.SNAPSHOT.LUN`, as `VOLUME@VIEW/LUN` is; an adopted device is
+//! `iqn.2026-11.io.cairn:DEVICE`, and `DEVICE@VIEW` is `DEVICE.VIEW`. A LUN that was adopted is two
+//! targets, and one unit behind them: the same disk by two ports.
 //!
-//! Names may have dots themselves. What a target name stands for is found by trying: LUNs of the present and devices come first, then LUNs of snapshots, then
-//! views, and the shorter name of a volume or a device before the longer. What it finds is then the same for as long as these are. Where two disks of the present have the same, it leads to
-//! neither: nobody makes such a one here, but a restore, a mirror or a rollback may bring it, and who logs in again would write to another disk.
+//! Names may have dots themselves. What a target name stands for is found by trying: LUNs of the
+//! present and devices come first, then LUNs of snapshots, then views, and the shorter name of a
+//! volume or a device before the longer. What it finds is then the same for as long as these are.
+//! Where two disks of the present have the same, it leads to neither: nobody makes such a one here,
+//! but a restore, a mirror or a rollback may bring it, and who logs in again would write to another
+//! disk.
 
 use cairn_api::WriteCache;
 use cairn_device::DeviceError;
@@ -24,7 +29,8 @@ use crate::volumes::Volumes;
 /// The targets of the volumes and of adopted devices.
 pub(crate) struct TargetTable {
     pub(crate) exports: ExportTable,
-    /// Tells this server's units from those of its mirrors, which have the same blocks and are other disks all the same.
+    /// Tells this server's units from those of its mirrors, which have the same blocks and are
+    /// other disks all the same.
     pub(crate) fingerprint: String,
 }
 
@@ -88,8 +94,8 @@ impl TargetTable {
         None
     }
 
-    /// The id of a unit: of this server, this volume, this LUN (one that was deleted and made again is another) and this snapshot; or of this
-    /// device, what it was adopted from, and this view.
+    /// The id of a unit: of this server, this volume, this LUN (one that was deleted and made again
+    /// is another) and this snapshot; or of this device, what it was adopted from, and this view.
     fn id(&self, export: &str) -> Result<u64, DeviceError> {
         let digest = Sha256::new().chain_update(&self.fingerprint);
         let digest = match ExportName::parse(export) {
@@ -151,7 +157,8 @@ impl Targets for TargetTable {
             _ => unknown(),
         })?;
         let offer = self.exports.access.offer(&self.exports.settings_of(&name));
-        // A LUN that was adopted has two names, and is one unit: the LUN's own, which it was before and will be after.
+        // A LUN that was adopted has two names, and is one unit: the LUN's own, which it was before
+        // and will be after.
         let unit = self.exports.devices.disk_of(&name);
         let ports = if self.exports.devices.adopter_of(&unit).is_some() { DEVICE_PORT } else { OWN_PORT };
         let block_bytes = if opened.device.geometry().length % u64::from(offer.block_bytes) == 0 {

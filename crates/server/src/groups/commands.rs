@@ -39,7 +39,8 @@ impl Server {
         Ok(shown)
     }
 
-    /// What each volume has beyond what the group shows, or is kept for the mirrors that are the furthest behind: what it costs here that not all are as far as the first.
+    /// What each volume has beyond what the group shows, or is kept for the mirrors that are the
+    /// furthest behind: what it costs here that not all are as far as the first.
     fn count_beyond(&self, group: &Group, shown: &mut api::Group) {
         let kept = shown.snapshots.iter().find(|snapshot| !snapshot.kept_for.is_empty());
         let Some(oldest) = shown.shown.as_ref().or(kept).map(|snapshot| snapshot.name.clone()) else {
@@ -64,8 +65,9 @@ impl Server {
         group.volumes.iter().filter_map(member).collect()
     }
 
-    /// The snapshots of a group, the oldest first, with the volumes that lack each. Which is older their order in the volumes says: the times in their names are by the clocks of
-    /// the servers that made them, which may have been put back, and differ.
+    /// The snapshots of a group, the oldest first, with the volumes that lack each. Which is older
+    /// their order in the volumes says: the times in their names are by the clocks of the servers
+    /// that made them, which may have been put back, and differ.
     fn group_snapshots(&self, group: &Group, members: &[Member]) -> Vec<api::GroupSnapshot> {
         let of_group = |member: &Member| {
             let mut own: Vec<&Snapshot> =
@@ -201,7 +203,8 @@ impl Server {
                 if self.groups.is_together(&group) {
                     return Err(error);
                 }
-                // Volumes that take writes are in as many groups as one likes: they show what is written to them.
+                // Volumes that take writes are in as many groups as one likes: they show what is
+                // written to them.
                 group.together = false;
             }
             if groups.iter().any(|other| other.name == group.name) {
@@ -225,7 +228,8 @@ impl Server {
     /// Ends a group; its volumes and their snapshots stay.
     pub(crate) fn delete_group(&self, name: &str) -> Result<(), ServerError> {
         self.groups.get(name)?;
-        // What is written once nothing holds its volumes together would be rolled back by a failover that goes on.
+        // What is written once nothing holds its volumes together would be rolled back by a
+        // failover that goes on.
         let _turn = self.groups.take_turn(name)?;
         let mut groups = self.groups.groups.lock();
         let left: Vec<Group> = groups.iter().filter(|group| group.name != name).cloned().collect();
@@ -234,7 +238,8 @@ impl Server {
         Ok(())
     }
 
-    /// Sets the schedule of a group, and how long its snapshots stay; without an interval or an expression none are made by the clock.
+    /// Sets the schedule of a group, and how long its snapshots stay; without an interval or an
+    /// expression none are made by the clock.
     pub(crate) fn set_group(&self, name: &str, set: &api::SetSchedule) -> Result<api::Group, ServerError> {
         self.groups.get(name)?;
         let zone = timetable::zone(set.zone.as_deref())?;
@@ -318,7 +323,8 @@ impl Server {
         self.groups.note_run(&group.name, now_ms, outcome.err().map(|error| error.to_string()));
     }
 
-    /// Of each server of mirrors the newest snapshot of a group that all of its mirrors of these volumes have: what they show there, and what they would be failed over to.
+    /// Of each server of mirrors the newest snapshot of a group that all of its mirrors of these
+    /// volumes have: what they show there, and what they would be failed over to.
     fn kept_for_mirrors(
         &self,
         members: &[Member],
@@ -350,8 +356,9 @@ impl Server {
         kept
     }
 
-    /// The snapshots of a group that its rules do not keep: those of its schedule and those made by hand, none that is held or open in any volume, and none that mirrors
-    /// have as the last that they have in common.
+    /// The snapshots of a group that its rules do not keep: those of its schedule and those made by
+    /// hand, none that is held or open in any volume, and none that mirrors have as the last that
+    /// they have in common.
     fn superfluous(
         &self,
         group: &Group,
@@ -362,7 +369,8 @@ impl Server {
         if self.peers.check_known().is_err() || self.followers.check_known().is_err() {
             return Ok(Vec::new());
         }
-        // Nor is what a volume has that is not open: what the others have besides may be all that there is to go back to.
+        // Nor is what a volume has that is not open: what the others have besides may be all that
+        // there is to go back to.
         if members.len() < group.volumes.len() {
             return Ok(Vec::new());
         }
@@ -388,7 +396,8 @@ impl Server {
         Ok(gone.map(|(snapshot, _)| snapshot.name.clone()).collect())
     }
 
-    /// Deletes the snapshots of a group that need not stay, by what its owner has said by now: the commands around the one that was just made may have taken minutes.
+    /// Deletes the snapshots of a group that need not stay, by what its owner has said by now: the
+    /// commands around the one that was just made may have taken minutes.
     fn thin_group(&self, name: &str) -> Result<(), ServerError> {
         let group = self.groups.get(name)?;
         if !group.is_timed() {
@@ -484,7 +493,8 @@ impl Server {
     }
 }
 
-/// What is wrong with the volumes of a group: some follow a source and others do not, or are not there.
+/// What is wrong with the volumes of a group: some follow a source and others do not, or are not
+/// there.
 fn problems_of_members(group: &api::Group, tell: &mut dyn FnMut(String, String)) {
     let name = &group.name;
     let follows: Vec<&str> = group.members.iter().filter(|m| m.follows).map(|m| m.volume.as_str()).collect();

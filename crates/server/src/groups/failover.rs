@@ -1,7 +1,10 @@
-//! The failover of a group: all of its mirrors take writes, at one instant. And the end of a planned change of its roles ([`super::reverse`]), which is the same with nothing to give up.
+//! The failover of a group: all of its mirrors take writes, at one instant. And the end of a
+//! planned change of its roles ([`super::reverse`]), which is the same with nothing to give up.
 //!
-//! What is to be done is written down first (`groups.json`), and each volume's part once it is done: cut anywhere, the same command goes on, and never goes over a volume twice. Until the last
-//! one is done, all of them show the instant that they are brought to, and nobody writes to any ([`super::together`]): what was written to one of them would be lost when that is rolled back,
+//! What is to be done is written down first (`groups.json`), and each volume's part once it is
+//! done: cut anywhere, the same command goes on, and never goes over a volume twice. Until the last
+//! one is done, all of them show the instant that they are brought to, and nobody writes to any
+//! ([`super::together`]): what was written to one of them would be lost when that is rolled back,
 //! or would be beside others that are still of another instant.
 
 use std::collections::BTreeSet;
@@ -15,7 +18,8 @@ use crate::exports::mounts::Still;
 use crate::groups::error::GroupsError;
 use crate::mirrors::error::MirrorsError;
 
-/// How often an instant is chosen again when an update has taken it away before it was written down.
+/// How often an instant is chosen again when an update has taken it away before it was written
+/// down.
 const ATTEMPTS: usize = 3;
 
 /// A failover that runs; it is over when this goes.
@@ -45,7 +49,8 @@ impl Groups {
         Ok(Turn { groups: self, name })
     }
 
-    /// What came of a failover that ran. That it does not any more is in memory alone: no full disk keeps it from being known.
+    /// What came of a failover that ran. That it does not any more is in memory alone: no full disk
+    /// keeps it from being known.
     pub(super) fn ended<T>(&self, name: &str, outcome: Result<T, ServerError>) -> Result<T, ServerError> {
         let mut groups = self.groups.lock();
         let ended = groups.iter_mut().find(|group| group.name == name);
@@ -55,8 +60,9 @@ impl Groups {
         outcome
     }
 
-    /// The failover of a group, as far as it still holds: once a volume that was brought to the common instant follows again, the roles have changed since, and the
-    /// next failover is another one, to a newer instant.
+    /// The failover of a group, as far as it still holds: once a volume that was brought to the
+    /// common instant follows again, the roles have changed since, and the next failover is another
+    /// one, to a newer instant.
     pub(super) fn failover_of(&self, group: &Group) -> Option<Failover> {
         let follows = |volume: &String| self.volumes.get(volume).is_ok_and(|open| open.is_destination());
         let over = |failover: &Failover| match (failover.running, failover.done.is_empty()) {
@@ -77,7 +83,8 @@ impl Groups {
         })
     }
 
-    /// Refuses what would have a volume show something else than the others of its group, of which a failover is not over.
+    /// Refuses what would have a volume show something else than the others of its group, of which
+    /// a failover is not over.
     pub(crate) fn refuse_if_unfinished(&self, volume: &str) -> Result<(), ServerError> {
         let groups = self.groups.lock();
         match self.unfinished(&groups, volume) {
@@ -99,7 +106,8 @@ impl Groups {
         }
     }
 
-    /// Forgets failovers that are over. One that stays written down would take volumes that take writes later, alone or after a reverse, for a part of it.
+    /// Forgets failovers that are over. One that stays written down would take volumes that take
+    /// writes later, alone or after a reverse, for a part of it.
     pub(super) fn forget_over(&self, groups: &mut Vec<Group>) {
         let is_over = |group: &Group| group.failover.is_some() && self.failover_of(group).is_none();
         if !groups.iter().any(is_over) {
@@ -129,7 +137,8 @@ impl Groups {
 }
 
 impl Server {
-    /// Makes the mirrors of a group writable, all at the newest snapshot of the group that every one of them has.
+    /// Makes the mirrors of a group writable, all at the newest snapshot of the group that every
+    /// one of them has.
     pub(crate) fn failover_group(
         &self,
         name: &str,
@@ -150,7 +159,8 @@ impl Server {
         if begun.as_ref().is_some_and(|failover| failover.done.len() >= group.volumes.len()) {
             return Err(ServerError::Groups(GroupsError::GroupFailedOver { group: name.to_owned() }));
         }
-        // Of one that is not open nothing is known: that is what to mend, and not that the others have nothing in common with it.
+        // Of one that is not open nothing is known: that is what to mend, and not that the others
+        // have nothing in common with it.
         group.volumes.iter().try_for_each(|volume| self.volumes.get(volume).map(drop))?;
         let shown = self.show_one(&group);
         let snapshot = match &begun {
@@ -204,7 +214,8 @@ impl Server {
             });
             self.groups
                 .change(name, |group| group.failover = Some(Failover { running: true, ..failover }))?;
-            // An image that was let in before that may lack it: it is in place after this, or does not come.
+            // An image that was let in before that may lack it: it is in place after this, or does
+            // not come.
             self.mirrors.settle(&plan.group.volumes)?;
             let has = |volume: &String| {
                 let open = self.volumes.get(volume);

@@ -1,4 +1,5 @@
-//! The planned change of the roles of a group: all of its sources stop at one instant, their mirrors bring what was written last, and take writes, all of them or none.
+//! The planned change of the roles of a group: all of its sources stop at one instant, their
+//! mirrors bring what was written last, and take writes, all of them or none.
 //!
 //! | step | what a crash of either side after it leaves |
 //! |---|---|
@@ -8,7 +9,8 @@
 //! | it is written down here that they take over (`groups.json`) | the same: it holds from the first one that did |
 //! | one by one they become writable | they show that instant, and nobody writes to any before all are ([`super::together`]); the same command ends it, without the other side |
 //!
-//! From the third last on this is a failover of the group ([`super::failover`]) to a snapshot beyond which none of the volumes has anything.
+//! From the third last on this is a failover of the group ([`super::failover`]) to a snapshot
+//! beyond which none of the volumes has anything.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -48,7 +50,8 @@ impl Server {
         self.begun_reverse(&self.groups.get(name)?).map(drop)
     }
 
-    /// Begins to change the roles of all volumes of a group, or goes on with that. Done before, it says so.
+    /// Begins to change the roles of all volumes of a group, or goes on with that. Done before, it
+    /// says so.
     pub(crate) fn reverse_group(self: &Arc<Self>, name: &str) -> Result<api::Job, ServerError> {
         let group = self.groups.get(name)?;
         self.begun_reverse(&group)?;
@@ -104,7 +107,8 @@ impl Server {
         })
     }
 
-    /// Writes down that all mirrors of a group, which have all there is, take over: from here on nothing else becomes of them.
+    /// Writes down that all mirrors of a group, which have all there is, take over: from here on
+    /// nothing else becomes of them.
     fn note_reverse(&self, group: &Group) -> Result<Failover, ServerError> {
         let apart = || ServerError::Groups(GroupsError::GroupApart { group: group.name.clone() });
         let snapshot = self.groups.common(group).ok_or_else(apart)?;
@@ -122,7 +126,8 @@ impl Server {
     /// Has one of them take writes.
     pub(super) fn take_role(&self, volume: &str, snapshot: &str) -> Result<(), ServerError> {
         self.mirrors.take_over(volume)?;
-        // Cut off before, it may have got a later image of another side that took its role back: the others have not.
+        // Cut off before, it may have got a later image of another side that took its role back:
+        // the others have not.
         if !shows(&*self.volumes.get(volume)?, snapshot) {
             self.rollback(volume, snapshot)?;
         }

@@ -1,16 +1,23 @@
-//! One image time for the mirrors of a group: who asks for the present of any of them sees the snapshot of the group that all of them have.
+//! One image time for the mirrors of a group: who asks for the present of any of them sees the
+//! snapshot of the group that all of them have.
 //!
-//! What a group shows is one word in `groups.json`, so that all of its volumes move on at one moment. Mirrors bring images as they like; when all of them have a newer snapshot of the
-//! group, the word is written, and whoever comes from then on sees that. What is open stays what it is.
+//! What a group shows is one word in `groups.json`, so that all of its volumes move on at one
+//! moment. Mirrors bring images as they like; when all of them have a newer snapshot of the group,
+//! the word is written, and whoever comes from then on sees that. What is open stays what it is.
 //!
 //! # Invariants
-//! - No two members show different snapshots, whatever is cut off: the word is the old one or the new one. Where a member lacks what it says, the newest snapshot that all of them have
-//!   is shown; without one nothing is, and `status` says why.
-//! - A mirror keeps what is shown until the group has moved on. An image that lacks it is refused, unless it brings a newer snapshot of the group: refused for good, two mirrors that both lack it at their source
-//!   would wait for each other. What was shown is held in memory then, until the others have something newer as well; a restart before that finds nothing in common.
-//! - While a failover of the group is not over, all of its volumes show the snapshot that they are brought to, read-only, whether they take writes already or not.
+//! - No two members show different snapshots, whatever is cut off: the word is the old one or the
+//!   new one. Where a member lacks what it says, the newest snapshot that all of them have is
+//!   shown; without one nothing is, and `status` says why.
+//! - A mirror keeps what is shown until the group has moved on. An image that lacks it is refused,
+//!   unless it brings a newer snapshot of the group: refused for good, two mirrors that both lack
+//!   it at their source would wait for each other. What was shown is held in memory then, until the
+//!   others have something newer as well; a restart before that finds nothing in common.
+//! - While a failover of the group is not over, all of its volumes show the snapshot that they are
+//!   brought to, read-only, whether they take writes already or not.
 //!
-//! A group is shown together while every volume of it that there is follows a source. One that takes writes has a present of its own, and then so has each of the others.
+//! A group is shown together while every volume of it that there is follows a source. One that
+//! takes writes has a present of its own, and then so has each of the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,7 +35,8 @@ use crate::mirrors::error::MirrorsError;
 use crate::volumes::open::OpenVolume;
 use crate::volumes::snapshots::find_snapshot;
 
-/// Clients that open volumes of a group one after the other, no further apart than this, see the same instant of all of them.
+/// Clients that open volumes of a group one after the other, no further apart than this, see the
+/// same instant of all of them.
 const SAME_FOR: Duration = Duration::from_secs(3);
 /// And for so long at most, when there is always another one.
 const SAME_MOST: Duration = Duration::from_secs(30);
@@ -46,11 +54,13 @@ pub(crate) enum Showing {
 /// What is in memory alone.
 #[derive(Default)]
 pub(super) struct Memory {
-    /// By volume: the snapshots of groups that the image has which may be committed there at any moment. What it lacks does not count as there.
+    /// By volume: the snapshots of groups that the image has which may be committed there at any
+    /// moment. What it lacks does not count as there.
     arriving: BTreeMap<String, BTreeSet<String>>,
     /// By volume: what its group shows, of which its source has no snapshot any more.
     held: BTreeMap<String, (String, Image)>,
-    /// By group: when clients have opened a volume of it, the first and the last of those that count as one.
+    /// By group: when clients have opened a volume of it, the first and the last of those that
+    /// count as one.
     opened: BTreeMap<String, (Duration, Duration)>,
     /// Groups that are being failed over.
     pub(super) failing: BTreeSet<String>,
@@ -103,7 +113,8 @@ impl Groups {
         shown.map(Showing::Image).ok_or_else(|| nothing(group))
     }
 
-    /// The same for a client that opens it: who opens another volume of the group right after that sees the same instant.
+    /// The same for a client that opens it: who opens another volume of the group right after that
+    /// sees the same instant.
     pub(crate) fn open_for_client(&self, open: &Arc<OpenVolume>) -> Result<Showing, ServerError> {
         {
             let groups = self.groups.lock();
@@ -120,8 +131,10 @@ impl Groups {
         self.showing(open)
     }
 
-    /// Refuses to show a mirror which others may show one instant with, while it is not known which. What takes writes is served: it is somebody's disk. But not where a failover of its group is
-    /// not over: what would be written to it is of another instant than what the others show, or would be rolled back.
+    /// Refuses to show a mirror which others may show one instant with, while it is not known
+    /// which. What takes writes is served: it is somebody's disk. But not where a failover of its
+    /// group is not over: what would be written to it is of another instant than what the others
+    /// show, or would be rolled back.
     fn check_shown(&self, open: &OpenVolume) -> Result<(), ServerError> {
         match open.is_destination() || self.is_withheld(open) {
             true => self.check_known_of_open(open),
@@ -158,11 +171,13 @@ impl Groups {
         shown.ok_or(ServerError::Groups(GroupsError::GroupShowsNothing { volume, group: name })).map(Some)
     }
 
-    /// Refuses to change the role of one volume of several that show one instant: the others would go on showing that, beside another one that takes writes.
+    /// Refuses to change the role of one volume of several that show one instant: the others would
+    /// go on showing that, beside another one that takes writes.
     pub(crate) fn refuse_alone(&self, volume: &str) -> Result<(), ServerError> {
         self.check_known_of(volume)?;
         let groups = self.groups.lock();
-        // With nothing in common there is no failover of all of them. What a volume has that is not open may be in common.
+        // With nothing in common there is no failover of all of them. What a volume has that is not
+        // open may be in common.
         let is_closed = |group: &Group| self.members(group).iter().any(Option::is_none);
         let together = self.together(&groups, volume);
         let together = together.filter(|group| self.common(group).is_some() || is_closed(group));
@@ -178,8 +193,9 @@ impl Groups {
         }
     }
 
-    /// The group of a volume that is shown together and whose volumes all follow, or all take writes: their roles change together as planned. Or one that is on its way from one to
-    /// the other.
+    /// The group of a volume that is shown together and whose volumes all follow, or all take
+    /// writes: their roles change together as planned. Or one that is on its way from one to the
+    /// other.
     pub(crate) fn roles_with(&self, volume: &str) -> Option<String> {
         let groups = self.groups.lock();
         if let Some((group, _)) = self.unfinished(&groups, volume) {
@@ -214,7 +230,8 @@ impl Groups {
             if together {
                 refuse_shared(all, group)?;
             }
-            // Said once more it changes nothing: what they show may be in memory alone, and nothing newer than it in all of them.
+            // Said once more it changes nothing: what they show may be in memory alone, and nothing
+            // newer than it in all of them.
             if group.together != together {
                 (group.together, group.shown) = (together, None);
             }
@@ -224,7 +241,8 @@ impl Groups {
         Ok(())
     }
 
-    /// Moves on the groups whose mirrors all have something newer; `now`, whoever has just opened one of them.
+    /// Moves on the groups whose mirrors all have something newer; `now`, whoever has just opened
+    /// one of them.
     pub(crate) fn advance_all(&self, now: bool) {
         let mut groups = self.groups.lock();
         self.forget_over(&mut groups);
@@ -300,12 +318,14 @@ impl Groups {
         of_group.find(|name| members.iter().all(|open| has(open, name)))
     }
 
-    /// The number of a snapshot of a group in one of its volumes, also of one that is held in memory.
+    /// The number of a snapshot of a group in one of its volumes, also of one that is held in
+    /// memory.
     fn id_of(&self, open: &Arc<OpenVolume>, snapshot: &str) -> Option<SnapshotId> {
         self.image_of(open, snapshot).and_then(|image| image.snapshot())
     }
 
-    /// Whether a snapshot of a group was made after another. Their numbers in a volume say that: the times in their names are by clocks that may have been put back, and differ.
+    /// Whether a snapshot of a group was made after another. Their numbers in a volume say that:
+    /// the times in their names are by clocks that may have been put back, and differ.
     fn is_newer(&self, group: &Group, snapshot: &str, than: &str) -> bool {
         let members = self.members(group);
         let numbers = |open: &Arc<OpenVolume>| Some((self.id_of(open, snapshot)?, self.id_of(open, than)?));
@@ -315,7 +335,8 @@ impl Groups {
         }
     }
 
-    /// Has a group show the newest snapshot that all of its mirrors have. Never an older one than it shows, unless one of them has lost that.
+    /// Has a group show the newest snapshot that all of its mirrors have. Never an older one than
+    /// it shows, unless one of them has lost that.
     fn advance(&self, groups: &mut Vec<Group>, at: usize, now: bool) {
         let Some(group) = groups.get(at).filter(|group| self.is_together(group)) else { return };
         // One that is out of service may well have it.

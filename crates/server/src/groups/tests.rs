@@ -23,7 +23,8 @@ fn snapshots_of_a_group_are_in_the_order_in_which_they_were_made_whatever_their_
     assert!(in_order(Vec::new()).is_empty());
 }
 
-/// Who asks for the status of a server with such a group waits for this, and so does each reader of its metrics.
+/// Who asks for the status of a server with such a group waits for this, and so does each reader of
+/// its metrics.
 #[test]
 fn volumes_that_lack_a_snapshot_are_told_at_once_of_as_many_as_there_can_be() {
     let names: Vec<String> = (0..10_000).map(|n| format!("group.bank.2026-11-26T00-00-{n:05}Z")).collect();

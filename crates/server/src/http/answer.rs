@@ -22,7 +22,8 @@ pub(super) const MAX_BODY: usize = 1 << 20;
 /// How a client proves who it is.
 pub(super) const CHALLENGE: &str = "Bearer realm=\"cairn\"";
 
-/// How long a request waits for room in a history before it is answered, and how often that is looked at.
+/// How long a request waits for room in a history before it is answered, and how often that is
+/// looked at.
 pub(super) const WAIT_PATIENCE: Duration = Duration::from_secs(6);
 
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -90,8 +91,9 @@ where
     }
 }
 
-/// What `work` answers; or, where it waits for room in the history of that volume as its writes do, that it has been begun, and comes when there is some. Most is refused before
-/// it is begun; what finds the last room taken just then is not.
+/// What `work` answers; or, where it waits for room in the history of that volume as its writes do,
+/// that it has been begun, and comes when there is some. Most is refused before it is begun; what
+/// finds the last room taken just then is not.
 pub(crate) async fn unless_it_waits<T: Send + 'static>(
     server: &Server,
     volume: &str,

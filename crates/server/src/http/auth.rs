@@ -28,8 +28,9 @@ impl Bearer {
     }
 }
 
-/// Lets a request through when it carries the token; the comparison takes the same time wherever it differs. Without it the connection ends, as there is room for few; with it the connection stays for as long as its
-/// client likes.
+/// Lets a request through when it carries the token; the comparison takes the same time wherever it
+/// differs. Without it the connection ends, as there is room for few; with it the connection stays
+/// for as long as its client likes.
 pub(super) async fn demand_token(
     State(Bearer(token)): State<Bearer>,
     ConnectInfo(known): ConnectInfo<TokenSeen>,

@@ -24,8 +24,8 @@ async fn list_buckets(State(server): State<Arc<Server>>) -> Answer<Vec<api::Buck
     blocking(server, |server| server.list_buckets()).await
 }
 
-/// Probes a bucket and adds it. The answer is a job. A directory, and files with credentials or certificates,
-/// are accepted on the control socket only.
+/// Probes a bucket and adds it. The answer is a job. A directory, and files with credentials or
+/// certificates, are accepted on the control socket only.
 #[utoipa::path(post, path = "/v1/buckets", tag = "buckets", request_body = api::AddBucket,
     responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
 async fn add_bucket(
@@ -49,7 +49,8 @@ async fn check_bucket(State(server): State<Arc<Server>>, Path(bucket): Path<Stri
     blocking(server, move |server| server.check_bucket(&bucket)).await
 }
 
-/// Deletes a bucket from this server's list. Its objects stay. It is refused while a job uses the bucket.
+/// Deletes a bucket from this server's list. Its objects stay. It is refused while a job uses the
+/// bucket.
 #[utoipa::path(delete, path = "/v1/buckets/{bucket}", tag = "buckets",
     params(("bucket" = String, Path,), api::DeleteBucketQuery),
     responses((status = 200, body = ()), (status = "default", body = ErrorBody)))]

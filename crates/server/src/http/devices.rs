@@ -38,7 +38,8 @@ async fn list_devices(State(server): State<Arc<Server>>) -> Answer<Vec<api::Devi
     blocking(server, |server| Ok(server.list_devices())).await
 }
 
-/// Adopts a disk or an image in place. What is no LUN is named by its path, on the control socket only.
+/// Adopts a disk or an image in place. What is no LUN is named by its path, on the control socket
+/// only.
 #[utoipa::path(post, path = "/v1/devices", tag = "devices", request_body = api::AdoptDevice,
     responses((status = 200, body = api::Device), (status = "default", body = ErrorBody)))]
 async fn adopt_device(
@@ -83,7 +84,8 @@ async fn create_mark(
     blocking(server, move |server| server.create_mark(&device, &request)).await
 }
 
-/// Exports an instant: a view, or a clone that takes writes of its own. Of a volume over a history a view of all of it.
+/// Exports an instant: a view, or a clone that takes writes of its own. Of a volume over a history
+/// a view of all of it.
 #[utoipa::path(post, path = "/v1/devices/{device}/views", tag = "devices", params(("device" = String, Path,)),
     request_body = api::CreateView,
     responses((status = 200, body = api::View), (status = "default", body = ErrorBody)))]
@@ -107,7 +109,8 @@ async fn delete_view(
     blocking(server, move |server| server.delete_view(&device, &view, query.writable)).await
 }
 
-/// Brings the device, or the volume over a history, back to an instant at once, and ends its sessions: clients connect again.
+/// Brings the device, or the volume over a history, back to an instant at once, and ends its
+/// sessions: clients connect again.
 #[utoipa::path(post, path = "/v1/devices/{device}/revert", tag = "devices", params(("device" = String, Path,)),
     request_body = api::Revert,
     responses((status = 200, body = api::Reverted), (status = "default", body = ErrorBody)))]
@@ -119,7 +122,8 @@ async fn revert(
     blocking(server, move |server| server.revert_device(&device, &request)).await
 }
 
-/// Changes how much history is kept. A volume that is read-only since its history was full beneath its floor is opened again by it, and its sessions end: clients connect again.
+/// Changes how much history is kept. A volume that is read-only since its history was full beneath
+/// its floor is opened again by it, and its sessions end: clients connect again.
 #[utoipa::path(put, path = "/v1/devices/{device}/window", tag = "devices", params(("device" = String, Path,)),
     request_body = api::Window,
     responses((status = 200, body = api::HistoryStatus), (status = "default", body = ErrorBody)))]
@@ -131,7 +135,8 @@ async fn set_window(
     blocking(server, move |server| server.set_window(&device, &request)).await
 }
 
-/// Puts a history under a volume, and ends its sessions: clients connect again. Named by a path, on the control socket only.
+/// Puts a history under a volume, and ends its sessions: clients connect again. Named by a path, on
+/// the control socket only.
 #[utoipa::path(post, path = "/v1/volumes/{volume}/history", tag = "devices", params(("volume" = String, Path,)),
     request_body = api::EnableHistory,
     responses((status = 200, body = api::HistoryEnabled), (status = "default", body = ErrorBody)))]
@@ -143,7 +148,8 @@ async fn enable_history(
     blocking(server, move |server| server.enable_history(&volume, &request)).await
 }
 
-/// Takes the history away from under a volume, and ends its sessions: clients connect again once it is over. The answer is a job.
+/// Takes the history away from under a volume, and ends its sessions: clients connect again once it
+/// is over. The answer is a job.
 #[utoipa::path(delete, path = "/v1/volumes/{volume}/history", tag = "devices", params(("volume" = String, Path,)),
     responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
 async fn disable_history(State(server): State<Arc<Server>>, Path(volume): Path<String>) -> Answer<api::Job> {
@@ -163,7 +169,8 @@ async fn discard_history(
     blocking(server, move |server| server.discard_history(&volume, &request)).await
 }
 
-/// Takes the store of a history, of a device or under a volume, as it is, which is older than it was: it was put back from a backup, and its disk with it.
+/// Takes the store of a history, of a device or under a volume, as it is, which is older than it
+/// was: it was put back from a backup, and its disk with it.
 #[utoipa::path(post, path = "/v1/devices/{device}/accept-older", tag = "devices", params(("device" = String, Path,)),
     request_body = api::AcceptOlder,
     responses((status = 200, body = api::AcceptedOlder), (status = "default", body = ErrorBody)))]
@@ -175,7 +182,8 @@ async fn accept_older(
     blocking(server, move |server| server.accept_older(&device, &request)).await
 }
 
-/// Changes who may use the export of a device, and how it is offered. Its sessions and those of its views end.
+/// Changes who may use the export of a device, and how it is offered. Its sessions and those of its
+/// views end.
 #[utoipa::path(patch, path = "/v1/devices/{device}/access", tag = "devices", params(("device" = String, Path,)),
     request_body = api::SetAccess,
     responses((status = 200, body = api::Export), (status = "default", body = ErrorBody)))]
@@ -187,8 +195,9 @@ async fn set_device_access(
     blocking(server, move |server| server.set_access(&device, &request)).await
 }
 
-/// Refuses what names a file or a disk of the server's machine: whoever has the token may do what he likes with volumes, and would get, or write over, any file that the server can open, or have it
-/// write one with what he has put into a volume.
+/// Refuses what names a file or a disk of the server's machine: whoever has the token may do what
+/// he likes with volumes, and would get, or write over, any file that the server can open, or have
+/// it write one with what he has put into a volume.
 pub(super) async fn refuse_paths(request: Request, next: Next) -> Result<Response, Refusal> {
     if request.method() != Method::POST {
         return Ok(next.run(request).await);
@@ -206,7 +215,8 @@ pub(super) async fn refuse_paths(request: Request, next: Next) -> Result<Respons
     Ok(next.run(Request::from_parts(head, Bytes::from(body))).await)
 }
 
-/// Whether a request names a path. It is read as by who answers it, as one form can be written in several ways; what is no such request is refused there.
+/// Whether a request names a path. It is read as by who answers it, as one form can be written in
+/// several ways; what is no such request is refused there.
 fn names_a_path(path: &str, body: &[u8]) -> bool {
     fn asks<T: DeserializeOwned>(body: &[u8], is_so: impl FnOnce(T) -> bool) -> bool {
         serde_json::from_slice(body).is_ok_and(is_so)

@@ -25,7 +25,8 @@ async fn list_drills(State(server): State<Arc<Server>>) -> Answer<Vec<api::Drill
     blocking(server, |server| Ok(server.drills.list())).await
 }
 
-/// Begins a drill: a clone of the newest image is served, the probe runs, the clone goes. On the control socket only, as a probe is a command.
+/// Begins a drill: a clone of the newest image is served, the probe runs, the clone goes. On the
+/// control socket only, as a probe is a command.
 #[utoipa::path(post, path = "/v1/mirrors/{mirror}/drill", tag = "mirrors", params(("mirror" = String, Path,)),
     request_body = api::DrillRequest,
     responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
@@ -45,7 +46,8 @@ async fn forget_drill(State(server): State<Arc<Server>>, Path(mirror): Path<Stri
     blocking(server, move |server| server.drills.forget(&mirror)).await
 }
 
-/// Refuses what runs commands: whoever has the token may do what he likes with volumes, and not with the machine.
+/// Refuses what runs commands: whoever has the token may do what he likes with volumes, and not
+/// with the machine.
 pub(super) async fn refuse_commands(request: Request, next: Next) -> Result<Response, Refusal> {
     let (method, path) = (request.method(), request.uri().path());
     if method == Method::POST && path.ends_with("/drill") {

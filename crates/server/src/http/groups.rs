@@ -85,7 +85,8 @@ async fn failover_group(
     blocking(server, move |server| server.failover_group(&group, request.dry_run)).await
 }
 
-/// Changes the roles of all volumes of a group as planned: their sources stop at one instant, their last changes are brought, and all of the mirrors take writes.
+/// Changes the roles of all volumes of a group as planned: their sources stop at one instant, their
+/// last changes are brought, and all of the mirrors take writes.
 #[utoipa::path(post, path = "/v1/groups/{group}/reverse", tag = "groups", params(("group" = String, Path,)),
     responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
 async fn reverse_group(State(server): State<Arc<Server>>, Path(group): Path<String>) -> Answer<api::Job> {
@@ -93,7 +94,8 @@ async fn reverse_group(State(server): State<Arc<Server>>, Path(group): Path<Stri
     blocking(server, move |_| own.reverse_group(&group)).await
 }
 
-/// On the source: lets the mirrors of all volumes of a group take over (`reverse`) within some time.
+/// On the source: lets the mirrors of all volumes of a group take over (`reverse`) within some
+/// time.
 #[utoipa::path(post, path = "/v1/groups/{group}/allow-reverse", tag = "groups", params(("group" = String, Path,)),
     request_body = api::AllowReverse,
     responses((status = 200, body = [api::ReverseAllowed]), (status = "default", body = ErrorBody)))]

@@ -1,6 +1,10 @@
-//! Who comes to the API: only so many at a time, and for long only who has shown the token, or uses the control socket. Each connection takes a descriptor of those that the server needs for all else.
+//! Who comes to the API: only so many at a time, and for long only who has shown the token, or uses
+//! the control socket. Each connection takes a descriptor of those that the server needs for all
+//! else.
 //!
-//! Connections that have shown nothing make room for each other ([`Lobby`]). The others have places of their own: when those are taken, the connection on which nothing was asked for longest is closed.
+//! Connections that have shown nothing make room for each other ([`Lobby`]). The others have places
+//! of their own: when those are taken, the connection on which nothing was asked for longest is
+//! closed.
 
 use std::collections::HashMap;
 use std::io;

@@ -35,7 +35,8 @@ async fn plan_dump(
     blocking(server, move |server| server.plan_dump(&volume, &request)).await
 }
 
-/// Begins to dump a volume into the files of a ticket, or goes on with the dump of it that is unfinished.
+/// Begins to dump a volume into the files of a ticket, or goes on with the dump of it that is
+/// unfinished.
 #[utoipa::path(post, path = "/v1/volumes/{volume}/image/dump", tag = "images", params(("volume" = String, Path,)),
     request_body = api::DumpRequest,
     responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
@@ -57,7 +58,8 @@ async fn levels(
     blocking(server, move |server| server.dump_levels(&volume)).await
 }
 
-/// Forgets the image dumps of a level and of all higher ones, and lets go of the snapshots that they hold.
+/// Forgets the image dumps of a level and of all higher ones, and lets go of the snapshots that
+/// they hold.
 #[utoipa::path(delete, path = "/v1/volumes/{volume}/image/levels/{level}", tag = "images",
     params(("volume" = String, Path,), ("level" = u8, Path,)),
     responses((status = 200, body = ()), (status = "default", body = ErrorBody)))]
@@ -85,7 +87,8 @@ async fn give_up_dump(State(server): State<Arc<Server>>, Path(volume): Path<Stri
     blocking(server, move |server| server.give_up_dump(&volume)).await
 }
 
-/// The files of an image dump that is whole have their names: from here on it is the last one of its level.
+/// The files of an image dump that is whole have their names: from here on it is the last one of
+/// its level.
 #[utoipa::path(post, path = "/v1/volumes/{volume}/image/confirm", tag = "images", params(("volume" = String, Path,)),
     request_body = api::ConfirmDump,
     responses((status = 200, body = ()), (status = "default", body = ErrorBody)))]
@@ -97,7 +100,8 @@ async fn confirm_dump(
     blocking(server, move |server| server.confirm_dump(&volume, &request.id)).await
 }
 
-/// Begins to restore the files of a ticket into a new volume, or goes on with the restore of it that is unfinished.
+/// Begins to restore the files of a ticket into a new volume, or goes on with the restore of it
+/// that is unfinished.
 #[utoipa::path(post, path = "/v1/images/restore", tag = "images", request_body = api::RestoreRequest,
     responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
 async fn restore(
@@ -114,7 +118,8 @@ async fn unfinished_restores(State(server): State<Arc<Server>>) -> Answer<Vec<ap
     blocking(server, move |server| Ok(server.unfinished_restores())).await
 }
 
-/// Gives up an unfinished restore: what there is of it is deleted, and its devices can be named again.
+/// Gives up an unfinished restore: what there is of it is deleted, and its devices can be named
+/// again.
 #[utoipa::path(delete, path = "/v1/images/restores/{volume}", tag = "images", params(("volume" = String, Path,)),
     responses((status = 200, body = ()), (status = "default", body = ErrorBody)))]
 async fn give_up_restore(State(server): State<Arc<Server>>, Path(volume): Path<String>) -> Answer<()> {

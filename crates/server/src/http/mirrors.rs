@@ -62,7 +62,8 @@ async fn list_mirrors(State(server): State<Arc<Server>>) -> Answer<Vec<api::Mirr
     blocking(server, |server| Ok(server.list_mirrors())).await
 }
 
-/// Provisions a mirror, begins its baseline and installs its schedule. Devices, a log device and a history are named on the control socket only.
+/// Provisions a mirror, begins its baseline and installs its schedule. Devices, a log device and a
+/// history are named on the control socket only.
 #[utoipa::path(post, path = "/v1/mirrors", tag = "mirrors", request_body = api::CreateMirror,
     responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
 async fn create_mirror(
@@ -89,7 +90,8 @@ async fn delete_mirror(
     blocking(server, move |server| server.delete_mirror(&mirror)).await
 }
 
-/// Changes what is wanted of a mirror: its schedule, its lag, whether the source holds a base, whether it is paused.
+/// Changes what is wanted of a mirror: its schedule, its lag, whether the source holds a base,
+/// whether it is paused.
 #[utoipa::path(patch, path = "/v1/mirrors/{mirror}", tag = "mirrors",
     params(("mirror" = String, Path,)), request_body = api::SetMirror,
     responses((status = 200, body = api::Mirror), (status = "default", body = ErrorBody)))]
@@ -124,7 +126,8 @@ async fn price_update(
     blocking(server, move |server| server.price_update(&mirror)).await
 }
 
-/// Brings a mirror over a history back to what it showed at an instant, ends its sessions, and pauses it.
+/// Brings a mirror over a history back to what it showed at an instant, ends its sessions, and
+/// pauses it.
 #[utoipa::path(post, path = "/v1/mirrors/{mirror}/rewind", tag = "mirrors", params(("mirror" = String, Path,)),
     request_body = api::Revert,
     responses((status = 200, body = api::Reverted), (status = "default", body = ErrorBody)))]
@@ -190,7 +193,8 @@ async fn divergence(
     blocking(server, move |server| server.divergence(&mirror, &request)).await
 }
 
-/// Makes the volume follow the other side again, after both were written to. Only what diverged is sent. A file for what is spilled is named on the control socket only.
+/// Makes the volume follow the other side again, after both were written to. Only what diverged is
+/// sent. A file for what is spilled is named on the control socket only.
 #[utoipa::path(post, path = "/v1/mirrors/{mirror}/resync", tag = "mirrors",
     params(("mirror" = String, Path,)), request_body = api::ResyncRequest,
     responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
@@ -214,7 +218,8 @@ async fn failback_mirror(
     blocking(server, move |server| server.failback_mirror(&mirror, request)).await
 }
 
-/// Changes the roles as planned: the source stops, its last changes are brought, and this side takes writes.
+/// Changes the roles as planned: the source stops, its last changes are brought, and this side
+/// takes writes.
 #[utoipa::path(post, path = "/v1/mirrors/{mirror}/reverse", tag = "mirrors",
     params(("mirror" = String, Path,)),
     responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]

@@ -20,7 +20,8 @@ async fn list_recordings(State(server): State<Arc<Server>>) -> Answer<Vec<api::R
     blocking(server, |server| Ok(server.recordings.list())).await
 }
 
-/// Begins to record an export, under open sessions as well. One recording of an export at a time. On the control socket only.
+/// Begins to record an export, under open sessions as well. One recording of an export at a time.
+/// On the control socket only.
 #[utoipa::path(post, path = "/v1/recordings", tag = "server", request_body = api::RecordExport,
     responses((status = 200, body = api::Recording), (status = "default", body = ErrorBody)))]
 async fn start_recording(

@@ -77,7 +77,8 @@ async fn grow_volume(
     blocking(server, move |server| server.grow_volume(&volume, &request)).await
 }
 
-/// Moves the intent log of a volume while it is in use: one consistency point. A device is named on the control socket only.
+/// Moves the intent log of a volume while it is in use: one consistency point. A device is named on
+/// the control socket only.
 #[utoipa::path(post, path = "/v1/volumes/{volume}/log", tag = "volumes", params(("volume" = String, Path,)),
     request_body = api::MoveLog,
     responses((status = 200, body = api::Volume), (status = "default", body = ErrorBody)))]
@@ -89,7 +90,8 @@ async fn move_log(
     blocking(server, move |server| server.move_log(&volume, &request)).await
 }
 
-/// Opens a volume that cannot be opened for want of its intent log, at the last consistency point. What was flushed since then is lost.
+/// Opens a volume that cannot be opened for want of its intent log, at the last consistency point.
+/// What was flushed since then is lost.
 #[utoipa::path(post, path = "/v1/volumes/{volume}/log/discard", tag = "volumes",
     params(("volume" = String, Path,)), request_body = api::DiscardLogRequest,
     responses((status = 200, body = api::DiscardedLog), (status = "default", body = ErrorBody)))]
@@ -123,7 +125,8 @@ async fn rehearse(
     blocking(server, move |server| server.volumes.rehearse(&volume, &request)).await
 }
 
-/// Begins to check a volume: trees, maps and tables are compared; with `deep`, every block of data is read and compared with its checksum.
+/// Begins to check a volume: trees, maps and tables are compared; with `deep`, every block of data
+/// is read and compared with its checksum.
 #[utoipa::path(post, path = "/v1/volumes/{volume}/check", tag = "volumes", params(("volume" = String, Path,)),
     request_body = api::CheckRequest,
     responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
@@ -142,7 +145,8 @@ async fn show_scrub(State(server): State<Arc<Server>>, Path(volume): Path<String
     blocking(server, move |server| Ok(server.volumes.get(&volume)?.show_scrub())).await
 }
 
-/// Begins, changes or stops the scrub of a volume: it reads everything that the volume shows from the media, in the background.
+/// Begins, changes or stops the scrub of a volume: it reads everything that the volume shows from
+/// the media, in the background.
 #[utoipa::path(put, path = "/v1/volumes/{volume}/scrub", tag = "volumes", params(("volume" = String, Path,)),
     request_body = api::ScrubRequest,
     responses((status = 200, body = api::Scrub), (status = "default", body = ErrorBody)))]
@@ -254,7 +258,8 @@ async fn rename_snapshot(
     blocking(server, move |server| server.rename_snapshot(&volume, &snapshot, &request.name)).await
 }
 
-/// Brings the volume back to a snapshot. The answer is the snapshot of the state before: roll back to it to undo.
+/// Brings the volume back to a snapshot. The answer is the snapshot of the state before: roll back
+/// to it to undo.
 #[utoipa::path(post, path = "/v1/volumes/{volume}/snapshots/{snapshot}/rollback", tag = "snapshots",
     params(("volume" = String, Path,), ("snapshot" = String, Path,)),
     responses((status = 200, body = api::Snapshot), (status = "default", body = ErrorBody)))]

@@ -34,7 +34,8 @@ impl Server {
         Ok(api::ReverseAllowed { volume, mirror: Some(mirror), until_ms: Some(until_ms) })
     }
 
-    /// Refuses what keeps a mirror from taking over. Which mirror is meant; none where a consent is to end.
+    /// Refuses what keeps a mirror from taking over. Which mirror is meant; none where a consent is
+    /// to end.
     pub(crate) fn check_allow_reverse(
         &self,
         volume: &str,
@@ -70,8 +71,8 @@ impl Server {
         }
     }
 
-    /// The mirrors of a volume whose servers are admitted here. The other side of a mirror that took over is one of them
-    /// before it has asked for an image.
+    /// The mirrors of a volume whose servers are admitted here. The other side of a mirror that
+    /// took over is one of them before it has asked for an image.
     fn may_take_over(&self, volume: &str) -> Result<BTreeMap<String, Taker>, ServerError> {
         self.peers.check_known()?;
         self.followers.check_known()?;

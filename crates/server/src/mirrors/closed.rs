@@ -1,5 +1,6 @@
-//! Mirrors whose volumes are not open, as a device is missing or damaged: they show nothing and are brought nothing, and are told all the same, or monitoring would find that all is well
-//! with the others.
+//! Mirrors whose volumes are not open, as a device is missing or damaged: they show nothing and are
+//! brought nothing, and are told all the same, or monitoring would find that all is well with the
+//! others.
 
 use cairn_api::{self as api, MirrorRole, MirrorState};
 

@@ -195,7 +195,8 @@ impl Server {
         Ok(self.mirrors.show(&relation))
     }
 
-    /// Makes a mirror follow another server that has its image or an older one in common with it: the source of its source, mostly.
+    /// Makes a mirror follow another server that has its image or an older one in common with it:
+    /// the source of its source, mostly.
     pub(crate) fn repoint_mirror(
         &self,
         name: &str,
@@ -245,7 +246,8 @@ impl Server {
                 address: document.address,
             }));
         }
-        // With what its owner has set meanwhile. Whom it was failed over from is the one that is to hear of it.
+        // With what its owner has set meanwhile. Whom it was failed over from is the one that is to
+        // hear of it.
         let document = relation.give_place_to(|before| match before.takes_writes() {
             true => Err(ServerError::Mirrors(MirrorsError::FailedOver { volume: name.to_owned() })),
             false => Ok(there(before)),
@@ -336,7 +338,8 @@ impl Server {
         self.volumes.refuse_if_cloned(name)
     }
 
-    /// Ends a mirror and deletes its volume, and tells the source, which need not keep anything for it any more.
+    /// Ends a mirror and deletes its volume, and tells the source, which need not keep anything for
+    /// it any more.
     pub(crate) fn delete_mirror(&self, name: &str) -> Result<api::DeletedMirror, ServerError> {
         self.check_delete_mirror(name)?;
         let relation = self.mirrors.get(name)?;

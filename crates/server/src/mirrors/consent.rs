@@ -1,8 +1,9 @@
 //! The consent of a source's owner that one mirror may take its role: for a time, and once.
 //!
-//! `reverse.json` in the folder of the volume holds it, so that it survives a restart of the server. It names the mirror
-//! that it is for. It goes once the volume has given way. After a crash in between, the next start removes it where the
-//! volume has given way, as the volume follows then; where it has not, the same mirror may ask again.
+//! `reverse.json` in the folder of the volume holds it, so that it survives a restart of the
+//! server. It names the mirror that it is for. It goes once the volume has given way. After a crash
+//! in between, the next start removes it where the volume has given way, as the volume follows
+//! then; where it has not, the same mirror may ask again.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -34,10 +35,12 @@ impl Taker {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Consent {
     until_ms: u64,
-    /// Called so since a consent was for the first mirror that took it. Without a mirror it is for none.
+    /// Called so since a consent was for the first mirror that took it. Without a mirror it is for
+    /// none.
     #[serde(rename = "taken")]
     mirror: Option<Taker>,
-    /// The end by the clock that is never set, in the run of the program in which it was given: a wall clock that is put back makes it no longer.
+    /// The end by the clock that is never set, in the run of the program in which it was given: a
+    /// wall clock that is put back makes it no longer.
     #[serde(skip)]
     ends: Option<Duration>,
 }
@@ -73,7 +76,8 @@ fn remove(folder: &Path) -> Result<(), ServerError> {
 }
 
 impl Consents {
-    /// What the folder of a volume says. One that follows has given way: whatever is there was used. What can't be read is no consent, and keeps no server from starting.
+    /// What the folder of a volume says. One that follows has given way: whatever is there was
+    /// used. What can't be read is no consent, and keeps no server from starting.
     pub(super) fn recall(&self, name: &str, folder: &Path, follows: bool) {
         let found = match follows {
             true => remove(folder).map(|()| None),

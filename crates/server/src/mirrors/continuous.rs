@@ -1,7 +1,9 @@
-//! Mirrors that follow their source continuously: one session that goes on for as long as both sides can, step after step.
+//! Mirrors that follow their source continuously: one session that goes on for as long as both
+//! sides can, step after step.
 //!
-//! A session begins with an update like any other, which provisions, grows and finds out what is common. Whatever ends it (a cut, a kill, a change of role, an abort), the schedule
-//! begins the next one a moment later, and later each time that one fails.
+//! A session begins with an update like any other, which provisions, grows and finds out what is
+//! common. Whatever ends it (a cut, a kill, a change of role, an abort), the schedule begins the
+//! next one a moment later, and later each time that one fails.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -19,7 +21,8 @@ use crate::mirrors::transfer;
 use crate::mirrors::transfer::BLOCK;
 use crate::work::background;
 
-/// A change that is older than this is on its way: a consistency point of the source each time, so not much more often.
+/// A change that is older than this is on its way: a consistency point of the source each time, so
+/// not much more often.
 const STEP: Duration = Duration::from_millis(1500);
 /// The source answers at least that often, so that the lag is known.
 const WAIT: Duration = Duration::from_secs(1);
@@ -31,7 +34,8 @@ const AGAIN_MAX: Duration = Duration::from_secs(15);
 const KEEP_EVERY: Duration = Duration::from_secs(30);
 
 impl Relation {
-    /// Ends a session of a mirror that follows continuously, for something else that is to be done; the schedule begins the next one when that is over.
+    /// Ends a session of a mirror that follows continuously, for something else that is to be done;
+    /// the schedule begins the next one when that is over.
     pub(super) fn interrupt(&self) -> Result<(), ServerError> {
         let follows = self.live.lock().following.is_some();
         if follows { self.settle() } else { Ok(()) }

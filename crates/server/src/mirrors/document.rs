@@ -64,10 +64,11 @@ pub(crate) struct MirrorDocument {
     pub(super) link: Link,
     /// For how long a snapshot stays whatever the source does.
     pub(super) lock_ms: Option<u64>,
-    /// Its owner made it a mirror of that source, which therefore gets its role back for the asking. Everybody else needs a word of the owner.
+    /// Its owner made it a mirror of that source, which therefore gets its role back for the
+    /// asking. Everybody else needs a word of the owner.
     pub(super) origin: bool,
-    /// The other side said where it is reached when the roles changed, and nothing is connected to there before the owner
-    /// of this side has named that address.
+    /// The other side said where it is reached when the roles changed, and nothing is connected to
+    /// there before the owner of this side has named that address.
     pub(super) unseen: bool,
     /// The address of this machine from which the source is reached.
     pub(super) facing: Option<IpAddr>,
@@ -239,8 +240,8 @@ impl MirrorDocument {
         self.parted = destination.parted().map(parted);
     }
 
-    /// Takes over what the owner of this side had set when it was the destination before: a role that comes back brings it along. A schedule that
-    /// the other side hands over goes first.
+    /// Takes over what the owner of this side had set when it was the destination before: a role
+    /// that comes back brings it along. A schedule that the other side hands over goes first.
     pub(super) fn settings_of(&mut self, before: &Self) {
         if self.when == When::default() {
             self.when = before.when.clone();
@@ -250,7 +251,8 @@ impl MirrorDocument {
         self.stall_ms = before.stall_ms;
         self.link = before.link.clone();
         self.locks_of(before);
-        // Of that source alone: another one that its owner has let take over once needs a word again.
+        // Of that source alone: another one that its owner has let take over once needs a word
+        // again.
         self.origin = before.origin
             && before.fingerprint == self.fingerprint
             && before.relationship == self.relationship;

@@ -1,10 +1,15 @@
-//! Drills: proof that a mirror can be recovered from. A clone of the image that it shows (its newest, or what all mirrors of its group have) is served, the owner's probe runs against it, what came of it and how
-//! long it took is recorded, and the clone goes again. The mirror notices nothing.
+//! Drills: proof that a mirror can be recovered from. A clone of the image that it shows (its
+//! newest, or what all mirrors of its group have) is served, the owner's probe runs against it,
+//! what came of it and how long it took is recorded, and the clone goes again. The mirror notices
+//! nothing.
 //!
-//! The clone is temporary: a start of the server removes one that a crash has left, and ends the probe. The mirror's updates go on meanwhile, as the clone holds its image open.
-//! `VOLUME/drill.json` has the schedule, the probe and the last drill; it is for the owner, and losing it loses nothing else.
+//! The clone is temporary: a start of the server removes one that a crash has left, and ends the
+//! probe. The mirror's updates go on meanwhile, as the clone holds its image open.
+//! `VOLUME/drill.json` has the schedule, the probe and the last drill; it is for the owner, and
+//! losing it loses nothing else.
 //!
-//! A probe is a command, run by the server with the server's rights; so it is taken on the control socket alone, never over TCP.
+//! A probe is a command, run by the server with the server's rights; so it is taken on the control
+//! socket alone, never over TCP.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::ErrorKind;
@@ -34,7 +39,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// A drill that is older than so many of its intervals is stale.
 const STALE_AFTER: u64 = 2;
-/// How often the newest image is looked up again when an update has replaced it before its clone was made.
+/// How often the newest image is looked up again when an update has replaced it before its clone
+/// was made.
 const ATTEMPTS: usize = 3;
 
 /// What `drill.json` says.
@@ -61,7 +67,8 @@ impl DrillDocument {
 
     fn is_stale(&self, now_ms: u64) -> bool {
         let good = self.passed_ms.unwrap_or(self.since_ms);
-        // What is of a time to come was noted by a clock that was ahead, and may be as old as that was.
+        // What is of a time to come was noted by a clock that was ahead, and may be as old as that
+        // was.
         let age = now_ms.abs_diff(good);
         self.every_ms.is_some_and(|every| age > every.saturating_mul(STALE_AFTER))
     }
@@ -201,7 +208,8 @@ impl Drills {
             probe,
             timeout_ms: request.timeout_ms.unwrap_or(kept).max(1),
             every_ms: request.every_ms.or(before.and_then(|before| before.every_ms)),
-            // One that the schedule begins is not asked for anew: where the end of the server cuts each of them off, none has passed since then.
+            // One that the schedule begins is not asked for anew: where the end of the server cuts
+            // each of them off, none has passed since then.
             since_ms: before.filter(|_| request.every_ms.is_none()).map_or(self.now_ms(), |it| it.since_ms),
             last: before.and_then(|before| before.last.clone()),
             passed_ms: before.and_then(|before| before.passed_ms),
@@ -255,7 +263,8 @@ impl Drills {
     }
 }
 
-/// What the clone of a drill is called. Where that is longer than a name may be, the end of the mirror's goes, and its checksum tells it from others that begin so.
+/// What the clone of a drill is called. Where that is longer than a name may be, the end of the
+/// mirror's goes, and its checksum tells it from others that begin so.
 fn clone_name(mirror: &str) -> String {
     let name = format!("drill-{mirror}");
     if names::check("volume", &name).is_ok() {

@@ -1,7 +1,10 @@
-//! Where the source of a mirror reaches this server, once the roles change: the address from which this server reaches the source, at the port for mirrors.
+//! Where the source of a mirror reaches this server, once the roles change: the address from which
+//! this server reaches the source, at the port for mirrors.
 //!
-//! By default that port is open to this machine alone. A server whose owner has said nothing about it (`--mirror`, `--advertise`) opens it on that one address as well, as soon as it has
-//! a mirror: so a failback needs no restart. Who connects there still has to show the certificate of a peer. The address is kept in `mirror.json`, for a start at which the source is gone.
+//! By default that port is open to this machine alone. A server whose owner has said nothing about
+//! it (`--mirror`, `--advertise`) opens it on that one address as well, as soon as it has a mirror:
+//! so a failback needs no restart. Who connects there still has to show the certificate of a peer.
+//! The address is kept in `mirror.json`, for a start at which the source is gone.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,7 +12,8 @@ use super::{Mirrors, Opens, Relation};
 use crate::peers::outbound::SourceStream;
 
 impl Mirrors {
-    /// How a place to listen on is opened, if that is to be done at all; it is done for the mirrors that there are.
+    /// How a place to listen on is opened, if that is to be done at all; it is done for the mirrors
+    /// that there are.
     pub(crate) fn open_with(&self, opens: Opens) {
         if self.opens.set(opens).is_ok() {
             let facing: Vec<IpAddr> =

@@ -1,7 +1,8 @@
-//! The mirrors of which this server is the source: what is remembered of them, and what they look like.
+//! The mirrors of which this server is the source: what is remembered of them, and what they look
+//! like.
 //!
-//! What a mirror needs is in the volume. `followers.json` says whose it is and how its owner wants it; what is lost of it is learnt again when
-//! the destination comes.
+//! What a mirror needs is in the volume. `followers.json` says whose it is and how its owner wants
+//! it; what is lost of it is learnt again when the destination comes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,7 +23,8 @@ use crate::state::Unread;
 
 mod commands;
 
-/// Following is written down again when nothing but the time of the last contact changed, at least so often.
+/// Following is written down again when nothing but the time of the last contact changed, at least
+/// so often.
 const WRITE_EVERY: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -134,7 +136,8 @@ impl From<KnownFollower> for Follower {
 pub(crate) struct Followers {
     path: PathBuf,
     written: Mutex<FollowersDocument>,
-    /// Whose they are is not known: nothing is let go that one may need, and nothing is written down.
+    /// Whose they are is not known: nothing is let go that one may need, and nothing is written
+    /// down.
     unread: Mutex<Option<Unread>>,
 }
 
@@ -198,7 +201,8 @@ impl Followers {
 
 fn follower(volume: &str, mirror: &MirrorAtSource, base: Option<String>) -> api::Follower {
     let ms = |at: Timestamp| at.0 / 1_000_000;
-    // The first change is told as a time before the moment at which it was looked for, whatever the wall clock shows by now.
+    // The first change is told as a time before the moment at which it was looked for, whatever the
+    // wall clock shows by now.
     let since = |behind: Behind| behind.first_change.map_or(Duration::ZERO, |first| behind.now.since(first));
     let lag = mirror.behind.map(since);
     let known = mirror.follower.as_ref();

@@ -1,4 +1,5 @@
-//! How a volume here gives its role to a mirror of it, alone or at one instant with the others of its group.
+//! How a volume here gives its role to a mirror of it, alone or at one instant with the others of
+//! its group.
 //!
 //! | step | what a crash after it leaves |
 //! |---|---|
@@ -6,8 +7,10 @@
 //! | it gives way, in one superblock write | the mirror comes again, and is told the same |
 //! | the consent goes | the next start does it |
 //!
-//! Of a group each step is done for all volumes before the next one. A crash between two that give way leaves some that show their last snapshot and take no writes, and others that still do: nothing is lost
-//! by that, and the mirrors that come again find it. Then those that gave way take writes again first, since all of them are to stop at one instant.
+//! Of a group each step is done for all volumes before the next one. A crash between two that give
+//! way leaves some that show their last snapshot and take no writes, and others that still do:
+//! nothing is lost by that, and the mirrors that come again find it. Then those that gave way take
+//! writes again first, since all of them are to stop at one instant.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -53,8 +56,9 @@ struct Giving {
     /// Whom it follows from then on.
     document: MirrorDocument,
     taker: Taker,
-    /// Its owner made it a mirror of that source, and gave the roles back and forth as planned since: that source needs
-    /// no further consent. After a failover it does, as the source may be why there was one.
+    /// Its owner made it a mirror of that source, and gave the roles back and forth as planned
+    /// since: that source needs no further consent. After a failover it does, as the source may be
+    /// why there was one.
     from_origin: bool,
     /// It has given way to it before.
     is_given: bool,
@@ -76,7 +80,8 @@ fn refused(volume: &str, error: &ServerError) -> Refusal {
 }
 
 impl Mirrors {
-    /// A mirror of a volume here takes over: this server notes whom the volume follows from now on, and the volume gives way.
+    /// A mirror of a volume here takes over: this server notes whom the volume follows from now on,
+    /// and the volume gives way.
     pub(crate) fn hand_over(
         &self,
         name: &str,
@@ -94,7 +99,8 @@ impl Mirrors {
         self.check_consent(&giving)?;
         giving.open.make_room_as_destination().map_err(|error| refused(name, &error))?;
         state::save(&giving.path(), &giving.document).map_err(|error| refused(name, &error))?;
-        // What programs wrote to mounted files and the kernel still holds would be refused afterwards.
+        // What programs wrote to mounted files and the kernel still holds would be refused
+        // afterwards.
         giving.open.collect();
         match give() {
             Ok(head) => {
@@ -148,7 +154,8 @@ impl Mirrors {
             self.none_given(all)?;
             return Err(refusal);
         }
-        // What programs wrote to mounted files and the kernel still holds would be refused afterwards.
+        // What programs wrote to mounted files and the kernel still holds would be refused
+        // afterwards.
         all.iter().for_each(|giving| giving.open.collect());
         match give(&self.groups.name_snapshot(group).0) {
             Ok(heads) => {
@@ -189,7 +196,8 @@ impl Mirrors {
             self.devices.refuse_adopted(name, None).map_err(|error| refused(name, &error))?;
         }
         let before = self.relations.lock().get(name).cloned();
-        // An update of one that has given way is refused by the other side, which does not take writes either.
+        // An update of one that has given way is refused by the other side, which does not take
+        // writes either.
         if !is_given && before.as_ref().is_some_and(|before| before.live.lock().running) {
             return Err(Refusal::Superseded);
         }
@@ -233,7 +241,8 @@ impl Mirrors {
         Err(Refusal::NotAllowed)
     }
 
-    /// Has a volume that gave way without the others of its group take writes again: nothing was written to it, and its mirror has not taken over, as it asks for the role.
+    /// Has a volume that gave way without the others of its group take writes again: nothing was
+    /// written to it, and its mirror has not taken over, as it asks for the role.
     fn take_back(&self, giving: &Giving) -> Result<(), ServerError> {
         let name = giving.name();
         let none = || ServerError::Mirrors(MirrorsError::NotAMirror { volume: name.to_owned() });
@@ -275,7 +284,8 @@ impl Mirrors {
         self.relations.lock().insert(name, Arc::new(relation));
     }
 
-    /// The same of all volumes of a group, also of those behind one of which it can't be written down.
+    /// The same of all volumes of a group, also of those behind one of which it can't be written
+    /// down.
     fn none_given(&self, all: Vec<Giving>) -> Result<(), Refusal> {
         let mut undone = Ok(());
         for giving in all {
@@ -284,8 +294,9 @@ impl Mirrors {
         undone
     }
 
-    /// It takes writes as before, and what was written down too early goes. Not of one that failed in the middle of it, of which only the next start knows what it is: what is written
-    /// down is without effect if it takes writes.
+    /// It takes writes as before, and what was written down too early goes. Not of one that failed
+    /// in the middle of it, of which only the next start knows what it is: what is written down is
+    /// without effect if it takes writes.
     fn not_given(&self, giving: Giving) -> Result<(), Refusal> {
         if giving.open.is_destination() {
             // It failed when it was to take its role back.

@@ -1,9 +1,13 @@
-//! What mirrors may cost the clients of their source: the owner of a volume names the latency that 99 of 100 requests of clients are to stay within, and transfers from that volume back off
-//! when it is passed.
+//! What mirrors may cost the clients of their source: the owner of a volume names the latency that
+//! 99 of 100 requests of clients are to stay within, and transfers from that volume back off when
+//! it is passed.
 //!
-//! Requests are timed where they meet the volume ([`Governor::timed`]: a layer over the device of each LUN that is exported), and counted by length in buckets of an eighth of a power of two.
-//! Twice a second the last half second is judged. Past the limit the rate of the transfers, together, is halved; well within it, it grows by a quarter, until it is no
-//! limit any more. Few requests say nothing: they count as calm. The rate is never less than a MiB a second, so that a mirror is late and never stalled.
+//! Requests are timed where they meet the volume ([`Governor::timed`]: a layer over the device of
+//! each LUN that is exported), and counted by length in buckets of an eighth of a power of two.
+//! Twice a second the last half second is judged. Past the limit the rate of the transfers,
+//! together, is halved; well within it, it grows by a quarter, until it is no limit any more. Few
+//! requests say nothing: they count as calm. The rate is never less than a MiB a second, so that a
+//! mirror is late and never stalled.
 //!
 //! Nothing of it is in the path of a client but two looks at the clock and an addition.
 
@@ -135,7 +139,8 @@ pub(crate) struct Governor {
 impl Governor {
     /// What the folder of a volume says.
     pub(crate) fn open(path: PathBuf, clock: Arc<dyn Clock>) -> Self {
-        // Where that is not known they cost what they cost: a guess would slow down what somebody waits for.
+        // Where that is not known they cost what they cost: a guess would slow down what somebody
+        // waits for.
         let limit = state::known::<GovernorDocument>(&path).0.and_then(|document| document.p99_us);
         let judgement = Mutex::new(Judgement { at: clock.monotonic(), ..Judgement::default() });
         Self {
@@ -176,7 +181,8 @@ impl Governor {
         self.pace.set(judgement.rate.map(|rate| rate as u64));
     }
 
-    /// A transfer has sent so many bytes: it waits here for as long as they may take. `rest` sleeps, and says whether to go on.
+    /// A transfer has sent so many bytes: it waits here for as long as they may take. `rest`
+    /// sleeps, and says whether to go on.
     pub(crate) fn sent(&self, bytes: u64, rest: &mut dyn FnMut(Duration) -> bool) {
         self.judgement.lock().sent += bytes;
         self.judge();

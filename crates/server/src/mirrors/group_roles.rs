@@ -23,7 +23,8 @@ impl Drop for Claimed {
 }
 
 impl Mirrors {
-    /// Refuses volumes that are not all mirrors of one server: it is to let all of their sources stop at once.
+    /// Refuses volumes that are not all mirrors of one server: it is to let all of their sources
+    /// stop at once.
     pub(crate) fn refuse_apart(&self, volumes: &[String]) -> Result<(), ServerError> {
         let mut fingerprints = Vec::new();
         for volume in volumes {
@@ -52,7 +53,8 @@ impl Mirrors {
         Ok(claimed)
     }
 
-    /// Brings all there is of each source, has all of them give their roles away at one instant, and brings what they wrote last. They are still mirrors then.
+    /// Brings all there is of each source, has all of them give their roles away at one instant,
+    /// and brings what they wrote last. They are still mirrors then.
     pub(crate) fn ask_for_roles(
         &self,
         group: &str,

@@ -1,6 +1,7 @@
 //! Who may use the LUNs of a mirror where its owner has set nothing: those who may at its source.
 //!
-//! It is asked for once a minute, before a mirror shows its first image, and before it takes over as planned; and written down, so that it holds when the source is gone.
+//! It is asked for once a minute, before a mirror shows its first image, and before it takes over
+//! as planned; and written down, so that it holds when the source is gone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +22,8 @@ impl Mirrors {
         self.access.of_volume(volume)
     }
 
-    /// Asks the source who may use its LUNs, and notes it. Sessions with those of which something else is said now end, as what they were told no longer holds.
+    /// Asks the source who may use its LUNs, and notes it. Sessions with those of which something
+    /// else is said now end, as what they were told no longer holds.
     fn ask_access(&self, relation: &Relation) -> Result<(), ServerError> {
         let volume = relation.document.lock().volume.clone();
         let luns = self.talk(relation, |client| client.access(&volume))?;
@@ -77,7 +79,8 @@ impl Mirrors {
         }
     }
 
-    /// What was set for a mirror that is no more, at its source and here. Another one that gets its name is none of those to whom it was open.
+    /// What was set for a mirror that is no more, at its source and here. Another one that gets its
+    /// name is none of those to whom it was open.
     pub(super) fn forget_access(&self, name: &str) {
         if let Err(error) = self.access.forget_volume(name) {
             tracing::warn!(mirror = name, %error, "who may use the LUNs of a mirror that was deleted is still written down");
@@ -85,7 +88,8 @@ impl Mirrors {
     }
 }
 
-/// Whether a source ended the conversation without a word, as one does that does not know the question.
+/// Whether a source ended the conversation without a word, as one does that does not know the
+/// question.
 fn has_hung_up(error: &ServerError) -> bool {
     let ServerError::Mirrors(MirrorsError::Mirror { source, .. }) = error else { return false };
     matches!(&**source, MirrorError::Io(error) if !is_late(error))

@@ -1,10 +1,13 @@
-//! Locks of a mirror's snapshots against this server's own administrator, as in the compliance mode of object stores.
+//! Locks of a mirror's snapshots against this server's own administrator, as in the compliance mode
+//! of object stores.
 //!
-//! A snapshot that is here while a lock is in force stays until it is as old as that lock says. A shorter lock, or none,
-//! counts for later snapshots only. Until then nothing that this server is asked for deletes or renames the snapshot: that
-//! waits for the end of the lock. Who set a lock key can lift the locks before, for a time that `cairn status` shows.
+//! A snapshot that is here while a lock is in force stays until it is as old as that lock says. A
+//! shorter lock, or none, counts for later snapshots only. Until then nothing that this server is
+//! asked for deletes or renames the snapshot: that waits for the end of the lock. Who set a lock
+//! key can lift the locks before, for a time that `cairn status` shows.
 //!
-//! The ends of the locks are kept with the mirror (`mirror.json`) and go along through every change of its role and source.
+//! The ends of the locks are kept with the mirror (`mirror.json`) and go along through every change
+//! of its role and source.
 
 use std::path::Path;
 use std::time::Duration;
@@ -31,8 +34,8 @@ mod commands;
 const KEY_BYTES_MIN: usize = 16;
 /// For how long locks are lifted when nothing else is said.
 const LIFTED_MS: u64 = 15 * 60_000;
-/// How often the births of locked snapshots are written down: the time of a stop that is not known to have passed does not
-/// count for a lock.
+/// How often the births of locked snapshots are written down: the time of a stop that is not known
+/// to have passed does not count for a lock.
 const NOTE_EVERY: Duration = Duration::from_secs(3600);
 
 /// What is kept of a lock key; none of an empty one.
@@ -54,7 +57,8 @@ fn moment(at_ms: u64) -> String {
 }
 
 impl MirrorDocument {
-    /// The lock that its owner wants. Where only is known that there was one, nothing is known of its length.
+    /// The lock that its owner wants. Where only is known that there was one, nothing is known of
+    /// its length.
     pub(super) fn lock(&self) -> Option<Duration> {
         self.lock_ms.filter(|lock| *lock != UNTIL_SAID_MS).map(Duration::from_millis)
     }
@@ -84,7 +88,8 @@ impl Relation {
         known
     }
 
-    /// Refuses another lock key while a snapshot is locked: who has the token alone could lift the locks with it.
+    /// Refuses another lock key while a snapshot is locked: who has the token alone could lift the
+    /// locks with it.
     pub(super) fn refuse_lock_key(&self) -> Result<(), ServerError> {
         let locked = self.destination.locked();
         match locked.is_empty() {
@@ -104,7 +109,8 @@ impl Mirrors {
         }
     }
 
-    /// The same of a volume that is not open, by what is written down. What can't be read has no say.
+    /// The same of a volume that is not open, by what is written down. What can't be read has no
+    /// say.
     fn locked_by_file(&self, path: &Path) -> Vec<Locked> {
         let document = state::load::<MirrorDocument>(path).ok().flatten();
         let Some(MirrorDocument { births: Some(births), births_ns: Some(looked), .. }) = document else {
@@ -161,7 +167,8 @@ impl Mirrors {
         self.refuse(name, &locked)
     }
 
-    /// Writes down how long snapshots stay, from time to time: after a stop nothing else tells how long the server ran.
+    /// Writes down how long snapshots stay, from time to time: after a stop nothing else tells how
+    /// long the server ran.
     pub(super) fn note_locks(&self, relation: &Relation) {
         let now = self.clock.monotonic();
         {

@@ -1,4 +1,5 @@
-//! One mirror while the server runs: what it is, what runs of it, and who may begin, cut off or take the place of that.
+//! One mirror while the server runs: what it is, what runs of it, and who may begin, cut off or
+//! take the place of that.
 
 use std::net::{Shutdown, TcpStream};
 use std::path::PathBuf;
@@ -136,13 +137,16 @@ impl Relation {
         }
     }
 
-    /// Writes down what is said of it. One whose place is another's by now is not written down. The document is to be locked.
+    /// Writes down what is said of it. One whose place is another's by now is not written down. The
+    /// document is to be locked.
     pub(super) fn save(&self, document: &MirrorDocument) -> Result<(), ServerError> {
         self.refuse_replaced()?;
         state::save(&self.path, document)
     }
 
-    /// Writes down what is known of it, which nobody asked for. Not of one of which nothing is written down: its volume is only compared with the other side so far, and would be taken for a mirror.
+    /// Writes down what is known of it, which nobody asked for. Not of one of which nothing is
+    /// written down: its volume is only compared with the other side so far, and would be taken for
+    /// a mirror.
     pub(super) fn save_known(&self, document: &MirrorDocument) -> Result<(), ServerError> {
         let has_place = self.refuse_replaced().is_ok() && self.path.exists();
         if has_place { state::save(&self.path, document) } else { Ok(()) }
@@ -157,14 +161,16 @@ impl Relation {
         ServerError::Busy { name: self.name.clone(), by }
     }
 
-    /// Has the next update do what is wanted now, and have the source hold the base if `hold` says so. Under the lock of the document: an older word does not come after a newer one.
+    /// Has the next update do what is wanted now, and have the source hold the base if `hold` says
+    /// so. Under the lock of the document: an older word does not come after a newer one.
     pub(super) fn take_wishes(&self, hold: bool) {
         let document = self.document.lock();
         let options = document.options();
         self.destination.set_options(Options { hold: options.hold || hold, ..options });
     }
 
-    /// Another one takes its place: whoever waits for this one finds that nothing of it runs, and nothing of it begins or is written down any more.
+    /// Another one takes its place: whoever waits for this one finds that nothing of it runs, and
+    /// nothing of it begins or is written down any more.
     pub(super) fn retire(&self) {
         {
             let _mine = self.document.lock();
@@ -173,7 +179,8 @@ impl Relation {
         self.release();
     }
 
-    /// Another one takes its place, which `document` is of: when this returns none of its updates runs, and none begins.
+    /// Another one takes its place, which `document` is of: when this returns none of its updates
+    /// runs, and none begins.
     pub(super) fn give_place(&self, document: &MirrorDocument) -> Result<(), ServerError> {
         self.give_place_to(|_| Ok(document.clone())).map(drop)
     }
@@ -198,7 +205,8 @@ impl Relation {
         given
     }
 
-    /// What a transfer ended with that was told to end: its connections were cut, and what they say of that is no cause.
+    /// What a transfer ended with that was told to end: its connections were cut, and what they say
+    /// of that is no cause.
     pub(super) fn as_aborted(&self, error: ServerError) -> ServerError {
         match error {
             ServerError::Ending => error,
@@ -302,7 +310,9 @@ impl Relation {
         }
     }
 
-    /// Cuts off a running update and waits until none runs. One that somebody else begins when the first is over is cut off like that: it would not end by itself where the mirror follows continuously.
+    /// Cuts off a running update and waits until none runs. One that somebody else begins when the
+    /// first is over is cut off like that: it would not end by itself where the mirror follows
+    /// continuously.
     pub(super) fn settle(&self) -> Result<(), ServerError> {
         let mut live = self.live.lock();
         let mut cut = None;

@@ -1,8 +1,11 @@
-//! A volume over a history is brought back to an earlier instant: a mirror to an image that it showed, any other to what it was.
+//! A volume over a history is brought back to an earlier instant: a mirror to an image that it
+//! showed, any other to what it was.
 //!
-//! A mirror is paused by it, or its next update would bring what it was brought back from. Its images, its cursor and what a transfer had brought are all in the volume and go back together, so it says to its
-//! source what it has then, and gets what it lacks of that: from a snapshot that both still have, or by comparing checksums, whose price is said first. The source's record of what has changed does
-//! not go back so far, and is not used.
+//! A mirror is paused by it, or its next update would bring what it was brought back from. Its
+//! images, its cursor and what a transfer had brought are all in the volume and go back together,
+//! so it says to its source what it has then, and gets what it lacks of that: from a snapshot that
+//! both still have, or by comparing checksums, whose price is said first. The source's record of
+//! what has changed does not go back so far, and is not used.
 
 use std::sync::Arc;
 
@@ -77,7 +80,8 @@ impl Server {
 }
 
 impl Mirrors {
-    /// Does something with a volume while no transfer into it runs or begins. Afterwards it may be another opening of the volume.
+    /// Does something with a volume while no transfer into it runs or begins. Afterwards it may be
+    /// another opening of the volume.
     pub(crate) fn alone<T>(
         &self,
         name: &str,

@@ -1,4 +1,5 @@
-//! What keeps a mirror, its role or its snapshots as they are: each case with its kind and its next step.
+//! What keeps a mirror, its role or its snapshots as they are: each case with its kind and its next
+//! step.
 
 use cairn_api::ErrorKind;
 

@@ -1,8 +1,10 @@
-//! Changes of role as the server carries them out: resync, reverse, failback, and the news of a failover.
+//! Changes of role as the server carries them out: resync, reverse, failback, and the news of a
+//! failover.
 //!
-//! The volume alone says what it is (`cairn_volume`: its role and what it shows). `mirror.json` says who the other side is, how the present roles came about,
-//! and what was decided about an own head. It is written before the volume changes, so that a volume never follows somebody unknown: what it says
-//! too early is without effect, as the volume's role decides.
+//! The volume alone says what it is (`cairn_volume`: its role and what it shows). `mirror.json`
+//! says who the other side is, how the present roles came about, and what was decided about an own
+//! head. It is written before the volume changes, so that a volume never follows somebody unknown:
+//! what it says too early is without effect, as the volume's role decides.
 
 use std::fs;
 use std::fs::{File, Metadata, TryLockError};
@@ -40,8 +42,9 @@ pub(super) const CATCH_UP: usize = 3;
 /// An update of no more than this is little enough for the stop: 4 MiB.
 pub(super) const LITTLE: u64 = 4 << 20;
 
-/// A side that takes writes tells the other one so, as long as that has not come as a mirror for so long: it may have been put back from a backup since it heard of it, or have lost
-/// what it knew of its mirrors.
+/// A side that takes writes tells the other one so, as long as that has not come as a mirror for so
+/// long: it may have been put back from a backup since it heard of it, or have lost what it knew of
+/// its mirrors.
 const COMES_WITHIN_MS: u64 = 60_000;
 
 /// What a side that was given a role gets to take it, before it is asked.
@@ -101,7 +104,8 @@ impl Mirrors {
         self.peers.pin(self.clock.now(), fingerprint, &relation.name, of)
     }
 
-    /// Tells the other side that this one takes writes, on a thread of its own, until it has heard, and from then on while it does not come as a mirror.
+    /// Tells the other side that this one takes writes, on a thread of its own, until it has heard,
+    /// and from then on while it does not come as a mirror.
     pub(super) fn tell_of_failover(self: &Arc<Self>, relation: &Arc<Relation>) {
         let changed = relation.document.lock().change;
         let takes_writes = |changed: &Changed| matches!(changed.kind, Change::Failover | Change::Reverse);
@@ -160,7 +164,8 @@ impl Mirrors {
         })
     }
 
-    /// Asks whether the other side has taken over that was given the role here, on a thread of its own, until it has: a mirror without a schedule would not hear of it.
+    /// Asks whether the other side has taken over that was given the role here, on a thread of its
+    /// own, until it has: a mirror without a schedule would not hear of it.
     pub(super) fn ask_for_heir(self: &Arc<Self>, relation: &Arc<Relation>) {
         let given_ms = {
             let document = relation.document.lock();
@@ -246,7 +251,8 @@ impl Mirrors {
         })
     }
 
-    /// Gives way if the volume takes writes, or gives up an image that the other side does not have any more, and brings the other's image.
+    /// Gives way if the volume takes writes, or gives up an image that the other side does not have
+    /// any more, and brings the other's image.
     fn follow_other(
         &self,
         relation: &Arc<Relation>,
@@ -283,7 +289,8 @@ impl Mirrors {
         self.update(relation, open, None, progress, manner())
     }
 
-    /// Gives up the image that is shown and that the other side does not have any more, as it was set back to an earlier copy. It is shown until another one is there.
+    /// Gives up the image that is shown and that the other side does not have any more, as it was
+    /// set back to an earlier copy. It is shown until another one is there.
     fn give_up_image(
         &self,
         relation: &Relation,
@@ -338,7 +345,8 @@ impl Mirrors {
         // Clients are not cut off for a file that can't be written.
         let spill = Spill::begin(wish.spill.as_deref(), !took_writes)?;
         let before = self.take_place(relation)?;
-        // What programs wrote and the kernel still holds belongs to the head; afterwards it would be refused.
+        // What programs wrote and the kernel still holds belongs to the head; afterwards it would
+        // be refused.
         open.collect();
         let gave_way = relation.destination.give_way(standing).map_err(failed);
         let head = gave_way.inspect_err(|_| self.not_given_way(relation, &before))?;
@@ -371,7 +379,8 @@ impl Mirrors {
         self.keep(relation, |document| document.decision = Some(decision))
     }
 
-    /// Writes down that a volume follows that side from now on. Where it has to do with another one so far, nothing of that is begun or written down any more.
+    /// Writes down that a volume follows that side from now on. Where it has to do with another one
+    /// so far, nothing of that is begun or written down any more.
     fn take_place(&self, relation: &Arc<Relation>) -> Result<Before, ServerError> {
         let known = self.relations.lock().get(&relation.name).cloned();
         let (is_new, other) = (known.is_none(), known.filter(|known| !Arc::ptr_eq(known, relation)));
@@ -389,7 +398,8 @@ impl Mirrors {
         Ok(Before { change, is_new, other })
     }
 
-    /// It takes writes as before, and is no mirror if it was none, and that of another side if it was that.
+    /// It takes writes as before, and is no mirror if it was none, and that of another side if it
+    /// was that.
     fn not_given_way(&self, relation: &Relation, before: &Before) {
         let takes_writes =
             relation.is_failed_over() && relation.destination.volume().status().latched.is_none();
@@ -433,7 +443,8 @@ impl Mirrors {
         Ok(Some(path))
     }
 
-    /// Writes what is given up to a file, an image dump, which has its name only when it is whole and durable.
+    /// Writes what is given up to a file, an image dump, which has its name only when it is whole
+    /// and durable.
     fn spill(
         &self,
         relation: &Relation,
@@ -443,7 +454,8 @@ impl Mirrors {
         progress: &Progress,
     ) -> Result<(), ServerError> {
         let Some(file) = &spill.file else {
-            // Of an attempt that was cut off right after it? And one that opens with what the other side has now, which keeps that.
+            // Of an attempt that was cut off right after it? And one that opens with what the other
+            // side has now, which keeps that.
             return if is_spill_of(&spill.path, relation, head, base) { Ok(()) } else { Err(spill.taken()) };
         };
         let written = |error| ServerError::path("write", &spill.unfinished)(error);
@@ -524,7 +536,8 @@ impl Mirrors {
         }
     }
 
-    /// Changes a role. How it came about is written down before, and if it fails what was there is again: a side that has taken over is not to forget that as it could not give way.
+    /// Changes a role. How it came about is written down before, and if it fails what was there is
+    /// again: a side that has taken over is not to forget that as it could not give way.
     pub(super) fn change_role<T>(
         &self,
         relation: &Relation,
@@ -536,7 +549,8 @@ impl Mirrors {
         act().inspect_err(|_| self.take_back_change(relation, before))
     }
 
-    /// It was changed to nothing. Not of a volume that failed in the middle of it, of which only the next start knows what it is.
+    /// It was changed to nothing. Not of a volume that failed in the middle of it, of which only
+    /// the next start knows what it is.
     fn take_back_change(&self, relation: &Relation, before: Option<Changed>) {
         if relation.destination.volume().status().latched.is_some() {
             return;
@@ -561,7 +575,8 @@ impl Mirrors {
     }
 }
 
-/// A file for what is given up. While it is written it has another name, and is locked: another volume that is to be spilled to the same file does not write into it.
+/// A file for what is given up. While it is written it has another name, and is locked: another
+/// volume that is to be spilled to the same file does not write into it.
 struct Spill {
     path: PathBuf,
     unfinished: PathBuf,
@@ -570,7 +585,8 @@ struct Spill {
 }
 
 impl Spill {
-    /// Opens it, before anything is given up. `may_be_there` where an attempt before this one may have written it.
+    /// Opens it, before anything is given up. `may_be_there` where an attempt before this one may
+    /// have written it.
     fn begin(path: Option<&str>, may_be_there: bool) -> Result<Option<Self>, ServerError> {
         let Some(path) = path.map(PathBuf::from) else { return Ok(None) };
         let mut unfinished = path.clone().into_os_string();
@@ -625,7 +641,8 @@ impl Relation {
     }
 }
 
-/// Whether something was noted within that time, by the wall clock. What is of a time to come was noted by one that was ahead, and may be as old as that was.
+/// Whether something was noted within that time, by the wall clock. What is of a time to come was
+/// noted by one that was ahead, and may be as old as that was.
 fn is_recent(at_ms: u64, now_ms: u64, within_ms: u64) -> bool {
     now_ms.abs_diff(at_ms) < within_ms
 }

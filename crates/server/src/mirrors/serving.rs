@@ -1,4 +1,5 @@
-//! The source's side of mirrors: a listener, TLS, the decision who may, and a thread for each connection.
+//! The source's side of mirrors: a listener, TLS, the decision who may, and a thread for each
+//! connection.
 
 use std::collections::HashMap;
 use std::io;
@@ -30,7 +31,8 @@ use crate::peers::{Peers, tls, wire};
 use crate::volumes::Volumes;
 use crate::work::background;
 
-/// A peer that says nothing for so long before it is admitted is cut off; nobody ties up a thread for nothing.
+/// A peer that says nothing for so long before it is admitted is cut off; nobody ties up a thread
+/// for nothing.
 const HELLO_PATIENCE: Duration = Duration::from_secs(10);
 /// And who is not admitted by then, whatever he says: there are places for so many.
 const HELLO_LONGEST: Duration = Duration::from_secs(20);
@@ -42,7 +44,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The connections, to cut them off at the end or in favour of others.
 struct Connections {
     by_number: HashMap<u64, Connection>,
-    /// Those whose peer was not let in yet. They make room for each other, and take none from peers that were.
+    /// Those whose peer was not let in yet. They make room for each other, and take none from peers
+    /// that were.
     lobby: Lobby,
 }
 
@@ -167,7 +170,8 @@ impl Source {
         }
     }
 
-    /// Listens at an address of this machine as well, at the same port, and says which one that is. `None` when it does already.
+    /// Listens at an address of this machine as well, at the same port, and says which one that is.
+    /// `None` when it does already.
     pub(crate) fn opener(&self) -> impl Fn(IpAddr) -> io::Result<Option<SocketAddr>> + Send + Sync + 'static {
         // Not for ever: what it shares has the mirrors, who have this.
         let (shared, main) = (Arc::downgrade(&self.shared), self.address);
@@ -240,7 +244,8 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     }
 }
 
-/// Gives a connection a place, that of another one if need be. Until there is one, the next connections wait in the queue of the kernel. False when the server ends.
+/// Gives a connection a place, that of another one if need be. Until there is one, the next
+/// connections wait in the queue of the kernel. False when the server ends.
 fn make_room(shared: &Shared, from: IpAddr, number: u64, stream: TcpStream) -> bool {
     loop {
         let wait = {
@@ -269,8 +274,9 @@ fn make_room(shared: &Shared, from: IpAddr, number: u64, stream: TcpStream) -> b
     }
 }
 
-/// Talks on a connection. `own` is the number of it; and then those that are to be forgotten when this returns: none when the connection went to the first one of its
-/// bundle, and all of them at that.
+/// Talks on a connection. `own` is the number of it; and then those that are to be forgotten when
+/// this returns: none when the connection went to the first one of its bundle, and all of them at
+/// that.
 fn converse(stream: TcpStream, number: u64, shared: &Shared, own: &mut Vec<u64>) -> Result<(), ServerError> {
     let address = stream.peer_addr().map(|peer| peer.to_string()).unwrap_or_default();
     let hello_patience = HELLO_PATIENCE.min(shared.patience);
@@ -450,7 +456,8 @@ fn admit(hello: &Hello, stream: &DestinationLane, shared: &Shared) -> Result<Fin
     if let Some(credential) = &hello.credential
         && shared.volumes.get(&hello.volume).is_err()
     {
-        // A mistyped volume must not use the token up, and only who has a token learns what there is.
+        // A mistyped volume must not use the token up, and only who has a token learns what there
+        // is.
         shared.peers.knows(certificate, credential, &hello.volume)?;
         shared.volumes.get(&hello.volume)?;
     }

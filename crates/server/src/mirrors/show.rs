@@ -13,7 +13,8 @@ use crate::mirrors::error::MirrorsError;
 use crate::mirrors::following::Following;
 use crate::mirrors::transfer;
 
-/// A transfer whose last byte is older than this, or than half of what its owner allows, is called stalled.
+/// A transfer whose last byte is older than this, or than half of what its owner allows, is called
+/// stalled.
 const QUIET: Duration = Duration::from_secs(5);
 
 /// The other side has so long to take over, before its silence is a problem.
@@ -39,7 +40,8 @@ struct Facts<'a> {
     handed_over: bool,
     /// That was a moment ago.
     just_handed_over: bool,
-    /// It shows what was written to it, and gave way to the other side: what becomes of that nobody has said.
+    /// It shows what was written to it, and gave way to the other side: what becomes of that nobody
+    /// has said.
     undecided: bool,
     /// The same, and it is given up for the other side's image, which is not here yet.
     given_up: bool,
@@ -158,8 +160,9 @@ impl Mirrors {
 }
 
 impl Mirrors {
-    /// Whether the other side of a mirror has come for an image since this one takes writes, or has given it its role and has not taken that back: without a schedule it comes when
-    /// it is told to.
+    /// Whether the other side of a mirror has come for an image since this one takes writes, or has
+    /// given it its role and has not taken that back: without a schedule it comes when it is told
+    /// to.
     pub(super) fn is_followed(&self, relation: &Relation, document: &MirrorDocument) -> bool {
         let (name, volume) = (relation.follower(), relation.destination.volume().id());
         let since = document.change.map_or(0, |change| change.at_ms);
@@ -176,7 +179,8 @@ impl Mirrors {
 }
 
 impl Mirrors {
-    /// Whether the other side has come as a mirror of this one since it gave this one an image: it was put back from a copy of before it took over.
+    /// Whether the other side has come as a mirror of this one since it gave this one an image: it
+    /// was put back from a copy of before it took over.
     fn is_crossed(&self, relation: &Relation, document: &MirrorDocument) -> bool {
         let Some(last) = document.last.as_ref().filter(|last| last.complete) else { return false };
         // Of a source on this very server it is this mirror that comes by that name.
@@ -411,7 +415,8 @@ impl Facts<'_> {
     }
 }
 
-/// Of what only this side has: whether it was given to the other side, waits for a decision, or was given up.
+/// Of what only this side has: whether it was given to the other side, waits for a decision, or was
+/// given up.
 fn state_of_head(own_head: Option<&Snapshot>, document: &MirrorDocument) -> (bool, bool, bool) {
     let updated = document.last.as_ref().is_some_and(|last| last.complete);
     let was_given = own_head.is_some_and(|head| head.name.starts_with(MIRROR_PREFIX));

@@ -1,18 +1,22 @@
-//! An update that comes by an interval is in no hurry. It is spread over a part of the interval, so that clients of the source share their disk and their processor with a trickle, and not
-//! with all that the machine can send. What is left is divided by the time that is left each time some has arrived; when the time is over, the rest goes as fast as it can.
+//! An update that comes by an interval is in no hurry. It is spread over a part of the interval, so
+//! that clients of the source share their disk and their processor with a trickle, and not with all
+//! that the machine can send. What is left is divided by the time that is left each time some has
+//! arrived; when the time is over, the rest goes as fast as it can.
 
 use std::time::Duration;
 
 use crate::mirrors::document::MirrorDocument;
 use crate::mirrors::transfer::Seen;
 
-/// The longest that an update by an interval is spread over: what was written before it began waits for it, and its owner chose the interval for the lag.
+/// The longest that an update by an interval is spread over: what was written before it began waits
+/// for it, and its owner chose the interval for the lag.
 const WITHIN_MAX: Duration = Duration::from_secs(300);
 /// Of what the wanted lag leaves beside the interval, this part, in hundredths.
 const OF_RPO: u32 = 75;
 /// Bytes a second that hurt nobody: a small update is over at once.
 const RATE_MIN: u64 = 4 << 20;
-/// Bytes a second until the first has arrived, and tells how much there will be. At the rate of the machine many MiB would have been read by then.
+/// Bytes a second until the first has arrived, and tells how much there will be. At the rate of the
+/// machine many MiB would have been read by then.
 const RATE_FIRST: u64 = 16 << 20;
 
 /// A running update that has time.
@@ -40,7 +44,8 @@ impl Spread {
 }
 
 impl MirrorDocument {
-    /// How long an update by the schedule may take; none for as fast as it goes. A cron expression names hours in which it is wanted to be over.
+    /// How long an update by the schedule may take; none for as fast as it goes. A cron expression
+    /// names hours in which it is wanted to be over.
     pub(super) fn within(&self) -> Option<Duration> {
         if self.link.at_once {
             return None;

@@ -1,4 +1,5 @@
-//! Mirrors of a server without a network: what is left where a bug ends something, or what is known of one is given up.
+//! Mirrors of a server without a network: what is left where a bug ends something, or what is known
+//! of one is given up.
 
 use cairn_base::Timestamp;
 

@@ -1,7 +1,9 @@
 //! Mirrors whose `mirror.json` can't be read, and those of which it was given up.
 //!
-//! What such a volume is, it says itself: one that follows shows its last image and takes no writes, and one that takes writes goes on. Whom it follows is not known: it gets no image, gives its role to nobody, and is not
-//! deleted. Once the document is given up it follows nobody until its owner names a source, and keeps every snapshot until its owner says for how long.
+//! What such a volume is, it says itself: one that follows shows its last image and takes no
+//! writes, and one that takes writes goes on. Whom it follows is not known: it gets no image, gives
+//! its role to nobody, and is not deleted. Once the document is given up it follows nobody until
+//! its owner names a source, and keeps every snapshot until its owner says for how long.
 
 use std::path::Path;
 
@@ -19,7 +21,8 @@ use crate::peers::token::random_bytes;
 use crate::state;
 use crate::state::Unread;
 
-/// For how long the snapshots of a mirror stay of which is not known how long they are to: a hundred years.
+/// For how long the snapshots of a mirror stay of which is not known how long they are to: a
+/// hundred years.
 pub(super) const UNTIL_SAID_MS: u64 = 100 * 365 * 24 * 3_600_000;
 
 impl Mirrors {
@@ -28,7 +31,9 @@ impl Mirrors {
         state::refuse_unread(self.unread.lock().get(name))
     }
 
-    /// The document of a mirror of which whom it follows is given up: it stays a mirror, of nobody, and keeps its snapshots until its owner says how long they are to stay. A volume that takes writes needs no note of that.
+    /// The document of a mirror of which whom it follows is given up: it stays a mirror, of nobody,
+    /// and keeps its snapshots until its owner says how long they are to stay. A volume that takes
+    /// writes needs no note of that.
     pub(crate) fn of_nobody(&self, name: &str) -> Result<Option<Vec<u8>>, ServerError> {
         if !self.volumes.get(name)?.is_destination() {
             return Ok(None);
@@ -51,7 +56,8 @@ impl Mirrors {
         }
     }
 
-    /// The document of an earlier time, as a mirror goes on with it: it gets no updates before its owner has looked at it.
+    /// The document of an earlier time, as a mirror goes on with it: it gets no updates before its
+    /// owner has looked at it.
     pub(crate) fn of_an_earlier_time(&self, name: &str, path: &Path) -> Result<Vec<u8>, ServerError> {
         let missing = || ServerError::Daemon(DaemonError::NoPrevious { path: path.to_owned() });
         let mut document = state::load::<MirrorDocument>(path)?.ok_or_else(missing)?;
@@ -96,13 +102,15 @@ impl Mirrors {
 }
 
 impl Mirrors {
-    /// What the source of a volume is called where that is a mirror of this side's; none where it follows nobody.
+    /// What the source of a volume is called where that is a mirror of this side's; none where it
+    /// follows nobody.
     pub(crate) fn source_of(&self, name: &str) -> Option<String> {
         let relation = self.relations.lock().get(name).cloned()?;
         (!relation.is_failed_over()).then(|| relation.follower())
     }
 
-    /// Whether a volume is a mirror of that name of another one on this very server: either side of it has that name then.
+    /// Whether a volume is a mirror of that name of another one on this very server: either side of
+    /// it has that name then.
     pub(crate) fn is_of_this_server(&self, name: &str, mirror: &str) -> bool {
         let relation = self.relations.lock().get(name).cloned();
         relation.is_some_and(|relation| {

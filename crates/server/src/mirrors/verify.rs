@@ -1,4 +1,5 @@
-//! Comparing a mirror with its source, and mending what is damaged on either side: on request, after each update, and whenever the source is asked for the lag.
+//! Comparing a mirror with its source, and mending what is damaged on either side: on request,
+//! after each update, and whenever the source is asked for the lag.
 
 use std::io;
 use std::io::{Read, Write};
@@ -69,7 +70,8 @@ impl Write for Counted<'_> {
 }
 
 impl Mirrors {
-    /// Mends what is damaged on either side over a connection that has said hello. What fails is tried again with the next question for the lag.
+    /// Mends what is damaged on either side over a connection that has said hello. What fails is
+    /// tried again with the next question for the lag.
     pub(super) fn mend<S: Read + Write>(&self, relation: &Relation, client: &mut Client<'_, S>) {
         match relation.destination.mend(client) {
             Ok(mended) => self.note_mended(relation, &mended),

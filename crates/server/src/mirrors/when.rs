@@ -1,5 +1,6 @@
-//! When a mirror is updated by itself: every so often, or by a cron expression in a time zone. What was missed, while the server was away, the mirror paused or an update
-//! ran longer than its interval, is one run.
+//! When a mirror is updated by itself: every so often, or by a cron expression in a time zone. What
+//! was missed, while the server was away, the mirror paused or an update ran longer than its
+//! interval, is one run.
 
 use std::time::Duration;
 
@@ -14,14 +15,16 @@ use crate::schedules::timetable::Timetable;
 /// The shortest time between two runs of a cron expression.
 const CRON_MS_MIN: u64 = 60_000;
 
-/// How long the schedule may sleep, of which these are the next runs, and which has looked at `now_ms`. What was due then has begun, or can't for as long as it is paused, runs, or takes writes: waiting
-/// for that would be no rest at all.
+/// How long the schedule may sleep, of which these are the next runs, and which has looked at
+/// `now_ms`. What was due then has begun, or can't for as long as it is paused, runs, or takes
+/// writes: waiting for that would be no rest at all.
 pub(super) fn rest(next_ms: impl Iterator<Item = u64>, now_ms: u64) -> Duration {
     let left = next_ms.filter_map(|next| next.checked_sub(now_ms).filter(|left| *left > 0)).min();
     left.map_or(Duration::MAX, Duration::from_millis)
 }
 
-/// A schedule as it is kept; one that has neither an interval nor an expression runs on request only.
+/// A schedule as it is kept; one that has neither an interval nor an expression runs on request
+/// only.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct When {
     pub(super) every_ms: Option<u64>,
@@ -33,7 +36,8 @@ pub(super) struct When {
 }
 
 impl When {
-    /// What is wished, where the rest stays. `every_ms` 0 and the expression `off` take a schedule back, and either one takes the place of the other.
+    /// What is wished, where the rest stays. `every_ms` 0 and the expression `off` take a schedule
+    /// back, and either one takes the place of the other.
     pub(super) fn changed(
         &self,
         every_ms: Option<u64>,
@@ -103,17 +107,20 @@ impl When {
         }
     }
 
-    /// The next run, which was planned for `due_ms`, once the clock was put back: a mirror is not left alone until that shows the same hour again. What ran at an hour that comes
-    /// again runs again.
+    /// The next run, which was planned for `due_ms`, once the clock was put back: a mirror is not
+    /// left alone until that shows the same hour again. What ran at an hour that comes again runs
+    /// again.
     pub(super) fn no_later_ms(&self, due_ms: u64, now_ms: u64) -> u64 {
         self.next_ms(now_ms).map_or(due_ms, |next| next.min(due_ms))
     }
 
-    /// The next run after a start of the server, when the last one began at `last_ms`: now, when any was missed.
+    /// The next run after a start of the server, when the last one began at `last_ms`: now, when
+    /// any was missed.
     pub(super) fn first_ms(&self, last_ms: Option<u64>, now_ms: u64) -> Option<u64> {
         let every_ms = self.every_ms.unwrap_or(CRON_MS_MIN);
         match last_ms {
-            // A clock that was ahead has shown it. An update now counts from now: a start that waited for an interval would, with one restart after the other, wait for ever.
+            // A clock that was ahead has shown it. An update now counts from now: a start that
+            // waited for an interval would, with one restart after the other, wait for ever.
             Some(last) if timetable::is_ahead(last, now_ms, every_ms) && self.every_ms.is_some() => {
                 Some(now_ms)
             }
@@ -246,7 +253,8 @@ mod tests {
         clocks::check("every", HOUR, |now| planned(&every, now));
         let cron = When::default().changed(None, Some("7 * * * *"), None).unwrap();
         clocks::check("cron", HOUR, |now| planned(&cron, now));
-        // Restarts that come more often than its interval keep no mirror from its update after a clock that was ahead.
+        // Restarts that come more often than its interval keep no mirror from its update after a
+        // clock that was ahead.
         let now = ms(2026, 3, 9, 12);
         assert_eq!(every.first_ms(Some(now + 1000 * HOUR), now), Some(now));
     }

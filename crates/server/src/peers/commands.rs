@@ -34,7 +34,8 @@ impl Server {
                 }
                 own.try_for_each(|mirror| self.source.forget(&open.volume, &mirror.name).map_err(&failed))
             };
-            // What is kept in one volume is no reason to keep it in another. It is listed, with how it is let go.
+            // What is kept in one volume is no reason to keep it in another. It is listed, with how
+            // it is let go.
             kept = kept.and(let_go());
         }
         self.followers.keep(&self.source);

@@ -1,6 +1,8 @@
-//! A server's identity: one self-signed certificate and its key, made once, known to peers by its SHA-256.
+//! A server's identity: one self-signed certificate and its key, made once, known to peers by its
+//! SHA-256.
 //!
-//! Names and dates in the certificate mean nothing here: a peer pins the certificate itself. So it does not expire.
+//! Names and dates in the certificate mean nothing here: a peer pins the certificate itself. So it
+//! does not expire.
 
 use std::fmt;
 use std::path::Path;
@@ -15,7 +17,8 @@ use crate::error::ServerError;
 use crate::peers::error::PeersError;
 use crate::state;
 
-/// SHA-256 of a certificate in DER; 64 hexadecimal digits as text. All zeroes, which no certificate has, stand for one that is not known.
+/// SHA-256 of a certificate in DER; 64 hexadecimal digits as text. All zeroes, which no certificate
+/// has, stand for one that is not known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Fingerprint([u8; 32]);

@@ -39,7 +39,8 @@ pub(crate) struct SourceAddress<'a> {
     pub(crate) connections: u32,
 }
 
-/// Connects, as many times as is asked. In the transfer the source may be silent for `patience`. `opened` gets another handle on each socket at once, by which the connection can be cut.
+/// Connects, as many times as is asked. In the transfer the source may be silent for `patience`.
+/// `opened` gets another handle on each socket at once, by which the connection can be cut.
 pub(crate) fn connect(
     identity: &Identity,
     source: &SourceAddress<'_>,

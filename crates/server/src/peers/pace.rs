@@ -1,7 +1,10 @@
-//! Holds a transfer to so many bytes a second. The rate may change at any moment, also while it is waited.
+//! Holds a transfer to so many bytes a second. The rate may change at any moment, also while it is
+//! waited.
 //!
-//! The destination reads no faster than that, and its socket's window, which grows with what is read, holds the source back: a few hundred KiB may be on the way ahead of it. What was read is owed, time pays it
-//! off, and reading waits while more than a fiftieth of a second's bytes are owed. Idle time earns nothing, so the rate is kept over every second, and not only on average.
+//! The destination reads no faster than that, and its socket's window, which grows with what is
+//! read, holds the source back: a few hundred KiB may be on the way ahead of it. What was read is
+//! owed, time pays it off, and reading waits while more than a fiftieth of a second's bytes are
+//! owed. Idle time earns nothing, so the rate is kept over every second, and not only on average.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,7 +14,8 @@ use parking_lot::Mutex;
 
 /// The longest rest: a change of the rate is noticed within it.
 const REST_MAX: Duration = Duration::from_millis(50);
-/// What may be owed without waiting: this part of a second. Longer than a sleep that lasts too long.
+/// What may be owed without waiting: this part of a second. Longer than a sleep that lasts too
+/// long.
 const SLACK: f64 = 0.02;
 /// The least rate, in bytes a second. Slower than that, a link looks as if it had stalled.
 pub(crate) const RATE_MIN: u64 = 16 << 10;

@@ -8,7 +8,8 @@ use cairn_mirror::MirrorError;
 
 use crate::peers::watched::Watched;
 
-/// Whether a conversation ended because nothing came, or nothing was taken, for as long as was waited.
+/// Whether a conversation ended because nothing came, or nothing was taken, for as long as was
+/// waited.
 pub(crate) fn is_silence(error: &MirrorError) -> bool {
     matches!(error, MirrorError::Io(source) if is_late(source))
 }

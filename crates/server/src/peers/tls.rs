@@ -1,7 +1,8 @@
-//! TLS between peers: version 1.3, both ends with a certificate, each certificate known by its SHA-256.
+//! TLS between peers: version 1.3, both ends with a certificate, each certificate known by its
+//! SHA-256.
 //!
-//! The source's certificate is pinned during the handshake. The source takes any client certificate in
-//! the handshake, which proves only that the client has the key, and looks it up afterwards: a
+//! The source's certificate is pinned during the handshake. The source takes any client certificate
+//! in the handshake, which proves only that the client has the key, and looks it up afterwards: a
 //! destination that comes with a token is not pinned yet.
 
 use std::sync::Arc;
@@ -101,7 +102,8 @@ impl ServerCertVerifier for Pinned {
     }
 }
 
-/// Takes any certificate whose key the client proves to hold; who it is, is decided after the handshake.
+/// Takes any certificate whose key the client proves to hold; who it is, is decided after the
+/// handshake.
 #[derive(Debug)]
 struct HoldsItsKey {
     algorithms: WebPkiSupportedAlgorithms,

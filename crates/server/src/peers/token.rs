@@ -1,4 +1,5 @@
-//! The one word that makes a first mirror: where the source is, which certificate it has, and a secret that is good once.
+//! The one word that makes a first mirror: where the source is, which certificate it has, and a
+//! secret that is good once.
 //!
 //! `cairn1-` and a base64url of JSON. The number in the prefix is the version of the token.
 

@@ -1,7 +1,10 @@
-//! A stream whose other side must keep moving: one that gives or takes a byte now and then counts as stalled, as one that gives none.
+//! A stream whose other side must keep moving: one that gives or takes a byte now and then counts
+//! as stalled, as one that gives none.
 //!
-//! A socket's own timeout counts from the last byte, so a peer that sends one a second would never meet it, and inside of TLS nobody would even notice: a record is told of when it is whole. So this
-//! stands below TLS and counts what it waited for. Time that this side spends elsewhere does not count, and whoever asks gives the other side a new start.
+//! A socket's own timeout counts from the last byte, so a peer that sends one a second would never
+//! meet it, and inside of TLS nobody would even notice: a record is told of when it is whole. So
+//! this stands below TLS and counts what it waited for. Time that this side spends elsewhere does
+//! not count, and whoever asks gives the other side a new start.
 
 use std::io;
 use std::io::{Read, Write};
@@ -62,7 +65,8 @@ impl<S> Watched<S> {
         (self.reading, self.writing) = (Window::default(), Window::default());
     }
 
-    /// What goes on for longer than that from now on is given up as well, however much comes; none for as long as it takes.
+    /// What goes on for longer than that from now on is given up as well, however much comes; none
+    /// for as long as it takes.
     pub(crate) fn set_end(&mut self, within: Option<Duration>) {
         self.end = within.map(|within| self.clock.monotonic() + within);
     }

@@ -1,7 +1,10 @@
-//! What peers say to each other before the mirror protocol begins: who they are, what for, and whether they may.
+//! What peers say to each other before the mirror protocol begins: who they are, what for, and
+//! whether they may.
 //!
-//! Over TLS the destination sends one hello, the source answers it. Each is a length (4 bytes, big-endian) and that many
-//! bytes of JSON. Everything after the answer is chunks of [`cairn_mirror::Bundle`], over one connection or several, and what is in them belongs to `cairn-mirror`.
+//! Over TLS the destination sends one hello, the source answers it. Each is a length (4 bytes,
+//! big-endian) and that many bytes of JSON. Everything after the answer is chunks of
+//! [`cairn_mirror::Bundle`], over one connection or several, and what is in them belongs to
+//! `cairn-mirror`.
 
 use std::io;
 use std::io::{Read, Write};
@@ -68,7 +71,8 @@ pub(crate) enum Welcome {
     },
 }
 
-/// What the other side says, as it is shown to people: it may mean harm, and tells no terminal what to do.
+/// What the other side says, as it is shown to people: it may mean harm, and tells no terminal what
+/// to do.
 fn harmless<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ErrorBody, D::Error> {
     let ErrorBody { error, message, next } = ErrorBody::deserialize(deserializer)?;
     let shown = |text: String| -> String {

@@ -149,7 +149,8 @@ impl Server {
         let full = format!("{}@{name}", open.name);
         let make = || open.volume.create_snapshot(&name);
         open.snapshot_with(make)?.map_err(named(&open.name, &full))?;
-        // The commands around it may have taken minutes: what its owner has said meanwhile holds for what goes, and once it is ended all stay.
+        // The commands around it may have taken minutes: what its owner has said meanwhile holds
+        // for what goes, and once it is ended all stay.
         let plans = open.schedules.plans.lock().clone();
         let Some(plan) = plans.iter().find(|now| now.label == plan.label) else { return Ok(()) };
         let snapshots = snapshots_of(&plan.label, &open.volume);

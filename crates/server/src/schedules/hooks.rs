@@ -1,8 +1,13 @@
-//! Commands that an owner has run around each snapshot of a volume, to quiesce a database for instance: one before it, one after it.
+//! Commands that an owner has run around each snapshot of a volume, to quiesce a database for
+//! instance: one before it, one after it.
 //!
-//! Around means around: the command after it runs once the snapshot is made or has failed, also by a bug, and also when the command before it failed or took too long, so that nobody stays
-//! quiesced. Without success before it there is no snapshot. A command that takes longer than its time is killed with all that it has started, and so is one that runs when the server ends,
-//! but that the one after a snapshot gets some seconds: nobody stays quiesced. Snapshots of one volume with hooks are made one at a time; those that updates of mirrors, schedules, dumps and owners make have them, and those that are taken in a change of roles have not.
+//! Around means around: the command after it runs once the snapshot is made or has failed, also by
+//! a bug, and also when the command before it failed or took too long, so that nobody stays
+//! quiesced. Without success before it there is no snapshot. A command that takes longer than its
+//! time is killed with all that it has started, and so is one that runs when the server ends, but
+//! that the one after a snapshot gets some seconds: nobody stays quiesced. Snapshots of one volume
+//! with hooks are made one at a time; those that updates of mirrors, schedules, dumps and owners
+//! make have them, and those that are taken in a change of roles have not.
 
 use std::fs;
 use std::io::{PipeReader, Read};
@@ -33,13 +38,15 @@ mod commands;
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest that can be said: writes may be held back all the while.
 const TIMEOUT_MAX: Duration = Duration::from_secs(600);
-/// How long the end of a command that was killed is waited for. One that waits in the kernel, as for a file system that it has frozen itself, may end only when the one after it has run.
+/// How long the end of a command that was killed is waited for. One that waits in the kernel, as
+/// for a file system that it has frozen itself, may end only when the one after it has run.
 const END_PATIENCE: Duration = Duration::from_secs(1);
 /// What a command after a snapshot still gets when the server ends.
 const AT_THE_END: Duration = Duration::from_secs(10);
 /// Bytes of what a command said that are kept: the end of it.
 const SAID_MAX: usize = 1024;
-/// How long what a command said is waited for once it has ended: what it left running may hold its output open for ever.
+/// How long what a command said is waited for once it has ended: what it left running may hold its
+/// output open for ever.
 const SAID_PATIENCE: Duration = Duration::from_millis(200);
 /// How often a running command is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -194,7 +201,8 @@ impl Hooks {
         (left.server != this_server()).then_some(left)
     }
 
-    /// Runs the command after a snapshot where a server was killed before it was over; meanwhile no snapshot is made. It takes as long as the command.
+    /// Runs the command after a snapshot where a server was killed before it was over; meanwhile no
+    /// snapshot is made. It takes as long as the command.
     pub(crate) fn release(&self, volume: &str) {
         let _turn = self.turn.lock();
         self.release_cut(volume);
@@ -214,7 +222,8 @@ impl Hooks {
                 std::thread::sleep(LOOK_EVERY);
             }
         };
-        // A command after a snapshot may be about to be over, and what it does is not to be done by halves.
+        // A command after a snapshot may be about to be over, and what it does is not to be done by
+        // halves.
         let is_over = left.releasing && wait(timeout, &|_| {});
         let is_ended = is_over
             || wait(AT_THE_END, &|pid| {
@@ -223,7 +232,8 @@ impl Hooks {
         if !is_ended {
             tracing::warn!(volume, "what a command around a snapshot has started can't be ended");
         }
-        // It is begun here: a volume that is closed and opened again meanwhile does not begin it once more.
+        // It is begun here: a volume that is closed and opened again meanwhile does not begin it
+        // once more.
         this_server().clone_into(&mut left.server);
         left.releasing = true;
         let _ = self.note(&left);
@@ -319,7 +329,8 @@ fn start(volume: &str, which: &str, run: &str, text: &str) -> std::io::Result<(C
     Ok((command.spawn()?, said))
 }
 
-/// The end of what a command says. It is read for as long as anything that the command has started may write, as a full pipe would stop that.
+/// The end of what a command says. It is read for as long as anything that the command has started
+/// may write, as a full pipe would stop that.
 struct Said {
     end: Arc<Mutex<Vec<u8>>>,
     reading: JoinHandle<()>,
@@ -357,7 +368,8 @@ impl Said {
     }
 }
 
-/// The processes that commands of this run have started and that run still, as far as this server may look at them.
+/// The processes that commands of this run have started and that run still, as far as this server
+/// may look at them.
 fn started_by(run: &str) -> Vec<Pid> {
     if run.is_empty() {
         return Vec::new();
@@ -365,7 +377,8 @@ fn started_by(run: &str) -> Vec<Pid> {
     processes_with(RUN, |value| value == run.as_bytes())
 }
 
-/// The processes that have this variable in the environment that they were started with, with such a value, but for this one, and as far as it may look at them.
+/// The processes that have this variable in the environment that they were started with, with such
+/// a value, but for this one, and as far as it may look at them.
 pub(crate) fn processes_with(variable: &str, is_it: impl Fn(&[u8]) -> bool) -> Vec<Pid> {
     let has_it = |entry: &[u8]| {
         let value = entry.strip_prefix(variable.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
@@ -381,7 +394,8 @@ pub(crate) fn processes_with(variable: &str, is_it: impl Fn(&[u8]) -> bool) -> V
     fs::read_dir("/proc").map(|all| all.flatten().filter_map(of).collect()).unwrap_or_default()
 }
 
-/// Kills a command and all that it has started. False of one that does not end by that for now: it is waited for aside.
+/// Kills a command and all that it has started. False of one that does not end by that for now: it
+/// is waited for aside.
 pub(crate) fn end(mut child: Child) -> bool {
     if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
         let _ = kill_process_group(group, Signal::KILL);

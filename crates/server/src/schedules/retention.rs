@@ -11,7 +11,8 @@ use super::timetable::in_zone;
 /// What makes two moments the same hour, day and so on.
 type Period = fn(&DateTime<Tz>) -> (i64, i64);
 
-/// By its beginning in UTC: when clocks go back, an hour comes twice, and some places are half an hour off.
+/// By its beginning in UTC: when clocks go back, an hour comes twice, and some places are half an
+/// hour off.
 fn hour(at: &DateTime<Tz>) -> (i64, i64) {
     let within = i64::from(at.minute()) * 60 + i64::from(at.second());
     (at.timestamp() - within, 0)
@@ -39,8 +40,9 @@ fn rules(keep: &Keep) -> [(u32, Period); 5] {
     [(keep.hourly, hour), (keep.daily, day), (keep.weekly, week), (keep.monthly, month), (keep.yearly, year)]
 }
 
-/// Says of each moment, given in milliseconds since 1970 UTC, whether its snapshot stays. They come in the order in which the snapshots were made: where a clock was put back, that is
-/// not the order of the times, and the newest is the one that was made last.
+/// Says of each moment, given in milliseconds since 1970 UTC, whether its snapshot stays. They come
+/// in the order in which the snapshots were made: where a clock was put back, that is not the order
+/// of the times, and the newest is the one that was made last.
 pub(crate) fn kept(keep: &Keep, made_ms: &[u64], zone: Tz) -> Vec<bool> {
     if *keep == Keep::default() {
         return vec![true; made_ms.len()];
@@ -66,11 +68,14 @@ pub(crate) fn kept(keep: &Keep, made_ms: &[u64], zone: Tz) -> Vec<bool> {
     stays
 }
 
-/// What stays of moments of which each is later than those before it, where all that need not stay go at each: the same as [`kept`] says time and again, at a cost that does not grow with what stays.
+/// What stays of moments of which each is later than those before it, where all that need not stay
+/// go at each: the same as [`kept`] says time and again, at a cost that does not grow with what
+/// stays.
 pub(super) struct Rolling {
     keep: Keep,
     zone: Tz,
-    /// Those that stay, with how many rules want each; those that stay whatever comes have one more.
+    /// Those that stay, with how many rules want each; those that stay whatever comes have one
+    /// more.
     stay: BTreeMap<u64, u32>,
     last: BTreeSet<u64>,
     rules: [Newest; 5],

@@ -11,12 +11,15 @@ use crate::error::ServerError;
 use crate::schedules::{LOOK_EVERY, OPENING_PATIENCE, OPENING_PAUSE, OPENINGS_MAX};
 use crate::work::aside::Aside;
 
-/// The looks whether devices are back, each with the time at which it began. A disk that hangs while it is opened holds up the look that opens it; a later one passes over it, and opens the others.
+/// The looks whether devices are back, each with the time at which it began. A disk that hangs
+/// while it is opened holds up the look that opens it; a later one passes over it, and opens the
+/// others.
 #[derive(Default)]
 struct Openings(Vec<(Instant, JoinHandle<()>)>);
 
 impl Openings {
-    /// Opens what can be opened by now on a thread of its own, unless nothing waits or the last look may still come to its end.
+    /// Opens what can be opened by now on a thread of its own, unless nothing waits or the last
+    /// look may still come to its end.
     fn look(&mut self, server: &Arc<Server>) {
         self.0.retain(|(_, thread)| !thread.is_finished());
         let hangs = |(begun, _): &(Instant, JoinHandle<()>)| begun.elapsed() > OPENING_PATIENCE;
@@ -30,7 +33,8 @@ impl Openings {
         }
     }
 
-    /// Waits for one that is under way, for as long as a disk takes that does not hang: what is opened later is as after a kill.
+    /// Waits for one that is under way, for as long as a disk takes that does not hang: what is
+    /// opened later is as after a kill.
     pub(super) fn end(self) {
         let begun = Instant::now();
         for (_, thread) in self.0 {
@@ -48,7 +52,8 @@ impl Openings {
     }
 }
 
-/// The thread that runs schedules, and looks whether devices are back that volumes wait for; it ends when this is dropped.
+/// The thread that runs schedules, and looks whether devices are back that volumes wait for; it
+/// ends when this is dropped.
 pub(crate) struct Runner {
     ending: Arc<(Mutex<bool>, Condvar)>,
     thread: Option<JoinHandle<()>>,

@@ -113,7 +113,8 @@ fn snapshots_that_are_made_after_a_clock_was_put_back_are_the_newest() {
     assert_eq!(kept(&last, &made, Tz::UTC), [false, false, false, true, true]);
     let hourly = Keep { hourly: 3, ..Keep::default() };
     assert_eq!(kept(&hourly, &made, Tz::UTC), [false, false, true, true, true]);
-    // One that was made when the clock showed 1970, or a year that is far away, costs a period and no more.
+    // One that was made when the clock showed 1970, or a year that is far away, costs a period and
+    // no more.
     for wrong in [0, 40_000] {
         let made = [at(&[8, 9]), vec![wrong * DAY], at(&[10])].concat();
         assert_eq!(kept(&hourly, &made, Tz::UTC), [false, true, true, true]);
@@ -212,7 +213,8 @@ fn clock_that_is_adjusted_by_a_moment_repeats_no_run() {
 
 #[test]
 fn a_daily_run_is_there_once_on_days_of_any_length() {
-    // Lord Howe moves its clocks by half an hour; 02:15 is skipped in October and 01:45 comes twice in April.
+    // Lord Howe moves its clocks by half an hour; 02:15 is skipped in October and 01:45 comes twice
+    // in April.
     for (zone, hours) in [
         (Tz::Australia__Lord_Howe, ["15 2", "45 1", "0 0", "30 2"]),
         (Tz::Europe__Berlin, ["30 2", "0 3", "59 1", "0 2"]),

@@ -1,7 +1,8 @@
 //! When something is due: every so often, or by a cron expression in a time zone.
 //!
-//! Where clocks go forward, a fixed time that does not exist is taken as the first moment after the gap; where they go back, a fixed time runs once, and an
-//! expression with `*` in its hours in both passes (croner's rules, which are those of Vixie cron).
+//! Where clocks go forward, a fixed time that does not exist is taken as the first moment after the
+//! gap; where they go back, a fixed time runs once, and an expression with `*` in its hours in both
+//! passes (croner's rules, which are those of Vixie cron).
 
 use std::str::FromStr;
 
@@ -15,7 +16,8 @@ use crate::schedules::error::SchedulesError;
 
 /// The shortest time between two runs: one second.
 const EVERY_MS_MIN: u64 = 1_000;
-/// A clock that is put back by no more than this has been adjusted: a run that it shows again is not repeated.
+/// A clock that is put back by no more than this has been adjusted: a run that it shows again is
+/// not repeated.
 const ADJUSTED_MS_MAX: u64 = 60_000;
 /// The same as a part of the interval, so that no run is late by more than that.
 const ADJUSTED_PART: u64 = 8;
@@ -66,7 +68,8 @@ impl Timetable {
         }
     }
 
-    /// Refuses one that is never due (the 30th of February): it would look like a schedule and do nothing.
+    /// Refuses one that is never due (the 30th of February): it would look like a schedule and do
+    /// nothing.
     pub(crate) fn due_at_some_time(self, from_ms: u64) -> Result<Self, ServerError> {
         match self.next(from_ms) {
             Some(_) => Ok(self),
@@ -77,7 +80,8 @@ impl Timetable {
         }
     }
 
-    /// The next run after the one noted at `noted_ms`. A time that lies ahead of `now_ms` comes from a clock that was ahead and says nothing: the run is due within one period from now.
+    /// The next run after the one noted at `noted_ms`. A time that lies ahead of `now_ms` comes
+    /// from a clock that was ahead and says nothing: the run is due within one period from now.
     pub(crate) fn due(&self, noted_ms: u64, now_ms: u64) -> Option<u64> {
         self.next(if self.is_ahead(noted_ms, now_ms) { now_ms } else { noted_ms })
     }
@@ -89,8 +93,9 @@ impl Timetable {
         }
     }
 
-    /// Counts from now where the last run, or the setting of a schedule that has not run, is noted at a time that lies ahead. Without a note of that the next run would be counted from now each
-    /// time, and never be due. Returns by how much the clock was put back.
+    /// Counts from now where the last run, or the setting of a schedule that has not run, is noted
+    /// at a time that lies ahead. Without a note of that the next run would be counted from now
+    /// each time, and never be due. Returns by how much the clock was put back.
     pub(crate) fn count_anew(
         &self,
         from_ms: &mut u64,
@@ -124,7 +129,8 @@ impl Timetable {
     }
 }
 
-/// Whether the time of a run that comes every so often lies ahead of the clock: a clock that was ahead has shown it.
+/// Whether the time of a run that comes every so often lies ahead of the clock: a clock that was
+/// ahead has shown it.
 pub(crate) fn is_ahead(noted_ms: u64, now_ms: u64, every_ms: u64) -> bool {
     noted_ms > now_ms.saturating_add((every_ms / ADJUSTED_PART).min(ADJUSTED_MS_MAX))
 }

@@ -19,7 +19,8 @@ pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
     if disk { one.rdev() == other.rdev() } else { (one.dev(), one.ino()) == (other.dev(), other.ino()) }
 }
 
-/// Refuses a path that would be another one where the server is started next, or in the folder of a volume.
+/// Refuses a path that would be another one where the server is started next, or in the folder of a
+/// volume.
 pub(crate) fn refuse_relative(what: &'static str, path: &Path) -> Result<(), ServerError> {
     if path.is_absolute() { Ok(()) } else { Err(ServerError::NotAbsolute { what }) }
 }

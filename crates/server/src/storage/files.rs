@@ -16,7 +16,8 @@ pub(crate) const BUSY_PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
-/// How long a program that writes to a file is given to end, as one does that is just being started or stopped.
+/// How long a program that writes to a file is given to end, as one does that is just being started
+/// or stopped.
 pub(crate) const TAKE_PATIENCE: Duration = Duration::from_millis(500);
 
 /// The part of a store that must be zero before it is taken.
@@ -27,13 +28,15 @@ pub(crate) fn origin_options() -> FileOptions {
     FileOptions { direct: Direct::Never, ..FileOptions::default() }
 }
 
-/// A log is written in large pieces that nothing changes again: by way of the page cache each byte of it would be copied once more, and push out what is read. What of it is read, the present of a placement that writes
-/// nowhere else above all, is kept there.
+/// A log is written in large pieces that nothing changes again: by way of the page cache each byte
+/// of it would be copied once more, and push out what is read. What of it is read, the present of a
+/// placement that writes nowhere else above all, is kept there.
 pub(crate) fn store_options() -> FileOptions {
     FileOptions { direct: Direct::Writes, ..FileOptions::default() }
 }
 
-/// Opens a file or disk that was nobody's of this server. A program that just ends, or one that is just being started, may have it for a moment.
+/// Opens a file or disk that was nobody's of this server. A program that just ends, or one that is
+/// just being started, may have it for a moment.
 pub(crate) fn take_file(path: &Path, options: FileOptions) -> Result<FileDevice, OpenError> {
     let start = Instant::now();
     loop {
@@ -50,7 +53,8 @@ pub(crate) fn store_length(bytes: u64) -> u64 {
     bytes.checked_next_multiple_of(4096).unwrap_or(u64::MAX)
 }
 
-/// Opens a file or disk that is to hold a history, and holds nothing; a file is made, and told. One without a length gets it.
+/// Opens a file or disk that is to hold a history, and holds nothing; a file is made, and told. One
+/// without a length gets it.
 pub(crate) fn take_store_file(
     path: &Path,
     bytes: u64,

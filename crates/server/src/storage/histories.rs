@@ -14,7 +14,8 @@ use cairn_history::{
 use crate::error::ServerError;
 use crate::peers::token::random_bytes;
 
-/// As much as a flush of the store is worth: with less, placements that write log and origin wait for flushes.
+/// As much as a flush of the store is worth: with less, placements that write log and origin wait
+/// for flushes.
 pub(crate) const DIRTY_BYTES: u64 = 32 << 20;
 
 pub(crate) const CACHE_BYTES: u64 = 64 << 20;
@@ -25,12 +26,14 @@ pub(crate) const STORE_MIN: u64 = 64 << 20;
 /// The block of a history unless its owner wants another.
 pub(crate) const BLOCK_BYTES: u32 = 4096;
 
-/// The view of an instant that was kept when it was exported. Another one in its place would be a wrong disk.
+/// The view of an instant that was kept when it was exported. Another one in its place would be a
+/// wrong disk.
 pub(crate) fn exactly(history: &Arc<History>, at: u64) -> Result<HistoryView, HistoryError> {
     history.view_again(Timestamp(at))
 }
 
-/// Refuses a store that has another history: opened over this origin it would write there what belongs elsewhere.
+/// Refuses a store that has another history: opened over this origin it would write there what
+/// belongs elsewhere.
 pub(crate) fn refuse_other_store(name: &str, store: &dyn Device, expected: &str) -> Result<(), ServerError> {
     let found = History::id_of(store).map_err(ServerError::history(name))?.to_string();
     if found == expected {
@@ -45,7 +48,8 @@ pub(crate) fn history_id(text: &str) -> Result<HistoryId, ServerError> {
     Ok(HistoryId(id.to_be_bytes()))
 }
 
-/// How the history under a volume is opened: without a read cache, as the volume has one, and a scrub of it reads from the media.
+/// How the history under a volume is opened: without a read cache, as the volume has one, and a
+/// scrub of it reads from the media.
 pub(crate) fn options_under_volume(clock: Arc<dyn Clock>) -> OpenOptions {
     OpenOptions { dirty_bytes: DIRTY_BYTES, read_bytes: 0, clock, at_least: LogPosition::default() }
 }

@@ -1,10 +1,15 @@
-//! How far a history had come when its server last looked: a store that comes back with less is not the one that its origin goes with.
+//! How far a history had come when its server last looked: a store that comes back with less is not
+//! the one that its origin goes with.
 //!
-//! A store that was put back from a backup, while its origin went on, opens like any other: nothing in it says that it is old. What its log would write to the origin again is old then, and instants show what never
-//! was. So the server keeps beside the document of a device (`NAME.seen`), and of a volume (`history.seen`), how far the history is known to have come, durably, and refuses less. It looks when a history is opened and closed, after
-//! a revert, and once a minute while it changes, so a copy of the last minute passes for the store itself.
+//! A store that was put back from a backup, while its origin went on, opens like any other: nothing
+//! in it says that it is old. What its log would write to the origin again is old then, and
+//! instants show what never was. So the server keeps beside the document of a device (`NAME.seen`),
+//! and of a volume (`history.seen`), how far the history is known to have come, durably, and
+//! refuses less. It looks when a history is opened and closed, after a revert, and once a minute
+//! while it changes, so a copy of the last minute passes for the store itself.
 //!
-//! The note is a lower bound and nothing else: one that is lost, old or damaged lets more pass, and never keeps a sound store out.
+//! The note is a lower bound and nothing else: one that is lost, old or damaged lets more pass, and
+//! never keeps a sound store out.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -41,7 +46,8 @@ struct Last {
 }
 
 impl Seen {
-    /// What was noted of the history `store` at `path`; of another one, and where it can't be read, nothing.
+    /// What was noted of the history `store` at `path`; of another one, and where it can't be read,
+    /// nothing.
     pub(crate) fn at(path: PathBuf, store: &str) -> Self {
         let noted = state::load::<SeenDocument>(&path).unwrap_or_else(|error| {
             tracing::warn!(%error, "how far a history had come is not known: a store that is older than its origin would not be noticed");

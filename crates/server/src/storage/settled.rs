@@ -1,4 +1,5 @@
-//! Whether a file or disk is there, and whether one that came back is all there: who copies one to its place would have the first half of it opened, and written to.
+//! Whether a file or disk is there, and whether one that came back is all there: who copies one to
+//! its place would have the first half of it opened, and written to.
 
 use std::collections::BTreeSet;
 use std::fs::{File, Metadata};
@@ -15,16 +16,20 @@ use parking_lot::Mutex;
 /// How long a file was not written to that nobody copies any more.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// How long is waited for a file system to say what is there. What was opened a moment ago it knows without looking.
+/// How long is waited for a file system to say what is there. What was opened a moment ago it knows
+/// without looking.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// How long a start waits for disks to answer: one that sleeps, or whose controller tries once more, takes some seconds.
+/// How long a start waits for disks to answer: one that sleeps, or whose controller tries once
+/// more, takes some seconds.
 const AWAKE: Duration = Duration::from_secs(5);
 
-/// Paths that somebody has looked at in vain, and whose looks are not over: nobody looks there again before.
+/// Paths that somebody has looked at in vain, and whose looks are not over: nobody looks there
+/// again before.
 static HANGING: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
-/// What is at a path, for who can't wait for a disk or a server that hangs: what does not answer is not there.
+/// What is at a path, for who can't wait for a disk or a server that hangs: what does not answer is
+/// not there.
 pub(crate) fn found(path: &Path) -> Option<Metadata> {
     if HANGING.lock().contains(path) {
         return None;
@@ -52,7 +57,8 @@ pub(crate) fn found(path: &Path) -> Option<Metadata> {
     None
 }
 
-/// Those of these files and disks that do not answer when their beginning is read. What is not there answers. They are looked at side by side.
+/// Those of these files and disks that do not answer when their beginning is read. What is not
+/// there answers. They are looked at side by side.
 pub(crate) fn silent(paths: impl IntoIterator<Item = PathBuf>) -> BTreeSet<PathBuf> {
     let mut silent: BTreeSet<PathBuf> = paths.into_iter().collect();
     let (answer, answered) = mpsc::channel();
@@ -85,7 +91,8 @@ pub(crate) fn no_answer(path: &Path) -> OpenError {
     OpenError::Io { path: path.to_owned(), source }
 }
 
-/// True for a disk, and for a file that has not been written to for a moment; false for what is not there.
+/// True for a disk, and for a file that has not been written to for a moment; false for what is not
+/// there.
 pub(crate) fn has_settled(path: &Path) -> bool {
     let Ok(found) = fs::metadata(path) else { return false };
     // A time that has not come says nothing.

@@ -1,11 +1,20 @@
 //! A history is put under a volume that there is, or taken away from under it.
 //!
-//! The volume is closed for it, whoever has it, and is another opening afterwards; its content does not change.
-//! - *Put under*: `volume.json` says what is coming, the store is made, then `volume.json` says that it is there, and only then the volume is opened over it. A crash before that leaves a store in which nothing was recorded: the next start empties it,
-//!   and the same command does it all again.
-//! - *Taken away*: what can be copied in service is. Then `volume.json` says `leaving`, today's content is brought to the devices of the volume, and the store loses its history. Until that last step a start finds a history, and the volume goes on over it; behind it, it finds
-//!   none, and the volume goes on without. What the document says by then was true all along. The next numbers of files and snapshots stay in the document, as mirrors may know of instants that the volume was brought back from.
-//! - *Given up as lost*: where the store does not come back the volume is opened on what its devices have, by a word of its owner. That is all that was flushed, but for the placement `logging`, where it is refused.
+//! The volume is closed for it, whoever has it, and is another opening afterwards; its content does
+//! not change.
+//! - *Put under*: `volume.json` says what is coming, the store is made, then `volume.json` says
+//!   that it is there, and only then the volume is opened over it. A crash before that leaves a
+//!   store in which nothing was recorded: the next start empties it, and the same command does it
+//!   all again.
+//! - *Taken away*: what can be copied in service is. Then `volume.json` says `leaving`, today's
+//!   content is brought to the devices of the volume, and the store loses its history. Until that
+//!   last step a start finds a history, and the volume goes on over it; behind it, it finds none,
+//!   and the volume goes on without. What the document says by then was true all along. The next
+//!   numbers of files and snapshots stay in the document, as mirrors may know of instants that the
+//!   volume was brought back from.
+//! - *Given up as lost*: where the store does not come back the volume is opened on what its
+//!   devices have, by a word of its owner. That is all that was flushed, but for the placement
+//!   `logging`, where it is refused.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,7 +46,8 @@ const BEING_ENABLED: &str = "it is given a history";
 const BEING_DISABLED: &str = "its history is being taken away";
 
 impl Volumes {
-    /// Refuses a history that can't be put under a volume, as far as that is known before it is made.
+    /// Refuses a history that can't be put under a volume, as far as that is known before it is
+    /// made.
     pub(crate) fn check_enable(
         &self,
         name: &str,
@@ -76,7 +86,8 @@ impl Volumes {
         Ok(open)
     }
 
-    /// Puts a history under a volume. Whoever has it open finds it closed; it is in service again when this returns, also as it was.
+    /// Puts a history under a volume. Whoever has it open finds it closed; it is in service again
+    /// when this returns, also as it was.
     pub(crate) fn enable_history(
         &self,
         name: &str,
@@ -84,7 +95,8 @@ impl Volumes {
     ) -> Result<Arc<OpenVolume>, ServerError> {
         let _turn = self.turns.take(&[name], BEING_ENABLED)?;
         let open = self.check_enable(name, wish)?;
-        // A history keeps its device as long as it is: with room for what the volume needs as a mirror. A disk is as long as it is, with a history or without.
+        // A history keeps its device as long as it is: with room for what the volume needs as a
+        // mirror. A disk is as long as it is, with a history or without.
         match open.make_room_as_destination() {
             Err(ServerError::Volumes(VolumesError::DeviceTooSmall { .. })) => {}
             outcome => outcome?,
@@ -131,7 +143,8 @@ impl Volumes {
         }
     }
 
-    /// Notes what is coming, before anything of it is there: what a kill leaves is known by it, and taken back. Gives what the document said before, too.
+    /// Notes what is coming, before anything of it is there: what a kill leaves is known by it, and
+    /// taken back. Gives what the document said before, too.
     fn begin_enable(
         &self,
         name: &str,
@@ -156,7 +169,9 @@ impl Volumes {
         Err(ServerError::Devices(DevicesError::Shown { device: name.to_owned(), instants }))
     }
 
-    /// Does while the volume is in service what can be done then of taking its history away: with the placement `logging` all that was written since it was made, or folded back, is copied. Instants go with that.
+    /// Does while the volume is in service what can be done then of taking its history away: with
+    /// the placement `logging` all that was written since it was made, or folded back, is copied.
+    /// Instants go with that.
     pub(crate) fn fold_history_back(&self, name: &str, progress: &Progress) -> Result<(), ServerError> {
         let open = self.check_disable(name)?;
         let history = open.under.as_ref().ok_or(ServerError::Bug)?.history();
@@ -173,8 +188,9 @@ impl Volumes {
         }
     }
 
-    /// Takes the history away from under a volume, which is out of service meanwhile: for what is left once it was [folded back](Self::fold_history_back).
-    /// It is in service again when this returns, also where it failed: then over its history.
+    /// Takes the history away from under a volume, which is out of service meanwhile: for what is
+    /// left once it was [folded back](Self::fold_history_back). It is in service again when this
+    /// returns, also where it failed: then over its history.
     pub(crate) fn disable_history(
         &self,
         name: &str,
@@ -221,7 +237,8 @@ impl Volumes {
         released.and_then(|()| self.get(name))
     }
 
-    /// Opens a volume that can't be opened for want of its history on what its devices have, without it, or only says what that is.
+    /// Opens a volume that can't be opened for want of its history on what its devices have,
+    /// without it, or only says what that is.
     pub(crate) fn discard_history(
         &self,
         name: &str,
@@ -323,7 +340,8 @@ impl Volumes {
         }
     }
 
-    /// Takes back what a server began that was killed while it put a history under a volume, which goes on without.
+    /// Takes back what a server began that was killed while it put a history under a volume, which
+    /// goes on without.
     pub(super) fn settle_coming(&self, name: &str, mut document: VolumeDocument) -> VolumeDocument {
         if let Some(beneath) = document.coming.take() {
             beneath.take_back_now(name, false);

@@ -1,4 +1,5 @@
-//! Whose a file or a disk is. What is open is locked; what is not is looked after here: disks of volumes whose others are missing, of restores that were cut, and of adopted devices.
+//! Whose a file or a disk is. What is open is locked; what is not is looked after here: disks of
+//! volumes whose others are missing, of restores that were cut, and of adopted devices.
 
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -19,8 +20,9 @@ impl Volumes {
         let _ = self.others.set(other);
     }
 
-    /// Refuses a device of a volume that is not open, of a restore that was cut, or of who else is [asked](Self::also_ask). Those of open ones are locked; of these, one in the middle may begin with zeroes and hold data
-    /// further on.
+    /// Refuses a device of a volume that is not open, of a restore that was cut, or of who else is
+    /// [asked](Self::also_ask). Those of open ones are locked; of these, one in the middle may
+    /// begin with zeroes and hold data further on.
     pub(crate) fn refuse_if_claimed(&self, path: &Path) -> Result<(), ServerError> {
         let unavailable = |(name, entry): (&String, &VolumeState)| {
             (!matches!(entry, VolumeState::Open(_))).then(|| name.clone())

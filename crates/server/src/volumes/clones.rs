@@ -1,8 +1,10 @@
-//! Clones among the volumes: made of a snapshot of another volume, opened after it, ended and deleted before it.
+//! Clones among the volumes: made of a snapshot of another volume, opened after it, ended and
+//! deleted before it.
 //!
-//! A clone is a volume like any other, in a folder of its own; `volume.json` names what it is made of. What a crash leaves: before its folder has
-//! its name, nothing (a start clears it away); after, a whole clone. What it is made of is kept in the parent from before the
-//! clone has a name until its folder is gone, and from a start on before anything else can happen to the parent.
+//! A clone is a volume like any other, in a folder of its own; `volume.json` names what it is made
+//! of. What a crash leaves: before its folder has its name, nothing (a start clears it away);
+//! after, a whole clone. What it is made of is kept in the parent from before the clone has a name
+//! until its folder is gone, and from a start on before anything else can happen to the parent.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -146,7 +148,8 @@ impl Volumes {
         self.document(name).is_ok_and(|document| document.clone_of.is_some_and(|of| of.temporary))
     }
 
-    /// Refuses what is to last on a volume that does not: what that is made of is an image of a mirror, which may be gone at the next start.
+    /// Refuses what is to last on a volume that does not: what that is made of is an image of a
+    /// mirror, which may be gone at the next start.
     pub(crate) fn refuse_temporary(&self, name: &str) -> Result<(), ServerError> {
         match self.is_temporary(name) {
             true => Err(ServerError::Invalid {
@@ -166,8 +169,9 @@ impl Volumes {
         is_temporary
     }
 
-    /// Makes a clone of a snapshot. It is there whole, or not at all; `settle` is done before anybody can find it. A temporary one ends with the server, and its snapshot,
-    /// which may be any, is not kept but held open, so that the updates of a mirror go on.
+    /// Makes a clone of a snapshot. It is there whole, or not at all; `settle` is done before
+    /// anybody can find it. A temporary one ends with the server, and its snapshot, which may be
+    /// any, is not kept but held open, so that the updates of a mirror go on.
     pub(crate) fn clone_as(
         &self,
         volume: &str,
@@ -203,7 +207,8 @@ impl Volumes {
                 Ok(open)
             }
             Err(error) => {
-                // Nothing was written to it by anybody, wherever it failed. Moved first, or a start would find a half of it.
+                // Nothing was written to it by anybody, wherever it failed. Moved first, or a start
+                // would find a half of it.
                 let nursery = self.dir.join(format!(".{name}.clone"));
                 let cleared = match folder.exists() {
                     true => fs::rename(&folder, &nursery).and_then(|()| state::sync_parent(&folder)),
@@ -220,7 +225,8 @@ impl Volumes {
         }
     }
 
-    /// Makes a clone in the folder `nursery`, which a start clears away; paths are as in `volume.json`.
+    /// Makes a clone in the folder `nursery`, which a start clears away; paths are as in
+    /// `volume.json`.
     fn make_clone(&self, name: &str, of: &CloneOf, nursery: &str) -> Result<Parts, ServerError> {
         let nursery = self.dir.join(nursery);
         match fs::remove_dir_all(&nursery) {

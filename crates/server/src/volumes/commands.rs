@@ -1,4 +1,5 @@
-//! What the API does to volumes, LUNs and snapshots: names are looked up, sessions are minded, errors are named.
+//! What the API does to volumes, LUNs and snapshots: names are looked up, sessions are minded,
+//! errors are named.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -59,7 +60,8 @@ impl Server {
         outcome
     }
 
-    /// Opens the volumes whose devices were missing and are there now, and then the adopted devices, which may be in one of those.
+    /// Opens the volumes whose devices were missing and are there now, and then the adopted
+    /// devices, which may be in one of those.
     pub(crate) fn open_waiting(&self) {
         self.volumes.open_waiting(&|open| self.take_in_volume(open));
         self.devices.open_waiting();
@@ -112,7 +114,8 @@ impl Server {
     pub(crate) fn create_clone(&self, request: &api::CreateClone) -> Result<api::VolumeClone, ServerError> {
         let api::CreateClone { volume, snapshot, name } = request;
         let open = self.volumes.get(volume)?;
-        // Its snapshot is kept between two consistency points, and one that waits for room would have this wait, too.
+        // Its snapshot is kept between two consistency points, and one that waits for room would
+        // have this wait, too.
         open.refuse_while_writes_wait()?;
         if let Ok(Some(image)) = open.past(snapshot) {
             for lun in open.luns.list_in(&image).map_err(ServerError::files(volume))? {
@@ -250,8 +253,9 @@ impl Server {
         self.access.retire(&name, self.is_shown(&open, lun))
     }
 
-    /// Whether something is set for a LUN, and the past of its volume has one of that name: who may not see a LUN does not see what it was either, nor what a rollback brings back.
-    /// What can't be read may be one.
+    /// Whether something is set for a LUN, and the past of its volume has one of that name: who may
+    /// not see a LUN does not see what it was either, nor what a rollback brings back. What can't
+    /// be read may be one.
     fn is_shown(&self, open: &OpenVolume, lun: &str) -> bool {
         let has = |snapshot: &Snapshot| {
             let image = open.volume.image(Some(snapshot.id));
@@ -397,7 +401,8 @@ impl Server {
         Ok(show_snapshot(volume, &find_snapshot(&open, new_name)?))
     }
 
-    /// Holds a snapshot, or lets it go; those that a mirror's next update begins at are the mirror's own to let go.
+    /// Holds a snapshot, or lets it go; those that a mirror's next update begins at are the
+    /// mirror's own to let go.
     pub(crate) fn hold_snapshot(
         &self,
         volume: &str,
@@ -415,7 +420,8 @@ impl Server {
         Ok(show_snapshot(volume, &find_snapshot(&open, name)?))
     }
 
-    /// Refuses to release or delete what a mirror needs for its next update, or may need as far as is known.
+    /// Refuses to release or delete what a mirror needs for its next update, or may need as far as
+    /// is known.
     fn refuse_if_base(&self, volume: &str, name: &str) -> Result<(), ServerError> {
         if name.starts_with(MIRROR_PREFIX) {
             self.followers.check_known()?;
@@ -488,7 +494,8 @@ impl Server {
         Ok(show_snapshot(volume, &undo))
     }
 
-    /// Refuses a history of the name that an adopted device has: `cairn history` would not know which of the two is meant.
+    /// Refuses a history of the name that an adopted device has: `cairn history` would not know
+    /// which of the two is meant.
     pub(crate) fn refuse_second_history(&self, new: &NewVolume<'_>) -> Result<(), ServerError> {
         match self.devices.get(new.name) {
             Err(ServerError::NotFound { .. }) => Ok(()),
@@ -497,7 +504,8 @@ impl Server {
         }
     }
 
-    /// Refuses what bringing a volume back to an instant would refuse. While the view lives the instant stays; what is said of the volume is as of then.
+    /// Refuses what bringing a volume back to an instant would refuse. While the view lives the
+    /// instant stays; what is said of the volume is as of then.
     fn check_bring_back(
         &self,
         open: &OpenVolume,
@@ -527,7 +535,8 @@ impl Server {
         Ok(api::Reverted::would(held.instant().0, sessions))
     }
 
-    /// Brings a volume back to an instant of its history, while nothing else is done with it; its clients connect again.
+    /// Brings a volume back to an instant of its history, while nothing else is done with it; its
+    /// clients connect again.
     pub(crate) fn bring_back(&self, name: &str, at: &api::Instant) -> Result<api::Reverted, ServerError> {
         let open = self.volumes.get(name)?;
         let at = &open.history()?.settled(at)?;
@@ -535,12 +544,14 @@ impl Server {
         let (_held, then) = self.check_bring_back(&open, at)?;
         // Refused before any session ends for nothing.
         open.write_out_over_history()?;
-        // What clients have in memory is of another time, also of snapshots: those that are younger will not be there.
+        // What clients have in memory is of another time, also of snapshots: those that are younger
+        // will not be there.
         let mine = |export: &ExportName<'_>| export.volume == name;
         let mut ended = 0;
         let outcome = self.forget_dumps_since(&open, then.created, || {
             ended = self.close_sessions(mine)?;
-            // What was answered since, and is in memory alone, must not go with a revert that is refused.
+            // What was answered since, and is in memory alone, must not go with a revert that is
+            // refused.
             open.write_out_over_history()?;
             self.volumes.revert(name, at)
         });

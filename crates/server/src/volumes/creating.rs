@@ -22,7 +22,8 @@ use crate::volumes::{NewVolume, VolumeState, Volumes, log_file, making};
 use crate::{names, state};
 
 impl Volumes {
-    /// Makes a volume. It is there whole, or not at all: it is made in a folder that a start clears away, and renamed.
+    /// Makes a volume. It is there whole, or not at all: it is made in a folder that a start clears
+    /// away, and renamed.
     pub(crate) fn create(&self, new: &NewVolume<'_>) -> Result<Arc<OpenVolume>, ServerError> {
         names::check("volume", new.name)?;
         let _turn = self.turns.take(&[new.name], "it is being made")?;
@@ -54,7 +55,8 @@ impl Volumes {
             }
             Err(error) => {
                 if folder.exists() {
-                    // It is there, with its devices and its history, and could not be opened: it is shown as that, and can be deleted.
+                    // It is there, with its devices and its history, and could not be opened: it is
+                    // shown as that, and can be deleted.
                     self.entries
                         .write()
                         .insert(new.name.to_owned(), VolumeState::Unavailable(Arc::new(error)));
@@ -102,7 +104,8 @@ impl Volumes {
         Ok((devices.iter().map(PathBuf::from).collect(), parts))
     }
 
-    /// Makes a volume's devices ready; paths are as in `volume.json`. `stores` gets the file that was made for a history.
+    /// Makes a volume's devices ready; paths are as in `volume.json`. `stores` gets the file that
+    /// was made for a history.
     pub(super) fn make(
         &self,
         new: &NewVolume<'_>,
@@ -112,7 +115,8 @@ impl Volumes {
         if new.history.is_some() && new.log_device.is_some() {
             return Err(ServerError::Invalid { fault: LOG_FAULT, next: LOG_NEXT });
         }
-        // A history keeps its device as long as it is: with room for what the volume needs as a mirror.
+        // A history keeps its device as long as it is: with room for what the volume needs as a
+        // mirror.
         let role = if new.history.is_some() { Role::Destination } else { new.role };
         let (paths, devices) = self.take_devices(new.blocks, role, new.devices, nursery)?;
         let mut device = whole(&devices);

@@ -11,7 +11,8 @@ use super::{VolumeState, Volumes, not_found};
 use crate::error::ServerError;
 use crate::{names, state};
 
-/// What follows the name of a volume in that of a folder in which something is made of it, which a start clears away: a volume, a clone, a restore without notes.
+/// What follows the name of a volume in that of a folder in which something is made of it, which a
+/// start clears away: a volume, a clone, a restore without notes.
 const NURSERIES: [&str; 3] = [".new", ".clone", ".restore"];
 /// The same of one that is deleted; of several with a number behind it.
 const DELETED: &str = ".deleted";
@@ -19,7 +20,8 @@ const DELETED: &str = ".deleted";
 const CLOSE_PAUSE: Duration = Duration::from_millis(100);
 
 impl Volumes {
-    /// Deletes a volume. Devices that the user named, for blocks or for the log, are cleared at their beginning, so that they can be named again.
+    /// Deletes a volume. Devices that the user named, for blocks or for the log, are cleared at
+    /// their beginning, so that they can be named again.
     pub(crate) fn delete(&self, name: &str) -> Result<(), ServerError> {
         let by = "it is being deleted";
         let _turn = self.turns.take(&[name], by)?;
@@ -53,7 +55,8 @@ impl Volumes {
                 .map_err(ServerError::path("delete", &folder))
         });
         if let Err(error) = buried {
-            // It is closed, and still there: its name stays taken, and deleting it again leaves the devices that failed alone.
+            // It is closed, and still there: its name stays taken, and deleting it again leaves the
+            // devices that failed alone.
             self.entries.write().insert(name.to_owned(), VolumeState::Unavailable(Arc::new(error)));
             return self.get(name).map(drop);
         }
@@ -66,7 +69,8 @@ impl Volumes {
         Ok(())
     }
 
-    /// Where a volume goes that is deleted. What is left of another one that had its name, and can't be removed, has its own place.
+    /// Where a volume goes that is deleted. What is left of another one that had its name, and
+    /// can't be removed, has its own place.
     fn grave(&self, name: &str) -> PathBuf {
         let first = format!(".{name}{DELETED}");
         let numbered = (1..).map(|number: u64| format!("{first}.{number}"));
@@ -77,8 +81,9 @@ impl Volumes {
     }
 }
 
-/// Closes the files of a volume that is deleted, once nobody else has them. Who closes such a file last waits until its blocks are free, which takes minutes where the file system discards each
-/// of many: that is none who answers somebody, nor one with a lock that others want.
+/// Closes the files of a volume that is deleted, once nobody else has them. Who closes such a file
+/// last waits until its blocks are free, which takes minutes where the file system discards each of
+/// many: that is none who answers somebody, nor one with a lock that others want.
 fn close_apart(volume: &str, files: Vec<Arc<FileDevice>>) {
     // An image of it, or a mirror, may have it still.
     let close = move || {
@@ -92,7 +97,9 @@ fn close_apart(volume: &str, files: Vec<Arc<FileDevice>>) {
     }
 }
 
-/// Whether a folder of that name is what a making or a deletion that was cut off has left. Any other one is its owner's, who has put a volume aside by a dot before its name, or that of a tool of his.
+/// Whether a folder of that name is what a making or a deletion that was cut off has left. Any
+/// other one is its owner's, who has put a volume aside by a dot before its name, or that of a tool
+/// of his.
 pub(super) fn is_left(name: &str) -> bool {
     let Some(name) = name.strip_prefix('.') else { return false };
     let unnumbered = match name.rsplit_once('.') {

@@ -17,12 +17,14 @@ pub(super) const BUSY_PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
-/// The part of a device that must be zero before it is taken: where partition tables and file systems begin.
+/// The part of a device that must be zero before it is taken: where partition tables and file
+/// systems begin.
 pub(super) const MUST_BE_EMPTY: u64 = 128 << 10;
 
 pub(super) const BLOCK: u64 = BLOCK_SIZE as u64;
 
-/// Removes a folder that is nobody's any more. One that can't be, as its disk fails or something is mounted in it, takes room and harms nobody: the next start tries again.
+/// Removes a folder that is nobody's any more. One that can't be, as its disk fails or something is
+/// mounted in it, takes room and harms nobody: the next start tries again.
 pub(super) fn new_rehearsal() -> Arc<Rehearsal> {
     Arc::new(Rehearsal::new(u64::from_le_bytes(random_bytes())))
 }
@@ -73,8 +75,9 @@ pub(crate) fn new_volume_id() -> VolumeId {
     VolumeId(random_bytes())
 }
 
-/// Opens a device of a volume. A server that was just killed can hold its lock for a moment longer than its process lives: the kernel ends
-/// what it had under way first. Whoever restarts at once must not find the volume out of service for that.
+/// Opens a device of a volume. A server that was just killed can hold its lock for a moment longer
+/// than its process lives: the kernel ends what it had under way first. Whoever restarts at once
+/// must not find the volume out of service for that.
 pub(super) fn open_when_free(path: &Path, patience: Duration) -> Result<Arc<FileDevice>, OpenError> {
     let start = Instant::now();
     loop {

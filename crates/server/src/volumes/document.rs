@@ -52,7 +52,8 @@ impl Making {
 pub(crate) struct VolumeDocument {
     /// Absolute, or relative to the folder of the volume.
     pub(super) devices: Vec<PathBuf>,
-    /// Where the log device is, absolute: while the log moves, both places. The superblock says whether there is one, and which.
+    /// Where the log device is, absolute: while the log moves, both places. The superblock says
+    /// whether there is one, and which.
     pub(super) log_devices: Vec<PathBuf>,
     /// A clone: the devices hold what differs from a snapshot of another volume.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -60,13 +61,16 @@ pub(crate) struct VolumeDocument {
     /// A history between the devices and the volume.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) history: Option<Beneath>,
-    /// One that is being made, and that nothing was written through: a start takes back what there is of it.
+    /// One that is being made, and that nothing was written through: a start takes back what there
+    /// is of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) coming: Option<Beneath>,
-    /// What was to be on its devices before anything was. As long as the volume is not in its place nobody has used it, and a start takes that back.
+    /// What was to be on its devices before anything was. As long as the volume is not in its place
+    /// nobody has used it, and a start takes that back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) made_as: Option<Making>,
-    /// Of a history that was taken away, in which the volume had been brought back: numbers that it had not given yet.
+    /// Of a history that was taken away, in which the volume had been brought back: numbers that it
+    /// had not given yet.
     pub(super) given: Given,
 }
 

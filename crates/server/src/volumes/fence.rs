@@ -1,6 +1,8 @@
-//! What is between a device and one opening of the volume on it: once it is shut nothing comes through.
+//! What is between a device and one opening of the volume on it: once it is shut nothing comes
+//! through.
 //!
-//! A volume can be closed and opened again beside whoever still has the opening before: a session that ends, a transfer, a mount. What they have under way must not come into what is opened next.
+//! A volume can be closed and opened again beside whoever still has the opening before: a session
+//! that ends, a transfer, a mount. What they have under way must not come into what is opened next.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! `cairn history enable` and `disable`: a volume that there is gets a history, or goes on without. Its clients connect again.
+//! `cairn history enable` and `disable`: a volume that there is gets a history, or goes on without.
+//! Its clients connect again.
 
 use std::sync::Arc;
 
@@ -84,14 +85,16 @@ impl Server {
         self.opening(name, || self.volumes.discard_history(name, request.dry_run))
     }
 
-    /// Ends the sessions of those that came back while a volume was closed and opened anew, also where that failed: what they have is the volume as it was opened `before`, which answers nothing any
-    /// more, and no client looks for another one as long as its connection is well.
+    /// Ends the sessions of those that came back while a volume was closed and opened anew, also
+    /// where that failed: what they have is the volume as it was opened `before`, which answers
+    /// nothing any more, and no client looks for another one as long as its connection is well.
     pub(crate) fn close_sessions_before(&self, before: &Arc<OpenVolume>) -> usize {
         let is_open_still = self.volumes.get(&before.name).is_ok_and(|now| Arc::ptr_eq(&now, before));
         if is_open_still { 0 } else { self.end_sessions(|export| export.volume == before.name) }
     }
 
-    /// Does what may open a volume that was closed, also where it fails at something else, and takes in what belongs to that.
+    /// Does what may open a volume that was closed, also where it fails at something else, and
+    /// takes in what belongs to that.
     pub(crate) fn opening<T>(
         &self,
         name: &str,

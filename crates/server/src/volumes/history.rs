@@ -1,13 +1,18 @@
-//! A history under a volume: between its devices and the volume, so that all of it can be brought back to an instant.
+//! A history under a volume: between its devices and the volume, so that all of it can be brought
+//! back to an instant.
 //!
-//! `volume.json` says where the store is. Without it the volume is not opened: what was written may be in the store alone, and the history would not know of what comes.
-//! An instant is what a power cut at that moment would have left, so the volume opens there as after one.
+//! `volume.json` says where the store is. Without it the volume is not opened: what was written may
+//! be in the store alone, and the history would not know of what comes. An instant is what a power
+//! cut at that moment would have left, so the volume opens there as after one.
 //!
 //! # Bringing a volume back
-//! It is closed, its history is reverted, and it is opened again: one write of the history's superblock, before which a crash leaves the volume as it was, and behind which
-//! as it was at the instant. The revert is a new write in the history, so it is undone like any other.
-//! - What an earlier opening still has under way must not come into what is opened next: a [`Fence`](super::fence::Fence) is shut between them.
-//! - Mirrors know what was made since the instant by its number. `volume.json` has the numbers that were given, before the revert, and no later opening gives them again.
+//! It is closed, its history is reverted, and it is opened again: one write of the history's
+//! superblock, before which a crash leaves the volume as it was, and behind which as it was at the
+//! instant. The revert is a new write in the history, so it is undone like any other.
+//! - What an earlier opening still has under way must not come into what is opened next: a
+//!   [`Fence`](super::fence::Fence) is shut between them.
+//! - Mirrors know what was made since the instant by its number. `volume.json` has the numbers that
+//!   were given, before the revert, and no later opening gives them again.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -47,7 +52,8 @@ impl Volumes {
         Ok(Plan { beneath, options, store_bytes: wish.store_bytes })
     }
 
-    /// Makes the history of a volume, of which its document tells by now. A file that is made for it goes into `made`; a store that was there is empty again where this fails.
+    /// Makes the history of a volume, of which its document tells by now. A file that is made for
+    /// it goes into `made`; a store that was there is empty again where this fails.
     pub(super) fn make_history(
         &self,
         volume: &str,
@@ -82,7 +88,8 @@ impl Volumes {
         self.all().iter().for_each(|open| open.end_waits());
     }
 
-    /// Refuses what a revert to that instant would refuse. While the view lives the instant stays; what is said of the volume is as of then.
+    /// Refuses what a revert to that instant would refuse. While the view lives the instant stays;
+    /// what is said of the volume is as of then.
     pub(crate) fn check_revert(
         &self,
         open: &OpenVolume,
@@ -106,7 +113,8 @@ impl Volumes {
         Ok((view, then))
     }
 
-    /// Brings a volume back to an instant of its history; nobody uses it. It is in service again when this returns, at the instant or as it was.
+    /// Brings a volume back to an instant of its history; nobody uses it. It is in service again
+    /// when this returns, at the instant or as it was.
     pub(crate) fn revert(
         &self,
         name: &str,
@@ -160,7 +168,8 @@ impl Volumes {
         Ok((opened, reverted))
     }
 
-    /// Closes a volume, whoever else has it, for something to be done to what it stands on. It has to be put back.
+    /// Closes a volume, whoever else has it, for something to be done to what it stands on. It has
+    /// to be put back.
     pub(super) fn take_away(&self, open: &OpenVolume, by: &'static str) -> Result<(), ServerError> {
         self.entries.write().insert(open.name.clone(), VolumeState::Away { by });
         let closed = open.end();
@@ -217,7 +226,8 @@ impl OpenVolume {
         self.under.as_ref().map(|under| under.device.clone()).ok_or_else(none)
     }
 
-    /// Names the instant of the image that a mirror shows, unless it has its name: `image-` and the number of its snapshot, which is what `cairn mirror rewind` goes back to.
+    /// Names the instant of the image that a mirror shows, unless it has its name: `image-` and the
+    /// number of its snapshot, which is what `cairn mirror rewind` goes back to.
     pub(crate) fn mark_image(&self) {
         let image = self.volume.status().cursor.snapshot.0;
         let Some(under) = self.under.as_ref().filter(|_| image != 0) else { return };
@@ -226,7 +236,8 @@ impl OpenVolume {
         }
     }
 
-    /// It takes writes from here on: numbers of images that it was brought back from have marks in its history, and are not given again.
+    /// It takes writes from here on: numbers of images that it was brought back from have marks in
+    /// its history, and are not given again.
     pub(crate) fn skip_numbers(&self) {
         self.volume.skip_numbers(self.numbers);
     }
@@ -260,7 +271,8 @@ impl OpenVolume {
     }
 }
 
-/// Takes back what there is of the history of a volume that was never whole. Nobody has used it, whatever is in it.
+/// Takes back what there is of the history of a volume that was never whole. Nobody has used it,
+/// whatever is in it.
 pub(super) fn take_back_history(volume: &str, document: &VolumeDocument) {
     if let Some(beneath) = document.coming.as_ref().or(document.history.as_ref()) {
         beneath.take_back_now(volume, true);

@@ -1,6 +1,8 @@
-//! The file system that a volume's files are on. The files are sparse: they take room of it as the volume fills, and others may take that room first.
+//! The file system that a volume's files are on. The files are sparse: they take room of it as the
+//! volume fills, and others may take that room first.
 //!
-//! The volume's own thread looks once a second, as a file system may not answer: who asks is told what was found last.
+//! The volume's own thread looks once a second, as a file system may not answer: who asks is told
+//! what was found last.
 
 use std::path::Path;
 

@@ -11,7 +11,8 @@ use parking_lot::Mutex;
 /// How often is looked.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The owner of a file system is told when less than so much of it is free, and a volume may take more than that.
+/// The owner of a file system is told when less than so much of it is free, and a volume may take
+/// more than that.
 pub(super) const HOST_FREE_PERCENT: u64 = 10;
 
 /// What `st_blocks` counts in.
@@ -40,7 +41,8 @@ impl HostRoom {
     }
 }
 
-/// Of the file systems of these files the one that has least beside what it is still to give; none of disks.
+/// Of the file systems of these files the one that has least beside what it is still to give; none
+/// of disks.
 pub(super) fn room_under(files: &[PathBuf]) -> Option<api::HostRoom> {
     let found: Vec<_> = files
         .iter()

@@ -1,7 +1,8 @@
 //! The device of a volume's intent log: found and opened, moved to, and given up when it is lost.
 //!
-//! The superblock alone says whether the log has a device, and which log it is; `volume.json` only says where to look. While the log moves both places
-//! stand there, so a crash at any moment leaves a volume that finds its log.
+//! The superblock alone says whether the log has a device, and which log it is; `volume.json` only
+//! says where to look. While the log moves both places stand there, so a crash at any moment leaves
+//! a volume that finds its log.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -49,7 +50,8 @@ impl Volumes {
         state::save(&path, &VolumeDocument { log_devices: both, ..before.clone() })?;
         let target = LogTarget::Device { device: log.beside(&open.rehearsal)?, id: new_id() };
         if let Err(error) = open.volume.move_log(&target) {
-            // Where the log is now the volume knows. A path too many does no harm, and one too few would.
+            // Where the log is now the volume knows. A path too many does no harm, and one too few
+            // would.
             if open.volume.status().latched.is_none() {
                 state::save(&path, &before)?;
             }
@@ -60,7 +62,8 @@ impl Volumes {
         Ok(open)
     }
 
-    /// Opens a volume that cannot be opened for want of its log at its last consistency point, or only says what that would lose.
+    /// Opens a volume that cannot be opened for want of its log at its last consistency point, or
+    /// only says what that would lose.
     pub(crate) fn discard_log(&self, name: &str, dry_run: bool) -> Result<api::DiscardedLog, ServerError> {
         let _turn = self.turns.take(&[name], "it is being opened without its log")?;
         // It may have come back since the server started: then nothing is lost.

@@ -31,7 +31,8 @@ impl LogFile {
         Ok(Self { path: path.to_owned(), device: Arc::new(device) })
     }
 
-    /// The device with a thread of its own: a flush waits for the slower of two devices, not for both in turn.
+    /// The device with a thread of its own: a flush waits for the slower of two devices, not for
+    /// both in turn.
     pub(super) fn beside(&self, rehearsal: &Arc<Rehearsal>) -> Result<Arc<dyn Device>, ServerError> {
         let device = RehearsalDevice::new(self.device.clone(), rehearsal.clone());
         let device = SideDevice::new(Arc::new(device));
@@ -45,8 +46,8 @@ pub(super) fn new_id() -> LogId {
     LogId(random_bytes())
 }
 
-/// Opens the log device of the volume on `device`, when it has one. Of several paths it is the one with the right log; what is wrong with a
-/// single one the volume says.
+/// Opens the log device of the volume on `device`, when it has one. Of several paths it is the one
+/// with the right log; what is wrong with a single one the volume says.
 pub(super) fn find(
     name: &str,
     device: &dyn Device,

@@ -1,6 +1,8 @@
-//! What a volume that is being made has written to devices that its owner named: known by a note that is there before, and taken back by the start after a kill.
+//! What a volume that is being made has written to devices that its owner named: known by a note
+//! that is there before, and taken back by the start after a kill.
 //!
-//! A device is only cleared that is still what was being made: it has that volume, or that log, and nothing that anybody has written to it since. Whoever has it open keeps it.
+//! A device is only cleared that is still what was being made: it has that volume, or that log, and
+//! nothing that anybody has written to it since. Whoever has it open keeps it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,7 +19,8 @@ use crate::volumes::document::{Making, VolumeDocument};
 impl Making {
     /// The device begins with that volume, as it was made.
     fn is_volume(&self, device: &FileDevice) -> bool {
-        // A mirror has the id of its source, as others may have; one that has received anything is further on.
+        // A mirror has the id of its source, as others may have; one that has received anything is
+        // further on.
         Volume::inspect(device)
             .is_ok_and(|found| found.id.to_string() == self.volume && Volume::is_as_made(device))
     }
@@ -50,7 +53,8 @@ impl Making {
     }
 }
 
-/// Takes back what there is of a volume that was never whole, whose making was cut in `folder`. Nobody has used it.
+/// Takes back what there is of a volume that was never whole, whose making was cut in `folder`.
+/// Nobody has used it.
 pub(super) fn take_back_made(folder: &Path) {
     let name = folder.file_name().and_then(|name| name.to_str());
     let Some(volume) = name.and_then(|name| name.strip_prefix('.')?.strip_suffix(".new")) else { return };

@@ -1,4 +1,5 @@
-//! A volume whose history is older than what its server has seen of it: it stays closed until the store is there again, or its owner takes it as it is.
+//! A volume whose history is older than what its server has seen of it: it stays closed until the
+//! store is there again, or its owner takes it as it is.
 
 use cairn_api as api;
 use cairn_history::HistoryError;
@@ -11,10 +12,12 @@ use crate::volumes::disks::BUSY_PATIENCE;
 use crate::volumes::under::seen_path;
 
 impl Volumes {
-    /// Takes a store that is older than it was for that of the volume's history, by its owner's word, or only says what that is.
+    /// Takes a store that is older than it was for that of the volume's history, by its owner's
+    /// word, or only says what that is.
     ///
     /// # Errors
-    /// [`DevicesError::NotOlder`] where there is nothing to take, and what else keeps the volume closed.
+    /// [`DevicesError::NotOlder`] where there is nothing to take, and what else keeps the volume
+    /// closed.
     pub(crate) fn accept_older(&self, name: &str, dry_run: bool) -> Result<api::AcceptedOlder, ServerError> {
         let _turn = self.turns.take(&[name], "it is being opened with an older history")?;
         let reason = match self

@@ -35,7 +35,8 @@ use crate::volumes::writing_out::WritingOut;
 use crate::work::background;
 use crate::work::rounds::Rounds;
 
-/// How long a round of background work waits for something to do: the longest that closing a volume waits.
+/// How long a round of background work waits for something to do: the longest that closing a volume
+/// waits.
 pub(super) const PATIENCE: Duration = Duration::from_millis(200);
 
 /// A volume that is open, with its thread.
@@ -45,7 +46,8 @@ pub(crate) struct OpenVolume {
     pub(crate) luns: Luns,
     pub(super) parts: Vec<Arc<FileDevice>>,
     pub(super) paths: Vec<PathBuf>,
-    /// The device of the intent log, if it has one; kept when the volume has left it because it failed.
+    /// The device of the intent log, if it has one; kept when the volume has left it because it
+    /// failed.
     pub(super) log: Mutex<Option<LogFile>>,
     /// Between it and what it stands on.
     pub(super) fence: Arc<Fence>,
@@ -69,9 +71,11 @@ pub(crate) struct OpenVolume {
     pub(super) tree: Mutex<Weak<Tree>>,
     /// Where that is mounted.
     pub(super) mounts: Mutex<Vec<Weak<Mount>>>,
-    /// Held while the dates of its BSD dumps change. The snapshots that dumps at work have made for themselves.
+    /// Held while the dates of its BSD dumps change. The snapshots that dumps at work have made for
+    /// themselves.
     pub(crate) dates: Mutex<HashSet<String>>,
-    /// The second of the instant that it was brought back to after this opening, with the dates locked; past all seconds where it was not.
+    /// The second of the instant that it was brought back to after this opening, with the dates
+    /// locked; past all seconds where it was not.
     pub(crate) brought_back_to: AtomicU64,
     /// What an unfinished image dump needs.
     pub(crate) dump_keep: Mutex<Keep>,
@@ -119,7 +123,8 @@ impl OpenVolume {
                     tracing::error!(volume = self.name, %error, "no more work is done in the background of a volume");
                     return;
                 }
-                // A block that can't be read, or room that somebody else took: everything else goes on.
+                // A block that can't be read, or room that somebody else took: everything else goes
+                // on.
                 tracing::warn!(volume = self.name, %error, "a round of background work failed");
                 std::thread::sleep(PATIENCE);
             }
@@ -135,7 +140,8 @@ impl OpenVolume {
         self.rounds.lock().clone()
     }
 
-    /// Whether its threads wait because its owner wants that: for room in its history, or for a disk that is slow in a rehearsal.
+    /// Whether its threads wait because its owner wants that: for room in its history, or for a
+    /// disk that is slow in a rehearsal.
     pub(crate) fn is_held_up(&self) -> bool {
         !self.rehearsal.faults().delay.is_zero() || self.waits_for_room()
     }

@@ -33,7 +33,8 @@ use crate::work::turns::Turns;
 use crate::{names, state};
 
 impl Volumes {
-    /// Opens every volume in `dir`. One that cannot be opened is reported and does not stop the others.
+    /// Opens every volume in `dir`. One that cannot be opened is reported and does not stop the
+    /// others.
     pub(crate) fn open(dir: PathBuf, cache: ByteSize, clock: Arc<dyn Clock>) -> Result<Self, ServerError> {
         let volumes = Self {
             dir,
@@ -86,7 +87,8 @@ impl Volumes {
         all.filter(|path| path.is_absolute()).collect()
     }
 
-    /// Leaves a volume closed at the start, for others not to wait for a disk that does not answer. It is opened once that does.
+    /// Leaves a volume closed at the start, for others not to wait for a disk that does not answer.
+    /// It is opened once that does.
     fn leave_closed(&self, name: &str, path: &Path) {
         if let Some(of) = self.places(name).and_then(|document| document.clone_of) {
             let _ = self.keep_base(name, &of);
@@ -150,7 +152,8 @@ impl Volumes {
         let logs = parts.log.iter().map(|log| log.beside(&rehearsal)).collect::<Result<Vec<_>, _>>()?;
         let fence = Arc::new(Fence::new(self.below(name, &parts)?));
         let device = Arc::new(RehearsalDevice::new(fence.clone(), rehearsal.clone()));
-        // An opening waits for no room in a history, as everything would wait with it: what it finds none for comes before the next change.
+        // An opening waits for no room in a history, as everything would wait with it: what it
+        // finds none for comes before the next change.
         parts.under.iter().for_each(|under| under.let_wait(false));
         let volume = Volume::open_with_log(device, &logs, self.options());
         self.run(name, parts, volume.map_err(ServerError::volume(name))?, fence, rehearsal)
@@ -218,7 +221,8 @@ impl Volumes {
         let scrub = open.clone().scrub_thread(self.clock.clone())?;
         open.threads.lock().push(scrub);
         if open.hooks.were_cut() {
-            // On its own: it may take as long as the command, which the volume is not kept open for.
+            // On its own: it may take as long as the command, which the volume is not kept open
+            // for.
             let (hooks, name) = (open.hooks.clone(), open.name.clone());
             let release = move || hooks.release(&name);
             let thread = std::thread::Builder::new().name("release".to_owned()).spawn(release);
@@ -228,7 +232,8 @@ impl Volumes {
     }
 }
 
-/// Whether what is among the folders of volumes is none of them: a file, or a folder of a name that no volume has, as the `lost+found` of a file system.
+/// Whether what is among the folders of volumes is none of them: a file, or a folder of a name that
+/// no volume has, as the `lost+found` of a file system.
 pub(super) fn is_no_volume(path: &Path) -> bool {
     let is_file = fs::metadata(path).is_ok_and(|found| !found.is_dir());
     let name = path.file_name().and_then(|name| name.to_str());

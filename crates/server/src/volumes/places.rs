@@ -1,7 +1,7 @@
 //! What a damaged place belongs to: a LUN by its name, or a file of the tree by its path.
 //!
-//! A file does not know its names, so paths are found by reading directories, of all files at once. What was found stays for a while, as `cairn status` is asked again
-//! and again.
+//! A file does not know its names, so paths are found by reading directories, of all files at once.
+//! What was found stays for a while, as `cairn status` is asked again and again.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -21,7 +21,8 @@ const KEPT_MAX: usize = 10_000;
 const SNAPSHOTS_MAX: usize = 8;
 
 impl OpenVolume {
-    /// Looks for paths ahead of [`Self::path_of`], so that each tree is read once. LUNs are passed over.
+    /// Looks for paths ahead of [`Self::path_of`], so that each tree is read once. LUNs are passed
+    /// over.
     pub(crate) fn find_paths(&self, files: impl IntoIterator<Item = FileIn>) {
         let luns: HashSet<FileId> = self
             .luns
@@ -61,7 +62,8 @@ impl OpenVolume {
         self.file_paths.known.lock().get(&of).and_then(|(_, path)| path.clone())
     }
 
-    /// The path of a file now; of one that was deleted, that of the newest snapshot that has it, and its name.
+    /// The path of a file now; of one that was deleted, that of the newest snapshot that has it,
+    /// and its name.
     pub(crate) fn path_anywhere(&self, file: FileId) -> Option<(Vec<u8>, String)> {
         let now = self.path_of((None, file)).map(|path| (path, String::new()));
         now.or_else(|| {

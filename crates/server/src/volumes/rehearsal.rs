@@ -1,4 +1,5 @@
-//! Faults under a volume on purpose, for owners who want to see what happens. They end with the server at the latest.
+//! Faults under a volume on purpose, for owners who want to see what happens. They end with the
+//! server at the latest.
 
 use std::time::Duration;
 
@@ -9,7 +10,8 @@ use super::Volumes;
 use crate::error::ServerError;
 use crate::volumes::open::OpenVolume;
 
-/// The longest delay, in milliseconds: past it nobody can tell a slow device from one that has stopped.
+/// The longest delay, in milliseconds: past it nobody can tell a slow device from one that has
+/// stopped.
 const DELAY_MAX_MS: u64 = 60_000;
 
 impl Volumes {

@@ -1,7 +1,9 @@
 //! A volume that is being restored: its devices are taken, and it is in service once it is whole.
 //!
-//! It is made in a folder of its own, `.NAME.restore`, which is renamed at the end. As long as there is nothing to go on with, a start clears the folder away, and devices that the user named look as
-//! empty as before. With notes of how far it is ([`RestoreNotes`]) it stays, and its name and its devices are taken until it is gone on with or given up.
+//! It is made in a folder of its own, `.NAME.restore`, which is renamed at the end. As long as
+//! there is nothing to go on with, a start clears the folder away, and devices that the user named
+//! look as empty as before. With notes of how far it is ([`RestoreNotes`]) it stays, and its name
+//! and its devices are taken until it is gone on with or given up.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +28,8 @@ use crate::{names, state};
 /// What the notes are called in the folder of a restore.
 const NOTES: &str = "restore.json";
 
-/// Devices on their way to be a volume. Dropped before [`Unfinished::finish`], all is as it was, or as the notes say.
+/// Devices on their way to be a volume. Dropped before [`Unfinished::finish`], all is as it was, or
+/// as the notes say.
 pub(crate) struct Unfinished<'a> {
     volumes: &'a Volumes,
     name: String,
@@ -187,7 +190,8 @@ impl Volumes {
         names::check("volume", name)?;
         let _turn = self.turns.take(&[name], "its restore is being abandoned")?;
         let mut unfinished = self.take_begun(name)?;
-        // Only what it has written to is cleared: under the name of one device there may be another one by now.
+        // Only what it has written to is cleared: under the name of one device there may be another
+        // one by now.
         let notes = self.restore_notes(name);
         let own = |(number, path): (usize, PathBuf)| {
             let device = open_when_free(&unfinished.nursery.join(&path), BUSY_PATIENCE).ok()?;

@@ -1,7 +1,10 @@
-//! Commands on a volume whose writes wait for room in its history: what needs a consistency point is refused before anything of it is begun, and says why.
+//! Commands on a volume whose writes wait for room in its history: what needs a consistency point
+//! is refused before anything of it is begun, and says why.
 //!
-//! A write that waits for room is given up by nobody, so what is in memory is written out beforehand, by a thread that may wait for as long as it takes; whoever asks waits for that for a
-//! moment. There is one such thread a volume, however often somebody asks: who comes while it waits, waits with it.
+//! A write that waits for room is given up by nobody, so what is in memory is written out
+//! beforehand, by a thread that may wait for as long as it takes; whoever asks waits for that for a
+//! moment. There is one such thread a volume, however often somebody asks: who comes while it
+//! waits, waits with it.
 
 use std::time::{Duration, Instant};
 
@@ -13,15 +16,18 @@ use crate::volumes::error::VolumesError;
 use crate::volumes::open::OpenVolume;
 use crate::volumes::under::Under;
 
-/// How long a command waits for room in a history before it is refused: what time gives by itself comes within it.
+/// How long a command waits for room in a history before it is refused: what time gives by itself
+/// comes within it.
 const PATIENCE: Duration = Duration::from_secs(3);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 impl OpenVolume {
-    /// Makes durable what was answered, as long as the volume is open and has a history under it: once it closes nothing waits for room any more. Refused where that waits longer than an
+    /// Makes durable what was answered, as long as the volume is open and has a history under it:
+    /// once it closes nothing waits for room any more. Refused where that waits longer than an
     /// administrator would: it goes on waiting, and nothing else does.
     pub(crate) fn write_out_over_history(&self) -> Result<(), ServerError> {
-        // One that is read-only writes nothing more: it may be brought back all the same, and refuses all else by itself.
+        // One that is read-only writes nothing more: it may be brought back all the same, and
+        // refuses all else by itself.
         if self.under.is_none() || self.volume.status().latched.is_some() {
             return Ok(());
         }
@@ -57,7 +63,8 @@ impl OpenVolume {
         }
     }
 
-    /// Refuses what needs a consistency point where there is no room for one, before anything of it is begun: where writes wait, and where they have failed.
+    /// Refuses what needs a consistency point where there is no room for one, before anything of it
+    /// is begun: where writes wait, and where they have failed.
     pub(crate) fn refuse_without_room(&self) -> Result<(), ServerError> {
         match self.volume.status() {
             status if status.lacks_room && status.latched.is_none() => Err(self.no_room_below()),
@@ -65,7 +72,8 @@ impl OpenVolume {
         }
     }
 
-    /// The same of a volume that takes writes, as far as there is a floor for which a consistency point can find no room: whoever asks often makes none for nothing.
+    /// The same of a volume that takes writes, as far as there is a floor for which a consistency
+    /// point can find no room: whoever asks often makes none for nothing.
     pub(crate) fn refuse_if_floor_leaves_no_room(&self) -> Result<(), ServerError> {
         let has_floor =
             |under: &Under| under.history().status().window.floor > Duration::ZERO && !self.is_destination();
@@ -75,7 +83,8 @@ impl OpenVolume {
         }
     }
 
-    /// Refuses what would wait with its writes for room, and needs no consistency point of its own: an update of a mirror, whose consistency points are those of its updates, and a clone.
+    /// Refuses what would wait with its writes for room, and needs no consistency point of its own:
+    /// an update of a mirror, whose consistency points are those of its updates, and a clone.
     pub(crate) fn refuse_while_writes_wait(&self) -> Result<(), ServerError> {
         let mut waited = Duration::ZERO;
         let mut calm = Duration::ZERO;

@@ -1,7 +1,10 @@
-//! The scrub of a volume: a thread that reads everything from the media, a little at a time, and what it found.
+//! The scrub of a volume: a thread that reads everything from the media, a little at a time, and
+//! what it found.
 //!
-//! The thread gives way: between two pieces it rests at least as long as the piece took, so clients have the devices for more than half of the time, and it
-//! keeps to a rate. `scrub.json` keeps the cursor and the findings; a restart goes on where it stopped, and looks again at what was damaged.
+//! The thread gives way: between two pieces it rests at least as long as the piece took, so clients
+//! have the devices for more than half of the time, and it keeps to a rate. `scrub.json` keeps the
+//! cursor and the findings; a restart goes on where it stopped, and looks again at what was
+//! damaged.
 
 use std::time::Duration;
 
@@ -174,7 +177,8 @@ impl OpenVolume {
         self.keep_damage(clock);
     }
 
-    /// Writes down which blocks are damaged, for the next start, if that has changed; or what could not be written before, after a while and at the end.
+    /// Writes down which blocks are damaged, for the next start, if that has changed; or what could
+    /// not be written before, after a while and at the end.
     pub(super) fn keep_damage(&self, clock: &dyn Clock) {
         let (known, repaired) = (self.volume.damaged(), self.volume.repaired_blocks());
         let mut inner = self.scrub.inner.lock();
@@ -307,7 +311,8 @@ impl OpenVolume {
         problems
     }
 
-    /// A finding as the API tells it: with the LUN or the file, and the snapshot, named. Of many, [their paths](Self::find_paths) are to be looked for first.
+    /// A finding as the API tells it: with the LUN or the file, and the snapshot, named. Of many,
+    /// [their paths](Self::find_paths) are to be looked for first.
     pub(crate) fn show_finding(&self, finding: &Finding) -> api::CheckFinding {
         let name = &self.name;
         let lun = match finding {

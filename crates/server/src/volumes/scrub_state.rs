@@ -118,8 +118,9 @@ pub(crate) struct Scrub {
 }
 
 impl Scrub {
-    /// What the folder of a volume says of it: what was damaged is known to the volume from here on. A file that can't be read is told and left: passes are made on
-    /// request, and nothing of them is written down.
+    /// What the folder of a volume says of it: what was damaged is known to the volume from here
+    /// on. A file that can't be read is told and left: passes are made on request, and nothing of
+    /// them is written down.
     pub(crate) fn open(path: PathBuf, volume: &Volume) -> Self {
         let (document, unread) = state::known::<ScrubDocument>(&path);
         let document = document.unwrap_or_default();
@@ -144,7 +145,8 @@ impl Scrub {
 }
 
 impl ScrubDocument {
-    /// When the next pass is due: now, where the last one has not come yet, as the clock was put back.
+    /// When the next pass is due: now, where the last one has not come yet, as the clock was put
+    /// back.
     pub(super) fn next_ms(&self, now_ms: u64) -> Option<u64> {
         let every = self.every_ms?;
         Some(match &self.last {

@@ -359,7 +359,8 @@ fn folder_that_its_owner_has_put_aside_under_a_name_with_a_dot_is_not_removed_by
     before.end();
     let (place, dir) = (before.folder("vol0"), before.dir.clone());
     drop(before);
-    // Renamed, to have it out of service, or kept beside another one; and what tools of file systems put there.
+    // Renamed, to have it out of service, or kept beside another one; and what tools of file
+    // systems put there.
     for name in [".vol0", ".vol0.old", ".vol0.bak", ".snapshots", "..new", ".vol0.old.1x"] {
         let aside = dir.join(name);
         fs::rename(&place, &aside).expect("it is put aside");

@@ -21,8 +21,8 @@ impl OpenVolume {
     /// What a volume is busy with whose mount was taken away while programs work in it.
     pub(crate) const STILL_USED: &str = "programs still work in a mount of it that was taken away";
 
-    /// The live tree, which is made if there is none yet, for the user of this server: without root nobody could write to it otherwise. It closes when nobody has it
-    /// any more.
+    /// The live tree, which is made if there is none yet, for the user of this server: without root
+    /// nobody could write to it otherwise. It closes when nobody has it any more.
     pub(crate) fn live_tree(&self) -> Result<Arc<Tree>, ServerError> {
         let mut tree = self.tree.lock();
         // One that a rollback has overtaken is not handed out again.
@@ -41,11 +41,13 @@ impl OpenVolume {
         self.tree.lock().upgrade().filter(|tree| tree.is_current())
     }
 
-    /// Makes a snapshot with the hooks of the volume around it. Of mounted files it has everything that was written before: the kernel is asked for what it still holds.
+    /// Makes a snapshot with the hooks of the volume around it. Of mounted files it has everything
+    /// that was written before: the kernel is asked for what it still holds.
     pub(crate) fn snapshot_with<T>(&self, make: impl FnOnce() -> T) -> Result<T, ServerError> {
         // A program that is quiesced does not wait for room in a history.
         self.refuse_without_room()?;
-        // A hook inherits the priority of its thread, and the program that it has stopped waits for all of this.
+        // A hook inherits the priority of its thread, and the program that it has stopped waits for
+        // all of this.
         background::ahead(|| {
             self.hooks.around(&self.name, || {
                 self.collect();
@@ -61,7 +63,9 @@ impl OpenVolume {
         mounts.push(Arc::downgrade(mount));
     }
 
-    /// True when nobody has the live tree, after a moment for those who are letting it go; `let_go` does so with what the caller has of those that have ended. Programs may work in a mount that was taken away from under them.
+    /// True when nobody has the live tree, after a moment for those who are letting it go; `let_go`
+    /// does so with what the caller has of those that have ended. Programs may work in a mount that
+    /// was taken away from under them.
     pub(crate) fn has_no_live_tree(&self, let_go: impl Fn()) -> bool {
         for _ in 0..LET_GO_ROUNDS {
             let_go();
@@ -73,7 +77,8 @@ impl OpenVolume {
         false
     }
 
-    /// A snapshot, or (`None`) the volume, which takes writes, with everything that was written to it before.
+    /// A snapshot, or (`None`) the volume, which takes writes, with everything that was written to
+    /// it before.
     pub(crate) fn image_of(&self, snapshot: Option<&str>) -> Result<Image, ServerError> {
         let failed = ServerError::volume(&self.name);
         let id = snapshot.map(|name| find_snapshot(self, name)).transpose()?.map(|found| found.id);

@@ -20,7 +20,8 @@ use crate::volumes::disks::clear_beginning;
 use crate::volumes::error::VolumesError;
 use crate::volumes::views::Views;
 
-/// The options of a history under a volume. A write that fails makes the volume read-only, so one for which the floor leaves no room waits.
+/// The options of a history under a volume. A write that fails makes the volume read-only, so one
+/// for which the floor leaves no room waits.
 pub(super) fn options_of(wish: &api::VolumeHistory) -> Result<HistoryOptions, ServerError> {
     let granularity = wish.granularity.as_deref();
     new_history(wish.placement, granularity, &wish.window, FloorPolicy::Wait, BLOCK_BYTES)
@@ -50,7 +51,8 @@ pub(super) struct Beneath {
     pub(super) store: PathBuf,
     /// Which history is there.
     pub(super) id: String,
-    /// Numbers that the volume had not given yet when it was last brought back: it goes on from there.
+    /// Numbers that the volume had not given yet when it was last brought back: it goes on from
+    /// there.
     pub(super) next_file: u64,
     pub(super) next_snapshot: u64,
     /// Where its versions go.
@@ -114,7 +116,8 @@ impl Beneath {
         })
     }
 
-    /// Empties the store of a history that did not come to be, if that is what it has: with nothing recorded in it, or, where `is_of_nobody` is known, with whatever is.
+    /// Empties the store of a history that did not come to be, if that is what it has: with nothing
+    /// recorded in it, or, where `is_of_nobody` is known, with whatever is.
     fn take_back(&self, volume: &str, is_of_nobody: bool) -> Result<(), ServerError> {
         if !self.store.exists() {
             return Ok(());

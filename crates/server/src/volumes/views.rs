@@ -1,11 +1,16 @@
-//! Views of a volume over a history: all of it as it was at an instant, read-only, beside the volume.
+//! Views of a volume over a history: all of it as it was at an instant, read-only, beside the
+//! volume.
 //!
-//! `views.json` has their names and instants. It is written before a view is shown, so a restart or a kill brings all of them back; nothing else of a view lasts.
-//! A view is a volume of its own, opened at the instant as after a power cut. What opening it writes, the consistency point that takes in the intent log, goes over the history's view into a
-//! scratch file, which has lost its name before anything is in it: a crash leaves nothing, and the volume, its devices and its history get none of it. Exports and mounts
-//! know it, and nobody else: no thread works in it, and it is no volume to schedules, scrubs, groups or mirrors.
+//! `views.json` has their names and instants. It is written before a view is shown, so a restart or
+//! a kill brings all of them back; nothing else of a view lasts. A view is a volume of its own,
+//! opened at the instant as after a power cut. What opening it writes, the consistency point that
+//! takes in the intent log, goes over the history's view into a scratch file, which has lost its
+//! name before anything is in it: a crash leaves nothing, and the volume, its devices and its
+//! history get none of it. Exports and mounts know it, and nobody else: no thread works in it, and
+//! it is no volume to schedules, scrubs, groups or mirrors.
 //!
-//! `VOLUME@NAME` is the view for as long as there is one. A snapshot that comes by its name later, from the source of a mirror, is behind it until the view is ended.
+//! `VOLUME@NAME` is the view for as long as there is one. A snapshot that comes by its name later,
+//! from the source of a mirror, is behind it until the view is ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -72,7 +77,8 @@ impl Views {
         Self { folder: folder.to_owned(), shown: RwLock::default(), closed: RwLock::default() }
     }
 
-    /// Shows again what was shown, before anything moves the window of the history. An instant that is there and can't be shown now, as for want of room, stays.
+    /// Shows again what was shown, before anything moves the window of the history. An instant that
+    /// is there and can't be shown now, as for want of room, stays.
     pub(super) fn open(folder: &Path, volume: &str, history: &Arc<History>, clock: &Arc<dyn Clock>) -> Self {
         let views = Self::none(folder);
         let (document, _) = state::known::<ViewsDocument>(&views.path());
@@ -115,7 +121,8 @@ impl Views {
     ) -> Result<VolumeView, ServerError> {
         let at = held.instant();
         Volume::inspect(&held).map_err(|_| no_volume_then(volume))?;
-        // Far more than the nodes and maps of one consistency point. Sparse: it takes what is written.
+        // Far more than the nodes and maps of one consistency point. Sparse: it takes what is
+        // written.
         let store = self.scratch((held.geometry().length / 4 + STORE_MIN).next_multiple_of(1 << 20))?;
         let options = options_under_volume(clock.clone());
         let over = History::create(Arc::new(held), store, &options_of_a_clone(BLOCK_BYTES), options);
@@ -146,7 +153,8 @@ impl Views {
         Ok(Arc::new(file))
     }
 
-    /// Changes what is shown, once that is written down. One that could not be shown goes where it is `ended`.
+    /// Changes what is shown, once that is written down. One that could not be shown goes where it
+    /// is `ended`.
     pub(super) fn change(
         &self,
         ended: Option<&str>,

@@ -1,7 +1,7 @@
 //! Volumes whose devices were not there when the server started: opened as soon as they are.
 //!
-//! A disk can come up later than the server, and a log device can be brought back. Nothing of such a volume was touched, so another try is as
-//! safe as the first.
+//! A disk can come up later than the server, and a log device can be brought back. Nothing of such
+//! a volume was touched, so another try is as safe as the first.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,8 @@ use crate::volumes::disks::BUSY_PATIENCE;
 use crate::volumes::error::VolumesError;
 use crate::volumes::open::OpenVolume;
 
-/// What a volume is busy with whose devices are opened, which takes as long as one that hangs wants.
+/// What a volume is busy with whose devices are opened, which takes as long as one that hangs
+/// wants.
 pub(super) const OPENING: &str = "its devices are being opened";
 
 impl Volumes {
@@ -28,7 +29,8 @@ impl Volumes {
         self.entries.read().values().any(waits)
     }
 
-    /// Tries again to open each volume that wants a device; `opened` gets those that are open now, each at once: the next may hang.
+    /// Tries again to open each volume that wants a device; `opened` gets those that are open now,
+    /// each at once: the next may hang.
     pub(crate) fn open_waiting(&self, opened: &dyn Fn(&Arc<OpenVolume>)) {
         let waits = |(name, entry): (&String, &VolumeState)| match entry {
             VolumeState::Unavailable(error) if wants_a_device(error) => Some(name.clone()),
@@ -38,13 +40,15 @@ impl Volumes {
         waiting.iter().filter_map(|name| self.open_if_there(name)).for_each(|open| opened(&open));
     }
 
-    /// Tries again to open one whose devices are there. Nothing where somebody does already, whose disk may hang.
+    /// Tries again to open one whose devices are there. Nothing where somebody does already, whose
+    /// disk may hang.
     fn open_if_there(&self, name: &str) -> Option<Arc<OpenVolume>> {
         let _turn = self.turns.take_now(name, OPENING)?;
         if self.is_there(name) { self.open_once_more(name) } else { None }
     }
 
-    /// True when what a volume is on is there, and nobody is just copying it there. Of its log's devices some may be gone for good.
+    /// True when what a volume is on is there, and nobody is just copying it there. Of its log's
+    /// devices some may be gone for good.
     fn is_there(&self, name: &str) -> bool {
         let Ok(document) = self.document(name) else { return false };
         let folder = self.folder(name);
@@ -80,7 +84,8 @@ impl Volumes {
         open
     }
 
-    /// Why a volume that could not be opened still can't be: what keeps it closed may have passed since the server started. One that is open is `there`.
+    /// Why a volume that could not be opened still can't be: what keeps it closed may have passed
+    /// since the server started. One that is open is `there`.
     pub(super) fn still_closed(
         &self,
         name: &str,

@@ -1,6 +1,7 @@
 //! Work that no client waits for: it gets what clients leave of a busy processor.
 
-/// How far behind a client's thread: where both could run, a tenth as much as that gets. On an idle machine nothing changes, and a mirror whose machine is always busy goes on.
+/// How far behind a client's thread: where both could run, a tenth as much as that gets. On an idle
+/// machine nothing changes, and a mirror whose machine is always busy goes on.
 #[cfg(target_os = "linux")]
 const NICER: i32 = 10;
 
@@ -9,7 +10,8 @@ pub(crate) fn step_back() {
     #[cfg(target_os = "linux")]
     {
         let thread = Some(rustix::thread::gettid());
-        // From where the owner of the server has put all of it, as the first thread tells: this one may have been started by one that has stepped back.
+        // From where the owner of the server has put all of it, as the first thread tells: this one
+        // may have been started by one that has stepped back.
         let first = Some(rustix::process::getpid());
         let nicer = rustix::process::getpriority_process(first).map(|now| now + NICER);
         if let Err(error) = nicer.and_then(|nicer| rustix::process::setpriority_process(thread, nicer)) {
@@ -18,7 +20,8 @@ pub(crate) fn step_back() {
     }
 }
 
-/// Does what clients or programs wait for on a thread that may have stepped back: with their priority, as far as the system lets a program have it again (root, or `LimitNICE=`).
+/// Does what clients or programs wait for on a thread that may have stepped back: with their
+/// priority, as far as the system lets a program have it again (root, or `LimitNICE=`).
 pub(crate) fn ahead<T>(act: impl FnOnce() -> T) -> T {
     #[cfg(target_os = "linux")]
     {

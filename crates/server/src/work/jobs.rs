@@ -1,4 +1,5 @@
-//! Work that takes longer than a request should: each job has a thread, and a record that clients ask for.
+//! Work that takes longer than a request should: each job has a thread, and a record that clients
+//! ask for.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -163,7 +164,8 @@ impl Jobs {
         Ok(record.show(self.clock.monotonic()))
     }
 
-    /// Waits until a job is over, `within` or [`WAIT_MAX`] at most; not at all where there is no such job.
+    /// Waits until a job is over, `within` or [`WAIT_MAX`] at most; not at all where there is no
+    /// such job.
     pub(crate) async fn over(&self, id: &str, within: Duration) {
         let Some(mut over) = self.find(id).map(|record| record.over.subscribe()) else { return };
         // Late or not, how it is then is told.

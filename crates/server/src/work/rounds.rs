@@ -15,7 +15,8 @@ pub(crate) struct Rounds {
 }
 
 impl Rounds {
-    /// Called by the thread before its first round. It goes round no more when the guard is dropped.
+    /// Called by the thread before its first round. It goes round no more when the guard is
+    /// dropped.
     pub(crate) fn begin(self: &Arc<Self>) -> impl Drop + use<> {
         struct Ending(Arc<Rounds>);
         impl Drop for Ending {

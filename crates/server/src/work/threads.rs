@@ -1,4 +1,5 @@
-//! Threads that work together, beside the caller's: all of them, or none where the system has too few.
+//! Threads that work together, beside the caller's: all of them, or none where the system has too
+//! few.
 
 use std::io;
 use std::sync::mpsc::channel;
@@ -15,8 +16,9 @@ impl Threads for Scoped {
     }
 }
 
-/// Each helper waits until all of them have a thread. One that ran at once would wait for those that come to nothing, and the scope for it, for ever: what it
-/// waits at is let go of behind the scope.
+/// Each helper waits until all of them have a thread. One that ran at once would wait for those
+/// that come to nothing, and the scope for it, for ever: what it waits at is let go of behind the
+/// scope.
 fn beside<'a>(
     helpers: Vec<Helper<'a>>,
     own: Own<'a>,

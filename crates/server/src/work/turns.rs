@@ -1,7 +1,9 @@
-//! Turns: what is made, deleted, opened, or closed for something to be done to it is so by one at a time, each name by itself.
+//! Turns: what is made, deleted, opened, or closed for something to be done to it is so by one at a
+//! time, each name by itself.
 //!
-//! A disk may hang for as long as it likes while it is opened. Whoever waits for it has his turn with the names that are concerned, and with no others; who asks for one of these
-//! meanwhile waits for a while, and is told then what it is busy with.
+//! A disk may hang for as long as it likes while it is opened. Whoever waits for it has his turn
+//! with the names that are concerned, and with no others; who asks for one of these meanwhile waits
+//! for a while, and is told then what it is busy with.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,12 +12,14 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::error::ServerError;
 
-/// How long a command waits for its turn before it is refused. A check of a large volume after a revert may take longer than that.
+/// How long a command waits for its turn before it is refused. A check of a large volume after a
+/// revert may take longer than that.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The names with which somebody has his turn, and what he does.
 ///
-/// Who has a turn may ask for that of a clone of what it is with, and for no other: so nobody waits in a circle.
+/// Who has a turn may ask for that of a clone of what it is with, and for no other: so nobody waits
+/// in a circle.
 #[derive(Default)]
 pub(crate) struct Turns {
     taken: Mutex<BTreeMap<String, &'static str>>,
@@ -29,7 +33,8 @@ pub(crate) struct Turn<'a> {
 }
 
 impl Turns {
-    /// Waits until nobody has his turn with any of these names. `to` is what the others are told meanwhile, as in "it is being made".
+    /// Waits until nobody has his turn with any of these names. `to` is what the others are told
+    /// meanwhile, as in "it is being made".
     ///
     /// # Errors
     /// [`ServerError::Busy`] when that takes too long.

@@ -49,16 +49,20 @@ impl Part for PartIndex {
     }
 }
 
-/// Puts parts together to dumps, and dumps in the order in which they build on each other: first the one of everything, then those made against
-/// it. The order in which the parts are given does not matter.
+/// Puts parts together to dumps, and dumps in the order in which they build on each other: first
+/// the one of everything, then those made against it. The order in which the parts are given does
+/// not matter.
 ///
-/// Only what the newest dump builds on is in it. Another one, which it has all of, or which is of another state of the volume (of a copy that went on by itself, or one from which the volume was
-/// brought back), can have other blocks under the numbers of those that are needed, and would be put over them.
+/// Only what the newest dump builds on is in it. Another one, which it has all of, or which is of
+/// another state of the volume (of a copy that went on by itself, or one from which the volume was
+/// brought back), can have other blocks under the numbers of those that are needed, and would be
+/// put over them.
 ///
 /// With `without_base` the first dump may be one that was made against something that is not here.
 ///
 /// # Errors
-/// Parts that are missing, double, of another volume, or whose base none of the others has; two that are the newest, of two copies.
+/// Parts that are missing, double, of another volume, or whose base none of the others has; two
+/// that are the newest, of two copies.
 pub fn arrange<P: Part>(parts: Vec<P>, without_base: bool) -> Result<Vec<Vec<P>>, DumpError> {
     let mut dumps: BTreeMap<DumpId, Vec<P>> = BTreeMap::new();
     let mut volume = None;
@@ -71,7 +75,8 @@ pub fn arrange<P: Part>(parts: Vec<P>, without_base: bool) -> Result<Vec<Vec<P>>
         dumps.entry(part.head().dump.dump).or_default().push(part);
     }
     let mut dumps: Vec<Vec<P>> = dumps.into_values().map(whole).collect::<Result<_, _>>()?;
-    // A dump's base is older than its target: in order of targets each comes behind those it can be made against.
+    // A dump's base is older than its target: in order of targets each comes behind those it can be
+    // made against.
     dumps.sort_by_key(|dump| dump.first().map(|part| (part.head().stream.target, part.head().stream.base)));
     let mut full: Option<&P> = None;
     // Snapshots, and the first dump that has each.
@@ -117,7 +122,8 @@ pub fn arrange<P: Part>(parts: Vec<P>, without_base: bool) -> Result<Vec<Vec<P>>
     Ok(needed.map(|(dump, _)| dump).collect())
 }
 
-/// Refuses two dumps of one number, which is the highest, that have another content: nobody knows which of them is meant.
+/// Refuses two dumps of one number, which is the highest, that have another content: nobody knows
+/// which of them is meant.
 fn refuse_two_newest<P: Part>(dumps: &[Vec<P>]) -> Result<(), DumpError> {
     let firsts = || dumps.iter().rev().filter_map(|dump| dump.first());
     let Some(newest) = firsts().next() else { return Ok(()) };

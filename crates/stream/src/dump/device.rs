@@ -1,10 +1,12 @@
 //! A dump with those made against it as a device: the volume, read-only, without restoring it.
 //!
-//! The block space is in the dumps: a block is where the newest of them has it. The label area is in memory, made by
-//! [`Volume::adopt`] from the newest dump's snapshot table, so that the volume on this device is opened as on any other.
+//! The block space is in the dumps: a block is where the newest of them has it. The label area is
+//! in memory, made by [`Volume::adopt`] from the newest dump's snapshot table, so that the volume
+//! on this device is opened as on any other.
 //!
-//! A block that no dump has, or whose record is damaged, reads as zeroes here. That is safe because nothing above believes a
-//! block that does not have the checksum in the block above it; and its neighbours in the same read are served.
+//! A block that no dump has, or whose record is damaged, reads as zeroes here. That is safe because
+//! nothing above believes a block that does not have the checksum in the block above it; and its
+//! neighbours in the same read are served.
 
 use std::sync::Arc;
 
@@ -89,11 +91,13 @@ pub struct OpenDump {
 }
 
 impl OpenDump {
-    /// Opens the volume that the dumps have in `parts`: a dump of everything, and any made against it, in any order. With `without_base` what is there of
-    /// an incremental dump opens alone; blocks that only its base has can't be read then.
+    /// Opens the volume that the dumps have in `parts`: a dump of everything, and any made against
+    /// it, in any order. With `without_base` what is there of an incremental dump opens alone;
+    /// blocks that only its base has can't be read then.
     ///
     /// # Errors
-    /// Those of [`arrange`]; [`DumpError::Cut`] for parts that are cut off, unless those are wanted all the same (`damaged`).
+    /// Those of [`arrange`]; [`DumpError::Cut`] for parts that are cut off, unless those are wanted
+    /// all the same (`damaged`).
     pub fn open(
         parts: Vec<PartIndex>,
         without_base: bool,
@@ -123,7 +127,8 @@ impl OpenDump {
 }
 
 impl DumpDevice {
-    /// A device of `space_blocks` blocks of block space, in dumps that build on each other, the oldest first. There is no volume on it yet.
+    /// A device of `space_blocks` blocks of block space, in dumps that build on each other, the
+    /// oldest first. There is no volume on it yet.
     pub(super) fn new(dumps: Vec<Vec<PartIndex>>, space_blocks: u64) -> Self {
         let space_at = Volume::space_offset(space_blocks);
         Self {

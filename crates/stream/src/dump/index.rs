@@ -1,6 +1,7 @@
 //! Where the blocks of a part are: an index of its records, made by going from head to head.
 //!
-//! It takes 56 bytes for each record (1 MiB of blocks). Data is not read for it, but where two records contradict each other; whoever reads a block verifies it.
+//! It takes 56 bytes for each record (1 MiB of blocks). Data is not read for it, but where two
+//! records contradict each other; whoever reads a block verifies it.
 
 use std::fs::File;
 use std::io::Read;
@@ -27,8 +28,9 @@ pub trait DumpBytes: Send + Sync {
     /// Bytes in all.
     fn length(&self) -> std::io::Result<u64>;
 
-    /// All from `offset` on, in order, where there is a better way to it than [`read_at`](Self::read_at), as threads that read ahead are.
-    /// They begin at the last multiple of 4 KiB before `offset`.
+    /// All from `offset` on, in order, where there is a better way to it than
+    /// [`read_at`](Self::read_at), as threads that read ahead are. They begin at the last multiple
+    /// of 4 KiB before `offset`.
     fn in_order(&self, _offset: u64) -> Option<Box<dyn InBlocks>> {
         None
     }
@@ -44,7 +46,8 @@ impl DumpBytes for File {
     }
 }
 
-/// Reads until `buffer` is full or nothing comes any more, by reads that may give less than they were asked for; how many bytes.
+/// Reads until `buffer` is full or nothing comes any more, by reads that may give less than they
+/// were asked for; how many bytes.
 pub(super) fn read_whole(
     offset: u64,
     buffer: &mut [u8],
@@ -98,7 +101,8 @@ impl Read for InOrder {
 }
 
 impl PartReader {
-    /// [`PartReader::open`] of a part that can be read anywhere: when the head at its beginning is damaged, the copy at its end serves.
+    /// [`PartReader::open`] of a part that can be read anywhere: when the head at its beginning is
+    /// damaged, the copy at its end serves.
     pub fn open_file(file: &str, bytes: &Arc<dyn DumpBytes>) -> Result<Self, DumpError> {
         let input = || in_order(bytes, 0);
         let mut reader = match Self::open_blocks(file, input()) {
@@ -182,10 +186,12 @@ pub struct PartIndex {
 }
 
 impl PartIndex {
-    /// Goes through the part from head to head. What is damaged is left out: its blocks are not found.
+    /// Goes through the part from head to head. What is damaged is left out: its blocks are not
+    /// found.
     ///
     /// # Errors
-    /// [`DumpError::Head`] for anything that is no part of a dump. A part that is cut off is opened as far as it goes: see [`PartIndex::is_cut`].
+    /// [`DumpError::Head`] for anything that is no part of a dump. A part that is cut off is opened
+    /// as far as it goes: see [`PartIndex::is_cut`].
     pub fn open(file: &str, bytes: Arc<dyn DumpBytes>) -> Result<Self, DumpError> {
         let failed = |error| read_error(file, error);
         let mut head = [0; HEAD_BYTES];
@@ -297,8 +303,9 @@ impl PartIndex {
         self.entries.iter().map(|entry| u64::from(entry.blocks)).sum()
     }
 
-    /// Whether the next entry follows those before it. Where it does not, one of them names blocks that it does not have: its record is damaged, and is read to find
-    /// out which. A damaged one before it goes, so that it costs none of those that follow.
+    /// Whether the next entry follows those before it. Where it does not, one of them names blocks
+    /// that it does not have: its record is damaged, and is read to find out which. A damaged one
+    /// before it goes, so that it costs none of those that follow.
     fn makes_room_for(&mut self, entry: &RecordEntry) -> std::io::Result<bool> {
         while let Some(before) = self.entries.last().copied() {
             if before.last < entry.first {

@@ -1,7 +1,8 @@
 //! Reading a part from its beginning to its end, past damage.
 //!
-//! Nothing is handed out that does not verify. Where a record's head is damaged its length is not known: the next record is found by its
-//! CRC, into which the id of the dump is mixed, and by its number, which is higher.
+//! Nothing is handed out that does not verify. Where a record's head is damaged its length is not
+//! known: the next record is found by its CRC, into which the id of the dump is mixed, and by its
+//! number, which is higher.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -71,7 +72,8 @@ pub struct Lost {
     pub after: Vbn,
     /// The first block behind it; none when no further one came.
     pub before: Option<Vbn>,
-    /// It held nothing of the image but what the part has in another place too, or what says that it is whole.
+    /// It held nothing of the image but what the part has in another place too, or what says that
+    /// it is whole.
     pub spare: bool,
 }
 
@@ -91,7 +93,8 @@ impl std::fmt::Display for Lost {
     }
 }
 
-/// The snapshot table as far as it was read. Each part has it twice, and each copy may lack other records.
+/// The snapshot table as far as it was read. Each part has it twice, and each copy may lack other
+/// records.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     entries: BTreeMap<SnapshotId, SnapshotEntry>,
@@ -181,7 +184,8 @@ impl PartReader {
         Self::open_as(file, window, head)
     }
 
-    /// As [`PartReader::open_blocks`] with a head that was found elsewhere: at the end of the file, when the one at its beginning is damaged.
+    /// As [`PartReader::open_blocks`] with a head that was found elsewhere: at the end of the file,
+    /// when the one at its beginning is damaged.
     pub(crate) fn open_with(file: &str, input: Box<dyn InBlocks>, head: PartHead) -> Result<Self, DumpError> {
         let mut window = Window::new(input);
         window.ensure(HEAD_BYTES).map_err(|source| read_error(file, source))?;
@@ -225,7 +229,8 @@ impl PartReader {
         &self.head
     }
 
-    /// Every snapshot that the dump brings, once that is known: mostly from the beginning, after damage at the end.
+    /// Every snapshot that the dump brings, once that is known: mostly from the beginning, after
+    /// damage at the end.
     pub fn table(&self) -> Option<Vec<SnapshotEntry>> {
         self.table.whole(&self.head.dump)
     }
@@ -245,11 +250,13 @@ impl PartReader {
         self.blocks
     }
 
-    /// The blocks of the next record that can be read, by run; none at the end. What could not be read on the way is in [`PartReader::lost`]. Of a record that is passed over
-    /// there are no runs.
+    /// The blocks of the next record that can be read, by run; none at the end. What could not be
+    /// read on the way is in [`PartReader::lost`]. Of a record that is passed over there are no
+    /// runs.
     ///
     /// # Errors
-    /// [`DumpError::Cut`] where the part ends without a trailer, [`DumpError::GivenUp`] where its writer gave up, [`DumpError::Changed`] where it does not go on as it did.
+    /// [`DumpError::Cut`] where the part ends without a trailer, [`DumpError::GivenUp`] where its
+    /// writer gave up, [`DumpError::Changed`] where it does not go on as it did.
     pub fn extents(&mut self) -> Result<Option<Runs>, DumpError> {
         loop {
             self.arrive()?;
@@ -283,7 +290,8 @@ impl PartReader {
         })
     }
 
-    /// Goes on where it was. A file is read from there; of a pipe what comes before is read and verified once more, and passed over.
+    /// Goes on where it was. A file is read from there; of a pipe what comes before is read and
+    /// verified once more, and passed over.
     ///
     /// # Errors
     /// [`DumpError::Read`].
@@ -370,8 +378,9 @@ impl PartReader {
         self.ended = header.kind == RecordKind::Trailer;
         Ok(outcome.unwrap_or_else(|_| {
             let blocks = (header.kind == RecordKind::Extents).then_some(header.blocks);
-            // A table is there twice, and without the trailer's sums the records still verify one by one; but a trailer that is whole and
-            // says something else than what was read means that something is missing.
+            // A table is there twice, and without the trailer's sums the records still verify one
+            // by one; but a trailer that is whole and says something else than what was read means
+            // that something is missing.
             let spare = match header.kind {
                 RecordKind::Extents => false,
                 RecordKind::Trailer => !verified,
@@ -425,7 +434,8 @@ impl PartReader {
         Ok(by_run(runs, blocks.into_iter()))
     }
 
-    /// The trailer against what was read. What was lost is known already; here it is that nothing else is missing.
+    /// The trailer against what was read. What was lost is known already; here it is that nothing
+    /// else is missing.
     fn check_trailer(
         &self,
         trailer: &StreamTrailer,
@@ -460,7 +470,8 @@ impl PartReader {
                 self.window.skip(have - HEAD_BYTES);
                 continue;
             }
-            // No record any more. With the copy of the head at the end it is the trailer that is damaged, and nothing was cut off.
+            // No record any more. With the copy of the head at the end it is the trailer that is
+            // damaged, and nothing was cut off.
             if !bytes.ends_with(&self.head.to_bytes()) {
                 self.window.skip(have);
                 return Err(self.cut_at(start));
@@ -473,14 +484,16 @@ impl PartReader {
         }
     }
 
-    /// Whether the records that are missing before `next` held none, or only the first copy of the table, or only what follows the last blocks.
+    /// Whether the records that are missing before `next` held none, or only the first copy of the
+    /// table, or only what follows the last blocks.
     fn nothing_lost_before(&self, next: &RecordHeader) -> bool {
         let of_table = self.head.dump.snapshots.div_ceil(RECORD_SNAPSHOTS_MAX as u64);
         let past_blocks = self.blocks == self.head.stream.changed_blocks && next.kind != RecordKind::Extents;
         next.sequence == self.sequence || next.sequence <= of_table || past_blocks
     }
 
-    /// Reads what follows the trailer: the copy of the head, and nothing else. A damaged one costs nothing of the image.
+    /// Reads what follows the trailer: the copy of the head, and nothing else. A damaged one costs
+    /// nothing of the image.
     fn finish(&mut self) -> Result<(), DumpError> {
         let start = self.window.offset();
         let have = self.fill(HEAD_BYTES + 1)?;
@@ -528,7 +541,8 @@ pub(crate) fn check_order(runs: &[(Vbn, u32)]) -> Result<(), FormatError> {
     if ordered { Ok(()) } else { Err(wrong) }
 }
 
-/// A record's head that can follow record `sequence - 1` in the dump, at once or after some that are lost.
+/// A record's head that can follow record `sequence - 1` in the dump, at once or after some that
+/// are lost.
 pub(crate) fn acceptable(
     bytes: &[u8; RecordHeader::SIZE],
     dump: DumpId,

@@ -1,11 +1,13 @@
 //! Restoring: every block to its place on a device, and the superblock last.
 //!
-//! Dumps are read one after the other, as a later one has newer content for block numbers that were used again; the parts of a dump
-//! at the same time, and their records come in any order. Until [`Volume::adopt`] has written its superblock the
-//! device holds no volume.
+//! Dumps are read one after the other, as a later one has newer content for block numbers that were
+//! used again; the parts of a dump at the same time, and their records come in any order. Until
+//! [`Volume::adopt`] has written its superblock the device holds no volume.
 //!
-//! A restore that is cut goes on where its [`RestoreLedger`] says: each part behind the last record that was durable. What was written behind that is written once more, and so is what a later dump has
-//! written in its place, as that dump comes after it again. A dump behind which another one has begun is never written from again: it would put older blocks over newer ones.
+//! A restore that is cut goes on where its [`RestoreLedger`] says: each part behind the last record
+//! that was durable. What was written behind that is written once more, and so is what a later dump
+//! has written in its place, as that dump comes after it again. A dump behind which another one has
+//! begun is never written from again: it would put older blocks over newer ones.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -26,7 +28,8 @@ use crate::work::{Helper, Progress, Threads, Work, beside};
 const RECORDS_AHEAD: usize = 16;
 /// Records that are written in one batch, so that several writes are under way: 8 MiB.
 const RECORDS_PER_WRITE: usize = 8;
-/// Batches under way at a time, so that the device has work while the last write of one is waited for.
+/// Batches under way at a time, so that the device has work while the last write of one is waited
+/// for.
 const BATCHES: usize = 2;
 
 /// What was restored.
@@ -66,10 +69,12 @@ pub trait RestoreLedger {
     /// Where it goes on.
     fn standing(&self) -> Standing;
 
-    /// These blocks of that dump are written next, in place of what is there; those before them may be on their way still.
+    /// These blocks of that dump are written next, in place of what is there; those before them may
+    /// be on their way still.
     fn writing(&mut self, dump: usize, runs: &[(Vbn, Vec<Block>)]) -> Result<(), DumpError>;
 
-    /// The device has got all up to here, and the first of what was on its way. It is durable there once it was flushed.
+    /// The device has got all up to here, and the first of what was on its way. It is durable there
+    /// once it was flushed.
     fn written(&mut self, standing: &Standing) -> Result<(), DumpError>;
 }
 
@@ -88,11 +93,13 @@ impl RestoreLedger for () {
     }
 }
 
-/// Puts `dumps` (as [`arrange`](super::arrange) made them) on `device`, which must be empty, as a volume with a block space of `blocks` blocks. With
-/// `accept_damage` what can't be read is left out: those blocks are never served afterwards, and `volume check --deep` names them.
+/// Puts `dumps` (as [`arrange`](super::arrange) made them) on `device`, which must be empty, as a
+/// volume with a block space of `blocks` blocks. With `accept_damage` what can't be read is left
+/// out: those blocks are never served afterwards, and `volume check --deep` names them.
 ///
 /// # Errors
-/// On any of them there is no volume on the device, but where the device fails at the very end a whole one. [`DumpError::Damaged`] names the first record that can't be read.
+/// On any of them there is no volume on the device, but where the device fails at the very end a
+/// whole one. [`DumpError::Damaged`] names the first record that can't be read.
 pub fn restore(
     dumps: Vec<Vec<PartReader>>,
     device: &dyn Device,
@@ -386,7 +393,8 @@ fn read_all(
 /// The next blocks of a part. Damage ends it, unless it is accepted or costs nothing.
 fn next(number: usize, part: &mut PartReader, accept_damage: bool) -> Result<Option<Taken>, DumpError> {
     let outcome = match part.extents() {
-        // What comes before the end is there; but not what was restored already, when that is not passed over yet.
+        // What comes before the end is there; but not what was restored already, when that is not
+        // passed over yet.
         Err(DumpError::Cut { .. }) if accept_damage && part.reached().is_some() => Ok(None),
         outcome => outcome,
     };

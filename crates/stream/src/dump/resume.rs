@@ -1,10 +1,14 @@
 //! Going on with a part whose writing was cut.
 //!
-//! The records of a part are those of its plan, one after the other: what stands in a file is compared with what the same plan would write there, from head to head and
-//! payload by payload, and the first record that is not whole, does not verify or is another one is where the writing goes on. Nothing is believed because of the length of a file.
+//! The records of a part are those of its plan, one after the other: what stands in a file is
+//! compared with what the same plan would write there, from head to head and payload by payload,
+//! and the first record that is not whole, does not verify or is another one is where the writing
+//! goes on. Nothing is believed because of the length of a file.
 //!
-//! Reading all of a long part takes about as long as writing it did. Who made a part durable now and then, and remembers where that was ([`Reached`]), spares that: what lies before the last
-//! of two such marks is read from the one before it only. When that stretch is not what the second mark says (somebody has changed the file, or it is another one), all is read after all.
+//! Reading all of a long part takes about as long as writing it did. Who made a part durable now
+//! and then, and remembers where that was ([`Reached`]), spares that: what lies before the last of
+//! two such marks is read from the one before it only. When that stretch is not what the second
+//! mark says (somebody has changed the file, or it is another one), all is read after all.
 
 use std::sync::Arc;
 
@@ -30,7 +34,8 @@ pub struct Begun {
 }
 
 impl Begun {
-    /// Where it goes on. What lies behind that in the file is of no use; [`Reached::bytes`] is the whole file where nothing is missing.
+    /// Where it goes on. What lies behind that in the file is of no use; [`Reached::bytes`] is the
+    /// whole file where nothing is missing.
     pub fn at(&self) -> &Reached {
         &self.at
     }
@@ -46,7 +51,8 @@ impl Begun {
     }
 }
 
-/// The snapshot table that stands at the beginning of a part of the dump `id`; none when that was not written yet or can't be read, or the file is something else.
+/// The snapshot table that stands at the beginning of a part of the dump `id`; none when that was
+/// not written yet or can't be read, or the file is something else.
 ///
 /// # Errors
 /// [`DumpError::Read`].
@@ -63,10 +69,12 @@ pub fn begun_table(
 }
 
 impl Dump<'_> {
-    /// What is there of a part in `bytes`. `marks` are where it was made durable, the last two, oldest first; none when that is not known of this very file.
+    /// What is there of a part in `bytes`. `marks` are where it was made durable, the last two,
+    /// oldest first; none when that is not known of this very file.
     ///
     /// # Errors
-    /// [`DumpError::OtherFile`] for anything but this part of this dump, unless it is empty or zeros; [`DumpError::OtherBegin`] when the dump would begin with another head;
+    /// [`DumpError::OtherFile`] for anything but this part of this dump, unless it is empty or
+    /// zeros; [`DumpError::OtherBegin`] when the dump would begin with another head;
     /// [`StreamError::Cancelled`] once `ended` says so.
     pub fn begun(
         &self,
@@ -102,7 +110,8 @@ impl Dump<'_> {
         walk.go(start, None)
     }
 
-    /// A file that does not begin with the head: a torn beginning is none, and anything else is not written over.
+    /// A file that does not begin with the head: a torn beginning is none, and anything else is not
+    /// written over.
     fn begins_otherwise(
         &self,
         part: u32,
@@ -150,7 +159,8 @@ impl Walk<'_> {
         blocks == at.blocks
     }
 
-    /// Goes from record to record as far as they are those of the plan. With a `mark`, whether it was met on the way.
+    /// Goes from record to record as far as they are those of the plan. With a `mark`, whether it
+    /// was met on the way.
     fn go(&self, at: Reached, mark: Option<&Reached>) -> Result<Begun, DumpError> {
         let mut begun = Begun { at, whole: false, trusted: mark == Some(&at) };
         let mut extents = self.dump.batches(self.part).flatten().skip(self.extents_in(at.records));
@@ -187,7 +197,8 @@ impl Walk<'_> {
         Ok(begun)
     }
 
-    /// The head of the record at `at`, and its payload; none when there is no whole one that verifies.
+    /// The head of the record at `at`, and its payload; none when there is no whole one that
+    /// verifies.
     fn record(
         &self,
         at: &Reached,

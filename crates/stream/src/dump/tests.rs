@@ -1,4 +1,5 @@
-//! Dumps in memory: round trips against what the volume shows, every flipped byte of a small one, cuts, and files that do not belong together.
+//! Dumps in memory: round trips against what the volume shows, every flipped byte of a small one,
+//! cuts, and files that do not belong together.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -283,7 +284,8 @@ fn every_flipped_byte_is_found_or_harmless() {
                 let (device, restored) =
                     restored_to(&[bytes], true, false).expect("restored as far as it goes");
                 assert!(restored.lost.iter().any(|(_, lost)| !lost.spare));
-                // With its only record everything is gone, and a volume whose trees are not there takes no changes.
+                // With its only record everything is gone, and a volume whose trees are not there
+                // takes no changes.
                 let options = OpenOptions { cache_bytes: 1 << 20, clock: clock() };
                 let volume = Volume::open(device, options).expect("what there is can be looked at");
                 let latched = volume.status().latched;
@@ -362,7 +364,8 @@ fn part_that_was_cut_anywhere_is_never_taken_for_a_whole_one() {
     for (length, room) in (0..file.len()).flat_map(|length| [(length, 0), (length, 9000)]) {
         // A killed writer leaves the room that it had taken for what comes next.
         let cut = [&file[..length], &vec![0; room]].concat();
-        // Behind the trailer is the second copy of the head alone; of a trailer that goes on with zeroes the head is enough to know that all is there.
+        // Behind the trailer is the second copy of the head alone; of a trailer that goes on with
+        // zeroes the head is enough to know that all is there.
         let trailer = if room > 0 { StreamTrailer::SIZE } else { 0 };
         let ends = length + trailer + 384 >= file.len();
         let index = PartIndex::open("f", bytes_of(&cut));
@@ -514,7 +517,8 @@ fn restore_that_is_cut_at_any_device_operation_leaves_no_volume_or_a_whole_one()
     let mut rng = Rng::new(10);
     let (mut none, mut whole) = (0, 0);
     for at in 0..=operations {
-        // The first writes are all alike; the end, where the volume comes into being, is looked at closely.
+        // The first writes are all alike; the end, where the volume comes into being, is looked at
+        // closely.
         if at + 12 < operations && at % 5 != 0 {
             continue;
         }

@@ -1,4 +1,5 @@
-//! A part as it comes, in blocks of memory: what stands at multiples of their length there is handed on without being copied.
+//! A part as it comes, in blocks of memory: what stands at multiples of their length there is
+//! handed on without being copied.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSliceMut, Read, Result};
@@ -11,7 +12,8 @@ const READ_BLOCKS: usize = 256;
 
 /// The bytes of a part, in order.
 pub trait InBlocks: Send {
-    /// Appends what comes next to `into`; how many bytes. Each block is full but the last one of all. 0 at the end.
+    /// Appends what comes next to `into`; how many bytes. Each block is full but the last one of
+    /// all. 0 at the end.
     fn next(&mut self, into: &mut VecDeque<Block>) -> Result<usize>;
 }
 
@@ -75,7 +77,8 @@ impl Window {
         Self { input, blocks: VecDeque::new(), taken: 0, have: 0, offset: 0, at_end: false }
     }
 
-    /// A part of which `input` gives what comes from the last multiple of a block's length before `offset` on; it is taken up to there.
+    /// A part of which `input` gives what comes from the last multiple of a block's length before
+    /// `offset` on; it is taken up to there.
     pub(super) fn at(offset: u64, input: Box<dyn InBlocks>) -> Result<Self> {
         let mut window = Self::new(input);
         let within = (offset % BLOCK_SIZE as u64) as usize;
@@ -158,7 +161,8 @@ impl Window {
         Checksum::of_pieces(self.pieces(from, count))
     }
 
-    /// `count` blocks of the bytes that are there, from the `from`th on: those that were read, or copies where they stand otherwise.
+    /// `count` blocks of the bytes that are there, from the `from`th on: those that were read, or
+    /// copies where they stand otherwise.
     pub(super) fn blocks(&self, from: usize, count: usize) -> Vec<Block> {
         let at = self.taken + from;
         assert!(from + count * BLOCK_SIZE <= self.have, "those are there");

@@ -37,8 +37,9 @@ pub struct DumpLabel {
 pub struct Onto<'a> {
     /// The file, behind what is there of the part.
     pub out: &'a mut dyn Out,
-    /// Called after each record with blocks, when `out` has it: whoever makes the file durable then and remembers where that was need not verify what is before it when
-    /// the dump goes on ([`Dump::begun`]).
+    /// Called after each record with blocks, when `out` has it: whoever makes the file durable then
+    /// and remembers where that was need not verify what is before it when the dump goes on
+    /// ([`Dump::begun`]).
     pub reached: &'a mut dyn FnMut(&Reached) -> io::Result<()>,
 }
 
@@ -54,7 +55,8 @@ pub(super) struct Shape {
 
 /// A dump before it is written.
 ///
-/// A dump to one file, with a plan made by [`Plan::against`] (or any other: the reader of an incremental dump needs those before it):
+/// A dump to one file, with a plan made by [`Plan::against`] (or any other: the reader of an
+/// incremental dump needs those before it):
 /// `Dump::new(&plan, label, 1).write_part(0, &mut file, Compression::Zstd, &mut work)`.
 pub struct Dump<'a> {
     pub(super) plan: &'a Plan,
@@ -89,10 +91,12 @@ impl<'a> Dump<'a> {
         self.plan.blocks()
     }
 
-    /// Writes one part and flushes the writer. Parts may be written at the same time, each by a thread of its own.
+    /// Writes one part and flushes the writer. Parts may be written at the same time, each by a
+    /// thread of its own.
     ///
     /// # Errors
-    /// When the volume can't be read or the work is cancelled, the part ends with a record that says so.
+    /// When the volume can't be read or the work is cancelled, the part ends with a record that
+    /// says so.
     pub fn write_part(
         &self,
         part: u32,
@@ -119,8 +123,9 @@ impl<'a> Dump<'a> {
         Ok(sender.produced())
     }
 
-    /// Goes on with a part behind what is there of it, and flushes the writer. When it fails, what was written stays to be gone on with once more; the part does not end with
-    /// a record that says that it was given up.
+    /// Goes on with a part behind what is there of it, and flushes the writer. When it fails, what
+    /// was written stays to be gone on with once more; the part does not end with a record that
+    /// says that it was given up.
     pub fn resume_part(
         &self,
         part: u32,

@@ -1,4 +1,5 @@
-//! Streams whose sums are all right, and that are wrong: each is refused for what is wrong with it, and nothing of it is shown.
+//! Streams whose sums are all right, and that are wrong: each is refused for what is wrong with it,
+//! and nothing of it is shown.
 
 use cairn_base::Checksum;
 use cairn_format::SnapshotEntry;
@@ -13,7 +14,8 @@ use crate::{Keeps, Progress, apply_keeping};
 /// It would be another name in a path, or a command to a terminal.
 const NO_NAME: &str = "a snapshot has a name that no volume gives";
 
-/// A stream in pieces. Put together again, its records have their own lengths and sums, and the trailer those of all.
+/// A stream in pieces. Put together again, its records have their own lengths and sums, and the
+/// trailer those of all.
 struct Pieces {
     header: StreamHeader,
     records: Vec<(RecordHeader, Vec<u8>)>,

@@ -1,4 +1,5 @@
-//! Plans and the readers that they are made for: whatever happened to the snapshots of the source, and whatever the reader has, it has the same afterwards.
+//! Plans and the readers that they are made for: whatever happened to the snapshots of the source,
+//! and whatever the reader has, it has the same afterwards.
 
 use std::collections::BTreeMap;
 
@@ -109,7 +110,8 @@ impl Source {
     }
 }
 
-/// Writes the stream of a plan and applies it, with threads or without; its length is what the plan has said.
+/// Writes the stream of a plan and applies it, with threads or without; its length is what the plan
+/// has said.
 fn bring(plan: &Plan, reader: &Arc<Volume>, threads: bool) {
     let mut bytes = Vec::new();
     let produced = |work: &mut Work<'_>| produce(plan, &mut bytes, Compression::None, work);

@@ -1,4 +1,5 @@
-//! A lack of threads: whoever works with several ends with an error, however many of them there were.
+//! A lack of threads: whoever works with several ends with an error, however many of them there
+//! were.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};

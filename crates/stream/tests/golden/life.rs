@@ -1,4 +1,5 @@
-//! A short life of a source and its destination, always the same, in which everything that a device can hold comes about.
+//! A short life of a source and its destination, always the same, in which everything that a device
+//! can hold comes about.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -106,7 +107,8 @@ fn work_shortly(volume: &Arc<Volume>, rng: &mut Rng) {
     }
 }
 
-/// A shorter life, of a volume with its intent log on a device of its own; in the end the log has flushes that no consistency point has.
+/// A shorter life, of a volume with its intent log on a device of its own; in the end the log has
+/// flushes that no consistency point has.
 pub fn lived_with_log() -> Made {
     let mut rng = Rng::new(2);
     let device = Arc::new(MemoryDevice::new(Volume::device_bytes(BLOCKS_AT_FIRST, Role::Normal)));
@@ -123,7 +125,8 @@ pub fn lived_with_log() -> Made {
     }
 }
 
-/// A shorter life, of a volume that was a mirror and has grown more often than its superblock had segments once; in the end the log has flushes that no consistency point has.
+/// A shorter life, of a volume that was a mirror and has grown more often than its superblock had
+/// segments once; in the end the log has flushes that no consistency point has.
 pub fn lived_in_pieces() -> Made {
     let mut rng = Rng::new(3);
     let (device, volume) = made(BLOCKS_AT_FIRST, BLOCKS_AT_FIRST + 1200, Role::Destination);
@@ -190,7 +193,8 @@ pub fn lived() -> Made {
     let destination = bytes(&into_device);
     let destination_shown = shown(&into);
 
-    // What the log holds when the power goes: writes and a hole, several flushes, no consistency point.
+    // What the log holds when the power goes: writes and a hole, several flushes, no consistency
+    // point.
     for number in 0..3 {
         write(&volume, db, 20 * number, 4, &mut rng);
         volume.punch(web, Lba(10 * number), 3).expect("it is punched");

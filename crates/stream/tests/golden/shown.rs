@@ -8,7 +8,8 @@ use cairn_files::{LunInfo, Luns};
 use cairn_format::stream::chain_digest;
 use cairn_volume::{BlockRead, Role, Volume};
 
-/// Role, size, snapshots, and in the active state and each snapshot every file with the digest of its content.
+/// Role, size, snapshots, and in the active state and each snapshot every file with the digest of
+/// its content.
 pub fn shown(volume: &Arc<Volume>) -> String {
     let status = volume.status();
     let mut text = String::new();

@@ -1,4 +1,5 @@
-//! Temporal distances: from a write to the next one of its block (2007 paper, section 3.1). Exact while there are few enough to keep, then to one part in 4096.
+//! Temporal distances: from a write to the next one of its block (2007 paper, section 3.1). Exact
+//! while there are few enough to keep, then to one part in 4096.
 
 /// Distances that are kept at most: 256 MiB.
 const EXACT_MAX: usize = 32 << 20;

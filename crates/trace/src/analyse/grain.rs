@@ -1,7 +1,9 @@
-//! One length of windows (a granularity of history, or the interval of a mirror) and what is counted for it.
+//! One length of windows (a granularity of history, or the interval of a mirror) and what is
+//! counted for it.
 //!
-//! A version of a block is *retained* when the next write of the block is in another window (2007 paper, section 3.1). All is counted at that
-//! next write, from the times of both: nothing is kept for a block and a granularity.
+//! A version of a block is *retained* when the next write of the block is in another window (2007
+//! paper, section 3.1). All is counted at that next write, from the times of both: nothing is kept
+//! for a block and a granularity.
 
 /// Phases of the first window that are tried for the mean of Claim 3.1.
 pub(crate) const PHASES: usize = 16;
@@ -28,7 +30,8 @@ pub(crate) struct Grain {
     /// Windows before it.
     done_writes: u64,
     done_replaced: u64,
-    /// Blocks that a mirror with an active map would send: written in a window and not trimmed before its end.
+    /// Blocks that a mirror with an active map would send: written in a window and not trimmed
+    /// before its end.
     pub(crate) kept: u64,
     kept_before: u64,
     kept_max: u64,
@@ -82,7 +85,8 @@ impl Grain {
         self.kept += 1;
     }
 
-    /// A block is written now, `distance` after the write at `before`; that version was in `band` of the write cache and `live` unless it was trimmed.
+    /// A block is written now, `distance` after the write at `before`; that version was in `band`
+    /// of the write cache and `live` unless it was trimmed.
     pub(crate) fn again(&mut self, before: u64, distance: u64, band: usize, live: bool) {
         self.window_writes += 1;
         if distance >= self.ns {
@@ -114,7 +118,8 @@ impl Grain {
         self.kept_max.max(self.kept - self.kept_before)
     }
 
-    /// Writes, and versions not retained, in windows of phase 0 that ended by `last`, the time of the last request.
+    /// Writes, and versions not retained, in windows of phase 0 that ended by `last`, the time of
+    /// the last request.
     pub(crate) fn completed(&self, last: u64) -> (u64, u64) {
         let ended = (u128::from(self.window) + 1) * u128::from(self.ns) <= u128::from(last);
         match ended {

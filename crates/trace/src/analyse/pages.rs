@@ -1,6 +1,8 @@
-//! The blocks that a trace touched: a table from device and block to a number, and what is known of each.
+//! The blocks that a trace touched: a table from device and block to a number, and what is known of
+//! each.
 //!
-//! A block takes 40 bytes here and 8 to 16 in the table over them; while either grows, half as much again for a moment.
+//! A block takes 40 bytes here and 8 to 16 in the table over them; while either grows, half as much
+//! again for a moment.
 
 /// No page.
 pub(crate) const NONE: u32 = u32::MAX;

@@ -1,4 +1,5 @@
-//! The figures of an analysis, as types: tables, JSON and plots are made of them. Names and definitions are those of the papers; each says where it is from.
+//! The figures of an analysis, as types: tables, JSON and plots are made of them. Names and
+//! definitions are those of the papers; each says where it is from.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -11,7 +12,9 @@ use super::{Analysis, T_POINTS_NS};
 use crate::{Problems, TraceError};
 
 const SECOND: f64 = 1e9;
-/// Bytes of an entry of the 2006 paper's index: its `HASH_ITEM` as its compiler laid it out, in a table that is half full. This gives the paper's shares of figure 8: 9.4 % at 512 B, 0.6 % at 8 KiB, 0.07 % at 64 KiB.
+/// Bytes of an entry of the 2006 paper's index: its `HASH_ITEM` as its compiler laid it out, in a
+/// table that is half full. This gives the paper's shares of figure 8: 9.4 % at 512 B, 0.6 % at 8
+/// KiB, 0.07 % at 64 KiB.
 const PAPER_INDEX_ENTRY: u64 = 48;
 /// Bytes of memory that a version takes in Cairn's own index, at most.
 const OUR_INDEX_ENTRY: u64 = 32;
@@ -112,7 +115,8 @@ pub struct MirrorInterval {
     pub intervals: u64,
     /// Block and interval pairs.
     pub blocks_transferred: u64,
-    /// Per cent, when blocks that were trimmed by the end of the interval stay away (the active map of figure 3).
+    /// Per cent, when blocks that were trimmed by the end of the interval stay away (the active map
+    /// of figure 3).
     pub pct_with_trims: f64,
     /// The same in blocks.
     pub blocks_with_trims: u64,
@@ -146,7 +150,8 @@ pub struct Io {
     pub regular_volume: f64,
     /// Of checkpointing and split-down-stream.
     pub cheapest_2store: &'static str,
-    /// The same four by Claims 3.1 and 3.2 (figures 11 and 13): logging, checkpointing, split-stream, split-down-stream.
+    /// The same four by Claims 3.1 and 3.2 (figures 11 and 13): logging, checkpointing,
+    /// split-stream, split-down-stream.
     pub analytic: [f64; 4],
 }
 
@@ -392,7 +397,8 @@ impl Analysis {
         self.grains.iter().filter(move |grain| wanted(grain.ns))
     }
 
-    /// R(g), where `short_sum` is the sum of the distances below g and `short` how many they are (Claim 3.1).
+    /// R(g), where `short_sum` is the sum of the distances below g and `short` how many they are
+    /// (Claim 3.1).
     fn claim31(&self, ns: u64, short_sum: u128, short: u64) -> f64 {
         let w = self.counts.block_writes;
         (short_sum as f64 / ns as f64 + (w - short) as f64) / w.max(1) as f64

@@ -1,4 +1,5 @@
-//! Which 512-byte sectors were written, as a map of 128 bits for each 64 KiB: from it the first-touch copies of every snap block size follow (2006 paper, section 4).
+//! Which 512-byte sectors were written, as a map of 128 bits for each 64 KiB: from it the
+//! first-touch copies of every snap block size follow (2006 paper, section 4).
 
 use std::collections::BTreeMap;
 
@@ -59,7 +60,8 @@ impl Sectors {
         }
     }
 
-    /// For each size: blocks touched by all writes, blocks touched at least once, sum over writes of length over what they touched, writes that do not cover what they touch.
+    /// For each size: blocks touched by all writes, blocks touched at least once, sum over writes
+    /// of length over what they touched, writes that do not cover what they touch.
     pub(crate) fn result(&self) -> BTreeMap<u64, (u64, u64, f64, u64)> {
         let mut result = BTreeMap::new();
         for (size, sums) in SNAP_BLOCKS.into_iter().zip(&self.sums) {

@@ -1,4 +1,5 @@
-//! The analysis against a plain model that follows the definitions word by word, and keeps everything.
+//! The analysis against a plain model that follows the definitions word by word, and keeps
+//! everything.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
@@ -336,7 +337,8 @@ fn window_that_ends_at_the_last_request_is_completed() {
     assert_eq!((completed(9), completed(10)), (None, Some(0.5)));
 }
 
-/// A few lines of text are such a trace: each of its requests touches as many blocks as a long trace has requests.
+/// A few lines of text are such a trace: each of its requests touches as many blocks as a long
+/// trace has requests.
 #[test]
 fn memory_has_a_limit_however_long_the_requests_are() {
     let read =

@@ -1,4 +1,5 @@
-//! IoMeter's random mixes: requests of one length, uniform over a device, some of them reads (MSST 2006, figures 4 and 5).
+//! IoMeter's random mixes: requests of one length, uniform over a device, some of them reads (MSST
+//! 2006, figures 4 and 5).
 
 use cairn_base::Rng;
 
@@ -17,7 +18,8 @@ pub struct IoMeter {
 }
 
 impl IoMeter {
-    /// Requests of `length` bytes over `size_bytes`, `rate` a second for `seconds`; the share `reads` of them read.
+    /// Requests of `length` bytes over `size_bytes`, `rate` a second for `seconds`; the share
+    /// `reads` of them read.
     pub fn new(size_bytes: u64, length: u64, reads: f64, rate: f64, seconds: f64, seed: u64) -> Self {
         let places = (size_bytes / length.max(1)).max(1);
         Self { rng: Rng::new(seed), places, length, reads, rate, at_ns: 0, until_ns: (seconds * 1e9) as u64 }

@@ -1,9 +1,12 @@
-//! A stand-in for PostMark on a file system that writes in place (MSST 2006, figure 6): the program's own parameters, and the simplest file system under it.
+//! A stand-in for PostMark on a file system that writes in place (MSST 2006, figure 6): the
+//! program's own parameters, and the simplest file system under it.
 //!
-//! Files of 500 B to 9.77 KiB are created, then each transaction reads a file or appends to one, and creates a file or deletes one, with even chances.
-//! Files take runs of whole blocks, next-fit; an inode is 256 bytes in a table, a directory entry 64 bytes in 128 directories, the map of free blocks one bit
-//! a block. Writes are delayed and go out every 5 s, each dirty block once, neighbours together; a deleted file's blocks go out no more and are trimmed.
-//! What a real file system adds (a journal, indirect blocks) is not here.
+//! Files of 500 B to 9.77 KiB are created, then each transaction reads a file or appends to one,
+//! and creates a file or deletes one, with even chances. Files take runs of whole blocks, next-fit;
+//! an inode is 256 bytes in a table, a directory entry 64 bytes in 128 directories, the map of free
+//! blocks one bit a block. Writes are delayed and go out every 5 s, each dirty block once,
+//! neighbours together; a deleted file's blocks go out no more and are trimmed. What a real file
+//! system adds (a journal, indirect blocks) is not here.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -137,7 +140,8 @@ impl PostMark {
         }
     }
 
-    /// Appends up to what the file's last block, or one more, takes; a file that can't grow where it is moves.
+    /// Appends up to what the file's last block, or one more, takes; a file that can't grow where
+    /// it is moves.
     fn append(&mut self) {
         let index = self.rng.below(self.files.len() as u64) as usize;
         let bytes = self.files[index].bytes + 1 + self.rng.below(UNIT);

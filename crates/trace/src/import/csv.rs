@@ -1,4 +1,5 @@
-//! `t_ns,dev,op,offset_bytes,length_bytes`: the plainest text. Operations are R, W, D (trim), Z (write-zeroes) and F (flush).
+//! `t_ns,dev,op,offset_bytes,length_bytes`: the plainest text. Operations are R, W, D (trim), Z
+//! (write-zeroes) and F (flush).
 
 use cairn_format::trace::TraceOp;
 

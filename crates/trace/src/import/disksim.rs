@@ -1,4 +1,5 @@
-//! DiskSim's default text: `milliseconds device block blocks flags`, where blocks are of 512 bytes and the flags are hexadecimal; their lowest bit is a read.
+//! DiskSim's default text: `milliseconds device block blocks flags`, where blocks are of 512 bytes
+//! and the flags are hexadecimal; their lowest bit is a read.
 
 use cairn_format::trace::TraceOp;
 

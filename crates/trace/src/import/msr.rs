@@ -1,4 +1,5 @@
-//! MSR Cambridge: `Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime`, where the time is a Windows file time (100 ns since 1601) and offset and size are bytes.
+//! MSR Cambridge: `Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime`, where the time is
+//! a Windows file time (100 ns since 1601) and offset and size are bytes.
 
 use cairn_format::trace::TraceOp;
 

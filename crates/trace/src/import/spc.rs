@@ -1,4 +1,5 @@
-//! SPC trace file format 1.0.1: `ASU,LBA,Size,Opcode,Timestamp`, where the LBA counts blocks of 512 bytes, the size is bytes and the time is seconds. Further fields are optional and not used.
+//! SPC trace file format 1.0.1: `ASU,LBA,Size,Opcode,Timestamp`, where the LBA counts blocks of 512
+//! bytes, the size is bytes and the time is seconds. Further fields are optional and not used.
 
 use cairn_format::trace::TraceOp;
 

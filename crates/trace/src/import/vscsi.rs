@@ -1,6 +1,7 @@
-//! CloudPhysics: little-endian records of one virtual disk. Version 1 is 32 bytes (serial, bytes, segments, command, version, block, time), version 2 is 40
-//! (command, version, serial, bytes, segments, block, time, response time). The version is the upper byte of its field, blocks are 512 bytes, times microseconds,
-//! and the command is the SCSI operation code.
+//! CloudPhysics: little-endian records of one virtual disk. Version 1 is 32 bytes (serial, bytes,
+//! segments, command, version, block, time), version 2 is 40 (command, version, serial, bytes,
+//! segments, block, time, response time). The version is the upper byte of its field, blocks are
+//! 512 bytes, times microseconds, and the command is the SCSI operation code.
 
 use cairn_format::trace::TraceOp;
 
@@ -52,7 +53,8 @@ pub(crate) fn record(version: Version, bytes: &[u8], devices: &mut Devices) -> R
         Version::Two => (half(bytes, 0), word(bytes, 8), long(bytes, 16), long(bytes, 24)),
     };
     let op = match command.ok_or(Problem::CutOff)? & 0xff {
-        // READ and WRITE of 6, 10, 12 and 16 bytes. UNMAP and WRITE SAME do not say here what they reach.
+        // READ and WRITE of 6, 10, 12 and 16 bytes. UNMAP and WRITE SAME do not say here what they
+        // reach.
         0x08 | 0x28 | 0xa8 | 0x88 => TraceOp::Read,
         0x0a | 0x2a | 0xaa | 0x8a | 0x2e | 0xae | 0x8e => TraceOp::Write,
         0x35 | 0x91 => TraceOp::Flush,

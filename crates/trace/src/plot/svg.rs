@@ -1,4 +1,5 @@
-//! A chart of lines as SVG: two axes, ticks, marks, a legend. Nothing else is needed, so no library of plots is.
+//! A chart of lines as SVG: two axes, ticks, marks, a legend. Nothing else is needed, so no library
+//! of plots is.
 
 use std::fmt::Write;
 

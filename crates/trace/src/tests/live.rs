@@ -79,7 +79,8 @@ fn plan_of_a_sample_is_near_that_of_the_whole_trace() {
         near("written", live.plan.written_bytes_per_day, plan.written_bytes_per_day, 1e-6);
         for (live, whole) in live.plan.lags.iter().zip(&plan.lags) {
             near("of written", live.pct_of_written, whole.pct_of_written, 0.06);
-            // The noise of a sample: three deviations of how many blocks of the busiest interval are in it.
+            // The noise of a sample: three deviations of how many blocks of the busiest interval
+            // are in it.
             let noise = 3.0 / (whole.peak_bytes as f64 / 4096.0 / one_in).sqrt();
             near("peak", live.peak_bytes as f64, whole.peak_bytes as f64, 0.05 + noise);
             assert_eq!((live.fits, live.beyond_trace), (whole.fits, whole.beyond_trace));

@@ -1,4 +1,5 @@
-//! Recording a device in use: what is asked is in the trace once, in order, and the trace stays within what it may take.
+//! Recording a device in use: what is asked is in the trace once, in order, and the trace stays
+//! within what it may take.
 
 use std::io;
 use std::sync::Arc;
@@ -40,7 +41,8 @@ impl Write for Paper {
     }
 }
 
-/// Does those operations at once whose offset is even in blocks of 4 KiB, the others when it is run.
+/// Does those operations at once whose offset is even in blocks of 4 KiB, the others when it is
+/// run.
 struct HalfReady(MemoryDevice);
 
 impl Device for HalfReady {

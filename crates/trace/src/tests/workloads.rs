@@ -120,8 +120,9 @@ fn replay_without_a_cache_costs_what_the_model_says() {
 
 #[test]
 fn replay_with_a_cache_costs_no_more_than_the_model_says() {
-    // The cache holds versions, not blocks, and gives up many at once, so it holds a little less; but versions that
-    // leave it together are neither written to the origin one by one nor read back from it, which the model has them be.
+    // The cache holds versions, not blocks, and gives up many at once, so it holds a little less;
+    // but versions that leave it together are neither written to the origin one by one nor read
+    // back from it, which the model has them be.
     every_combination(300, |placement, granularity, found, wanted| {
         assert!(found < wanted + 0.1, "{placement:?} {granularity:?}: {found} for {wanted}");
     });

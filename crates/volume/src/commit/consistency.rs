@@ -2,12 +2,15 @@
 //!
 //! 1. *Freeze*: the open generation becomes the frozen one; new writes go to the next.
 //! 2. *Drain*: its blocks without a place get one and are written.
-//! 3. *Merge*: its changes go into new nodes of the files' trees, then of the inode file, then of the maps, to a fixed point.
-//! 4. *Write*: nodes and table blocks, flush; superblock A, flush: this is the commit. Superblock B, flush.
+//! 3. *Merge*: its changes go into new nodes of the files' trees, then of the inode file, then of
+//!    the maps, to a fixed point.
+//! 4. *Write*: nodes and table blocks, flush; superblock A, flush: this is the commit. Superblock
+//!    B, flush.
 //! 5. *Install*: the new root is what readers see; what it no longer reaches can be reused.
 //!
-//! A cut before the commit leaves the old root with the intent log, which lacks nothing that was flushed. A cut after it leaves the new one.
-//! Blocks that the old root reaches are reused only after both slots name the new one, so either slot alone opens whole.
+//! A cut before the commit leaves the old root with the intent log, which lacks nothing that was
+//! flushed. A cut after it leaves the new one. Blocks that the old root reaches are reused only
+//! after both slots name the new one, so either slot alone opens whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -54,7 +57,8 @@ impl Drop for Waiting<'_> {
 }
 
 impl Volume {
-    /// Commits everything that was written before the call. Returns the generation that has it; without changes, the present one.
+    /// Commits everything that was written before the call. Returns the generation that has it;
+    /// without changes, the present one.
     pub fn consistency_point(self: &Arc<Self>) -> Result<Generation, VolumeError> {
         self.commit_with(Rider::None).map(|done| done.generation)
     }
@@ -79,7 +83,8 @@ impl Volume {
         outcome
     }
 
-    /// A snapshot of what is there, named by its generation, and then the rollback, with nothing in between.
+    /// A snapshot of what is there, named by its generation, and then the rollback, with nothing in
+    /// between.
     pub(crate) fn commit_rollback(
         self: &Arc<Self>,
         id: SnapshotId,
@@ -87,7 +92,8 @@ impl Volume {
     ) -> Result<Done, VolumeError> {
         let mut commit = self.commit_turn()?;
         self.check_rider(&commit, &Rider::Rollback(id))?;
-        // A snapshot that can't be read is refused here, before anything is frozen. Its map as well: no later consistency point would do without it.
+        // A snapshot that can't be read is refused here, before anything is frozen. Its map as
+        // well: no later consistency point would do without it.
         self.stale_since_maps(id)?;
         self.check_map_of(id)?;
         let mut name_of = name(Generation(self.state.lock().open.generation.0));
@@ -107,8 +113,8 @@ impl Volume {
         Ok(kept)
     }
 
-    /// Lets whoever would change something wait until this is dropped. Changes of several parts are finished first: they could not be while others wait. For those who
-    /// hold `commit`.
+    /// Lets whoever would change something wait until this is dropped. Changes of several parts are
+    /// finished first: they could not be while others wait. For those who hold `commit`.
     pub(crate) fn hold_changes(&self) -> Waiting<'_> {
         let mut state = self.state.lock();
         while state.compounds > 0 {
@@ -121,7 +127,8 @@ impl Volume {
         Waiting(self)
     }
 
-    /// Refuses what can't be done, before the freeze: what fails here has changed nothing, and nothing else suffers.
+    /// Refuses what can't be done, before the freeze: what fails here has changed nothing, and
+    /// nothing else suffers.
     fn refuse_early(self: &Arc<Self>, commit: &Commit, rider: &Rider) -> Result<(), VolumeError> {
         self.check_rider(commit, rider)?;
         if !rider.deletes().is_empty() {
@@ -168,12 +175,14 @@ impl Volume {
             superblock.log_tail = part.tail;
         }
         if let Rider::Log(area) = &rider {
-            // No record was written since the freeze, so this consistency point has all that the old log has.
+            // No record was written since the freeze, so this consistency point has all that the
+            // old log has.
             superblock.external_log = area.external_log();
             superblock.log_tail = LogTail { position: 0, sequence: self.log.lock().mark().sequence };
         }
         let mut done = Done { generation: root.generation, began, ..Done::default() };
-        // New nodes must be readable before a deletion compares the new map: they are in the cache or on the device.
+        // New nodes must be readable before a deletion compares the new map: they are in the cache
+        // or on the device.
         self.write_gathered(&mut gathered)?;
         // What a rollback leaves out of the snapshot's trees that snapshot still has.
         let mut unheld = if drops_changes { Vec::new() } else { self.unheld(&gathered.freed, &before)? };
@@ -253,7 +262,8 @@ impl Volume {
         }
     }
 
-    /// Ends the open generation; `None` when it has no changes (unless the rider changes the trees).
+    /// Ends the open generation; `None` when it has no changes (unless the rider changes the
+    /// trees).
     fn freeze(
         &self,
         commit: &mut Commit,
@@ -272,7 +282,8 @@ impl Volume {
         }
         state.freezing = true;
         drop(state);
-        // No record may be under way while the generations change, or it would stand behind the new tail with the old number.
+        // No record may be under way while the generations change, or it would stand behind the new
+        // tail with the old number.
         let mut log = self.log.lock();
         let mut state = self.state.lock();
         state.freezing = false;
@@ -373,13 +384,15 @@ impl Volume {
                     inode.tree =
                         self.merge_file(before, file, old_tree, inode.tree.length, changes, gathered)?;
                     if Some(inode) == old {
-                        // Who put it again may have known a tree of an earlier generation: that one must not be written.
+                        // Who put it again may have known a tree of an earlier generation: that one
+                        // must not be written.
                         inodes.remove(&file);
                     } else {
                         inodes.insert(file, Some(inode));
                     }
                 }
-                // The file is gone (its tree was freed before) or never was: what was written to it goes nowhere.
+                // The file is gone (its tree was freed before) or never was: what was written to it
+                // goes nowhere.
                 None => {
                     let tree = self.tree(before, file, old_tree);
                     let mut update = TreeUpdate::regular(tree, old_tree.length);
@@ -423,7 +436,8 @@ impl Volume {
             gathered.freed.push(pointer);
         }
         let mut tree = update.finish(gathered, &mut allocate)?;
-        // In rounds, as every block may need a leaf of its own in memory. The few nodes that two rounds share are written twice.
+        // In rounds, as every block may need a leaf of its own in memory. The few nodes that two
+        // rounds share are written twice.
         for round in slots.chunks(self.memory.merge_changes) {
             // Nodes that this file just got may be loaded again, and not from the cache.
             if gathered.writes.len() > others {
@@ -441,8 +455,9 @@ impl Volume {
         Ok(tree)
     }
 
-    /// The since maps, the inode file and the active map. Where a since map can't be read all that was done for them is undone and done again without those of its
-    /// relationship, which is given up: what its mirror lacks is not known any more, and nobody else needs them.
+    /// The since maps, the inode file and the active map. Where a since map can't be read all that
+    /// was done for them is undone and done again without those of its relationship, which is given
+    /// up: what its mirror lacks is not known any more, and nobody else needs them.
     fn close_trees(
         &self,
         part: &FrozenPart,
@@ -478,7 +493,8 @@ impl Volume {
         }
     }
 
-    /// Undoes what was gathered since a mark, none of which was written: the blocks that it took are free again, and hold what they held.
+    /// Undoes what was gathered since a mark, none of which was written: the blocks that it took
+    /// are free again, and hold what they held.
     pub(crate) fn ungather(&self, gathered: &mut Gathered, mark: &Mark) {
         let taken = gathered.forget_after(mark);
         let mut state = self.state.lock();
@@ -488,8 +504,9 @@ impl Volume {
         }
     }
 
-    /// One attempt at [`Volume::close_trees`], without the since maps of some relationships. Every place must be known before the content of inode file and active map is, as the map describes its
-    /// own blocks too.
+    /// One attempt at [`Volume::close_trees`], without the since maps of some relationships. Every
+    /// place must be known before the content of inode file and active map is, as the map describes
+    /// its own blocks too.
     fn close_trees_without(
         &self,
         given_up: &BTreeSet<u64>,
@@ -586,8 +603,9 @@ impl Volume {
         })
     }
 
-    /// Blocks of the inode file in which these changes leave no file. Numbers are not given again, so nothing comes back into them, and whoever makes and
-    /// removes files all day must not fill the volume with their traces.
+    /// Blocks of the inode file in which these changes leave no file. Numbers are not given again,
+    /// so nothing comes back into them, and whoever makes and removes files all day must not fill
+    /// the volume with their traces.
     fn emptied_inode_blocks(
         &self,
         before: &Committed,
@@ -617,7 +635,8 @@ impl Volume {
         Ok(emptied)
     }
 
-    /// The root of a snapshot, as the next generation of the active state, with the since maps of today.
+    /// The root of a snapshot, as the next generation of the active state, with the since maps of
+    /// today.
     fn rolled_back_root(
         self: &Arc<Self>,
         part: &FrozenPart,
@@ -655,8 +674,9 @@ impl Volume {
         Ok(())
     }
 
-    /// Which blocks that the active state gave up no snapshot holds. Those born before the snapshot that it descends from are in that one; later ones
-    /// can only be in its siblings, and there only when an ancestor of both was deleted.
+    /// Which blocks that the active state gave up no snapshot holds. Those born before the snapshot
+    /// that it descends from are in that one; later ones can only be in its siblings, and there
+    /// only when an ancestor of both was deleted.
     fn unheld(&self, freed: &[BlockPointer], before: &Committed) -> Result<Vec<BlockPointer>, VolumeError> {
         let (mut free, siblings) = {
             let state = self.state.lock();
@@ -667,7 +687,8 @@ impl Volume {
             let (older, mut kept): (Vec<_>, Vec<_>) =
                 free.into_iter().partition(|pointer| pointer.birth <= sibling.generation);
             let vbns: Vec<Vbn> = older.iter().map(|pointer| pointer.vbn).collect();
-            // What a snapshot's map would say that can't be read counts as held: it is damage of that snapshot, and nobody else's.
+            // What a snapshot's map would say that can't be read counts as held: it is damage of
+            // that snapshot, and nobody else's.
             let held = match maps.holds(&sibling, &vbns) {
                 Ok(held) => held,
                 Err(error) if error.is_of_a_block() => vec![true; vbns.len()],
@@ -679,8 +700,8 @@ impl Volume {
         Ok(free)
     }
 
-    /// Prepares what rides on the consistency point. Returns the change of the snapshot table and the blocks that only deleted snapshots
-    /// held, with the snapshot of each.
+    /// Prepares what rides on the consistency point. Returns the change of the snapshot table and
+    /// the blocks that only deleted snapshots held, with the snapshot of each.
     fn ride(
         self: &Arc<Self>,
         commit: &mut Commit,
@@ -699,12 +720,14 @@ impl Volume {
             | Rider::Demote(name, _)
             | Rider::Step(StepRider { name, .. }) => {
                 if !rider.deletes().is_empty() {
-                    // First, as the new snapshot has the same blocks as the active state, which those that go are compared with.
+                    // First, as the new snapshot has the same blocks as the active state, which
+                    // those that go are compared with.
                     (changes, exclusive) = self.deletion(rider.deletes(), root, before, superblock)?;
                     done.freed = exclusive.iter().map(|(_, blocks)| blocks.len() as u64).sum();
                 }
                 let id = SnapshotId(superblock.next_snapshot);
-                // Not now: who asks what changed since (a dump) would miss what came while this one was written.
+                // Not now: who asks what changed since (a dump) would miss what came while this one
+                // was written.
                 let created = done.began;
                 let held = matches!(rider, Rider::Demote(_, true) | Rider::Step(_));
                 let (name, root) = (name.clone(), Root { created, ..*root });
@@ -719,7 +742,8 @@ impl Volume {
                 done.snapshot = Some(entry.clone());
                 changes.push(TableChange::Put(entry));
             }
-            // The entry as it is now: while this one waited for its turn, its parent may have been deleted, or someone else may have changed it.
+            // The entry as it is now: while this one waited for its turn, its parent may have been
+            // deleted, or someone else may have changed it.
             Rider::Rename(id, name) => {
                 let entry = self.entry(*id)?;
                 changes.push(TableChange::Put(SnapshotEntry { name: name.clone(), ..entry }));
@@ -751,8 +775,10 @@ impl Volume {
         Ok((Some(table), exclusive))
     }
 
-    /// Deletes snapshots from the tree of descent: a block that one holds and none of its neighbours does is free. Neighbours are its parent,
-    /// its children and its siblings: the children of a deleted snapshot become siblings, and may share blocks that their new parent lacks.
+    /// Deletes snapshots from the tree of descent: a block that one holds and none of its
+    /// neighbours does is free. Neighbours are its parent, its children and its siblings: the
+    /// children of a deleted snapshot become siblings, and may share blocks that their new parent
+    /// lacks.
     fn deletion(
         &self,
         ids: &[SnapshotId],
@@ -844,7 +870,8 @@ impl Volume {
         }
         let redirects = state.committed.redirects.clone();
         let before = state.switch(superblock.root, redirects);
-        // Nothing but its readers holds the blocks of a deleted snapshot from here on: what the active state gives up later waits for them too.
+        // Nothing but its readers holds the blocks of a deleted snapshot from here on: what the
+        // active state gives up later waits for them too.
         let pins: Vec<_> = exclusive.iter().filter_map(|(id, _)| state.pins.remove(id)).collect();
         state.readers.extend(pins.iter().filter_map(|pin| pin.upgrade()).map(|pin| Reader::of(&pin)));
         let abandoned = frozen
@@ -860,8 +887,10 @@ impl Volume {
         }
         if state.role != superblock.role {
             self.store.fresh().forget();
-            // From now on blocks are allocated here: not those whose home the redirect map still points away from. Mostly there are none, as each
-            // image's commit drops redirects of blocks that no root has; but a map that could not be read then counted as full, and can be read now.
+            // From now on blocks are allocated here: not those whose home the redirect map still
+            // points away from. Mostly there are none, as each image's commit drops redirects of
+            // blocks that no root has; but a map that could not be read then counted as full, and
+            // can be read now.
             let redirected: Vec<Vbn> = state.committed.redirects.each().map(|(vbn, _)| vbn).collect();
             let free = redirected.into_iter().filter(|vbn| state.used.set(*vbn));
             state.stuck.extend(free);
@@ -882,7 +911,8 @@ fn placed_blocks(overlay: &Overlay) -> impl Iterator<Item = BlockPointer> + '_ {
     overlay.files.values().flat_map(FileOverlay::settled).map(|(_, pointer)| pointer)
 }
 
-/// The map blocks in which these blocks have their bits. Neighbours mostly share theirs, and collecting one for each would sort them all.
+/// The map blocks in which these blocks have their bits. Neighbours mostly share theirs, and
+/// collecting one for each would sort them all.
 fn regions_of<'a>(vbns: impl Iterator<Item = &'a Vbn>) -> BTreeSet<u64> {
     let mut regions = BTreeSet::new();
     let mut last = None;

@@ -1,4 +1,5 @@
-//! What consistency points hand on to the next one: the superblock, the tables, and one that found no room.
+//! What consistency points hand on to the next one: the superblock, the tables, and one that found
+//! no room.
 
 use std::sync::Arc;
 
@@ -24,13 +25,16 @@ pub(crate) struct Commit {
     pub(crate) redirect_runs_max: usize,
     /// Its label area has its room on what is below. Until then no consistency point begins.
     pub(crate) label_has_room: bool,
-    /// A generation that was frozen and that no root has yet, as there was no room below for its consistency point. The next one commits it first.
+    /// A generation that was frozen and that no root has yet, as there was no room below for its
+    /// consistency point. The next one commits it first.
     pub(crate) left: Option<Left>,
-    /// A consistency point of which all is durable but the superblock, for which there was no room below. Whether a slot has it is not known: nothing else is written to the slots before.
+    /// A consistency point of which all is durable but the superblock, for which there was no room
+    /// below. Whether a slot has it is not known: nothing else is written to the slots before.
     pub(crate) sealed: Option<Box<Sealed>>,
 }
 
-/// A generation that was frozen: all that arrived up to `order`. Records of later ones stand from `tail` on.
+/// A generation that was frozen: all that arrived up to `order`. Records of later ones stand from
+/// `tail` on.
 #[derive(Clone)]
 pub(crate) struct Left {
     pub(crate) generation: Generation,

@@ -1,12 +1,18 @@
-//! Freed blocks on their way to being free: each waits for the readers that may still read it, and for no others.
+//! Freed blocks on their way to being free: each waits for the readers that may still read it, and
+//! for no others.
 //!
-//! A *reader* is a committed root that someone holds. There are two kinds, which are never the same object:
-//! - *Short* readers read the active state: one call, one root. They also read blocks of newer generations that have their place already, so
-//!   every block that is freed while such a call runs waits for its end. That end is near: they take no lock and wait for nothing but the
-//!   device. A writer that finds no room may therefore wait for those that exist when it asks ([`Ended::wait`](crate::memory::roots::Ended::wait)).
-//! - *Images* live for as long as somebody keeps an export open, for days if need be. They read nothing but what their root
-//!   reaches, so they hold back only that: a block that was born after their root can't be in it, and of blocks whose birth nobody knows (those
-//!   of a deleted snapshot, those that a transfer replaced) their active map tells. Nobody ever waits for an image.
+//! A *reader* is a committed root that someone holds. There are two kinds, which are never the same
+//! object:
+//! - *Short* readers read the active state: one call, one root. They also read blocks of newer
+//!   generations that have their place already, so every block that is freed while such a call runs
+//!   waits for its end. That end is near: they take no lock and wait for nothing but the device. A
+//!   writer that finds no room may therefore wait for those that exist when it asks
+//!   ([`Ended::wait`](crate::memory::roots::Ended::wait)).
+//! - *Images* live for as long as somebody keeps an export open, for days if need be. They read
+//!   nothing but what their root reaches, so they hold back only that: a block that was born after
+//!   their root can't be in it, and of blocks whose birth nobody knows (those of a deleted
+//!   snapshot, those that a transfer replaced) their active map tells. Nobody ever waits for an
+//!   image.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +58,8 @@ impl Releases {
         self.add_groups(&readers, groups);
     }
 
-    /// Blocks of unknown birth wait for all of `readers`, until [`Volume::sort_releases`] has looked.
+    /// Blocks of unknown birth wait for all of `readers`, until [`Volume::sort_releases`] has
+    /// looked.
     pub(crate) fn add_unsorted(&mut self, readers: &[Reader], blocks: Vec<Vbn>) {
         if !blocks.is_empty() {
             let readers = distinct(readers.iter().cloned());
@@ -75,7 +82,8 @@ impl Releases {
         self.list.push(Release { id: self.last, readers, blocks, sorted });
     }
 
-    /// Joins what waits for the same readers: there are never more groups than sets of readers, however long one of them lives.
+    /// Joins what waits for the same readers: there are never more groups than sets of readers,
+    /// however long one of them lives.
     fn merge(&mut self) {
         let mut first: BTreeMap<Vec<usize>, usize> = BTreeMap::new();
         let mut kept: Vec<Release> = Vec::with_capacity(self.list.len());

@@ -1,4 +1,5 @@
-//! What rides on a consistency point: the change of the volume that it makes along with the changes of clients.
+//! What rides on a consistency point: the change of the volume that it makes along with the changes
+//! of clients.
 
 use cairn_base::{Generation, SnapshotId, Timestamp};
 use cairn_format::SnapshotEntry;
@@ -13,7 +14,8 @@ pub(crate) enum Rider {
     None,
     /// A snapshot of the new root.
     Snapshot(String),
-    /// A snapshot of the new root for a mirror relationship: what accumulated since its base is in flight from here on.
+    /// A snapshot of the new root for a mirror relationship: what accumulated since its base is in
+    /// flight from here on.
     SnapshotSince(String, u64),
     /// The next snapshot for a mirror that follows closely, with all that goes along with it.
     Step(StepRider),
@@ -43,7 +45,8 @@ pub(crate) enum Rider {
     Exclude(Excluded),
 }
 
-/// A snapshot of the new root that is held, and in the same consistency point the end of those that the mirror needs no longer.
+/// A snapshot of the new root that is held, and in the same consistency point the end of those that
+/// the mirror needs no longer.
 #[derive(Debug, Clone)]
 pub(crate) struct StepRider {
     pub(crate) name: String,

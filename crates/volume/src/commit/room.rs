@@ -1,12 +1,18 @@
-//! Consistency points that find no room below: on the file system of a sparse file, or in a history.
+//! Consistency points that find no room below: on the file system of a sparse file, or in a
+//! history.
 //!
-//! Nothing has failed then, and what was taken is in memory. Blocks wait for places again ([`Volume::place`]), and no other change is taken until there is room ([`State::lacks_room`](crate::memory::state::State)).
+//! Nothing has failed then, and what was taken is in memory. Blocks wait for places again
+//! ([`Volume::place`]), and no other change is taken until there is room
+//! ([`State::lacks_room`](crate::memory::state::State)).
 //!
-//! 1. *Before the superblock* all that was done for the consistency point is undone, but that its generation stays frozen ([`Left`]). The next one commits it first, with nothing that rides on it: what rode on the first one was
-//!    refused, and does not come later.
-//! 2. *At the superblock* nobody knows whether a slot has it. One on which nothing rides is kept as it is ([`Sealed`]) and written again before anything else. Any other ends the volume.
+//! 1. *Before the superblock* all that was done for the consistency point is undone, but that its
+//!    generation stays frozen ([`Left`]). The next one commits it first, with nothing that rides on
+//!    it: what rode on the first one was refused, and does not come later.
+//! 2. *At the superblock* nobody knows whether a slot has it. One on which nothing rides is kept as
+//!    it is ([`Sealed`]) and written again before anything else. Any other ends the volume.
 //!
-//! Whoever decides by what consistency points have made what its own is to do takes [`Volume::commit_turn`], which has done both before.
+//! Whoever decides by what consistency points have made what its own is to do takes
+//! [`Volume::commit_turn`], which has done both before.
 
 use std::sync::Arc;
 
@@ -19,7 +25,8 @@ use crate::locks::MutexGuard;
 use crate::volume::Volume;
 
 impl Volume {
-    /// What a consistency point needs beside the block space (tables, the intent log, the superblock) has its room before it begins.
+    /// What a consistency point needs beside the block space (tables, the intent log, the
+    /// superblock) has its room before it begins.
     pub(crate) fn take_label_room(&self, commit: &mut Commit) -> Result<(), VolumeError> {
         if !commit.label_has_room {
             let length = label_bytes(&commit.superblock.layout);
@@ -32,7 +39,8 @@ impl Volume {
         Ok(())
     }
 
-    /// The turn of a caller that decides by what consistency points have made what its own is to do: what an earlier one has begun, and had no room for, is there before.
+    /// The turn of a caller that decides by what consistency points have made what its own is to
+    /// do: what an earlier one has begun, and had no room for, is there before.
     pub(crate) fn commit_turn(self: &Arc<Self>) -> Result<MutexGuard<'_, Commit>, VolumeError> {
         let mut commit = self.commit.lock();
         self.finish_left(&mut commit)?;
@@ -57,7 +65,8 @@ impl Volume {
         Ok(())
     }
 
-    /// One consistency point. Where there is no room below for it all is as it was, but that its generation is frozen, and waits for the next one.
+    /// One consistency point. Where there is no room below for it all is as it was, but that its
+    /// generation is frozen, and waits for the next one.
     pub(crate) fn commit_or_wait(
         self: &Arc<Self>,
         commit: &mut MutexGuard<'_, Commit>,
@@ -93,8 +102,9 @@ impl Volume {
             if matches!(reason, VolumeError::NoRoomBelow) {
                 state.note_no_room(self.clock.monotonic());
             } else if state.frozen.is_some() || matches!(reason, VolumeError::Device(_)) {
-                // Whatever else fails from the freeze on must not be tried again as if nothing had happened. Without changes to freeze a
-                // snapshot's table and the superblock are written all the same, and the device may have failed there.
+                // Whatever else fails from the freeze on must not be tried again as if nothing had
+                // happened. Without changes to freeze a snapshot's table and the superblock are
+                // written all the same, and the device may have failed there.
                 state.latch(reason);
             }
             self.settled.notify_all();
@@ -102,8 +112,10 @@ impl Volume {
         outcome
     }
 
-    /// Writes the superblock of a consistency point of which all else is durable, and installs it. One on which nothing rides `waits` where there is no room for that. Of any other its caller must know whether it
-    /// was made, and nobody does: that ends the volume, as any other error would.
+    /// Writes the superblock of a consistency point of which all else is durable, and installs it.
+    /// One on which nothing rides `waits` where there is no room for that. Of any other its caller
+    /// must know whether it was made, and nobody does: that ends the volume, as any other error
+    /// would.
     pub(crate) fn seal(
         &self,
         commit: &mut Commit,

@@ -16,8 +16,8 @@ impl Space {
         Self { segments: layout.segments.clone() }
     }
 
-    /// Bytes from the start of the device for block `number` of `kind`, and how many blocks follow it there without a
-    /// break (itself included); `None` past the end.
+    /// Bytes from the start of the device for block `number` of `kind`, and how many blocks follow
+    /// it there without a break (itself included); `None` past the end.
     pub(crate) fn locate(&self, kind: SegmentKind, number: u64) -> Option<(u64, u64)> {
         self.segments.iter().find(|s| s.kind == kind && number >= s.first && number - s.first < s.blocks).map(
             |s| {
@@ -37,7 +37,8 @@ impl Space {
         self.locate(kind, number).map(|(offset, _)| offset)
     }
 
-    /// Where `count` blocks from `first` on are, as [`Space::place_of`] says it of each where there are no redirects: bytes from the start of the device, and blocks.
+    /// Where `count` blocks from `first` on are, as [`Space::place_of`] says it of each where there
+    /// are no redirects: bytes from the start of the device, and blocks.
     pub(crate) fn places_of_run(
         &self,
         (first, count): (Vbn, u64),
@@ -59,7 +60,8 @@ impl Space {
     }
 }
 
-/// The layout of a fresh device for a block space of `blocks`, with a redirect area and a have map for a destination.
+/// The layout of a fresh device for a block space of `blocks`, with a redirect area and a have map
+/// for a destination.
 pub(crate) fn fresh_layout(blocks: u64, destination: bool) -> Layout {
     let label_blocks = layout::label_blocks(blocks);
     let mut fresh = Layout {
@@ -86,7 +88,8 @@ pub(crate) fn have_blocks(blocks: u64) -> u64 {
     blocks.div_ceil(HaveBlock::ENTRIES)
 }
 
-/// Adds `blocks` of `kind` at the end of the device, joined to the last segment where both kind and place allow.
+/// Adds `blocks` of `kind` at the end of the device, joined to the last segment where both kind and
+/// place allow.
 pub(crate) fn append_segment(layout: &mut Layout, kind: SegmentKind, blocks: u64) {
     let first = layout.segments.iter().filter(|s| s.kind == kind).map(|s| s.blocks).sum();
     let end = device_blocks(layout);
@@ -98,8 +101,9 @@ pub(crate) fn append_segment(layout: &mut Layout, kind: SegmentKind, blocks: u64
 
 /// Adds `more` blocks of block space, and of the areas of a destination where there are any.
 ///
-/// A superblock names few segments, and a source may grow often: the first that is added is of the kind of the last that there is, so that they join, and a have map
-/// grows to twice its size at least.
+/// A superblock names few segments, and a source may grow often: the first that is added is of the
+/// kind of the last that there is, so that they join, and a have map grows to twice its size at
+/// least.
 pub(crate) fn grow_layout(layout: &mut Layout, more: u64) {
     let blocks_of = |layout: &Layout, kind| -> u64 {
         layout.segments.iter().filter(|s| s.kind == kind).map(|s| s.blocks).sum()
@@ -134,7 +138,8 @@ pub(crate) fn add_destination_areas(layout: &mut Layout) {
     }
 }
 
-/// Bytes from the start of the device that have everything but the block space: superblocks, tables and the intent log of the label area.
+/// Bytes from the start of the device that have everything but the block space: superblocks, tables
+/// and the intent log of the label area.
 pub(crate) fn label_bytes(layout: &Layout) -> u64 {
     (layout.log_start + layout.log_blocks) * BLOCK_SIZE as u64
 }
@@ -145,7 +150,8 @@ pub(crate) fn device_blocks(layout: &Layout) -> u64 {
     layout.segments.iter().map(|s| s.device_block + s.blocks).max().unwrap_or(fixed)
 }
 
-/// Blocks whose content stands in the redirect area instead of at home (a destination's collisions).
+/// Blocks whose content stands in the redirect area instead of at home (a destination's
+/// collisions).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Redirects {
     /// By first vbn: count and first slot.

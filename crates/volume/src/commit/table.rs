@@ -1,10 +1,13 @@
 //! The tables of the label area, in memory and as they are written: snapshots and redirects.
 //!
-//! A table block is never overwritten while a superblock names it. A change is prepared (its blocks get new addresses and are
-//! written), the superblock commits it, and only then is it applied in memory and the old addresses are free.
+//! A table block is never overwritten while a superblock names it. A change is prepared (its blocks
+//! get new addresses and are written), the superblock commits it, and only then is it applied in
+//! memory and the old addresses are free.
 //!
-//! Without its tables a volume can't be opened. So there is a copy of each block half of the label space away, as long as no other block needs that place: nobody relies on it, and what is read there is
-//! believed by the checksum that names the block. Opening reads both and writes the one that is missing or damaged anew.
+//! Without its tables a volume can't be opened. So there is a copy of each block half of the label
+//! space away, as long as no other block needs that place: nobody relies on it, and what is read
+//! there is believed by the checksum that names the block. Opening reads both and writes the one
+//! that is missing or damaged anew.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -33,7 +36,8 @@ impl LabelSpace {
         Self { start: layout.label_start, used: vec![false; blocks], cursor: 0, free: blocks }
     }
 
-    /// True when any one change of a table fits: it takes a table block and an index block, and deleting with many children some more.
+    /// True when any one change of a table fits: it takes a table block and an index block, and
+    /// deleting with many children some more.
     pub(crate) fn has_room(&self) -> bool {
         self.free >= 64
     }
@@ -58,7 +62,8 @@ impl LabelSpace {
         Ok(self.start + self.cursor as u64)
     }
 
-    /// The place of the copy of what is at the other one, and the reverse. The last of an odd number has none.
+    /// The place of the copy of what is at the other one, and the reverse. The last of an odd
+    /// number has none.
     fn other_place(&self, index: usize) -> Option<usize> {
         let half = self.used.len() / 2;
         match index {
@@ -125,7 +130,8 @@ impl TableWrites {
             .collect()
     }
 
-    /// Adds a block in the place of `old`. After an error nothing of the label area is taken, and the change is to be dropped.
+    /// Adds a block in the place of `old`. After an error nothing of the label area is taken, and
+    /// the change is to be dropped.
     pub(crate) fn add(
         &mut self,
         label: &mut LabelSpace,
@@ -185,7 +191,8 @@ impl<'a> TableReader<'a> {
         let own = self.read_at(address, checksum, what);
         let is_lost = own.is_err();
         let block = own.or_else(|error| {
-            // Which places blocks need is not known yet, and need not be: the checksum tells what this is.
+            // Which places blocks need is not known yet, and need not be: the checksum tells what
+            // this is.
             let index = (address - self.label.start) as usize;
             let other = self.label.other_place(index).map(|other| self.label.start + other as u64);
             let copy = other.and_then(|other| self.read_at(other, checksum, what).ok());
@@ -212,7 +219,8 @@ impl<'a> TableReader<'a> {
         Ok(pointers)
     }
 
-    /// Reads a table for nothing but whether it can be read. Which blocks of it are damaged, and whether they have a copy.
+    /// Reads a table for nothing but whether it can be read. Which blocks of it are damaged, and
+    /// whether they have a copy.
     pub(crate) fn look_at(&mut self, table: &TableRef, what: Structure) {
         let mut damaged = Vec::new();
         for index in &table.indexes {
@@ -235,7 +243,8 @@ impl<'a> TableReader<'a> {
         (of_copies.collect(), self.lost.clone())
     }
 
-    /// When all tables were read: the blocks and copies to write, by their offsets on the device, so that each is there twice again.
+    /// When all tables were read: the blocks and copies to write, by their offsets on the device,
+    /// so that each is there twice again.
     pub(crate) fn end(self) -> (LabelSpace, Vec<(u64, Block)>) {
         let mut missing = Vec::new();
         for (address, block, is_lost) in &self.read {
@@ -352,7 +361,8 @@ impl SnapshotTable {
             .collect()
     }
 
-    /// The blocks of the table that deleting a snapshot changes: its own, and those of its children, which get another parent.
+    /// The blocks of the table that deleting a snapshot changes: its own, and those of its
+    /// children, which get another parent.
     pub(crate) fn touched_by_removal(&self, id: SnapshotId) -> impl Iterator<Item = usize> + '_ {
         let ids = std::iter::once(id).chain(self.children_of(id));
         ids.filter_map(|id| self.places.get(&id)).map(|(block, _)| *block)

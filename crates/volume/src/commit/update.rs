@@ -1,8 +1,10 @@
 //! Writing trees: a consistency point's changes to one file, merged into new nodes.
 //!
-//! Nodes that change are *planned* (loaded into memory, their old place given up), changed, and then *finished* from
-//! the bottom up: each gets its place and its checksum goes into its parent. Trees of regular files get their places while finishing. The trees that describe
-//! allocation itself (maps and the inode file that names them) must know every place before any content is final, so there planning allocates.
+//! Nodes that change are *planned* (loaded into memory, their old place given up), changed, and
+//! then *finished* from the bottom up: each gets its place and its checksum goes into its parent.
+//! Trees of regular files get their places while finishing. The trees that describe allocation
+//! itself (maps and the inode file that names them) must know every place before any content is
+//! final, so there planning allocates.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +52,8 @@ impl Gathered {
         }
     }
 
-    /// Forgets what came after a mark, of which nothing was written. Returns the blocks that were allocated for it.
+    /// Forgets what came after a mark, of which nothing was written. Returns the blocks that were
+    /// allocated for it.
     #[must_use]
     pub(crate) fn forget_after(&mut self, mark: &Mark) -> Vec<Vbn> {
         self.freed.truncate(mark.freed);
@@ -103,8 +106,9 @@ impl<'a> TreeUpdate<'a> {
             levels: (0..=height).map(|_| BTreeMap::new()).collect(),
             closing,
         };
-        // A tree that grows taller gets its new top nodes at once: they lead to the old top. They have their place when planning
-        // allocates only once the first plan runs, as `place` is filled there.
+        // A tree that grows taller gets its new top nodes at once: they lead to the old top. They
+        // have their place when planning allocates only once the first plan runs, as `place` is
+        // filled there.
         if !old.tree.pointer.is_hole() {
             for level in old.tree.height + 1..=height {
                 let mut bytes = BlockMut::zeroed();
@@ -121,7 +125,8 @@ impl<'a> TreeUpdate<'a> {
         update
     }
 
-    /// Plans the nodes above every block of `lbas` (sorted), and in a closing tree the blocks themselves.
+    /// Plans the nodes above every block of `lbas` (sorted), and in a closing tree the blocks
+    /// themselves.
     pub(crate) fn plan(
         &mut self,
         lbas: &[u64],
@@ -132,7 +137,8 @@ impl<'a> TreeUpdate<'a> {
         self.plan_to(bottom, lbas, gathered, allocate)
     }
 
-    /// Frees blocks of a closing tree (sorted), which become holes. They are not planned, and no block of theirs is.
+    /// Frees blocks of a closing tree (sorted), which become holes. They are not planned, and no
+    /// block of theirs is.
     pub(crate) fn vacate(
         &mut self,
         lbas: &[u64],
@@ -217,7 +223,8 @@ impl<'a> TreeUpdate<'a> {
         })
     }
 
-    /// Points block `lba` of a regular file to its new place, or a block of any tree to nowhere. The node above it must be planned.
+    /// Points block `lba` of a regular file to its new place, or a block of any tree to nowhere.
+    /// The node above it must be planned.
     pub(crate) fn set(&mut self, lba: u64, pointer: BlockPointer, gathered: &mut Gathered) {
         let leaf = self.levels[1].get_mut(&(lba / FANOUT)).expect("the leaf of a changed block is planned");
         let slot = (lba % FANOUT) as usize;
@@ -248,7 +255,8 @@ impl<'a> TreeUpdate<'a> {
         if start >= end || (self.tree.pointer.is_hole() && self.levels.iter().all(BTreeMap::is_empty)) {
             return Ok(());
         }
-        // The two edges may cut through nodes: plan those. Everything between them hangs below planned nodes.
+        // The two edges may cut through nodes: plan those. Everything between them hangs below
+        // planned nodes.
         let top = span(self.tree.height).saturating_mul(FANOUT);
         let last = (end - 1).min(top - 1);
         if start > last {
@@ -322,8 +330,8 @@ impl<'a> TreeUpdate<'a> {
         }
     }
 
-    /// Writes the planned nodes from the bottom up and returns the new tree. Nodes of a regular file that have become empty are
-    /// holes.
+    /// Writes the planned nodes from the bottom up and returns the new tree. Nodes of a regular
+    /// file that have become empty are holes.
     pub(crate) fn finish(
         mut self,
         gathered: &mut Gathered,

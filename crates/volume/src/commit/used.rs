@@ -1,8 +1,10 @@
-//! Which blocks may not be allocated, and which to take next. One bit a block where some of a region are free and others are not, so at most 32 MiB of memory per TiB; and
-//! 16 bytes a region, 128 KiB per TiB.
+//! Which blocks may not be allocated, and which to take next. One bit a block where some of a
+//! region are free and others are not, so at most 32 MiB of memory per TiB; and 16 bytes a region,
+//! 128 KiB per TiB.
 //!
-//! A bit is set while any root or snapshot reaches the block, while an uncommitted generation has allocated
-//! it, and until a freed block is safe to reuse (its free is committed in both superblock slots and no reader can still see it).
+//! A bit is set while any root or snapshot reaches the block, while an uncommitted generation has
+//! allocated it, and until a freed block is safe to reuse (its free is committed in both superblock
+//! slots and no reader can still see it).
 
 use cairn_base::Vbn;
 use cairn_format::layout::BITS_PER_MAP_BLOCK;
@@ -171,8 +173,8 @@ impl UsedMap {
         }
     }
 
-    /// Replaces the map by `new`, of the same size, but keeps what only this one has: those blocks are returned, to be cleared
-    /// when nobody reads them any more.
+    /// Replaces the map by `new`, of the same size, but keeps what only this one has: those blocks
+    /// are returned, to be cleared when nobody reads them any more.
     pub(crate) fn replace(&mut self, new: UsedMap) -> Vec<Vbn> {
         assert_eq!(self.blocks, new.blocks, "a map is replaced by one of the same space");
         let old = std::mem::replace(self, new);
@@ -197,7 +199,8 @@ impl UsedMap {
         gone
     }
 
-    /// Takes whole regions out of use: their map can't be read, so what is free in them is not known.
+    /// Takes whole regions out of use: their map can't be read, so what is free in them is not
+    /// known.
     pub(crate) fn fill(&mut self, first: u64, regions: u64) {
         let last = first.saturating_add(regions).min(self.regions.len() as u64);
         for region in first..last {
@@ -205,7 +208,8 @@ impl UsedMap {
         }
     }
 
-    /// Takes `count` free blocks, in runs as long as there are, and appends them to `taken`. Returns false (and takes none) when fewer are free.
+    /// Takes `count` free blocks, in runs as long as there are, and appends them to `taken`.
+    /// Returns false (and takes none) when fewer are free.
     pub(crate) fn allocate(&mut self, count: usize, taken: &mut Vec<Vbn>) -> bool {
         if self.free < count as u64 {
             return false;
@@ -237,8 +241,9 @@ impl UsedMap {
         true
     }
 
-    /// The emptiest region that was written before if half of it is free, so that a thin device does not grow without need;
-    /// else the emptiest there is: the first that never was, as long as there is one (but for a short one at the end).
+    /// The emptiest region that was written before if half of it is free, so that a thin device
+    /// does not grow without need; else the emptiest there is: the first that never was, as long as
+    /// there is one (but for a short one at the end).
     fn next_region(&self) -> usize {
         let emptiest = |range: std::ops::Range<usize>| {
             range.max_by_key(|region| (self.regions[*region].free, std::cmp::Reverse(*region)))

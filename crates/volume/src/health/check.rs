@@ -1,9 +1,11 @@
 //! `cairn volume check`: every promise of the format, looked at from outside. It changes nothing.
 //!
-//! Roots are compared with their parents in the tree of descent, both by trees and by maps, so that what snapshots share is looked at once:
-//! the blocks that a root's tree adds must be those that its map adds, and the same for what is gone.
+//! Roots are compared with their parents in the tree of descent, both by trees and by maps, so that
+//! what snapshots share is looked at once: the blocks that a root's tree adds must be those that
+//! its map adds, and the same for what is gone.
 //!
-//! Trees are walked once, and what was met is kept as a bit a block: a check of a volume of a TiB takes some 130 MiB, and not more where a file is long.
+//! Trees are walked once, and what was met is kept as a bit a block: a check of a volume of a TiB
+//! takes some 130 MiB, and not more where a file is long.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::ControlFlow;
@@ -29,12 +31,14 @@ use crate::volume::Volume;
 /// One thing that is not as it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
-    /// A superblock slot does not verify; the other one serves. It is written anew by the next consistency point.
+    /// A superblock slot does not verify; the other one serves. It is written anew by the next
+    /// consistency point.
     SuperblockSlot {
         /// Its block on the device.
         address: u64,
     },
-    /// A copy of the header of the log device does not verify; the other one serves. It is written anew when the volume is opened.
+    /// A copy of the header of the log device does not verify; the other one serves. It is written
+    /// anew when the volume is opened.
     LogHeader {
         /// Its block on the log device.
         address: u64,
@@ -43,10 +47,12 @@ pub enum Finding {
     TableBlock {
         /// Its block on the device.
         address: u64,
-        /// Its copy serves, from which a scrub and the next opening write it anew. Without one the volume can't be opened again.
+        /// Its copy serves, from which a scrub and the next opening write it anew. Without one the
+        /// volume can't be opened again.
         has_copy: bool,
     },
-    /// A block does not have the checksum that its parent names, or can't be read. Reads of it fail.
+    /// A block does not have the checksum that its parent names, or can't be read. Reads of it
+    /// fail.
     DamagedBlock {
         /// Where it is.
         vbn: Vbn,
@@ -55,7 +61,8 @@ pub enum Finding {
         /// The root that was walked; 0 for the active state.
         snapshot: SnapshotId,
     },
-    /// A root reaches a block that its active map does not have: it could be reused while it is needed.
+    /// A root reaches a block that its active map does not have: it could be reused while it is
+    /// needed.
     BlockNotInMap {
         /// The block.
         vbn: Vbn,
@@ -267,8 +274,8 @@ struct Checker<'a> {
 }
 
 impl Volume {
-    /// Reads everything that the last consistency point and all snapshots reach, and compares trees, maps and tables. Clients are served meanwhile.
-    /// `progress` is called now and then.
+    /// Reads everything that the last consistency point and all snapshots reach, and compares
+    /// trees, maps and tables. Clients are served meanwhile. `progress` is called now and then.
     ///
     /// # Errors
     /// Only when checking itself is impossible; what is wrong with the volume is in the report.
@@ -290,7 +297,8 @@ impl Volume {
         progress: &mut dyn FnMut(CheckProgress) -> ControlFlow<()>,
     ) -> Result<CheckReport, VolumeError> {
         self.consistency_point_if_writable()?;
-        // All of them from here on: a root is compared with its parent, whose blocks must not be reused when it is deleted meanwhile.
+        // All of them from here on: a root is compared with its parent, whose blocks must not be
+        // reused when it is deleted meanwhile.
         let AllImages { active, parent, snapshots } = self.image_of_all()?;
         let used_blocks = {
             let state = self.state.lock();
@@ -325,7 +333,8 @@ impl Volume {
         Ok(checker.report)
     }
 
-    /// What is wrong with superblock slots, tables and the headers of the log device. Who `mends` has tables written anew from their copies.
+    /// What is wrong with superblock slots, tables and the headers of the log device. Who `mends`
+    /// has tables written anew from their copies.
     pub(crate) fn label_findings(&self, mends: bool) -> Vec<Finding> {
         let mut findings = self.table_findings(mends);
         for address in [SUPERBLOCK_A, SUPERBLOCK_B] {
@@ -365,7 +374,8 @@ impl Volume {
     fn consistency_point_if_writable(self: &Arc<Self>) -> Result<(), VolumeError> {
         let writable = self.state.lock().check_writable().is_ok();
         match if writable { self.consistency_point().map(drop) } else { Ok(()) } {
-            // What keeps the volume from committing is what the check will tell of: it looks at the last root then.
+            // What keeps the volume from committing is what the check will tell of: it looks at the
+            // last root then.
             Err(VolumeError::MapContradicts { .. } | VolumeError::Damaged { .. }) => Ok(()),
             outcome => outcome,
         }
@@ -424,7 +434,8 @@ impl Checker<'_> {
         self.tell();
     }
 
-    /// Walks what differs between two trees, verifies the new blocks and adds to the delta. Calls `data` with the data blocks that differ.
+    /// Walks what differs between two trees, verifies the new blocks and adds to the delta. Calls
+    /// `data` with the data blocks that differ.
     fn tree(&mut self, old: &Tree<'_>, new: &Tree<'_>, delta: &mut Delta, data: &mut dyn FnMut(Changed)) {
         let is_read = self.depth == CheckDepth::Everything || new.file >= INODE_FILE;
         let mut wanted = Vec::new();
@@ -484,8 +495,9 @@ impl Checker<'_> {
         wanted.clear();
     }
 
-    /// The files of blocks of inodes whose trees are not the same, and both trees. Inodes and the nodes at the top of files come into memory together: most files are
-    /// small, and one read after the other would be waited for.
+    /// The files of blocks of inodes whose trees are not the same, and both trees. Inodes and the
+    /// nodes at the top of files come into memory together: most files are small, and one read
+    /// after the other would be waited for.
     fn files(
         &mut self,
         blocks: &[Changed],
@@ -556,7 +568,8 @@ impl Checker<'_> {
         inodes
     }
 
-    /// The bits that a root's map adds and drops. A map that can't be read is told when its tree is walked.
+    /// The bits that a root's map adds and drops. A map that can't be read is told when its tree is
+    /// walked.
     fn by_maps(
         &self,
         parent: Option<&Root>,
@@ -582,7 +595,8 @@ impl Checker<'_> {
             return;
         };
         let findings = &mut self.report.findings;
-        // What the parent has too, where it could not be read or at another place of its trees, is in both maps.
+        // What the parent has too, where it could not be read or at another place of its trees, is
+        // in both maps.
         let vbns: Vec<Vbn> = unset.keys().copied().collect();
         let maps = Maps { store: &self.volume.store, redirects };
         let held = maps.holds(root, &vbns).unwrap_or_else(|_| vec![true; vbns.len()]);

@@ -1,16 +1,21 @@
 //! Damaged blocks: which ones were met, and how one is mended.
 //!
 //! # The one exception to "never overwrite"
-//! [`Volume::repair`] writes correct bytes over a damaged block that a root reaches. That is safe at every moment:
-//! - Only a block that is damaged is overwritten: it is read again, past the cache, and left alone when it verifies.
-//! - Only with its own content: the bytes have the checksum that the block's parent names, and a committed root or a snapshot has that parent
-//!   now. Whoever knows the block by another checksum (as it was freed and given to another file) is refused. `commit` is held meanwhile, so no
+//! [`Volume::repair`] writes correct bytes over a damaged block that a root reaches. That is safe
+//! at every moment:
+//! - Only a block that is damaged is overwritten: it is read again, past the cache, and left alone
+//!   when it verifies.
+//! - Only with its own content: the bytes have the checksum that the block's parent names, and a
+//!   committed root or a snapshot has that parent now. Whoever knows the block by another checksum
+//!   (as it was freed and given to another file) is refused. `commit` is held meanwhile, so no
 //!   reachable block is given up, and nothing is moved home.
-//! - A cut in the middle leaves some sectors old and some new: a block that is still damaged, which its parent's checksum says, and which can be
-//!   repaired again. It never leaves a wrong one that would be served, as every read compares.
+//! - A cut in the middle leaves some sectors old and some new: a block that is still damaged, which
+//!   its parent's checksum says, and which can be repaired again. It never leaves a wrong one that
+//!   would be served, as every read compares.
 //!
-//! What cannot be mended here: a block that was written since the last consistency point (no root has it yet), superblock slots (written anew by the next
-//! consistency point) and the tables in the label area.
+//! What cannot be mended here: a block that was written since the last consistency point (no root
+//! has it yet), superblock slots (written anew by the next consistency point) and the tables in the
+//! label area.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +40,8 @@ const LOOK_FOR_INODES_EVERY: Duration = Duration::from_secs(5);
 pub enum Repaired {
     /// The bytes were written, flushed and read back.
     Written,
-    /// It verifies by now: the read that failed was a passing failure of the device. Nothing was written.
+    /// It verifies by now: the read that failed was a passing failure of the device. Nothing was
+    /// written.
     Sound,
     /// No root has it any more. Nothing was written.
     Gone,
@@ -55,13 +61,14 @@ pub enum Health {
 }
 
 impl Volume {
-    /// The damaged blocks that reads, checks and scrubs have met since opening, or that were [known](Self::remember_damaged) before, and that were not repaired, by
-    /// number; at most 1024.
+    /// The damaged blocks that reads, checks and scrubs have met since opening, or that were
+    /// [known](Self::remember_damaged) before, and that were not repaired, by number; at most 1024.
     pub fn damaged(&self) -> Vec<DamagedBlock> {
         self.store.damage().all()
     }
 
-    /// Counts blocks as damaged that were so before the volume was opened, until they are [looked at again](Self::look_again) or repaired.
+    /// Counts blocks as damaged that were so before the volume was opened, until they are
+    /// [looked at again](Self::look_again) or repaired.
     pub fn remember_damaged(&self, blocks: impl IntoIterator<Item = DamagedBlock>) {
         for block in blocks {
             self.store.damage().add(block);
@@ -73,11 +80,13 @@ impl Volume {
         self.store.damage().repaired()
     }
 
-    /// Writes the right bytes over a damaged block of [`Volume::damaged`], where it is read: at home, or in the redirect area of a destination.
+    /// Writes the right bytes over a damaged block of [`Volume::damaged`], where it is read: at
+    /// home, or in the redirect area of a destination.
     ///
     /// # Errors
-    /// [`VolumeError::Refused`] when the block is not known as damaged under that checksum, or the bytes have another one;
-    /// [`VolumeError::Device`] when it can't be written, and [`VolumeError::Damaged`] when it does not read back. The block is as damaged as before.
+    /// [`VolumeError::Refused`] when the block is not known as damaged under that checksum, or the
+    /// bytes have another one; [`VolumeError::Device`] when it can't be written, and
+    /// [`VolumeError::Damaged`] when it does not read back. The block is as damaged as before.
     pub fn repair(
         self: &Arc<Self>,
         vbn: Vbn,
@@ -143,7 +152,8 @@ impl Volume {
         }
     }
 
-    /// Takes changes again if that waited for inodes which can be read by now; for who holds `commit`.
+    /// Takes changes again if that waited for inodes which can be read by now; for who holds
+    /// `commit`.
     fn inodes_may_be_there(self: &Arc<Self>) {
         if !self.state.lock().inodes_are_lost() {
             return;
@@ -157,7 +167,8 @@ impl Volume {
         }
     }
 
-    /// The pointer to a damaged block in any root that has it; `commit` is held. None when nothing has it any more.
+    /// The pointer to a damaged block in any root that has it; `commit` is held. None when nothing
+    /// has it any more.
     fn find_damaged(
         &self,
         damaged: &DamagedBlock,
@@ -171,7 +182,8 @@ impl Volume {
         };
         for root in roots {
             let committed = Committed::image(root, redirects.clone());
-            // A root in which the way to the place can't be read does not count: what stands above is repaired first.
+            // A root in which the way to the place can't be read does not count: what stands above
+            // is repaired first.
             let found = self.pointer_at(&committed, damaged.place).ok();
             let found = found.filter(|found| (found.vbn, found.checksum) == (damaged.vbn, damaged.checksum));
             if let Some(pointer) = found {
@@ -185,11 +197,13 @@ impl Volume {
         Ok(None)
     }
 
-    /// Looks again at a block that was damaged once, also before a restart: reads it from the media. One that is still damaged is mended from the cache, if that
-    /// has it, and remembered otherwise; one that is not is forgotten.
+    /// Looks again at a block that was damaged once, also before a restart: reads it from the
+    /// media. One that is still damaged is mended from the cache, if that has it, and remembered
+    /// otherwise; one that is not is forgotten.
     ///
     /// # Errors
-    /// [`VolumeError::Refused`] while a node above it is damaged too. What was known of the block stays known.
+    /// [`VolumeError::Refused`] while a node above it is damaged too. What was known of the block
+    /// stays known.
     pub fn look_again(self: &Arc<Self>, block: &DamagedBlock) -> Result<Health, VolumeError> {
         let commit = self.commit.lock();
         let Some((pointer, redirects)) = self.find_damaged(block)? else {
@@ -214,8 +228,9 @@ impl Volume {
         }
     }
 
-    /// Blocks with these checksums, for another copy of this volume that needs them: from the cache or the media, wherever the number stands. None where this copy
-    /// has no such bytes: what is damaged here, or another content, is never given out.
+    /// Blocks with these checksums, for another copy of this volume that needs them: from the cache
+    /// or the media, wherever the number stands. None where this copy has no such bytes: what is
+    /// damaged here, or another content, is never given out.
     pub fn sound_blocks(self: &Arc<Self>, wanted: &[(Vbn, Checksum)]) -> Vec<Option<Block>> {
         let redirects = self.state.lock().committed.redirects.clone();
         let mut found: Vec<Option<Block>> = wanted
@@ -224,7 +239,8 @@ impl Volume {
                 self.store.cached(&BlockPointer { vbn: *vbn, checksum: *checksum, ..BlockPointer::HOLE })
             })
             .collect();
-        // What a snapshot shows may stand at home while another content of that number is redirected.
+        // What a snapshot shows may stand at home while another content of that number is
+        // redirected.
         for place in [&*redirects, &Redirects::default()] {
             let missing: Vec<usize> = (0..wanted.len()).filter(|at| found[*at].is_none()).collect();
             let vbns: Vec<Vbn> = missing.iter().map(|at| wanted[*at].0).collect();

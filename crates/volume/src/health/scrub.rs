@@ -1,13 +1,17 @@
-//! A scrub: everything that anything shows, each block once, read from the media and verified; a piece at a time.
+//! A scrub: everything that anything shows, each block once, read from the media and verified; a
+//! piece at a time.
 //!
 //! # Order
-//! The snapshots by number, each without what its nearest ancestor has that was read before, then the active state. An ancestor has a smaller number, so
-//! nothing is read twice. Nothing is held from one piece to the next: the volume goes on, snapshots come and go, space becomes free.
+//! The snapshots by number, each without what its nearest ancestor has that was read before, then
+//! the active state. An ancestor has a smaller number, so nothing is read twice. Nothing is held
+//! from one piece to the next: the volume goes on, snapshots come and go, space becomes free.
 //!
 //! # What a pass promises
-//! Every block that was there when it began, and that something still shows when its turn comes, was read. Blocks that were written since belong to
-//! the next pass. Where a snapshot is made while the active state is being read, the rest of the pass reads that snapshot, from the same position on: it has what the active
-//! state had, and the active state may have given it up by now. So a pass ends, however fast snapshots come.
+//! Every block that was there when it began, and that something still shows when its turn comes,
+//! was read. Blocks that were written since belong to the next pass. Where a snapshot is made while
+//! the active state is being read, the rest of the pass reads that snapshot, from the same position
+//! on: it has what the active state had, and the active state may have given it up by now. So a
+//! pass ends, however fast snapshots come.
 //!
 //! The cursor is a few numbers that a restart keeps; losing it costs a pass, never a block.
 
@@ -51,8 +55,9 @@ impl Volume {
         ScrubCursor { done: SnapshotId(0), newest, current: None, position: Position::START }
     }
 
-    /// Reads the next blocks, about so many, past the cache, and moves the cursor on. The superblock slots, the tables and the headers of the log device are
-    /// looked at first; blocks of tables are written anew from their copies.
+    /// Reads the next blocks, about so many, past the cache, and moves the cursor on. The
+    /// superblock slots, the tables and the headers of the log device are looked at first; blocks
+    /// of tables are written anew from their copies.
     ///
     /// # Errors
     /// [`VolumeError::Closed`]; the cursor stays. Damage is no error: it is in the step.
@@ -107,7 +112,8 @@ impl ScrubCursor {
         let exists = |id: SnapshotId| snapshots.iter().any(|snapshot| snapshot.id == id);
         let current = match self.current {
             Some(id) if id.0 != 0 && exists(id) => return id,
-            // What it had that is still there the active state has, or a snapshot that was made of that.
+            // What it had that is still there the active state has, or a snapshot that was made of
+            // that.
             Some(id) if id > self.newest => Some(SnapshotId(0)),
             // What it had that is still there its children have.
             Some(id) if id.0 != 0 => None,

@@ -1,13 +1,17 @@
 //! Removed files of which a node can't be read: their blocks are found by exclusion.
 //!
-//! What is below such a node is not known, so it can't be freed as other removed files are. The node itself nobody needs any more, and no mirror has it where it is newer than the
-//! mirror's image; but no image is taken of a volume of which a block can't be read. So the rest of the trees is walked: what the active map has and nothing else reaches is theirs.
+//! What is below such a node is not known, so it can't be freed as other removed files are. The
+//! node itself nobody needs any more, and no mirror has it where it is newer than the mirror's
+//! image; but no image is taken of a volume of which a block can't be read. So the rest of the
+//! trees is walked: what the active map has and nothing else reaches is theirs.
 //!
 //! # Invariants
 //! 1. Only where every other node can be read is anything freed.
-//! 2. One consistency point frees the blocks and takes the inodes away: after a cut the file is there as before, or gone with all it had.
-//! 3. What was found is true at that consistency point: nothing comes to a block that the map has, and nobody gives one up that no tree has; a rollback in between, or a change of such a file, undoes the
-//!    finding.
+//! 2. One consistency point frees the blocks and takes the inodes away: after a cut the file is
+//!    there as before, or gone with all it had.
+//! 3. What was found is true at that consistency point: nothing comes to a block that the map has,
+//!    and nobody gives one up that no tree has; a rollback in between, or a change of such a file,
+//!    undoes the finding.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,8 +35,9 @@ const AGAIN_AFTER: Duration = Duration::from_secs(3600);
 const LOOK_BLOCKS: u64 = 4096;
 
 impl Volume {
-    /// Frees removed files of which a node can't be read, if there are any and all else can be. That takes a walk of all trees, so it is for a thread that nobody waits for.
-    /// True when some were freed.
+    /// Frees removed files of which a node can't be read, if there are any and all else can be.
+    /// That takes a walk of all trees, so it is for a thread that nobody waits for. True when some
+    /// were freed.
     ///
     /// # Errors
     /// What can't be read of the rest, or the volume's states; nothing has changed then.
@@ -82,7 +87,8 @@ impl Volume {
             return Ok(false);
         }
         let held = self.held_by_snapshots(&maps, &blocks)?;
-        // Of the births of these blocks nothing is known: what a snapshot holds is as old as anything, and else it is the active state's alone.
+        // Of the births of these blocks nothing is known: what a snapshot holds is as old as
+        // anything, and else it is the active state's alone.
         let birth = |held: bool| if held { Generation(0) } else { committed.root.generation };
         let pointers = blocks.iter().zip(held);
         let blocks =

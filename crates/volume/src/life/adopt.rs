@@ -1,8 +1,8 @@
-//! Making a volume out of an image whose blocks are in their places already: what an image restore does last, and what makes a dump a device
-//! with a volume on it.
+//! Making a volume out of an image whose blocks are in their places already: what an image restore
+//! does last, and what makes a dump a device with a volume on it.
 //!
-//! Only the label area is written here, the superblock last. Until then the device holds no volume: a restore that is cut leaves nothing that
-//! could be taken for one.
+//! Only the label area is written here, the superblock last. Until then the device holds no volume:
+//! a restore that is cut leaves nothing that could be taken for one.
 
 use cairn_base::{BLOCK_SIZE, SnapshotId, Timestamp};
 use cairn_device::Device;
@@ -18,19 +18,23 @@ use crate::mirror::receive::ReceivedImage;
 use crate::volume::Volume;
 
 impl Volume {
-    /// Bytes from the start of a fresh device to its block space of `blocks` blocks: vbn v is v blocks further.
+    /// Bytes from the start of a fresh device to its block space of `blocks` blocks: vbn v is v
+    /// blocks further.
     pub fn space_offset(blocks: u64) -> u64 {
         space_start(blocks) * BLOCK_SIZE as u64
     }
 
-    /// Makes the blocks on `device`, each at its vbn from [`Volume::space_offset`] on, the volume that `image` describes: its active state is what
-    /// the target shows. The device must hold no volume before.
+    /// Makes the blocks on `device`, each at its vbn from [`Volume::space_offset`] on, the volume
+    /// that `image` describes: its active state is what the target shows. The device must hold no
+    /// volume before.
     ///
-    /// Blocks are not looked at here: the caller has put every block of the image in its place. One that is missing or wrong does not have
-    /// the checksum that its parent names, and is never served.
+    /// Blocks are not looked at here: the caller has put every block of the image in its place. One
+    /// that is missing or wrong does not have the checksum that its parent names, and is never
+    /// served.
     ///
     /// # Errors
-    /// [`VolumeError::Size`] when `options.blocks` is less than a snapshot has; [`VolumeError::NotEmpty`], [`VolumeError::TableFull`], the device's.
+    /// [`VolumeError::Size`] when `options.blocks` is less than a snapshot has;
+    /// [`VolumeError::NotEmpty`], [`VolumeError::TableFull`], the device's.
     pub fn adopt(
         device: &dyn Device,
         options: &FormatOptions,

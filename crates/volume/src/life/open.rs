@@ -47,8 +47,8 @@ pub struct FormatOptions {
 
 /// How to open.
 pub struct OpenOptions {
-    /// Bytes of memory for blocks and changes: half is block cache, the rest is for writes on their way. The map of blocks in use
-    /// (32 MiB per TiB) comes on top.
+    /// Bytes of memory for blocks and changes: half is block cache, the rest is for writes on their
+    /// way. The map of blocks in use (32 MiB per TiB) comes on top.
     pub cache_bytes: u64,
     /// What time it is.
     pub clock: Arc<dyn Clock>,
@@ -86,7 +86,8 @@ impl Volume {
         Self::format_on(device, None, options, clock)
     }
 
-    /// Makes an empty volume on `device` whose intent log is on a device of its own. A device that holds a volume or a log is left alone.
+    /// Makes an empty volume on `device` whose intent log is on a device of its own. A device that
+    /// holds a volume or a log is left alone.
     pub fn format_with_log(
         device: &dyn Device,
         log: &NewLog<'_>,
@@ -104,10 +105,11 @@ impl Volume {
     ) -> Result<(), VolumeError> {
         let blocks = options.blocks;
         let layout = new_layout(device, options, SPACE_BLOCKS_MIN)?;
-        // Nothing that a consistency point or a flush writes of its own accord can lack room from here on.
+        // Nothing that a consistency point or a flush writes of its own accord can lack room from
+        // here on.
         device.allocate(0, label_bytes(&layout))?;
-        // A log of an earlier life would be refused by its volume id; its blocks are zeroed all the same, so that check
-        // never sees them.
+        // A log of an earlier life would be refused by its volume id; its blocks are zeroed all the
+        // same, so that check never sees them.
         zero_ring(device, layout.log_start, layout.log_blocks)?;
         let now = clock.now();
         let superblock = Superblock {
@@ -141,12 +143,14 @@ impl Volume {
         Ok(())
     }
 
-    /// Opens the volume on `device`: the newest superblock that verifies, then the intent log. What was flushed is there.
+    /// Opens the volume on `device`: the newest superblock that verifies, then the intent log. What
+    /// was flushed is there.
     pub fn open(device: Arc<dyn Device>, options: OpenOptions) -> Result<Arc<Self>, VolumeError> {
         Self::open_on(device, Log::OnOneOf(&[]), options)
     }
 
-    /// Opens a volume that may have its intent log on one of the devices `logs`: the superblock says which one, if any.
+    /// Opens a volume that may have its intent log on one of the devices `logs`: the superblock
+    /// says which one, if any.
     pub fn open_with_log(
         device: Arc<dyn Device>,
         logs: &[Arc<dyn Device>],
@@ -155,8 +159,9 @@ impl Volume {
         Self::open_on(device, Log::OnOneOf(logs), options)
     }
 
-    /// Opens the volume at its last consistency point and throws its intent log away: what was flushed since then is lost. The log is in the
-    /// label area from then on. For a log device that is lost for good, and for a log that is damaged.
+    /// Opens the volume at its last consistency point and throws its intent log away: what was
+    /// flushed since then is lost. The log is in the label area from then on. For a log device that
+    /// is lost for good, and for a log that is damaged.
     pub fn open_discarding_log(
         device: Arc<dyn Device>,
         options: OpenOptions,
@@ -247,14 +252,16 @@ impl Volume {
         }
     }
 
-    /// Finds the files that have to be known before anything is changed. A volume that takes writes and can't read them is latched, and is open all the same.
+    /// Finds the files that have to be known before anything is changed. A volume that takes writes
+    /// and can't read them is latched, and is open all the same.
     fn look_for_special_files(self: &Arc<Self>) -> Result<(), VolumeError> {
         let Err(error) = self.find_special_files() else { return Ok(()) };
         if !error.is_of_a_block() {
             return Err(error);
         }
-        // What shows an image needs none of that until it takes writes, and it is looked for again then. An image dump is read as far as it can be, and a volume as well, which
-        // takes no changes before its mirror has given back what it needs for one.
+        // What shows an image needs none of that until it takes writes, and it is looked for again
+        // then. An image dump is read as far as it can be, and a volume as well, which takes no
+        // changes before its mirror has given back what it needs for one.
         tracing::error!(%error, "inodes can't be read that have to be known before anything is changed");
         if self.status_role() == Role::Normal {
             self.state.lock().latched = Some(VolumeError::InodesLost(Box::new(error)));
@@ -272,7 +279,8 @@ enum Log<'a> {
 }
 
 impl Log<'_> {
-    /// What the log at `area` has on top of the superblock. Where it is discarded the superblock says so from here on.
+    /// What the log at `area` has on top of the superblock. Where it is discarded the superblock
+    /// says so from here on.
     fn replay(
         &self,
         device: &dyn Device,
@@ -328,8 +336,9 @@ fn used_and_stuck(
 ) -> (UsedMap, HashSet<Vbn>) {
     let blocks = store.space().blocks(SegmentKind::Space);
     let mut used = load_used(store, redirects, blocks, root, snapshots.iter().map(|entry| &entry.root));
-    // Nothing may come to a place that the redirect map points away from. (An image that was received drops what no root has; a volume that
-    // was written to, and gave way since, can have such blocks.)
+    // Nothing may come to a place that the redirect map points away from. (An image that was
+    // received drops what no root has; a volume that was written to, and gave way since, can have
+    // such blocks.)
     let stuck = redirects.each().map(|(vbn, _)| vbn).filter(|vbn| used.set(*vbn)).collect();
     (used, stuck)
 }
@@ -410,7 +419,8 @@ fn mend_slots(device: &dyn Device, superblock: &Superblock, mends: &mut Mends) -
     Ok(())
 }
 
-/// Writes what has to be mended. Where the device has no room for it that comes before the next change.
+/// Writes what has to be mended. Where the device has no room for it that comes before the next
+/// change.
 fn mend(store: &mut Store, device: Arc<dyn Device>, mends: Mends) -> Result<(), VolumeError> {
     match mends.write(&*device) {
         Err(error @ DeviceError::NoSpace { .. }) => {
@@ -444,7 +454,8 @@ pub(crate) fn load_used<'a>(
     used
 }
 
-/// Puts the log's changes on top of the committed root. Returns where writing goes on, and what of the log must not be read again.
+/// Puts the log's changes on top of the committed root. Returns where writing goes on, and what of
+/// the log must not be read again.
 fn apply_log(store: &Store, state: &mut State, found: Replay) -> (LogTail, Vec<u64>) {
     let mut head = found.head;
     let mut remains = found.remains;
@@ -461,7 +472,8 @@ fn apply_log(store: &Store, state: &mut State, found: Replay) -> (LogTail, Vec<u
             record.header.generation <= committed || surely_durable || data_is_there(store, record)
         };
         if !is_whole || !group.iter().all(is_there) {
-            // The power was cut in the flush that wrote these records: nobody was told that it is durable.
+            // The power was cut in the flush that wrote these records: nobody was told that it is
+            // durable.
             head = LogTail { position: found.positions[first], sequence: group[0].header.sequence };
             remains.extend(&found.positions[first..]);
             break;
@@ -478,14 +490,16 @@ fn apply_entry(state: &mut State, entry: &LogEntry) {
         LogEntry::Write { file, .. } | LogEntry::Hole { file, .. } => *file,
         LogEntry::Inode(inode) => inode.id,
     };
-    // A file whose creation no consistency point has seen is lost, and its number must not be given to another one that would show its blocks.
+    // A file whose creation no consistency point has seen is lost, and its number must not be given
+    // to another one that would show its blocks.
     state.next_file = state.next_file.max(file.0.saturating_add(1));
     match *entry {
         LogEntry::Write { file, lba, vbn, checksum } => {
             if state.open.has_placed(file, lba.0, vbn) {
                 return;
             }
-            // Only a free block is written to. One that is in use, or is none, is not this volume's: what it gives up must never be freed.
+            // Only a free block is written to. One that is in use, or is none, is not this
+            // volume's: what it gives up must never be freed.
             if !state.used.set(vbn) {
                 state.contradiction.get_or_insert(vbn);
             }
@@ -515,11 +529,14 @@ fn data_is_there(store: &Store, record: &LogRecord) -> bool {
 }
 
 impl Volume {
-    /// Finds removed files whose space is still to be freed, since maps, and how tall the trees are. Where some inodes can't be read and it is sure that no since map is one of them
-    /// ([`crate::past::since`], invariant 4), their files alone are lost until they can be: what of them is removed is found when the volume is opened again.
+    /// Finds removed files whose space is still to be freed, since maps, and how tall the trees
+    /// are. Where some inodes can't be read and it is sure that no since map is one of them
+    /// ([`crate::past::since`], invariant 4), their files alone are lost until they can be: what of
+    /// them is removed is found when the volume is opened again.
     ///
     /// # Errors
-    /// Of inodes that can't be read where a since map may be one of them, or one was changed after the last consistency point.
+    /// Of inodes that can't be read where a since map may be one of them, or one was changed after
+    /// the last consistency point.
     pub(crate) fn find_special_files(self: &Arc<Self>) -> Result<(), VolumeError> {
         let image = self.image(None)?;
         let mut removed = Vec::new();

@@ -1,15 +1,18 @@
-//! The intent log on a device of its own: making it, finding it, moving it, and going on without it.
+//! The intent log on a device of its own: making it, finding it, moving it, and going on without
+//! it.
 //!
 //! # Invariants
-//! - The superblock names the log in use by an id that is new whenever a log comes to a device. A device counts only when its header has that id: a
-//!   log of another volume, or one that this volume has left, is never replayed.
-//! - A log begins zeroed, durably, before a superblock names it. Sequences of a log that was thrown away are given again, and its records
-//!   would be believed.
-//! - While the log moves no record is written: from the freeze of the consistency point that moves it, until both slots name the new place. A flush makes a
-//!   consistency point instead.
+//! - The superblock names the log in use by an id that is new whenever a log comes to a device. A
+//!   device counts only when its header has that id: a log of another volume, or one that this
+//!   volume has left, is never replayed.
+//! - A log begins zeroed, durably, before a superblock names it. Sequences of a log that was thrown
+//!   away are given again, and its records would be believed.
+//! - While the log moves no record is written: from the freeze of the consistency point that moves
+//!   it, until both slots name the new place. A flush makes a consistency point instead.
 //!
-//! A log device that fails while the volume is open loses nothing: all that its records name is on the volume's own device, and a consistency
-//! point makes it durable without them. The log goes to the label area then, which is always there.
+//! A log device that fails while the volume is open loses nothing: all that its records name is on
+//! the volume's own device, and a consistency point makes it durable without them. The log goes to
+//! the label area then, which is always there.
 
 use std::sync::Arc;
 
@@ -68,7 +71,8 @@ pub struct Inspection {
 }
 
 impl Volume {
-    /// Looks at the superblock of the volume on `device`, to see which devices opening it takes, and where it would be without its log.
+    /// Looks at the superblock of the volume on `device`, to see which devices opening it takes,
+    /// and where it would be without its log.
     pub fn inspect(device: &dyn Device) -> Result<Inspection, VolumeError> {
         let superblock = newest_superblock(device)?;
         Ok(Inspection {
@@ -81,7 +85,8 @@ impl Volume {
         })
     }
 
-    /// True when the volume on `device` is as it was made: it has had no consistency point, and its log on the device has no record.
+    /// True when the volume on `device` is as it was made: it has had no consistency point, and its
+    /// log on the device has no record.
     pub fn is_as_made(device: &dyn Device) -> bool {
         let Ok(superblock) = newest_superblock(device) else { return false };
         let area = LogArea::internal(&superblock.layout);
@@ -95,17 +100,20 @@ impl Volume {
     /// Bytes that a log device has at least.
     pub const LOG_DEVICE_BYTES_MIN: u64 = (LOG_DEVICE_START + LOG_BLOCKS_MIN) * BLOCK;
 
-    /// The log that `device` holds, and its volume; `None` when it is no log device, or a damaged one.
+    /// The log that `device` holds, and its volume; `None` when it is no log device, or a damaged
+    /// one.
     pub fn log_on(device: &dyn Device) -> Result<Option<(VolumeId, LogId)>, VolumeError> {
         let headers = read_headers(device)?;
         Ok(headers.into_iter().flatten().next().map(|header| (header.volume, header.log.id)))
     }
 
-    /// Moves the intent log: one consistency point. A log device that the volume leaves no longer says that it is one.
+    /// Moves the intent log: one consistency point. A log device that the volume leaves no longer
+    /// says that it is one.
     ///
     /// # Errors
-    /// [`VolumeError::LogTooSmall`], [`VolumeError::NotEmpty`], [`VolumeError::LogTaken`] for a device that does not do, and
-    /// [`VolumeError::LogDevice`] for one that fails: the log stays where it is.
+    /// [`VolumeError::LogTooSmall`], [`VolumeError::NotEmpty`], [`VolumeError::LogTaken`] for a
+    /// device that does not do, and [`VolumeError::LogDevice`] for one that fails: the log stays
+    /// where it is.
     pub fn move_log(self: &Arc<Self>, target: &LogTarget) -> Result<(), VolumeError> {
         let mut commit = self.commit_turn()?;
         self.state.lock().check_open()?;
@@ -132,7 +140,8 @@ impl Volume {
         Ok(())
     }
 
-    /// The log's device failed: everything becomes durable without it, and the log goes into the label area.
+    /// The log's device failed: everything becomes durable without it, and the log goes into the
+    /// label area.
     pub(crate) fn leave_failed_log(self: &Arc<Self>) -> Result<(), VolumeError> {
         let moved = self.move_log(&LogTarget::Internal);
         let mut state = self.state.lock();
@@ -145,13 +154,15 @@ impl Volume {
         moved?;
         state.log_left = true;
         drop(state);
-        // Another flush may have moved the log first; its consistency point may have been over before this call's writes came.
+        // Another flush may have moved the log first; its consistency point may have been over
+        // before this call's writes came.
         self.consistency_point().map(drop)
     }
 }
 
-/// Makes an empty log on a device: zeroes, then the header. It is durable when this returns. A device that says that it holds a log is refused, also
-/// when it is one of this volume: a mirror of it has the same id.
+/// Makes an empty log on a device: zeroes, then the header. It is durable when this returns. A
+/// device that says that it holds a log is refused, also when it is one of this volume: a mirror of
+/// it has the same id.
 pub(crate) fn prepare(
     new: &NewLog<'_>,
     volume: VolumeId,
@@ -181,7 +192,8 @@ pub(crate) fn prepare(
     Ok(log)
 }
 
-/// Where the log of the volume of `superblock` is. If it is on a device of its own, that is one of `devices`.
+/// Where the log of the volume of `superblock` is. If it is on a device of its own, that is one of
+/// `devices`.
 pub(crate) fn area_of(superblock: &Superblock, devices: &[Arc<dyn Device>]) -> Result<LogArea, VolumeError> {
     let Some(log) = superblock.external_log else { return Ok(LogArea::internal(&superblock.layout)) };
     let mut refused = VolumeError::LogMissing { log: log.id };
@@ -194,7 +206,8 @@ pub(crate) fn area_of(superblock: &Superblock, devices: &[Arc<dyn Device>]) -> R
     Err(refused)
 }
 
-/// Checks that `device` holds exactly this log; a copy of the header that does not say so, beside one that does, is written anew.
+/// Checks that `device` holds exactly this log; a copy of the header that does not say so, beside
+/// one that does, is written anew.
 fn verify(device: &dyn Device, volume: VolumeId, log: &ExternalLog) -> Result<(), VolumeError> {
     let headers = read_headers(device)?;
     let is_it = |header: &LogDeviceHeader| header.volume == volume && header.log == *log;

@@ -1,10 +1,12 @@
 //! The intent log: a ring of records that makes flushed writes durable without a consistency point.
 //!
-//! A flush writes its data (each block once, at its final place) and the records that name it in one batch, with one device flush behind both.
-//! A record that the power cut left without its data is told from a whole one by the checksums that it names.
+//! A flush writes its data (each block once, at its final place) and the records that name it in
+//! one batch, with one device flush behind both. A record that the power cut left without its data
+//! is told from a whole one by the checksums that it names.
 //!
-//! The ring is in the label area, or on a device of its own (`log_device`). Then a flush is a batch on either device, both at the same time: a record
-//! can be there without its data in both cases, and is believed only when a later one says that both were durable, or when its data verifies.
+//! The ring is in the label area, or on a device of its own (`log_device`). Then a flush is a batch
+//! on either device, both at the same time: a record can be there without its data in both cases,
+//! and is believed only when a later one says that both were durable, or when its data verifies.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -19,7 +21,8 @@ use crate::locks::Mutex;
 use crate::log::mend::Mends;
 use crate::read::store::Store;
 
-/// Most blocks of one record: several small records pass through a small log where one large one would not fit.
+/// Most blocks of one record: several small records pass through a small log where one large one
+/// would not fit.
 const RECORD_BLOCKS_MAX: u64 = 32;
 /// Entries of one record at most.
 const ENTRIES_MAX: usize = (RECORD_BLOCKS_MAX as usize * BLOCK_SIZE - 64) / 48;
@@ -74,7 +77,8 @@ impl LogArea {
         zero_ring(self.device(main), self.start, self.blocks).map_err(|error| self.error(error))
     }
 
-    /// The first blocks of records that must never be read again, by their offsets on its device, as they are to be.
+    /// The first blocks of records that must never be read again, by their offsets on its device,
+    /// as they are to be.
     pub(crate) fn erasures(&self, positions: &[u64]) -> Vec<(u64, Block)> {
         let erased = |position: &u64| ((self.start + position) * BLOCK_SIZE as u64, Block::zero());
         positions.iter().map(erased).collect()
@@ -111,12 +115,14 @@ pub(crate) struct LogWriter {
     shown: Arc<Mutex<LogUse>>,
     area: LogArea,
     blocks: u64,
-    /// Where the log will be once a superblock says so. Until then no record is written: here it would be lost, there nobody would look.
+    /// Where the log will be once a superblock says so. Until then no record is written: here it
+    /// would be lost, there nobody would look.
     next: Option<LogArea>,
     /// Its device failed: no record is written any more.
     failed: Option<DeviceError>,
-    /// Where records of a flush may stand whose data found no room, in blocks of the log. Nobody was told that they are durable. They are erased before the next record is written: one of another
-    /// length may start elsewhere, and replay would find these instead.
+    /// Where records of a flush may stand whose data found no room, in blocks of the log. Nobody
+    /// was told that they are durable. They are erased before the next record is written: one of
+    /// another length may start elsewhere, and replay would find these instead.
     spoiled: Vec<u64>,
     /// Blocks ever passed by the head and by the tail; their difference is what is in use.
     head: u64,
@@ -125,7 +131,8 @@ pub(crate) struct LogWriter {
     durable_through: u64,
 }
 
-/// What a log shows of itself to who does not wait for a flush: the writer is locked for as long as the device takes, which may be for ever.
+/// What a log shows of itself to who does not wait for a flush: the writer is locked for as long as
+/// the device takes, which may be for ever.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LogUse {
     /// Blocks in use.
@@ -197,12 +204,14 @@ impl LogWriter {
         self.failed.is_some()
     }
 
-    /// From now on no record is written, until a superblock is committed: then the log is at `next`.
+    /// From now on no record is written, until a superblock is committed: then the log is at
+    /// `next`.
     pub(crate) fn leave_for(&mut self, next: LogArea) {
         self.next = Some(next);
     }
 
-    /// Makes records of `parts`, which hold together if they are to be `whole`; `None` when they do not fit before the tail, or no record may be written now.
+    /// Makes records of `parts`, which hold together if they are to be `whole`; `None` when they do
+    /// not fit before the tail, or no record may be written now.
     pub(crate) fn append(&self, parts: &[(Generation, Vec<LogEntry>)], whole: bool) -> Option<Appended> {
         if self.next.is_some() || self.failed.is_some() || !self.spoiled.is_empty() {
             return None;
@@ -213,7 +222,8 @@ impl LogWriter {
             .iter()
             .flat_map(|(generation, entries)| chunks_of(entries).map(move |chunk| (*generation, chunk)))
             .collect();
-        // A change of names is several entries, which must not be torn apart, as those of an atomic write.
+        // A change of names is several entries, which must not be torn apart, as those of an atomic
+        // write.
         let has_inodes = |(_, chunk): &(Generation, &[LogEntry])| {
             chunk.iter().any(|entry| matches!(entry, LogEntry::Inode(_)))
         };
@@ -249,11 +259,13 @@ impl LogWriter {
         Some(appended)
     }
 
-    /// Writes the data of a flush and its records, and makes both durable. False when the data is there but no record: there was no room, or the
-    /// log's own device failed, which the volume can do without.
+    /// Writes the data of a flush and its records, and makes both durable. False when the data is
+    /// there but no record: there was no room, or the log's own device failed, which the volume can
+    /// do without.
     ///
     /// # Errors
-    /// The volume's device failed. Where it has no room ([`VolumeError::NoRoomBelow`]) nothing is durable that was not before, and no record of it stays.
+    /// The volume's device failed. Where it has no room ([`VolumeError::NoRoomBelow`]) nothing is
+    /// durable that was not before, and no record of it stays.
     pub(crate) fn write_out(
         &mut self,
         store: &Store,
@@ -296,7 +308,8 @@ impl LogWriter {
         Ok(true)
     }
 
-    /// The data of a flush could not be written. Where that was for want of room its records, which may be there, go at once.
+    /// The data of a flush could not be written. Where that was for want of room its records, which
+    /// may be there, go at once.
     fn spoil(&mut self, store: &Store, positions: Vec<u64>, error: VolumeError) -> VolumeError {
         if !error.is_room() {
             return error;
@@ -308,7 +321,8 @@ impl LogWriter {
     /// Erases what a flush without room may have left, durably.
     ///
     /// # Errors
-    /// [`VolumeError::NoRoomBelow`]: it is still there, and no record is written before it is gone. Any other: the volume's device failed.
+    /// [`VolumeError::NoRoomBelow`]: it is still there, and no record is written before it is gone.
+    /// Any other: the volume's device failed.
     pub(crate) fn erase_spoiled(&mut self, store: &Store) -> Result<(), VolumeError> {
         if self.spoiled.is_empty() {
             return Ok(());
@@ -337,7 +351,8 @@ impl LogWriter {
         self.next = None;
     }
 
-    /// A superblock is committed: everything before its tail can be overwritten, or the log is where it was to go.
+    /// A superblock is committed: everything before its tail can be overwritten, or the log is
+    /// where it was to go.
     pub(crate) fn committed(&mut self, superblock: &Superblock) {
         let tail = superblock.log_tail;
         if let Some(area) = self.next.take() {
@@ -368,7 +383,8 @@ fn chunks_of(mut entries: &[LogEntry]) -> impl Iterator<Item = &[LogEntry]> {
 pub(crate) struct Replay {
     /// Records to apply, in order.
     pub(crate) records: Vec<LogRecord>,
-    /// Records up to this sequence were surely durable; later ones count only if their data verifies.
+    /// Records up to this sequence were surely durable; later ones count only if their data
+    /// verifies.
     pub(crate) durable_through: u64,
     /// Where each record stands, in blocks of the log.
     pub(crate) positions: Vec<u64>,
@@ -386,13 +402,18 @@ impl Replay {
     }
 }
 
-/// Generations that records can be ahead of the newest superblock: one that is being committed, one that writes go to meanwhile, and one for a superblock that was durable in a slot alone that is damaged now.
+/// Generations that records can be ahead of the newest superblock: one that is being committed, one
+/// that writes go to meanwhile, and one for a superblock that was durable in a slot alone that is
+/// damaged now.
 const AHEAD: u64 = 3;
 
-/// Reads the log from `tail` to its end, of a volume that is at generation `committed`. A place that can't be read and has no record up to there is as good as one that has none.
+/// Reads the log from `tail` to its end, of a volume that is at generation `committed`. A place
+/// that can't be read and has no record up to there is as good as one that has none.
 ///
 /// # Errors
-/// That of the device where a record is, or the next one would be, that can't be read: it may have been flushed. [`VolumeError::OlderThanLog`] where a record is of a generation that could not have begun: its changes are of another state of the volume than the one that is there.
+/// That of the device where a record is, or the next one would be, that can't be read: it may have
+/// been flushed. [`VolumeError::OlderThanLog`] where a record is of a generation that could not
+/// have begun: its changes are of another state of the volume than the one that is there.
 pub(crate) fn replay(
     device: &dyn Device,
     volume: VolumeId,
@@ -434,8 +455,9 @@ pub(crate) fn replay(
     if let Some(error) = hidden {
         return Err(area.error(error.clone()));
     }
-    // Whatever verifies beyond the end is either damage before it (it was written when the missing record was durable) or the
-    // remains of a flush that the power cut: those must never be taken for the continuation of what comes now.
+    // Whatever verifies beyond the end is either damage before it (it was written when the missing
+    // record was durable) or the remains of a flush that the power cut: those must never be taken
+    // for the continuation of what comes now.
     for position in 0..area.blocks {
         let Ok((header, _)) = LogRecordHeader::peek(block(position), volume) else { continue };
         if header.sequence < tail.sequence {
@@ -468,7 +490,8 @@ struct Log {
     unread: BTreeMap<u64, DeviceError>,
 }
 
-/// Reads all of a log. A stretch that can't be read is read block by block, unless neither of its ends can be: then the device does not answer.
+/// Reads all of a log. A stretch that can't be read is read block by block, unless neither of its
+/// ends can be: then the device does not answer.
 fn read_log(device: &dyn Device, area: &LogArea) -> Result<Log, DeviceError> {
     let mut pieces: VecDeque<Range<u64>> = (0..area.blocks)
         .step_by(SCAN_BLOCKS as usize)

@@ -1,7 +1,10 @@
-//! What an opening has to mend before anything else is written: remains of records in the log, and superblock slots.
+//! What an opening has to mend before anything else is written: remains of records in the log, and
+//! superblock slots.
 //!
-//! A device that has no room for that at the moment, as one over a history that is full and keeps what it has, does not keep the volume closed. What can be read is read; the
-//! first change that comes has all of it written and made durable before, from the first step on: a flush that failed has made nothing durable.
+//! A device that has no room for that at the moment, as one over a history that is full and keeps
+//! what it has, does not keep the volume closed. What can be read is read; the first change that
+//! comes has all of it written and made durable before, from the first step on: a flush that failed
+//! has made nothing durable.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

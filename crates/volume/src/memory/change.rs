@@ -1,16 +1,19 @@
 //! Changes of several files that happen together or not at all: what a change of names is made of.
 //!
 //! # Invariants
-//! 1. A [`Change`] is taken under one lock with one order. A generation ends before it or after it, and a flush covers all of it or nothing; a flush's
-//!    records that have inodes hold together in the log. So after a crash at any moment either all of a change is there or nothing of it, and what a
-//!    flush covered is there.
-//! 2. A file's blocks and its inode are changed by one caller at a time. The volume orders what it is given and does not compare it: who reads an inode, changes it
-//!    and puts it back keeps others from doing so meanwhile.
+//! 1. A [`Change`] is taken under one lock with one order. A generation ends before it or after it,
+//!    and a flush covers all of it or nothing; a flush's records that have inodes hold together in
+//!    the log. So after a crash at any moment either all of a change is there or nothing of it, and
+//!    what a flush covered is there.
+//! 2. A file's blocks and its inode are changed by one caller at a time. The volume orders what it
+//!    is given and does not compare it: who reads an inode, changes it and puts it back keeps
+//!    others from doing so meanwhile.
 //! 3. A number is given to one file, ever.
 //!
 //! # What the log takes
-//! Two entries an inode and one a block, whatever was done to them since the last flush: a file that was made, written and renamed costs its
-//! inode once. Nothing is logged before a flush asks for it.
+//! Two entries an inode and one a block, whatever was done to them since the last flush: a file
+//! that was made, written and renamed costs its inode once. Nothing is logged before a flush asks
+//! for it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -49,8 +52,9 @@ impl Change {
         Self { head: Some(head), ..Self::default() }
     }
 
-    /// Makes a file, changes its attributes or length, or removes it. Where it gets shorter, what it loses is a hole from then on; a file that is removed
-    /// is gone with its blocks, at once or, where there are many of them, in the background. The inode's tree is not looked at.
+    /// Makes a file, changes its attributes or length, or removes it. Where it gets shorter, what
+    /// it loses is a hole from then on; a file that is removed is gone with its blocks, at once or,
+    /// where there are many of them, in the background. The inode's tree is not looked at.
     pub fn put(&mut self, inode: Inode) {
         let tree = TreeRef::empty(blocks_of(inode.length_bytes));
         self.inodes.push(Inode { tree, ..inode });
@@ -120,17 +124,21 @@ impl Volume {
         Head(self.state.lock().heads)
     }
 
-    /// Takes a change, whole or not at all. It is in memory when this returns, and durable after a flush.
+    /// Takes a change, whole or not at all. It is in memory when this returns, and durable after a
+    /// flush.
     ///
-    /// `frees` says that it is made to free space (a removal): then it may use most of the reserve. Otherwise it waits for room as any write does.
+    /// `frees` says that it is made to free space (a removal): then it may use most of the reserve.
+    /// Otherwise it waits for room as any write does.
     ///
     /// # Errors
-    /// Nothing of it was taken: [`VolumeError::NoSpace`]; [`VolumeError::NoSuchFile`] of a file that is neither there nor made by the change;
-    /// [`VolumeError::Damaged`] or [`VolumeError::Device`] of a node above what it changes; [`VolumeError::Refused`] for a block past a file's end;
-    /// [`VolumeError::OtherHead`] when the active state is not the one that the change is of;
-    /// the volume's other states.
+    /// Nothing of it was taken: [`VolumeError::NoSpace`]; [`VolumeError::NoSuchFile`] of a file
+    /// that is neither there nor made by the change; [`VolumeError::Damaged`] or
+    /// [`VolumeError::Device`] of a node above what it changes; [`VolumeError::Refused`] for a
+    /// block past a file's end; [`VolumeError::OtherHead`] when the active state is not the one
+    /// that the change is of; the volume's other states.
     ///
-    /// What it says of when its files changed is taken for no earlier than the last consistency point: whoever asks what changed since a snapshot was made finds all that is not in it.
+    /// What it says of when its files changed is taken for no earlier than the last consistency
+    /// point: whoever asks what changed since a snapshot was made finds all that is not in it.
     pub fn change(self: &Arc<Self>, mut change: Change, frees: bool) -> Result<(), VolumeError> {
         if change.is_empty() {
             return Ok(());
@@ -151,7 +159,9 @@ impl Volume {
         }
     }
 
-    /// The same for a change that nobody waits for, as the time of a read: false, and nothing of it was taken, where it would have to wait for room in the volume or in memory, or for a rollback.
+    /// The same for a change that nobody waits for, as the time of a read: false, and nothing of it
+    /// was taken, where it would have to wait for room in the volume or in memory, or for a
+    /// rollback.
     ///
     /// # Errors
     /// As [`Volume::change`], but for [`VolumeError::NoSpace`].
@@ -200,7 +210,8 @@ impl Volume {
         Ok(known)
     }
 
-    /// Looks at the nodes above everything that changes (`path` says why). Returns the leaves that were looked at.
+    /// Looks at the nodes above everything that changes (`path` says why). Returns the leaves that
+    /// were looked at.
     fn look_at_paths(
         self: &Arc<Self>,
         change: &Change,
@@ -275,7 +286,8 @@ impl Volume {
         }
         let mut blocks = change.blocks.into_iter().peekable();
         while let Some(&(file, ..)) = blocks.peek() {
-            // Those of a file in a row are taken together: each call looks the file up and counts its nodes.
+            // Those of a file in a row are taken together: each call looks the file up and counts
+            // its nodes.
             let of_file = std::iter::from_fn(|| blocks.next_if(|(other, ..)| *other == file));
             state.open.write(file, of_file.map(|(_, arrival)| arrival).collect(), order);
         }
@@ -296,7 +308,8 @@ impl Volume {
         state.levels = state.levels.max(TreeRef::height_for(tree.length));
         let before = old.map_or(0, |old| old.tree.length);
         if inode.removed {
-            // Few blocks go with the inode, in the generation's own merge. Many are freed in rounds.
+            // Few blocks go with the inode, in the generation's own merge. Many are freed in
+            // rounds.
             let is_gone = before.max(tree.length) <= PUNCH_BLOCKS;
             if is_gone {
                 state.open.punch(inode.id, 0, before.max(tree.length), order, false);
@@ -323,14 +336,17 @@ impl State {
         blocks + self.cost_beside_blocks(change, by_file)
     }
 
-    /// Blocks that a change takes at most besides [`State::cost_at_most`] of its blocks: said without a look at their places.
+    /// Blocks that a change takes at most besides [`State::cost_at_most`] of its blocks: said
+    /// without a look at their places.
     pub(crate) fn most_beside_blocks(&self, change: &Change, by_file: &BTreeMap<FileId, Vec<u64>>) -> u64 {
-        // What the change makes taller than anything that there is has longer paths than the state knows of.
+        // What the change makes taller than anything that there is has longer paths than the state
+        // knows of.
         let taller = self.levels_of(&change.inodes) - self.levels;
         self.cost_beside_blocks(change, by_file) + change.blocks.len() as u64 * u64::from(taller)
     }
 
-    /// What a change takes without its blocks and the nodes above them: inodes, a path for each new length, and one on either side of each hole.
+    /// What a change takes without its blocks and the nodes above them: inodes, a path for each new
+    /// length, and one on either side of each hole.
     fn cost_beside_blocks(&self, change: &Change, by_file: &BTreeMap<FileId, Vec<u64>>) -> u64 {
         let (inodes, holes) = (change.inodes.len() as u64, change.holes.len() as u64);
         let paths = (inodes + 2 * holes) * u64::from(self.levels_of(&change.inodes));
@@ -344,11 +360,13 @@ impl State {
     }
 }
 
-/// Whether the files are as they were when they were looked at, in the root of that generation or later.
+/// Whether the files are as they were when they were looked at, in the root of that generation or
+/// later.
 fn is_still_so(state: &State, known: &Known, root: Generation) -> bool {
     known.iter().all(|(file, inode)| match state.length_of(*file) {
         Some(now) => now == inode.map(|inode| inode.tree.length),
-        // One that is in no memory was not changed since it was read, unless another root came: that may be a rollback's.
+        // One that is in no memory was not changed since it was read, unless another root came:
+        // that may be a rollback's.
         None => state.committed.root.generation == root,
     })
 }

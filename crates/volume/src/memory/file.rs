@@ -1,4 +1,5 @@
-//! Files: made, resized and removed. A removed file's blocks are freed in rounds, so that no consistency point takes long.
+//! Files: made, resized and removed. A removed file's blocks are freed in rounds, so that no
+//! consistency point takes long.
 
 use std::sync::Arc;
 
@@ -16,12 +17,14 @@ impl Compound<'_> {
     /// Makes a file of `length_bytes`, all holes. It exists from the next consistency point on.
     ///
     /// # Errors
-    /// [`VolumeError::NoSpace`]; the volume's states; an inode block that the file would share with others can't be read.
+    /// [`VolumeError::NoSpace`]; the volume's states; an inode block that the file would share with
+    /// others can't be read.
     pub fn create(&self, kind: FileKind, length_bytes: u64) -> Result<FileId, VolumeError> {
         self.create_as(kind, length_bytes, Attributes::default())
     }
 
-    /// Makes a file of the tree of names outside of a [`crate::Change`]: the first ones, whose names are in the root directory.
+    /// Makes a file of the tree of names outside of a [`crate::Change`]: the first ones, whose
+    /// names are in the root directory.
     ///
     /// # Errors
     /// As [`Compound::create`].
@@ -79,7 +82,8 @@ impl Compound<'_> {
         }
         self.put(Inode { length_bytes, tree: TreeRef { length, ..inode.tree }, ..inode })?;
         if length < old {
-            // The file may grow again in the same generation, and must not show again what was cut off.
+            // The file may grow again in the same generation, and must not show again what was cut
+            // off.
             let mut state = self.volume().state.lock();
             state.order += 1;
             let order = state.order;
@@ -97,10 +101,12 @@ impl Compound<'_> {
         Ok(())
     }
 
-    /// Writes one block of a directory. It is taken from the reserve where need be, so it never waits.
+    /// Writes one block of a directory. It is taken from the reserve where need be, so it never
+    /// waits.
     ///
     /// # Errors
-    /// [`VolumeError::NoSpace`] when the reserve is used up, because snapshots keep what was freed before.
+    /// [`VolumeError::NoSpace`] when the reserve is used up, because snapshots keep what was freed
+    /// before.
     pub fn write(&self, file: FileId, lba: Lba, block: Block) -> Result<(), VolumeError> {
         let arrival = Arrival::new(lba, block);
         let mut state = self.volume().state.lock();
@@ -134,12 +140,14 @@ pub(crate) fn blocks_of(bytes: u64) -> u64 {
 }
 
 impl Volume {
-    /// Frees the next part of removed files, each from its end and at the end its inode: many small ones, or a part of a large one. One
-    /// consistency point is for all of them. False when nothing could be freed now.
+    /// Frees the next part of removed files, each from its end and at the end its inode: many small
+    /// ones, or a part of a large one. One consistency point is for all of them. False when nothing
+    /// could be freed now.
     pub(crate) fn free_removed(self: &Arc<Self>) -> Result<bool, VolumeError> {
         let mut room = REMOVE_BLOCKS;
         {
-            // Looked at inside: a rollback in between would bring a file back, and what is freed would be missing in it.
+            // Looked at inside: a rollback in between would bring a file back, and what is freed
+            // would be missing in it.
             let compound = self.compound();
             while let Some(file) = self.next_removed().filter(|_| room > 0) {
                 match self.free_part(&compound, file, room) {
@@ -147,7 +155,8 @@ impl Volume {
                     // Somebody else took the last room: later.
                     Err(VolumeError::NoSpace | VolumeError::NoRoomBelow) => break,
                     Err(reason) => {
-                        // What is below a node that can't be read is not known. The file's blocks stay in use, and everything else goes on.
+                        // What is below a node that can't be read is not known. The file's blocks
+                        // stay in use, and everything else goes on.
                         tracing::error!(%file, %reason, "a removed file has a damaged node; its space is not freed until that is repaired, or all else is looked through");
                         let mut state = self.state.lock();
                         state.removed.retain(|removed| *removed != file);
@@ -163,7 +172,8 @@ impl Volume {
         self.consistency_point().map(|_| true)
     }
 
-    /// The next removed file, if it may be freed now: since the background looked, the volume may have given way or become full.
+    /// The next removed file, if it may be freed now: since the background looked, the volume may
+    /// have given way or become full.
     fn next_removed(&self) -> Option<FileId> {
         let state = self.state.lock();
         let may = state.check_writable().is_ok() && state.has_room_to_free(0);
@@ -188,7 +198,8 @@ impl Volume {
         };
         let keep = inode.tree.length.saturating_sub(most);
         self.check_range(file, keep, inode.tree.length)?;
-        // Not the tree in `inode`: an inode that was put while its blocks were merged knows that of an earlier root, or none.
+        // Not the tree in `inode`: an inode that was put while its blocks were merged knows that of
+        // an earlier root, or none.
         let committed = self.state.lock().committed.clone();
         let old = self.committed_inode(&committed, file)?;
         if keep == 0 || old.is_none_or(|old| old.tree.pointer.is_hole()) {

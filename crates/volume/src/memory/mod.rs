@@ -2,8 +2,10 @@
 //!
 //! # Invariants
 //! 1. The lock of the state is never held across device I/O.
-//! 2. A change is in exactly one generation: the open one, or the frozen one that a consistency point commits.
-//! 3. No change is taken that the volume may not have the space to commit. Changes that free space may use most of the reserve.
+//! 2. A change is in exactly one generation: the open one, or the frozen one that a consistency
+//!    point commits.
+//! 3. No change is taken that the volume may not have the space to commit. Changes that free space
+//!    may use most of the reserve.
 
 pub(crate) mod change;
 pub(crate) mod file;

@@ -1,8 +1,9 @@
 //! What one generation has changed so far, above the committed tree: per file, blocks and holes.
 //!
-//! A block goes through three states: *unplaced* (only in memory), *in flight* (it has a vbn, the write is
-//! under way) and *placed* (written at its final place, not yet durable). Orders count arrivals; a flush
-//! covers a prefix of them, and the intent log is written in their order, so that replay gives what clients saw.
+//! A block goes through three states: *unplaced* (only in memory), *in flight* (it has a vbn, the
+//! write is under way) and *placed* (written at its final place, not yet durable). Orders count
+//! arrivals; a flush covers a prefix of them, and the intent log is written in their order, so that
+//! replay gives what clients saw.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -18,7 +19,8 @@ use crate::memory::number_hash::{NumberHasher, NumberSet};
 use crate::memory::slots::{Slot, Slots, Spot};
 use crate::read::store::Keep;
 
-/// A block as it comes in. Its checksum is made by who brings it, without a lock, and while the processor still has the bytes at hand: when they go to their place it has not.
+/// A block as it comes in. Its checksum is made by who brings it, without a lock, and while the
+/// processor still has the bytes at hand: when they go to their place it has not.
 #[derive(Debug, Clone)]
 pub(crate) struct Arrival {
     pub(crate) lba: Lba,
@@ -110,8 +112,8 @@ impl FileOverlay {
         self.holes.range(..=lba).next_back().is_some_and(|(_, end)| lba < *end)
     }
 
-    /// The most nodes that merging these changes can take, from the lowest level up: on each one for each change, and not more than there are below
-    /// the reach.
+    /// The most nodes that merging these changes can take, from the lowest level up: on each one
+    /// for each change, and not more than there are below the reach.
     fn nodes(&self) -> [u64; LEVELS_MAX] {
         let changes = self.slots.len() as u64 + 2 * self.holes.len() as u64;
         from_fn(|level| (self.reach / FANOUT.saturating_pow(level as u32 + 1) + 1).min(changes))
@@ -138,7 +140,8 @@ fn count_nodes(sums: &mut [u64; LEVELS_MAX], before: [u64; LEVELS_MAX], after: [
     }
 }
 
-/// Adds the block of a file's inode and the nodes above it: up to one that is there already, or the first of its level, whose own way up the reserve has.
+/// Adds the block of a file's inode and the nodes above it: up to one that is there already, or the
+/// first of its level, whose own way up the reserve has.
 fn add_inode(nodes: &mut NumberSet, file: FileId) {
     let (mut index, mut level) = (Inode::place(file).0, 0);
     while nodes.insert(index * LEVELS_MAX as u64 + level) && (level == 0 || index > 0) {
@@ -169,7 +172,8 @@ pub(crate) struct Overlay {
     pub(crate) files: HashMap<FileId, FileOverlay, BuildHasherDefault<NumberHasher>>,
     /// Created, changed and (as `None`) deleted inodes.
     pub(crate) inodes: BTreeMap<FileId, Option<Inode>>,
-    /// Unplaced blocks in the order of their arrival. A block whose slot is gone or has another order is stale.
+    /// Unplaced blocks in the order of their arrival. A block whose slot is gone or has another
+    /// order is stale.
     queue: VecDeque<Waiting>,
     /// Unplaced blocks.
     pub(crate) unplaced: u64,
@@ -178,10 +182,12 @@ pub(crate) struct Overlay {
     unlogged: Vec<Unlogged>,
     /// Where the entry of an inode stands in `unlogged`: what is not logged yet is replaced.
     unlogged_inodes: HashMap<FileId, usize>,
-    /// Sum over all files of what [`FileOverlay::nodes`] says. Writers ask for it, and there may be many thousand files.
+    /// Sum over all files of what [`FileOverlay::nodes`] says. Writers ask for it, and there may be
+    /// many thousand files.
     node_sums: [u64; LEVELS_MAX],
-    /// Blocks of the inode file that have inodes of these files, and the nodes above them. Numbers of files are never given again, so in a volume that has lived long, those that are
-    /// there may each have a way of its own.
+    /// Blocks of the inode file that have inodes of these files, and the nodes above them. Numbers
+    /// of files are never given again, so in a volume that has lived long, those that are there may
+    /// each have a way of its own.
     inode_nodes: NumberSet,
     /// Blocks that this generation allocated and gave up again.
     pub(crate) abandoned: Vec<Vbn>,
@@ -225,7 +231,8 @@ impl Overlay {
         self.flights.iter().any(|flying| *flying < launch)
     }
 
-    /// The most blocks that committing these changes can take for nodes and inodes, in trees of so many levels.
+    /// The most blocks that committing these changes can take for nodes and inodes, in trees of so
+    /// many levels.
     pub(crate) fn nodes(&self, levels: u8) -> u64 {
         let of_files: u64 = self.node_sums.iter().take(levels.into()).sum();
         // A length that changes cuts through one path of the file's tree.
@@ -256,7 +263,8 @@ impl Overlay {
         add_inode(&mut self.inode_nodes, file);
     }
 
-    /// Makes, changes or removes an inode, and logs it. What a flush has not taken yet of an earlier change it takes with this one.
+    /// Makes, changes or removes an inode, and logs it. What a flush has not taken yet of an
+    /// earlier change it takes with this one.
     pub(crate) fn put_inode(&mut self, inode: Inode, is_gone: bool, order: u64) {
         self.set_inode(inode.id, (!is_gone).then_some(inode));
         let tree = TreeRef::empty(inode.tree.length);
@@ -288,7 +296,8 @@ impl Overlay {
         self.unlogged = due;
     }
 
-    /// Takes blocks of a file. A block that was unplaced already keeps its order, so that a flush which waits for the older write covers this one.
+    /// Takes blocks of a file. A block that was unplaced already keeps its order, so that a flush
+    /// which waits for the older write covers this one.
     pub(crate) fn write(&mut self, file: FileId, blocks: Vec<Arrival>, order: u64) {
         let keep = if blocks.len() < LONG_WRITE_BLOCKS { Keep::All } else { Keep::Nothing };
         let overlay = self.files.entry(file).or_insert_with(|| {
@@ -357,8 +366,8 @@ impl Overlay {
         }
     }
 
-    /// Takes up to `limit` unplaced blocks that arrived up to `order` out of the queue: their keys and content. Their slots stay unplaced until
-    /// [`Overlay::launch`].
+    /// Takes up to `limit` unplaced blocks that arrived up to `order` out of the queue: their keys
+    /// and content. Their slots stay unplaced until [`Overlay::launch`].
     pub(crate) fn next_unplaced(&mut self, limit: usize, order: u64) -> Vec<(FileId, u64)> {
         let mut keys = Vec::new();
         while let Some(next) = self.queue.front_mut().filter(|next| keys.len() < limit && next.order <= order)
@@ -373,13 +382,15 @@ impl Overlay {
             let is_waiting = |lba: &u64| matches!(overlay.slots.get(*lba), Some(Slot::Unplaced { order, .. }) if *order == arrived);
             keys.extend((lba..lba + count).filter(is_waiting).map(|lba| (file, lba)));
         }
-        // By place in the file, so that neighbours stay neighbours; a key can stand twice (written, punched and written in one call).
+        // By place in the file, so that neighbours stay neighbours; a key can stand twice (written,
+        // punched and written in one call).
         keys.sort_unstable();
         keys.dedup();
         keys
     }
 
-    /// Gives an unplaced block its place; returns what goes there. The key must come from [`Overlay::next_unplaced`].
+    /// Gives an unplaced block its place; returns what goes there. The key must come from
+    /// [`Overlay::next_unplaced`].
     pub(crate) fn launch(&mut self, file: FileId, lba: u64, vbn: Vbn) -> Option<Flight> {
         let slot = self.files.get_mut(&file)?.slots.get_mut(lba)?;
         let Slot::Unplaced { block, checksum, order, keep } = slot else { return None };
@@ -390,8 +401,8 @@ impl Overlay {
         Some(flight)
     }
 
-    /// The write of a block has finished. Its log entry is due even when the slot has moved on: a flush that was waiting for it
-    /// must find it, or what replaced it, in the log.
+    /// The write of a block has finished. Its log entry is due even when the slot has moved on: a
+    /// flush that was waiting for it must find it, or what replaced it, in the log.
     pub(crate) fn land(
         &mut self,
         file: FileId,
@@ -411,8 +422,9 @@ impl Overlay {
         }
     }
 
-    /// The write of a block found no room: it waits for a place again, under its old order. True when the place that it had is free again; one that the slot has given up since
-    /// is among the abandoned.
+    /// The write of a block found no room: it waits for a place again, under its old order. True
+    /// when the place that it had is free again; one that the slot has given up since is among the
+    /// abandoned.
     pub(crate) fn put_back(&mut self, flight: Flight) -> bool {
         let Flight { file, lba, order, block, pointer, keep } = flight;
         let slot = self.files.get_mut(&file).and_then(|overlay| overlay.slots.get_mut(lba));

@@ -9,13 +9,15 @@ use cairn_format::{Inode, Root};
 use crate::commit::space::Redirects;
 use crate::locks::{Condvar, Mutex};
 
-/// A root that can be read. While someone holds it, the blocks that it reaches are not reused (`release` has the rule).
+/// A root that can be read. While someone holds it, the blocks that it reaches are not reused
+/// (`release` has the rule).
 pub(crate) struct Committed {
     pub(crate) root: Root,
     pub(crate) redirects: Arc<Redirects>,
     /// Inodes that were looked up before; shared by all who read the same root.
     pub(crate) inodes: Arc<Mutex<HashMap<FileId, Option<Inode>>>>,
-    /// Who is told when nobody reads the root any more; `None` for an image, for which nobody waits.
+    /// Who is told when nobody reads the root any more; `None` for an image, for which nobody
+    /// waits.
     ended: Option<Arc<Ended>>,
 }
 
@@ -49,7 +51,8 @@ impl Drop for Committed {
     }
 }
 
-/// Tells when short readers end. Its lock is the last one to be taken: a root may go while any other is held.
+/// Tells when short readers end. Its lock is the last one to be taken: a root may go while any
+/// other is held.
 #[derive(Default)]
 pub(crate) struct Ended {
     waiting: Mutex<u64>,
@@ -64,7 +67,8 @@ impl Ended {
         }
     }
 
-    /// Waits until none of these readers is left. A count that has reached zero stays there, and whoever takes it there tells.
+    /// Waits until none of these readers is left. A count that has reached zero stays there, and
+    /// whoever takes it there tells.
     pub(crate) fn wait(&self, readers: &[Reader]) {
         let mut waiting = self.waiting.lock();
         *waiting += 1;

@@ -1,5 +1,6 @@
-//! The changed blocks of a file, by number. Neighbours stand together, as they mostly come together and are looked at together: a run of 128 KiB is one place in
-//! a table of hashes and not thirty-two.
+//! The changed blocks of a file, by number. Neighbours stand together, as they mostly come together
+//! and are looked at together: a run of 128 KiB is one place in a table of hashes and not
+//! thirty-two.
 //!
 //! # Invariant
 //! A chunk that is there has a slot at least, and as many as its map has bits.
@@ -11,7 +12,8 @@ use cairn_format::BlockPointer;
 use crate::memory::number_hash::NumberMap;
 use crate::read::store::Keep;
 
-/// Where a block is: its pointer without the birth, which is the generation's. There are many of these.
+/// Where a block is: its pointer without the birth, which is the generation's. There are many of
+/// these.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spot {
     pub(crate) vbn: Vbn,
@@ -170,7 +172,8 @@ impl Slots {
         self.chunks.get_mut(&(lba / CHUNK_BLOCKS))?.get_mut(lba)
     }
 
-    /// The chunk of a block, of which the caller looks at several, to be found once for all of them. It may be new, and is left with a slot at least.
+    /// The chunk of a block, of which the caller looks at several, to be found once for all of
+    /// them. It may be new, and is left with a slot at least.
     #[inline]
     pub(crate) fn change_chunk(&mut self, lba: Lba, change: impl FnOnce(&mut Chunk)) {
         let chunk = self.chunks.entry(lba.0 / CHUNK_BLOCKS).or_default();

@@ -76,17 +76,20 @@ pub(crate) struct State {
     pub(crate) frozen: Option<Frozen>,
     /// Log entries of the settled generation that are not in the log yet.
     pub(crate) frozen_unlogged: Vec<Unlogged>,
-    /// A block that the log says was written while a root had it, as when the log is not of what is on the devices. Nothing is committed then.
+    /// A block that the log says was written while a root had it, as when the log is not of what is
+    /// on the devices. Nothing is committed then.
     pub(crate) contradiction: Option<Vbn>,
     pub(crate) used: UsedMap,
     pub(crate) releases: Releases,
-    /// Released blocks that wait for the redirect map to forget them: after a failover blocks are freed while their content is still redirected.
+    /// Released blocks that wait for the redirect map to forget them: after a failover blocks are
+    /// freed while their content is still redirected.
     pub(crate) stuck: HashSet<Vbn>,
     /// The number that the next new file gets.
     pub(crate) next_file: u64,
     /// Levels of the tallest file's tree.
     pub(crate) levels: u8,
-    /// When the last consistency point began. What changes in a file of the tree of names from here on did not change before that, however long ago somebody began with it: a snapshot has that
+    /// When the last consistency point began. What changes in a file of the tree of names from here
+    /// on did not change before that, however long ago somebody began with it: a snapshot has that
     /// moment, and who asks what changed since would miss what is not in it.
     pub(crate) changes_from: Timestamp,
     /// Arrivals so far.
@@ -99,13 +102,15 @@ pub(crate) struct State {
     pub(crate) flying: u64,
     /// Batches that were launched so far.
     pub(crate) launches: u64,
-    /// Blocks that the writer whose turn it is waits for, and nobody else may take; 0 when none does.
+    /// Blocks that the writer whose turn it is waits for, and nobody else may take; 0 when none
+    /// does.
     pub(crate) awaited: u64,
     /// Changes of several parts that must be in the same generation.
     pub(crate) compounds: u32,
     /// A freeze waits for the compounds to end.
     pub(crate) freezing: bool,
-    /// A rollback is between the snapshot of what is there and the new root: a change that it took now would be in neither.
+    /// A rollback is between the snapshot of what is there and the new root: a change that it took
+    /// now would be in neither.
     pub(crate) rolling_back: bool,
     /// How often the active state became another than the one that was written here, since opening.
     pub(crate) heads: u64,
@@ -113,32 +118,40 @@ pub(crate) struct State {
     pub(crate) removed: Vec<FileId>,
     /// Removed files that can't be freed, as a node of theirs can't be read.
     pub(crate) stranded: Vec<FileId>,
-    /// When their blocks were looked for by exclusion, by the clock that never goes back; none when others have come since.
+    /// When their blocks were looked for by exclusion, by the clock that never goes back; none when
+    /// others have come since.
     pub(crate) tried_stranded: Option<Duration>,
     /// When the open generation got its first change.
     pub(crate) changed_since: Option<Duration>,
-    /// When the generations of this run of the program got their first change, by the clock that never goes back.
+    /// When the generations of this run of the program got their first change, by the clock that
+    /// never goes back.
     pub(crate) first_changes: BTreeMap<Generation, Duration>,
-    /// Every change of this and later generations was made in this run of the program, and is in `first_changes` or `changed_since`.
+    /// Every change of this and later generations was made in this run of the program, and is in
+    /// `first_changes` or `changed_since`.
     pub(crate) known_from: Generation,
     /// All earlier ones were made before this, by the same clock.
     pub(crate) known_since: Duration,
-    /// The generation that began an accumulating since map, and the time of the last change in it; of this run of the program.
+    /// The generation that began an accumulating since map, and the time of the last change in it;
+    /// of this run of the program.
     pub(crate) since_began: BTreeMap<FileId, (Generation, Timestamp)>,
     /// The since maps: each new block goes into every accumulating one.
     pub(crate) since_maps: Vec<SinceMap>,
-    /// Those of them that could not be read when they were asked: the next consistency point gives their relationships up, and nobody uses them before that.
+    /// Those of them that could not be read when they were asked: the next consistency point gives
+    /// their relationships up, and nobody uses them before that.
     pub(crate) lost_since: BTreeSet<FileId>,
     /// The device of the intent log failed, and the log went into the label area.
     pub(crate) log_left: bool,
     pub(crate) latched: Option<VolumeError>,
-    /// What is below has no room for something that was taken, and when that was tried last, by the clock that never goes back. No other change is taken meanwhile.
+    /// What is below has no room for something that was taken, and when that was tried last, by the
+    /// clock that never goes back. No other change is taken meanwhile.
     pub(crate) lacks_room: Option<Duration>,
-    /// How often a write found no room below: blocks that were on their way then wait for a place again.
+    /// How often a write found no room below: blocks that were on their way then wait for a place
+    /// again.
     pub(crate) room_failures: u64,
     /// Blocks that the consistency point in progress took for its nodes.
     pub(crate) taken: HashSet<Vbn>,
-    /// When inodes without which no changes are taken were looked for, by the clock that never goes back.
+    /// When inodes without which no changes are taken were looked for, by the clock that never goes
+    /// back.
     pub(crate) looked_for_inodes: Duration,
     pub(crate) closed: bool,
     /// A transfer into this volume is in progress.
@@ -206,7 +219,8 @@ impl State {
         }
     }
 
-    /// What the generations in memory know of a file. Looked up once for a whole request: finding the file costs more than its blocks.
+    /// What the generations in memory know of a file. Looked up once for a whole request: finding
+    /// the file costs more than its blocks.
     pub(crate) fn changes_of(&self, file: FileId) -> FileChanges<'_> {
         let frozen = self.frozen.as_ref().and_then(|frozen| frozen.overlay().files.get(&file));
         FileChanges { open: self.open.files.get(&file), frozen }
@@ -221,7 +235,8 @@ impl State {
             .copied()
     }
 
-    /// Blocks that a file has, as of now; none inside where there is no such file, none outside when its inode is not in memory.
+    /// Blocks that a file has, as of now; none inside where there is no such file, none outside
+    /// when its inode is not in memory.
     pub(crate) fn length_of(&self, file: FileId) -> Option<Option<u64>> {
         let inode = match self.changed_inode(file) {
             Some(inode) => inode,
@@ -240,8 +255,9 @@ impl State {
         }
     }
 
-    /// Blocks kept back, so that a consistency point, a delete and a snapshot's deletion always succeed: all map blocks
-    /// once over and some nodes, for the active map; and twice for each accumulating since map, which grows besides.
+    /// Blocks kept back, so that a consistency point, a delete and a snapshot's deletion always
+    /// succeed: all map blocks once over and some nodes, for the active map; and twice for each
+    /// accumulating since map, which grows besides.
     pub(crate) fn reserve(&self) -> u64 {
         let accumulating =
             self.since_maps.iter().filter(|map| map.kind == FileKind::SinceAccumulating).count();
@@ -254,13 +270,14 @@ impl State {
         regions + regions / 64 + 4
     }
 
-    /// True when a consistency point can write the active map and `more` maps in full, out of the reserve.
+    /// True when a consistency point can write the active map and `more` maps in full, out of the
+    /// reserve.
     pub(crate) fn has_room_for_maps(&self, more: u64) -> bool {
         self.used.free() >= self.promised(0) + self.map_cost() * (1 + more) + RESERVE_MIN / 2
     }
 
-    /// Blocks that `more` blocks of anything take when they are committed, at most. A thin file can be so much longer than the volume that every
-    /// block has a path of its own.
+    /// Blocks that `more` blocks of anything take when they are committed, at most. A thin file can
+    /// be so much longer than the volume that every block has a path of its own.
     pub(crate) fn cost_at_most(&self, more: u64) -> u64 {
         more * (1 + u64::from(self.levels))
     }
@@ -270,22 +287,24 @@ impl State {
         cost_in(self.levels, lbas)
     }
 
-    /// Blocks that the changes in memory and `more` blocks of anything will still take when they are committed, at most: those without a place,
-    /// and the nodes above all of them.
+    /// Blocks that the changes in memory and `more` blocks of anything will still take when they
+    /// are committed, at most: those without a place, and the nodes above all of them.
     pub(crate) fn promised(&self, more: u64) -> u64 {
         let promised_in = |overlay: &Overlay| overlay.unplaced + overlay.nodes(self.levels);
         let frozen = self.frozen.as_ref().map_or(0, |frozen| promised_in(frozen.overlay()));
         promised_in(&self.open) + frozen + self.cost_at_most(more)
     }
 
-    /// True when a change that frees space (a hole, a file's removal) and takes up to `cost` blocks itself can be taken, and be committed even if
-    /// snapshots keep all that it frees. It may use most of the reserve.
+    /// True when a change that frees space (a hole, a file's removal) and takes up to `cost` blocks
+    /// itself can be taken, and be committed even if snapshots keep all that it frees. It may use
+    /// most of the reserve.
     pub(crate) fn has_room_to_free(&self, cost: u64) -> bool {
         let cost = cost.max(self.cost_at_most(4));
         self.used.free() >= self.promised(0) + cost + self.reserve() - RESERVE_MIN * 3 / 4
     }
 
-    /// Entries that found no room in the log are still to be logged, unless a consistency point has covered them.
+    /// Entries that found no room in the log are still to be logged, unless a consistency point has
+    /// covered them.
     pub(crate) fn put_back_unlogged(&mut self, generation: Generation, due: Vec<Unlogged>) {
         if let Some(overlay) = self.overlay_mut(generation) {
             overlay.put_back_unlogged(due);
@@ -304,12 +323,14 @@ impl State {
         self.used.free() >= self.promised(0) + cost + self.reserve()
     }
 
-    /// The same for a writer who has not waited: what the one whose turn it is has asked for is his.
+    /// The same for a writer who has not waited: what the one whose turn it is has asked for is
+    /// his.
     pub(crate) fn may_take(&self, cost: u64) -> bool {
         self.has_room_for(cost + self.awaited)
     }
 
-    /// Another image is shown from here on than the one that was written here: generations and files count on from it.
+    /// Another image is shown from here on than the one that was written here: generations and
+    /// files count on from it.
     pub(crate) fn forget_head(&mut self, now: Duration) {
         self.heads += 1;
         self.since_maps.clear();
@@ -335,7 +356,8 @@ impl State {
         }
     }
 
-    /// An image of the present root. It is a reader from the start: what the next consistency point frees waits for it.
+    /// An image of the present root. It is a reader from the start: what the next consistency point
+    /// frees waits for it.
     pub(crate) fn image_of_active(&mut self) -> Arc<Committed> {
         if let Some(image) = self.active_image.upgrade() {
             return image;
@@ -372,7 +394,8 @@ impl State {
         self.readers.iter().filter(|reader| reader.is_short() && reader.is_alive()).cloned().collect()
     }
 
-    /// Blocks that the redirect map names no longer: those that were released meanwhile are free now.
+    /// Blocks that the redirect map names no longer: those that were released meanwhile are free
+    /// now.
     pub(crate) fn unstick(&mut self, vbns: &[Vbn]) {
         for vbn in vbns {
             if self.stuck.remove(vbn) {
@@ -381,7 +404,8 @@ impl State {
         }
     }
 
-    /// Freed pointers that the snapshot from which the active state descends does not hold: they were born after it.
+    /// Freed pointers that the snapshot from which the active state descends does not hold: they
+    /// were born after it.
     pub(crate) fn born_since_parent(&self, freed: &[BlockPointer]) -> Vec<BlockPointer> {
         let held_through =
             self.snapshots.get(self.parent).map_or(Generation(0), |entry| entry.root.generation);
@@ -396,7 +420,8 @@ impl State {
 }
 
 impl State {
-    /// Where blocks stand for the readers here: in the committed redirect map, and in those of images that are open since before it.
+    /// Where blocks stand for the readers here: in the committed redirect map, and in those of
+    /// images that are open since before it.
     pub(crate) fn redirects_in_use(&self) -> Vec<Arc<Redirects>> {
         let readers = self.readers.iter().filter_map(Reader::upgrade);
         let pins = self.pins.values().filter_map(Weak::upgrade);
@@ -410,7 +435,8 @@ impl State {
     }
 }
 
-/// Blocks that these blocks of one file take, with the nodes above them, in a tree of so many levels.
+/// Blocks that these blocks of one file take, with the nodes above them, in a tree of so many
+/// levels.
 pub(crate) fn cost_in(levels: u8, lbas: impl Iterator<Item = u64>) -> u64 {
     let mut indexes: Vec<u64> = lbas.collect();
     indexes.sort_unstable();

@@ -1,7 +1,9 @@
 //! The path of a write: into memory, to its place, into the log.
 //!
-//! A client's write waits for nodes, memory and room. On the way its thread may place blocks of others or make a consistency point, which wait for the device. It begins when
-//! its blocks are taken, under the lock of the state; until then its [ticket](Ticket) can be withdrawn. What was taken is the volume's: it goes to its place with all else.
+//! A client's write waits for nodes, memory and room. On the way its thread may place blocks of
+//! others or make a consistency point, which wait for the device. It begins when its blocks are
+//! taken, under the lock of the state; until then its [ticket](Ticket) can be withdrawn. What was
+//! taken is the volume's: it goes to its place with all else.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,7 +47,8 @@ struct Flushing {
     due: Vec<Due>,
 }
 
-/// Directories are made durable by consistency points alone: their blocks change together with inodes.
+/// Directories are made durable by consistency points alone: their blocks change together with
+/// inodes.
 fn is_logged(file: FileId) -> bool {
     file != ROOT_DIRECTORY
 }
@@ -63,12 +66,13 @@ impl Volume {
     /// The longest atomic write, in blocks.
     pub const ATOMIC_BLOCKS_MAX: usize = 256;
 
-    /// Takes whole blocks of a file. They are in memory when this returns, and durable after a flush. Waits when memory or the
-    /// log of changes is full.
+    /// Takes whole blocks of a file. They are in memory when this returns, and durable after a
+    /// flush. Waits when memory or the log of changes is full.
     ///
     /// # Errors
-    /// Nothing of it was taken: [`VolumeError::NoSpace`]; [`VolumeError::Damaged`] or [`VolumeError::Device`] of a node above one of
-    /// the blocks (others can still be written); [`VolumeError::Refused`] when one is past the end of the file; the volume's other states.
+    /// Nothing of it was taken: [`VolumeError::NoSpace`]; [`VolumeError::Damaged`] or
+    /// [`VolumeError::Device`] of a node above one of the blocks (others can still be written);
+    /// [`VolumeError::Refused`] when one is past the end of the file; the volume's other states.
     pub fn write(
         self: &Arc<Self>,
         file: FileId,
@@ -80,7 +84,8 @@ impl Volume {
     /// The same for a client's command that can be withdrawn.
     ///
     /// # Errors
-    /// As [`Volume::write`]; [`VolumeError::Device`] with [`Withdrawn`](cairn_device::DeviceError::Withdrawn).
+    /// As [`Volume::write`]; [`VolumeError::Device`] with
+    /// [`Withdrawn`](cairn_device::DeviceError::Withdrawn).
     pub fn write_for(
         self: &Arc<Self>,
         ticket: Option<&Ticket>,
@@ -91,11 +96,14 @@ impl Volume {
         outcome.unwrap_or(Err(VolumeError::Closed))
     }
 
-    /// The same for blocks that a cut leaves all of or none, whenever it comes; at most [`Volume::ATOMIC_BLOCKS_MAX`].
+    /// The same for blocks that a cut leaves all of or none, whenever it comes; at most
+    /// [`Volume::ATOMIC_BLOCKS_MAX`].
     ///
-    /// Every write arrives as a whole: under one lock, in one generation, and in the records of one flush. What can tear it is a cut between two records of
-    /// that flush, be it through its own entries or because a later write took over some of its blocks and stands in the record that was lost. So
-    /// the records of a flush that has such a write to make durable hold together: replay takes all of them or none.
+    /// Every write arrives as a whole: under one lock, in one generation, and in the records of one
+    /// flush. What can tear it is a cut between two records of that flush, be it through its own
+    /// entries or because a later write took over some of its blocks and stands in the record that
+    /// was lost. So the records of a flush that has such a write to make durable hold together:
+    /// replay takes all of them or none.
     ///
     /// # Errors
     /// As [`Volume::write_for`]; [`VolumeError::Refused`] for more blocks.
@@ -112,7 +120,8 @@ impl Volume {
         outcome.unwrap_or(Err(VolumeError::Closed))
     }
 
-    /// The same for a caller that does not want to wait for a read of the device: `None`, and nothing was taken, when it would.
+    /// The same for a caller that does not want to wait for a read of the device: `None`, and
+    /// nothing was taken, when it would.
     pub fn write_ready(
         self: &Arc<Self>,
         file: FileId,
@@ -153,7 +162,8 @@ impl Volume {
             if let Some(length) = state.length_of(file) {
                 break (state, length.ok_or(VolumeError::NoSuchFile(file))?);
             }
-            // Its inode is in no memory: it is read without the lock, and what changed meanwhile is seen.
+            // Its inode is in no memory: it is read without the lock, and what changed meanwhile is
+            // seen.
             drop(state);
             self.inode(file)?;
         };
@@ -177,11 +187,12 @@ impl Volume {
         Ok(())
     }
 
-    /// Makes `count` blocks from `lba` a hole; their space is free after the next consistency point, unless a snapshot holds them.
+    /// Makes `count` blocks from `lba` a hole; their space is free after the next consistency
+    /// point, unless a snapshot holds them.
     ///
     /// # Errors
-    /// [`VolumeError::Damaged`] or [`VolumeError::Device`] when a node above or among them can't be read: what is below it is not known, and can't
-    /// be freed. The volume's other states.
+    /// [`VolumeError::Damaged`] or [`VolumeError::Device`] when a node above or among them can't be
+    /// read: what is below it is not known, and can't be freed. The volume's other states.
     pub fn punch(self: &Arc<Self>, file: FileId, lba: Lba, count: u64) -> Result<(), VolumeError> {
         self.punch_for(None, file, lba, count)
     }
@@ -189,7 +200,8 @@ impl Volume {
     /// The same for a client's command that can be withdrawn.
     ///
     /// # Errors
-    /// As [`Volume::punch`]; [`VolumeError::Device`] with [`Withdrawn`](cairn_device::DeviceError::Withdrawn).
+    /// As [`Volume::punch`]; [`VolumeError::Device`] with
+    /// [`Withdrawn`](cairn_device::DeviceError::Withdrawn).
     pub fn punch_for(
         self: &Arc<Self>,
         ticket: Option<&Ticket>,
@@ -204,7 +216,8 @@ impl Volume {
         self.take_hole(ticket, file, lba, count)
     }
 
-    /// The same for a caller that does not want to wait for a read of the device: `None`, and nothing was done, when it would.
+    /// The same for a caller that does not want to wait for a read of the device: `None`, and
+    /// nothing was done, when it would.
     pub fn punch_ready(
         self: &Arc<Self>,
         file: FileId,
@@ -262,8 +275,8 @@ impl Volume {
         })
     }
 
-    /// Waits until there is room in memory, and in the volume for so many blocks with the nodes above them and `more` of other kinds; where that is too much, for
-    /// what `exactly` says.
+    /// Waits until there is room in memory, and in the volume for so many blocks with the nodes
+    /// above them and `more` of other kinds; where that is too much, for what `exactly` says.
     pub(crate) fn admit_cost(
         self: &Arc<Self>,
         blocks: u64,
@@ -271,7 +284,8 @@ impl Volume {
         exactly: impl Fn(&State) -> u64,
     ) -> Result<MutexGuard<'_, State>, VolumeError> {
         let mut state = self.admit_to_memory()?;
-        // Mostly there is room whatever the blocks' places in the file are. Where there may not be, the places are looked at.
+        // Mostly there is room whatever the blocks' places in the file are. Where there may not be,
+        // the places are looked at.
         if state.may_take(state.cost_at_most(blocks) + more) {
             return Ok(state);
         }
@@ -284,11 +298,12 @@ impl Volume {
         self.admit_in_turn(cost)
     }
 
-    /// Finds room where the volume is short of it, for one writer after the other. While one waits nobody else gets past him, so what comes free is his
-    /// and he is told the truth.
+    /// Finds room where the volume is short of it, for one writer after the other. While one waits
+    /// nobody else gets past him, so what comes free is his and he is told the truth.
     ///
-    /// A consistency point turns promises into exact numbers and gives up what was overwritten; that is free when the reads that were under
-    /// way have ended, and the writer waits for those that exist when he asks. He never waits for an image, which may be open for days.
+    /// A consistency point turns promises into exact numbers and gives up what was overwritten;
+    /// that is free when the reads that were under way have ended, and the writer waits for those
+    /// that exist when he asks. He never waits for an image, which may be open for days.
     fn admit_in_turn(self: &Arc<Self>, cost: u64) -> Result<MutexGuard<'_, State>, VolumeError> {
         let _turn = self.turn.lock();
         self.state.lock().awaited = cost;
@@ -361,8 +376,8 @@ impl Volume {
         }
     }
 
-    /// Waits until the calls that read earlier roots now have ended, and frees what they kept back. Nothing is held meanwhile, and they need nothing but
-    /// the device, so this ends.
+    /// Waits until the calls that read earlier roots now have ended, and frees what they kept back.
+    /// Nothing is held meanwhile, and they need nothing but the device, so this ends.
     fn wait_for_readers(&self) {
         let (readers, ended) = {
             let state = self.state.lock();
@@ -372,7 +387,8 @@ impl Volume {
         self.state.lock().settle_releases();
     }
 
-    /// Lets a change in that frees space and takes up to `cost` blocks itself. A hole takes none, and the reserve covers the nodes that it changes.
+    /// Lets a change in that frees space and takes up to `cost` blocks itself. A hole takes none,
+    /// and the reserve covers the nodes that it changes.
     pub(crate) fn admit_to_free(self: &Arc<Self>, cost: u64) -> Result<MutexGuard<'_, State>, VolumeError> {
         let state = self.lock_for_change()?;
         if state.has_room(1) && state.has_room_for(cost) {
@@ -390,8 +406,8 @@ impl Volume {
         if state.has_room_to_free(cost) { Ok(state) } else { Err(VolumeError::NoSpace) }
     }
 
-    /// Gives up to `limit` unplaced blocks that arrived up to `order` their places, without writing them. The generation being committed
-    /// goes first.
+    /// Gives up to `limit` unplaced blocks that arrived up to `order` their places, without writing
+    /// them. The generation being committed goes first.
     fn launch(&self, state: &mut State, limit: usize, order: u64) -> Result<Option<Batch>, VolumeError> {
         let draining = match &state.frozen {
             Some(Frozen::Draining(overlay)) if overlay.unplaced > 0 => Some(overlay.generation),
@@ -405,7 +421,8 @@ impl Volume {
         }
         let mut vbns = Vec::with_capacity(keys.len());
         if !state.used.allocate(keys.len(), &mut vbns) {
-            // Admission keeps a place for every block that it takes: this is a bug, and losing the blocks would be worse than stopping.
+            // Admission keeps a place for every block that it takes: this is a bug, and losing the
+            // blocks would be worse than stopping.
             state.latch(&VolumeError::NoSpace);
             return Err(VolumeError::NoSpace);
         }
@@ -441,7 +458,8 @@ impl Volume {
             Ok(()) => {}
         }
         if let Some(overlay) = state.overlay_mut(batch.generation) {
-            // Blocks of a batch that failed stay in memory, where reads find them: their places hold something else.
+            // Blocks of a batch that failed stay in memory, where reads find them: their places
+            // hold something else.
             for flight in batch.flights.iter().filter(|_| outcome.is_ok()) {
                 let log: Option<crate::memory::overlay::IsLogged<'_>> =
                     if log { Some(&is_logged) } else { None };
@@ -452,7 +470,8 @@ impl Volume {
         self.settled.notify_all();
     }
 
-    /// What a batch was to bring to its places found no room, or stays here as others' did: it waits for other places. No root and no log record has named those that it had.
+    /// What a batch was to bring to its places found no room, or stays here as others' did: it
+    /// waits for other places. No root and no log record has named those that it had.
     fn land_without_room(&self, state: &mut State, batch: Batch) {
         state.note_no_room(self.clock.monotonic());
         let Some(overlay) = state.overlay_mut(batch.generation) else { return };
@@ -466,7 +485,8 @@ impl Volume {
         self.settled.notify_all();
     }
 
-    /// Writes up to `limit` unplaced blocks that arrived up to `order` to their places. Returns how many.
+    /// Writes up to `limit` unplaced blocks that arrived up to `order` to their places. Returns how
+    /// many.
     pub(crate) fn place(&self, limit: usize, order: u64) -> Result<usize, VolumeError> {
         let batch = self.launch(&mut self.state.lock(), limit, order)?;
         let Some(batch) = batch else { return Ok(0) };
@@ -480,7 +500,8 @@ impl Volume {
     /// Makes every write, hole and change of a file that was taken before the call durable.
     ///
     /// # Errors
-    /// [`VolumeError::NoRoomBelow`]: they are in memory still, and a later flush may make them durable. After any other nothing is promised for them, and the volume takes no more writes.
+    /// [`VolumeError::NoRoomBelow`]: they are in memory still, and a later flush may make them
+    /// durable. After any other nothing is promised for them, and the volume takes no more writes.
     pub fn flush(self: &Arc<Self>) -> Result<(), VolumeError> {
         let cut = {
             let state = self.state.lock();
@@ -530,8 +551,8 @@ impl Volume {
             }
             return Ok(());
         }
-        // The log is full, on its way to another place, or failed: a consistency point makes all durable without it. Until it has, the next
-        // flush of someone else must find the entries.
+        // The log is full, on its way to another place, or failed: a consistency point makes all
+        // durable without it. Until it has, the next flush of someone else must find the entries.
         for (generation, due) in due {
             state.put_back_unlogged(generation, due);
         }
@@ -551,7 +572,8 @@ impl Volume {
         // What arrived meanwhile is covered as well, for those who wait for the next turn.
         let cut = state.order;
         let first_own = state.launches + 1;
-        // Now, and not when everything has landed: until then more is changed, and an inode's entry says what it is when it is taken.
+        // Now, and not when everything has landed: until then more is changed, and an inode's entry
+        // says what it is when it is taken.
         let due = take_unlogged(state, cut);
         let mut batches: Vec<Batch> = Vec::new();
         while let Some(batch) = self.launch(state, usize::MAX, cut)? {
@@ -560,8 +582,9 @@ impl Volume {
         Ok(Flushing { cut, first_own, room_failures: state.room_failures, batches, due })
     }
 
-    /// Blocks that others are writing must be there before a record names them. What is launched later arrived later: waiting for
-    /// that as well could take for ever beside a client that never stops writing.
+    /// Blocks that others are writing must be there before a record names them. What is launched
+    /// later arrived later: waiting for that as well could take for ever beside a client that never
+    /// stops writing.
     fn wait_for_earlier_launches(
         &self,
         state: &mut MutexGuard<'_, State>,
@@ -605,7 +628,8 @@ impl Volume {
     ) -> Result<Vec<Due>, VolumeError> {
         let Flushing { batches, due, .. } = flushing;
         if matches!(outcome, Err(VolumeError::NoRoomBelow)) {
-            // Blocks that found no room are logged with their next places, and all others as they were to be.
+            // Blocks that found no room are logged with their next places, and all others as they
+            // were to be.
             let flown = batches.iter().flat_map(|batch| &batch.flights).map(|flight| flight.pointer.vbn.0);
             let flown: NumberSet = flown.collect();
             for (generation, mut due) in due {

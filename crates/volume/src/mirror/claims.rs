@@ -1,4 +1,5 @@
-//! What another copy says it has, compared by checksum: which of the blocks that are to be sent need not be.
+//! What another copy says it has, compared by checksum: which of the blocks that are to be sent
+//! need not be.
 
 use std::sync::Arc;
 
@@ -75,8 +76,10 @@ impl BlockSet {
 }
 
 impl Volume {
-    /// Takes out of `unsent` (blocks that a destination lacks to get `snapshots`) those that it says it has: `claims`, in order of vbn, are confirmed
-    /// when a pointer of the snapshots names that vbn with that checksum. Returns how many went out. Only pointers are read, and only below blocks that are to be sent.
+    /// Takes out of `unsent` (blocks that a destination lacks to get `snapshots`) those that it
+    /// says it has: `claims`, in order of vbn, are confirmed when a pointer of the snapshots names
+    /// that vbn with that checksum. Returns how many went out. Only pointers are read, and only
+    /// below blocks that are to be sent.
     pub fn confirm_claims(
         self: &Arc<Self>,
         snapshots: &[SnapshotEntry],
@@ -97,8 +100,8 @@ impl Volume {
         Ok(confirmed)
     }
 
-    /// Calls `visit` once with each block of `within` that the roots reach. What is not in `within` is as old as its parent says, so nothing
-    /// below it is looked at.
+    /// Calls `visit` once with each block of `within` that the roots reach. What is not in `within`
+    /// is as old as its parent says, so nothing below it is looked at.
     pub(crate) fn blocks_within(
         &self,
         roots: &[Root],

@@ -1,16 +1,22 @@
 //! Whether the snapshots of an arrived image can descend from each other as their source says.
 //!
-//! Who else shows a block of a snapshot is known from the tree of descent alone: its neighbours (parent, children, siblings), or nobody. Deleting relies on that, so a
-//! destination that believed an invented descent would, once failed over, free blocks that another snapshot shows.
+//! Who else shows a block of a snapshot is known from the tree of descent alone: its neighbours
+//! (parent, children, siblings), or nobody. Deleting relies on that, so a destination that believed
+//! an invented descent would, once failed over, free blocks that another snapshot shows.
 //!
-//! What holds of every true descent: a block comes into the world in one place of the tree and is handed down from there, so the *tops* of a block (snapshots
-//! that show it and whose parent does not) all have the same parent. Deleting a snapshot makes its children those of its parent and keeps that true. Hence:
-//! - What a snapshot shows and its parent does not is shown by no other one, but by children of that parent.
-//! - Of those that are here already this was found, and stays true while each has the nearest ancestor that still exists as its parent. Then only new ones are looked at.
+//! What holds of every true descent: a block comes into the world in one place of the tree and is
+//! handed down from there, so the *tops* of a block (snapshots that show it and whose parent does
+//! not) all have the same parent. Deleting a snapshot makes its children those of its parent and
+//! keeps that true. Hence:
+//! - What a snapshot shows and its parent does not is shown by no other one, but by children of
+//!   that parent.
+//! - Of those that are here already this was found, and stays true while each has the nearest
+//!   ancestor that still exists as its parent. Then only new ones are looked at.
 //!
 //! A descent that is not the true one and keeps to this is taken: deleting is as safe in it.
 //!
-//! Maps are compared, and maps are the source's too: that each names what its image reaches was found before (`reached`).
+//! Maps are compared, and maps are the source's too: that each names what its image reaches was
+//! found before (`reached`).
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -27,10 +33,12 @@ pub(crate) const PIECE: u64 = 1 << 16;
 const INVENTED: &str =
     "the source's snapshots cannot descend from each other as it says: run `cairn volume check` there";
 
-/// Compares what a source says of descent with what is `here` and with the maps of its `image`. There are `space` blocks, and `in_use` gives those of a run that anything here shows.
+/// Compares what a source says of descent with what is `here` and with the maps of its `image`.
+/// There are `space` blocks, and `in_use` gives those of a run that anything here shows.
 ///
 /// # Errors
-/// [`VolumeError::Refused`] when it can't be true, and what makes a map of a new snapshot unreadable.
+/// [`VolumeError::Refused`] when it can't be true, and what makes a map of a new snapshot
+/// unreadable.
 pub(crate) fn check(
     maps: Maps<'_>,
     here: &[SnapshotEntry],
@@ -57,7 +65,8 @@ pub(crate) fn check(
         if several && blocks(&tops).any(|vbn| brought.has(vbn)) {
             return Err(refused(parent));
         }
-        // Mostly nothing that is new here stands where something else stands, and no map has to be read.
+        // Mostly nothing that is new here stands where something else stands, and no map has to be
+        // read.
         let mut siblings: Option<BlockSet> = None;
         for piece in pieces(&tops).filter(|_| !kept.is_empty()) {
             let doubtful = in_use(piece);
@@ -88,14 +97,16 @@ pub(crate) fn check(
 /// New snapshots by their parent.
 type ByParent<'a> = BTreeMap<SnapshotId, Vec<&'a SnapshotEntry>>;
 
-/// The snapshots of an image of which it was found out before that their descent is possible, and the others.
+/// The snapshots of an image of which it was found out before that their descent is possible, and
+/// the others.
 fn sorted<'a>(
     here: &[SnapshotEntry],
     image: &'a [SnapshotEntry],
     listed: &HashMap<SnapshotId, &SnapshotEntry>,
 ) -> (Vec<&'a SnapshotEntry>, ByParent<'a>) {
     let here: HashMap<SnapshotId, &SnapshotEntry> = here.iter().map(|entry| (entry.id, entry)).collect();
-    // Both sides of a mirror that was written to on both have given the same numbers to different snapshots.
+    // Both sides of a mirror that was written to on both have given the same numbers to different
+    // snapshots.
     let is_here = |entry: &SnapshotEntry| here.get(&entry.id).is_some_and(|known| known.root == entry.root);
     let above = |id: SnapshotId| {
         here.get(&id).map(|known| known.parent).filter(|parent| *parent < id).unwrap_or_default()
@@ -108,7 +119,8 @@ fn sorted<'a>(
         }
         ancestor
     };
-    // A side that gives up its own head may have deleted ancestors that the other side still has: then all are looked at.
+    // A side that gives up its own head may have deleted ancestors that the other side still has:
+    // then all are looked at.
     let follows = image.iter().filter(|entry| is_here(entry)).all(|entry| entry.parent == nearest(entry));
     let (kept, fresh): (Vec<&SnapshotEntry>, Vec<&SnapshotEntry>) =
         image.iter().partition(|entry| follows && is_here(entry));
@@ -130,7 +142,8 @@ fn tops(
     for child in children {
         match maps.only_in(&child.root, above) {
             Ok(runs) => tops.extend(runs),
-            // What a damaged map here describes is not known: damage here is no reason to refuse what arrives.
+            // What a damaged map here describes is not known: damage here is no reason to refuse
+            // what arrives.
             Err(reason) if is_parent_here => {
                 tracing::warn!(%reason, snapshot = child.name, "a map is damaged: the descent of a new snapshot is not known");
             }

@@ -1,14 +1,18 @@
-//! What an unfinished transfer has brought: the have map, the places of its blocks, and how both are found again.
+//! What an unfinished transfer has brought: the have map, the places of its blocks, and how both
+//! are found again.
 //!
-//! A link that is cut leaves the arrivals in memory, where the next transfer takes them up. A restart leaves the have map on the device, which a
-//! *checkpoint* writes from time to time; what it says is then compared with what stands in each block's place, so nothing is believed that is not there, and
-//! neither the order of writes nor a torn one matters.
+//! A link that is cut leaves the arrivals in memory, where the next transfer takes them up. A
+//! restart leaves the have map on the device, which a *checkpoint* writes from time to time; what
+//! it says is then compared with what stands in each block's place, so nothing is believed that is
+//! not there, and neither the order of writes nor a torn one matters.
 //!
 //! # Invariants
-//! 1. A vbn counts as arrived only while its place has the content of its checksum: the bit is taken back before the place is written, and set after.
-//! 2. An arrived block is at home when no image here showed its vbn at that time, or what they show there has the same bytes; and else in a slot of the redirect area that nothing
-//!    else uses.
-//! 3. Arrivals belong to the committed image on which they began (the epoch); the commit of another image, or a failover, ends them.
+//! 1. A vbn counts as arrived only while its place has the content of its checksum: the bit is
+//!    taken back before the place is written, and set after.
+//! 2. An arrived block is at home when no image here showed its vbn at that time, or what they show
+//!    there has the same bytes; and else in a slot of the redirect area that nothing else uses.
+//! 3. Arrivals belong to the committed image on which they began (the epoch); the commit of another
+//!    image, or a failover, ends them.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -23,7 +27,8 @@ use crate::error::VolumeError;
 use crate::mirror::kept::compare_arrivals;
 use crate::read::store::Store;
 
-/// Have blocks in memory: 16 MiB, for 4 GiB of neighbouring blocks. Past it what is dirty is written, and the memory used again.
+/// Have blocks in memory: 16 MiB, for 4 GiB of neighbouring blocks. Past it what is dirty is
+/// written, and the memory used again.
 const CACHE_BLOCKS: usize = 4096;
 /// Blocks after which a transfer makes a checkpoint: 64 MiB.
 const CHECKPOINT_BLOCKS: u64 = 16384;
@@ -96,7 +101,8 @@ impl Arrivals {
         found.next().map(|(index, word)| Vbn(index * 64 + u64::from(word.trailing_zeros())))
     }
 
-    /// The place of `vbn` is about to be written: it has not arrived until [`Self::note`] says so again.
+    /// The place of `vbn` is about to be written: it has not arrived until [`Self::note`] says so
+    /// again.
     pub(crate) fn forget(&mut self, vbn: Vbn) {
         if self.has(vbn) {
             self.arrived[(vbn.0 / 64) as usize] &= !(1 << (vbn.0 % 64));
@@ -181,7 +187,8 @@ impl Arrivals {
             self.blocks.insert(0, bytes);
             self.dirty.insert(0);
         }
-        // The map of a destination that an early version made is a little short; its last blocks are noted in memory alone.
+        // The map of a destination that an early version made is a little short; its last blocks
+        // are noted in memory alone.
         self.dirty.retain(|number| place(*number, store).is_some());
         let copies: Vec<(u64, Block)> = self
             .dirty
@@ -213,7 +220,8 @@ impl Arrivals {
         Ok(())
     }
 
-    /// A slot of the redirect area for `vbn`; the one that it has if it came before in this transfer.
+    /// A slot of the redirect area for `vbn`; the one that it has if it came before in this
+    /// transfer.
     pub(crate) fn slot(&mut self, vbn: Vbn, taken: &mut HashSet<u64>, area: u64) -> Option<u64> {
         if let Some(slot) = self.redirected.get(vbn) {
             return Some(slot);
@@ -263,8 +271,9 @@ pub(crate) struct Surroundings<'a> {
 }
 
 impl Arrivals {
-    /// Finds again what a transfer before a restart brought: each entry of the have map whose block is there. `go_on` hears of blocks looked at and have
-    /// blocks read of how many; when it says no, the rest is left where it is.
+    /// Finds again what a transfer before a restart brought: each entry of the have map whose block
+    /// is there. `go_on` hears of blocks looked at and have blocks read of how many; when it says
+    /// no, the rest is left where it is.
     pub(crate) fn recall(
         &mut self,
         around: &mut Surroundings<'_>,

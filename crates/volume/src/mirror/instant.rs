@@ -1,8 +1,10 @@
 //! Snapshots of several volumes at one instant, and their end as sources at one.
 //!
 //! # Invariant
-//! Whatever a client wrote, in whichever of the volumes, and had its answer for before it wrote something else that one of the snapshots shows, is shown too. Changes wait in all of the
-//! volumes before the first snapshot is made, and until the last one is: no write is answered in between, so none can follow another.
+//! Whatever a client wrote, in whichever of the volumes, and had its answer for before it wrote
+//! something else that one of the snapshots shows, is shown too. Changes wait in all of the volumes
+//! before the first snapshot is made, and until the last one is: no write is answered in between,
+//! so none can follow another.
 
 use std::sync::Arc;
 
@@ -16,10 +18,12 @@ use crate::volume::{Snapshot, Volume};
 type Made = Vec<(usize, Snapshot)>;
 
 impl Volume {
-    /// Makes a snapshot of that name in each of these volumes, at one instant. Changes wait meanwhile, for a consistency point of all of them.
+    /// Makes a snapshot of that name in each of these volumes, at one instant. Changes wait
+    /// meanwhile, for a consistency point of all of them.
     ///
     /// # Errors
-    /// With the place in `members` of the volume that it is about. None of the snapshots is there then, unless a volume failed for good.
+    /// With the place in `members` of the volume that it is about. None of the snapshots is there
+    /// then, unless a volume failed for good.
     pub fn snapshot_together(
         members: &[Arc<Volume>],
         name: &str,
@@ -44,13 +48,16 @@ impl Volume {
         }
     }
 
-    /// Makes a snapshot of that name in each of these volumes, at one instant, and each of them a destination that shows it as its own head, which is held under its own one of these names
+    /// Makes a snapshot of that name in each of these volumes, at one instant, and each of them a
+    /// destination that shows it as its own head, which is held under its own one of these names
     /// ([`Volume::demote`]). The heads.
     ///
-    /// No write is answered between the snapshots and the last demotion. A crash in between leaves some that are demoted, and the others as they were.
+    /// No write is answered between the snapshots and the last demotion. A crash in between leaves
+    /// some that are demoted, and the others as they were.
     ///
     /// # Errors
-    /// As [`Volume::snapshot_together`]; those that were demoted take writes again, unless they failed too. Writes that came in between may have been refused.
+    /// As [`Volume::snapshot_together`]; those that were demoted take writes again, unless they
+    /// failed too. Writes that came in between may have been refused.
     pub fn demote_together(
         members: &[Arc<Volume>],
         name: &str,
@@ -96,7 +103,8 @@ impl Volume {
     }
 }
 
-/// The places of the volumes in one order for all callers, so that two of these at a time do not wait for each other.
+/// The places of the volumes in one order for all callers, so that two of these at a time do not
+/// wait for each other.
 fn in_one_order(members: &[Arc<Volume>]) -> Result<Vec<usize>, (usize, VolumeError)> {
     let mut order: Vec<usize> = (0..members.len()).collect();
     order.sort_by_key(|at| members[*at].number);

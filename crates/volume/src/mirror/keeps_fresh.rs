@@ -5,7 +5,8 @@ use std::sync::Arc;
 use crate::read::compare::Run;
 use crate::volume::Volume;
 
-/// While it lives, blocks that are written stay in memory as far as there is room for them ([`Volume::read_blocks`] finds them there).
+/// While it lives, blocks that are written stay in memory as far as there is room for them
+/// ([`Volume::read_blocks`] finds them there).
 pub struct KeepsFresh(Arc<Volume>);
 
 impl KeepsFresh {
@@ -22,7 +23,8 @@ impl Drop for KeepsFresh {
 }
 
 impl Volume {
-    /// Keeps what is written from here on in memory, for a mirror that follows closely: a quarter of what the volume was given, beside that, and shared by all who ask.
+    /// Keeps what is written from here on in memory, for a mirror that follows closely: a quarter
+    /// of what the volume was given, beside that, and shared by all who ask.
     pub fn keep_fresh(self: &Arc<Self>) -> KeepsFresh {
         self.store.fresh().keep();
         KeepsFresh(self.clone())
@@ -34,7 +36,8 @@ impl Volume {
         (self.store.fresh().count(runs), total)
     }
 
-    /// Blocks that [`Volume::read_blocks`] found in memory, and those that it read from the device while blocks were kept, since opening.
+    /// Blocks that [`Volume::read_blocks`] found in memory, and those that it read from the device
+    /// while blocks were kept, since opening.
     pub fn fresh_reads(&self) -> (u64, u64) {
         self.store.fresh().reads()
     }

@@ -1,12 +1,17 @@
 //! What no image that arrives may change: the content of everything else that is kept here.
 //!
-//! A source may be in other hands, and a checksum proves nothing against intent: a block with a given XXH3-128 is made in milliseconds. So bytes are compared with bytes:
-//! - A block that arrives for a number in use here, with the checksum of what stands there and other bytes, is refused before it is written. No two contents of one
-//!   number ever have the same checksum here, and a cache that knows blocks by both never serves one for the other.
-//! - Before the commit each block in use here that would be read in another place from then on is compared, byte by byte, for every snapshot that shows it and stays. Where the
-//!   snapshot's own block is damaged here, a block with the checksum that its pointer names takes its place, as a repair would put it there.
+//! A source may be in other hands, and a checksum proves nothing against intent: a block with a
+//! given XXH3-128 is made in milliseconds. So bytes are compared with bytes:
+//! - A block that arrives for a number in use here, with the checksum of what stands there and
+//!   other bytes, is refused before it is written. No two contents of one number ever have the same
+//!   checksum here, and a cache that knows blocks by both never serves one for the other.
+//! - Before the commit each block in use here that would be read in another place from then on is
+//!   compared, byte by byte, for every snapshot that shows it and stays. Where the snapshot's own
+//!   block is damaged here, a block with the checksum that its pointer names takes its place, as a
+//!   repair would put it there.
 //!
-//! Reads are of numbers that are in use here and arrive all the same. An honest source sends those that only images show which it has deleted.
+//! Reads are of numbers that are in use here and arrive all the same. An honest source sends those
+//! that only images show which it has deleted.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -23,10 +28,12 @@ use crate::read::compare::Maps;
 use crate::read::store::Store;
 use crate::read::walk::Rooted;
 
-/// Past the end of the numbers that a source may give to snapshots, generations and files: what is counted on from there, after a failover, has room for longer than any volume lives.
+/// Past the end of the numbers that a source may give to snapshots, generations and files: what is
+/// counted on from there, after a failover, has room for longer than any volume lives.
 const NUMBER_MAX: u64 = 1 << 60;
 
-/// Compares blocks that arrive with what readers here find under their numbers. Returns those that stand at home already, with the same bytes.
+/// Compares blocks that arrive with what readers here find under their numbers. Returns those that
+/// stand at home already, with the same bytes.
 ///
 /// # Errors
 /// [`VolumeError::Contradicts`] of a block with the same checksum and other bytes.
@@ -136,7 +143,8 @@ impl Lineage {
     }
 }
 
-/// Compares the blocks that would be read in another place, with the redirect map `after`, for every snapshot that has them from before.
+/// Compares the blocks that would be read in another place, with the redirect map `after`, for
+/// every snapshot that has them from before.
 ///
 /// # Errors
 /// [`VolumeError::Contradicts`] of the first that would have other bytes.
@@ -208,7 +216,8 @@ impl Replaced {
     }
 }
 
-/// Whether all that is replaced is damaged here, and gets the checksum that the snapshot's pointers name. `has_no_map`: it is not known that the snapshot shows them.
+/// Whether all that is replaced is damaged here, and gets the checksum that the snapshot's pointers
+/// name. `has_no_map`: it is not known that the snapshot shows them.
 fn only_damaged(
     store: &Store,
     redirects: &Redirects,

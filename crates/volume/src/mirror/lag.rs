@@ -12,8 +12,8 @@ use crate::past::since_map::SinceMap;
 use crate::read::compare::Maps;
 use crate::volume::Volume;
 
-/// Generations whose first change is remembered. Past it the oldest is forgotten, and a lag that began there counts from
-/// the snapshot itself: never too little.
+/// Generations whose first change is remembered. Past it the oldest is forgotten, and a lag that
+/// began there counts from the snapshot itself: never too little.
 const FIRST_CHANGES_MAX: usize = 4096;
 
 /// What changed since a snapshot.
@@ -21,8 +21,9 @@ const FIRST_CHANGES_MAX: usize = 4096;
 pub struct Behind {
     /// When this was found, by the volume's clock.
     pub now: Timestamp,
-    /// When the first change after the snapshot was made, by the same clock as it shows now: what has passed since was measured by one that is never set. None without a
-    /// change. After a restart, or far back, it is the time of the snapshot, which is earlier.
+    /// When the first change after the snapshot was made, by the same clock as it shows now: what
+    /// has passed since was measured by one that is never set. None without a change. After a
+    /// restart, or far back, it is the time of the snapshot, which is earlier.
     pub first_change: Option<Timestamp>,
     /// Blocks that the active state has and the snapshot does not, and changes in memory.
     pub blocks: u64,
@@ -73,7 +74,8 @@ impl State {
 }
 
 impl Volume {
-    /// What changed since a snapshot: the map blocks that differ are counted, and memory is looked at; nothing is committed.
+    /// What changed since a snapshot: the map blocks that differ are counted, and memory is looked
+    /// at; nothing is committed.
     pub fn changed_since_snapshot(self: &Arc<Self>, id: SnapshotId) -> Result<Behind, VolumeError> {
         let (committed, base) = {
             let state = self.state.lock();
@@ -91,25 +93,29 @@ impl Volume {
         Ok(self.behind_since(asked, age, blocks))
     }
 
-    /// What is so by now, when the first change was of that age at `then`, before its blocks were counted: that may have read them from a slow device.
+    /// What is so by now, when the first change was of that age at `then`, before its blocks were
+    /// counted: that may have read them from a slow device.
     pub(crate) fn behind_since(&self, then: Duration, age: Option<Duration>, blocks: u64) -> Behind {
         let took = self.clock.monotonic().saturating_sub(then);
         Behind::of(self.clock.now(), age.map(|age| age + took), blocks)
     }
 
-    /// How long ago the first change after a root was made; none without a change. As in [`Volume::changed_since_snapshot`], without counting blocks.
+    /// How long ago the first change after a root was made; none without a change. As in
+    /// [`Volume::changed_since_snapshot`], without counting blocks.
     pub fn age_of_changes(&self, base: &Root) -> Option<Duration> {
         self.first_change_after(Some((base.generation, base.changed)), base.created).0
     }
 
-    /// The same of a root of which no more is known than its generation and the time of the last change in it.
+    /// The same of a root of which no more is known than its generation and the time of the last
+    /// change in it.
     pub fn age_of_changes_after(&self, generation: Generation, changed: Timestamp) -> Option<Duration> {
         self.first_change_after(Some((generation, changed)), changed).0
     }
 
-    /// How long ago the first change after a root was made, and how many changes are in memory. The root is told by its generation and by the time of the last change
-    /// in it; for an unknown one, or one before this run of the program, changes count from `created`, when it was made, and are no younger than this run: a wall clock
-    /// that was put back hides none.
+    /// How long ago the first change after a root was made, and how many changes are in memory. The
+    /// root is told by its generation and by the time of the last change in it; for an unknown one,
+    /// or one before this run of the program, changes count from `created`, when it was made, and
+    /// are no younger than this run: a wall clock that was put back hides none.
     pub(crate) fn first_change_after(
         &self,
         base: Option<(Generation, Timestamp)>,
@@ -135,7 +141,8 @@ impl Volume {
         (Some(age.unwrap_or(since_made)), dirty)
     }
 
-    /// The time of a change, later than that of any change before, whatever the clock says: where it is the same, so is the content.
+    /// The time of a change, later than that of any change before, whatever the clock says: where
+    /// it is the same, so is the content.
     pub(crate) fn changed_now(&self, now: Timestamp) -> Timestamp {
         later(self.state.lock().committed.root.changed, now)
     }
@@ -145,7 +152,8 @@ impl Volume {
         &self.clock
     }
 
-    /// Length of this copy's block space, in blocks. A destination's may be longer than its source's.
+    /// Length of this copy's block space, in blocks. A destination's may be longer than its
+    /// source's.
     pub fn space_blocks(&self) -> u64 {
         self.store.space().blocks(SegmentKind::Space)
     }

@@ -1,9 +1,12 @@
-//! The volume as one side of a mirror: what a source tells of its blocks, what a destination receives, and changes of role.
+//! The volume as one side of a mirror: what a source tells of its blocks, what a destination
+//! receives, and changes of role.
 //!
 //! # Invariants
-//! 1. A received block is written to its own place, or to the redirect area while an image that is shown has that place.
+//! 1. A received block is written to its own place, or to the redirect area while an image that is
+//!    shown has that place.
 //! 2. A destination shows one whole image. It changes to the next image in one superblock write.
-//! 3. A destination believes neither the maps nor the descent that its source sends before it has checked them.
+//! 3. A destination believes neither the maps nor the descent that its source sends before it has
+//!    checked them.
 
 pub(crate) mod claims;
 pub(crate) mod descent;

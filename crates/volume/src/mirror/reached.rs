@@ -1,12 +1,17 @@
 //! Whether the map of an image that arrived names every block that the image reaches.
 //!
-//! Which blocks may be written over is known from maps alone, and maps come from the source. An image that reaches a block its map leaves out would lose it to a later
-//! transfer, or after a failover to any write. So no image is committed before this was found of it, from what differs between it and its base:
-//! - Each block that it reaches and the base does not have in the same position is in its map, once, and was not born after the image.
-//! - Each block that the base's map has and its own does not is one that the base reaches and it does not.
+//! Which blocks may be written over is known from maps alone, and maps come from the source. An
+//! image that reaches a block its map leaves out would lose it to a later transfer, or after a
+//! failover to any write. So no image is committed before this was found of it, from what differs
+//! between it and its base:
+//! - Each block that it reaches and the base does not have in the same position is in its map,
+//!   once, and was not born after the image.
+//! - Each block that the base's map has and its own does not is one that the base reaches and it
+//!   does not.
 //! - It counts as many blocks as its map has.
 //!
-//! The base holds to the same, so all that both share is in the map of the image as well. Where that is not enough to tell, the whole image is walked.
+//! The base holds to the same, so all that both share is in the map of the image as well. Where
+//! that is not enough to tell, the whole image is walked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,7 +42,8 @@ pub(crate) struct Compared<'a> {
 /// Notes a block that an image reaches.
 ///
 /// # Errors
-/// [`VolumeError::Contradicts`] when it reaches it in another place as well, or the block is younger than the image.
+/// [`VolumeError::Contradicts`] when it reaches it in another place as well, or the block is
+/// younger than the image.
 pub(crate) fn note(
     reached: &mut BlockSet,
     image: Rooted<'_>,
@@ -98,7 +104,8 @@ pub(crate) fn check(store: &Store, new: Rooted<'_>, compared: &Compared<'_>) -> 
     if doubtful { check_whole(store, new) } else { Ok(()) }
 }
 
-/// The same of all that an image reaches. What lies below a node that is damaged here is not known, and damage here is no reason to refuse an image.
+/// The same of all that an image reaches. What lies below a node that is damaged here is not known,
+/// and damage here is no reason to refuse an image.
 fn check_whole(store: &Store, image: Rooted<'_>) -> Result<(), VolumeError> {
     let mut reached = BlockSet::default();
     let mut outcome = Ok(());
@@ -132,7 +139,8 @@ fn check_whole(store: &Store, image: Rooted<'_>) -> Result<(), VolumeError> {
     Ok(())
 }
 
-/// Calls `enter` with the pointer to each block of an image, and goes below those of which it says so. What is below a damaged block is left out, and the last damage returned.
+/// Calls `enter` with the pointer to each block of an image, and goes below those of which it says
+/// so. What is below a damaged block is left out, and the last damage returned.
 pub(crate) fn past_damage(
     store: &Store,
     image: Rooted<'_>,

@@ -1,10 +1,13 @@
-//! The destination side of a mirror: blocks at the same vbns, the root last, and never a tear in an image that is still shown.
+//! The destination side of a mirror: blocks at the same vbns, the root last, and never a tear in an
+//! image that is still shown.
 //!
-//! A received block whose vbn is in use here goes to the redirect area (DESIGN: collisions); the superblock that commits the image
-//! names the redirect map, and blocks move home when nothing shows the old content. What arrives is noted in the have map (a checksum for each vbn, `have`),
-//! and before the commit the new trees are walked and every new pointer compared with it: what the source read wrongly, or the
-//! network changed, is refused. So is what would change anything that is kept here (`kept`), or lies about what it reaches (`reached`).
-//! A cut at any moment leaves the last committed image, and what had arrived is there for the next transfer.
+//! A received block whose vbn is in use here goes to the redirect area (DESIGN: collisions); the
+//! superblock that commits the image names the redirect map, and blocks move home when nothing
+//! shows the old content. What arrives is noted in the have map (a checksum for each vbn, `have`),
+//! and before the commit the new trees are walked and every new pointer compared with it: what the
+//! source read wrongly, or the network changed, is refused. So is what would change anything that
+//! is kept here (`kept`), or lies about what it reaches (`reached`). A cut at any moment leaves the
+//! last committed image, and what had arrived is there for the next transfer.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -48,11 +51,13 @@ const REDIRECT_FULL: &str = "the redirect area is full; close exports of older i
 pub struct ReceivedImage {
     /// The snapshot that becomes the active state.
     pub target: SnapshotId,
-    /// Every snapshot of the source up to the target: those that were here and still exist there, and the new ones.
+    /// Every snapshot of the source up to the target: those that were here and still exist there,
+    /// and the new ones.
     pub snapshots: Vec<SnapshotEntry>,
 }
 
-/// A transfer into a destination. When it ends without a commit, what has arrived stays for the next one.
+/// A transfer into a destination. When it ends without a commit, what has arrived stays for the
+/// next one.
 pub struct Receiver {
     volume: Arc<Volume>,
     /// Taken out when the image is committed.
@@ -71,13 +76,16 @@ pub struct Receiver {
 }
 
 impl Volume {
-    /// Starts a transfer into this destination; there is one at a time. What an unfinished one brought is there still.
+    /// Starts a transfer into this destination; there is one at a time. What an unfinished one
+    /// brought is there still.
     pub fn receive(self: &Arc<Self>) -> Result<Receiver, VolumeError> {
         self.receive_with(&mut |_, _| true)
     }
 
-    /// [`Volume::receive`] for a caller that wants to know how far it is (`go_on` gets blocks of the have map that were read, and how many there are) or to end it early: after a
-    /// restart everything that the have map lists is read once and compared. What was not looked at is sent again.
+    /// [`Volume::receive`] for a caller that wants to know how far it is (`go_on` gets blocks of
+    /// the have map that were read, and how many there are) or to end it early: after a restart
+    /// everything that the have map lists is read once and compared. What was not looked at is sent
+    /// again.
     pub fn receive_with(
         self: &Arc<Self>,
         go_on: &mut dyn FnMut(u64, u64) -> bool,
@@ -124,12 +132,14 @@ impl Volume {
         Ok(receiver)
     }
 
-    /// Blocks that unfinished transfers have brought, as far as is known without looking at the device.
+    /// Blocks that unfinished transfers have brought, as far as is known without looking at the
+    /// device.
     pub fn arrived_blocks(&self) -> u64 {
         self.state.lock().arrivals.as_ref().map_or(0, Arrivals::count)
     }
 
-    /// Moves redirected blocks home, as far as nobody reads an image that shows the old content there, and no transfer runs. Returns how many.
+    /// Moves redirected blocks home, as far as nobody reads an image that shows the old content
+    /// there, and no transfer runs. Returns how many.
     pub(crate) fn move_home(self: &Arc<Self>) -> Result<usize, VolumeError> {
         if self.state.lock().receiving {
             return Ok(0);
@@ -137,7 +147,8 @@ impl Volume {
         self.bring_home(&|_| false)
     }
 
-    /// [`Volume::move_home`], also for the transfer that runs itself; what `stays` does not move, nor what can't be read where it is: that is as damaged as before, and holds up no other.
+    /// [`Volume::move_home`], also for the transfer that runs itself; what `stays` does not move,
+    /// nor what can't be read where it is: that is as damaged as before, and holds up no other.
     fn bring_home(self: &Arc<Self>, stays: &dyn Fn(Vbn) -> bool) -> Result<usize, VolumeError> {
         let mut commit = self.commit_turn()?;
         let commit = &mut *commit;
@@ -145,8 +156,10 @@ impl Volume {
             let mut state = self.state.lock();
             state.check_open()?;
             state.readers.retain(Reader::is_alive);
-            // An image with the present redirect map finds its blocks where they are; one with another may read the old content at home. Not that of a snapshot that is still
-            // here: what has come since for one of its blocks is the same content, byte for byte, which was compared before the commit (`kept`).
+            // An image with the present redirect map finds its blocks where they are; one with
+            // another may read the old content at home. Not that of a snapshot that is still here:
+            // what has come since for one of its blocks is the same content, byte for byte, which
+            // was compared before the commit (`kept`).
             let listed = |id: SnapshotId, root: &Root| {
                 state.snapshots.get(id).is_some_and(|entry| entry.root == *root)
             };
@@ -216,14 +229,16 @@ impl Receiver {
         self.arrivals.as_ref().map_or(0, Arrivals::count)
     }
 
-    /// Gives up what is shown here, if anything is, an own head ([`Volume::own_head`]) or not, and the snapshots that the source does not have: the image that arrives
-    /// need not descend from them. Nothing goes before that image is committed.
+    /// Gives up what is shown here, if anything is, an own head ([`Volume::own_head`]) or not, and
+    /// the snapshots that the source does not have: the image that arrives need not descend from
+    /// them. Nothing goes before that image is committed.
     pub fn give_up_head(&mut self) {
         self.gives_up = self.volume.status().cursor.snapshot != SnapshotId(0);
     }
 
-    /// Lists every block that an image here shows at home as one that has arrived, with the checksum in its pointer: for a source that has no base in
-    /// common. `go_on` hears of blocks so far. Only pointers are read.
+    /// Lists every block that an image here shows at home as one that has arrived, with the
+    /// checksum in its pointer: for a source that has no base in common. `go_on` hears of blocks so
+    /// far. Only pointers are read.
     pub fn claim_shown(&mut self, go_on: &mut dyn FnMut(u64) -> bool) -> Result<(), VolumeError> {
         let volume = self.volume.clone();
         let arrivals = self.arrivals.as_mut().ok_or(VolumeError::Closed)?;
@@ -293,8 +308,8 @@ impl Receiver {
         &self.volume
     }
 
-    /// What is here of images that are not: blocks from `from` on, at most `most`, with their checksums. A source that has a block of the
-    /// same number and checksum need not send it.
+    /// What is here of images that are not: blocks from `from` on, at most `most`, with their
+    /// checksums. A source that has a block of the same number and checksum need not send it.
     pub fn arrived(&mut self, from: Vbn, most: usize) -> Result<Vec<(Vbn, Checksum)>, VolumeError> {
         let volume = self.volume.clone();
         self.arrivals()?.list(from, most, &volume.store)
@@ -320,7 +335,8 @@ impl Receiver {
         self.write_runs(vec![(first, blocks)])
     }
 
-    /// Takes several runs of blocks, best in order of vbn, and writes them as one batch. From time to time what has arrived is made durable.
+    /// Takes several runs of blocks, best in order of vbn, and writes them as one batch. From time
+    /// to time what has arrived is made durable.
     pub fn write_runs(&mut self, runs: Vec<(Vbn, Vec<Block>)>) -> Result<(), VolumeError> {
         let volume = self.volume.clone();
         let limit = volume.store.space().blocks(SegmentKind::Space);
@@ -361,7 +377,8 @@ impl Receiver {
         for (vbn, block) in redirected {
             let slot = arrivals.slot(vbn, &mut self.taken, area);
             let slot = slot.ok_or(VolumeError::Refused(REDIRECT_FULL))?;
-            // From here on its place is that slot, which has not got it yet, also if another one finds none.
+            // From here on its place is that slot, which has not got it yet, also if another one
+            // finds none.
             arrivals.forget(vbn);
             slots.push((slot, block));
         }
@@ -384,7 +401,8 @@ impl Receiver {
         if arrivals.is_due(now) { arrivals.checkpoint(store, now) } else { Ok(()) }
     }
 
-    /// Makes durable what has arrived, so that a restart finds it. It is done from time to time, and when a transfer ends early.
+    /// Makes durable what has arrived, so that a restart finds it. It is done from time to time,
+    /// and when a transfer ends early.
     pub fn checkpoint(&mut self) -> Result<(), VolumeError> {
         let volume = self.volume.clone();
         let outcome = self.arrivals()?.checkpoint(&volume.store, volume.clock.monotonic());
@@ -392,8 +410,9 @@ impl Receiver {
         outcome
     }
 
-    /// Verifies the image. Where its blocks are then: an arrived block is the image's only when the image names it with that checksum. What an
-    /// earlier attempt brought, or was spoiled, must not stand in for a block that the present image has under the same vbn.
+    /// Verifies the image. Where its blocks are then: an arrived block is the image's only when the
+    /// image names it with that checksum. What an earlier attempt brought, or was spoiled, must not
+    /// stand in for a block that the present image has under the same vbn.
     fn settle(&self, image: &ReceivedImage, arrivals: &mut Arrivals) -> Result<Settled, VolumeError> {
         loop {
             let redirects = self.redirects(arrivals, None);
@@ -417,7 +436,8 @@ impl Receiver {
         }
     }
 
-    /// Where the blocks of the images are: those committed, and on top of them what has arrived, or those of it that are in `only`.
+    /// Where the blocks of the images are: those committed, and on top of them what has arrived, or
+    /// those of it that are in `only`.
     pub(crate) fn redirects(&self, arrivals: &Arrivals, only: Option<&BlockSet>) -> Redirects {
         let committed = self.volume.state.lock().committed.clone();
         let mut redirects = (*committed.redirects).clone();
@@ -434,11 +454,13 @@ impl Receiver {
         redirects
     }
 
-    /// Verifies what arrived and makes it the volume's content: root, snapshot table, redirect map and cursor in one superblock write.
+    /// Verifies what arrived and makes it the volume's content: root, snapshot table, redirect map
+    /// and cursor in one superblock write.
     ///
     /// # Errors
-    /// [`VolumeError::Refused`] when a block of the image did not arrive or is not what the image says, or when its snapshots cannot descend from each other as it says;
-    /// the volume stays as it was.
+    /// [`VolumeError::Refused`] when a block of the image did not arrive or is not what the image
+    /// says, or when its snapshots cannot descend from each other as it says; the volume stays as
+    /// it was.
     pub fn commit(mut self, image: ReceivedImage) -> Result<(), VolumeError> {
         let volume = self.volume.clone();
         volume.store.device().flush()?;
@@ -459,13 +481,15 @@ impl Receiver {
             Err(VolumeError::Refused(why)) if why == COLLISIONS => {}
             done => return done,
         }
-        // The table can't name them all. What waited for readers that are gone by now need not be in it.
+        // The table can't name them all. What waited for readers that are gone by now need not be
+        // in it.
         self.come_home()?;
         let redirects = self.settled(&image)?;
         self.install(&image, &target, redirects)
     }
 
-    /// Where the blocks of an image are that was found to be whole, and to leave all else as it is. Refused or not, what has arrived is not lost: only the superblock ends it.
+    /// Where the blocks of an image are that was found to be whole, and to leave all else as it is.
+    /// Refused or not, what has arrived is not lost: only the superblock ends it.
     fn settled(&mut self, image: &ReceivedImage) -> Result<Redirects, VolumeError> {
         let volume = self.volume.clone();
         let mut arrivals = self.arrivals.take().ok_or(VolumeError::Closed)?;
@@ -485,8 +509,9 @@ impl Receiver {
         Ok(redirects)
     }
 
-    /// Moves home what need not be in the redirect area any more: blocks that have arrived and whose place nothing shows now, and those that earlier images brought, in consistency
-    /// points of their own. Nothing that anyone sees changes.
+    /// Moves home what need not be in the redirect area any more: blocks that have arrived and
+    /// whose place nothing shows now, and those that earlier images brought, in consistency points
+    /// of their own. Nothing that anyone sees changes.
     fn come_home(&mut self) -> Result<(), VolumeError> {
         let volume = self.volume.clone();
         let redirected = self.arrivals()?.redirected.clone();
@@ -520,8 +545,9 @@ impl Receiver {
         if descends { Ok(()) } else { Err(VolumeError::Refused(OWN_HEAD)) }
     }
 
-    /// Every pointer of the new images that their parents do not have must name a block that arrived with that checksum, or that the present image has in the same
-    /// position: the base of a mirror may be a snapshot that its source has deleted.
+    /// Every pointer of the new images that their parents do not have must name a block that
+    /// arrived with that checksum, or that the present image has in the same position: the base of
+    /// a mirror may be a snapshot that its source has deleted.
     fn verify(
         &self,
         image: &ReceivedImage,
@@ -571,7 +597,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// Gives the transfer up; the volume shows what it showed, and what has arrived stays for the next one.
+    /// Gives the transfer up; the volume shows what it showed, and what has arrived stays for the
+    /// next one.
     pub fn abort(self) {}
 }
 
@@ -604,8 +631,9 @@ struct Between<'a> {
     shown: Option<Rooted<'a>>,
 }
 
-/// Every block of a new root must have arrived, or be the parent's or the present image's in the same position; and its map must name it. Returns the blocks that it has and
-/// that base has not in the same position.
+/// Every block of a new root must have arrived, or be the parent's or the present image's in the
+/// same position; and its map must name it. Returns the blocks that it has and that base has not in
+/// the same position.
 fn verify_root(
     store: &Store,
     between: &Between<'_>,

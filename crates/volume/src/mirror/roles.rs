@@ -1,8 +1,10 @@
-//! Changes of role: a destination becomes writable ([`Volume::failover`]), and a volume that was written to gives way to the other side's images
-//! ([`Volume::demote`]).
+//! Changes of role: a destination becomes writable ([`Volume::failover`]), and a volume that was
+//! written to gives way to the other side's images ([`Volume::demote`]).
 //!
-//! A volume that was demoted goes on showing its *own head*, the last thing that was written to it: a snapshot of it is made in the same superblock write that
-//! changes the role, and the cursor names that snapshot with no time of arrival. So nothing outside of the superblock is needed to tell what it shows:
+//! A volume that was demoted goes on showing its *own head*, the last thing that was written to it:
+//! a snapshot of it is made in the same superblock write that changes the role, and the cursor
+//! names that snapshot with no time of arrival. So nothing outside of the superblock is needed to
+//! tell what it shows:
 //!
 //! | role | cursor | what it is |
 //! |---|---|---|
@@ -12,10 +14,13 @@
 //! | destination | a snapshot, not received | it shows its own head |
 //!
 //! # Invariants
-//! 1. A write is acknowledged only if the head has it: changes wait from the freeze of the last generation to the new role, and are refused then.
-//! 2. The own head stays, whole, until an image is committed on top of it; that is one superblock write. Before it [`Volume::failover`] takes everything back.
-//! 3. An image replaces the own head only when it descends from it, or when the receiver was told to give it up
-//!    ([`crate::Receiver::give_up_head`]). In the second case the snapshots that only this side has go with the head.
+//! 1. A write is acknowledged only if the head has it: changes wait from the freeze of the last
+//!    generation to the new role, and are refused then.
+//! 2. The own head stays, whole, until an image is committed on top of it; that is one superblock
+//!    write. Before it [`Volume::failover`] takes everything back.
+//! 3. An image replaces the own head only when it descends from it, or when the receiver was told
+//!    to give it up ([`crate::Receiver::give_up_head`]). In the second case the snapshots that only
+//!    this side has go with the head.
 
 use std::sync::Arc;
 
@@ -45,11 +50,13 @@ pub struct Divergence {
 }
 
 impl Volume {
-    /// Makes a destination a normal volume, with the last image that was committed, or with its own head.
+    /// Makes a destination a normal volume, with the last image that was committed, or with its own
+    /// head.
     ///
     /// # Errors
-    /// [`VolumeError::WrongRole`], [`VolumeError::TransferInProgress`]; [`VolumeError::Damaged`] or [`VolumeError::Device`] when its inodes can't be read. The volume is then a
-    /// destination as it was.
+    /// [`VolumeError::WrongRole`], [`VolumeError::TransferInProgress`]; [`VolumeError::Damaged`] or
+    /// [`VolumeError::Device`] when its inodes can't be read. The volume is then a destination as
+    /// it was.
     pub fn failover(self: &Arc<Self>) -> Result<(), VolumeError> {
         self.without_transfer(|| {
             let mut commit = self.commit_turn()?;
@@ -76,7 +83,8 @@ impl Volume {
             if state.receiving {
                 return Err(VolumeError::TransferInProgress);
             }
-            // Nor does one begin before the role has changed: it would write where blocks are allocated by then.
+            // Nor does one begin before the role has changed: it would write where blocks are
+            // allocated by then.
             state.receiving = true;
         }
         let outcome = change();
@@ -86,8 +94,8 @@ impl Volume {
     }
 
     fn become_writable(self: &Arc<Self>, commit: &mut MutexGuard<'_, Commit>) -> Result<(), VolumeError> {
-        // Before the role changes, as it may fail: files that the source had removed and not yet freed, which are freed here from now on, since maps, and
-        // how tall the trees are.
+        // Before the role changes, as it may fail: files that the source had removed and not yet
+        // freed, which are freed here from now on, since maps, and how tall the trees are.
         self.find_special_files()?;
         self.commit_holding(commit, Rider::Failover)?;
         // What an unfinished transfer brought stands in places that are allocated from now on.
@@ -95,11 +103,13 @@ impl Volume {
         Ok(())
     }
 
-    /// Makes a normal volume a destination that shows its own head, of which a snapshot is made (and held, if so wished). The device must have
-    /// [`Volume::device_bytes_as_destination`] by then.
+    /// Makes a normal volume a destination that shows its own head, of which a snapshot is made
+    /// (and held, if so wished). The device must have [`Volume::device_bytes_as_destination`] by
+    /// then.
     ///
     /// # Errors
-    /// As [`Volume::create_snapshot`]; [`VolumeError::DeviceTooSmall`]. The volume is then as it was.
+    /// As [`Volume::create_snapshot`]; [`VolumeError::DeviceTooSmall`]. The volume is then as it
+    /// was.
     pub fn demote(self: &Arc<Self>, name: &str, held: bool) -> Result<Snapshot, VolumeError> {
         let mut commit = self.commit_turn()?;
         self.check_room_as_destination(&commit)?;
@@ -123,7 +133,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Bytes of device that this volume needs as a destination: a redirect area and a have map besides its block space.
+    /// Bytes of device that this volume needs as a destination: a redirect area and a have map
+    /// besides its block space.
     pub fn device_bytes_as_destination(&self) -> u64 {
         let mut layout = self.commit.lock().superblock.layout.clone();
         add_destination_areas(&mut layout);
@@ -138,7 +149,8 @@ impl Volume {
         state.snapshots.get(snapshot).filter(|_| own).map(Snapshot::from)
     }
 
-    /// What is here and not at a copy that has the snapshots `common`: counted from maps, after a consistency point.
+    /// What is here and not at a copy that has the snapshots `common`: counted from maps, after a
+    /// consistency point.
     pub fn divergence(self: &Arc<Self>, common: &[SnapshotId]) -> Result<Divergence, VolumeError> {
         if self.status_role() == Role::Normal {
             self.consistency_point()?;

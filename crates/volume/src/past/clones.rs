@@ -1,17 +1,24 @@
-//! Clones: a writable volume that begins as a snapshot of another one, costs nothing to make, and never touches its parent.
+//! Clones: a writable volume that begins as a snapshot of another one, costs nothing to make, and
+//! never touches its parent.
 //!
-//! A [`CloneDevice`] is redirect-on-write over the parent's block space. A volume never overwrites a block that a snapshot of it shows, so the
-//! clone keeps the snapshot that it was made of as a snapshot of its own, and that alone says where a block is: what the snapshot shows is
-//! read from the parent, all else, and the label area, is on the clone's own device. Nothing has to be kept about it, so nothing can be torn.
-//! (The write-anywhere layer does what the redirect map of `history` does below a volume that overwrites.)
+//! A [`CloneDevice`] is redirect-on-write over the parent's block space. A volume never overwrites
+//! a block that a snapshot of it shows, so the clone keeps the snapshot that it was made of as a
+//! snapshot of its own, and that alone says where a block is: what the snapshot shows is read from
+//! the parent, all else, and the label area, is on the clone's own device. Nothing has to be kept
+//! about it, so nothing can be torn. (The write-anywhere layer does what the redirect map of
+//! `history` does below a volume that overwrites.)
 //!
 //! # Invariants
-//! 1. No block that the snapshot shows is ever written through the clone: such a write is refused, it is not redirected.
-//! 2. The snapshot is in the parent for as long as there is the clone, and in the clone for ever: [`Kept`] refuses to delete it, whoever asks (a person, a dump, an
-//!    update of the mirror that the parent is).
-//! 3. A clone is made by writing its label area, the superblock last ([`Volume::adopt`]): a cut leaves no volume or a whole one. The parent is only read.
+//! 1. No block that the snapshot shows is ever written through the clone: such a write is refused,
+//!    it is not redirected.
+//! 2. The snapshot is in the parent for as long as there is the clone, and in the clone for ever:
+//!    [`Kept`] refuses to delete it, whoever asks (a person, a dump, an update of the mirror that
+//!    the parent is).
+//! 3. A clone is made by writing its label area, the superblock last ([`Volume::adopt`]): a cut
+//!    leaves no volume or a whole one. The parent is only read.
 //!
-//! A clone has the id of its parent, as its blocks are those of the parent: block numbers, trees and checksums are the same.
+//! A clone has the id of its parent, as its blocks are those of the parent: block numbers, trees
+//! and checksums are the same.
 
 use std::sync::Arc;
 
@@ -29,8 +36,8 @@ use crate::volume::Volume;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
-/// A snapshot that can't be deleted while this lives, held or not. It is forgotten when the program ends: whoever needs it asks for it again
-/// before anybody else can ask for anything.
+/// A snapshot that can't be deleted while this lives, held or not. It is forgotten when the program
+/// ends: whoever needs it asks for it again before anybody else can ask for anything.
 pub struct Kept {
     volume: Arc<Volume>,
     snapshot: SnapshotId,
@@ -49,7 +56,8 @@ impl Drop for Kept {
 }
 
 impl Volume {
-    /// Keeps a snapshot, for a clone: deleting it, and receiving an image that lacks it, are refused with [`VolumeError::Cloned`] from here on.
+    /// Keeps a snapshot, for a clone: deleting it, and receiving an image that lacks it, are
+    /// refused with [`VolumeError::Cloned`] from here on.
     ///
     /// # Errors
     /// [`VolumeError::NoSuchSnapshot`].
@@ -103,12 +111,14 @@ impl CloneDevice {
         Ok(Volume::device_bytes(parent.entry(snapshot)?.root.blocks, Role::Normal))
     }
 
-    /// The device of a clone of a snapshot of `parent`, whose own part is `own` ([`CloneDevice::own_bytes`], or more when the clone has grown). The snapshot
-    /// stays readable while the device lives; whoever wants the clone to outlive the program keeps it as well ([`Volume::keep_snapshot`]). On the clone itself, opened
-    /// as any volume, that is kept always.
+    /// The device of a clone of a snapshot of `parent`, whose own part is `own`
+    /// ([`CloneDevice::own_bytes`], or more when the clone has grown). The snapshot stays readable
+    /// while the device lives; whoever wants the clone to outlive the program keeps it as well
+    /// ([`Volume::keep_snapshot`]). On the clone itself, opened as any volume, that is kept always.
     ///
     /// # Errors
-    /// [`VolumeError::NoSuchSnapshot`]; [`VolumeError::DeviceTooSmall`]; when the snapshot's map can't be read.
+    /// [`VolumeError::NoSuchSnapshot`]; [`VolumeError::DeviceTooSmall`]; when the snapshot's map
+    /// can't be read.
     pub fn new(
         parent: &Arc<Volume>,
         snapshot: SnapshotId,
@@ -132,8 +142,8 @@ impl CloneDevice {
         self.entry.id
     }
 
-    /// Makes the clone: its label area, on an own device that holds no volume. The relationships of the parent's mirrors are not cloned: they would keep
-    /// accounts for nobody.
+    /// Makes the clone: its label area, on an own device that holds no volume. The relationships of
+    /// the parent's mirrors are not cloned: they would keep accounts for nobody.
     ///
     /// # Errors
     /// Those of [`Volume::adopt`] and of the first opening.

@@ -1,23 +1,34 @@
-//! Since maps: which blocks came into the active state since a mirror's base was acknowledged, so that the base need not be held.
+//! Since maps: which blocks came into the active state since a mirror's base was acknowledged, so
+//! that the base need not be held.
 //!
-//! Each mirror relationship has an *accumulating* map, and between a snapshot for the destination and its acknowledgement an *in-flight* one. They
-//! are files of the volume (bits over block space, like the active map) that every consistency point writes along, so a crash loses none of it.
+//! Each mirror relationship has an *accumulating* map, and between a snapshot for the destination
+//! and its acknowledgement an *in-flight* one. They are files of the volume (bits over block space,
+//! like the active map) that every consistency point writes along, so a crash loses none of it.
 //!
 //! # Invariants
-//! 1. Every block that came into the active state after the consistency point that began an accumulating map, newly allocated or
-//!    brought back by a rollback, has its bit there; blocks of the map itself too. So `target & in flight` is all that a destination with the base lacks.
-//! 2. In the root that began an accumulating map, and in no root with other content, that map is one hole. So the maps themselves tell which snapshot
-//!    they began at, and the number of a map's file (numbers only grow) which snapshots are older.
-//! 3. A root shares blocks with its parent in the tree of descent or with nobody: a rollback copies the maps of today over those of the
-//!    snapshot. Were they shared with the state before, deleting that one would free them.
-//! 4. Every consistency point that makes a root writes the inode of each since map of it, whether that changes or not. So a block of inodes, or a node above some, that is older than its
-//!    root has none, and need not be readable: whoever goes on without a map that there is makes a mirror miss what changes meanwhile.
+//! 1. Every block that came into the active state after the consistency point that began an
+//!    accumulating map, newly allocated or brought back by a rollback, has its bit there; blocks of
+//!    the map itself too. So `target & in flight` is all that a destination with the base lacks.
+//! 2. In the root that began an accumulating map, and in no root with other content, that map is
+//!    one hole. So the maps themselves tell which snapshot they began at, and the number of a map's
+//!    file (numbers only grow) which snapshots are older.
+//! 3. A root shares blocks with its parent in the tree of descent or with nobody: a rollback copies
+//!    the maps of today over those of the snapshot. Were they shared with the state before,
+//!    deleting that one would free them.
+//! 4. Every consistency point that makes a root writes the inode of each since map of it, whether
+//!    that changes or not. So a block of inodes, or a node above some, that is older than its root
+//!    has none, and need not be readable: whoever goes on without a map that there is makes a
+//!    mirror miss what changes meanwhile.
 //!
 //! # Damage
-//! A map tells of changes, and nothing depends on it but how much a mirror's next update has to look at. So where one can't be read, twice in a row, the consistency point that needs it
-//! gives it up, together with the other one of its relationship: of both it is not known any more what the destination lacks. Then the relationship has no maps, in that root and from then
-//! on, and is begun anew as one that never was. Where a node can't be read what is below is not known, and can't be freed: the map becomes a removed file,
-//! which waits for that, or for being freed by exclusion ([`crate::health::stranded`]), as any does. Its kind is another one then, so nothing ever takes it for a map again.
+//! A map tells of changes, and nothing depends on it but how much a mirror's next update has to
+//! look at. So where one can't be read, twice in a row, the consistency point that needs it gives
+//! it up, together with the other one of its relationship: of both it is not known any more what
+//! the destination lacks. Then the relationship has no maps, in that root and from then on, and is
+//! begun anew as one that never was. Where a node can't be read what is below is not known, and
+//! can't be freed: the map becomes a removed file, which waits for that, or for being freed by
+//! exclusion ([`crate::health::stranded`]), as any does. Its kind is another one then, so nothing
+//! ever takes it for a map again.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -52,8 +63,9 @@ pub struct SinceRelationship {
     pub in_flight: bool,
 }
 
-/// The files of a relationship's since maps. Their numbers are never given again, so a destination whose image has one of them as a map that has just begun has the
-/// base of that map ([`Volume::shows_beginning_of`]).
+/// The files of a relationship's since maps. Their numbers are never given again, so a destination
+/// whose image has one of them as a map that has just begun has the base of that map
+/// ([`Volume::shows_beginning_of`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SinceFiles {
     /// Changes since the last snapshot for the destination.
@@ -67,7 +79,8 @@ pub struct SinceFiles {
 pub struct Step<'a> {
     /// Of the new snapshot.
     pub name: &'a str,
-    /// Whose since maps go on from it; none to leave them as they are, which is less to write, and they tell less.
+    /// Whose since maps go on from it; none to leave them as they are, which is less to write, and
+    /// they tell less.
     pub relationship: Option<u64>,
     /// The snapshot that the mirror has.
     pub base: SnapshotId,
@@ -165,8 +178,9 @@ impl State {
         lost.map(|map| map.relationship).collect()
     }
 
-    /// Refuses a snapshot for a relationship, or a rollback while there are since maps, when the volume is so full that
-    /// their consistency point could fail half-way, or would use up what later deletions need.
+    /// Refuses a snapshot for a relationship, or a rollback while there are since maps, when the
+    /// volume is so full that their consistency point could fail half-way, or would use up what
+    /// later deletions need.
     pub(crate) fn check_room_for_since(&self, rider: &Rider) -> Result<(), VolumeError> {
         let maps = self.since_maps.len() as u64;
         let room = match rider {
@@ -184,16 +198,19 @@ impl State {
 }
 
 impl Volume {
-    /// Makes a snapshot of everything that was written before the call, for the destination of a relationship (a number of the owner's choice, not 0). What was
-    /// allocated since the base, this snapshot's own blocks included, is in flight from now on; later blocks accumulate for the next one.
-    /// What is in flight still, for an earlier snapshot whose acknowledgement was lost, stays in flight along with it.
+    /// Makes a snapshot of everything that was written before the call, for the destination of a
+    /// relationship (a number of the owner's choice, not 0). What was allocated since the base,
+    /// this snapshot's own blocks included, is in flight from now on; later blocks accumulate for
+    /// the next one. What is in flight still, for an earlier snapshot whose acknowledgement was
+    /// lost, stays in flight along with it.
     ///
-    /// The first snapshot of a relationship is its baseline: nothing is in flight, and the destination needs all of it
-    /// ([`Volume::changed_blocks`] without a base). Until it has that, the relationship must be begun again ([`Volume::delete_since`]) rather
-    /// than gone on with.
+    /// The first snapshot of a relationship is its baseline: nothing is in flight, and the
+    /// destination needs all of it ([`Volume::changed_blocks`] without a base). Until it has that,
+    /// the relationship must be begun again ([`Volume::delete_since`]) rather than gone on with.
     ///
     /// # Errors
-    /// As [`Volume::create_snapshot`]; [`VolumeError::NoSpace`] when the volume is too full to keep the map.
+    /// As [`Volume::create_snapshot`]; [`VolumeError::NoSpace`] when the volume is too full to keep
+    /// the map.
     pub fn create_snapshot_since(
         self: &Arc<Self>,
         name: &str,
@@ -206,9 +223,10 @@ impl Volume {
         done.snapshot.as_ref().map(Snapshot::from).ok_or(VolumeError::Closed)
     }
 
-    /// The destination holds `target` durably: it is the new base, and the in-flight map is freed. True when that was done. False when nothing is
-    /// in flight, or when an acknowledgement comes so late that a newer snapshot is in flight: its map has the blocks of
-    /// both and stays. To be called before `target` is deleted.
+    /// The destination holds `target` durably: it is the new base, and the in-flight map is freed.
+    /// True when that was done. False when nothing is in flight, or when an acknowledgement comes
+    /// so late that a newer snapshot is in flight: its map has the blocks of both and stays. To be
+    /// called before `target` is deleted.
     ///
     /// # Errors
     /// [`VolumeError::NoSuchSnapshot`]; [`VolumeError::Refused`] without such a relationship.
@@ -232,12 +250,14 @@ impl Volume {
         self.commit_holding(&mut commit, Rider::AcknowledgeSince(relationship)).map(|_| true)
     }
 
-    /// The next snapshot for a mirror that follows closely: one consistency point makes it, holds it, deletes those that the mirror needs no longer, and goes on with
-    /// the since maps, as [`Volume::create_snapshot_since`], [`Volume::acknowledge_since`] for the base, [`Volume::hold_snapshot`] and [`Volume::delete_snapshots`]
-    /// would one after the other.
+    /// The next snapshot for a mirror that follows closely: one consistency point makes it, holds
+    /// it, deletes those that the mirror needs no longer, and goes on with the since maps, as
+    /// [`Volume::create_snapshot_since`], [`Volume::acknowledge_since`] for the base,
+    /// [`Volume::hold_snapshot`] and [`Volume::delete_snapshots`] would one after the other.
     ///
     /// # Errors
-    /// As those. [`VolumeError::NoSpace`] when the volume is too full to keep the map, if [`Step::relationship`] asks for that.
+    /// As those. [`VolumeError::NoSpace`] when the volume is too full to keep the map, if
+    /// [`Step::relationship`] asks for that.
     pub fn create_snapshot_step(self: &Arc<Self>, step: Step<'_>) -> Result<Snapshot, VolumeError> {
         let mut commit = self.commit_turn()?;
         let mut arrived = false;
@@ -274,7 +294,8 @@ impl Volume {
         Some(SinceFiles { accumulating, in_flight: file(FileKind::SinceInFlight) })
     }
 
-    /// Whether the present image of this destination is the one at which that map of its source began.
+    /// Whether the present image of this destination is the one at which that map of its source
+    /// began.
     pub fn shows_beginning_of(&self, file: FileId) -> Result<bool, VolumeError> {
         let committed = self.state.lock().committed.clone();
         let inode = self.committed_inode(&committed, file)?;
@@ -282,8 +303,9 @@ impl Volume {
             .is_some_and(|inode| inode.kind == FileKind::SinceAccumulating && inode.tree.pointer.is_hole()))
     }
 
-    /// As [`Volume::acknowledge_since`] for a destination that shows the beginning of the map `file`, whose snapshot may be deleted.
-    /// False when that is not the accumulating map, or nothing is in flight.
+    /// As [`Volume::acknowledge_since`] for a destination that shows the beginning of the map
+    /// `file`, whose snapshot may be deleted. False when that is not the accumulating map, or
+    /// nothing is in flight.
     pub fn acknowledge_beginning(
         self: &Arc<Self>,
         relationship: u64,
@@ -299,8 +321,9 @@ impl Volume {
         }
     }
 
-    /// What came into the active state since one of a relationship's maps (`file`) began: blocks that are still there, and
-    /// changes in memory. `base` is the generation of that snapshot and the time of the last change in it, when the caller knows them.
+    /// What came into the active state since one of a relationship's maps (`file`) began: blocks
+    /// that are still there, and changes in memory. `base` is the generation of that snapshot and
+    /// the time of the last change in it, when the caller knows them.
     ///
     /// # Errors
     /// [`VolumeError::Refused`] without such a relationship.
@@ -360,11 +383,13 @@ impl Volume {
             .collect()
     }
 
-    /// What a destination that has the base of a relationship lacks to get `target` and the snapshots between the two, which still exist
-    /// or not. The base itself is listed among the snapshots while it exists, without blocks of its own.
+    /// What a destination that has the base of a relationship lacks to get `target` and the
+    /// snapshots between the two, which still exist or not. The base itself is listed among the
+    /// snapshots while it exists, without blocks of its own.
     ///
     /// # Errors
-    /// [`VolumeError::Refused`] when nothing is in flight (the baseline, or `target` was acknowledged), or when `target` is newer than what is.
+    /// [`VolumeError::Refused`] when nothing is in flight (the baseline, or `target` was
+    /// acknowledged), or when `target` is newer than what is.
     pub fn changed_blocks_since(
         self: &Arc<Self>,
         relationship: u64,
@@ -398,14 +423,16 @@ impl Volume {
             }
             changes.snapshots.push(entry.clone());
         }
-        // While the root of the map is held, so are the blocks of every snapshot that existed along with it.
+        // While the root of the map is held, so are the blocks of every snapshot that existed along
+        // with it.
         let map = self.since_inode(&committed, in_flight.file)?;
         changes.runs = self.reached_and_marked(&committed, &roots, &map)?;
         changes.blocks = changes.runs.iter().map(|(_, count)| count).sum();
         Ok(changes)
     }
 
-    /// Blocks that any of `roots` reaches and a since map has. Only the map's regions are looked at.
+    /// Blocks that any of `roots` reaches and a since map has. Only the map's regions are looked
+    /// at.
     fn reached_and_marked(
         &self,
         committed: &Committed,
@@ -447,7 +474,8 @@ impl Volume {
         Ok(runs)
     }
 
-    /// What is read of a map. Where that is not possible, at a second try either, the map counts as lost from here on: who needs it would come again, and fail again.
+    /// What is read of a map. Where that is not possible, at a second try either, the map counts as
+    /// lost from here on: who needs it would come again, and fail again.
     fn readable<T>(&self, map: FileId, read: impl Fn() -> Result<T, VolumeError>) -> Result<T, VolumeError> {
         let outcome = read().or_else(|error| if error.is_of_a_block() { read() } else { Err(error) });
         if let Err(error) = &outcome
@@ -494,8 +522,9 @@ impl Volume {
         self.store.load(&wanted, &committed.redirects).into_iter().collect()
     }
 
-    /// Begins the update of the since maps by a consistency point whose base is `before` (for a rollback the snapshot), and puts each
-    /// inode that it will change into `inodes`. Those of relationships that are given up end.
+    /// Begins the update of the since maps by a consistency point whose base is `before` (for a
+    /// rollback the snapshot), and puts each inode that it will change into `inodes`. Those of
+    /// relationships that are given up end.
     pub(crate) fn since_update<'a>(
         &'a self,
         before: &'a Committed,
@@ -522,7 +551,8 @@ impl Volume {
             }
             _ => (0, false),
         };
-        // What has arrived is in flight no longer: what accumulated since takes its place, instead of joining it.
+        // What has arrived is in flight no longer: what accumulated since takes its place, instead
+        // of joining it.
         let arrived = matches!(rider, Rider::Step(step) if step.arrived);
         let in_flight =
             current.iter().any(|map| map.relationship == mine && map.kind == FileKind::SinceInFlight);
@@ -608,7 +638,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Frees a map. Returns what is left of it: where a node can't be read, and so what is below is not known, a removed file, of a kind that is no map's.
+    /// Frees a map. Returns what is left of it: where a node can't be read, and so what is below is
+    /// not known, a removed file, of a kind that is no map's.
     fn end_map(
         &self,
         before: &Committed,
@@ -639,8 +670,8 @@ impl Volume {
         update.finish(gathered, &mut allocate).map(drop)
     }
 
-    /// The maps of today on top of those of a snapshot that is rolled back to, but for those that are `lost`, which end there too. Blocks that come back with the
-    /// snapshot count as allocated.
+    /// The maps of today on top of those of a snapshot that is rolled back to, but for those that
+    /// are `lost`, which end there too. Blocks that come back with the snapshot count as allocated.
     fn carry_over<'a>(
         &'a self,
         snapshot: &'a Committed,
@@ -656,7 +687,8 @@ impl Volume {
             inodes.insert(file, self.end_map(snapshot, &inode, gathered)?);
         }
         for map in lost {
-            // Where inodes of the snapshot can't be read it was looked whether a map may be one of them.
+            // Where inodes of the snapshot can't be read it was looked whether a map may be one of
+            // them.
             let inode = match self.committed_inode(snapshot, map.file) {
                 Err(error) if error.is_of_a_block() => None,
                 other => other?,
@@ -680,7 +712,8 @@ impl Volume {
         Ok(update)
     }
 
-    /// One of them as a copy: where it differs from what the snapshot has under its number, new blocks get its content.
+    /// One of them as a copy: where it differs from what the snapshot has under its number, new
+    /// blocks get its content.
     fn carry_map<'a>(
         &'a self,
         snapshot: &'a Committed,
@@ -717,8 +750,8 @@ impl Volume {
         Ok(Changing { inode, update: copy, records })
     }
 
-    /// Since maps in a snapshot that the active state has no more: a rollback must not bring them back, as they know nothing of
-    /// what was allocated meanwhile.
+    /// Since maps in a snapshot that the active state has no more: a rollback must not bring them
+    /// back, as they know nothing of what was allocated meanwhile.
     pub(crate) fn stale_since_maps(
         self: &Arc<Self>,
         snapshot: SnapshotId,
@@ -739,7 +772,8 @@ impl Volume {
 const NO_RELATIONSHIP: VolumeError =
     VolumeError::Refused("the volume has no since map for this mirror: begin with a baseline");
 
-/// The blocks that come back with a snapshot. Where the map of `today` has rotted, which a rollback may be the way out of, that is all that the snapshot has.
+/// The blocks that come back with a snapshot. Where the map of `today` has rotted, which a rollback
+/// may be the way out of, that is all that the snapshot has.
 fn returning_blocks(maps: &Maps<'_>, snapshot: &Root, today: Root) -> Result<Vec<Vbn>, VolumeError> {
     let runs = match maps.only_in(snapshot, &[today]) {
         Err(error) if error.is_of_a_block() => maps.only_in(snapshot, &[]),

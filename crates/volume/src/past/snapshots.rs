@@ -1,4 +1,5 @@
-//! Snapshots: made and deleted in the time of a consistency point, however many there are; and what changed between them.
+//! Snapshots: made and deleted in the time of a consistency point, however many there are; and what
+//! changed between them.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -28,13 +29,16 @@ pub struct Changes {
     pub snapshots: Vec<SnapshotEntry>,
 }
 
-/// Where the blocks of an image that is held, and of the snapshots before it, are: a destination has some of them in its redirect area. It stays true while that image is held, and for
-/// the others while they are held too ([`Volume::image`]); what a later image has under the same numbers is elsewhere.
+/// Where the blocks of an image that is held, and of the snapshots before it, are: a destination
+/// has some of them in its redirect area. It stays true while that image is held, and for the
+/// others while they are held too ([`Volume::image`]); what a later image has under the same
+/// numbers is elsewhere.
 #[derive(Clone)]
 pub struct Whereabouts(Arc<Redirects>);
 
 impl Image {
-    /// Where its blocks are, as it reads them itself. What is current is kept for nobody: the same blocks may have come again and stand in another place for now.
+    /// Where its blocks are, as it reads them itself. What is current is kept for nobody: the same
+    /// blocks may have come again and stand in another place for now.
     pub fn whereabouts(&self) -> Whereabouts {
         Whereabouts(self.redirects().clone())
     }
@@ -73,14 +77,17 @@ impl Volume {
         self.state.lock().snapshots.all()
     }
 
-    /// Deletes snapshots and returns how many blocks only they held. An export that is open keeps its blocks until it is closed.
+    /// Deletes snapshots and returns how many blocks only they held. An export that is open keeps
+    /// its blocks until it is closed.
     ///
-    /// All go with one consistency point; only where the label area is almost full are there several, one after the other.
+    /// All go with one consistency point; only where the label area is almost full are there
+    /// several, one after the other.
     pub fn delete_snapshots(self: &Arc<Self>, ids: &[SnapshotId]) -> Result<u64, VolumeError> {
         self.delete_in_parts(self.deletable(ids, true)?, Rider::Delete)
     }
 
-    /// The same of snapshots that a mirror has made for itself, whose hold was its own: it goes with them, in the same consistency point.
+    /// The same of snapshots that a mirror has made for itself, whose hold was its own: it goes
+    /// with them, in the same consistency point.
     ///
     /// # Errors
     /// As [`Volume::delete_snapshots`], but for the hold.
@@ -146,7 +153,8 @@ impl Volume {
         self.commit_with(Rider::Hold(id, held)).map(drop)
     }
 
-    /// Whether a clone, or an image dump that is not finished, needs a snapshot, which can't be deleted then.
+    /// Whether a clone, or an image dump that is not finished, needs a snapshot, which can't be
+    /// deleted then.
     pub fn is_cloned(&self, id: SnapshotId) -> bool {
         self.state.lock().kept.contains_key(&id)
     }
@@ -155,11 +163,12 @@ impl Volume {
         self.state.lock().snapshots.get(id).cloned().ok_or(VolumeError::NoSuchSnapshot(id))
     }
 
-    /// Makes a snapshot's content the active one. What was there before is kept in a new snapshot, which is returned: rolling back to it undoes the
-    /// rollback. Later snapshots stay.
+    /// Makes a snapshot's content the active one. What was there before is kept in a new snapshot,
+    /// which is returned: rolling back to it undoes the rollback. Later snapshots stay.
     pub fn rollback(self: &Arc<Self>, id: SnapshotId) -> Result<Snapshot, VolumeError> {
         let target = self.entry(id)?;
-        // Who changes the root directory has read it before, and would write its blocks over those that come back.
+        // Who changes the root directory has read it before, and would write its blocks over those
+        // that come back.
         let _turn = self.directory_turn();
         let done = self.commit_rollback(id, |generation| format!("before-rollback-{generation}"))?;
         let before = done.snapshot.as_ref().map(Snapshot::from).ok_or(VolumeError::Closed)?;
@@ -174,8 +183,9 @@ impl Volume {
         Maps { store: &self.store, redirects: &redirects }.check_readable(&root)
     }
 
-    /// What a destination that has the snapshots `have` lacks to get all snapshots up to `target`. Only snapshots that still exist here count: the blocks
-    /// of a deleted one may have been reused.
+    /// What a destination that has the snapshots `have` lacks to get all snapshots up to `target`.
+    /// Only snapshots that still exist here count: the blocks of a deleted one may have been
+    /// reused.
     pub fn changed_blocks(
         self: &Arc<Self>,
         have: &[SnapshotId],
@@ -203,14 +213,16 @@ impl Volume {
         Ok(changes)
     }
 
-    /// Reads runs of blocks as they are on the device, in order, past the cache; those that were written while [`Volume::keep_fresh`] is in force come from
-    /// memory. They are not verified here: whoever takes them checks them against the tree that they belong to.
+    /// Reads runs of blocks as they are on the device, in order, past the cache; those that were
+    /// written while [`Volume::keep_fresh`] is in force come from memory. They are not verified
+    /// here: whoever takes them checks them against the tree that they belong to.
     pub fn read_blocks(&self, runs: &[Run]) -> Result<Vec<Block>, VolumeError> {
         let now = Whereabouts(self.state.lock().committed.redirects.clone());
         self.read_blocks_at(&now, runs)
     }
 
-    /// [`Volume::read_blocks`] of an image and of snapshots that are held, whatever a destination has received meanwhile.
+    /// [`Volume::read_blocks`] of an image and of snapshots that are held, whatever a destination
+    /// has received meanwhile.
     pub fn read_blocks_at(&self, at: &Whereabouts, runs: &[Run]) -> Result<Vec<Block>, VolumeError> {
         let redirects = &at.0;
         if redirects.is_empty()
@@ -237,7 +249,8 @@ impl Volume {
             .collect()
     }
 
-    /// Grows the block space to `blocks`. The device must have [`Volume::device_bytes_after_growth`] by then.
+    /// Grows the block space to `blocks`. The device must have
+    /// [`Volume::device_bytes_after_growth`] by then.
     pub fn grow(self: &Arc<Self>, blocks: u64) -> Result<(), VolumeError> {
         let need = self.device_bytes_after_growth(blocks)?;
         let have = self.store.device().geometry().length;
@@ -264,7 +277,8 @@ impl Volume {
         Ok(device_blocks(&layout) * BLOCK_SIZE as u64)
     }
 
-    /// Blocks of block space to which this volume can grow on a device of `bytes`; those that it has where that has no room for more.
+    /// Blocks of block space to which this volume can grow on a device of `bytes`; those that it
+    /// has where that has no room for more.
     pub fn blocks_after_growth(&self, bytes: u64) -> u64 {
         let (mut low, mut high) = (self.space_blocks(), (bytes / BLOCK_SIZE as u64).min(SPACE_BLOCKS_MAX));
         while low < high {

@@ -1,4 +1,5 @@
-//! Sets of blocks that may be most of a volume: a bit each, 32 MiB for a TiB, and only for regions that have any.
+//! Sets of blocks that may be most of a volume: a bit each, 32 MiB for a TiB, and only for regions
+//! that have any.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Comparing active maps: which blocks one root reaches and others do not. Shared map blocks are skipped.
+//! Comparing active maps: which blocks one root reaches and others do not. Shared map blocks are
+//! skipped.
 
 use std::collections::HashSet;
 
@@ -27,8 +28,8 @@ impl<'a> Maps<'a> {
         Tree { store: self.store, redirects: self.redirects, file: ACTIVE_MAP, tree: map }
     }
 
-    /// Blocks that `root` reaches and none of `others` does. The first of `others` is the one that shares most: regions whose map block
-    /// is the same in it are not looked at.
+    /// Blocks that `root` reaches and none of `others` does. The first of `others` is the one that
+    /// shares most: regions whose map block is the same in it are not looked at.
     pub(crate) fn only_in(&self, root: &Root, others: &[Root]) -> Result<Vec<Run>, VolumeError> {
         let mine = self.tree(root.active_map);
         let nothing = TreeRef::empty(root.active_map.length);
@@ -106,17 +107,20 @@ impl<'a> Maps<'a> {
         self.store.load(&wanted, self.redirects).into_iter().collect()
     }
 
-    /// Calls `visit` with every block of every map, its region and its bits; a block that several maps share comes once. All maps are
-    /// walked together, so that each round of reads is one large batch in order of place.
+    /// Calls `visit` with every block of every map, its region and its bits; a block that several
+    /// maps share comes once. All maps are walked together, so that each round of reads is one
+    /// large batch in order of place.
     ///
-    /// A block that can't be read is handed to `damaged`: the first region below it, and how many at most.
+    /// A block that can't be read is handed to `damaged`: the first region below it, and how many
+    /// at most.
     pub(crate) fn each_region(
         &self,
         maps: impl Iterator<Item = TreeRef>,
         visit: &mut dyn FnMut(u64, &[u8]),
         damaged: &mut dyn FnMut(u64, u64, VolumeError),
     ) {
-        // A block counts in the place where it stands: a source may give the number of a block of one region to another one, and neither may hide the other.
+        // A block counts in the place where it stands: a source may give the number of a block of
+        // one region to another one, and neither may hide the other.
         let mut seen: HashSet<(Vbn, Checksum, u8, u64)> = HashSet::new();
         let key =
             |(pointer, level, at): &(BlockPointer, u8, u64)| (pointer.vbn, pointer.checksum, *level, *at);
@@ -173,7 +177,8 @@ pub(crate) fn words_of(block: &[u8; cairn_base::BLOCK_SIZE]) -> [u64; (BITS_PER_
     words
 }
 
-/// Appends the set bits of `words`, counted from `base`, as runs; joins the last run where it touches.
+/// Appends the set bits of `words`, counted from `base`, as runs; joins the last run where it
+/// touches.
 pub(crate) fn append_runs(runs: &mut Vec<Run>, base: u64, words: &[u64]) {
     for (index, word) in words.iter().enumerate() {
         let mut word = *word;

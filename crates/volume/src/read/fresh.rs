@@ -1,12 +1,16 @@
-//! Blocks that were written lately, kept in memory while a mirror follows the volume from one consistency point to the next: what a consistency
-//! point wrote is shipped from here, and not read back from the device that clients wait for.
+//! Blocks that were written lately, kept in memory while a mirror follows the volume from one
+//! consistency point to the next: what a consistency point wrote is shipped from here, and not read
+//! back from the device that clients wait for.
 //!
 //! # Invariants
-//! 1. What is kept for a vbn is what was written there last: an entry is replaced by the next write of its vbn, and there is none of a write that was not
-//!    noted. A block that an image shows is not written again, so what is kept for it is its content.
-//! 2. At most `limit` blocks are kept; the oldest go first. Whoever does not find a block reads it from the device, so a mirror that falls behind costs
-//!    reads, and no memory and nobody else's time.
-//! 3. Nothing is kept while nobody asks for it, nor of what a destination receives: there a vbn may stand in two places.
+//! 1. What is kept for a vbn is what was written there last: an entry is replaced by the next write
+//!    of its vbn, and there is none of a write that was not noted. A block that an image shows is
+//!    not written again, so what is kept for it is its content.
+//! 2. At most `limit` blocks are kept; the oldest go first. Whoever does not find a block reads it
+//!    from the device, so a mirror that falls behind costs reads, and no memory and nobody else's
+//!    time.
+//! 3. Nothing is kept while nobody asks for it, nor of what a destination receives: there a vbn may
+//!    stand in two places.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -60,7 +64,8 @@ impl Fresh {
             return;
         }
         let mut kept = self.kept.lock();
-        // Looked at again under the lock: what was let go of meanwhile must not come back, as later writes of it are not noted.
+        // Looked at again under the lock: what was let go of meanwhile must not come back, as later
+        // writes of it are not noted.
         if kept.keepers == 0 {
             return;
         }

@@ -1,4 +1,5 @@
-//! Reading: an image is a committed root (the active one as of now, or a snapshot) that stays readable while it is held.
+//! Reading: an image is a committed root (the active one as of now, or a snapshot) that stays
+//! readable while it is held.
 
 use std::sync::Arc;
 
@@ -22,7 +23,8 @@ pub struct BlockRead {
     pub lba: Lba,
     /// How many.
     pub count: u64,
-    /// What comes from the device for it is not kept in memory: whoever asks keeps it, or wants it once.
+    /// What comes from the device for it is not kept in memory: whoever asks keeps it, or wants it
+    /// once.
     pub passing: bool,
     /// The blocks, once they were read.
     pub outcome: Option<Result<Segments, VolumeError>>,
@@ -78,13 +80,14 @@ impl Volume {
         Ok(Image { volume: self.clone(), committed, snapshot })
     }
 
-    /// The state of the last consistency point for one call, which ends soon: a writer that looks for room waits for it.
+    /// The state of the last consistency point for one call, which ends soon: a writer that looks
+    /// for room waits for it.
     pub(crate) fn image_for_a_call(self: &Arc<Self>) -> Image {
         Image { volume: self.clone(), committed: self.state.lock().committed.clone(), snapshot: None }
     }
 
-    /// Holds the state of the last consistency point and all snapshots that there are at that moment, so that they can be compared with each other
-    /// whatever is deleted meanwhile.
+    /// Holds the state of the last consistency point and all snapshots that there are at that
+    /// moment, so that they can be compared with each other whatever is deleted meanwhile.
     pub(crate) fn image_of_all(self: &Arc<Self>) -> Result<AllImages, VolumeError> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
@@ -116,7 +119,8 @@ impl Volume {
         inode.ok_or(VolumeError::NoSuchFile(file))
     }
 
-    /// Serves reads of a file of the active state. Without `wait` those that need the device are left open.
+    /// Serves reads of a file of the active state. Without `wait` those that need the device are
+    /// left open.
     pub fn read(self: &Arc<Self>, file: FileId, reads: &mut [BlockRead], wait: bool) {
         let mut sources = Vec::with_capacity(reads.len());
         let committed = {
@@ -283,8 +287,8 @@ impl Volume {
         blocks
     }
 
-    /// What of a file's `count` blocks from `lba` is allocated, with changes that no consistency point has yet; at most `limit`
-    /// extents, which may end early.
+    /// What of a file's `count` blocks from `lba` is allocated, with changes that no consistency
+    /// point has yet; at most `limit` extents, which may end early.
     pub fn extents(
         self: &Arc<Self>,
         file: FileId,
@@ -452,7 +456,8 @@ impl Image {
         self.volume.serve(&self.committed, file, reads, sources, wait);
     }
 
-    /// What of a file's `count` blocks from `lba` is allocated; at most `limit` extents, which may end early.
+    /// What of a file's `count` blocks from `lba` is allocated; at most `limit` extents, which may
+    /// end early.
     pub fn extents(
         &self,
         file: FileId,
@@ -467,8 +472,8 @@ impl Image {
         Ok(extents.finish())
     }
 
-    /// Runs of blocks (first, count), in order, at which a file differs from what `base` shows. A file that is new since is all of its
-    /// allocated blocks.
+    /// Runs of blocks (first, count), in order, at which a file differs from what `base` shows. A
+    /// file that is new since is all of its allocated blocks.
     pub fn changed_since(&self, base: &Image, file: FileId) -> Result<Vec<(Lba, u64)>, VolumeError> {
         let new = self.inode(file)?.tree;
         let old = match base.inode(file) {

@@ -1,4 +1,5 @@
-//! Reading: from a root to blocks, through a cache. It also compares roots, and walks all that a root reaches.
+//! Reading: from a root to blocks, through a cache. It also compares roots, and walks all that a
+//! root reaches.
 //!
 //! # Invariants
 //! 1. Every block is verified by the checksum in its pointer before it is used.

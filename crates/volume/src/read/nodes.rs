@@ -1,4 +1,5 @@
-//! What the tree of names asks of a volume besides content: which blocks of a file are there, inodes by number, and the one lock around the root directory.
+//! What the tree of names asks of a volume besides content: which blocks of a file are there,
+//! inodes by number, and the one lock around the root directory.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,17 +26,20 @@ impl Volume {
         self.clock.now()
     }
 
-    /// The volume's time as the kernel puts it on files: see [`Clock::coarse`](cairn_base::Clock::coarse).
+    /// The volume's time as the kernel puts it on files: see
+    /// [`Clock::coarse`](cairn_base::Clock::coarse).
     pub fn coarse_now(&self) -> Timestamp {
         self.clock.coarse()
     }
 
-    /// Keeps everybody else from changing the root directory, which LUNs and the tree of names share. Taken before [`Volume::compound`].
+    /// Keeps everybody else from changing the root directory, which LUNs and the tree of names
+    /// share. Taken before [`Volume::compound`].
     pub fn directory_turn(&self) -> DirectoryTurn<'_> {
         DirectoryTurn(self.directory.lock())
     }
 
-    /// For each of `count` blocks of a file of the active state whether it takes space, with changes that no consistency point has yet.
+    /// For each of `count` blocks of a file of the active state whether it takes space, with
+    /// changes that no consistency point has yet.
     ///
     /// # Errors
     /// [`VolumeError::Damaged`] or [`VolumeError::Device`] of a node that can't be read.
@@ -112,7 +116,8 @@ impl LostInodes {
         Self { numbers: number(first)..number(first.saturating_add(blocks)), birth, error }
     }
 
-    /// Whether a since map of that root may be in it: every consistency point writes the inode of each ([`crate::past::since`], invariant 4).
+    /// Whether a since map of that root may be in it: every consistency point writes the inode of
+    /// each ([`crate::past::since`], invariant 4).
     pub(crate) fn may_have_since_map(&self, root: &Root) -> bool {
         self.birth >= root.generation
     }
@@ -134,8 +139,9 @@ pub struct ReadableInodes {
 }
 
 impl Image {
-    /// The inodes from number `from` on, in order, of the next block that has any and those behind it: some thousand at most, fewer at the end. Second: the
-    /// number to go on from; `None` at the end.
+    /// The inodes from number `from` on, in order, of the next block that has any and those behind
+    /// it: some thousand at most, fewer at the end. Second: the number to go on from; `None` at the
+    /// end.
     ///
     /// # Errors
     /// [`VolumeError::Damaged`] or [`VolumeError::Device`] of a node or of a block of inodes.
@@ -147,7 +153,9 @@ impl Image {
         self.inodes_in(from.max(FileId(first * INODES_PER_BLOCK)), BATCH as u64)
     }
 
-    /// The same as far as they can be read. Second: the numbers that are in blocks which can't be, each time from the first up to the one behind the last; whether there are such files is not known.
+    /// The same as far as they can be read. Second: the numbers that are in blocks which can't be,
+    /// each time from the first up to the one behind the last; whether there are such files is not
+    /// known.
     ///
     /// # Errors
     /// [`VolumeError::Damaged`] or [`VolumeError::Device`] of a node above all of the blocks.
@@ -186,7 +194,8 @@ impl Image {
         Ok((inodes, next))
     }
 
-    /// Of `count` blocks of inodes from the one of number `from` on those that are no holes, and the number to go on from.
+    /// Of `count` blocks of inodes from the one of number `from` on those that are no holes, and
+    /// the number to go on from.
     fn inode_blocks(&self, from: FileId, count: u64) -> (Vec<InodeBlock>, Option<FileId>) {
         let blocks = self.root().next_file.div_ceil(INODES_PER_BLOCK);
         let first = from.0 / INODES_PER_BLOCK;
@@ -221,7 +230,8 @@ impl Image {
         self.each_inode_past(visit, &mut |lost| Err(lost.error))
     }
 
-    /// The same for who goes on past damage: of each part that can't be read `lost` is told, and ends it with an error. A device that does not answer at all is no damage, and ends it.
+    /// The same for who goes on past damage: of each part that can't be read `lost` is told, and
+    /// ends it with an error. A device that does not answer at all is no damage, and ends it.
     pub(crate) fn each_inode_past(
         &self,
         visit: &mut dyn FnMut(Inode),
@@ -262,7 +272,8 @@ impl Image {
                         lost(LostInodes::below(unreadable))?;
                     }
                     Err(error) => {
-                        // Of one that stands below a node which can be read by now nothing is known.
+                        // Of one that stands below a node which can be read by now nothing is
+                        // known.
                         let birth = if pointer.is_hole() { Generation(u64::MAX) } else { pointer.birth };
                         lost(LostInodes::new(lba, 1, birth, error))?;
                     }

@@ -1,11 +1,14 @@
-//! A root in pieces: everything that it reaches and another root does not, in one fixed order, from any position on.
+//! A root in pieces: everything that it reaches and another root does not, in one fixed order, from
+//! any position on.
 //!
-//! A scrub reads a volume so, piece by piece, with a rest between two; two sides of a mirror compare the same pieces. Nothing is held between two pieces, so a
-//! scrub of days pins no space, and a position is good over a restart.
+//! A scrub reads a volume so, piece by piece, with a rest between two; two sides of a mirror
+//! compare the same pieces. Nothing is held between two pieces, so a scrub of days pins no space,
+//! and a position is good over a restart.
 //!
 //! # Order
-//! The active map, the inode file, then the files by number; in each by block of file, nodes before what is below them. A node belongs to its first block of file.
-//! Two roots with the same checksum have the same pieces, wherever they are.
+//! The active map, the inode file, then the files by number; in each by block of file, nodes before
+//! what is below them. A node belongs to its first block of file. Two roots with the same checksum
+//! have the same pieces, wherever they are.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -118,12 +121,14 @@ pub struct Region {
     pub read: u64,
     /// Where the next one begins; none at the end.
     pub next: Option<Position>,
-    /// A node could not be read: what is below it is missing here, or what the base has too is here.
+    /// A node could not be read: what is below it is missing here, or what the base has too is
+    /// here.
     pub incomplete: bool,
 }
 
 impl Region {
-    /// One number for all of it: equal when the blocks, their numbers and what the media have of them are equal.
+    /// One number for all of it: equal when the blocks, their numbers and what the media have of
+    /// them are equal.
     pub fn digest(&self) -> Checksum {
         let mut bytes = Vec::with_capacity(self.pieces.len() * 24);
         for piece in &self.pieces {
@@ -135,10 +140,12 @@ impl Region {
 }
 
 impl Volume {
-    /// Reads the blocks of a part from `from` on, past the cache, and verifies them. What is damaged is remembered ([`Volume::damaged`]).
+    /// Reads the blocks of a part from `from` on, past the cache, and verifies them. What is
+    /// damaged is remembered ([`Volume::damaged`]).
     ///
     /// # Errors
-    /// [`VolumeError::NoSuchSnapshot`] when root or base is gone. Damage is no error: it is in the result.
+    /// [`VolumeError::NoSuchSnapshot`] when root or base is gone. Damage is no error: it is in the
+    /// result.
     pub fn region(
         self: &Arc<Self>,
         part: Part,
@@ -189,7 +196,8 @@ struct Walk<'a> {
     region: Region,
 }
 
-/// A block of a tree that is not in the other one: its level, the number of its first block of file, and both pointers.
+/// A block of a tree that is not in the other one: its level, the number of its first block of
+/// file, and both pointers.
 struct Differs {
     level: u8,
     at: u64,
@@ -281,8 +289,9 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Calls `visit` with each block of `new`, top down and from left to right, that `old` does not have at the same place, and that begins at block `from` of the file or after it.
-/// `incomplete` is set when a node of `new` can't be read.
+/// Calls `visit` with each block of `new`, top down and from left to right, that `old` does not
+/// have at the same place, and that begins at block `from` of the file or after it. `incomplete` is
+/// set when a node of `new` can't be read.
 fn differing(
     old: &Tree<'_>,
     new: &Tree<'_>,

@@ -1,4 +1,5 @@
-//! Blocks by pointer: the cache in front of the device, and the rule that nothing unverified passes.
+//! Blocks by pointer: the cache in front of the device, and the rule that nothing unverified
+//! passes.
 
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
@@ -18,12 +19,14 @@ use crate::limits::Memory;
 use crate::memory::number_hash::NumberHasher;
 use crate::read::fresh::Fresh;
 
-/// The part of the cache of data for blocks that were wanted more than once. What comes while it is empty goes there at once, so with a large part
-/// the first fill of a volume kept all later blocks out.
+/// The part of the cache of data for blocks that were wanted more than once. What comes while it is
+/// empty goes there at once, so with a large part the first fill of a volume kept all later blocks
+/// out.
 const HOT_DATA: f64 = 0.1;
 /// The same of nodes, most of which are wanted again and again: the library's own.
 const HOT_NODES: f64 = 0.97;
-/// Blocks that are remembered after they were let go of, for each that there is room for: one that is wanted again soon stays then.
+/// Blocks that are remembered after they were let go of, for each that there is room for: one that
+/// is wanted again soon stays then.
 const REMEMBERED: f64 = 1.0;
 /// Blocks that one device operation carries at most: 1 MiB.
 const RUN_BLOCKS_MAX: u64 = 256;
@@ -42,8 +45,8 @@ pub(crate) enum Keep {
     Nothing,
 }
 
-/// A cached block with the checksum that it was verified against. A vbn is reused, so a hit counts only when the
-/// pointer names the same checksum: the cache never needs to be told of a free.
+/// A cached block with the checksum that it was verified against. A vbn is reused, so a hit counts
+/// only when the pointer names the same checksum: the cache never needs to be told of a free.
 #[derive(Clone)]
 struct Cached {
     checksum: Checksum,
@@ -61,7 +64,8 @@ pub(crate) struct Store {
     fresh: Fresh,
 }
 
-/// Hashes numbers the same way in every run: what is evicted, and so what is read from the device, must not differ between two runs of the simulator.
+/// Hashes numbers the same way in every run: what is evicted, and so what is read from the device,
+/// must not differ between two runs of the simulator.
 type BlockCache = Cache<u64, Cached, UnitWeighter, BuildHasherDefault<NumberHasher>>;
 
 impl Store {
@@ -152,7 +156,8 @@ impl Store {
         self.nodes.insert(vbn.0, Cached { checksum, block });
     }
 
-    /// Forgets what stood under these numbers: other content comes there, and it may have the same checksum, as a source can make it on purpose.
+    /// Forgets what stood under these numbers: other content comes there, and it may have the same
+    /// checksum, as a source can make it on purpose.
     pub(crate) fn forget_blocks(&self, vbns: impl Iterator<Item = Vbn>) {
         for vbn in vbns {
             self.data.remove(&vbn.0);
@@ -160,8 +165,8 @@ impl Store {
         }
     }
 
-    /// Lets go of nodes that the active state no longer has, so that the next ones come into their room: what is new and finds none is soon
-    /// pushed out by others that are new.
+    /// Lets go of nodes that the active state no longer has, so that the next ones come into their
+    /// room: what is new and finds none is soon pushed out by others that are new.
     pub(crate) fn forget_nodes(&self, replaced: &[Vbn]) {
         for vbn in replaced {
             self.nodes.remove(&vbn.0);
@@ -242,7 +247,8 @@ impl Store {
             .collect()
     }
 
-    /// A block that can't be read is one that a repair may bring back, as one that does not verify. A device that is gone as a whole says nothing of it.
+    /// A block that can't be read is one that a repair may bring back, as one that does not verify.
+    /// A device that is gone as a whole says nothing of it.
     fn note_damage<T>(&self, want: &Wanted, outcome: &Result<T, VolumeError>) {
         let is_noted = match outcome {
             Err(VolumeError::Damaged { .. }) => true,
@@ -345,8 +351,10 @@ impl Store {
             .collect()
     }
 
-    /// Reads runs of blocks by number, past the cache, unverified, in order, where no block is redirected. `None` where one of them can't be read or is nowhere:
-    /// [`Store::read_numbers`] tells which. Most of what is read in bulk can be, and is spared what a list of outcomes costs.
+    /// Reads runs of blocks by number, past the cache, unverified, in order, where no block is
+    /// redirected. `None` where one of them can't be read or is nowhere: [`Store::read_numbers`]
+    /// tells which. Most of what is read in bulk can be, and is spared what a list of outcomes
+    /// costs.
     pub(crate) fn read_runs(&self, runs: &[(Vbn, u64)]) -> Option<Vec<Block>> {
         let places: Vec<(u64, u64)> = {
             let space = self.space.read();
@@ -373,7 +381,8 @@ impl Store {
         operations
     }
 
-    /// Reads blocks whose request failed once more, each by itself: a place that can't be read costs its own block and none of its neighbours.
+    /// Reads blocks whose request failed once more, each by itself: a place that can't be read
+    /// costs its own block and none of its neighbours.
     fn read_alone(&self, places: &[(usize, u64)], blocks: &mut [Result<Block, DeviceError>]) {
         if places.is_empty() {
             return;
@@ -396,7 +405,8 @@ impl Store {
         self.read_places(&places)
     }
 
-    /// Operations that write blocks home, neighbours in one operation. `writes` is best sorted by vbn.
+    /// Operations that write blocks home, neighbours in one operation. `writes` is best sorted by
+    /// vbn.
     pub(crate) fn write_home<'a>(&self, writes: impl Iterator<Item = (Vbn, &'a Block)>) -> Vec<Operation> {
         self.write_kind(SegmentKind::Space, writes.map(|(vbn, block)| (vbn.0, block)))
     }
@@ -433,7 +443,8 @@ impl Store {
         operations
     }
 
-    /// Runs operations and returns the first failure: of a device that lacks room for some only where none has another one, as a flush that failed is not made good by more room.
+    /// Runs operations and returns the first failure: of a device that lacks room for some only
+    /// where none has another one, as a flush that failed is not made good by more room.
     pub(crate) fn run(&self, mut operations: Vec<Operation>) -> Result<(), VolumeError> {
         if !operations.is_empty() {
             self.device.run(&mut operations);
@@ -464,7 +475,8 @@ pub(crate) fn pairs(writes: &[(Vbn, Block)]) -> impl Iterator<Item = (Vbn, &Bloc
     writes.iter().map(|(vbn, block)| (*vbn, block))
 }
 
-/// Places on the device (bytes, and blocks) with neighbours made one, up to as much as one operation has.
+/// Places on the device (bytes, and blocks) with neighbours made one, up to as much as one
+/// operation has.
 pub(crate) fn joined(places: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for (mut offset, mut count) in places {
@@ -484,10 +496,12 @@ pub(crate) fn joined(places: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)
     runs
 }
 
-/// The blocks of what was read: `count` of them, whatever the device has answered, as others come behind.
+/// The blocks of what was read: `count` of them, whatever the device has answered, as others come
+/// behind.
 pub(crate) fn append_blocks(data: Segments, count: usize, blocks: &mut Vec<Result<Block, DeviceError>>) {
     let before = blocks.len();
-    // A device answers an aligned read in whole blocks; where one does not, the bytes are put together.
+    // A device answers an aligned read in whole blocks; where one does not, the bytes are put
+    // together.
     match data.into_blocks() {
         Ok(whole) => blocks.extend(whole.map(Ok)),
         Err(data) => blocks.extend((0..count).map(|n| whole_block(&data, n))),

@@ -20,7 +20,8 @@ pub(crate) struct Tree<'a> {
     pub(crate) tree: TreeRef,
 }
 
-/// Nodes that the reads of one batch have passed: they mostly pass the same ones, and this is cheaper to ask than the shared cache.
+/// Nodes that the reads of one batch have passed: they mostly pass the same ones, and this is
+/// cheaper to ask than the shared cache.
 #[derive(Default)]
 pub(crate) struct NodeMemo([Option<(BlockPointer, Block)>; 16]);
 
@@ -67,7 +68,8 @@ impl Tree<'_> {
         NodeAddress { file: self.file, level, index: lba / span(level).saturating_mul(FANOUT) }
     }
 
-    /// The pointer of `lba` if all nodes on the way are in memory. `memo` keeps nodes from one call to the next.
+    /// The pointer of `lba` if all nodes on the way are in memory. `memo` keeps nodes from one call
+    /// to the next.
     #[inline]
     pub(crate) fn pointer_ready(&self, lba: Lba, memo: &mut NodeMemo) -> Option<BlockPointer> {
         if lba.0 >= self.tree.length {
@@ -84,7 +86,8 @@ impl Tree<'_> {
         Some(pointer)
     }
 
-    /// The pointer to the node at `level` over block `lba`, or at level 0 to the block itself; a hole where the tree has none.
+    /// The pointer to the node at `level` over block `lba`, or at level 0 to the block itself; a
+    /// hole where the tree has none.
     pub(crate) fn pointer_at_level(&self, level: u8, lba: u64) -> Result<BlockPointer, VolumeError> {
         if level > self.tree.height || lba / FANOUT.saturating_pow(u32::from(self.tree.height)) > 0 {
             return Ok(BlockPointer::HOLE);
@@ -92,7 +95,8 @@ impl Tree<'_> {
         Ok(self.descend(level, lba)?.0)
     }
 
-    /// Goes down to the pointer at `lowest` over block `lba`, which the tree is tall enough for, or to the hole above it, and says at which level that is.
+    /// Goes down to the pointer at `lowest` over block `lba`, which the tree is tall enough for, or
+    /// to the hole above it, and says at which level that is.
     fn descend(&self, lowest: u8, lba: u64) -> Result<(BlockPointer, u8), Unreadable> {
         let (mut pointer, mut level) = (self.tree.pointer, self.tree.height);
         while level > lowest && !pointer.is_hole() {
@@ -112,8 +116,9 @@ impl Tree<'_> {
         self.descend(0, lba).err()
     }
 
-    /// The first block from `lba` on that a lowest node of the tree is over; `None` behind the last. What lies before it are holes, and however many these are, they are passed by
-    /// the pointers above them.
+    /// The first block from `lba` on that a lowest node of the tree is over; `None` behind the
+    /// last. What lies before it are holes, and however many these are, they are passed by the
+    /// pointers above them.
     pub(crate) fn next_under_leaf(&self, mut lba: u64) -> Result<Option<u64>, Unreadable> {
         while lba < self.tree.length {
             let (pointer, level) = self.descend(1, lba)?;
@@ -131,9 +136,9 @@ impl Tree<'_> {
         pointers_of(lbas.len(), |index| (self, lbas[index]))
     }
 
-    /// Calls `visit` with each block of the tree that is not a hole: its pointer, its level (0 is data) and the number of its first
-    /// block of file, top down. `enter` says whether to go below a node; the children of a damaged node are skipped and the
-    /// damage is handed to `damaged`.
+    /// Calls `visit` with each block of the tree that is not a hole: its pointer, its level (0 is
+    /// data) and the number of its first block of file, top down. `enter` says whether to go below
+    /// a node; the children of a damaged node are skipped and the damage is handed to `damaged`.
     pub(crate) fn walk(
         &self,
         enter: &mut dyn FnMut(&BlockPointer, u8, u64) -> bool,
@@ -175,8 +180,8 @@ impl Tree<'_> {
     }
 }
 
-/// The pointers of `count` blocks of one root; `block` says of which tree each is, and where in it. Nodes that are not in memory are read together, whatever file
-/// they are of.
+/// The pointers of `count` blocks of one root; `block` says of which tree each is, and where in it.
+/// Nodes that are not in memory are read together, whatever file they are of.
 pub(crate) fn pointers_of<'a>(
     count: usize,
     block: impl Fn(usize) -> (&'a Tree<'a>, Lba),
@@ -216,9 +221,12 @@ pub(crate) fn pointers_of<'a>(
     found
 }
 
-/// Differences between two trees of the same file: calls `differ` with (number of the first block of file, level, old, new) for every block, node or
-/// data, whose pointers are not the same: what points to a block before it, and the blocks of a level in the order of the file. Where both point to the same block nothing below is looked at: the cost is what changed.
-/// Trees of different height are compared from the lower one's top. What is in memory at a time are the pointers below [`BATCH`] nodes of each level, however long the file is.
+/// Differences between two trees of the same file: calls `differ` with (number of the first block
+/// of file, level, old, new) for every block, node or data, whose pointers are not the same: what
+/// points to a block before it, and the blocks of a level in the order of the file. Where both
+/// point to the same block nothing below is looked at: the cost is what changed. Trees of different
+/// height are compared from the lower one's top. What is in memory at a time are the pointers below
+/// [`BATCH`] nodes of each level, however long the file is.
 ///
 /// # Errors
 /// What `differ` refuses, and blocks that can't be read.
@@ -226,10 +234,12 @@ pub(crate) fn difference(old: &Tree<'_>, new: &Tree<'_>, differ: &mut Differ<'_>
     difference_past(old, new, differ, &mut Err)
 }
 
-/// What is told of a difference: the number of the first block of file, the level, the old and the new pointer. On an error the comparison ends.
+/// What is told of a difference: the number of the first block of file, the level, the old and the
+/// new pointer. On an error the comparison ends.
 pub(crate) type Differ<'a> = dyn FnMut(u64, u8, BlockPointer, BlockPointer) -> Result<(), VolumeError> + 'a;
 
-/// [`difference`] for who goes on past damage: below a node that `damaged` passes nothing is compared.
+/// [`difference`] for who goes on past damage: below a node that `damaged` passes nothing is
+/// compared.
 pub(crate) fn difference_past(
     old: &Tree<'_>,
     new: &Tree<'_>,

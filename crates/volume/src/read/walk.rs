@@ -1,4 +1,5 @@
-//! Every block of one root that another root does not have: its pointer and where in the volume it belongs. On request also the reverse.
+//! Every block of one root that another root does not have: its pointer and where in the volume it
+//! belongs. On request also the reverse.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +25,8 @@ pub(crate) struct Reached {
     pub(crate) pointer: BlockPointer,
 }
 
-/// A root, and where its blocks are: two roots of a destination can have the same vbn with different content, one of them in the redirect area.
+/// A root, and where its blocks are: two roots of a destination can have the same vbn with
+/// different content, one of them in the redirect area.
 #[derive(Clone, Copy)]
 pub(crate) struct Rooted<'a> {
     pub(crate) root: &'a Root,
@@ -41,8 +43,9 @@ pub(crate) fn new_blocks(
     new_blocks_but(&BTreeSet::new(), store, base, new, visit)
 }
 
-/// Calls `visit` with each block that `new` reaches and `base` (nothing without one) does not have in the same position. Where both have the same block
-/// nothing below is looked at; nor are the trees of the files in `but`. A block is visited before anything that it points to is read.
+/// Calls `visit` with each block that `new` reaches and `base` (nothing without one) does not have
+/// in the same position. Where both have the same block nothing below is looked at; nor are the
+/// trees of the files in `but`. A block is visited before anything that it points to is read.
 pub(crate) fn new_blocks_but(
     but: &BTreeSet<FileId>,
     store: &Store,
@@ -64,7 +67,8 @@ pub(crate) struct Parted {
     pub(crate) incomplete: bool,
 }
 
-/// [`new_blocks`], and what `base` has and `new` does not. Trees of files that only the base has are walked as well.
+/// [`new_blocks`], and what `base` has and `new` does not. Trees of files that only the base has
+/// are walked as well.
 pub(crate) fn both_sides(
     store: &Store,
     base: Option<Rooted<'_>>,
@@ -135,7 +139,8 @@ fn walk(
     Ok(())
 }
 
-/// The blocks of a file that the new root does not have. Nothing of it is needed, so damage there ends no walk.
+/// The blocks of a file that the new root does not have. Nothing of it is needed, so damage there
+/// ends no walk.
 fn only_before(old: &Tree<'_>, told: &mut Told<'_>) {
     let Some(parted) = &mut told.parted else { return };
     let nothing = Tree { tree: TreeRef { pointer: BlockPointer::HOLE, ..old.tree }, ..*old };

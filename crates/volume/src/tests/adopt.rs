@@ -1,4 +1,5 @@
-//! An image whose blocks are in their places becomes a volume: whole or not at all, and never over another one.
+//! An image whose blocks are in their places becomes a volume: whole or not at all, and never over
+//! another one.
 
 use cairn_base::{Rng, SnapshotId};
 use cairn_device::DeviceError;
@@ -136,7 +137,8 @@ fn adopted_volume_is_whole_or_none_after_a_cut_or_a_failure_at_each_operation() 
         failures += u32::from(failed.is_err());
         for seed in 0..4 {
             let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
-            // What received them leaves it to the adoption to have them on the disk before what reaches them.
+            // What received them leaves it to the adoption to have them on the disk before what
+            // reaches them.
             let image = put(&source, made[1].id, &*device, BLOCKS);
             device.cut_after(at);
             let outcome = Volume::adopt(&*device, &normal, &image, Timestamp(9));

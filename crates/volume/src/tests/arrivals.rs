@@ -151,7 +151,8 @@ fn what_a_transfer_brought_that_was_cut_counts_after_a_restart_where_it_stands_a
     there.shows_its_image();
 }
 
-/// What a transfer brought keeps its places while the next one brings other blocks, whatever their numbers are.
+/// What a transfer brought keeps its places while the next one brings other blocks, whatever their
+/// numbers are.
 #[test]
 fn blocks_of_an_unfinished_transfer_stay_whole_beside_those_of_the_next_one() {
     for seed in 0..8 {
@@ -795,7 +796,8 @@ fn image_whose_commit_fails_at_any_operation_is_not_said_to_be_committed() {
         assert!(matches!(outcome, Err(VolumeError::Device(_))), "operation {at}: {outcome:?}");
         there.device.heal_operations();
         assert_eq!(shown(&there), before, "operation {at}: it shows what it showed");
-        // The first makes durable what has arrived. What the others leave on the device is not known.
+        // The first makes durable what has arrived. What the others leave on the device is not
+        // known.
         let again = there.volume.receive();
         assert_eq!(matches!(again, Err(VolumeError::Latched(_))), at > 0, "operation {at}");
         drop(again);

@@ -410,7 +410,8 @@ fn change_of_any_kind_waits_no_longer_than_the_interval() {
     }
 }
 
-/// Files as tall as can be, a few blocks of each, in a volume with next to no room: each of many cuts a path, or makes one.
+/// Files as tall as can be, a few blocks of each, in a volume with next to no room: each of many
+/// cuts a path, or makes one.
 #[test]
 fn change_of_many_files_is_taken_whole_and_can_be_committed_or_there_is_no_space_for_it() {
     const TALL: u64 = 1 << 27;
@@ -622,7 +623,8 @@ fn what_was_cut_off_is_not_there_when_a_file_grows_again_in_the_same_generation(
     }
 }
 
-/// What a change is made of, at random: of files that are there and of new ones, of few blocks or many, and as tall as they come.
+/// What a change is made of, at random: of files that are there and of new ones, of few blocks or
+/// many, and as tall as they come.
 fn any_change(rng: &mut Rng, volume: &Arc<Volume>, files: &mut BTreeMap<FileId, u64>) -> Change {
     let mut change = Change::new();
     let mut taken = Vec::new();
@@ -673,7 +675,8 @@ fn any_change(rng: &mut Rng, volume: &Arc<Volume>, files: &mut BTreeMap<FileId, 
     change
 }
 
-/// The room that is asked for before a change is taken, against what the consistency point then takes. What is given up stays with a snapshot.
+/// The room that is asked for before a change is taken, against what the consistency point then
+/// takes. What is given up stays with a snapshot.
 #[test]
 fn change_asks_for_the_room_that_it_takes_and_not_for_much_more() {
     let (mut changes, mut asked, mut took) = (0, 0, 0);
@@ -707,7 +710,8 @@ fn change_asks_for_the_room_that_it_takes_and_not_for_much_more() {
     assert!(changes > 200 && asked < took * 2, "{changes} changes asked for {asked} and took {took}");
 }
 
-/// What inodes are allowed for would cover a node of a path too few: so it is counted here, for trees of any height.
+/// What inodes are allowed for would cover a node of a path too few: so it is counted here, for
+/// trees of any height.
 #[test]
 fn change_asks_for_every_node_of_every_path_that_it_makes_or_cuts() {
     let (_device, volume) = fresh(30_000);
@@ -737,7 +741,8 @@ fn change_asks_for_every_node_of_every_path_that_it_makes_or_cuts() {
     }
 }
 
-/// A file is removed and only partly freed when a snapshot is made: a rollback brings back what was freed meanwhile, and that has to be freed once more.
+/// A file is removed and only partly freed when a snapshot is made: a rollback brings back what was
+/// freed meanwhile, and that has to be freed once more.
 #[test]
 fn removed_file_that_a_rollback_brings_back_is_freed_again() {
     let (_device, volume) = fresh(8192);
@@ -773,7 +778,8 @@ fn holes_of_many_tall_files_in_one_change_never_overrun_a_full_volume() {
     let (_device, volume) = fresh(8192);
     let files: Vec<FileId> = (0..120).map(|_| volume.next_file().expect("it is writable")).collect();
     let tall = Known { stamp: 1, length_bytes: TALL * 4096, ..Known::default() };
-    // The last block below one node of each level and the first below the next one: a hole over both cuts two paths.
+    // The last block below one node of each level and the first below the next one: a hole over
+    // both cuts two paths.
     let edge = TALL / 2;
     for some in files.chunks(10) {
         let mut change = Change::new();
@@ -813,7 +819,8 @@ fn holes_of_many_tall_files_in_one_change_never_overrun_a_full_volume() {
     assert_sound(&volume);
 }
 
-/// What is said of a change without a look at the places of its blocks; with that it is mostly let in.
+/// What is said of a change without a look at the places of its blocks; with that it is mostly let
+/// in.
 #[test]
 fn change_is_let_in_at_once_with_a_path_for_each_of_its_blocks_in_a_tree_of_any_height() {
     let (_device, volume) = fresh(1024);

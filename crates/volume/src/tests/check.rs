@@ -161,7 +161,8 @@ fn damage_that_keeps_a_volume_from_committing_is_what_its_check_tells() {
     assert!(matches!(refused, Err(VolumeError::Latched(_))), "it could not commit: {refused:?}");
 }
 
-/// Changes a block of the active map or inode file with all checksums above it right, and `used` of the root by so many.
+/// Changes a block of the active map or inode file with all checksums above it right, and `used` of
+/// the root by so many.
 fn forge(
     device: &FaultDevice,
     volume: &Arc<Volume>,
@@ -277,7 +278,8 @@ fn inodes_that_do_not_parse_are_one_finding_and_what_they_led_to_is_none() {
     assert_eq!(found(&volume, CheckDepth::Structures), expected);
 }
 
-/// What can be read of it may be as wrong as what can't: a file is not there and lost at the same time.
+/// What can be read of it may be as wrong as what can't: a file is not there and lost at the same
+/// time.
 #[test]
 fn block_of_inodes_of_which_one_makes_no_sense_is_lost_as_a_whole() {
     let (device, volume, lun, _) = small();

@@ -34,7 +34,8 @@ fn offset(vbn: u64) -> u64 {
     (cairn_format::layout::space_start(BLOCKS) + vbn) * 4096
 }
 
-/// Two files of ten leaves each, written and committed; then the third leaf of the first rots, and the volume is opened with nothing in its cache.
+/// Two files of ten leaves each, written and committed; then the third leaf of the first rots, and
+/// the volume is opened with nothing in its cache.
 fn damaged() -> (Arc<MemoryDevice>, Arc<Volume>, [FileId; 2], u64) {
     let (device, volume) = fresh(BLOCKS);
     let files = [file(&volume, 10 * LEAF), file(&volume, 10 * LEAF)];
@@ -283,7 +284,8 @@ struct Hurt {
 }
 
 impl Hurt {
-    /// Files of two and of three levels with blocks here and there, committed; then a node rots, and some others come into memory.
+    /// Files of two and of three levels with blocks here and there, committed; then a node rots,
+    /// and some others come into memory.
     fn new(rng: &mut Rng) -> Self {
         let (device, volume) = fresh(BLOCKS);
         let length = if rng.one_in(3) { 20 * LEAF } else { 2 * LEAF * LEAF };
@@ -626,7 +628,8 @@ fn each_block(reads: impl Fn(&mut [BlockRead]), length: u64) -> Vec<Option<u64>>
     (0..length).map(one).collect()
 }
 
-/// Nothing of `images`, by snapshot (none is the active state), reads as anything else; returns how many reads failed.
+/// Nothing of `images`, by snapshot (none is the active state), reads as anything else; returns how
+/// many reads failed.
 fn shows(volume: &Arc<Volume>, lun: FileId, images: &[(Option<SnapshotId>, Vec<u64>)], note: &str) -> usize {
     let mut refused = 0;
     for (snapshot, expected) in images {
@@ -648,7 +651,8 @@ fn shows(volume: &Arc<Volume>, lun: FileId, images: &[(Option<SnapshotId>, Vec<u
     refused
 }
 
-/// Any of the blocks in use, or a superblock slot, is damaged before an owner or a client does something: that is done, also for who opens the volume next, or it is refused and has changed
+/// Any of the blocks in use, or a superblock slot, is damaged before an owner or a client does
+/// something: that is done, also for who opens the volume next, or it is refused and has changed
 /// nothing; and no block ever reads as anything that it was not.
 #[test]
 fn each_operation_on_damaged_media_is_done_or_refused_and_nothing_wrong_is_served() {

@@ -109,7 +109,8 @@ fn shown(maps: Maps<'_>, entries: &[SnapshotEntry]) -> Shown {
     entries.iter().map(|entry| (entry.id, blocks(entry))).collect()
 }
 
-/// Whether each block came into the world in one place: all who show it, while their parent does not, have the same parent.
+/// Whether each block came into the world in one place: all who show it, while their parent does
+/// not, have the same parent.
 fn is_possible(shown: &Shown, entries: &[SnapshotEntry]) -> bool {
     let nothing = BTreeSet::new();
     let mut places: BTreeMap<u64, SnapshotId> = BTreeMap::new();
@@ -172,7 +173,8 @@ fn descent_is_believed_where_each_block_came_into_the_world_in_one_place_and_now
                 let above = rng.below(at as u64 + 1) as usize;
                 image[at].parent = if above == at { SnapshotId(0) } else { image[above].id };
             }
-            // Other snapshots that got the same numbers here: one, or all of them, in the descent that the source tells of.
+            // Other snapshots that got the same numbers here: one, or all of them, in the descent
+            // that the source tells of.
             match rng.below(6) {
                 0 if !here.is_empty() => {
                     let at = rng.below(here.len() as u64) as usize;

@@ -14,8 +14,8 @@ const LENGTH: u64 = 126 * 126 * 3;
 /// What was last written to each block; no other one is allocated.
 type Model = BTreeMap<u64, u64>;
 
-/// Whether what was found of `count` blocks from `first` on is what the model has: stretches of both kinds by turns, each as long as there is, and all of them unless there
-/// are `limit`.
+/// Whether what was found of `count` blocks from `first` on is what the model has: stretches of
+/// both kinds by turns, each as long as there is, and all of them unless there are `limit`.
 fn assert_extents(found: &[FileExtent], model: &Model, (first, count): (u64, u64), limit: usize, note: &str) {
     assert!(found.len() <= limit, "{note}: {found:?}");
     let mut at = first;

@@ -1,4 +1,5 @@
-//! What a flush covers while others write, commit or fail: it is acknowledged only when all that was answered before it is durable.
+//! What a flush covers while others write, commit or fail: it is acknowledged only when all that
+//! was answered before it is durable.
 
 use std::time::{Duration, Instant};
 
@@ -127,7 +128,8 @@ fn flush_fails_when_one_that_it_waited_for_has_failed() {
         write(&volume, lun, 2, 1, 1000).expect("there is room");
         let before = launches(&volume);
         let second = scope.spawn(|| volume.flush());
-        // It finds the log taken, and its block is at its place when only the early one is under way.
+        // It finds the log taken, and its block is at its place when only the early one is under
+        // way.
         comes_true(SURELY, || {
             let state = volume.state.lock();
             state.launches > before && state.flying == 1
@@ -143,7 +145,8 @@ fn flush_fails_when_one_that_it_waited_for_has_failed() {
 
 #[test]
 fn flush_fails_when_a_block_that_was_under_way_before_it_fails() {
-    // In the one case the block fails while the flush waits for it, in the other while the flush makes its own blocks ready.
+    // In the one case the block fails while the flush waits for it, in the other while the flush
+    // makes its own blocks ready.
     for is_making_ready in [false, true] {
         let device = gated();
         let volume = open(&device);

@@ -1,4 +1,5 @@
-//! Blocks that stay in memory for a mirror that follows: never another content than what is on the device, and no more of them than there is room for.
+//! Blocks that stay in memory for a mirror that follows: never another content than what is on the
+//! device, and no more of them than there is room for.
 
 use std::collections::BTreeMap;
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::*;
 
-/// A client that writes a number to one volume, and once that was answered to the other: in no instant is the second ahead of the first.
+/// A client that writes a number to one volume, and once that was answered to the other: in no
+/// instant is the second ahead of the first.
 #[test]
 fn snapshots_of_a_group_show_one_instant_of_clients_that_write_to_all_of_it() {
     let volumes: Vec<Arc<Volume>> = (0..3).map(|_| fresh(8192).1).collect();

@@ -1,4 +1,5 @@
-//! What a source that lies can do to what is kept here: nothing. Each test makes an image that is true but for one lie, with all checksums right.
+//! What a source that lies can do to what is kept here: nothing. Each test makes an image that is
+//! true but for one lie, with all checksums right.
 
 use std::collections::BTreeMap;
 
@@ -142,7 +143,8 @@ impl Sent {
     }
 }
 
-/// A source, its LUN, a snapshot that a destination keeps, and the destination on a device that outlives it.
+/// A source, its LUN, a snapshot that a destination keeps, and the destination on a device that
+/// outlives it.
 struct Pair {
     source: Arc<Volume>,
     lun: FileId,
@@ -191,7 +193,8 @@ impl Pair {
         }
     }
 
-    /// The snapshot is as it was: now, after a restart, with the next true image, and after a failover and a lot of writes.
+    /// The snapshot is as it was: now, after a restart, with the next true image, and after a
+    /// failover and a lot of writes.
     fn assert_unharmed(self) {
         self.shows_kept(&self.destination);
         let volume = open(&self.device);
@@ -231,8 +234,9 @@ const SECRET: &str = "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7
     4bcdb45931c89f7ec9d9787364eac5ac8334d3ebc3c581a0fffa1363eb170ddd51b7f0da49d316552629d4689e2b16be587d47a1fc8ff8b8d17ad031ce\
     45cb3a8f95160428afd7fbcabb4b407e";
 
-/// Another block with the same XXH3-128 (default secret). Each lane of a stripe adds up the words, and the products of the halves of each word after an exclusive or with the
-/// secret: of its 16 words 11 are free, three make the products right, and two the words.
+/// Another block with the same XXH3-128 (default secret). Each lane of a stripe adds up the words,
+/// and the products of the halves of each word after an exclusive or with the secret: of its 16
+/// words 11 are free, three make the products right, and two the words.
 fn forged(block: &[u8; 4096], wanted: u8) -> Block {
     let secret: Vec<u8> = (0..192)
         .map(|at| u8::from_str_radix(&SECRET[2 * at..2 * at + 2], 16).expect("it is hexadecimal"))
@@ -307,7 +311,8 @@ fn forged_block_is_refused_when_only_the_cache_has_the_true_one() {
 
 #[test]
 fn number_of_a_kept_block_that_an_image_gives_to_other_content_is_refused() {
-    // The image has nothing else in the place where the snapshot has the block, and says that it descends from nothing: then no map contradicts it.
+    // The image has nothing else in the place where the snapshot has the block, and says that it
+    // descends from nothing: then no map contradicts it.
     let pair = Pair::new();
     let at = pair.vbn(7);
     write(&pair.source, pair.lun, 0, 100, 500).expect("there is room");
@@ -406,7 +411,8 @@ fn image_that_reaches_a_block_twice_or_before_it_was_born_is_refused() {
     let birth = Generation(next.root.generation.0 + 1);
     younger.set_pointer(pair.lun, 155, BlockPointer { birth, ..own });
     pair.refuses(younger, |what| what == Contradiction::Birth);
-    // After a failover a block that was born after the parent is freed with its file, and the parent has it still.
+    // After a failover a block that was born after the parent is freed with its file, and the
+    // parent has it still.
     let mut reborn = sent;
     let shared = pair.vbn(130);
     assert!(shared.is_hole(), "the node above it is the image's own");

@@ -138,7 +138,8 @@ fn change_from_before_a_restart_counts_from_the_snapshot_or_from_the_restart_if_
         write(&volume, lun, 9, 1, 400).expect("there is room");
         clock.advance(3 * SECOND);
         assert_eq!(behind(&volume, &second).0, Some(3 * SECOND), "of its own time more is known");
-        // A clock that goes back to before the snapshot hides nothing that was there when the volume was opened.
+        // A clock that goes back to before the snapshot hides nothing that was there when the
+        // volume was opened.
         clock.set(Timestamp(base.root.created.0 - 1_000_000_000));
         assert!(clock.now() < at_opening);
         assert_eq!(behind(&volume, &base).0, Some(4 * SECOND), "logged: {logged}");
@@ -347,7 +348,8 @@ fn age_of_what_a_relationship_has_not_sent_counts_from_where_each_of_its_maps_be
     assert_eq!(age(7, first), Some(209 * SECOND), "what is in flight is not there yet");
 }
 
-/// A clock that goes on by a second whenever it is asked what time it is: as if something took that long in between.
+/// A clock that goes on by a second whenever it is asked what time it is: as if something took that
+/// long in between.
 struct Ticking(Arc<ManualClock>);
 
 impl Clock for Ticking {

@@ -32,7 +32,8 @@ fn later_record_of_a_cut_flush_never_follows_another_one() {
         let volume = open(&device);
         let before = read(&volume, lun, 0, 3999);
         told_apart += u64::from(before.first() == Some(&1));
-        // As long as the record that was lost, so that what is left of the other one would stand right behind it.
+        // As long as the record that was lost, so that what is left of the other one would stand
+        // right behind it.
         for _ in 0..FULL_RECORD {
             volume.punch(lun, Lba(3999), 1).expect("it is punched");
         }
@@ -58,8 +59,8 @@ fn atomic_write_is_whole_or_not_there_after_a_cut_at_each_operation() {
         volume.consistency_point().expect("it commits");
         let mut blocks = (0..256).map(|lba| (Lba(lba), block(5000 + lba))).collect::<Vec<_>>().into_iter();
         volume.write_atomic(None, lun, &mut blocks).expect("there is room");
-        // A full record lies between it and a write that takes over some of its blocks: a cut between the two records would show
-        // neither's bytes there.
+        // A full record lies between it and a write that takes over some of its blocks: a cut
+        // between the two records would show neither's bytes there.
         for lba in 0..FULL_RECORD {
             volume.punch(lun, Lba(1000 + lba), 1).expect("it is punched");
         }
@@ -85,7 +86,8 @@ fn atomic_write_is_whole_or_not_there_after_a_cut_at_each_operation() {
     assert!(whole > 0 && gone > 0, "{whole} {gone}");
 }
 
-/// Chance hardly ever keeps all of the data and one record of two: here the second one is taken away.
+/// Chance hardly ever keeps all of the data and one record of two: here the second one is taken
+/// away.
 #[test]
 fn atomic_write_of_which_a_later_record_is_lost_is_not_there_at_all() {
     let (device, volume) = fresh(16384);
@@ -158,7 +160,8 @@ fn flush_through_a_full_log_commits_instead() {
     assert_sound(&volume);
 }
 
-/// A flush that found no room in the log asks for a consistency point. Before that has committed, the record of somebody else's flush may fit, and it covers what came before it.
+/// A flush that found no room in the log asks for a consistency point. Before that has committed,
+/// the record of somebody else's flush may fit, and it covers what came before it.
 #[test]
 fn what_found_no_room_in_the_log_is_in_the_record_of_the_next_flush() {
     for is_frozen in [false, true] {
@@ -251,7 +254,8 @@ fn block_that_the_log_names_twice_at_one_place_is_there_once() {
     assert_sound(&volume);
 }
 
-/// A file was written to and then cut off, and the record that says what it lost did not come through.
+/// A file was written to and then cut off, and the record that says what it lost did not come
+/// through.
 #[test]
 fn block_that_the_log_has_past_the_end_of_its_file_is_given_up_again() {
     let (device, volume) = fresh(1024);
@@ -294,7 +298,8 @@ fn put_record(device: &dyn Device, superblock: &Superblock, entries: Vec<LogEntr
     put_nth(device, superblock, (0, 1, superblock.log_tail.sequence), entries);
 }
 
-/// Puts the `nth` record of one block each behind the tail; it is so many generations ahead, and says how far the log was durable.
+/// Puts the `nth` record of one block each behind the tail; it is so many generations ahead, and
+/// says how far the log was durable.
 fn put_nth(
     device: &dyn Device,
     superblock: &Superblock,
@@ -388,8 +393,9 @@ fn log_that_is_more_than_half_full_asks_for_a_consistency_point() {
 
 #[test]
 fn full_log_loses_nothing_wherever_in_the_ring_it_begins_and_ends() {
-    // Where it begins, blocks that are in use, and the entries besides one of the record that comes then: it fills the log to the brim, does not fit before the
-    // end of the ring, or not before the tail.
+    // Where it begins, blocks that are in use, and the entries besides one of the record that comes
+    // then: it fills the log to the brim, does not fit before the end of the ring, or not before
+    // the tail.
     let cases = [(0, 255, 0), (30, 255, 0), (8, 246, 900), (5, 249, 400), (2, 252, 100), (100, 250, 900)];
     for (begin, used, entries) in cases {
         let note = format!("{entries} entries at {used} behind {begin}");
@@ -509,7 +515,8 @@ fn place_of_the_log_that_cannot_be_read_costs_nothing_where_no_record_is_or_may_
         volume.flush().expect("it flushes");
         drop(volume);
         if position == tail + RECORDS + 1 {
-            // It would be needed now. The opening has written it, and a disk has another place for it then.
+            // It would be needed now. The opening has written it, and a disk has another place for
+            // it then.
             device.heal_reads();
         }
         let volume = open(&device);
@@ -543,7 +550,8 @@ fn what_could_not_be_read_of_the_log_once_never_comes_back() {
     assert_sound(&volume);
 }
 
-/// A flush that the power cut after its records: all of them are whole, and a block that the first one names is not there.
+/// A flush that the power cut after its records: all of them are whole, and a block that the first
+/// one names is not there.
 #[test]
 fn records_of_a_flush_whose_data_is_not_there_never_come_back() {
     let (device, volume) = fresh(8192);
@@ -578,7 +586,8 @@ fn records_of_a_flush_whose_data_is_not_there_never_come_back() {
     assert_sound(&volume);
 }
 
-/// A flush beside a consistency point leaves such records behind the tail. Blocks that they name may be in use, or hold something else by now.
+/// A flush beside a consistency point leaves such records behind the tail. Blocks that they name
+/// may be in use, or hold something else by now.
 #[test]
 fn records_of_what_is_committed_are_passed_and_what_follows_them_is_there() {
     let (device, volume) = fresh(1024);

@@ -1,4 +1,5 @@
-//! The intent log on a device of its own: what two devices promise together, and what is said when one of them is not there.
+//! The intent log on a device of its own: what two devices promise together, and what is said when
+//! one of them is not there.
 
 use std::time::{Duration, Instant};
 
@@ -139,7 +140,8 @@ fn record_without_its_data_is_never_believed() {
             volume.flush().expect("there is nothing to flush");
         }
         write(&volume, lun, 0, 20, 2000).expect("there is room");
-        // The log is done first, and the power goes when its device has flushed: the record is there for certain, the data is not.
+        // The log is done first, and the power goes when its device has flushed: the record is
+        // there for certain, the data is not.
         pair.both.cut_after(2);
         assert!(volume.flush().is_err());
         drop(volume);
@@ -219,10 +221,12 @@ fn log_device_that_is_missing_another_small_or_damaged_is_told() {
         matches!(error, VolumeError::LogOther { volume: VolumeId([8, ..]), found, .. } if found == id(9)),
         "{error}"
     );
-    // The right log of another copy of the same volume is not told apart by its id alone, which is random.
+    // The right log of another copy of the same volume is not told apart by its id alone, which is
+    // random.
     assert!(Volume::open_with_log(pair.main.clone(), &[blank, other.log.clone()], options()).is_ok());
 
-    // One copy of the header serves, and both are whole again afterwards; check says so while they are not.
+    // One copy of the header serves, and both are whole again afterwards; check says so while they
+    // are not.
     let volume = pair.open().expect("it opens");
     pair.both.corrupt(border() + LOG_HEADER_A * 4096, 512, &mut Rng::new(1));
     let report = volume.check(&mut |_| {}).expect("checking is possible");
@@ -341,7 +345,8 @@ fn log_that_was_thrown_away_never_comes_back() {
     assert_sound(&volume);
     drop(volume);
     let volume = Volume::open(pair.main.clone(), options()).expect("it needs the log device no longer");
-    // The device turns up again: it is cleared at its beginning, and taken. Its ring still has the sequences that are given out now.
+    // The device turns up again: it is cleared at its beginning, and taken. Its ring still has the
+    // sequences that are given out now.
     pair.log.write_from(0, &[0; 32 * 4096]).expect("it is cleared");
     volume.move_log(&pair.target(2)).expect("it moves");
     write(&volume, lun, 100, 1, 5000).expect("there is room");
@@ -434,7 +439,8 @@ fn remains_of_a_cut_flush_are_erased_on_the_log_device_too() {
     for lba in 0..FULL_RECORD + 100 {
         volume.punch(lun, Lba(lba), 1).expect("it is punched");
     }
-    // The log is begun first, and both of its records are on their way when the power goes at the flush behind them.
+    // The log is begun first, and both of its records are on their way when the power goes at the
+    // flush behind them.
     both.cut_after(2);
     assert!(volume.flush().is_err());
     drop(volume);
@@ -455,7 +461,8 @@ fn remains_of_a_cut_flush_are_erased_on_the_log_device_too() {
     assert!(told_apart > 0, "some cut lost the first record");
 }
 
-/// A volume whose log is on a larger device than its place in the label area, and has come past the end of that.
+/// A volume whose log is on a larger device than its place in the label area, and has come past the
+/// end of that.
 fn come_far() -> (Arc<MemoryDevice>, Arc<Volume>, FileId) {
     let device = Arc::new(MemoryDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
     let log = Arc::new(MemoryDevice::new((LABEL_START + 1000) * 4096));
@@ -567,7 +574,8 @@ fn flush_waits_for_both_devices_at_the_same_time() {
     let lun = file(&volume, 10);
     drop(volume);
     let (at_main, at_log) = (Arc::new(Phase::default()), Arc::new(Phase::default()));
-    // Neither device goes on before the other one has its batch: one after the other would never end.
+    // Neither device goes on before the other one has its batch: one after the other would never
+    // end.
     let meet = |mine: &Arc<Phase>, other: &Arc<Phase>| {
         let (mine, other) = (mine.clone(), other.clone());
         move |batch: &[Operation], done: bool| {
@@ -594,7 +602,8 @@ fn flush_while_the_log_moves_is_in_neither_log_and_not_lost() {
     let lun = file(&volume, 10);
     drop(volume);
     let phase = Arc::new(Phase::default());
-    // 1: the log may be moved; 2: the superblock that names the new place is about to be written; 3: the data of a flush is written meanwhile.
+    // 1: the log may be moved; 2: the superblock that names the new place is about to be written;
+    // 3: the data of a flush is written meanwhile.
     let told = phase.clone();
     let tell = move |batch: &[Operation], done: bool| {
         let is_slot = batch.iter().any(|one| matches!(one.request(), Request::Write { offset: 0, .. }));
@@ -665,7 +674,8 @@ fn damaged_header_of_the_log_device_is_one_finding_and_is_written_anew() {
     }
 }
 
-/// The device of a volume is put back from a backup, and that of its log is not: what the log has belongs to a state that is not there any more.
+/// The device of a volume is put back from a backup, and that of its log is not: what the log has
+/// belongs to a state that is not there any more.
 #[test]
 fn volume_that_is_older_than_its_log_is_refused_and_goes_on_without_it_by_a_word() {
     let (pair, volume) = Pair::fresh();
@@ -691,7 +701,8 @@ fn volume_that_is_older_than_its_log_is_refused_and_goes_on_without_it_by_a_word
     assert_eq!(read(&volume, lun, 0, 1), [1000]);
 }
 
-/// Generations in which nothing is flushed leave no record: then the first one that is there tells how far the log is ahead.
+/// Generations in which nothing is flushed leave no record: then the first one that is there tells
+/// how far the log is ahead.
 #[test]
 fn log_of_one_record_tells_that_its_volume_is_older_too() {
     for generations in [1, 2, 12] {

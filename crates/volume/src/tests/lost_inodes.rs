@@ -10,7 +10,8 @@ use super::redirects::{destination_of, send};
 use super::*;
 use crate::known_files::INODE_FILE;
 
-/// A file of one block whose inode is far from those of all before it: under nodes of its own above the inodes.
+/// A file of one block whose inode is far from those of all before it: under nodes of its own above
+/// the inodes.
 fn far_file(volume: &Arc<Volume>) -> FileId {
     let mut state = volume.state.lock();
     state.next_file = (state.next_file + 1).next_multiple_of(cairn_format::FANOUT * INODES_PER_BLOCK);
@@ -57,7 +58,8 @@ fn open_without_changes_at(device: &Arc<MemoryDevice>, clock: Arc<ManualClock>) 
     volume
 }
 
-/// It was rewritten, or the whole volume given up, for a few files that nobody may have asked for in years.
+/// It was rewritten, or the whole volume given up, for a few files that nobody may have asked for
+/// in years.
 #[test]
 fn volume_of_which_inodes_have_rotted_opens_and_loses_their_files_alone_until_they_are_mended() {
     for level in [0, 1] {
@@ -93,7 +95,8 @@ fn volume_of_which_inodes_have_rotted_opens_and_loses_their_files_alone_until_th
         // What the log has is of other files.
         let volume = open(&device);
         assert_eq!((read(&volume, kept, 0, 1), read(&volume, new, 0, 1)), (vec![600], vec![700]));
-        // The same holds for a snapshot that is brought back: the block is as old in it, or it has another.
+        // The same holds for a snapshot that is brought back: the block is as old in it, or it has
+        // another.
         volume.rollback(after.id).expect("it rolls back");
         assert_eq!(read(&volume, kept, 0, 1), [400]);
         assert!(volume.inode(lost).is_err());
@@ -219,7 +222,8 @@ fn inodes_of_since_maps_are_never_older_than_their_root_and_no_volume_takes_chan
     assert_sound(&volume);
 }
 
-/// The root does not have what the log says of them, and without their blocks nothing can be put together.
+/// The root does not have what the log says of them, and without their blocks nothing can be put
+/// together.
 #[test]
 fn volume_takes_no_changes_until_inodes_can_be_read_that_were_changed_since() {
     let (device, volume) = fresh(4096);

@@ -1,4 +1,5 @@
-//! Active maps of volumes that are larger than one block of map describes, and than one node of a map is over.
+//! Active maps of volumes that are larger than one block of map describes, and than one node of a
+//! map is over.
 
 use std::collections::BTreeSet;
 
@@ -113,8 +114,9 @@ fn place_of_map(volume: &Arc<Volume>, root: &cairn_format::Root, level: u8) -> u
     place.expect("it is in the block space").0
 }
 
-/// It was brought back, and the first change after that found what can't be read: the volume was read-only for good, with nothing that could bring it back. With a mirror's since
-/// maps the rollback itself stopped it.
+/// It was brought back, and the first change after that found what can't be read: the volume was
+/// read-only for good, with nothing that could bring it back. With a mirror's since maps the
+/// rollback itself stopped it.
 #[test]
 fn snapshot_whose_map_cannot_be_read_is_not_brought_back_and_the_volume_goes_on() {
     for (level, is_unreadable, mirrored) in

@@ -1,4 +1,5 @@
-//! What a volume has in memory is what another one finds that is opened on the same device, whatever was done to it; and how that came there.
+//! What a volume has in memory is what another one finds that is opened on the same device,
+//! whatever was done to it; and how that came there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -91,7 +92,8 @@ impl Side {
         Self { device, volume, sequence: 0 }
     }
 
-    /// A superblock is written when all else is durable, one slot after the other, and nothing is left to the device's cache.
+    /// A superblock is written when all else is durable, one slot after the other, and nothing is
+    /// left to the device's cache.
     fn assert_order(&self, note: &str) {
         let slots = [SUPERBLOCK_A, SUPERBLOCK_B].map(|address| address * BLOCK_SIZE as u64);
         let mut unflushed = 0;
@@ -303,7 +305,8 @@ fn destination_knows_what_its_device_says_after_each_image_and_each_move_home() 
                 moved += 1;
             }
             if rng.one_in(4) {
-                // It takes writes for a while, and gives way again; the next image is made of nothing that it wrote.
+                // It takes writes for a while, and gives way again; the next image is made of
+                // nothing that it wrote.
                 there.volume.failover().expect("it fails over");
                 there.assert_whole(&format!("{note}, failed over"));
                 write(&there.volume, lun, 0, 20, 5).expect("there is room");

@@ -1,5 +1,6 @@
-//! What one generation keeps of its changes: its counts are those of what it has, no place is lost or given up twice, the room that it asks for is enough, and the entries that it has for
-//! the log give what clients saw.
+//! What one generation keeps of its changes: its counts are those of what it has, no place is lost
+//! or given up twice, the room that it asks for is enough, and the entries that it has for the log
+//! give what clients saw.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +26,8 @@ fn inode(id: FileId, stamp: u32, blocks: u64, removed: bool) -> Inode {
     Inode { attributes, ..node(id, blocks, removed) }
 }
 
-/// Nodes and blocks of inodes that a commit of these changes writes anew, in trees of `levels` levels; without the first way down the inode file.
+/// Nodes and blocks of inodes that a commit of these changes writes anew, in trees of `levels`
+/// levels; without the first way down the inode file.
 fn needed(overlay: &Overlay, levels: u8) -> u64 {
     let mut nodes = BTreeSet::new();
     let mut path = |file: FileId, lba: u64| {
@@ -182,7 +184,8 @@ fn each_block_of_a_write_gets_its_place_once_however_the_blocks_lie() {
         let mut expected = BTreeSet::new();
         for order in 1..6 {
             let file = FileId(2 + rng.below(2));
-            // Some of the first blocks, in order, as a client may send them; twice in one call, with a hole between, too.
+            // Some of the first blocks, in order, as a client may send them; twice in one call,
+            // with a hole between, too.
             let lbas: Vec<u64> = (0..40).filter(|_| !rng.one_in(3)).collect();
             let write = |overlay: &mut Overlay| {
                 let blocks = lbas.iter().map(|lba| Arrival::new(Lba(*lba), block(*lba)));
@@ -320,7 +323,8 @@ impl Logged {
         let is_made = !shown.files.contains_key(&file);
         match self.rng.below(8) {
             0 if !is_made => {
-                // As a change does that takes a file away: what its blocks become is no news of its own.
+                // As a change does that takes a file away: what its blocks become is no news of its
+                // own.
                 self.overlay.punch(file, 0, 64, order, false);
                 self.overlay.put_inode(inode(file, 0, 64, true), true, order);
                 shown.punch(file, 0, 64);

@@ -1,4 +1,5 @@
-//! A destination's redirected blocks after a failover: none is given to anyone before the redirect map has forgotten it.
+//! A destination's redirected blocks after a failover: none is given to anyone before the redirect
+//! map has forgotten it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -41,8 +42,9 @@ fn blocks_of(source: &Arc<Volume>, bases: &[SnapshotId], target: SnapshotId) -> 
     changes.runs.iter().flat_map(|(first, count)| first.0..first.0 + count).collect()
 }
 
-/// A destination that shows its source's second image, most of whose blocks are in the redirect area, and its LUN of 100 blocks (content 7000 and up in the first
-/// image, 100 and up in the second). The image of the first, where `holds` says so, has been held since then.
+/// A destination that shows its source's second image, most of whose blocks are in the redirect
+/// area, and its LUN of 100 blocks (content 7000 and up in the first image, 100 and up in the
+/// second). The image of the first, where `holds` says so, has been held since then.
 fn redirected(holds: bool) -> Collided {
     let (_source_device, source) = fresh(BLOCKS);
     collided(&source, holds)
@@ -64,7 +66,8 @@ fn collided(source: &Arc<Volume>, holds: bool) -> Collided {
     (device, destination, lun, second, held)
 }
 
-/// The source gives the blocks of a snapshot that is not in `bases`, and which the destination shows, to something else: a LUN is written with `content` and up.
+/// The source gives the blocks of a snapshot that is not in `bases`, and which the destination
+/// shows, to something else: a LUN is written with `content` and up.
 fn used_again(
     source: &Arc<Volume>,
     lun: FileId,
@@ -251,7 +254,8 @@ fn later_images_are_moved_home_while_a_snapshot_that_all_of_them_have_is_held() 
     let (_device, destination) = destination_of(&source);
     send(&source, &destination, &before);
     let held = destination.image(Some(kept.id)).expect("it is there");
-    // What only the one after it shows is given to something else, and comes while the destination shows it.
+    // What only the one after it shows is given to something else, and comes while the destination
+    // shows it.
     let shown: BTreeSet<u64> =
         blocks_of(&source, &[], before.id).difference(&blocks_of(&source, &[], kept.id)).copied().collect();
     source.delete_snapshots(&[before.id]).expect("it is deleted");
@@ -313,7 +317,8 @@ fn failover_that_can_not_read_the_inodes_leaves_a_destination_that_can_be_mended
 fn update_whose_collisions_do_not_fit_beside_those_of_earlier_ones_moves_these_home() {
     let (_source_device, source) = fresh(BLOCKS);
     let (device, destination, lun, second, _) = collided(&source, false);
-    // What an image that both have shows is given to something else, beside the LUN that is redirected already.
+    // What an image that both have shows is given to something else, beside the LUN that is
+    // redirected already.
     let other = file(&source, 100);
     write(&source, other, 0, 100, 3000).expect("there is room");
     let gone = source.create_snapshot("gone").expect("it is made");
@@ -379,7 +384,8 @@ fn blocks_that_waited_for_a_reader_who_is_gone_need_no_table() {
     }
 }
 
-/// A destination that was written to, gave blocks up while their content was redirected, and gave way: an image that has these numbers again.
+/// A destination that was written to, gave blocks up while their content was redirected, and gave
+/// way: an image that has these numbers again.
 #[test]
 fn blocks_that_an_own_head_gave_up_are_in_use_when_an_image_has_them_again() {
     let (_source_device, source) = fresh(BLOCKS);
@@ -415,7 +421,8 @@ fn blocks_that_an_own_head_gave_up_are_in_use_when_an_image_has_them_again() {
     assert_sound(&destination);
 }
 
-/// Blocks of a LUN that a destination has in the redirect area, most of them: more than one round moves home.
+/// Blocks of a LUN that a destination has in the redirect area, most of them: more than one round
+/// moves home.
 const MANY: u64 = 5600;
 
 fn many_redirected(source: &Arc<Volume>) -> (Arc<MemoryDevice>, Arc<Volume>, FileId, Snapshot) {
@@ -544,7 +551,8 @@ fn update_with_more_collisions_than_the_table_holds_is_refused_with_what_to_do_a
     assert_sound(&destination);
 }
 
-/// Images come one after the other, each over what the ones before show, while some of those are held and blocks move home: who holds one reads it as it was.
+/// Images come one after the other, each over what the ones before show, while some of those are
+/// held and blocks move home: who holds one reads it as it was.
 #[test]
 fn images_that_are_held_at_random_stay_as_they_are_while_others_come_and_blocks_move_home() {
     const LENGTH: u64 = 60;
@@ -663,7 +671,8 @@ fn mirror_says_what_it_uses_once_an_image_is_closed_and_not_only_at_its_next_upd
     assert_eq!(open(&device).status().used, used, "as the device says");
 }
 
-/// The table has no block that no image shows: nothing would ever move that home, and its place would stay taken.
+/// The table has no block that no image shows: nothing would ever move that home, and its place
+/// would stay taken.
 fn assert_redirects_are_of_images(volume: &Volume, note: &str) {
     let state = volume.state.lock();
     let (root, redirects) = (state.committed.root, state.committed.redirects.clone());

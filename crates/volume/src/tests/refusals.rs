@@ -201,7 +201,8 @@ fn volume_grows_onto_a_device_that_has_room_for_it_and_never_shrinks() {
     device.grow(need);
     volume.grow(1500).expect("the device has room");
     assert_eq!((volume.status().blocks, volume.space_blocks()), (1500, 1500));
-    // With a redirect area each growth takes a place more in the table of areas, which has 68, and some take one for the have map.
+    // With a redirect area each growth takes a place more in the table of areas, which has 68, and
+    // some take one for the have map.
     device.grow(1 << 30);
     volume.demote("head", false).expect("the device has room");
     volume.failover().expect("it fails over");
@@ -263,7 +264,8 @@ fn device_is_formatted_only_without_any_whole_superblock_and_forgets_its_earlier
     for address in [SUPERBLOCK_A, SUPERBLOCK_B] {
         device.write_from(address * 4096, &[0; 4096]).expect("it has room");
     }
-    // Under the same id, as a mirror that is made again: its log must not be taken for that of the new one.
+    // Under the same id, as a mirror that is made again: its log must not be taken for that of the
+    // new one.
     Volume::format(&*device, &options, &clock).expect("nothing is left on it");
     let volume = open(&device);
     let status = volume.status();

@@ -1,4 +1,5 @@
-//! The blocks of a root in pieces, against a model that reads whole trees: what a scrub reads and two sides of a mirror compare.
+//! The blocks of a root in pieces, against a model that reads whole trees: what a scrub reads and
+//! two sides of a mirror compare.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -161,7 +162,8 @@ fn regions_put_together_are_all_that_one_root_has_and_another_has_not_in_one_ord
                 assert_eq!(next, ends_at, "{note}: {until:?} from {from:?}");
                 let is_before =
                     |end: Position| here.iter().all(|piece| (piece.0.0, piece.0.1) < end.to_numbers());
-                // All that begins at one block comes together: a block and the nodes of which it is the first.
+                // All that begins at one block comes together: a block and the nodes of which it is
+                // the first.
                 let is_full = |blocks: u64| here.len() as u64 >= blocks;
                 let is_short = |blocks: u64| (here.len() as u64) < blocks + 4;
                 let ended = |end: Position| next.is_some_and(|next| next >= end.to_numbers());
@@ -251,7 +253,8 @@ fn damaged_node_of_a_base_that_is_taller_is_told() {
     let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
     format(&*device, BLOCKS);
     let volume = open(&device);
-    // A file that grows: its tree gets taller, and never lower again. An earlier snapshot is compared with a later one.
+    // A file that grows: its tree gets taller, and never lower again. An earlier snapshot is
+    // compared with a later one.
     let id = file(&volume, 8);
     write(&volume, id, 0, 8, 400).expect("there is room");
     let short = volume.create_snapshot("short").expect("it is made").id;

@@ -1,4 +1,5 @@
-//! When freed blocks are free: at once where nobody reads them, after short readers, and never for an image longer than it needs.
+//! When freed blocks are free: at once where nobody reads them, after short readers, and never for
+//! an image longer than it needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,7 +25,8 @@ fn taken(taken: u64) -> (Arc<Volume>, FileId) {
 #[test]
 fn writer_waits_for_a_short_reader_instead_of_hearing_no_space() {
     let (volume, lun) = taken(300);
-    // A read that takes its time: it has the root, as every read of the active state has while it runs.
+    // A read that takes its time: it has the root, as every read of the active state has while it
+    // runs.
     let reading = volume.state.lock().committed.clone();
     write(&volume, lun, 0, 300, 1000).expect("there is room");
     volume.consistency_point().expect("it commits");
@@ -87,7 +89,8 @@ fn block_that_was_placed_and_given_up_in_one_generation_waits_for_short_readers(
     let reading = volume.state.lock().committed.clone();
     write(&volume, lun, 3, 1, 500).expect("there is room");
     volume.place(1, u64::MAX).expect("it is written");
-    // A read finds this pointer in memory, of a generation that is newer than the root that it holds.
+    // A read finds this pointer in memory, of a generation that is newer than the root that it
+    // holds.
     let crate::memory::overlay::Seen::Pointer(pointer) = volume.state.lock().changes_of(lun).see(3) else {
         panic!("the block has its place");
     };
@@ -213,7 +216,8 @@ struct Modelled {
     is_image: bool,
 }
 
-/// Blocks are added with births and without, readers come and go: a block is free when nobody is left who may read it, and no moment before or after.
+/// Blocks are added with births and without, readers come and go: a block is free when nobody is
+/// left who may read it, and no moment before or after.
 #[test]
 fn block_waits_for_those_who_may_read_it_and_for_no_others() {
     let (mut freed, mut waited) = (0, 0);
@@ -324,7 +328,8 @@ fn block_waits_for_those_who_may_read_it_and_for_no_others() {
     assert!(freed > 1000 && waited > 20, "{freed} {waited}");
 }
 
-/// Images of more snapshots than there are bits for readers, all of them deleted: each keeps its own.
+/// Images of more snapshots than there are bits for readers, all of them deleted: each keeps its
+/// own.
 #[test]
 fn images_of_more_deleted_snapshots_than_there_are_bits_stay_whole() {
     const MANY: u64 = 150;
@@ -368,8 +373,8 @@ const WRITERS: u64 = 3;
 const LUN_BLOCKS: u64 = 160;
 const ROUNDS: u64 = 300;
 
-/// Writers that fit, readers that come and go all the time, and an image that stays: nobody ever hears that there is no space, and everyone reads what
-/// he must.
+/// Writers that fit, readers that come and go all the time, and an image that stays: nobody ever
+/// hears that there is no space, and everyone reads what he must.
 #[test]
 fn nearly_full_volume_never_refuses_what_fits_while_others_read() {
     let (_device, volume) = fresh(1280);

@@ -1,4 +1,5 @@
-//! A device below that has no room for writes for a while: nothing is lost, nothing else suffers, and the volume goes on by itself.
+//! A device below that has no room for writes for a while: nothing is lost, nothing else suffers,
+//! and the volume goes on by itself.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -128,7 +129,8 @@ fn flushed_blocks_survive_a_power_cut_while_the_host_is_full() {
     }
 }
 
-/// At each operation of a consistency point and of a flush, once and for longer: what was taken is there after it, and after a power cut then or later.
+/// At each operation of a consistency point and of a flush, once and for longer: what was taken is
+/// there after it, and after a power cut then or later.
 #[test]
 fn no_room_at_any_operation_loses_nothing_and_latches_nothing() {
     let mut met = 0;
@@ -203,7 +205,8 @@ fn failed_flush_beside_a_write_without_room_latches() {
     assert!(hosted.volume.status().latched.is_some());
 }
 
-/// What rides on a consistency point is refused where there is no room for it, and nothing of it comes later. Only where its superblock found none nobody knows, and the volume says so.
+/// What rides on a consistency point is refused where there is no room for it, and nothing of it
+/// comes later. Only where its superblock found none nobody knows, and the volume says so.
 #[test]
 fn snapshot_without_room_is_not_made_or_ends_the_volume() {
     let (mut refused, mut ended) = (0, 0);

@@ -1,7 +1,8 @@
 //! Schedules of threads, explored: `cargo test -p cairn-volume --features shuttle`.
 //!
-//! The scheduler of shuttle decides at each lock, each wait and each device operation who goes on, at random or by priorities that change at a few
-//! places (PCT), which finds bugs that need few preemptions. It finds deadlocks by itself. A failure prints the schedule that replays it.
+//! The scheduler of shuttle decides at each lock, each wait and each device operation who goes on,
+//! at random or by priorities that change at a few places (PCT), which finds bugs that need few
+//! preemptions. It finds deadlocks by itself. A failure prints the schedule that replays it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -108,7 +109,8 @@ fn assert_sound(volume: &Arc<Volume>) {
     assert_eq!(report.findings, []);
 }
 
-/// Two writers on blocks of their own, two flushers, write-back and a consistency point. The power goes at the end.
+/// Two writers on blocks of their own, two flushers, write-back and a consistency point. The power
+/// goes at the end.
 #[test]
 fn flush_covers_what_was_answered_before_it_in_every_schedule() {
     explore(SCHEDULES, || {
@@ -153,7 +155,8 @@ fn flush_covers_what_was_answered_before_it_in_every_schedule() {
     });
 }
 
-/// The same while one operation of the device fails, whichever it is: what was acknowledged is there, whatever failed before or after, and nobody waits for ever.
+/// The same while one operation of the device fails, whichever it is: what was acknowledged is
+/// there, whatever failed before or after, and nobody waits for ever.
 #[test]
 fn flush_that_is_acknowledged_covers_what_was_answered_before_it_though_the_device_fails_in_any_schedule() {
     let runs = AtomicU64::new(0);
@@ -199,8 +202,9 @@ fn flush_that_is_acknowledged_covers_what_was_answered_before_it_though_the_devi
     });
 }
 
-/// A file that is larger than the cache is written anew again and again, in a volume so full that its blocks are reused soon, beside a reader
-/// that may be in the middle of reading from the device.
+/// A file that is larger than the cache is written anew again and again, in a volume so full that
+/// its blocks are reused soon, beside a reader that may be in the middle of reading from the
+/// device.
 #[test]
 fn reader_never_sees_a_reused_block_in_any_schedule() {
     explore(SCHEDULES, || {
@@ -230,7 +234,8 @@ fn reader_never_sees_a_reused_block_in_any_schedule() {
     });
 }
 
-/// Snapshots come and go beside a writer; an image that was taken shows the same until it is closed, also when its snapshot is gone.
+/// Snapshots come and go beside a writer; an image that was taken shows the same until it is
+/// closed, also when its snapshot is gone.
 #[test]
 fn image_does_not_change_in_any_schedule() {
     explore(SCHEDULES, || {
@@ -275,7 +280,8 @@ fn image_does_not_change_in_any_schedule() {
     });
 }
 
-/// A mirror follows step by step, another one comes and goes, and clients write: what a step takes from memory is what the device has, and its image is of one moment.
+/// A mirror follows step by step, another one comes and goes, and clients write: what a step takes
+/// from memory is what the device has, and its image is of one moment.
 #[test]
 fn step_of_a_mirror_ships_from_memory_what_the_device_has_in_any_schedule() {
     const LENGTH: u64 = 24;
@@ -326,7 +332,8 @@ fn step_of_a_mirror_ships_from_memory_what_the_device_has_in_any_schedule() {
     });
 }
 
-/// A block is written again and again while mirrors that follow come and go: what is found in memory is never older than what is on the device.
+/// A block is written again and again while mirrors that follow come and go: what is found in
+/// memory is never older than what is on the device.
 #[test]
 fn nothing_that_was_let_go_of_comes_back_to_memory_in_any_schedule() {
     explore(SCHEDULES, || {
@@ -363,7 +370,8 @@ fn nothing_that_was_let_go_of_comes_back_to_memory_in_any_schedule() {
     });
 }
 
-/// Two writers fill a volume by overwriting, with readers in between: nobody hears "no space" while there is some, and nobody waits for ever.
+/// Two writers fill a volume by overwriting, with readers in between: nobody hears "no space" while
+/// there is some, and nobody waits for ever.
 #[test]
 fn nearly_full_volume_takes_overwrites_in_every_schedule() {
     explore(SCHEDULES, || {
@@ -397,7 +405,8 @@ fn nearly_full_volume_takes_overwrites_in_every_schedule() {
     });
 }
 
-/// A transfer begins and ends again and again beside a failover: none is under way when the volume takes writes.
+/// A transfer begins and ends again and again beside a failover: none is under way when the volume
+/// takes writes.
 #[test]
 fn nothing_is_received_into_a_volume_that_takes_writes_in_any_schedule() {
     explore(SCHEDULES, || {

@@ -1,4 +1,5 @@
-//! A scrub reads everything once, finds all that rots, and misses nothing while the volume lives on.
+//! A scrub reads everything once, finds all that rots, and misses nothing while the volume lives
+//! on.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +13,8 @@ fn offset(vbn: u64) -> u64 {
     (cairn_format::layout::space_start(BLOCKS) + vbn) * 4096
 }
 
-/// Two LUNs, one with more blocks than a leaf has; snapshots in a branching line, a rollback, holes.
+/// Two LUNs, one with more blocks than a leaf has; snapshots in a branching line, a rollback,
+/// holes.
 fn lived_in() -> (Arc<FaultDevice>, Arc<Volume>, [FileId; 2]) {
     let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
     format(&*device, BLOCKS);

@@ -1,4 +1,5 @@
-//! What two copies of a volume know of each other: which image may replace what, and what only one of them has.
+//! What two copies of a volume know of each other: which image may replace what, and what only one
+//! of them has.
 
 use std::collections::BTreeSet;
 
@@ -56,10 +57,11 @@ fn own_head_gives_way_only_to_what_descends_from_it_unless_it_is_given_up() {
     let target = source.create_snapshot("target").expect("it is made");
     let (receiver, image) = brought(&source, &copy, target.id);
     let refused = receiver.commit(image);
-    assert!(matches!(refused, Err(VolumeError::Refused(why)) if why.contains("nobody has given it up")));
+    assert!(matches!(refused, Err(VolumeError::Refused(why)) if why.contains("were not discarded")));
     assert_eq!(copy.own_head().map(|own| own.id), Some(head.id));
     shows(&copy, lun, 7000);
-    // The other way it descends: the old source has the image of the head, and its next one comes from that.
+    // The other way it descends: the old source has the image of the head, and its next one comes
+    // from that.
     let old = source.demote("old", false).expect("the device has room");
     let (mut receiver, image) = brought(&copy, &source, head.id);
     assert!(image.snapshots.iter().all(|entry| entry.id == base.id || entry.root != old.root));
@@ -76,7 +78,8 @@ fn own_head_gives_way_only_to_what_descends_from_it_unless_it_is_given_up() {
     assert_eq!(copy.own_head(), None);
 }
 
-/// Both sides have made a snapshot of that number since they parted, and one of them gives its own up.
+/// Both sides have made a snapshot of that number since they parted, and one of them gives its own
+/// up.
 #[test]
 fn snapshot_whose_number_comes_again_shows_the_new_content_and_who_holds_the_old_one_keeps_that() {
     let (source, lun, base, copy) = copies();
@@ -384,7 +387,8 @@ fn rollback_to_a_snapshot_that_can_not_be_read_is_refused_and_stops_nothing() {
     assert_eq!(read(&volume, lun, 0, 5), [300, 301, 302, 303, 304]);
 }
 
-/// Its records stand behind the tail that the demotion set, with the generation of the head: the image that replaces it may be of an earlier one.
+/// Its records stand behind the tail that the demotion set, with the generation of the head: the
+/// image that replaces it may be of an earlier one.
 #[test]
 fn flush_beside_a_demotion_leaves_nothing_that_is_taken_for_a_change_of_the_next_image() {
     for rounds in [2, 20] {
@@ -395,7 +399,8 @@ fn flush_beside_a_demotion_leaves_nothing_that_is_taken_for_a_change_of_the_next
         let (there, copy) = destination_of(&source);
         send(&source, &copy, &base);
         drop(copy);
-        // 1: the volume is about to give way; 2: the superblock that says so is about to be written; 3: a flush was made meanwhile.
+        // 1: the volume is about to give way; 2: the superblock that says so is about to be
+        // written; 3: a flush was made meanwhile.
         let phase = Arc::new(Phase::default());
         let told = phase.clone();
         let tell = move |batch: &[Operation], done: bool| {
@@ -490,7 +495,8 @@ fn no_transfer_begins_before_a_failover_is_over() {
     assert_eq!(read(&open(&device), lun, 0, 50), (1000..1050).collect::<Vec<_>>());
 }
 
-/// It was not possible a seventh time, so that the source of such a mirror was not to be followed any more.
+/// It was not possible a seventh time, so that the source of such a mirror was not to be followed
+/// any more.
 #[test]
 fn destination_grows_as_often_as_its_source() {
     let device = Arc::new(MemoryDevice::new(Volume::device_bytes(200_000, Role::Destination)));

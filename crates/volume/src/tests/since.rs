@@ -1,5 +1,5 @@
-//! Since maps against a destination that has nothing but what `changed_blocks_since` names, in long random lives with power cuts; and
-//! each trap by its name.
+//! Since maps against a destination that has nothing but what `changed_blocks_since` names, in long
+//! random lives with power cuts; and each trap by its name.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -24,7 +24,8 @@ fn blocks_of(volume: &Arc<Volume>, runs: &[Run]) -> HashMap<Vbn, Checksum> {
     vbns.zip(blocks.iter().map(|block| Checksum::of(&block[..]))).collect()
 }
 
-/// A destination that shows exactly the images of its last update: what they do not reach is gone from it.
+/// A destination that shows exactly the images of its last update: what they do not reach is gone
+/// from it.
 struct Destination {
     blocks: HashMap<Vbn, Checksum>,
     complete: bool,
@@ -469,7 +470,8 @@ fn maps_grow_taller_with_the_volume() {
     assert_sound(&volume);
 }
 
-/// A consistency point of which nothing comes or goes but the new top of the map: that one is in the map too.
+/// A consistency point of which nothing comes or goes but the new top of the map: that one is in
+/// the map too.
 #[test]
 fn map_that_grows_taller_has_its_new_top_though_nothing_else_changed() {
     let before = 126 * 32_768;
@@ -541,7 +543,8 @@ fn volume_whose_reserve_is_not_whole_takes_no_further_mirror_and_stays_writable(
 
 #[test]
 fn mirror_begins_only_where_its_map_has_room_beside_that_of_the_volume() {
-    // Each map has 126 blocks, and there are three of them while a consistency point writes them all anew.
+    // Each map has 126 blocks, and there are three of them while a consistency point writes them
+    // all anew.
     let blocks = 126 * 32_768;
     let device = Arc::new(MemoryDevice::new(Volume::device_bytes(blocks, Role::Normal)));
     format(&*device, blocks);
@@ -730,7 +733,8 @@ impl Life {
     fn restart(&mut self) {
         self.device = Arc::new(self.device.power_cycle(&mut self.rng));
         self.volume = open(&self.device);
-        // The baseline or its map may not have survived; a destination that has an image whose map is gone begins again.
+        // The baseline or its map may not have survived; a destination that has an image whose map
+        // is gone begins again.
         let known = self.volume.since_relationships();
         for (relationship, mirror) in &mut self.mirrors {
             if !known.iter().any(|since| since.relationship == *relationship) {
@@ -822,7 +826,8 @@ enum Hurt {
     Unreadable,
 }
 
-/// A volume on a device that can be hurt, with a mirror that has something in flight (a thousand blocks), and something accumulated.
+/// A volume on a device that can be hurt, with a mirror that has something in flight (a thousand
+/// blocks), and something accumulated.
 struct Rotten {
     device: Arc<FaultDevice>,
     volume: Arc<Volume>,
@@ -963,7 +968,8 @@ impl Rotten {
     }
 }
 
-/// All ways in which a map of a mirror can be spoilt: in flight or not; its data, its leaf and its top; wrong or unreadable.
+/// All ways in which a map of a mirror can be spoilt: in flight or not; its data, its leaf and its
+/// top; wrong or unreadable.
 fn each_rotten(mut live: impl FnMut(Rotten)) {
     for in_flight in [false, true] {
         for hurt in [Hurt::Wrong, Hurt::Unreadable] {
@@ -1069,7 +1075,8 @@ fn step_and_rollback_go_on_where_a_since_map_cannot_be_read() {
     });
     each_rotten(|mut rotten| {
         let note = rotten.note.clone();
-        // With the maps of before, of which one is the damaged one or an earlier one of that number; and without any.
+        // With the maps of before, of which one is the damaged one or an earlier one of that
+        // number; and without any.
         for to in [rotten.in_flight.id, rotten.early.id] {
             rotten.volume.rollback(to).unwrap_or_else(|error| panic!("{note}: {error}"));
             rotten.goes_on();
@@ -1116,7 +1123,8 @@ fn blocks_of_a_since_map_that_was_given_up_are_freed_when_its_node_is_repaired()
     }
 }
 
-/// Mirrors waited until the node was mended, and where it is newer than their images they could not mend it: for ever. Nobody needs it any more.
+/// Mirrors waited until the node was mended, and where it is newer than their images they could not
+/// mend it: for ever. Nobody needs it any more.
 #[test]
 fn blocks_of_a_since_map_that_was_given_up_are_freed_by_exclusion_though_its_node_stays_rotten() {
     for (blocks, in_flight, level, hurt, ends) in [
@@ -1158,7 +1166,8 @@ fn blocks_of_a_since_map_that_was_given_up_are_freed_by_exclusion_though_its_nod
         assert_eq!(read(&rotten.volume, rotten.lun, 49, 2), [10_049, 20_050], "{note}");
         let volume = rotten.volume.clone();
         assert!(!volume.free_removed().expect("nothing is left of it"), "{note}");
-        // What was freed is used again (a disk gives what was written there since), and what a snapshot shows is not.
+        // What was freed is used again (a disk gives what was written there since), and what a
+        // snapshot shows is not.
         if hurt == Hurt::Unreadable {
             rotten.device.heal_reads();
         }
@@ -1194,7 +1203,8 @@ fn nothing_is_freed_by_exclusion_while_anything_else_cannot_be_read() {
     assert!(volume.status().latched.is_none());
     assert!(volume.inode(rotten.maps.accumulating).is_ok_and(|inode| inode.removed));
     rotten.device.heal_reads();
-    // It is not tried all the time, but is with the next that is stranded, as when something was repaired.
+    // It is not tried all the time, but is with the next that is stranded, as when something was
+    // repaired.
     assert!(!volume.free_stranded().expect("it waits"));
     for block in volume.damaged() {
         let _ = volume.look_again(&block);
@@ -1264,7 +1274,8 @@ impl Device for Passing {
     }
 }
 
-/// A cable, or a disk that answers a little late: a mirror that holds nothing had all of the volume compared for it.
+/// A cable, or a disk that answers a little late: a mirror that holds nothing had all of the volume
+/// compared for it.
 #[test]
 fn since_map_that_can_be_read_at_a_second_try_is_not_given_up() {
     for (level, hurt, times) in [

@@ -53,7 +53,8 @@ fn files_whose_inodes_lie_far_apart_never_overrun_the_space_for_nodes() {
         let (_device, volume) = fresh(8192);
         let make = |_| {
             let file = volume.compound().create(FileKind::Lun, 4096).expect("there is room for a file");
-            // Each has a node of the inode file of its own, as if there were so many others between them.
+            // Each has a node of the inode file of its own, as if there were so many others between
+            // them.
             volume.state.lock().next_file += FANOUT * INODES_PER_BLOCK;
             file
         };
@@ -257,7 +258,8 @@ fn nodes_that_every_generation_changes_stay_in_memory() {
 /// Parts of the space that a block of the active map describes each.
 const REGIONS: u64 = 300;
 
-/// A volume with a block of a LUN in each of its regions, and before that a snapshot without them; nothing is free. It has since maps of so many relationships.
+/// A volume with a block of a LUN in each of its regions, and before that a snapshot without them;
+/// nothing is free. It has since maps of so many relationships.
 fn wide(relationships: u64) -> (Arc<Volume>, FileId, SnapshotId) {
     let (_device, volume) = fresh((REGIONS + 1) * BITS_PER_MAP_BLOCK);
     let lun = file(&volume, REGIONS);
@@ -281,7 +283,8 @@ fn wide(relationships: u64) -> (Arc<Volume>, FileId, SnapshotId) {
     (volume, lun, before)
 }
 
-/// Leaves so many blocks free, as many in each region as in any other; of those from `first` on in each, where nothing is.
+/// Leaves so many blocks free, as many in each region as in any other; of those from `first` on in
+/// each, where nothing is.
 fn leave_free(volume: &Arc<Volume>, first: u64, blocks: u64) {
     let mut state = volume.state.lock();
     let mut more =
@@ -310,7 +313,8 @@ fn full_volume_has_room_for_a_consistency_point_that_changes_every_block_of_its_
         let took = edge - volume.state.lock().used.free();
         assert!(took >= REGIONS && volume.status().latched.is_none(), "{took} blocks were taken");
         assert_eq!(read(&volume, lun, 0, REGIONS), vec![0; REGIONS as usize]);
-        // What is kept back is not much more than what that can take: once the map, and each since map twice.
+        // What is kept back is not much more than what that can take: once the map, and each since
+        // map twice.
         let most = (1 + 2 * relationships) * (REGIONS + REGIONS / 16) + 256;
         assert!(volume.status().reserve < most, "{} of {most}", volume.status().reserve);
         leave_free(&volume, 25_000, 8 * edge);
@@ -448,7 +452,8 @@ fn block_of_a_directory_is_taken_from_the_reserve_or_there_is_no_space_for_it() 
     assert_sound(&volume);
 }
 
-/// A full volume with a long file that has two blocks here and two there, with a path for each pair; returns where the pairs are.
+/// A full volume with a long file that has two blocks here and two there, with a path for each
+/// pair; returns where the pairs are.
 fn full_of_paths() -> (Arc<Volume>, FileId, Vec<u64>) {
     let (_device, volume) = fresh(2048);
     let length = 1 << 27;

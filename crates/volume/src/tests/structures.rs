@@ -130,7 +130,8 @@ fn regions_that_were_written_before_are_used_again_while_half_of_one_is_free() {
                 map.merge(region, &[bits; REGION as usize / 8]);
             }),
         }
-        // One has some room, and one half of its blocks, or not quite; one is full, and two were never written.
+        // One has some room, and one half of its blocks, or not quite; one is full, and two were
+        // never written.
         let half = if enough { REGION / 2 } else { REGION / 2 - 1 };
         (REGION..REGION + REGION / 4).for_each(|vbn| map.clear(Vbn(vbn)));
         (2 * REGION..2 * REGION + half).for_each(|vbn| map.clear(Vbn(vbn)));
@@ -239,7 +240,8 @@ fn each_block_of_an_area_has_one_place_on_the_device_and_keeps_it() {
         for _ in 0..5 {
             let space = Space::new(&layout);
             let kinds = [SegmentKind::Space, SegmentKind::Have, SegmentKind::Redirect];
-            // A have map grows to twice its size where it is too short, so it is less than twice as long as it has to be.
+            // A have map grows to twice its size where it is too short, so it is less than twice as
+            // long as it has to be.
             let (need, have) = (blocks.div_ceil(255), space.blocks(SegmentKind::Have));
             assert!(!is_destination || (need..2 * need).contains(&have), "seed {seed}: {have} for {need}");
             let wanted = if is_destination { [blocks, have, blocks] } else { [blocks, 0, 0] };

@@ -23,7 +23,8 @@ fn label(blocks: u64) -> LabelSpace {
     LabelSpace::new(&layout(blocks))
 }
 
-/// What a table of the device is, how much of the label space is free beside it, and what had to be written for all of it to be there twice: that is written.
+/// What a table of the device is, how much of the label space is free beside it, and what had to be
+/// written for all of it to be there twice: that is written.
 fn loaded(
     device: &MemoryDevice,
     blocks: u64,

@@ -1,4 +1,5 @@
-//! Real threads on one volume: writers, flushers, a snapshotter and background work, bounded by count.
+//! Real threads on one volume: writers, flushers, a snapshotter and background work, bounded by
+//! count.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -30,8 +31,8 @@ fn node(id: FileId, length_bytes: u64) -> Inode {
 
 #[test]
 fn threads_do_not_lose_each_others_writes() {
-    // More than all writers write in all rounds: however the threads are scheduled, and whatever a reader that waits for its turn keeps from
-    // being reused, the volume is not full.
+    // More than all writers write in all rounds: however the threads are scheduled, and whatever a
+    // reader that waits for its turn keeps from being reused, the volume is not full.
     let blocks = WRITERS * ROUNDS * 24 + 8192;
     // The device's power goes at the end: what a flush covered is in the log or committed.
     let device = Arc::new(FaultDevice::new(Volume::device_bytes(blocks, Role::Normal)));
@@ -204,7 +205,8 @@ fn inode_that_is_put_again_while_its_blocks_are_merged_keeps_them() {
     std::thread::scope(|scope| {
         let point = scope.spawn(|| volume.consistency_point());
         device.wait_for_waiting(1);
-        // The same once more (a kernel that writes times back does that): nobody knows yet where its block is.
+        // The same once more (a kernel that writes times back does that): nobody knows yet where
+        // its block is.
         let mut again = Change::new();
         again.put(inode);
         volume.change(again, false).expect("there is room");
@@ -331,7 +333,8 @@ fn flush_waits_for_what_was_under_way_and_not_for_what_came_later() {
     assert_eq!(read(&open(&device), lun, 1, 3), [early, 0, 3], "the log has what the flush covered");
 }
 
-/// Between the last of its blocks and the superblock a generation is in neither the open one nor the root.
+/// Between the last of its blocks and the superblock a generation is in neither the open one nor
+/// the root.
 #[test]
 fn flush_beside_a_consistency_point_does_not_rely_on_it() {
     let device = gated();
@@ -376,7 +379,8 @@ fn writer_that_waits_for_a_consistency_point_hears_that_it_failed() {
     std::thread::scope(|scope| {
         let point = scope.spawn(|| volume.consistency_point());
         device.wait_for_waiting(1);
-        // As many as there may be in memory, and one more: holes, which have nothing to be written before.
+        // As many as there may be in memory, and one more: holes, which have nothing to be written
+        // before.
         for number in 0..=changes {
             volume.punch(lun, Lba(2 * number), 1).expect("it is punched");
         }

@@ -243,7 +243,8 @@ fn long_file_is_compared_piece_by_piece() {
     };
     difference(&old, &new, &mut differ).expect("they are compared");
     assert!((0..LEAVES).map(|leaf| leaf * FANOUT).eq(found));
-    // Two nodes above the lowest ones, then those of a batch; of the others nothing is known before these are told of.
+    // Two nodes above the lowest ones, then those of a batch; of the others nothing is known before
+    // these are told of.
     let pieces: Vec<u64> = read.iter().copied().filter(|batches| *batches > 0).collect();
     assert_eq!(pieces.len(), LEAVES.div_ceil(BATCH as u64) as usize, "{pieces:?}");
 }

@@ -1,7 +1,9 @@
-//! Logs that are put together entry by entry, so that what each instant shows is known: the store is opened, every instant is looked at, and the device is used.
+//! Logs that are put together entry by entry, so that what each instant shows is known: the store
+//! is opened, every instant is looked at, and the device is used.
 //!
-//! What is said of a block is chosen among all that the rule of a history allows (`cairn-history`, "What the log says"), also where no placement writes it so: the
-//! history must show what was meant.
+//! What is said of a block is chosen among all that the rule of a history allows (`cairn-history`,
+//! "What the log says"), also where no placement writes it so: the history must show what was
+//! meant.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +56,8 @@ struct Head {
     spoiled: u8,
 }
 
-/// All of it: what comes behind the head are choices of one length, so that a change of one of them leaves the others.
+/// All of it: what comes behind the head are choices of one length, so that a change of one of them
+/// leaves the others.
 struct Log {
     head: Head,
     changes: Vec<Change>,
@@ -91,7 +94,8 @@ struct Change {
     content: u8,
     /// 0: lost, 1 and 2: zeroes.
     kind: u8,
-    /// Bits: an undo although none is needed, the end of a redo, twice in the log, a mark before it.
+    /// Bits: an undo although none is needed, the end of a redo, twice in the log, a mark before
+    /// it.
     how: u8,
 }
 
@@ -521,7 +525,8 @@ impl Assembler {
         self.end_block(HistorySegment { store: STORE, sequence, record, summary_blocks }, SEGMENT_BLOCKS - 1);
     }
 
-    /// The superblock that knows some of the segments, and has named the others as ahead. The last record that was durable.
+    /// The superblock that knows some of the segments, and has named the others as ahead. The last
+    /// record that was durable.
     fn finish(&mut self, log: &Log, last: u64, revert: Option<RevertState>, origin_bytes: u64) -> u64 {
         let count = self.segments.len();
         let known = count.saturating_sub(usize::from(log.head.ahead % 4)).max(1);
@@ -540,7 +545,8 @@ impl Assembler {
         durable
     }
 
-    /// Blocks that the origin may lack: their newest entry is a redo in a record that was not durable.
+    /// Blocks that the origin may lack: their newest entry is a redo in a record that was not
+    /// durable.
     fn stale(&self, durable: u64) -> Vec<u64> {
         let is_stale = |newest: &Newest| {
             newest.record > durable && matches!(newest.kind, EntryKind::Redo | EntryKind::RedoZero)
@@ -570,7 +576,8 @@ fn is_undo(kind: EntryKind) -> bool {
 }
 
 impl Segment {
-    /// What is written of a content, and how its entry names it: place, checksum, bytes, units of a delta.
+    /// What is written of a content, and how its entry names it: place, checksum, bytes, units of a
+    /// delta.
     fn store(
         &mut self,
         reduction: Reduction,

@@ -1,4 +1,5 @@
-//! Stores that a history has written, in the middle of their lives, and edits of them that no checksum gives away.
+//! Stores that a history has written, in the middle of their lives, and edits of them that no
+//! checksum gives away.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -306,7 +307,8 @@ fn seal_segment(blocks: &mut Blocks, segment: &Written) {
     for (at, entries) in &segment.heads {
         let used = HistoryRecord::head_blocks(entries.len());
         let mut head = head_at(blocks, *at, used);
-        // Sums of contents stay where these are what they were: an edit of the sum itself is damage, which is found.
+        // Sums of contents stay where these are what they were: an edit of the sum itself is
+        // damage, which is found.
         for (index, entry) in entries.iter().enumerate().filter(|(_, entry)| entry.kind.has_data()) {
             let (from, length) = (place_of(segment, entry), entry.length as usize);
             let content = head_at(blocks, from / BLOCK as u64, (length as u64).div_ceil(BLOCK as u64) + 1);

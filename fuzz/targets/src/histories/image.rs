@@ -1,7 +1,10 @@
-//! Whole stores with edits: opened, read at several instants, written to, trimmed, marked, viewed, reverted, closed and opened again.
+//! Whole stores with edits: opened, read at several instants, written to, trimmed, marked, viewed,
+//! reverted, closed and opened again.
 //!
-//! What such a store means nobody can say, so not all of what is served can be compared. But all of it has to come from somewhere: from an entry of that block in the store,
-//! with the checksum that the entry names, from the origin, or from a write. And what is written from then on is there, at every instant.
+//! What such a store means nobody can say, so not all of what is served can be compared. But all of
+//! it has to come from somewhere: from an entry of that block in the store, with the checksum that
+//! the entry names, from the origin, or from a write. And what is written from then on is there, at
+//! every instant.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -191,7 +194,8 @@ impl Used {
         is_durable
     }
 
-    /// What was written since the last flush may be gone, as where the store turned out to be damaged meanwhile.
+    /// What was written since the last flush may be gone, as where the store turned out to be
+    /// damaged meanwhile.
     fn lose_unflushed(&mut self) {
         let flushed = &self.flushed;
         self.written.retain(|lba, bytes| flushed.get(lba) == Some(bytes));

@@ -1,4 +1,5 @@
-//! A device that remembers, whose every instant is known: it is opened, used, closed and opened again, and shows nothing else.
+//! A device that remembers, whose every instant is known: it is opened, used, closed and opened
+//! again, and shows nothing else.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -97,7 +98,8 @@ impl Life {
         }
     }
 
-    /// Refusals that a device may give: there is no room, or, where bytes were changed, something is damaged.
+    /// Refusals that a device may give: there is no room, or, where bytes were changed, something
+    /// is damaged.
     fn is_fine(&self, outcome: Result<(), DeviceError>) -> bool {
         match outcome {
             Ok(()) => true,

@@ -1,4 +1,5 @@
-//! The store of a device that remembers: its structs alone, logs that are put together, and whole stores with edits.
+//! The store of a device that remembers: its structs alone, logs that are put together, and whole
+//! stores with edits.
 
 mod assembled;
 mod golden;

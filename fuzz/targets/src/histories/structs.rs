@@ -1,4 +1,5 @@
-//! Decoders alone: whatever is accepted is written again as the same bytes, with the checksums as they came and with right ones.
+//! Decoders alone: whatever is accepted is written again as the same bytes, with the checksums as
+//! they came and with right ones.
 
 use cairn_base::{BLOCK_SIZE, crc32c};
 use cairn_format::delta::{Delta, LINKS_MAX, runs_between};

@@ -1,4 +1,5 @@
-//! A destination that lies to its source: the source's volume and its snapshots stay as their model says, whatever it is asked, told or given.
+//! A destination that lies to its source: the source's volume and its snapshots stay as their model
+//! says, whatever it is asked, told or given.
 
 use std::io::{self, Cursor, Read, Write};
 use std::sync::Arc;
@@ -94,7 +95,8 @@ pub fn run(seed: u64, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> 
     source.finish(timeline)
 }
 
-/// What the source did for the mirror: its snapshots came and went, and where it said that it gives something up, a base is kept.
+/// What the source did for the mirror: its snapshots came and went, and where it said that it gives
+/// something up, a base is kept.
 pub fn settle(source: &mut World, spills: bool, timeline: &mut Timeline) -> Result<()> {
     let was_cut = source.device.is_off();
     source.device.cut_after(u64::MAX);

@@ -1,4 +1,5 @@
-//! What a liar knows of a volume: every block that its snapshots show, by number, and its snapshot table.
+//! What a liar knows of a volume: every block that its snapshots show, by number, and its snapshot
+//! table.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

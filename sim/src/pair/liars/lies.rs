@@ -1,4 +1,5 @@
-//! The catalogue: what a source that has all keys may send instead of the next image, drawn from a seed. Lies come alone and together.
+//! The catalogue: what a source that has all keys may send instead of the next image, drawn from a
+//! seed. Lies come alone and together.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -190,7 +191,8 @@ impl Lies<'_> {
         }
     }
 
-    /// The images of a volume that went another way, or that the true source has, under numbers that may be in use here.
+    /// The images of a volume that went another way, or that the true source has, under numbers
+    /// that may be in use here.
     fn take_another(&mut self, image: &mut Image) {
         let others: Vec<&Known> = self.others.iter().filter(|other| !other.table.is_empty()).collect();
         if others.is_empty() {

@@ -1,4 +1,5 @@
-//! Images that a liar makes: from an image that it knows, with other content, under numbers of its choice, with every checksum above it right and a map of blocks in use that may lie.
+//! Images that a liar makes: from an image that it knows, with other content, under numbers of its
+//! choice, with every checksum above it right and a map of blocks in use that may lie.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,8 @@
-//! What a destination has shown at some moment and keeps: every byte of every image, which must read the same for as long as it is kept, whatever a source sends.
+//! What a destination has shown at some moment and keeps: every byte of every image, which must
+//! read the same for as long as it is kept, whatever a source sends.
 //!
-//! An image leaves the memory when an update was accepted that does not list it any more; never one that is locked, that a clone is made of, or that is open.
+//! An image leaves the memory when an update was accepted that does not list it any more; never one
+//! that is locked, that a clone is made of, or that is open.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +18,8 @@ const LENGTH_MAX: u64 = 512;
 /// Blocks that are read at once.
 const READ: u64 = 32;
 
-/// All files of an image, as they read: none for a block that could not be read, which an image that was made up may have from the beginning.
+/// All files of an image, as they read: none for a block that could not be read, which an image
+/// that was made up may have from the beginning.
 #[derive(Default, PartialEq, Eq)]
 pub struct Content(BTreeMap<FileId, (u64, Blocks)>);
 
@@ -32,7 +35,8 @@ impl Content {
         Self(files.collect())
     }
 
-    /// The image shows what it showed. What could not be read then may be anything, and so may what has rotted since.
+    /// The image shows what it showed. What could not be read then may be anything, and so may what
+    /// has rotted since.
     fn compare(&self, image: &Image, lost: &[BlockBytes]) -> Result<()> {
         let inodes = image.inodes();
         let lengths: BTreeMap<FileId, u64> = match &inodes {
@@ -117,7 +121,8 @@ impl Moment {
 }
 
 impl Memory {
-    /// Everything that is kept reads as it did. True when an update was accepted since the last look.
+    /// Everything that is kept reads as it did. True when an update was accepted since the last
+    /// look.
     pub fn look(&mut self, volume: &Arc<Volume>, moment: Moment) -> Result<bool> {
         let news = self.take(volume, moment)?;
         self.compare(volume)?;
@@ -187,7 +192,8 @@ impl Memory {
         Ok((volume.status().cursor.snapshot, *volume.image(None)?.root()))
     }
 
-    /// What is listed and shown reads as it did; for a volume that was opened on a copy of the device, too.
+    /// What is listed and shown reads as it did; for a volume that was opened on a copy of the
+    /// device, too.
     pub fn compare(&self, volume: &Arc<Volume>) -> Result<()> {
         for (id, listed) in &self.listed {
             let kind = if listed.locked { ", which is locked" } else { "" };
@@ -260,7 +266,8 @@ impl Memory {
         Ok(())
     }
 
-    /// A block with these bytes has rotted: where they stood anything may be read from here on, or nothing.
+    /// A block with these bytes has rotted: where they stood anything may be read from here on, or
+    /// nothing.
     pub fn lose(&mut self, bytes: &BlockBytes) {
         self.lost.push(*bytes);
     }

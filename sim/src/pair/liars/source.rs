@@ -31,7 +31,8 @@ pub struct Sent {
     /// What it announces.
     pub target: SnapshotId,
     pub name: String,
-    /// It asks what the destination has, so often, and leaves that out, whether or not it is the same.
+    /// It asks what the destination has, so often, and leaves that out, whether or not it is the
+    /// same.
     pub asks_claims: u64,
     pub confirms_all: bool,
     /// It asks about since maps first.
@@ -161,7 +162,8 @@ impl<'a> Liar<'a> {
         self.asked = 0;
     }
 
-    /// A block that is asked for: as it is, with another content of the same checksum, or something else.
+    /// A block that is asked for: as it is, with another content of the same checksum, or something
+    /// else.
     fn block(&mut self, vbn: Vbn) -> Option<Vec<u8>> {
         let known = self.known.blocks.get(&vbn.0)?;
         let other = Tag(self.rng.next() << 8 | u64::from(b'L')).block();

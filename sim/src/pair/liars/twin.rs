@@ -1,8 +1,12 @@
-//! Another block with the same checksum: XXH3-128 finds accidents, and keeps nobody from making one.
+//! Another block with the same checksum: XXH3-128 finds accidents, and keeps nobody from making
+//! one.
 //!
-//! The hash takes 1,024 bytes at a time as 16 stripes of 8 words, and mixes its state only after that. Until then each of the 8 lanes of the state is a sum of two things, whatever their order: of the words
-//! of the neighbouring lane, and of the products of the two halves of each own word after an exclusive or with a word of a known secret. So 12 of the 16 words of a lane are free. Two more make the sum of
-//! the products what it was; the last two have products of zero, and with what is left of them they make the sum of the words what it was.
+//! The hash takes 1,024 bytes at a time as 16 stripes of 8 words, and mixes its state only after
+//! that. Until then each of the 8 lanes of the state is a sum of two things, whatever their order:
+//! of the words of the neighbouring lane, and of the products of the two halves of each own word
+//! after an exclusive or with a word of a known secret. So 12 of the 16 words of a lane are free.
+//! Two more make the sum of the products what it was; the last two have products of zero, and with
+//! what is left of them they make the sum of the words what it was.
 
 use cairn_base::BLOCK_SIZE;
 use cairn_device::{Block, BlockMut};
@@ -26,7 +30,8 @@ const STRIPES: usize = 16;
 const LANES: usize = 8;
 /// Words of a lane that are taken as they are wanted.
 const FREE: usize = 12;
-/// Stretches of a block that can be changed: after the last one the hash looks at the end once more.
+/// Stretches of a block that can be changed: after the last one the hash looks at the end once
+/// more.
 const STRETCHES: usize = 3;
 const LOW: u64 = u32::MAX as u64;
 
@@ -50,7 +55,8 @@ fn sum(terms: impl Iterator<Item = u64>) -> u64 {
     terms.fold(0, u64::wrapping_add)
 }
 
-/// A block that has the checksum of `original`, and three quarters of the content of `wanted` in its first three quarters.
+/// A block that has the checksum of `original`, and three quarters of the content of `wanted` in
+/// its first three quarters.
 pub fn twin(original: &[u8], wanted: &[u8]) -> Block {
     let mut bytes = BlockMut::zeroed();
     bytes.copy_from_slice(&original[..BLOCK_SIZE]);
@@ -73,7 +79,8 @@ pub fn twin(original: &[u8], wanted: &[u8]) -> Block {
 fn lane_with_the_sums_of(before: &[u64], mut words: Vec<u64>, lane: usize) -> Vec<u64> {
     let products =
         |words: &[u64]| sum(words.iter().enumerate().map(|(stripe, word)| product(*word, key(stripe, lane))));
-    // As many times the largest half as go into it, and the rest once. The very largest numbers are no such sum; another free word makes it another one.
+    // As many times the largest half as go into it, and the rest once. The very largest numbers are
+    // no such sum; another free word makes it another one.
     let (most, rest) = loop {
         let missing = products(before).wrapping_sub(products(&words));
         let (most, rest) = (missing / LOW, missing % LOW);

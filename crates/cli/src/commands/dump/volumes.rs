@@ -1,6 +1,8 @@
-//! The volumes of a dump: cut here, with the rights of whoever runs the command, out of the pipe that the server writes them into one behind the other.
+//! The volumes of a dump: cut here, with the rights of whoever runs the command, out of the pipe
+//! that the server writes them into one behind the other.
 //!
-//! A volume has its name when the whole dump is there, and so is the dump's date at the server: it waits until the last volume is durable, which it is told.
+//! A volume has its name when the whole dump is there, and so is the dump's date at the server: it
+//! waits until the last volume is durable, which it is told.
 
 use std::fs::{self, File};
 use std::io::{self, PipeReader, Read, Write};
@@ -56,11 +58,14 @@ pub fn listed(names: &Path) -> Vec<PathBuf> {
     names.map(|name| PathBuf::from(std::ffi::OsStr::from_bytes(name))).collect()
 }
 
-/// Looks for a whole dump in these files, of as many volumes as it has, that has no names yet, as whoever made it was killed at its end. Its date may stand, and later levels on what is in it: so it is not
-/// written over. Where it may be replaced it gets its names, and is there until another one is whole.
+/// Looks for a whole dump in these files, of as many volumes as it has, that has no names yet, as
+/// whoever made it was killed at its end. Its date may stand, and later levels on what is in it: so
+/// it is not written over. Where it may be replaced it gets its names, and is there until another
+/// one is whole.
 ///
 /// # Errors
-/// [`ErrorKind::Taken`] where there is such a dump, and it may not be replaced; [`ErrorKind::Busy`] while another dump is being made there.
+/// [`ErrorKind::Taken`] where there is such a dump, and it may not be replaced; [`ErrorKind::Busy`]
+/// while another dump is being made there.
 pub fn keep_whole(paths: &[PathBuf], overwrite: bool) -> Result<(), Failure> {
     for (index, last) in paths.iter().enumerate() {
         let partial = temporary(last);
@@ -246,7 +251,8 @@ impl Cutting {
         Ok(Self { handed, line, thread })
     }
 
-    /// The server has ended: `outcome` is what came of it. Gives the volumes their names, and says these. Unless it `is_over` the dump may count: then nothing of it goes away.
+    /// The server has ended: `outcome` is what came of it. Gives the volumes their names, and says
+    /// these. Unless it `is_over` the dump may count: then nothing of it goes away.
     pub fn end<T>(
         self,
         outcome: Result<Option<T>, Failure>,
@@ -267,7 +273,8 @@ impl Cutting {
         }
         let outcome = outcome.map_err(|failure| if is_over { failure } else { super::stays(failure) });
         let Some(result) = outcome? else { return Ok(None) };
-        // Its date stands: where one of them does not get its name, it stays under the one that it has, and so do those behind it.
+        // Its date stands: where one of them does not get its name, it stays under the one that it
+        // has, and so do those behind it.
         made.iter_mut().for_each(|target| target.passes(false));
         let names = made.into_iter().map(Target::keep).collect::<Result<Vec<_>, _>>();
         let names = names.map_err(super::stays)?;

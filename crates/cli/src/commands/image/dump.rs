@@ -1,7 +1,9 @@
 //! `cairn image dump`: new ones, those that were cut and go on, and those that are given up.
 //!
-//! A part has its name only when the dump is whole and on the disk. In which order things happen: the server writes the parts down before the first byte, under temporary names; when all are
-//! durable they get their names, and then the server is told, which counts the dump from there on. Cut anywhere, `--resume` finds each part under one of its two names.
+//! A part has its name only when the dump is whole and on the disk. In which order things happen:
+//! the server writes the parts down before the first byte, under temporary names; when all are
+//! durable they get their names, and then the server is told, which counts the dump from there on.
+//! Cut anywhere, `--resume` finds each part under one of its two names.
 
 use std::fs::{self, File};
 use std::io::IsTerminal;
@@ -121,7 +123,8 @@ fn begin(asked: &DumpImage, client: &Client, output: Output) -> Result<(), Failu
         true => vec![Target::pipe()?],
         false => Target::open_all(&paths, asked.overwrite, asked.anew)?,
     };
-    // Of those that are named the server empties what is a file, also where another one is a device. Standard output has no name: what is in it stays.
+    // Of those that are named the server empties what is a file, also where another one is a
+    // device. Standard output has no name: what is in it stays.
     let names = match !to_pipe && targets.iter().any(Target::lasts) {
         true => absolute(&paths)?,
         false => Vec::new(),
@@ -170,7 +173,8 @@ fn resume(asked: &DumpImage, client: &Client, output: Output) -> Result<(), Fail
     write(asked, request, targets, None, client, output)
 }
 
-/// Has the server write into the targets, gives them their names, and says so. `before` is what this one takes the place of.
+/// Has the server write into the targets, gives them their names, and says so. `before` is what
+/// this one takes the place of.
 fn write(
     asked: &DumpImage,
     request: api::DumpRequest,
@@ -210,7 +214,8 @@ fn write(
     Ok(())
 }
 
-/// A dump came to no end: what there is of it stays as long as the server, where it can be asked, would go on with it.
+/// A dump came to no end: what there is of it stays as long as the server, where it can be asked,
+/// would go on with it.
 fn cut(mut failure: Failure, volume: &str, lasts: bool, targets: &mut [Target], client: &Client) -> Failure {
     if !lasts {
         return failure;
@@ -251,7 +256,8 @@ fn tell(result: &api::DumpResult, names: &[String], to_pipe: bool, output: Outpu
     }
 }
 
-/// Deletes what there is of a dump that was given up, but for files that another dump has now; what was deleted.
+/// Deletes what there is of a dump that was given up, but for files that another dump has now; what
+/// was deleted.
 fn remove_parts(before: &api::UnfinishedDump, used: &[String]) -> Vec<String> {
     let mut removed = Vec::new();
     for name in before.files.iter().filter(|name| !used.contains(name)) {

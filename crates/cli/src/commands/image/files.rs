@@ -1,4 +1,5 @@
-//! The files of dumps: opened here, with the rights of whoever runs the command, and handed over to the server.
+//! The files of dumps: opened here, with the rights of whoever runs the command, and handed over to
+//! the server.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, IoSlice};
@@ -46,11 +47,13 @@ impl Target {
         Ok(Self { file, names: None, called: "the pipe".to_owned() })
     }
 
-    /// A file for each of the paths. With `overwrite` files that exist are replaced, with `anew` what there is of dumps that were cut.
+    /// A file for each of the paths. With `overwrite` files that exist are replaced, with `anew`
+    /// what there is of dumps that were cut.
     pub fn open_all(paths: &[PathBuf], overwrite: bool, anew: bool) -> Result<Vec<Self>, Failure> {
         let mut targets =
             paths.iter().map(|path| Self::look(path, overwrite, anew)).collect::<Result<Vec<_>, _>>()?;
-        // Nothing is emptied before all of them may be. What a dump that was cut has written the server empties, once it has given that up.
+        // Nothing is emptied before all of them may be. What a dump that was cut has written the
+        // server empties, once it has given that up.
         targets.iter_mut().filter(|target| !anew || target.is_new()).try_for_each(Self::empty)?;
         Ok(targets)
     }
@@ -135,7 +138,8 @@ impl Target {
         Ok(())
     }
 
-    /// The file of a part that was cut: under its temporary name, or under its own when it got that already.
+    /// The file of a part that was cut: under its temporary name, or under its own when it got that
+    /// already.
     pub fn reopen(path: &Path, overwrite: bool) -> Result<Self, Failure> {
         let called = path.display().to_string();
         let temporary = temporary(path);
@@ -155,7 +159,8 @@ impl Target {
             }
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(opening(&temporary, &error)),
             Err(_) if existing.is_ok() => {
-                // Whoever gave it its name may have been killed before that was durable, and now it will count.
+                // Whoever gave it its name may have been killed before that was durable, and now it
+                // will count.
                 sync_folder(path).map_err(|error| opening(path, &error))?;
                 let file = File::open(path).map_err(|error| opening(path, &error))?;
                 let target = Self { file, names: None, called };
@@ -225,7 +230,8 @@ pub fn give_name(temporary: &Path, path: &Path) -> Result<(), Failure> {
     renamed.map_err(|error| opening(path, &error))
 }
 
-/// As many open files as the system gives: a dump may have thousands of volumes, each open until all are whole.
+/// As many open files as the system gives: a dump may have thousands of volumes, each open until
+/// all are whole.
 pub fn allow_many_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -265,7 +271,8 @@ pub fn dump_in(file: &File) -> Option<String> {
     Some(DumpHeader::parse(&head).ok()?.dump.to_string())
 }
 
-/// Whether a file under a temporary name is what a dump may have left, which a new one is written over: anything else is somebody's. A power cut leaves zeroes of what was not on the disk yet.
+/// Whether a file under a temporary name is what a dump may have left, which a new one is written
+/// over: anything else is somebody's. A power cut leaves zeroes of what was not on the disk yet.
 fn is_left_by_a_dump(file: &File) -> std::io::Result<bool> {
     let mut head = [0; RECORD];
     let mut have = 0;
@@ -360,7 +367,9 @@ pub fn open_sources(paths: &[PathBuf]) -> Result<Vec<File>, Failure> {
     paths.iter().map(open).collect()
 }
 
-/// Whether an open file is a dump that can be read at any place. One that stands behind its beginning, as standard input may, has other bytes in front of the dump: it is read on from there, as a pipe is.
+/// Whether an open file is a dump that can be read at any place. One that stands behind its
+/// beginning, as standard input may, has other bytes in front of the dump: it is read on from
+/// there, as a pipe is.
 pub fn is_read_anywhere(file: &File) -> std::io::Result<bool> {
     Ok(file.metadata()?.is_file() && rustix::fs::tell(file)? == 0)
 }

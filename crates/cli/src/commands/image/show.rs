@@ -116,7 +116,8 @@ struct Contents {
     note: Option<String>,
 }
 
-/// Looks into dumps. Of one that was made against another, and is looked at alone, most of what the volume needs is elsewhere: that is no damage, and is not told as such.
+/// Looks into dumps. Of one that was made against another, and is looked at alone, most of what the
+/// volume needs is elsewhere: that is no damage, and is not told as such.
 fn contents(parts: Vec<PartIndex>) -> Contents {
     let against = |part: &&PartIndex| {
         let begins = part.head().stream.base;
@@ -143,7 +144,8 @@ fn contents(parts: Vec<PartIndex>) -> Contents {
     let note = format!(
         "it was made against {base}: name the dump of that as well, to see which LUNs there are, to look into them and to restore"
     );
-    // Alone an increment still says which snapshots there are, and mostly which LUNs, as their inodes have changed with them.
+    // Alone an increment still says which snapshots there are, and mostly which LUNs, as their
+    // inodes have changed with them.
     let (snapshots, luns) = with_default(NoSubscriber::new(), || match open_dump(parts, true, true) {
         Ok(dump) => {
             let snapshots = dump.volume.snapshots();
@@ -166,7 +168,8 @@ struct Verified {
 }
 
 impl Verified {
-    /// Reads one file to its end. It fails where nothing can be said of the rest of the file: it is not there, is no dump, or can't be read.
+    /// Reads one file to its end. It fails where nothing can be said of the rest of the file: it is
+    /// not there, is no dump, or can't be read.
     fn read(&mut self, path: &Path, file: File, output: Output) -> Result<(), Failure> {
         let name = files::called(path);
         let anywhere = files::is_read_anywhere(&file)?;
@@ -213,7 +216,9 @@ impl Verified {
     }
 }
 
-/// Reads dumps record by record and as a whole; with `deep`, compares every block with the tree above it as well. A file that can't be read keeps nothing that is known of the others from being told.
+/// Reads dumps record by record and as a whole; with `deep`, compares every block with the tree
+/// above it as well. A file that can't be read keeps nothing that is known of the others from being
+/// told.
 pub fn verify(paths: &[PathBuf], deep: bool, output: Output) -> Result<(), Failure> {
     let mut verified = Verified::default();
     let mut anywhere = true;

@@ -1,6 +1,7 @@
 //! `cairn image ls PATH`, `cat` and `extract`: files in image dumps, without restoring anything.
 //!
-//! The dumps are opened as a volume that is read where it lies; what is read is what the path leads through, and the file.
+//! The dumps are opened as a volume that is read where it lies; what is read is what the path leads
+//! through, and the file.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
@@ -26,7 +27,8 @@ const PIECE: usize = 1 << 20;
 /// Entries of a directory that are read at once.
 const ENTRIES: usize = 1024;
 
-/// A path in a dump: `PATH` of what was dumped, `@SNAPSHOT:PATH` of an older snapshot that the dump has.
+/// A path in a dump: `PATH` of what was dumped, `@SNAPSHOT:PATH` of an older snapshot that the dump
+/// has.
 struct DumpPath<'a> {
     snapshot: Option<&'a str>,
     path: &'a [u8],
@@ -45,7 +47,8 @@ impl<'a> DumpPath<'a> {
         Ok(Self { snapshot: Some(snapshot), path: &rest[colon + 1..] })
     }
 
-    /// The way down from the root, without slashes at its ends: what comes out of a dump gets it, and stays below where it is put.
+    /// The way down from the root, without slashes at its ends: what comes out of a dump gets it,
+    /// and stays below where it is put.
     fn way_down(&self) -> Vec<u8> {
         let mut names: Vec<&[u8]> = Vec::new();
         for name in self.path.split(|byte| *byte == b'/') {
@@ -198,7 +201,8 @@ pub fn ls(files: &[PathBuf], path: &Path, output: Output) -> Result<(), Failure>
     if troubles.is_empty() { Ok(()) } else { Err(Failure::silent(PARTLY_DONE)) }
 }
 
-/// Calls `each` with the names of a directory, all that can be read. What keeps others from that is the error, and of several the first.
+/// Calls `each` with the names of a directory, all that can be read. What keeps others from that is
+/// the error, and of several the first.
 fn each_entry(
     tree: &Tree,
     directory: FileId,
@@ -308,7 +312,8 @@ struct Extract<'a> {
 }
 
 impl Extract<'_> {
-    /// Makes the directories that lead to a path. Those that are made are the dump's, and get what they had there.
+    /// Makes the directories that lead to a path. Those that are made are the dump's, and get what
+    /// they had there.
     fn lead_to(&mut self, path: &[u8]) {
         let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
         for way in ends.map(|end| &path[..end]) {

@@ -1,7 +1,7 @@
 //! A directory of this machine that files are restored into.
 //!
-//! A dump is made by somebody else. Every step down is taken without following symbolic links, so that nothing is written outside, whatever
-//! the dump or the directory has.
+//! A dump is made by somebody else. Every step down is taken without following symbolic links, so
+//! that nothing is written outside, whatever the dump or the directory has.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -29,7 +29,8 @@ pub struct Place {
     name: Vec<u8>,
 }
 
-/// The directory that somebody was in last: the next file is mostly made there too, and so the way down is not gone for each.
+/// The directory that somebody was in last: the next file is mostly made there too, and so the way
+/// down is not gone for each.
 #[derive(Default)]
 pub struct Stand(Option<(Vec<u8>, Rc<OwnedFd>)>);
 
@@ -68,7 +69,8 @@ impl Target {
         }
     }
 
-    /// Gives a file that was made in it this content and its last name, once all that was made before is on the disk; durable when it returns.
+    /// Gives a file that was made in it this content and its last name, once all that was made
+    /// before is on the disk; durable when it returns.
     pub fn conclude(&self, mut file: File, from: &Place, bytes: &[u8], name: &[u8]) -> io::Result<()> {
         let directory = fs::openat(&self.root, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
         file.write_all(bytes)?;
@@ -79,7 +81,8 @@ impl Target {
         Ok(fs::fsync(&directory)?)
     }
 
-    /// The place of a path. Directories on the way are made where they are missing, for nobody else to look into until they get their own mode.
+    /// The place of a path. Directories on the way are made where they are missing, for nobody else
+    /// to look into until they get their own mode.
     pub fn place(&self, path: &[u8]) -> io::Result<Place> {
         self.place_from(&mut Stand::default(), path)
     }
@@ -115,7 +118,8 @@ impl Target {
         Ok(directory)
     }
 
-    /// The mode in which a file is made that is dressed at once: its own, if nobody gets more by it than in the end; otherwise one that lets its owner in alone.
+    /// The mode in which a file is made that is dressed at once: its own, if nobody gets more by it
+    /// than in the end; otherwise one that lets its owner in alone.
     pub fn first_mode(&self, inode: &Inode, attributes: &[Attribute]) -> Mode {
         let is_own = !self.is_root || (inode.uid, inode.gid) == self.own;
         // A list of rights can give its group less than the mode says.
@@ -126,7 +130,8 @@ impl Target {
         }
     }
 
-    /// What [`Target::dress`] does, for a file that was just made and is still open. What it has already is not set again.
+    /// What [`Target::dress`] does, for a file that was just made and is still open. What it has
+    /// already is not set again.
     pub fn dress_open(&self, file: &File, inode: &Inode, attributes: &[Attribute]) -> io::Result<()> {
         let now = fs::fstat(file)?;
         let is_given = self.is_root && (now.st_uid, now.st_gid) != (inode.uid, inode.gid);
@@ -171,7 +176,8 @@ impl Target {
         outcome
     }
 
-    /// Gives a file its owner, mode, extended attributes and times. What this user may not set is left; what fails otherwise is the error.
+    /// Gives a file its owner, mode, extended attributes and times. What this user may not set is
+    /// left; what fails otherwise is the error.
     pub fn dress(&self, place: &Place, inode: &Inode, attributes: &[Attribute]) -> io::Result<()> {
         let name = place.name.as_slice();
         let nofollow = AtFlags::SYMLINK_NOFOLLOW;
@@ -205,7 +211,8 @@ struct AttributesSet {
 }
 
 impl AttributesSet {
-    /// The mode that a file gets. Its bits for the group are the most that the list gives anybody: without it they would give the group all that.
+    /// The mode that a file gets. Its bits for the group are the most that the list gives anybody:
+    /// without it they would give the group all that.
     fn mode(&self, inode: &Inode) -> Mode {
         let mode = Mode::from_raw_mode(inode.permissions.into());
         if self.lacks_list { mode.difference(Mode::RWXG) } else { mode }
@@ -222,7 +229,8 @@ pub const OWNER: Mode = Mode::RUSR.union(Mode::WUSR);
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 /// The attribute with the list of rights that a directory gives to what is made in it.
 const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
-/// Extended attributes that are somebody's, and not the system's: those are taken away where a dump has them no more.
+/// Extended attributes that are somebody's, and not the system's: those are taken away where a dump
+/// has them no more.
 const GIVEN: [&[u8]; 4] = [b"user.", b"trusted.", b"system.posix_acl_", b"security.capability"];
 /// Seconds by which a file system may change a time that it keeps: FAT does so.
 const TIME_KEPT: u64 = 2;
@@ -244,7 +252,8 @@ impl Place {
         }
     }
 
-    /// Makes what an inode is, without owner and times: a file, which is open then; a symbolic link to `target`; a device, pipe or socket.
+    /// Makes what an inode is, without owner and times: a file, which is open then; a symbolic link
+    /// to `target`; a device, pipe or socket.
     ///
     /// # Errors
     /// `AlreadyExists` when something has the name.
@@ -298,7 +307,8 @@ impl Place {
         Ok(fs::mknodat(&self.directory, self.name.as_slice(), kind, OWNER, device)?)
     }
 
-    /// Whether what is here can be the file of an inode of which a dump has the attributes alone: what was last modified at another time is another file.
+    /// Whether what is here can be the file of an inode of which a dump has the attributes alone:
+    /// what was last modified at another time is another file.
     pub fn is_like(&self, inode: &Inode) -> io::Result<bool> {
         let found = fs::statat(&self.directory, self.name.as_slice(), AtFlags::SYMLINK_NOFOLLOW)?;
         let is_as_old = found.st_mtime.abs_diff(inode.modified.seconds) <= TIME_KEPT;
@@ -376,13 +386,15 @@ impl Place {
     /// Takes the list of rights away that a directory gives to what is made in it.
     pub fn take_default_list(&self) -> io::Result<()> {
         match fs::lremovexattr(self.through_proc(), DEFAULT_LIST) {
-            // Of a directory that is somebody else's nothing can be set either, which is told when that is tried.
+            // Of a directory that is somebody else's nothing can be set either, which is told when
+            // that is tried.
             Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::PERM) => Ok(()),
             gone => Ok(gone?),
         }
     }
 
-    /// Takes extended attributes away but for those in `kept`. What the system sets by itself stays.
+    /// Takes extended attributes away but for those in `kept`. What the system sets by itself
+    /// stays.
     pub fn take_others(&self, kept: &[Attribute]) -> io::Result<()> {
         let mut names = vec![0; NAMES_MAX];
         let length = match fs::llistxattr(self.through_proc(), &mut names[..]) {
@@ -409,7 +421,8 @@ fn proc_path(open: &OwnedFd) -> Vec<u8> {
     format!("/proc/self/fd/{}", open.as_raw_fd()).into_bytes()
 }
 
-/// What lets a program run with the rights of its owner or its group, where these are not those that it had: with theirs it was not meant to run.
+/// What lets a program run with the rights of its owner or its group, where these are not those
+/// that it had: with theirs it was not meant to run.
 fn rights_of_others(inode: &Inode, owner: (u32, u32)) -> Mode {
     // Of a directory it says whose is what is made in it.
     if inode.kind != Kind::Regular {

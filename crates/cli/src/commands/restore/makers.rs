@@ -1,14 +1,20 @@
 //! Files of a dump on their way to the disk: one thread reads the dump, others make what it has.
 //!
-//! A small file costs some system calls, nearly all of whose time the kernel spends on its name and its inode. Those of one directory stay together, as two threads that make names in it would
-//! wait for each other. What is too large to be held is written by the thread that reads it, as it comes.
+//! A small file costs some system calls, nearly all of whose time the kernel spends on its name and
+//! its inode. Those of one directory stay together, as two threads that make names in it would wait
+//! for each other. What is too large to be held is written by the thread that reads it, as it
+//! comes.
 //!
 //! # Invariants
-//! 1. Each file has its names for itself, and no directory changes its name or its owner meanwhile: so the order in which files are made is free.
-//! 2. Memory is bounded by [`BATCH_BYTES`] for each batch, of which there are [`WAITING`], and one for each thread.
+//! 1. Each file has its names for itself, and no directory changes its name or its owner meanwhile:
+//!    so the order in which files are made is free.
+//! 2. Memory is bounded by [`BATCH_BYTES`] for each batch, of which there are [`WAITING`], and one
+//!    for each thread.
 //! 3. Troubles are told in the order of the dump, whichever thread met them.
-//! 4. After a write that failed (the disk is full) no other file is begun, unless that one is too large here by itself.
-//! 5. An owner or an attribute that is not taken here is told, and costs neither the file nor another name of it.
+//! 4. After a write that failed (the disk is full) no other file is begun, unless that one is too
+//!    large here by itself.
+//! 5. An owner or an attribute that is not taken here is told, and costs neither the file nor
+//!    another name of it.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -41,7 +47,8 @@ const THREADS_MAX: usize = 4;
 pub(super) enum Manner<'a> {
     /// In place of whatever has it. What fails half way stays as far as it came.
     InPlace,
-    /// Over what has it, once its content is whole: until then it is in this directory. What fails leaves nothing.
+    /// Over what has it, once its content is whole: until then it is in this directory. What fails
+    /// leaves nothing.
     Aside(&'a str),
 }
 
@@ -91,7 +98,8 @@ struct Maker<'a> {
     aside: Stand,
 }
 
-/// The extended attributes of a file that was filled. Content that can't be written ends the restore; the error inside is the file's own, as that it is too large for the file system.
+/// The extended attributes of a file that was filled. Content that can't be written ends the
+/// restore; the error inside is the file's own, as that it is too large for the file system.
 type Filled<'a> = Result<io::Result<Cow<'a, [Attribute]>>, ReadError>;
 
 /// Why a file that has its content has not got its owner, its attributes, its mode or its times.
@@ -317,7 +325,8 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// Makes a file with its content at a path. Beside where it is: why it is not dressed as it should be.
+    /// Makes a file with its content at a path. Beside where it is: why it is not dressed as it
+    /// should be.
     fn make_at(
         &mut self,
         path: &[u8],
@@ -356,7 +365,8 @@ impl Maker<'_> {
         }
     }
 
-    /// Fills and dresses what was made. Only what keeps the content from it is an error of the file's.
+    /// Fills and dresses what was made. Only what keeps the content from it is an error of the
+    /// file's.
     fn finish(
         &self,
         place: &Place,

@@ -1,15 +1,22 @@
-//! `cairn restore -r`: a whole tree out of a dump of level 0 and those of higher levels after it, with what was renamed, removed and used again meanwhile.
+//! `cairn restore -r`: a whole tree out of a dump of level 0 and those of higher levels after it,
+//! with what was renamed, removed and used again meanwhile.
 //!
-//! What the tree has of which number is kept in a file in it, so that the next dump can be compared with it. It is written last, once all else is on the disk: a restore that
-//! was cut off is seen by the directory that it works in, and starts over from level 0 elsewhere. That file is there from the beginning, in the work directory: an empty one is left by a restore
-//! that has changed nothing yet, or that is over but for it.
+//! What the tree has of which number is kept in a file in it, so that the next dump can be compared
+//! with it. It is written last, once all else is on the disk: a restore that was cut off is seen by
+//! the directory that it works in, and starts over from level 0 elsewhere. That file is there from
+//! the beginning, in the work directory: an empty one is left by a restore that has changed nothing
+//! yet, or that is over but for it.
 //!
 //! # Order
-//! 1. Directories that are elsewhere now, and one name of each file that has none of its names any more, go to the work directory.
-//! 2. Names that are gone or mean something else are removed, then directories that are gone, the deepest first.
-//! 3. Directories come to their places, from the root down; files that stayed as they were get their names, and so do those that this dump has, as the dumps before had them.
-//! 4. Files of the dump are made: where nothing has their names at once, otherwise in the work directory and then put over what has them. What a damaged dump lacks is not lost here. Those of which it has the
-//!    attributes alone stay what they are, and get their names.
+//! 1. Directories that are elsewhere now, and one name of each file that has none of its names any
+//!    more, go to the work directory.
+//! 2. Names that are gone or mean something else are removed, then directories that are gone, the
+//!    deepest first.
+//! 3. Directories come to their places, from the root down; files that stayed as they were get
+//!    their names, and so do those that this dump has, as the dumps before had them.
+//! 4. Files of the dump are made: where nothing has their names at once, otherwise in the work
+//!    directory and then put over what has them. What a damaged dump lacks is not lost here. Those
+//!    of which it has the attributes alone stay what they are, and get their names.
 //! 5. Directories get their owners, modes and times.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -181,7 +188,8 @@ pub(super) fn run(open: &mut Open, target: &Target) -> Result<(), Failure> {
             let path = new.path(*number, &HashSet::new());
             let path = if path.is_empty() { b".".to_vec() } else { path };
             let dressed = target.place(&path).and_then(|place| {
-                // Those that it has not any more; of a directory that is damaged in the dump not all may be known.
+                // Those that it has not any more; of a directory that is damaged in the dump not
+                // all may be known.
                 let taken = if open.hurt.contains(number) { Ok(()) } else { place.take_others(attributes) };
                 target.dress(&place, inode, attributes).and(taken)
             });
@@ -190,10 +198,12 @@ pub(super) fn run(open: &mut Open, target: &Target) -> Result<(), Failure> {
     }
     staged.iter().try_for_each(|number| target.place(format!("{WORK}/{number}").as_bytes())?.clear())?;
     save(open, target, &new, dumps, next)?;
-    // What is told of a file is told of all its names, also of those in directories that the dump has not.
+    // What is told of a file is told of all its names, also of those in directories that the dump
+    // has not.
     open.names = new.names;
     target.place(WORK.as_bytes())?.remove_directory()?;
-    // The names that a restore has for itself have changed the time of the root, which got it before.
+    // The names that a restore has for itself have changed the time of the root, which got it
+    // before.
     if let Some((inode, _)) = open.directories.get(&ROOT) {
         let timed = target.place(b".").and_then(|place| place.set_times(inode));
         open.note(b".", timed);
@@ -229,8 +239,9 @@ fn files_now(open: &Open) -> HashSet<u32> {
     all.filter(is_file).map(|entry| entry.number).filter(|number| dumped.contains(*number)).collect()
 }
 
-/// The names in the directories that the dump has. Where one is damaged or lost those come along that it had before, as far as it is not known that they went: otherwise the damage would cost files
-/// that are no part of this dump.
+/// The names in the directories that the dump has. Where one is damaged or lost those come along
+/// that it had before, as far as it is not known that they went: otherwise the damage would cost
+/// files that are no part of this dump.
 fn names_now(before: &Names, open: &Open) -> BTreeMap<u32, Vec<Entry>> {
     let entries = |number| open.names.entries(number).unwrap_or(&[]);
     let mut now: BTreeMap<u32, Vec<Entry>> =
@@ -250,7 +261,8 @@ fn names_now(before: &Names, open: &Open) -> BTreeMap<u32, Vec<Entry>> {
     let moved: HashSet<u32> = fresh.map(|entry| entry.number).collect();
     for number in unsure {
         let names = now.entry(number).or_default();
-        // A name that is another file's now is one of a file that the dump has, if there is any truth in it.
+        // A name that is another file's now is one of a file that the dump has, if there is any
+        // truth in it.
         names.retain(|entry| {
             let known = before.lookup(number, &entry.name).filter(|known| used.contains(*known));
             known.is_none_or(|known| known == entry.number) || dumped.contains(entry.number)
@@ -263,8 +275,9 @@ fn names_now(before: &Names, open: &Open) -> BTreeMap<u32, Vec<Entry>> {
     now
 }
 
-/// Takes the names out that a restore has in the root for itself: what a dump has there would become what is known of the tree. That of a dump of a restored tree is of that restore, and nothing is
-/// missing without it. True where the work directory was one of them.
+/// Takes the names out that a restore has in the root for itself: what a dump has there would
+/// become what is known of the tree. That of a dump of a restored tree is of that restore, and
+/// nothing is missing without it. True where the work directory was one of them.
 fn take_own(names: &mut Names) -> bool {
     let mut entries = names.entries(ROOT).unwrap_or(&[]).to_vec();
     let has_work = entries.iter().any(|entry| entry.name == WORK.as_bytes());
@@ -273,7 +286,8 @@ fn take_own(names: &mut Names) -> bool {
     has_work
 }
 
-/// Whether something was done. What others have put in its way or taken away since the last level is told, and costs what it concerns alone.
+/// Whether something was done. What others have put in its way or taken away since the last level
+/// is told, and costs what it concerns alone.
 fn is_done(open: &mut Open, path: &[u8], outcome: io::Result<()>) -> Result<bool, Failure> {
     use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, IsADirectory, NotADirectory, NotFound};
     let Err(error) = outcome else { return Ok(true) };
@@ -295,8 +309,9 @@ fn ended(path: &[u8], error: io::Error) -> Failure {
     failure
 }
 
-/// Lets this user, who is not root, change the names in directories that are changed, moved or gone, whatever their modes say. Returns those that this dump does not give their own mode in the end, with it. What
-/// can't be changed is told when something in it is to be.
+/// Lets this user, who is not root, change the names in directories that are changed, moved or
+/// gone, whatever their modes say. Returns those that this dump does not give their own mode in the
+/// end, with it. What can't be changed is told when something in it is to be.
 fn open_up(old: &Tree, new: &Tree, open: &Open, target: &Target) -> Vec<(u32, u32)> {
     let mut opened = Vec::new();
     if target.is_root() {
@@ -340,7 +355,8 @@ fn change_names(old: &Tree, new: &Tree, open: &mut Open, target: &Target) -> Res
         if !names.iter().any(|name| later.contains(name)) {
             let path = old.path_of(&names[0], &staged);
             let outcome = target.place(&path).and_then(|place| place.move_file_to(&work(*number)?));
-            // Those of the dump as well, as it may be damaged where it has them. Without that nobody misses what others took away.
+            // Those of the dump as well, as it may be damaged where it has them. Without that
+            // nobody misses what others took away.
             let is_staged = outcome.is_ok() || !dumped.contains(*number) && is_done(open, &path, outcome)?;
             if is_staged {
                 staged_files.push(*number);
@@ -418,7 +434,8 @@ fn change_names(old: &Tree, new: &Tree, open: &mut Open, target: &Target) -> Res
     Ok(staged_files)
 }
 
-/// What the directory has of earlier dumps, and which these are, after looking whether this dump goes on top of them.
+/// What the directory has of earlier dumps, and which these are, after looking whether this dump
+/// goes on top of them.
 fn load(open: &Open, target: &Target) -> Result<(Tree, Vec<Applied>), Failure> {
     let label = open.reader.label();
     let mut names = target.names()?;
@@ -477,8 +494,10 @@ fn load(open: &Open, target: &Target) -> Result<(Tree, Vec<Applied>), Failure> {
     Ok((Tree::of(&names), state.dumps))
 }
 
-/// Whether something here is of a dump that this one knows nothing of. This one has all that changed since the one on which it was made: what another one brought that changed later, and what is in use and not
-/// in this one, went back to what it was before, as by a rollback alone. Within one second it can't be told.
+/// Whether something here is of a dump that this one knows nothing of. This one has all that
+/// changed since the one on which it was made: what another one brought that changed later, and
+/// what is in use and not in this one, went back to what it was before, as by a rollback alone.
+/// Within one second it can't be told.
 fn is_given_up(dumps: &[Applied], open: &Open) -> bool {
     let (since, used, dumped) = (open.reader.label().since, open.reader.used(), open.reader.dumped());
     let is_unknown = |(number, changed): &(u32, i64)| {

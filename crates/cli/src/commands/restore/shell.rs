@@ -1,6 +1,8 @@
-//! `cairn restore -i`: look around in a dump, mark what is wanted, and extract it, as often as somebody likes.
+//! `cairn restore -i`: look around in a dump, mark what is wanted, and extract it, as often as
+//! somebody likes.
 //!
-//! Commands come from a person or from a script. What could not be done is said at once, and the exit code tells at the end that something was not.
+//! Commands come from a person or from a script. What could not be done is said at once, and the
+//! exit code tells at the end that something was not.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, Write};
@@ -53,7 +55,8 @@ pub(super) fn run(
         };
         let Some((command, paths)) = words.split_first() else { continue };
         let command = command.bytes();
-        // Scripts for Linux `restore` answer its questions for a volume and for the mode of the root here.
+        // Scripts for Linux `restore` answer its questions for a volume and for the mode of the
+        // root here.
         let is_answer = has_extracted
             && paths.is_empty()
             && (command.iter().all(u8::is_ascii_digit) || [&b"y"[..], b"n"].contains(&&command[..]));
@@ -87,7 +90,8 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// One path with spaces that nobody has quoted: where the dump has that, and not all of its words.
+    /// One path with spaces that nobody has quoted: where the dump has that, and not all of its
+    /// words.
     fn whole(&self, line: &[u8], paths: &[Word]) -> Option<Vec<Word>> {
         let is_there = |path: &Word| {
             let mut found = resolve(self.open, &self.here, path).into_iter();
@@ -170,7 +174,8 @@ impl Session<'_> {
     }
 }
 
-/// The paths that a word stands for, as seen from `here`. A pattern stands for what the dump has; a name for itself.
+/// The paths that a word stands for, as seen from `here`. A pattern stands for what the dump has; a
+/// name for itself.
 fn resolve(open: &Open, here: &Steps, path: &Word) -> Vec<Steps> {
     let mut found = vec![if path.is_absolute() { Vec::new() } else { here.clone() }];
     for part in path.names() {

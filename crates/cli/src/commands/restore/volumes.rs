@@ -1,4 +1,5 @@
-//! What a restore reads: a file, a pipe, or the volumes of a dump in order. Volumes in files are looked at before anything is made: one that is missing, out of turn or of another dump is named.
+//! What a restore reads: a file, a pipe, or the volumes of a dump in order. Volumes in files are
+//! looked at before anything is made: one that is missing, out of turn or of another dump is named.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -15,7 +16,8 @@ use crate::output::{Output, note_line};
 
 type Source = Box<dyn Read>;
 
-/// Records of a volume that are looked at for one that says which it is, if the label does not: more than a header and its pieces.
+/// Records of a volume that are looked at for one that says which it is, if the label does not:
+/// more than a header and its pieces.
 const LOOKED_AT: usize = 1100;
 /// Bytes that are read at once.
 const BUFFER: usize = 1 << 20;
@@ -106,7 +108,8 @@ pub fn is_end_of(path: &Path, number: u32) -> Result<bool, Failure> {
     Ok(label.is_some_and(|label| label.is_end && u32::try_from(label.volume) == Ok(number)))
 }
 
-/// Whether the files are the volumes of one dump, in order, as far as that can be told before they are read.
+/// Whether the files are the volumes of one dump, in order, as far as that can be told before they
+/// are read.
 fn look(files: &[(PathBuf, File)], output: Output) -> Result<(), Failure> {
     let mut dump = None;
     for (index, (path, file)) in files.iter().enumerate() {
@@ -161,7 +164,8 @@ fn label_of(path: &Path, file: &File) -> Result<Option<VolumeLabel>, Failure> {
     Ok(None)
 }
 
-/// Whether the last volume has the end of the dump. Of what is no file that is not known, and taken for granted.
+/// Whether the last volume has the end of the dump. Of what is no file that is not known, and taken
+/// for granted.
 fn ends(path: &Path, file: &File) -> Result<bool, Failure> {
     let meta = file.metadata()?;
     if !meta.is_file() {

@@ -15,7 +15,8 @@ struct Byte {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Word(Vec<Byte>);
 
-/// Reads a line. Single quotes take all as it is; in double quotes and outside of quotes a backslash takes the next byte as it is.
+/// Reads a line. Single quotes take all as it is; in double quotes and outside of quotes a
+/// backslash takes the next byte as it is.
 pub(super) fn split(line: &[u8]) -> Result<Vec<Word>, Unended> {
     let mut words = Vec::new();
     let mut word: Option<Vec<Byte>> = None;

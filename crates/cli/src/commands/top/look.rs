@@ -1,4 +1,5 @@
-//! What is to be seen of a server between two looks, as lines for people that fit a window, and as objects for programs.
+//! What is to be seen of a server between two looks, as lines for people that fit a window, and as
+//! objects for programs.
 
 use std::time::{Duration, Instant};
 
@@ -101,7 +102,8 @@ pub struct Work {
 }
 
 impl Look {
-    /// What happened between two looks. What began in between counts from its beginning; after a restart of the server it all does.
+    /// What happened between two looks. What began in between counts from its beginning; after a
+    /// restart of the server it all does.
     pub fn between(before: &Seen, now: &Seen) -> Self {
         let seconds = now.at.saturating_duration_since(before.at).as_secs_f64().max(1e-3);
         let restarted = now.status.uptime_ms < before.status.uptime_ms;
@@ -198,7 +200,8 @@ impl Look {
         lines
     }
 
-    /// As lines of at most `width` columns, `height` of them at most. Where that is not enough the longest parts are cut, and say by how much.
+    /// As lines of at most `width` columns, `height` of them at most. Where that is not enough the
+    /// longest parts are cut, and say by how much.
     pub fn render(&self, width: usize, height: usize) -> Vec<String> {
         let mut lines = self.server.render();
         let mut parts: Vec<(String, Vec<String>)> = Vec::new();
@@ -410,7 +413,8 @@ fn latency(us: Option<f64>) -> String {
     }
 }
 
-/// Exactly so many columns: what is longer loses its middle, so that names that differ at the end stay different.
+/// Exactly so many columns: what is longer loses its middle, so that names that differ at the end
+/// stay different.
 fn fit(text: &str, columns: usize) -> String {
     let letters: Vec<char> = text.chars().collect();
     if letters.len() <= columns {

@@ -1,4 +1,5 @@
-//! `cairn trace replay`: a trace on a real history, and what each placement costs beside what the papers' model says.
+//! `cairn trace replay`: a trace on a real history, and what each placement costs beside what the
+//! papers' model says.
 
 use std::io;
 use std::path::Path;

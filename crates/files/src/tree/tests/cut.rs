@@ -1,4 +1,5 @@
-//! A cut at any operation of the device leaves a state that there was, with everything that was synced.
+//! A cut at any operation of the device leaves a state that there was, with everything that was
+//! synced.
 
 use super::*;
 

@@ -35,7 +35,8 @@ fn what_changes_while_a_snapshot_is_made_and_is_not_in_it_is_no_older() {
     tree.write(file, 0, b"before").expect("there is room");
     tree.sync_all().expect("it flushes");
     drop(tree);
-    // Nothing is in memory: the write reads the block that it changes a part of, and the snapshot is made meanwhile.
+    // Nothing is in memory: the write reads the block that it changes a part of, and the snapshot
+    // is made meanwhile.
     let tree = Tree::open(open_volume(&device, clock.clone())).expect("it opens");
     let volume = tree.volume().clone();
     let made = Arc::new(Mutex::new(None));

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 
-/// What walking a tree finds: by file, its names and everything that can be said of it but times and links.
+/// What walking a tree finds: by file, its names and everything that can be said of it but times
+/// and links.
 #[derive(Default)]
 struct Walked {
     names: BTreeMap<FileId, BTreeSet<(FileId, Vec<u8>)>>,

@@ -62,7 +62,8 @@ fn directory_with_many_names_finds_each_and_shrinks_to_nothing() {
     assert_whole(&tree);
 }
 
-/// In that order a leaf is empty before its neighbour is small enough to become one with it, and the last one has none.
+/// In that order a leaf is empty before its neighbour is small enough to become one with it, and
+/// the last one has none.
 #[test]
 fn directory_that_is_emptied_in_the_order_in_which_it_is_read_is_as_new() {
     let (_device, tree) = fresh(8192);

@@ -1,4 +1,5 @@
-//! What is wrong with a tree is one finding each: one thing is put wrong, with every checksum right.
+//! What is wrong with a tree is one finding each: one thing is put wrong, with every checksum
+//! right.
 
 use cairn_base::{BLOCK_SIZE, Lba};
 use cairn_device::BlockMut;
@@ -8,7 +9,8 @@ use super::*;
 use crate::tree::edit::{Edit, block_of};
 use crate::tree::trie;
 
-/// A tree with two directories, one of them in a quota tree of its own, and a file with two names and extended attributes.
+/// A tree with two directories, one of them in a quota tree of its own, and a file with two names
+/// and extended attributes.
 struct Scene {
     tree: Tree,
     folder: FileId,

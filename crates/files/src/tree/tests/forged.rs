@@ -1,4 +1,5 @@
-//! Trees that no operation makes, with every checksum right: of somebody who means harm, or of a bug.
+//! Trees that no operation makes, with every checksum right: of somebody who means harm, or of a
+//! bug.
 
 use std::collections::HashSet;
 

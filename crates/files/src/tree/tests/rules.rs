@@ -116,7 +116,8 @@ fn list_that_the_kernel_would_not_take_is_none() {
     assert_eq!(tree.stat(folder).expect("it is there").mode, 0o040_671);
 }
 
-/// Who makes room on a full volume may do so: with what is removed, cut off or punched, and with attributes as well.
+/// Who makes room on a full volume may do so: with what is removed, cut off or punched, and with
+/// attributes as well.
 #[test]
 fn what_gives_room_back_works_on_a_full_volume() {
     let (_device, tree) = fresh(2048);
@@ -151,7 +152,8 @@ fn what_gives_room_back_works_on_a_full_volume() {
     assert_whole(&tree);
 }
 
-/// What gives room back may use the reserve, and none of it can be had without room for what it writes itself: all attributes that are left.
+/// What gives room back may use the reserve, and none of it can be had without room for what it
+/// writes itself: all attributes that are left.
 #[test]
 fn attribute_that_is_removed_from_a_full_volume_takes_no_more_than_there_is() {
     // How much of the reserve is gone before.
@@ -242,7 +244,8 @@ fn times_are_those_of_what_happened() {
     let stat = tree.resolve(b"b").expect("it was synced");
     let seen = (stat.accessed_ns, stat.modified_ns, stat.changed_ns, stat.created_ns);
     assert_eq!(seen, (-5_000_000_001, i64::MAX, 2000, 77));
-    // What was kept back is modified when its writer says, and changed when it came: told before it or after.
+    // What was kept back is modified when its writer says, and changed when it came: told before it
+    // or after.
     tree.set(
         made.file,
         &SetStat { modified: Some(SetTime::At(1)), changed_ns: Some(1), ..SetStat::default() },
@@ -478,7 +481,8 @@ fn copy_within_a_file_is_refused_where_its_ranges_overlap() {
     assert_eq!(tree.read(file, 0, 50_000).expect("it reads"), wanted);
 }
 
-/// A thread closes a file without a name while another one gives it a name by way of `/proc`: who closes it has seen that it has none, and comes to free it when it has one.
+/// A thread closes a file without a name while another one gives it a name by way of `/proc`: who
+/// closes it has seen that it has none, and comes to free it when it has one.
 #[test]
 fn file_without_a_name_that_gets_one_while_it_is_closed_stays() {
     let (_device, tree) = fresh(4096);

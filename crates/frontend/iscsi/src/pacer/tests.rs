@@ -26,7 +26,8 @@ impl Trier {
     }
 }
 
-/// Runs for a minute, and a login takes 5 ms: how many wrong proofs were looked at, how many right ones, and how long the slowest right one waited.
+/// Runs for a minute, and a login takes 5 ms: how many wrong proofs were looked at, how many right
+/// ones, and how long the slowest right one waited.
 fn minute(triers: &mut [Trier]) -> (u32, u32, Duration) {
     let (pacer, begin) = (Pacer::default(), Instant::now());
     let (mut wrong, mut right, mut slowest) = (0, 0, Duration::ZERO);

@@ -17,7 +17,8 @@ pub struct Initiator {
 pub type Said = (Header, Vec<u8>);
 
 impl Initiator {
-    /// Logs in without a proof. `isid` tells ports of the initiator apart. The error is the status of the login response.
+    /// Logs in without a proof. `isid` tells ports of the initiator apart. The error is the status
+    /// of the login response.
     pub fn login(portal: &str, target: &str, isid: u8, digests: bool) -> Result<Self, u16> {
         let digest = if digests { "CRC32C" } else { "None" };
         let keys = format!("HeaderDigest={digest}\0DataDigest={digest}\0InitialR2T=Yes\0");

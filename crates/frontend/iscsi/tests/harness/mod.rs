@@ -30,7 +30,8 @@ pub struct Target {
     pub only: Option<String>,
 }
 
-/// Targets `v.plain`, `v.large` (blocks of 4 KiB), `v.readonly`, `v.removable`, `v.chap`, `v.mutual` and `v.private`.
+/// Targets `v.plain`, `v.large` (blocks of 4 KiB), `v.readonly`, `v.removable`, `v.chap`,
+/// `v.mutual` and `v.private`.
 #[derive(Default)]
 pub struct TestTargets {
     pub targets: Mutex<Vec<(String, Target)>>,

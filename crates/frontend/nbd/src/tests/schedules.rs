@@ -1,4 +1,5 @@
-//! Schedules of sessions that come, go and are closed, explored: `cargo test -p cairn-frontend-nbd --features shuttle --lib`.
+//! Schedules of sessions that come, go and are closed, explored:
+//! `cargo test -p cairn-frontend-nbd --features shuttle --lib`.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use crate::registry::Registry;
 /// Schedules of each scenario and kind of scheduler.
 const SCHEDULES: usize = 500;
 
-/// A client's session from its beginning to its end: it counts a few requests, or ends when its socket does; without an export if it was not let in.
+/// A client's session from its beginning to its end: it counts a few requests, or ends when its
+/// socket does; without an export if it was not let in.
 fn session(registry: &Registry, export: &str, sessions_max: usize, using: &AtomicU64) -> u64 {
     let (ours, _client) = UnixStream::pair().expect("a pair");
     let ours = Socket::from_unix(ours).expect("a socket");
@@ -50,7 +52,8 @@ fn three(
     (0..3).map(begin).collect()
 }
 
-/// One export is closed while its sessions, and others, come and go: when that is answered those that it found are gone, and what all did is counted once.
+/// One export is closed while its sessions, and others, come and go: when that is answered those
+/// that it found are gone, and what all did is counted once.
 #[test]
 fn closing_waits_for_all_sessions_and_no_request_is_lost_in_any_schedule() {
     explore(SCHEDULES, || {

@@ -118,7 +118,8 @@ impl ChangedBlocks for FirstMebibyte {
     }
 }
 
-/// The exports: `v/plain`, `v/other` and `v@s1/plain` (read-only); and `v/blocks`, whose device takes whole blocks of 4 KiB, and `v/spoiled`, which are not listed.
+/// The exports: `v/plain`, `v/other` and `v@s1/plain` (read-only); and `v/blocks`, whose device
+/// takes whole blocks of 4 KiB, and `v/spoiled`, which are not listed.
 pub struct TestExports {
     plain: Arc<dyn Device>,
     other: Arc<dyn Device>,

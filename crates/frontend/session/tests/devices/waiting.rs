@@ -9,7 +9,8 @@ use parking_lot::{Condvar, Mutex};
 /// What a write that waits begins with.
 pub const STALE: u8 = b'S';
 
-/// Memory in which writes that begin with [`STALE`] wait until it is opened, as in a device without room. They have `begun` before they do, or not.
+/// Memory in which writes that begin with [`STALE`] wait until it is opened, as in a device without
+/// room. They have `begun` before they do, or not.
 pub struct Waiting {
     inner: MemoryDevice,
     begun: bool,

@@ -1,4 +1,5 @@
-//! Big-endian fields of CDBs and parameter lists. What lies past the end reads as zero, so that no length can panic.
+//! Big-endian fields of CDBs and parameter lists. What lies past the end reads as zero, so that no
+//! length can panic.
 
 /// Fields of bytes.
 #[derive(Clone, Copy)]

@@ -2,7 +2,8 @@
 
 use super::{Fields, Sense};
 
-/// How a command concerns a reservation that another nexus holds (SPC-4, table 65; SBC-3, table 13).
+/// How a command concerns a reservation that another nexus holds (SPC-4, table 65; SBC-3, table
+/// 13).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Allowed whatever is reserved.

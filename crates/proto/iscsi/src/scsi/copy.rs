@@ -1,4 +1,5 @@
-//! Parameter lists of EXTENDED COPY (LID1) and answers of RECEIVE COPY RESULTS (SPC-4, sections 6.4 and 6.24).
+//! Parameter lists of EXTENDED COPY (LID1) and answers of RECEIVE COPY RESULTS (SPC-4, sections 6.4
+//! and 6.24).
 
 use super::{Fields, Sense};
 use crate::limits::{COPY_SEGMENT_BLOCKS_MAX, COPY_SEGMENTS_MAX, COPY_TARGETS_MAX};

@@ -41,13 +41,15 @@ impl Geometry {
 pub struct Description {
     /// For people: the name of what is exported; the product in INQUIRY is "Cairn LUN".
     pub name: String,
-    /// The same for ever, on this server; in the serial number and the NAA designator (its lower 60 bits).
+    /// The same for ever, on this server; in the serial number and the NAA designator (its lower 60
+    /// bits).
     pub id: u64,
     /// The target ports that lead to it, numbered from 1.
     pub ports: u8,
     /// It can be ejected.
     pub removable: bool,
-    /// Writes may be answered before they are durable (WCE of the caching mode page), until an initiator asks for something else.
+    /// Writes may be answered before they are durable (WCE of the caching mode page), until an
+    /// initiator asks for something else.
     pub write_cache: bool,
 }
 
@@ -172,7 +174,8 @@ fn limits(geometry: Geometry) -> Vec<u8> {
     }
     body[32..40].copy_from_slice(&WRITE_SAME_BLOCKS_MAX.to_be_bytes());
     if geometry.atomic_bytes > 0 {
-        // Length, alignment and granularity of WRITE ATOMIC (SBC-4, section 6.6.4); no boundaries within one.
+        // Length, alignment and granularity of WRITE ATOMIC (SBC-4, section 6.6.4); no boundaries
+        // within one.
         body[40..44].copy_from_slice(&geometry.atomic_max().to_be_bytes());
         body[44..48].copy_from_slice(&physical.to_be_bytes());
         body[48..52].copy_from_slice(&physical.to_be_bytes());

@@ -1,4 +1,5 @@
-//! Mode pages: what an initiator can read of a unit's behaviour, and change (SPC-4, section 7.5; SBC-3, section 6.5).
+//! Mode pages: what an initiator can read of a unit's behaviour, and change (SPC-4, section 7.5;
+//! SBC-3, section 6.5).
 
 use super::{Description, Fields, Geometry, Sense};
 
@@ -72,7 +73,8 @@ impl Modes {
         bytes
     }
 
-    /// The answer to MODE SENSE of a unit that has these modes, and `default` when nobody has changed anything.
+    /// The answer to MODE SENSE of a unit that has these modes, and `default` when nobody has
+    /// changed anything.
     pub(crate) fn sense(
         self,
         default: Self,
@@ -121,7 +123,8 @@ impl Modes {
         Ok(bytes)
     }
 
-    /// What becomes of the modes by the parameter list of a MODE SELECT: all of it or, with an error, nothing.
+    /// What becomes of the modes by the parameter list of a MODE SELECT: all of it or, with an
+    /// error, nothing.
     pub(crate) fn select(self, list: &[u8], geometry: Geometry, long: bool) -> Result<Self, Sense> {
         let fields = Fields(list);
         let (header, descriptor) =

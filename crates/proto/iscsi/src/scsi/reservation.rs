@@ -1,7 +1,9 @@
-//! Reservations: who may use a unit while others hold it (SPC-4, section 5.13; RESERVE and RELEASE of SPC-2).
+//! Reservations: who may use a unit while others hold it (SPC-4, section 5.13; RESERVE and RELEASE
+//! of SPC-2).
 //!
-//! A registration belongs to an initiator port (name and ISID) and the target port that it comes through, not to a session, so that it outlives sessions, and with
-//! APTPL a restart of the server: [`ReservationState`] is all that is to be kept then.
+//! A registration belongs to an initiator port (name and ISID) and the target port that it comes
+//! through, not to a session, so that it outlives sessions, and with APTPL a restart of the server:
+//! [`ReservationState`] is all that is to be kept then.
 
 use super::{Access, Fields, Sense};
 use crate::limits::REGISTRATIONS_MAX;
@@ -18,8 +20,9 @@ pub struct Registration {
 /// What stands before the number of a target port in the name of a nexus.
 const TARGET_PORT: &str = ",t,0x";
 
-/// The name of a nexus: that of the initiator port, `INITIATOR,i,0xISID`, and behind it the number of the target port, when it is not the first one of the unit. No initiator can say that it
-/// is another nexus, as its own name ends with its ISID.
+/// The name of a nexus: that of the initiator port, `INITIATOR,i,0xISID`, and behind it the number
+/// of the target port, when it is not the first one of the unit. No initiator can say that it is
+/// another nexus, as its own name ends with its ISID.
 pub fn nexus_name(port: &str, target_port: u8) -> String {
     if target_port == 1 { port.to_owned() } else { format!("{port}{TARGET_PORT}{target_port:04x}") }
 }
@@ -40,7 +43,8 @@ pub struct ReservationState {
     pub persists: bool,
     /// Who is registered.
     pub registrations: Vec<Registration>,
-    /// The type of the reservation, and the port that holds it (of types for all registrants: anyone).
+    /// The type of the reservation, and the port that holds it (of types for all registrants:
+    /// anyone).
     pub reserved: Option<(u8, String)>,
 }
 
@@ -123,7 +127,8 @@ impl ReservationState {
                 }
             }
             2 => {
-                // Persistence is possible (PTPL_C), the type mask is valid, is it active, all six types.
+                // Persistence is possible (PTPL_C), the type mask is valid, is it active, all six
+                // types.
                 return Ok(vec![0, 8, 0x01, 0x80 | u8::from(self.persists), 0xea, 0x01, 0, 0]);
             }
             3 => self.registrations.iter().for_each(|known| self.put_full(known, &mut body)),

@@ -48,7 +48,8 @@ impl Sense {
             // "Data integrity": the medium gave bytes that are not those that were written.
             Failure::Damaged => Self::new(0x03, 0x11, 0x14),
             Failure::Write => Self::WRITE_ERROR,
-            // SPACE ALLOCATION FAILED WRITE PROTECT: what thin provisioning has for it; initiators know not to retry.
+            // SPACE ALLOCATION FAILED WRITE PROTECT: what thin provisioning has for it; initiators
+            // know not to retry.
             Failure::NoSpace => Self::new(0x07, 0x27, 0x07),
             Failure::OutOfRange => Self::LBA_OUT_OF_RANGE,
             Failure::ReadOnly => Self::WRITE_PROTECTED,

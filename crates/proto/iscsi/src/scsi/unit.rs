@@ -1,8 +1,9 @@
 //! A logical unit: what it remembers of its nexuses, and how it answers.
 //!
-//! A nexus is an initiator port that is logged in through one of the unit's target ports. Commands are checked in the order that SAM-5 wants: does the unit exist, is there a unit attention,
-//! is it reserved, is the CDB right, is the medium there, is the place on it. What concerns the medium is left to the caller as a [`Medium`] that is
-//! within the unit and allowed.
+//! A nexus is an initiator port that is logged in through one of the unit's target ports. Commands
+//! are checked in the order that SAM-5 wants: does the unit exist, is there a unit attention, is it
+//! reserved, is the CDB right, is the medium there, is the place on it. What concerns the medium is
+//! left to the caller as a [`Medium`] that is within the unit and allowed.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -61,14 +62,16 @@ pub enum Plan {
 pub struct Outcome {
     /// An answer, or a command for the medium.
     pub plan: Plan,
-    /// Reservations that persist are to change: [what they will be](Change::state) is to be kept, then [applied](LogicalUnit::apply), before the
-    /// answer goes out. When it can't be kept, nothing has changed.
+    /// Reservations that persist are to change: [what they will be](Change::state) is to be kept,
+    /// then [applied](LogicalUnit::apply), before the answer goes out. When it can't be kept,
+    /// nothing has changed.
     pub change: Option<Change>,
     /// Nexuses whose tasks are to be ended, by their names.
     pub abort: Vec<String>,
 }
 
-/// Persistent reservations as they will be. It holds for as long as no other change of the unit is asked for.
+/// Persistent reservations as they will be. It holds for as long as no other change of the unit is
+/// asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     state: ReservationState,
@@ -136,7 +139,8 @@ impl LogicalUnit {
         &self.persistent
     }
 
-    /// True when somebody has registered with it for persistent reservations, or has reserved it for a session.
+    /// True when somebody has registered with it for persistent reservations, or has reserved it
+    /// for a session.
     pub fn is_reserved(&self) -> bool {
         self.reserved.is_some() || !self.persistent.registrations.is_empty()
     }
@@ -167,8 +171,9 @@ impl LogicalUnit {
         self.description.ports = ports;
     }
 
-    /// Changes whether writes may be answered before they are durable, when nobody asks for anything else. Turning it on waits until nobody is here: who has
-    /// read that there is no write cache flushes nothing, and few look again when they are told.
+    /// Changes whether writes may be answered before they are durable, when nobody asks for
+    /// anything else. Turning it on waits until nobody is here: who has read that there is no write
+    /// cache flushes nothing, and few look again when they are told.
     pub fn set_write_cache(&mut self, write_cache: bool) {
         if self.description.write_cache == write_cache || (write_cache && !self.nexuses.is_empty()) {
             return;
@@ -190,7 +195,8 @@ impl LogicalUnit {
         resized
     }
 
-    /// An initiator port logs in through a target port; `name` is what [`nexus_name`](super::nexus_name) makes of both.
+    /// An initiator port logs in through a target port; `name` is what
+    /// [`nexus_name`](super::nexus_name) makes of both.
     pub fn attach(&mut self, nexus: Nexus, name: String, through: TargetPort) {
         let state = NexusState {
             port: name,
@@ -221,7 +227,8 @@ impl LogicalUnit {
         self.tell_all(None, Sense::BUS_DEVICE_RESET);
     }
 
-    /// A nexus has ended the commands of all (CLEAR TASK SET; SAM-5, section 7.5): the others are told, as theirs have no answer.
+    /// A nexus has ended the commands of all (CLEAR TASK SET; SAM-5, section 7.5): the others are
+    /// told, as theirs have no answer.
     pub fn clear(&mut self, by: Nexus) {
         self.tell_all(Some(by), Sense::COMMANDS_CLEARED);
     }
@@ -575,7 +582,8 @@ impl LogicalUnit {
         state.copies.push((number, failed, list.segments.len() as u16));
     }
 
-    /// Goes on with a command whose parameters are here: as many as were wanted, or fewer if the initiator sends no more.
+    /// Goes on with a command whose parameters are here: as many as were wanted, or fewer if the
+    /// initiator sends no more.
     pub fn parameters(&mut self, nexus: Nexus, command: &Command, parameters: &[u8]) -> Outcome {
         let good = || Plan::Answer(Self::good(Vec::new(), 0));
         let mut outcome = Outcome { plan: good(), change: None, abort: Vec::new() };
@@ -627,7 +635,8 @@ impl LogicalUnit {
         Ok(Medium::Unmap(stretches))
     }
 
-    /// Makes a change of persistent reservations, and tells whom it concerns. Returns the ports whose tasks are to be ended.
+    /// Makes a change of persistent reservations, and tells whom it concerns. Returns the ports
+    /// whose tasks are to be ended.
     pub fn apply(&mut self, change: Change) -> Vec<String> {
         self.persistent = change.state;
         for (port, sense) in change.effects.attentions {
@@ -664,7 +673,8 @@ impl LogicalUnit {
         }
     }
 
-    /// The answer to GET LBA STATUS: stretches from `lba` on, each so many blocks, mapped or not (SBC-3, section 5.4).
+    /// The answer to GET LBA STATUS: stretches from `lba` on, each so many blocks, mapped or not
+    /// (SBC-3, section 5.4).
     pub fn lba_status(lba: u64, stretches: &[(u64, bool)], allocation: u32) -> Vec<u8> {
         let mut data = vec![0; 8];
         let mut at = lba;

@@ -1,8 +1,11 @@
 //! Configuration files: one that is named, and those in `conf.d` beside it.
 //!
-//! The files of `conf.d` whose names end in `.toml` come after the named one, in the order of their names, and the last file that sets a key wins: an administrator's own files, and those of tools, need not
-//! touch the one that came with the service. A server reads them when it starts, and does not start on what it does not understand. [`check`] says all that is wrong at once, key by key with file and line, and what was
-//! probably meant; and which keys are said twice, which is allowed, and seldom what somebody wants who has forgotten one of the two.
+//! The files of `conf.d` whose names end in `.toml` come after the named one, in the order of their
+//! names, and the last file that sets a key wins: an administrator's own files, and those of tools,
+//! need not touch the one that came with the service. A server reads them when it starts, and does
+//! not start on what it does not understand. [`check`] says all that is wrong at once, key by key
+//! with file and line, and what was probably meant; and which keys are said twice, which is
+//! allowed, and seldom what somebody wants who has forgotten one of the two.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

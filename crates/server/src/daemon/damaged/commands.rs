@@ -18,7 +18,8 @@ impl Server {
         self.not_known().iter().map(|found| found.show(dir)).collect()
     }
 
-    /// Those that can't be read, and those that could not be when they were wanted and have not been taken in since.
+    /// Those that can't be read, and those that could not be when they were wanted and have not
+    /// been taken in since.
     fn not_known(&self) -> Vec<UnreadFile> {
         let dir = self.data_dir();
         let mut all = survey(dir);

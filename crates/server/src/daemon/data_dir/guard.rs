@@ -1,7 +1,10 @@
-//! Whose the data directory is: nobody but the server's user reads what is in it, or puts something there.
+//! Whose the data directory is: nobody but the server's user reads what is in it, or puts something
+//! there.
 //!
-//! Everything is made with a mode of its own, and the server's umask allows no others. What a copy or a restore has left open is closed at the start. What belongs to another user is
-//! refused: a document that another user has put there would have the server read and write any file in that user's name. Root may own what is there, as it can do all that anyway.
+//! Everything is made with a mode of its own, and the server's umask allows no others. What a copy
+//! or a restore has left open is closed at the start. What belongs to another user is refused: a
+//! document that another user has put there would have the server read and write any file in that
+//! user's name. Root may own what is there, as it can do all that anyway.
 
 use std::fs::{DirBuilder, Metadata, Permissions};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -16,7 +19,8 @@ use crate::error::ServerError;
 const OTHERS: u32 = 0o077;
 /// `DIR/volumes/NAME/FILE`.
 const LEVELS: usize = 3;
-/// Files of data, which other programs may have given another owner: they are opened as they are, and no document.
+/// Files of data, which other programs may have given another owner: they are opened as they are,
+/// and no document.
 const DATA: [&str; 2] = ["img", "store"];
 
 /// The umask with which the process was started.
@@ -28,7 +32,8 @@ pub(crate) fn set_umask() {
     STARTED_WITH.store(before.as_raw_mode(), Ordering::Relaxed);
 }
 
-/// The umask of who has started the process: of what is made for others, as by commands of the owner's.
+/// The umask of who has started the process: of what is made for others, as by commands of the
+/// owner's.
 pub(crate) fn umask_at_start() -> u32 {
     STARTED_WITH.load(Ordering::Relaxed)
 }
@@ -71,7 +76,8 @@ fn close_below(path: &Path, found: &Metadata, device: u64, levels: usize) -> Res
     }
     let mode = found.mode() & 0o7777;
     if (kind.is_dir() || kind.is_file()) && mode & OTHERS != 0 {
-        // One of root's can't be changed, and none but root could have written it, unless its mode says so.
+        // One of root's can't be changed, and none but root could have written it, unless its mode
+        // says so.
         match fs::set_permissions(path, Permissions::from_mode(mode & !OTHERS)) {
             Ok(()) => {
                 tracing::warn!(path = %path.display(), mode = format!("{mode:o}"), "it was open to other users, and is closed to them now")

@@ -1,4 +1,5 @@
-//! Beats come while all signs do, and stop for silence alone: not for a slow disk, and not for a thread that works.
+//! Beats come while all signs do, and stop for silence alone: not for a slow disk, and not for a
+//! thread that works.
 
 use std::sync::atomic::AtomicBool;
 

@@ -1,12 +1,17 @@
-//! Which directories have names of which files, as of a dump: with it the next dump finds what changed from the maps of two snapshots, and looks at nothing else.
+//! Which directories have names of which files, as of a dump: with it the next dump finds what
+//! changed from the maps of two snapshots, and looks at nothing else.
 //!
-//! A dump of a level above 0 has the files that changed and the directories that lead there, and says at its head which files there are at all. What changed is what the inode files of two
-//! snapshots don't share. Where a changed file has its names, and which files there are besides, no map says: so a dump of everything notes both, 8 bytes a name, and each dump that
-//! stands on it notes what came and went since.
+//! A dump of a level above 0 has the files that changed and the directories that lead there, and
+//! says at its head which files there are at all. What changed is what the inode files of two
+//! snapshots don't share. Where a changed file has its names, and which files there are besides, no
+//! map says: so a dump of everything notes both, 8 bytes a name, and each dump that stands on it
+//! notes what came and went since.
 //!
 //! # Invariants
-//! 1. A catalogue is of one snapshot, whose number it has. It is used as long as that snapshot is there, and only for a dump without a path and without patterns.
-//! 2. It is a cache: when it is missing, damaged, or of another snapshot, a dump looks at all inodes as if there had never been one.
+//! 1. A catalogue is of one snapshot, whose number it has. It is used as long as that snapshot is
+//!    there, and only for a dump without a path and without patterns.
+//! 2. It is a cache: when it is missing, damaged, or of another snapshot, a dump looks at all
+//!    inodes as if there had never been one.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -90,7 +95,8 @@ impl Catalog {
         state::replace(path, &bytes)
     }
 
-    /// Takes it to a later snapshot: names that went, and names that came. False when one went that it did not have.
+    /// Takes it to a later snapshot: names that went, and names that came. False when one went that
+    /// it did not have.
     fn change(&mut self, mut gone: Vec<(u32, u32)>, mut fresh: Vec<(u32, u32)>) -> bool {
         gone.sort_unstable();
         fresh.sort_unstable();
@@ -126,7 +132,8 @@ impl Catalog {
         self.names[first..].iter().take_while(move |(known, _)| *known == file).map(|(_, above)| *above)
     }
 
-    /// Takes the catalogue of `base` to the later image `now`, and says what a dump of what changed in between has. The cost is what changed, and 8 bytes a name.
+    /// Takes the catalogue of `base` to the later image `now`, and says what a dump of what changed
+    /// in between has. The cost is what changed, and 8 bytes a name.
     ///
     /// # Errors
     /// What is read of either image; a number past 32 bits.

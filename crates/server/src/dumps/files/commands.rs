@@ -147,7 +147,8 @@ impl Server {
         })
     }
 
-    /// A dump is whole: it is the last one of its level now, and those of higher levels stand on nothing. False when no later one can stand on it.
+    /// A dump is whole: it is the last one of its level now, and those of higher levels stand on
+    /// nothing. False when no later one can stand on it.
     fn note_date(
         &self,
         making: &Making,
@@ -157,7 +158,8 @@ impl Server {
     ) -> Result<bool, ServerError> {
         let snapshot = &frozen.snapshot;
         let _turn = making.open.dates.lock();
-        // Who has rolled the volume back meanwhile, or brought it back, has forgotten the dates of what is younger.
+        // Who has rolled the volume back meanwhile, or brought it back, has forgotten the dates of
+        // what is younger.
         let is_given_up = u64::from(seconds(snapshot)) >= making.open.brought_back_to.load(Ordering::Acquire);
         if is_given_up || frozen.own.is_some() && past::is_past(&making.open, snapshot) {
             return Ok(false);

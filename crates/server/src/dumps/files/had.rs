@@ -1,10 +1,15 @@
-//! Which files a dump had that was of a part of its volume: of a path, or with patterns of what is left out.
+//! Which files a dump had that was of a part of its volume: of a path, or with patterns of what is
+//! left out.
 //!
-//! A level above 0 has what changed since, by the dates of the files. A directory that comes into such a part later has files that are as old as before, and that no dump has. So what a dump had is
-//! noted, a bit a file, and a dump that stands on it has what is not among that as well. A directory of which a name was left out is not noted: the file of that name may be by another one.
+//! A level above 0 has what changed since, by the dates of the files. A directory that comes into
+//! such a part later has files that are as old as before, and that no dump has. So what a dump had
+//! is noted, a bit a file, and a dump that stands on it has what is not among that as well. A
+//! directory of which a name was left out is not noted: the file of that name may be by another
+//! one.
 //!
 //! # Invariants
-//! 1. A note is of one dump of a path, whose date and snapshot it names. When it is missing, damaged, or of another dump, nothing is known, and all is dumped.
+//! 1. A note is of one dump of a path, whose date and snapshot it names. When it is missing,
+//!    damaged, or of another dump, nothing is known, and all is dumped.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,7 +20,8 @@ use cairn_bsddump::InodeMap;
 use super::Record;
 use crate::state;
 
-/// Says what the file is, and which of its kind. The first kind had directories in it that lacked names, so it tells nothing that can be relied on.
+/// Says what the file is, and which of its kind. The first kind had directories in it that lacked
+/// names, so it tells nothing that can be relied on.
 const MAGIC: &[u8; 8] = b"CNHAD\x00\x00\x02";
 /// Bytes of the checksum at the end.
 const SUM: usize = 16;

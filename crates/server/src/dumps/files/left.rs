@@ -1,9 +1,11 @@
 //! Snapshots that dumps make for themselves, and those that a server which died has left.
 //!
-//! Each is noted in `dates.json` before it is made, and the note goes after it. So what a dump has left is known by its note; a snapshot of such a name without one is an owner's (of a schedule
+//! Each is noted in `dates.json` before it is made, and the note goes after it. So what a dump has
+//! left is known by its note; a snapshot of such a name without one is an owner's (of a schedule
 //! that is labelled so, or of the time when owners could give such names), and is never touched.
 //!
-//! One that somebody uses by now (it is held, cloned, mounted, or has a session) stays, with its note. The next dump and the next start look at it again.
+//! One that somebody uses by now (it is held, cloned, mounted, or has a session) stays, with its
+//! note. The next dump and the next start look at it again.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -20,7 +22,8 @@ use crate::volumes::open::OpenVolume;
 
 mod commands;
 
-/// A snapshot that a dump makes for itself. It goes by [`Own::end`]; when that does not come, or fails, the next dump takes it away.
+/// A snapshot that a dump makes for itself. It goes by [`Own::end`]; when that does not come, or
+/// fails, the next dump takes it away.
 pub(super) struct Own {
     open: Arc<OpenVolume>,
     path: PathBuf,

@@ -1,6 +1,8 @@
-//! Whether a dump's date says what changed since: not where the volume was rolled back to what was before it. What came back is older than the date, and would be left out.
+//! Whether a dump's date says what changed since: not where the volume was rolled back to what was
+//! before it. What came back is older than the date, and would be left out.
 //!
-//! A rollback forgets the dates that it makes untrue. A mirror learns of one by the snapshots that it gets: those of the state that was given up are no ancestors of the new images.
+//! A rollback forgets the dates that it makes untrue. A mirror learns of one by the snapshots that
+//! it gets: those of the state that was given up are no ancestors of the new images.
 
 use std::collections::{HashMap, HashSet};
 
@@ -43,7 +45,8 @@ impl Record {
         self.date > date || self.date == date && self.snapshot != snapshot.name
     }
 
-    /// Whether `target` does not go on from what this dump was made of: the volume was rolled back in between.
+    /// Whether `target` does not go on from what this dump was made of: the volume was rolled back
+    /// in between.
     pub(super) fn is_given_up(&self, open: &OpenVolume, target: SnapshotId) -> bool {
         let line = Line::of(open, target);
         // An update of a mirror has just deleted it: what it went on from is not known any more.
@@ -58,7 +61,8 @@ impl Record {
         if let Some(base) = line.entries.values().find(is_this) {
             return !line.own.contains(&base.id);
         }
-        // It is not there any more. Something else of a state that was given up may be, from the same time or later.
+        // It is not there any more. Something else of a state that was given up may be, from the
+        // same time or later.
         let younger = line.entries.keys().filter(|id| {
             let descends = line.back_from(**id).any(|before| before == target);
             !descends && !line.own.contains(id) && show(id).is_some_and(|other| seconds(&other) >= self.date)

@@ -1,7 +1,8 @@
 //! The tree of an image as a dump wants it, read ahead.
 //!
-//! Threads load what the dump comes to next: small files and directories by the batch, whose blocks are asked of the device together, and large files a piece after the other. What is loaded
-//! and not yet used is bounded in bytes and in files.
+//! Threads load what the dump comes to next: small files and directories by the batch, whose blocks
+//! are asked of the device together, and large files a piece after the other. What is loaded and
+//! not yet used is bounded in bytes and in files.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,7 +13,8 @@ use cairn_bsddump::{Attribute, Entry, Inode, InodeMap, Kind, ROOT, Source, Time}
 use cairn_files::{NodeKind, Stat, Tree, TreeError};
 use parking_lot::{Condvar, Mutex};
 
-/// Threads that read ahead: one makes a batch ready while the other's is on its way from the device.
+/// Threads that read ahead: one makes a batch ready while the other's is on its way from the
+/// device.
 pub(super) const THREADS: usize = 2;
 /// A file that is not longer is loaded whole, with its attributes; a directory with its names.
 const SMALL: u64 = 256 << 10;
@@ -24,7 +26,8 @@ const PIECES_AHEAD: u64 = 4;
 const FILES_AHEAD: usize = 512;
 /// Files that a thread loads at a time, in one batch: 16 MiB at most.
 const BATCH: usize = 64;
-/// Bytes that are loaded and not yet written; when it is reached each thread may have a batch under way.
+/// Bytes that are loaded and not yet written; when it is reached each thread may have a batch under
+/// way.
 const BYTES_AHEAD: u64 = 40 << 20;
 /// Entries that are asked for at once.
 const AT_ONCE: usize = 1024;
@@ -121,13 +124,15 @@ impl TreeSource {
         }
     }
 
-    /// Says what is written, and in which order. From here on [`TreeSource::load`] has something to do.
+    /// Says what is written, and in which order. From here on [`TreeSource::load`] has something to
+    /// do.
     pub(super) fn begin(&self, order: Vec<u32>) {
         self.work.lock().order = order;
         self.more.notify_all();
     }
 
-    /// Ends the threads when it is dropped: they wait for what is to be loaded next, and whoever waits for them for ever, also where one of them could not be started or the writing panics.
+    /// Ends the threads when it is dropped: they wait for what is to be loaded next, and whoever
+    /// waits for them for ever, also where one of them could not be started or the writing panics.
     pub(super) fn ends(&self) -> Ends<'_> {
         Ends(self)
     }
@@ -224,7 +229,8 @@ impl TreeSource {
     /// Waits for what is loaded of a file, if it is one that is loaded ahead.
     fn with<T>(&self, number: u32, get: impl FnOnce(&mut Loaded) -> T) -> Option<T> {
         let mut work = self.work.lock();
-        // Beyond what the threads have begun nothing is waited for: before the order is known, and for what is no part of the dump.
+        // Beyond what the threads have begun nothing is waited for: before the order is known, and
+        // for what is no part of the dump.
         let position = match work.order.get(work.at) {
             Some(now) if *now == number => work.at,
             Some(_) if work.order.get(work.at + 1) == Some(&number) => work.at + 1,
@@ -252,7 +258,8 @@ impl TreeSource {
             work.pieces.remove(&(file, offset));
         }
         work.pieces.retain(|_, piece| piece.is_none());
-        // Not before there is room for a whole batch: a thread that wakes for less goes to sleep again.
+        // Not before there is room for a whole batch: a thread that wakes for less goes to sleep
+        // again.
         if work.has_room() {
             self.more.notify_one();
         }
@@ -275,14 +282,16 @@ impl TreeSource {
         Ok((entries, parent))
     }
 
-    /// Bytes of a long file: this piece is waited for, the next ones are asked for. False where a piece could not be read: most of these bytes may be fine.
+    /// Bytes of a long file: this piece is waited for, the next ones are asked for. False where a
+    /// piece could not be read: most of these bytes may be fine.
     fn read_long(&self, file: FileId, size: u64, offset: u64, bytes: &mut [u8]) -> bool {
         let mut filled = 0;
         while filled < bytes.len() {
             let at = offset + filled as u64;
             let start = at - at % PIECE;
             let mut work = self.work.lock();
-            // One that failed stays until the dump is past it: whoever reads it block by block would have it loaded again for each of them.
+            // One that failed stays until the dump is past it: whoever reads it block by block
+            // would have it loaded again for each of them.
             work.pieces.retain(|(of, at), piece| *of != file || *at >= start || piece.is_none());
             for ahead in 0..=PIECES_AHEAD {
                 let piece = start + ahead * PIECE;
@@ -310,7 +319,8 @@ impl TreeSource {
     }
 }
 
-/// A dump's numbers have 32 bits, and 2 for the root; the file that has that number here takes the root's.
+/// A dump's numbers have 32 bits, and 2 for the root; the file that has that number here takes the
+/// root's.
 pub(super) fn number_of(tree: &Tree, file: FileId) -> io::Result<u32> {
     let root = tree.root();
     let number = match file.0 {
@@ -332,7 +342,8 @@ fn file_of(tree: &Tree, number: u32) -> FileId {
     }
 }
 
-/// A directory's path, or the number of anything else: which names a file has is not known without looking everywhere.
+/// A directory's path, or the number of anything else: which names a file has is not known without
+/// looking everywhere.
 pub(super) fn name_of(tree: &Tree, number: u32) -> String {
     match tree.directory_path(file_of(tree, number)) {
         Ok(path) => format!("/{}", cairn_files::quoted_path(&path)),
@@ -519,7 +530,8 @@ impl Source for Reading<'_> {
             Ahead::Pieces { size } => own.read_long(file, size, offset, bytes),
             Ahead::Nothing => false,
         };
-        // What is loaded ahead is more than what is asked for here, so one block of it that can't be read says nothing of these bytes.
+        // What is loaded ahead is more than what is asked for here, so one block of it that can't
+        // be read says nothing of these bytes.
         if !is_read {
             bytes.copy_from_slice(&read_whole(&own.tree, file, offset, bytes.len())?);
         }

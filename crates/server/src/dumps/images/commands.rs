@@ -54,7 +54,8 @@ impl Server {
         making.let_go(&document)
     }
 
-    /// What a dump would be; nothing is written. Without a named snapshot one is made for the count, and deleted again.
+    /// What a dump would be; nothing is written. Without a named snapshot one is made for the
+    /// count, and deleted again.
     pub(crate) fn plan_dump(
         &self,
         volume: &str,
@@ -97,7 +98,8 @@ impl Server {
         counted
     }
 
-    /// Begins to write a dump into the files of the ticket, a part into each, or goes on with the unfinished one.
+    /// Begins to write a dump into the files of the ticket, a part into each, or goes on with the
+    /// unfinished one.
     pub(crate) fn dump(&self, volume: &str, request: &api::DumpRequest) -> Result<api::Job, ServerError> {
         let ticket = request.ticket.as_deref().unwrap_or_default();
         let handed = self.handover.take(ticket)?;
@@ -148,7 +150,8 @@ impl Server {
         })
     }
 
-    /// Begins to restore the files of the ticket into a new volume, or goes on with the unfinished restore of it.
+    /// Begins to restore the files of the ticket into a new volume, or goes on with the unfinished
+    /// restore of it.
     pub(crate) fn restore(&self, request: &api::RestoreRequest) -> Result<api::Job, ServerError> {
         names::check("volume", &request.name)?;
         let handed = self.handover.take(&request.ticket)?;

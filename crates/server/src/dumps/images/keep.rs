@@ -9,7 +9,8 @@ use cairn_volume::{Kept, Role, Volume, VolumeError};
 use crate::dumps::images::document::ImageDumpsDocument;
 use crate::state;
 
-/// What an unfinished dump of a volume keeps from being deleted. It is in memory, and made anew at each start.
+/// What an unfinished dump of a volume keeps from being deleted. It is in memory, and made anew at
+/// each start.
 #[derive(Default)]
 pub(crate) struct Keep {
     pub(super) kept: Vec<Kept>,

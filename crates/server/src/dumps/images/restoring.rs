@@ -1,8 +1,11 @@
-//! Restoring image dumps into new volumes. A restore that is cut goes on where it was, whatever cut it: a kill, a reboot, a pipe that ended, a damaged record, its owner.
+//! Restoring image dumps into new volumes. A restore that is cut goes on where it was, whatever cut
+//! it: a kill, a reboot, a pipe that ended, a damaged record, its owner.
 //!
-//! `restore.json`, in the folder of the restore, says of which dumps it is, up to where each part is written, and what could not be read until then. It is written after each [`MARK_BYTES`] or
-//! [`MARK_EVERY`], when the devices have been flushed, and once more when the restore ends early. A part that is a file is read from there; one that comes through a pipe is read and verified from its
-//! beginning, and not written again.
+//! `restore.json`, in the folder of the restore, says of which dumps it is, up to where each part
+//! is written, and what could not be read until then. It is written after each [`MARK_BYTES`] or
+//! [`MARK_EVERY`], when the devices have been flushed, and once more when the restore ends early. A
+//! part that is a file is read from there; one that comes through a pipe is read and verified from
+//! its beginning, and not written again.
 //!
 //! What a crash leaves, step by step:
 //!
@@ -16,8 +19,10 @@
 //! | the check has found something | the same | it goes on with `--accept-damage`, or is given up |
 //! | the folder has its name | a volume | it is opened |
 //!
-//! Whether a device is the one that was written to, and was not emptied since, a few blocks tell that the notes have checksums of ([`Sample`]). One that is about to be written over, by a later dump, is
-//! crossed out before that. Those that are left when the volume is made are of the last dump: they are in use, and stay as they are.
+//! Whether a device is the one that was written to, and was not emptied since, a few blocks tell
+//! that the notes have checksums of ([`Sample`]). One that is about to be written over, by a later
+//! dump, is crossed out before that. Those that are left when the volume is made are of the last
+//! dump: they are in use, and stay as they are.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Seek;
@@ -45,7 +50,8 @@ use crate::work::jobs::Progress;
 use crate::work::threads::Scoped;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
-/// Devices are flushed after so many bytes, and when so much time has gone by: as much is written once more after a kill.
+/// Devices are flushed after so many bytes, and when so much time has gone by: as much is written
+/// once more after a kill.
 const MARK_BYTES: u64 = 1 << 30;
 const MARK_EVERY: Duration = Duration::from_secs(2);
 /// Blocks of each device that are remembered.
@@ -69,7 +75,8 @@ struct Keeper {
     alignment: u64,
     /// Blocks at the last mark, and when that was.
     since: (u64, Duration),
-    /// A flush has failed: what was written since the last mark is not known to be there, whatever a later flush says.
+    /// A flush has failed: what was written since the last mark is not known to be there, whatever
+    /// a later flush says.
     failed: bool,
 }
 
@@ -155,7 +162,8 @@ impl Keeper {
         }
     }
 
-    /// What was written so far is durable, and the notes say so. Without the notes the restore goes on all the same, and writes more once again if it is cut.
+    /// What was written so far is durable, and the notes say so. Without the notes the restore goes
+    /// on all the same, and writes more once again if it is cut.
     fn mark(&mut self) -> Result<(), DeviceError> {
         self.failed = true;
         self.device.flush()?;
@@ -247,7 +255,8 @@ impl<'a> Restoring<'a> {
         for (number, mut file) in handed.files.drain(..).enumerate() {
             let name = self.request.files.get(number).map_or("a file", String::as_str);
             let is_file = file.metadata().is_ok_and(|kind| kind.is_file());
-            // One that is its client's standard input may stand behind other dumps: it is read on from there, as a pipe is.
+            // One that is its client's standard input may stand behind other dumps: it is read on
+            // from there, as a pipe is.
             let anywhere = is_file && file.stream_position().is_ok_and(|at| at == 0);
             readers.push(match anywhere {
                 true => PartReader::open_file(name, &(Arc::new(Source::new(file)) as Arc<dyn DumpBytes>))?,
@@ -257,7 +266,8 @@ impl<'a> Restoring<'a> {
         Ok(cairn_stream::arrange(readers, false)?)
     }
 
-    /// Takes devices for a new volume. What there is of another restore under its name is given up once the files are known to be dumps.
+    /// Takes devices for a new volume. What there is of another restore under its name is given up
+    /// once the files are known to be dumps.
     fn begin(
         &self,
         dumps: &[Vec<PartReader>],

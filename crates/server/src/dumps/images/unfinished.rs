@@ -1,9 +1,13 @@
-//! Image dumps into files, which are gone on with when they are cut: by a kill, a reboot, a full disk or their owner.
+//! Image dumps into files, which are gone on with when they are cut: by a kill, a reboot, a full
+//! disk or their owner.
 //!
-//! `dumps.json` says which dump is unfinished, and of each part up to where it was made durable, and as what the writing can go on there. It is written before the first byte of the dump, and
-//! after each [`MARK_BYTES`] or [`MARK_EVERY`] of a part, when that is on the disk. What lies behind the last such mark is verified when the dump goes on.
+//! `dumps.json` says which dump is unfinished, and of each part up to where it was made durable,
+//! and as what the writing can go on there. It is written before the first byte of the dump, and
+//! after each [`MARK_BYTES`] or [`MARK_EVERY`] of a part, when that is on the disk. What lies
+//! behind the last such mark is verified when the dump goes on.
 //!
-//! A dump counts once its files have their names, which the client gives them and confirms. What a crash leaves, step by step:
+//! A dump counts once its files have their names, which the client gives them and confirms. What a
+//! crash leaves, step by step:
 //!
 //! | after | is | what comes next |
 //! |---|---|---|
@@ -14,8 +18,10 @@
 //! | some have their names | whole parts under both kinds of names | the client takes a part from where it is |
 //! | it was confirmed | the last dump of its level | what it kept is let go of, at the latest by the next dump |
 //!
-//! The snapshots that are in the dump's table are kept ([`Kept`]) from before the first byte until it is confirmed or given up, at each start again: without one of them the rest of the dump
-//! would not fit to what is there. A destination keeps none, as that would stop its updates; there a dump goes on as long as no update came between.
+//! The snapshots that are in the dump's table are kept ([`Kept`]) from before the first byte until
+//! it is confirmed or given up, at each start again: without one of them the rest of the dump would
+//! not fit to what is there. A destination keeps none, as that would stop its updates; there a dump
+//! goes on as long as no update came between.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -47,8 +53,9 @@ use crate::volumes::open::OpenVolume;
 
 mod commands;
 
-/// A part is made durable after so many bytes, and when so much time has gone by, or as soon after as the disk is through with the last ones: as much is verified when the dump goes on, and written once
-/// more after a power cut.
+/// A part is made durable after so many bytes, and when so much time has gone by, or as soon after
+/// as the disk is through with the last ones: as much is verified when the dump goes on, and
+/// written once more after a power cut.
 const MARK_BYTES: u64 = 256 << 20;
 const MARK_EVERY: Duration = Duration::from_secs(10);
 /// Marks of a part that are remembered: what lies between them tells whether the file is the same.
@@ -65,7 +72,8 @@ impl KnownSnapshot {
 }
 
 impl OpenVolume {
-    /// It has become a destination: what its source has no more goes, whatever a dump would like to have.
+    /// It has become a destination: what its source has no more goes, whatever a dump would like to
+    /// have.
     pub(crate) fn stop_keeping(&self) {
         let kept = std::mem::take(&mut self.dump_keep.lock().kept);
         drop(kept);
@@ -126,7 +134,8 @@ impl Making<'_> {
         Ok(document)
     }
 
-    /// What goes on, and of what: all of it must still be there. The files are remembered once they were looked at.
+    /// What goes on, and of what: all of it must still be there. The files are remembered once they
+    /// were looked at.
     pub(super) fn again(
         &self,
         mut document: ImageDumpsDocument,
@@ -248,7 +257,8 @@ fn parts(request: &api::DumpRequest, handed: &Handed) -> Vec<Part> {
     request.files.iter().zip(&handed.files).map(part).collect()
 }
 
-/// Which file it is: its number and when it was made, as numbers are used again. Empty where that is not known.
+/// Which file it is: its number and when it was made, as numbers are used again. Empty where that
+/// is not known.
 fn identity(file: &File) -> String {
     let known = file.metadata().ok().and_then(|found| {
         let made = found.created().ok()?.duration_since(UNIX_EPOCH).ok()?;
@@ -287,7 +297,8 @@ impl Ledger {
             })
             .unwrap_or_default();
         let begun = dump.begun(part as u32, (&name, file), &marks, ended)?;
-        // A server that was killed may have written what only memory has; what is taken over has to be on the disk. Where that fails it is cut off, which only the part itself may be.
+        // A server that was killed may have written what only memory has; what is taken over has to
+        // be on the disk. Where that fails it is cut off, which only the part itself may be.
         self.settle(part, file)?;
         if !begun.is_whole() {
             self.with(part, |own| {
@@ -339,7 +350,8 @@ impl Ledger {
         Ok(written.bytes)
     }
 
-    /// Writes, and makes durable beside it what is written: the source is read on while the disk works. A mark is of what `line` says is in the file, never of what is on its way there.
+    /// Writes, and makes durable beside it what is written: the source is read on while the disk
+    /// works. A mark is of what `line` says is in the file, never of what is on its way there.
     fn write_and_settle(
         &self,
         dump: &Dump<'_>,
@@ -395,7 +407,8 @@ impl Ledger {
         Ok(self.settle_io(part, file).map_err(|error| DumpError::from(StreamError::from(error)))?)
     }
 
-    /// Makes durable what was written. Where that failed once the system may forget that it has: what lies behind the last mark is cut off, and written anew.
+    /// Makes durable what was written. Where that failed once the system may forget that it has:
+    /// what lies behind the last mark is cut off, and written anew.
     fn settle_io(&self, part: usize, file: &File) -> std::io::Result<()> {
         let outcome = file.sync_all();
         if outcome.is_err() {
@@ -411,7 +424,8 @@ impl Ledger {
         }
     }
 
-    /// A part is durable up to here. Without the note the dump goes on all the same, and is looked at for longer if it is cut.
+    /// A part is durable up to here. Without the note the dump goes on all the same, and is looked
+    /// at for longer if it is cut.
     fn mark(&self, part: usize, at: &Reached) {
         self.with(part, |own| own.note(at));
         let document = self.document.lock();

@@ -47,7 +47,8 @@ impl Source {
 fn is_cached(file: &File) -> bool {
     let length = file.metadata().map_or(0, |found| found.len());
     let looks = (0..LOOKS).map(|_| u64::from_le_bytes(random_bytes()) % length.max(1));
-    // The kernel brings what it does not have meanwhile, and so little of it that the next one who looks finds other places.
+    // The kernel brings what it does not have meanwhile, and so little of it that the next one who
+    // looks finds other places.
     let has = |at: &u64| {
         let mut byte = [0];
         preadv2(file, &mut [IoSliceMut::new(&mut byte)], *at, ReadWriteFlags::NOWAIT).is_ok()
@@ -63,7 +64,8 @@ impl Drop for Inner {
 }
 
 impl Inner {
-    /// Reads what there is at `at`, which is aligned, into as many bytes as make a piece; how many: fewer only at the end.
+    /// Reads what there is at `at`, which is aligned, into as many bytes as make a piece; how many:
+    /// fewer only at the end.
     fn fill<'a>(&self, at: u64, memory: impl Iterator<Item = &'a mut [u8]>) -> io::Result<usize> {
         let mut slices: Vec<IoSliceMut<'_>> = memory.map(IoSliceMut::new).collect();
         let (mut left, mut filled) = (&mut slices[..], 0);
@@ -80,7 +82,8 @@ impl Inner {
         Ok(filled)
     }
 
-    /// The blocks that there are at `at`, which is aligned, of a piece, and how many bytes they have.
+    /// The blocks that there are at `at`, which is aligned, of a piece, and how many bytes they
+    /// have.
     fn blocks(&self, at: u64) -> io::Result<(Vec<Block>, usize)> {
         let mut blocks = Vec::new();
         BlockMut::append_run(&mut blocks, PIECE / BLOCK_SIZE);
@@ -169,7 +172,8 @@ impl InBlocks for Ahead {
     }
 }
 
-/// Reads every [`READERS`]th piece from `at` on, until the file ends, a read fails or nobody takes them.
+/// Reads every [`READERS`]th piece from `at` on, until the file ends, a read fails or nobody takes
+/// them.
 fn read_pieces(source: &Inner, mut at: u64, give: &SyncSender<FoundBlocks>) {
     loop {
         let read = source.blocks(at);

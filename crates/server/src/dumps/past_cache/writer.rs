@@ -1,11 +1,16 @@
 //! Writing: a file grows by pieces, and how far is known at any time.
 //!
-//! A piece is a record of a stream, from where it was made, or a buffer into which smaller things were copied. Pieces are written in whole blocks: what is left at the end of one, less than a block, goes
-//! in front of the next.
+//! A piece is a record of a stream, from where it was made, or a buffer into which smaller things
+//! were copied. Pieces are written in whole blocks: what is left at the end of one, less than a
+//! block, goes in front of the next.
 //!
-//! A file system that makes a file longer does that for one request at a time (ext4: by itself, with nobody else at the file; more threads only cost more). So the file is made longer ahead of what is written, without
-//! content (`fallocate`), by as much as it has at most, and threads ([`lanes`]) write into that room. While it is written a file is longer than what it has: what is behind [`Line::upto`] may be there or be zeroes, and the end cuts it
-//! off. Where there is no room to be had (a file system that has no such thing, a full one, a file that takes bytes at its end alone) one request follows the other.
+//! A file system that makes a file longer does that for one request at a time (ext4: by itself,
+//! with nobody else at the file; more threads only cost more). So the file is made longer ahead of
+//! what is written, without content (`fallocate`), by as much as it has at most, and threads
+//! ([`lanes`]) write into that room. While it is written a file is longer than what it has: what is
+//! behind [`Line::upto`] may be there or be zeroes, and the end cuts it off. Where there is no room
+//! to be had (a file system that has no such thing, a full one, a file that takes bytes at its end
+//! alone) one request follows the other.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -24,11 +29,14 @@ use rustix::io::pwritev;
 
 use super::{ALIGNMENT, Buffer, Direct, PIECE};
 
-/// Buffers that smaller things are copied into, beside those on their way: one that waits, and one that is filled.
+/// Buffers that smaller things are copied into, beside those on their way: one that waits, and one
+/// that is filled.
 const BUFFERS_AHEAD: usize = 2;
 /// Requests that wait, at most. As much is lost with the process.
 const WAITING: usize = 1;
-/// Pieces that one request has, as long as they are less than [`PIECE`] without the last: each request costs by itself, with two threads that it wakes. More pieces may have more slices than a request takes.
+/// Pieces that one request has, as long as they are less than [`PIECE`] without the last: each
+/// request costs by itself, with two threads that it wakes. More pieces may have more slices than a
+/// request takes.
 const TOGETHER: usize = 2;
 /// Requests that are on their way at a time, in all files that are written side by side.
 const LANES: usize = 4;
@@ -37,7 +45,8 @@ const LANES_MIN: usize = 2;
 /// Bytes by which a file is made longer at a time: each waits for what is on its way.
 const ROOM_MIN: u64 = 8 << 20;
 const ROOM_MAX: u64 = 256 << 20;
-/// Of what the file system has left, no more than so much is taken ahead: others write there too, the volume that is dumped perhaps.
+/// Of what the file system has left, no more than so much is taken ahead: others write there too,
+/// the volume that is dumped perhaps.
 const ROOM_PART: u64 = 16;
 /// What is shorter is copied.
 const RECORD_MIN: usize = 16 * ALIGNMENT;
@@ -133,13 +142,15 @@ impl Piece {
     }
 }
 
-/// Requests of a file that are on their way at a time where `files` are written side by side: what is on its way takes memory, and a disk has enough with so many of all.
+/// Requests of a file that are on their way at a time where `files` are written side by side: what
+/// is on its way takes memory, and a disk has enough with so many of all.
 pub(crate) fn lanes(files: u32) -> usize {
     (LANES / (files.max(1) as usize)).max(LANES_MIN)
 }
 
-/// Has `work` write `file` from `at` on, up to so many requests at a time ([`lanes`]). When this returns all that it has written is in the file, unless that failed; a sync makes it durable. Returns
-/// beside what became of `work` what failed that its writer did not tell it.
+/// Has `work` write `file` from `at` on, up to so many requests at a time ([`lanes`]). When this
+/// returns all that it has written is in the file, unless that failed; a sync makes it durable.
+/// Returns beside what became of `work` what failed that its writer did not tell it.
 ///
 /// # Errors
 /// There is no thread for it. Nothing was done then.
@@ -298,7 +309,8 @@ impl<'a> Line<'a> {
         Err(error.unwrap_or_else(|| io::Error::other("a file could not be written")))
     }
 
-    /// No piece is on its way any more: writes what is left, which need not be aligned, and cuts off what there is behind it.
+    /// No piece is on its way any more: writes what is left, which need not be aligned, and cuts
+    /// off what there is behind it.
     fn end(&self, last: Option<Gathered>) -> io::Result<()> {
         let left = self.direct.leave(self.file);
         let put = self.told().and(left).and_then(|()| match last {
@@ -324,7 +336,8 @@ fn room_begins(file: &File, at: u64) -> Option<u64> {
     (in_place && ends).then_some(at)
 }
 
-/// Up to where a file that has room up to `from` and needs it up to `end` is made longer where `left` bytes are left; none where that is too much.
+/// Up to where a file that has room up to `from` and needs it up to `end` is made longer where
+/// `left` bytes are left; none where that is too much.
 pub(super) fn room_behind(from: u64, end: u64, left: u64) -> Option<u64> {
     let most = left / ROOM_PART;
     let to = from + from.clamp(ROOM_MIN, ROOM_MAX).min(most);
@@ -339,7 +352,8 @@ impl Drop for Line<'_> {
     }
 }
 
-/// What is written to a file in order. Bytes are in the file once [`Line::upto`] says so, or when [`write`] is over.
+/// What is written to a file in order. Bytes are in the file once [`Line::upto`] says so, or when
+/// [`write`] is over.
 pub(crate) struct Writer<'a> {
     line: &'a Line<'a>,
     full: SyncSender<Vec<Piece>>,
@@ -396,7 +410,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Hands over what is gathered, but for its last `left` bytes, which are less than a block and come first in the buffer that this returns.
+    /// Hands over what is gathered, but for its last `left` bytes, which are less than a block and
+    /// come first in the buffer that this returns.
     fn hand_over_gathered(&mut self, left: usize) -> io::Result<Option<Buffer>> {
         let Some(Gathered { start, buffer, filled, .. }) = self.gathered.take() else { return Ok(None) };
         let length = filled - left;

@@ -21,7 +21,8 @@ impl Server {
         quotas.iter().map(|quota| show(&tree, quota).map_err(&failed)).collect()
     }
 
-    /// Gives a directory a quota, or changes it; durable when it returns. None when it has no quota any more.
+    /// Gives a directory a quota, or changes it; durable when it returns. None when it has no quota
+    /// any more.
     pub(crate) fn set_quota(
         &self,
         volume: &str,
@@ -54,7 +55,8 @@ impl Server {
         Ok(quota)
     }
 
-    /// The live tree, if somebody has it; else what there is on the devices, so that looking changes nothing. None where no file was ever stored.
+    /// The live tree, if somebody has it; else what there is on the devices, so that looking
+    /// changes nothing. None where no file was ever stored.
     fn tree_to_look_at(&self, open: &Arc<OpenVolume>) -> Result<Option<Arc<Tree>>, ServerError> {
         let failed = ServerError::volume(&open.name);
         let image = match self.groups.showing(open)? {

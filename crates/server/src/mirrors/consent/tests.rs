@@ -49,11 +49,13 @@ fn consent_is_used_once_also_over_a_crash_behind_its_use() {
     consents.give("vol0", dir.path(), (taker(1), HOUR_MS), &clock).unwrap();
     assert!(consents.allows("vol0", taker(1), &clock));
     assert!(!consents.allows("vol0", taker(2), &clock), "it is for another mirror");
-    // The server dies before the volume has given way: the same mirror may come again, and no other.
+    // The server dies before the volume has given way: the same mirror may come again, and no
+    // other.
     let consents = started(dir.path(), false);
     assert!(!consents.allows("vol0", taker(2), &clock));
     assert!(consents.allows("vol0", taker(1), &clock));
-    // It dies when the volume has given way, and before anything else was written. Later the volume is a source again.
+    // It dies when the volume has given way, and before anything else was written. Later the volume
+    // is a source again.
     drop(started(dir.path(), true));
     let consents = started(dir.path(), false);
     assert!(!consents.allows("vol0", taker(1), &clock), "it was used");

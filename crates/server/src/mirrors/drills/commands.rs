@@ -126,7 +126,8 @@ impl Server {
         result
     }
 
-    /// A temporary clone of the newest image. An update may replace that at any moment: then the next one is taken.
+    /// A temporary clone of the newest image. An update may replace that at any moment: then the
+    /// next one is taken.
     fn clone_newest(
         &self,
         open: &Arc<OpenVolume>,

@@ -1,5 +1,6 @@
-//! The owner's probe: a command in a shell, which is ended, with all that it started, when its time is over. What it has started is known by a variable in its environment, so that also what left its
-//! group of processes is, and what a server that was killed has left.
+//! The owner's probe: a command in a shell, which is ended, with all that it started, when its time
+//! is over. What it has started is known by a variable in its environment, so that also what left
+//! its group of processes is, and what a server that was killed has left.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -19,9 +20,11 @@ use crate::schedules::hooks::processes_with;
 
 /// How often the end of the command is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// The variable that tells whose all is that probes have started: the mirror's name, a colon, and the data directory of its server.
+/// The variable that tells whose all is that probes have started: the mirror's name, a colon, and
+/// the data directory of its server.
 const RUN: &str = "CAIRN_DRILL_RUN";
-/// How long the end of what earlier ones have left is waited for: what is stuck in a disk that is gone can't be ended.
+/// How long the end of what earlier ones have left is waited for: what is stuck in a disk that is
+/// gone can't be ended.
 const END_PATIENCE: Duration = Duration::from_secs(1);
 /// Bytes of what a probe said that are kept: the end of it.
 const SAID_MAX: u64 = 4096;
@@ -89,7 +92,8 @@ impl Probe {
     }
 }
 
-/// Ends what probes of the server with that data directory have left running: those of one mirror, or of all. It would write to the clone of a later drill, which has the same name.
+/// Ends what probes of the server with that data directory have left running: those of one mirror,
+/// or of all. It would write to the clone of a later drill, which has the same name.
 pub(super) fn end_left(data: &str, mirror: Option<&str>) {
     let is_left = |value: &[u8]| {
         let parts = std::str::from_utf8(value).ok().and_then(|value| value.split_once(':'));

@@ -14,8 +14,9 @@ use crate::mirrors::transfer;
 use crate::volumes::open::OpenVolume;
 
 impl Server {
-    /// The mirrors of a volume. They are known by its id, which its clones have too: one for which nothing is kept in it is not a clone's, nor that of a volume beside which another of
-    /// that id keeps something for it.
+    /// The mirrors of a volume. They are known by its id, which its clones have too: one for which
+    /// nothing is kept in it is not a clone's, nor that of a volume beside which another of that id
+    /// keeps something for it.
     pub(crate) fn mirrors_of(&self, open: &OpenVolume) -> Result<Vec<MirrorAtSource>, VolumeError> {
         let keeps = |mirror: &MirrorAtSource| mirror.base.is_some() || mirror.behind.is_some();
         let mut mirrors = self.source.mirrors(&open.volume)?;
@@ -30,7 +31,8 @@ impl Server {
         Ok(mirrors)
     }
 
-    /// Whether anybody follows a volume, or has something kept for it here. Whom that followed once and what its source was called meanwhile is no mirror of it.
+    /// Whether anybody follows a volume, or has something kept for it here. Whom that followed once
+    /// and what its source was called meanwhile is no mirror of it.
     pub(crate) fn is_followed(&self, open: &OpenVolume) -> Result<bool, ServerError> {
         if self.source.mirrors(&open.volume).map_err(ServerError::volume(&open.name))?.is_empty() {
             return Ok(false);
@@ -53,7 +55,8 @@ impl Server {
         for open in &self.volumes.all() {
             let source = self.mirrors.source_of(&open.name);
             for mirror in self.mirrors_of(open).unwrap_or_default() {
-                // Whom it follows again is no mirror of it, whatever that was meanwhile. Nor is a mirror of another volume on this server one of itself, once it was failed over.
+                // Whom it follows again is no mirror of it, whatever that was meanwhile. Nor is a
+                // mirror of another volume on this server one of itself, once it was failed over.
                 let departed = mirror.follower.as_ref().and_then(|known| known.departed.as_ref());
                 let is_itself = departed.is_some_and(|departed| departed.volume == open.name)
                     && self.mirrors.is_of_this_server(&open.name, &mirror.name);
@@ -61,7 +64,8 @@ impl Server {
                     continue;
                 }
                 let base = mirror.base.as_ref().map(|base| format!("{}@{}", open.name, base.name));
-                // Else there are changes that are recorded for it, as for one that holds nothing here.
+                // Else there are changes that are recorded for it, as for one that holds nothing
+                // here.
                 let is_kept_for = base.is_some() || mirror.behind.is_some() || mirror.follower.is_none();
                 if mirror.follower.is_some() && may_be(mirror.peer()) {
                     followers.push(follower(&open.name, &mirror, base));

@@ -17,7 +17,8 @@ use crate::peers::error::PeersError;
 use crate::volumes::open::OpenVolume;
 
 impl Server {
-    /// The mirror of that name; or, for a volume whose mirror was failed over and has told so, the relation to that one, which nothing is written down of yet.
+    /// The mirror of that name; or, for a volume whose mirror was failed over and has told so, the
+    /// relation to that one, which nothing is written down of yet.
     fn other_side(
         &self,
         name: &str,
@@ -77,8 +78,9 @@ impl Server {
         Ok(relation)
     }
 
-    /// The mirror of a volume that was failed over, and is meant. Of several that were somebody has to say which: each has something else that was written to it. None is meant where one relation is
-    /// known and nothing speaks for another.
+    /// The mirror of a volume that was failed over, and is meant. Of several that were somebody has
+    /// to say which: each has something else that was written to it. None is meant where one
+    /// relation is known and nothing speaks for another.
     fn departed(
         &self,
         open: &OpenVolume,
@@ -142,7 +144,8 @@ impl Server {
         })
     }
 
-    /// Refuses what keeps a volume from following the other side, and with `alone` from taking its role without a group.
+    /// Refuses what keeps a volume from following the other side, and with `alone` from taking its
+    /// role without a group.
     pub(crate) fn check_follow(&self, name: &str, alone: bool) -> Result<(), ServerError> {
         if alone {
             self.groups.refuse_role_alone(name)?;
@@ -204,7 +207,8 @@ impl Server {
         )
     }
 
-    /// A volume that gives way shows what the other side has, and a device on a LUN of it would remember another disk.
+    /// A volume that gives way shows what the other side has, and a device on a LUN of it would
+    /// remember another disk.
     pub(crate) fn refuse_history_on(&self, name: &str) -> Result<(), ServerError> {
         match self.volumes.get(name)?.is_destination() {
             true => Ok(()),

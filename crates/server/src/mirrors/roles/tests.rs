@@ -46,7 +46,8 @@ fn what_a_clock_noted_that_was_ahead_is_not_of_a_moment_ago_until_that_time_has_
 fn resync_with_one_mirror_that_is_refused_forgets_nothing_of_another_one() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let (mirrors, open) = mirrors(folder.path(), clock(), Role::Normal);
-    // It took over from another side, which follows it since; a further mirror of it was failed over.
+    // It took over from another side, which follows it since; a further mirror of it was failed
+    // over.
     let before = known(&mirrors, &open, &of("old:1", Some(Change::Reverse)));
     let path = mirrors.volumes.folder("vol0").join("mirror.json");
     let document = MirrorDocument::of("further:2", Fingerprint::default(), "vol0", 2);

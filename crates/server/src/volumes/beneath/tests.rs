@@ -1,4 +1,5 @@
-//! A history under a volume that there is: cut at each step of its coming and going, numbers, and what an earlier opening still wants.
+//! A history under a volume that there is: cut at each step of its coming and going, numbers, and
+//! what an earlier opening still wants.
 
 use cairn_base::{ManualClock, Timestamp};
 

@@ -1,4 +1,5 @@
-//! Volumes over a history: cut at each step of a revert, numbers, and what an earlier opening still wants.
+//! Volumes over a history: cut at each step of a revert, numbers, and what an earlier opening still
+//! wants.
 
 use cairn_device::FileDevice;
 
@@ -20,7 +21,8 @@ fn wish(folder: &Path) -> api::VolumeHistory {
     .expect("a wish")
 }
 
-/// A volume over a history, with a LUN whose first block is full of `1` at the mark `one`, and of `2` now.
+/// A volume over a history, with a LUN whose first block is full of `1` at the mark `one`, and of
+/// `2` now.
 fn made(folder: &Path) -> Volumes {
     let volumes = volumes(folder);
     let wish = wish(folder);

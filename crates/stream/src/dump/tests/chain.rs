@@ -1,4 +1,5 @@
-//! Any of the parts, in any order: they are put in the order in which they build on each other, or what is missing is named.
+//! Any of the parts, in any order: they are put in the order in which they build on each other, or
+//! what is missing is named.
 
 use super::*;
 
@@ -114,7 +115,8 @@ fn of_dumps_against_the_same_one_the_later_comes_later() {
     assert_eq!(files, ["f2", "f0"], "nothing stands on the earlier one");
 }
 
-/// A volume and a copy of it, restored from its dump: each goes on by itself, and gives the numbers of blocks and of snapshots that the other one gives as well.
+/// A volume and a copy of it, restored from its dump: each goes on by itself, and gives the numbers
+/// of blocks and of snapshots that the other one gives as well.
 struct TwoCopies {
     here: (Arc<Volume>, Luns),
     there: (Arc<Volume>, Luns),

@@ -1,5 +1,6 @@
-//! Damage at any place of a part: what is left of it is right, and what is named as lost is what is missing, no less and no more. The same of a reader that gives
-//! little at a time and is interrupted.
+//! Damage at any place of a part: what is left of it is right, and what is named as lost is what is
+//! missing, no less and no more. The same of a reader that gives little at a time and is
+//! interrupted.
 
 use std::io::{Error, ErrorKind, Read};
 use std::ops::Range;
@@ -313,7 +314,8 @@ fn what_was_cut_out_of_a_part_or_put_into_it_is_named() {
                 assert!(got.blocks.len() == whole.len(), "{note}: what comes again costs nothing");
             }
             if got.cut {
-                // What is missing at the end is said to reach to it, and of a part that was only cut to begin behind the last whole record.
+                // What is missing at the end is said to reach to it, and of a part that was only
+                // cut to begin behind the last whole record.
                 let last = got.lost.last().expect("it is named");
                 assert_eq!(last.offset + last.length, bytes.len() as u64, "{note}: {last}");
                 let record = spots.iter().find(|spot| spot.bytes.end > to).map(|spot| spot.bytes.start);
@@ -322,7 +324,8 @@ fn what_was_cut_out_of_a_part_or_put_into_it_is_named() {
             }
             hurt += u64::from(got.blocks.len() < whole.len());
             cut += u64::from(got.cut);
-            // A record whose length reaches past the end is a cut to who reads in order; here the copy of the head at the end says that it is none.
+            // A record whose length reaches past the end is a cut to who reads in order; here the
+            // copy of the head at the end says that it is none.
             let index = PartIndex::open("f", bytes_of(&bytes)).expect("a head");
             assert!(got.cut || !index.is_cut(), "{note}");
             assert_served(index, &got, &note);
@@ -502,7 +505,8 @@ fn part_whose_file_cannot_be_read_is_told_and_not_taken_for_damaged() {
     }
 }
 
-/// What is read at once ends anywhere in what is searched: in the middle of the head of the record that is looked for, too.
+/// What is read at once ends anywhere in what is searched: in the middle of the head of the record
+/// that is looked for, too.
 #[test]
 fn next_record_is_found_wherever_it_begins_behind_damage() {
     let file = long(49, Compression::None);

@@ -8,7 +8,8 @@ use crate::dump::device::{DumpDevice, Kept};
 
 const BLOCK: u64 = 4096;
 
-/// The block space that the dumps have, the oldest first: each block is where the newest of them has it.
+/// The block space that the dumps have, the oldest first: each block is where the newest of them
+/// has it.
 fn space_in(dumps: &[Vec<Vec<u8>>]) -> Vec<u8> {
     let mut space = vec![0; (BLOCKS * BLOCK) as usize];
     for file in dumps.concat() {
@@ -161,8 +162,9 @@ fn mounted_dump_answers_any_request_as_a_plain_copy_would() {
     assert!(reads > 500 && crossing > 60 && refused > 100, "{reads} {crossing} {refused}");
 }
 
-/// Dumps that are each made against the one before, of a volume that gives the blocks of deleted snapshots to others: the newer dumps have other content for numbers that
-/// the older ones have too.
+/// Dumps that are each made against the one before, of a volume that gives the blocks of deleted
+/// snapshots to others: the newer dumps have other content for numbers that the older ones have
+/// too.
 #[test]
 fn block_that_several_dumps_have_is_the_one_of_the_newest() {
     let (volume, luns) = source(1);

@@ -1,4 +1,5 @@
-//! What is said of parts, and parts that come in many pieces: in a file, of many snapshots, with gaps, of what can't be packed, record by record.
+//! What is said of parts, and parts that come in many pieces: in a file, of many snapshots, with
+//! gaps, of what can't be packed, record by record.
 
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -112,7 +113,8 @@ fn table_with_another_entry_or_one_too_few_is_not_that_of_the_dump() {
     assert!(Table::default().take(&[0; SnapshotEntry::SIZE]).is_err(), "an empty place is no entry");
 }
 
-/// Two blocks with one between them: were the record taken for one without gaps, the second would be looked for past its end.
+/// Two blocks with one between them: were the record taken for one without gaps, the second would
+/// be looked for past its end.
 #[test]
 fn record_of_two_blocks_with_a_gap_shows_both_and_nothing_between_them() {
     let mut pieces = Pieces::of(&long(56, Compression::None));
@@ -338,7 +340,8 @@ fn dump_of_more_snapshots_than_a_record_has_goes_on_in_either_copy_of_the_table(
     assert!(matches!(told, DumpError::Stream(StreamError::Cancelled)), "{told}");
 }
 
-/// The base of an incremental dump need be no dump's target: the full one has it when its table has.
+/// The base of an incremental dump need be no dump's target: the full one has it when its table
+/// has.
 #[test]
 fn dump_against_an_older_snapshot_that_the_full_one_has_comes_behind_it() {
     let (volume, luns) = source(1);
@@ -379,7 +382,8 @@ fn end_of_a_part_comes_once_and_a_record_that_does_not_verify_is_named_with_its_
     assert_eq!(reader.lost(), lost, "nothing more is missing the second time");
 }
 
-/// A part of all blocks of the LUN, whatever is in them: every such part has its records in the same places.
+/// A part of all blocks of the LUN, whatever is in them: every such part has its records in the
+/// same places.
 fn alike(seed: u64) -> Vec<u8> {
     let (volume, luns) = source(1);
     let device = luns.open("a").expect("the LUN");

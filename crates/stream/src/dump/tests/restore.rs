@@ -1,4 +1,5 @@
-//! Restores that are cut: they go on where the device was durable, and in the end it holds what it would hold if nothing had cut them.
+//! Restores that are cut: they go on where the device was durable, and in the end it holds what it
+//! would hold if nothing had cut them.
 
 use cairn_base::Vbn;
 use cairn_device::Block;
@@ -148,7 +149,8 @@ fn damage_that_was_accepted_is_named_over_interruptions_whatever_the_file_is_by_
             let cut = go_on(&files, pipes, (true, false), &mut notes).expect_err("cut");
             assert!(matches!(cut, DumpError::Stream(StreamError::Cancelled)), "{cut}");
             let noted = notes.noted;
-            // Once a dump behind it has begun nothing of it is written any more, also what could be read now.
+            // Once a dump behind it has begun nothing of it is written any more, also what could be
+            // read now.
             let again = if noted.dump > 0 { &sound } else { &files };
             let mut notes = Notes::from(&device, &noted, 10_000);
             let restored = go_on(again, pipes, (true, false), &mut notes).expect("restored");

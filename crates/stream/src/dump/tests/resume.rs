@@ -1,4 +1,5 @@
-//! Parts whose writing was cut: they go on behind what is there, whatever has happened to the file meanwhile, and become the file that they would have been.
+//! Parts whose writing was cut: they go on behind what is there, whatever has happened to the file
+//! meanwhile, and become the file that they would have been.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -250,7 +251,8 @@ fn file_of_anything_else_is_not_gone_on_with() {
     let renamed = Dump::new(&plan, DumpLabel { name: "vol1".to_owned(), ..label() }, 2);
     let (renamed, _) = uncut(&renamed, 0, Compression::None);
     assert!(matches!(refused(&renamed, &[]), DumpError::OtherBegin { .. }));
-    // What a power cut left of a beginning is none; where something was durable, zeros are not what it left.
+    // What a power cut left of a beginning is none; where something was durable, zeros are not what
+    // it left.
     for torn in [Vec::new(), vec![0; 9000], own[..300].to_vec(), [&own[..300], &[0; 9000]].concat()] {
         assert_eq!(begun(&dump, 0, &torn, &[]).expect("nothing"), Begun::default());
     }

@@ -1,4 +1,5 @@
-//! Dumps whose sums are all right and that are wrong, and devices and writers that fail: none is taken for whole.
+//! Dumps whose sums are all right and that are wrong, and devices and writers that fail: none is
+//! taken for whole.
 
 use cairn_base::{Checksum, Vbn};
 use cairn_device::{Block, DeviceError};
@@ -11,7 +12,8 @@ use crate::produce::payload_of;
 
 pub(super) type Records = Vec<(RecordHeader, Vec<u8>)>;
 
-/// A part in pieces. Put together again, its records have their own lengths and sums, and the trailer those of all.
+/// A part in pieces. Put together again, its records have their own lengths and sums, and the
+/// trailer those of all.
 pub(super) struct Pieces {
     pub(super) head: PartHead,
     pub(super) records: Records,

@@ -9,7 +9,8 @@ use crate::read::compare::Maps;
 use crate::volume::Volume;
 
 impl Volume {
-    /// Finds out by the maps which images show blocks of unknown birth; those that none shows are free at once. The caller holds `commit`.
+    /// Finds out by the maps which images show blocks of unknown birth; those that none shows are
+    /// free at once. The caller holds `commit`.
     pub(crate) fn sort_releases(&self) {
         loop {
             let (id, blocks, readers) = {
@@ -21,7 +22,8 @@ impl Volume {
             };
             let mut masks: Vec<Mask> = vec![0; blocks.len()];
             for (index, reader) in readers.iter().enumerate() {
-                // A short reader may read all of them, and a map that can't be read holds everything back.
+                // A short reader may read all of them, and a map that can't be read holds
+                // everything back.
                 let mut shown = vec![true; blocks.len()];
                 if !reader.is_short() {
                     // One that was closed meanwhile needs nothing.
@@ -38,7 +40,8 @@ impl Volume {
                 groups.entry(mask).or_default().push(vbn);
             }
             let mut state = self.state.lock();
-            // All of its readers may have ended meanwhile, and the blocks be someone else's by now; or its images, and others have joined it.
+            // All of its readers may have ended meanwhile, and the blocks be someone else's by now;
+            // or its images, and others have joined it.
             let still = |release: &Release| release.id == id && !release.sorted;
             let Some(at) = state.releases.list.iter().position(still) else { continue };
             state.releases.list.remove(at);

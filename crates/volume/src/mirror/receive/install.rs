@@ -1,4 +1,5 @@
-//! The commit of an image that has arrived: its tables, its superblock, and what the volume knows of it in memory.
+//! The commit of an image that has arrived: its tables, its superblock, and what the volume knows
+//! of it in memory.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,7 +24,8 @@ impl Receiver {
     /// Makes an image whose blocks are where `redirects` says the content of the volume.
     ///
     /// # Errors
-    /// [`VolumeError::Refused`] with [`COLLISIONS`] when the table of redirects has no room; nothing has changed then.
+    /// [`VolumeError::Refused`] with [`COLLISIONS`] when the table of redirects has no room;
+    /// nothing has changed then.
     pub(super) fn install(
         &mut self,
         image: &ReceivedImage,
@@ -83,7 +85,8 @@ impl Receiver {
     }
 }
 
-/// An image that lacks a snapshot of which there is a clone is refused: its blocks would be used again. What has arrived stays, for when the clone is gone.
+/// An image that lacks a snapshot of which there is a clone is refused: its blocks would be used
+/// again. What has arrived stays, for when the clone is gone.
 fn keeps_what_is_cloned(state: &State, image: &ReceivedImage) -> Result<(), VolumeError> {
     let lacks = |id: &SnapshotId| {
         let here = state.snapshots.get(*id).map(|entry| entry.root);
@@ -92,8 +95,9 @@ fn keeps_what_is_cloned(state: &State, image: &ReceivedImage) -> Result<(), Volu
     state.kept.keys().find(|id| lacks(id)).map_or(Ok(()), |id| Err(VolumeError::Cloned(*id)))
 }
 
-/// The map of blocks in use with an image. What the redirect map says of other blocks is of a content that only older images show, and they have a
-/// redirect map of their own: it is taken out of this one.
+/// The map of blocks in use with an image. What the redirect map says of other blocks is of a
+/// content that only older images show, and they have a redirect map of their own: it is taken out
+/// of this one.
 fn used_by_image(
     volume: &Volume,
     image: &ReceivedImage,
@@ -120,8 +124,9 @@ fn superblock_of_image(
     let mut superblock = commit.superblock.clone();
     superblock.sequence += 1;
     superblock.root = target.root;
-    // A flush beside a consistency point leaves records of the generation that is committed then. The generation of an image may be an earlier one, and replay
-    // would take them for changes of it.
+    // A flush beside a consistency point leaves records of the generation that is committed then.
+    // The generation of an image may be an earlier one, and replay would take them for changes of
+    // it.
     superblock.log_tail = volume.log.lock().mark();
     superblock.parent = target.id;
     let newest = image.snapshots.iter().map(|entry| entry.id.0).max().unwrap_or(0);
@@ -142,7 +147,8 @@ struct NewTables {
 
 impl NewTables {
     /// # Errors
-    /// [`VolumeError::Refused`] with [`COLLISIONS`] when the table of redirects has no room; nothing of the label area is taken then.
+    /// [`VolumeError::Refused`] with [`COLLISIONS`] when the table of redirects has no room;
+    /// nothing of the label area is taken then.
     fn prepare(
         volume: &Volume,
         commit: &mut Commit,
@@ -191,11 +197,12 @@ fn show_image(
         state.pins.iter().filter_map(|(id, pin)| Some((*id, pin.upgrade()?))).collect();
     let renumbered: Vec<SnapshotId> =
         pins.iter().filter(|(id, pin)| !same(**id, pin)).map(|(id, _)| *id).collect();
-    // What only older images show stays in use while they are read; what waited for a reader already is part of it, less
-    // what the new image took up again.
+    // What only older images show stays in use while they are read; what waited for a reader
+    // already is part of it, less what the new image took up again.
     let gone = state.used.replace(used);
     state.pins.retain(|id, _| pins.contains_key(id) && !renumbered.contains(id));
-    // Who holds an image whose snapshot has gone is a reader from here on, for every later image and whatever is moved home.
+    // Who holds an image whose snapshot has gone is a reader from here on, for every later image
+    // and whatever is moved home.
     state.readers.extend(renumbered.iter().map(|id| Reader::of(&pins[id])));
     let mut readers = state.readers.clone();
     readers.extend(pins.values().map(Reader::of));

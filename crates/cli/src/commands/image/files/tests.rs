@@ -50,7 +50,8 @@ fn file_of_another_program_under_the_temporary_name_is_not_emptied() {
     }
 }
 
-/// Of an image of a disk or of a file system the first KiB is empty mostly: that of ext4 begins behind it.
+/// Of an image of a disk or of a file system the first KiB is empty mostly: that of ext4 begins
+/// behind it.
 #[test]
 fn file_that_begins_with_zeroes_alone_is_not_emptied() {
     let scratch = tempfile::tempdir().unwrap();

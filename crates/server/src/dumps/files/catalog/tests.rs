@@ -32,7 +32,8 @@ fn of_tree(tree: &Tree) -> Catalog {
     Catalog::of(names)
 }
 
-/// What can be seen of a file that has a name, but its names and its times: the clock stands still here.
+/// What can be seen of a file that has a name, but its names and its times: the clock stands still
+/// here.
 fn told(tree: &Tree, file: FileId) -> Option<String> {
     let stat = tree.stat(file).ok().filter(|stat| stat.links > 0)?;
     let content = match stat.kind {

@@ -13,7 +13,8 @@ use crate::volumes::error::VolumesError;
 use crate::volumes::open::OpenVolume;
 
 impl Server {
-    /// Takes away what dumps have left in any volume whose server died. After the clones and the mounts are there, which may use it.
+    /// Takes away what dumps have left in any volume whose server died. After the clones and the
+    /// mounts are there, which may use it.
     pub(crate) fn clear_left_dumps(&self) {
         self.volumes.all().iter().for_each(|open| self.clear_left_dumps_of(open));
     }

@@ -12,7 +12,8 @@ use crate::state;
 use crate::volumes::open::OpenVolume;
 
 impl Server {
-    /// The volume is rolled back to a snapshot next: dumps of what is younger have no date any more.
+    /// The volume is rolled back to a snapshot next: dumps of what is younger have no date any
+    /// more.
     pub(crate) fn forget_dumps_past(
         &self,
         open: &OpenVolume,
@@ -22,7 +23,8 @@ impl Server {
         self.retain_dumps(open, |record| !record.is_past(snapshot))
     }
 
-    /// Does what brings the volume back to an earlier instant: dumps that were made since then have no date any more, and one that is at work gets none.
+    /// Does what brings the volume back to an earlier instant: dumps that were made since then have
+    /// no date any more, and one that is at work gets none.
     pub(crate) fn forget_dumps_since<T>(
         &self,
         open: &OpenVolume,

@@ -1,4 +1,5 @@
-//! Dumps that are read ahead against those that are not, on a device that counts how often it was waited for.
+//! Dumps that are read ahead against those that are not, on a device that counts how often it was
+//! waited for.
 
 use std::collections::HashSet;
 
@@ -19,7 +20,8 @@ fn content(number: u32, bytes: usize) -> Vec<u8> {
     number.to_le_bytes().repeat(bytes / 4)
 }
 
-/// A volume with what `fill` makes in it, and its image after it was opened with nothing in its cache.
+/// A volume with what `fill` makes in it, and its image after it was opened with nothing in its
+/// cache.
 fn image_of(fill: impl FnOnce(&Tree)) -> (Arc<FaultDevice>, Arc<Tree>) {
     let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
     let clock = Arc::new(ManualClock::new(Timestamp(1_000_000_000)));
@@ -107,7 +109,8 @@ fn dump_of_small_files_waits_for_few_of_them_and_is_the_same() {
     let (ahead, written) = dump(&tree, true, &mut |_| {});
     let waited = device.take_read_batches();
     assert_eq!((written.failed.len(), written.inodes), (0, u64::from(FILES) + 15));
-    // Nodes and blocks of each batch; and the ways to inodes, the directories' leaves and the long file's pieces.
+    // Nodes and blocks of each batch; and the ways to inodes, the directories' leaves and the long
+    // file's pieces.
     assert!(waited <= 2 * u64::from(FILES) / BATCH as u64 + 60, "{waited} times for {FILES} files");
     let (alone, _) = dump(&tree, false, &mut |_| {});
     assert!(ahead == alone);
@@ -187,7 +190,8 @@ fn one_block_that_cannot_be_read_costs_itself_also_where_files_are_read_ahead() 
     assert!(ahead == alone);
 }
 
-/// A snapshot whose block of inodes has rotted is dumped all the same: it may be the last that there is.
+/// A snapshot whose block of inodes has rotted is dumped all the same: it may be the last that
+/// there is.
 #[test]
 fn inodes_that_cannot_be_read_cost_their_files_and_no_others() {
     let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));

@@ -1,4 +1,5 @@
-//! The notes of a restore: what they say is durable, and a sample is crossed out before its block is written over.
+//! The notes of a restore: what they say is durable, and a sample is crossed out before its block
+//! is written over.
 
 use cairn_base::{ManualClock, Timestamp};
 use cairn_device::{BlockMut, MemoryDevice};
@@ -56,7 +57,8 @@ fn sample_is_noted_when_it_is_durable_and_crossed_out_before_it_is_written_over(
     keeper.writing(0, &[run(12, &[2, 3]), run(20, &[0])]).unwrap();
     keeper.written(&at(0, 5)).unwrap();
     assert_eq!(noted(), Some((0, 5, vec![(0, 3, 0), (1, 12, 0)])));
-    // What comes next is noted with the next mark; what it takes the place of goes at once, and all else stays as it was.
+    // What comes next is noted with the next mark; what it takes the place of goes at once, and all
+    // else stays as it was.
     keeper.writing(1, &[run(2, &[4, 5])]).unwrap();
     assert_eq!(noted(), Some((0, 5, vec![(1, 12, 0)])), "before it is written");
     keeper.written(&at(1, 7)).unwrap();
