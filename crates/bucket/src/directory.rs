@@ -82,7 +82,7 @@ impl Directory {
         };
         let failed = |error| store.blame.io(Verb::Open, None, error);
         if !root.is_dir() {
-            return Err(failed(ErrorKind::NotFound.into()));
+            return Err(failed(io::Error::new(ErrorKind::NotFound, "there is no such directory")));
         }
         for folder in ["new", "uploads"] {
             store.make_folders(&store.internal(folder)).map_err(failed)?;

@@ -232,6 +232,8 @@ fn what_cannot_be_adopted_or_reached_is_refused_by_name_and_leaves_nothing_behin
     refuse(10, "not-found", "1s", &path(dir.path(), "missing"), &history, &[]);
     assert!(refuse(2, "usage", "1s", &image, &image, &[]).contains("are the same file"));
     assert!(refuse(2, "usage", "sometimes", &image, &history, &[]).contains("invalid granularity"));
+    let sometimes = ["sometimes", "--origin", &image, "--history", &history];
+    assert!(server.advice(2, &[&base, &sometimes[..]].concat()).contains("every-write"));
     assert!(refuse(2, "usage", "1s", &image, &history, &["--block", "5000"]).contains("power of two"));
     assert!(
         refuse(2, "usage", "1s", &image, &history, &["--window", "1h", "--floor", "2h"]).contains("floor")
@@ -479,9 +481,11 @@ fn history_that_is_described_and_has_no_place_is_refused() {
         &["--cache", "1M"],
         &["--history-size", "1G"],
     ] {
-        let said =
-            server.bad(2, "usage", &[&["device", "adopt", "disk0", "--origin", &image], described].concat());
+        let command = [&["device", "adopt", "disk0", "--origin", &image], described].concat();
+        let said = server.bad(2, "usage", &command);
         assert!(said.contains("need a history"), "{said}");
+        let advice = server.advice(2, &command);
+        assert!(advice.contains("--history PATH"), "{advice}");
     }
     assert!(server.json(&["device", "list"]).as_array().unwrap().is_empty(), "nothing was adopted");
     server.good(&["device", "adopt", "disk0", "--origin", &image]);
