@@ -305,8 +305,18 @@ impl Facts<'_> {
             let reason = "it takes no writes, because it is to follow the other side, and its own changes are neither saved nor discarded";
             (MirrorState::Diverged, reason.to_owned(), Some(next), 2)
         } else if self.document.paused && !self.live.running {
-            let next = format!("`cairn mirror resume {name}`");
-            (MirrorState::Paused, "its updates are paused".to_owned(), Some(next), 1 + u8::from(late))
+            let problem = self.live.problem.as_ref();
+            let (next, check) = match problem.is_some_and(|problem| problem.error == ErrorKind::Contradicted)
+            {
+                true => (
+                    format!(
+                        "find out who has the keys of the source; `cairn mirror resume {name}` once it can be trusted again"
+                    ),
+                    2,
+                ),
+                false => (format!("`cairn mirror resume {name}`"), 1 + u8::from(late)),
+            };
+            (MirrorState::Paused, "its updates are paused".to_owned(), Some(next), check)
         } else if self.live.running {
             return self.judge_running(late);
         } else if let Some(problem) = &self.live.problem {

@@ -53,3 +53,21 @@ fn mirror_that_contradicts_its_source_is_told_as_that_until_a_comparison_finds_n
     document.verified = Some(api::MirrorVerify::default());
     assert_eq!(check(&document, false), 0);
 }
+
+/// Its remedy begins with a pause, and must not end there.
+#[test]
+fn paused_mirror_whose_source_contradicted_it_stays_critical_and_advises_more_than_to_resume() {
+    let mut document = MirrorDocument::of("127.0.0.1:1", Fingerprint::default(), "vol0", 1);
+    document.paused = true;
+    let judged = |error| {
+        let problem = api::ErrorBody::new(error, "it failed", "the next step");
+        let live = Live { problem: Some(problem), ..Live::default() };
+        let judged = facts(&document, &live, Some(no_lag())).judge();
+        (judged.state, judged.check, judged.remedy.unwrap())
+    };
+    let (state, check, remedy) = judged(ErrorKind::Contradicted);
+    assert_eq!((state, check), (MirrorState::Paused, 2));
+    assert!(remedy.contains("keys") && remedy.contains("`cairn mirror resume vol0`"), "{remedy}");
+    let (_, check, remedy) = judged(ErrorKind::PeerUnreachable);
+    assert_eq!((check, &*remedy), (1, "`cairn mirror resume vol0`"));
+}
