@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use wait_timeout::ChildExt;
 
-use crate::{Program, Times};
+use crate::Queue;
 
 /// One program that has run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// [`Program::name`].
+    /// [`crate::Program::name`], or the name of a command that ran beside.
     pub name: String,
     /// Whether it exited with 0.
     pub passed: bool,
@@ -66,59 +66,73 @@ pub fn tally(output: &str) -> Tally {
     tally
 }
 
-/// Runs all programs with `arguments`, `jobs` at a time, and reports each to `done` when it has
-/// ended. Programs are started in the order of [`Times::sort`], the slowest first. A program that
-/// runs longer than `limit` is killed and has failed.
+/// Runs the programs of `queue` with `arguments`, `jobs` at a time, until the queue is closed and
+/// empty. Reports each to `done` when it has ended. A program that runs longer than `limit` is
+/// killed and has failed.
 ///
 /// # Errors
 /// A program that can't be started, or a file for its output that can't be made.
 pub fn run_all(
-    mut programs: Vec<Program>,
+    queue: &Queue,
     arguments: &[String],
     jobs: usize,
     limit: Duration,
     logs: &Path,
-    times: &mut Times,
-    done: &mut (dyn FnMut(&Outcome) + Send),
+    done: &(dyn Fn(&Outcome) + Sync),
 ) -> Result<Vec<Outcome>> {
-    times.sort(&mut programs);
-    let queue = Mutex::new(programs);
-    let ended = Mutex::new((Vec::new(), done));
+    let ended = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         let work = || -> Result<()> {
-            loop {
-                let next = queue.lock().expect("no job panics").pop();
-                let Some(program) = next else { return Ok(()) };
-                let outcome = run(&program, arguments, limit, logs)?;
-                let mut ended = ended.lock().expect("no job panics");
-                (ended.1)(&outcome);
-                ended.0.push(outcome);
+            while let Some(program) = queue.next() {
+                let mut command = Command::new(&program.executable);
+                command
+                    .args(arguments)
+                    .current_dir(&program.folder)
+                    .env("CARGO_MANIFEST_DIR", &program.folder);
+                let outcome = run(&program.name, command, limit, logs)?;
+                done(&outcome);
+                ended.lock().expect("no job panics").push(outcome);
             }
+            Ok(())
         };
         let jobs: Vec<_> = (0..jobs.max(1)).map(|_| scope.spawn(work)).collect();
         jobs.into_iter().try_for_each(|job| job.join().expect("a job does not panic"))
     })?;
-    let (outcomes, _) = ended.into_inner().expect("no job panics");
-    for outcome in outcomes.iter().filter(|outcome| outcome.passed) {
-        times.note(&outcome.name, outcome.took.as_secs());
-    }
-    Ok(outcomes)
+    Ok(ended.into_inner().expect("no job panics"))
 }
 
-fn run(program: &Program, arguments: &[String], limit: Duration, logs: &Path) -> Result<Outcome> {
-    let log = logs.join(format!("{}.txt", program.name.replace([' ', '/'], "-")));
+/// Runs shell commands, given as name and line, one after the other at the lowest priority. All of
+/// them run, also after one has failed.
+///
+/// # Errors
+/// As [`run_all`].
+pub fn run_beside(
+    commands: &[(String, String)],
+    limit: Duration,
+    logs: &Path,
+    done: &(dyn Fn(&Outcome) + Sync),
+) -> Result<Vec<Outcome>> {
+    let each = commands.iter().map(|(name, line)| {
+        let mut command = Command::new("nice");
+        command.args(["-n", "19", "sh", "-c", line]);
+        let outcome = run(name, command, limit, logs)?;
+        done(&outcome);
+        Ok(outcome)
+    });
+    each.collect()
+}
+
+fn run(name: &str, mut command: Command, limit: Duration, logs: &Path) -> Result<Outcome> {
+    let log = logs.join(format!("{}.txt", name.replace([' ', '/'], "-")));
     let file = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
     let errors = file.try_clone().context("cannot share a file")?;
     let began = Instant::now();
-    let mut child = Command::new(&program.executable)
-        .args(arguments)
-        .current_dir(&program.folder)
-        .env("CARGO_MANIFEST_DIR", &program.folder)
+    let mut child = command
         .stdin(Stdio::null())
         .stdout(file)
         .stderr(errors)
         .spawn()
-        .with_context(|| format!("cannot run {}", program.executable.display()))?;
+        .with_context(|| format!("cannot run {name}"))?;
     let status = child.wait_timeout(limit).context("cannot wait for a test program")?;
     if status.is_none() {
         child.kill().context("cannot kill a test program")?;
@@ -130,5 +144,5 @@ fn run(program: &Program, arguments: &[String], limit: Duration, logs: &Path) ->
         writeln!(output, "killed: it still ran after {} s", limit.as_secs()).expect("a string takes it");
     }
     let passed = status.is_some_and(|status| status.success());
-    Ok(Outcome { name: program.name.clone(), passed, output, took })
+    Ok(Outcome { name: name.to_owned(), passed, output, took })
 }
