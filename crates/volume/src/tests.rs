@@ -156,7 +156,7 @@ fn volume_lives_through_a_day() {
     volume.flush().expect("it flushes");
     drop((image, volume));
 
-    // Nobody closed it: the log has what was flushed.
+    // No clean close: the log has the flushed data.
     let volume = open(&device);
     assert_eq!(read(&volume, lun, 59, 2), [5059, 1060]);
     assert_sound(&volume);

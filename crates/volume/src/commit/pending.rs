@@ -1,5 +1,5 @@
-//! What consistency points hand on to the next one: the superblock, the tables, and one that found
-//! no room.
+//! State that consistency points pass on to the next one: the superblock, the tables, and a
+//! consistency point that found no room.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::commit::table::{LabelSpace, PreparedTable, TableWrites};
 use crate::error::VolumeError;
 use crate::memory::overlay::Overlay;
 
-/// What only consistency points touch.
+/// State that only consistency points use.
 pub(crate) struct Commit {
     /// The one that both slots hold.
     pub(crate) superblock: Superblock,

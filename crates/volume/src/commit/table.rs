@@ -4,10 +4,10 @@
 //! get new addresses and are written), the superblock commits it, and only then is it applied in
 //! memory and the old addresses are free.
 //!
-//! Without its tables a volume can't be opened. So there is a copy of each block half of the label
-//! space away, as long as no other block needs that place: nobody relies on it, and what is read
-//! there is believed by the checksum that names the block. Opening reads both and writes the one
-//! that is missing or damaged anew.
+//! A volume cannot be opened without its tables. So each block has a copy half of the label space
+//! away, as long as no other block needs that place. Nothing relies on the copy, and it is trusted
+//! only if it matches the checksum that names the block. Opening reads both, and rewrites a missing
+//! or damaged one.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -47,7 +47,7 @@ impl LabelSpace {
         self.free
     }
 
-    /// A free block, of those whose other place is free as well if there are any.
+    /// A free block, preferably one whose other place is free as well.
     fn allocate(&mut self) -> Result<u64, VolumeError> {
         if self.free == 0 {
             return Err(VolumeError::TableFull);
@@ -141,7 +141,7 @@ impl TableWrites {
         let address = match label.allocate() {
             Ok(address) => address,
             Err(error) => {
-                // Nothing is committed: what was taken so far goes back.
+                // Nothing is committed: the blocks taken so far are released.
                 label.release(&self.addresses());
                 return Err(error);
             }

@@ -17,7 +17,7 @@ use crate::error::{Place, VolumeError};
 use crate::read::store::{Store, Wanted};
 use crate::read::tree::{BATCH, Tree, pointer_in, span};
 
-/// What a consistency point gathers from all trees.
+/// The blocks that a consistency point gathers from all trees.
 pub(crate) struct Gathered {
     pub(crate) generation: Generation,
     /// Blocks that the new root reaches and the old one did not.

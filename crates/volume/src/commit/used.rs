@@ -173,8 +173,8 @@ impl UsedMap {
         }
     }
 
-    /// Replaces the map by `new`, of the same size, but keeps what only this one has: those blocks
-    /// are returned, to be cleared when nobody reads them any more.
+    /// Replaces the map by `new`, of the same size, but keeps the blocks that only this map has.
+    /// Returns those, for the caller to clear when no reader is left.
     pub(crate) fn replace(&mut self, new: UsedMap) -> Vec<Vbn> {
         assert_eq!(self.blocks, new.blocks, "a map is replaced by one of the same space");
         let old = std::mem::replace(self, new);
@@ -241,9 +241,9 @@ impl UsedMap {
         true
     }
 
-    /// The emptiest region that was written before if half of it is free, so that a thin device
-    /// does not grow without need; else the emptiest there is: the first that never was, as long as
-    /// there is one (but for a short one at the end).
+    /// The emptiest region that was written before, if half of it is free, so that a thin device
+    /// does not grow without need. Otherwise the emptiest of all: the first that was never written,
+    /// if one is left (except for a short one at the end).
     fn next_region(&self) -> usize {
         let emptiest = |range: std::ops::Range<usize>| {
             range.max_by_key(|region| (self.regions[*region].free, std::cmp::Reverse(*region)))

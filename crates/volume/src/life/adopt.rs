@@ -1,5 +1,5 @@
-//! Making a volume out of an image whose blocks are in their places already: what an image restore
-//! does last, and what makes a dump a device with a volume on it.
+//! Makes a volume out of an image whose blocks are already in their places: the last step of an
+//! image restore, and the step that turns a dump into a device with a volume.
 //!
 //! Only the label area is written here, the superblock last. Until then the device holds no volume:
 //! a restore that is cut leaves nothing that could be taken for one.

@@ -34,7 +34,7 @@ use crate::read::compare::Maps;
 use crate::read::store::Store;
 use crate::volume::Volume;
 
-/// What to make.
+/// Options for a new volume.
 #[derive(Debug, Clone, Copy)]
 pub struct FormatOptions {
     /// Its name for ever; a destination takes its source's.
@@ -50,7 +50,7 @@ pub struct OpenOptions {
     /// Bytes of memory for blocks and changes: half is block cache, the rest is for writes on their
     /// way. The map of blocks in use (32 MiB per TiB) comes on top.
     pub cache_bytes: u64,
-    /// What time it is.
+    /// The source of the time.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -86,8 +86,8 @@ impl Volume {
         Self::format_on(device, None, options, clock)
     }
 
-    /// Makes an empty volume on `device` whose intent log is on a device of its own. A device that
-    /// holds a volume or a log is left alone.
+    /// Makes an empty volume on `device`, with the intent log on a device of its own. Refuses a
+    /// device that already holds a volume or a log.
     pub fn format_with_log(
         device: &dyn Device,
         log: &NewLog<'_>,
@@ -143,8 +143,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Opens the volume on `device`: the newest superblock that verifies, then the intent log. What
-    /// was flushed is there.
+    /// Opens the volume on `device`: the newest superblock that verifies, then the intent log. All
+    /// flushed data is present.
     pub fn open(device: Arc<dyn Device>, options: OpenOptions) -> Result<Arc<Self>, VolumeError> {
         Self::open_on(device, Log::OnOneOf(&[]), options)
     }
@@ -159,9 +159,9 @@ impl Volume {
         Self::open_on(device, Log::OnOneOf(logs), options)
     }
 
-    /// Opens the volume at its last consistency point and throws its intent log away: what was
-    /// flushed since then is lost. The log is in the label area from then on. For a log device that
-    /// is lost for good, and for a log that is damaged.
+    /// Opens the volume at its last consistency point and discards its intent log: data flushed
+    /// since then is lost. The log is in the label area from then on. For a log device that is
+    /// permanently lost, and for a damaged log.
     pub fn open_discarding_log(
         device: Arc<dyn Device>,
         options: OpenOptions,
@@ -199,7 +199,7 @@ impl Volume {
         }
         if !state.open.is_empty() {
             state.changed_since = Some(options.clock.monotonic());
-            // When these changes were made nobody knows.
+            // The time of these changes is unknown.
             state.known_from = Generation(state.open.generation.0 + 1);
         }
         if matches!(log, Log::Discarded) {
@@ -259,9 +259,9 @@ impl Volume {
         if !error.is_of_a_block() {
             return Err(error);
         }
-        // What shows an image needs none of that until it takes writes, and it is looked for again
-        // then. An image dump is read as far as it can be, and a volume as well, which takes no
-        // changes before its mirror has given back what it needs for one.
+        // A volume that only shows an image needs none of that until it takes writes, and then
+        // looks for it again. An image dump is read as far as possible. So is a volume, which takes
+        // no changes until its mirror has restored the blocks that a change needs.
         tracing::error!(%error, "inodes can't be read that have to be known before anything is changed");
         if self.status_role() == Role::Normal {
             self.state.lock().latched = Some(VolumeError::InodesLost(Box::new(error)));
@@ -270,7 +270,7 @@ impl Volume {
     }
 }
 
-/// What to do about the intent log.
+/// How to handle the intent log.
 enum Log<'a> {
     /// Replay it. If it has a device of its own that is one of these.
     OnOneOf(&'a [Arc<dyn Device>]),
@@ -279,8 +279,8 @@ enum Log<'a> {
 }
 
 impl Log<'_> {
-    /// What the log at `area` has on top of the superblock. Where it is discarded the superblock
-    /// says so from here on.
+    /// The changes that the log at `area` has on top of the superblock. If it is discarded, the
+    /// superblock records that from here on.
     fn replay(
         &self,
         device: &dyn Device,
@@ -454,8 +454,8 @@ pub(crate) fn load_used<'a>(
     used
 }
 
-/// Puts the log's changes on top of the committed root. Returns where writing goes on, and what of
-/// the log must not be read again.
+/// Applies the log's changes on top of the committed root. Returns where writing resumes, and the
+/// records that must not be read again.
 fn apply_log(store: &Store, state: &mut State, found: Replay) -> (LogTail, Vec<u64>) {
     let mut head = found.head;
     let mut remains = found.remains;
@@ -472,8 +472,8 @@ fn apply_log(store: &Store, state: &mut State, found: Replay) -> (LogTail, Vec<u
             record.header.generation <= committed || surely_durable || data_is_there(store, record)
         };
         if !is_whole || !group.iter().all(is_there) {
-            // The power was cut in the flush that wrote these records: nobody was told that it is
-            // durable.
+            // The power failed during the flush that wrote these records: that flush was never
+            // acknowledged.
             head = LogTail { position: found.positions[first], sequence: group[0].header.sequence };
             remains.extend(&found.positions[first..]);
             break;
@@ -490,16 +490,16 @@ fn apply_entry(state: &mut State, entry: &LogEntry) {
         LogEntry::Write { file, .. } | LogEntry::Hole { file, .. } => *file,
         LogEntry::Inode(inode) => inode.id,
     };
-    // A file whose creation no consistency point has seen is lost, and its number must not be given
-    // to another one that would show its blocks.
+    // A file whose creation is in no consistency point is lost. Its number must not be reused by
+    // another file, which would show its blocks.
     state.next_file = state.next_file.max(file.0.saturating_add(1));
     match *entry {
         LogEntry::Write { file, lba, vbn, checksum } => {
             if state.open.has_placed(file, lba.0, vbn) {
                 return;
             }
-            // Only a free block is written to. One that is in use, or is none, is not this
-            // volume's: what it gives up must never be freed.
+            // Only a free block is written to. A block that is in use, or out of range, is not this
+            // volume's: it must never be freed.
             if !state.used.set(vbn) {
                 state.contradiction.get_or_insert(vbn);
             }
@@ -529,10 +529,10 @@ fn data_is_there(store: &Store, record: &LogRecord) -> bool {
 }
 
 impl Volume {
-    /// Finds removed files whose space is still to be freed, since maps, and how tall the trees
-    /// are. Where some inodes can't be read and it is sure that no since map is one of them
-    /// ([`crate::past::since`], invariant 4), their files alone are lost until they can be: what of
-    /// them is removed is found when the volume is opened again.
+    /// Finds removed files whose space is still to be freed, since maps, and the heights of the
+    /// trees. Some inodes may be unreadable although none of them can be a since map
+    /// ([`crate::past::since`], invariant 4). Then only their files are lost until they can be
+    /// read. Removed files among them are found at the next opening.
     ///
     /// # Errors
     /// Of inodes that can't be read where a since map may be one of them, or one was changed after
@@ -547,7 +547,7 @@ impl Volume {
             (state.open.inodes.clone(), state.open.files.keys().copied().collect::<Vec<_>>())
         };
         let changed: BTreeSet<FileId> = replayed.keys().copied().chain(written).collect();
-        // What the log says of inodes lacks their blocks, which the root has.
+        // The log's version of an inode lacks the blocks, which the root has.
         let mut trees = Vec::new();
         let mut visit = |inode: Inode| {
             levels = levels.max(inode.tree.height);

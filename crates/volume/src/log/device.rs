@@ -1,4 +1,4 @@
-//! The intent log on a device of its own: making it, finding it, moving it, and going on without
+//! The intent log on a device of its own: making it, finding it, moving it, and continuing without
 //! it.
 //!
 //! # Invariants
@@ -53,7 +53,7 @@ pub enum LogTarget {
     },
 }
 
-/// What a superblock says without its volume being opened.
+/// The contents of a superblock, read without opening the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inspection {
     /// Which volume.
@@ -66,7 +66,7 @@ pub struct Inspection {
     pub log: Option<LogId>,
     /// Owner of its data, or destination of a mirror.
     pub role: Role,
-    /// What it gives next.
+    /// The next numbers that it assigns.
     pub numbers: Numbers,
 }
 
@@ -100,8 +100,8 @@ impl Volume {
     /// Bytes that a log device has at least.
     pub const LOG_DEVICE_BYTES_MIN: u64 = (LOG_DEVICE_START + LOG_BLOCKS_MIN) * BLOCK;
 
-    /// The log that `device` holds, and its volume; `None` when it is no log device, or a damaged
-    /// one.
+    /// The log that `device` holds, and its volume. `None` for a device that is not a log device,
+    /// or a damaged one.
     pub fn log_on(device: &dyn Device) -> Result<Option<(VolumeId, LogId)>, VolumeError> {
         let headers = read_headers(device)?;
         Ok(headers.into_iter().flatten().next().map(|header| (header.volume, header.log.id)))

@@ -1,12 +1,13 @@
 //! The intent log: a ring of records that makes flushed writes durable without a consistency point.
 //!
 //! A flush writes its data (each block once, at its final place) and the records that name it in
-//! one batch, with one device flush behind both. A record that the power cut left without its data
-//! is told from a whole one by the checksums that it names.
+//! one batch, followed by one device flush. After a power cut, the checksums in a record tell
+//! whether its data was written.
 //!
-//! The ring is in the label area, or on a device of its own (`log_device`). Then a flush is a batch
-//! on either device, both at the same time: a record can be there without its data in both cases,
-//! and is believed only when a later one says that both were durable, or when its data verifies.
+//! The ring is in the label area, or on a device of its own (`log_device`). Then a flush is one
+//! batch on each device, both at the same time. In both cases a record can be present without its
+//! data. It is trusted only when a later record says that both were durable, or when its data
+//! verifies.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -49,7 +50,7 @@ impl LogArea {
         Self { external: Some((device, log)), start: log.start, blocks: log.blocks }
     }
 
-    /// What the superblock says of it.
+    /// The log device as the superblock records it.
     pub(crate) fn external_log(&self) -> Option<ExternalLog> {
         self.external.as_ref().map(|(_, log)| *log)
     }
@@ -115,14 +116,14 @@ pub(crate) struct LogWriter {
     shown: Arc<Mutex<LogUse>>,
     area: LogArea,
     blocks: u64,
-    /// Where the log will be once a superblock says so. Until then no record is written: here it
-    /// would be lost, there nobody would look.
+    /// The place of the log once a superblock names it. Until then no record is written: a record
+    /// here would be lost, and replay would not look there.
     next: Option<LogArea>,
     /// Its device failed: no record is written any more.
     failed: Option<DeviceError>,
-    /// Where records of a flush may stand whose data found no room, in blocks of the log. Nobody
-    /// was told that they are durable. They are erased before the next record is written: one of
-    /// another length may start elsewhere, and replay would find these instead.
+    /// Places, in blocks of the log, of the records of a flush whose data found no room. That flush
+    /// was never acknowledged. They are erased before the next record is written: one of another
+    /// length may start elsewhere, and replay would find these instead.
     spoiled: Vec<u64>,
     /// Blocks ever passed by the head and by the tail; their difference is what is in use.
     head: u64,
@@ -131,8 +132,8 @@ pub(crate) struct LogWriter {
     durable_through: u64,
 }
 
-/// What a log shows of itself to who does not wait for a flush: the writer is locked for as long as
-/// the device takes, which may be for ever.
+/// The state of a log that is visible without waiting for a flush: the writer is locked for as long
+/// as the device takes, possibly for ever.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LogUse {
     /// Blocks in use.
@@ -286,7 +287,7 @@ impl LogWriter {
             Some(device) => {
                 records.push(Operation::flush());
                 data.push(Operation::flush());
-                // Side by side: a record without its data is told by the data's checksums.
+                // At the same time: the data's checksums reveal a record without its data.
                 let begun = device.begin(records);
                 let written = store.run(data);
                 let logged = begun.wait();
@@ -337,7 +338,7 @@ impl LogWriter {
         match self.area.log_device() {
             None => store.run(operations).map_err(VolumeError::of_room)?,
             Some(device) => {
-                // A log that fails is left, and nobody reads it again.
+                // A failed log is abandoned and never read again.
                 let erased = device.begin(operations).wait();
                 self.failed = self.failed.take().or(erased.err());
             }
@@ -379,7 +380,7 @@ fn chunks_of(mut entries: &[LogEntry]) -> impl Iterator<Item = &[LogEntry]> {
     })
 }
 
-/// What replay found.
+/// The result of replay.
 pub(crate) struct Replay {
     /// Records to apply, in order.
     pub(crate) records: Vec<LogRecord>,
@@ -388,14 +389,14 @@ pub(crate) struct Replay {
     pub(crate) durable_through: u64,
     /// Where each record stands, in blocks of the log.
     pub(crate) positions: Vec<u64>,
-    /// Where writing goes on.
+    /// The place where writing resumes.
     pub(crate) head: LogTail,
     /// Blocks of the log that hold remains of records after the end.
     pub(crate) remains: Vec<u64>,
 }
 
 impl Replay {
-    /// Of a log without records, whose next one is that of `tail`.
+    /// For a log without records, whose next record is that of `tail`.
     pub(crate) fn empty(tail: LogTail) -> Self {
         let (records, positions, remains) = (Vec::new(), Vec::new(), Vec::new());
         Self { records, durable_through: 0, positions, head: tail, remains }
@@ -411,9 +412,10 @@ const AHEAD: u64 = 3;
 /// that can't be read and has no record up to there is as good as one that has none.
 ///
 /// # Errors
-/// That of the device where a record is, or the next one would be, that can't be read: it may have
-/// been flushed. [`VolumeError::OlderThanLog`] where a record is of a generation that could not
-/// have begun: its changes are of another state of the volume than the one that is there.
+/// The device error for a place that holds a record, or would hold the next one, and cannot be
+/// read: that record may have been flushed. [`VolumeError::OlderThanLog`] when a record has a
+/// generation that could not have begun: its changes belong to another state of the volume than the
+/// present one.
 pub(crate) fn replay(
     device: &dyn Device,
     volume: VolumeId,
@@ -455,9 +457,9 @@ pub(crate) fn replay(
     if let Some(error) = hidden {
         return Err(area.error(error.clone()));
     }
-    // Whatever verifies beyond the end is either damage before it (it was written when the missing
-    // record was durable) or the remains of a flush that the power cut: those must never be taken
-    // for the continuation of what comes now.
+    // A record that verifies beyond the end has one of two causes. Either a record before it is
+    // damaged (which was durable when this one was written), or it remains from a flush that a
+    // power cut interrupted. The latter must never count as a continuation of later records.
     for position in 0..area.blocks {
         let Ok((header, _)) = LogRecordHeader::peek(block(position), volume) else { continue };
         if header.sequence < tail.sequence {
@@ -477,7 +479,7 @@ pub(crate) fn replay(
         }
         found.remains.push(position);
     }
-    // What is there may be read another time.
+    // An unreadable record may be readable another time.
     found.remains.extend(unread.into_keys());
     Ok(found)
 }

@@ -73,7 +73,7 @@ impl Compound<'_> {
         Ok(id)
     }
 
-    /// Gives a file another length; what lies past a smaller one is freed.
+    /// Changes the length of a file; blocks past a smaller length are freed.
     pub fn resize(&self, file: FileId, length_bytes: u64) -> Result<(), VolumeError> {
         let inode = self.volume().inode(file)?;
         let (old, length) = (inode.tree.length, blocks_of(length_bytes));
@@ -152,11 +152,11 @@ impl Volume {
             while let Some(file) = self.next_removed().filter(|_| room > 0) {
                 match self.free_part(&compound, file, room) {
                     Ok(blocks) => room = room.saturating_sub(blocks.max(REMOVE_FILE_COST)),
-                    // Somebody else took the last room: later.
+                    // Another writer took the last room: retry later.
                     Err(VolumeError::NoSpace | VolumeError::NoRoomBelow) => break,
                     Err(reason) => {
-                        // What is below a node that can't be read is not known. The file's blocks
-                        // stay in use, and everything else goes on.
+                        // The blocks below an unreadable node are unknown. The file's blocks stay
+                        // in use, and the volume continues.
                         tracing::error!(%file, %reason, "a removed file has a damaged node; its space is not freed until that is repaired, or all else is looked through");
                         let mut state = self.state.lock();
                         state.removed.retain(|removed| *removed != file);

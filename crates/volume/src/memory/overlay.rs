@@ -1,4 +1,4 @@
-//! What one generation has changed so far, above the committed tree: per file, blocks and holes.
+//! The changes of one generation above the committed tree: per file, blocks and holes.
 //!
 //! A block goes through three states: *unplaced* (only in memory), *in flight* (it has a vbn, the
 //! write is under way) and *placed* (written at its final place, not yet durable). Orders count
@@ -19,8 +19,8 @@ use crate::memory::number_hash::{NumberHasher, NumberSet};
 use crate::memory::slots::{Slot, Slots, Spot};
 use crate::read::store::Keep;
 
-/// A block as it comes in. Its checksum is made by who brings it, without a lock, and while the
-/// processor still has the bytes at hand: when they go to their place it has not.
+/// An incoming block. The caller computes its checksum without a lock, while the processor still
+/// has the bytes in its cache. Later, when they are written to their place, it has not.
 #[derive(Debug, Clone)]
 pub(crate) struct Arrival {
     pub(crate) lba: Lba,
@@ -46,7 +46,7 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
-    /// What the log is to say of it.
+    /// The log entry for it.
     pub(crate) fn unlogged(&self) -> Unlogged {
         let (vbn, checksum) = (self.pointer.vbn, self.pointer.checksum);
         let entry = LogEntry::Write { file: self.file, lba: Lba(self.lba), vbn, checksum };
@@ -54,7 +54,7 @@ impl Flight {
     }
 }
 
-/// What an overlay knows of a block.
+/// The state of a block in an overlay.
 pub(crate) enum Seen {
     /// It is here, in memory.
     Block(Block),
@@ -79,7 +79,7 @@ pub(crate) struct FileOverlay {
     pub(crate) holes: BTreeMap<u64, u64>,
     /// Leaves of the committed tree to which the way was looked at since the generation began.
     pub(crate) leaves: NumberSet,
-    /// No change lies at or past this block.
+    /// There is no change at or past this block.
     reach: u64,
 }
 
@@ -140,8 +140,8 @@ fn count_nodes(sums: &mut [u64; LEVELS_MAX], before: [u64; LEVELS_MAX], after: [
     }
 }
 
-/// Adds the block of a file's inode and the nodes above it: up to one that is there already, or the
-/// first of its level, whose own way up the reserve has.
+/// Adds the block of a file's inode and the nodes above it: up to one that is there already, or to
+/// the first of its level. The reserve covers the path above that one.
 fn add_inode(nodes: &mut NumberSet, file: FileId) {
     let (mut index, mut level) = (Inode::place(file).0, 0);
     while nodes.insert(index * LEVELS_MAX as u64 + level) && (level == 0 || index > 0) {
@@ -177,10 +177,11 @@ pub(crate) struct Overlay {
     queue: VecDeque<Waiting>,
     /// Unplaced blocks.
     pub(crate) unplaced: u64,
-    /// Slots and holes in all: what the consistency point will have to merge.
+    /// Slots and holes in total: the changes that the consistency point will have to merge.
     pub(crate) changes: u64,
     unlogged: Vec<Unlogged>,
-    /// Where the entry of an inode stands in `unlogged`: what is not logged yet is replaced.
+    /// The index of an inode's entry in `unlogged`: a later change replaces an entry that is not
+    /// logged yet.
     unlogged_inodes: HashMap<FileId, usize>,
     /// Sum over all files of what [`FileOverlay::nodes`] says. Writers ask for it, and there may be
     /// many thousand files.
@@ -195,7 +196,7 @@ pub(crate) struct Overlay {
     pub(crate) flights: Vec<u64>,
 }
 
-/// Files whose changes are in no log record: they are made durable by consistency points alone.
+/// Files whose changes are in no log record: only consistency points make them durable.
 pub(crate) type IsLogged<'a> = &'a dyn Fn(FileId) -> bool;
 
 impl Overlay {
@@ -263,8 +264,8 @@ impl Overlay {
         add_inode(&mut self.inode_nodes, file);
     }
 
-    /// Makes, changes or removes an inode, and logs it. What a flush has not taken yet of an
-    /// earlier change it takes with this one.
+    /// Makes, changes or removes an inode, and logs it. It replaces the entry of an earlier change
+    /// that no flush has taken yet.
     pub(crate) fn put_inode(&mut self, inode: Inode, is_gone: bool, order: u64) {
         self.set_inode(inode.id, (!is_gone).then_some(inode));
         let tree = TreeRef::empty(inode.tree.length);
@@ -279,9 +280,9 @@ impl Overlay {
         }
     }
 
-    /// What is due to be logged of arrivals up to `cut`.
+    /// The unlogged entries of arrivals up to `cut`.
     pub(crate) fn take_unlogged(&mut self, cut: u64) -> Vec<Unlogged> {
-        // What stays has other places from here on.
+        // The remaining entries have other indexes from here on.
         self.unlogged_inodes.clear();
         let (due, later) =
             std::mem::take(&mut self.unlogged).into_iter().partition(|entry| entry.order <= cut);

@@ -33,7 +33,7 @@ impl Spot {
 /// A block that this generation has written.
 #[derive(Clone, Debug)]
 pub(crate) enum Slot {
-    /// In memory only; `order` is that of the first write that it stands for.
+    /// In memory only; `order` is that of the first write that it covers.
     Unplaced { block: Block, checksum: Checksum, order: u64, keep: Keep },
     /// On its way to its place.
     InFlight { block: Block, spot: Spot },
@@ -41,7 +41,7 @@ pub(crate) enum Slot {
     Placed(Spot),
 }
 
-// What a generation keeps in memory is counted by its changes.
+// The memory of a generation is counted by its changes.
 const _: () = assert!(size_of::<Slot>() == 40);
 
 /// Blocks of a chunk: a bit of its map each.

@@ -1,4 +1,4 @@
-//! What a volume has in memory, under one lock that is never held across device I/O.
+//! The in-memory state of a volume, under one lock that is never held across device I/O.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Weak};
@@ -43,7 +43,7 @@ pub(crate) struct FileChanges<'a> {
 }
 
 impl FileChanges<'_> {
-    /// What is known of a block, the newest first.
+    /// The newest known state of a block.
     #[inline]
     pub(crate) fn see(&self, lba: u64) -> Seen {
         let overlay = |overlay: Option<&FileOverlay>| overlay.map_or(Seen::Below, |changes| changes.see(lba));
@@ -60,13 +60,13 @@ pub(crate) struct State {
     pub(crate) committed: Arc<Committed>,
     /// Told when a short reader of an earlier root ends.
     pub(crate) ended: Arc<Ended>,
-    /// Who may still read earlier roots, and images of the present one.
+    /// Possible readers of earlier roots, and images of the present one.
     pub(crate) readers: Vec<Reader>,
-    /// The image of the present root, if someone has one.
+    /// The image of the present root, while it is in use.
     pub(crate) active_image: Weak<Committed>,
     /// Images of the snapshots that there are.
     pub(crate) pins: HashMap<SnapshotId, Weak<Committed>>,
-    /// Snapshots that clones are made of, with the count of who keeps them.
+    /// Snapshots that clones are made of, with the count of their keepers.
     pub(crate) kept: BTreeMap<SnapshotId, u32>,
     pub(crate) parent: SnapshotId,
     pub(crate) next_snapshot: u64,
@@ -88,9 +88,9 @@ pub(crate) struct State {
     pub(crate) next_file: u64,
     /// Levels of the tallest file's tree.
     pub(crate) levels: u8,
-    /// When the last consistency point began. What changes in a file of the tree of names from here
-    /// on did not change before that, however long ago somebody began with it: a snapshot has that
-    /// moment, and who asks what changed since would miss what is not in it.
+    /// When the last consistency point began. Changes in a file of the tree of names get this time
+    /// or later, however long ago the caller began: a snapshot has that moment, and a query for
+    /// changes since the snapshot would otherwise miss changes that are not in it.
     pub(crate) changes_from: Timestamp,
     /// Arrivals so far.
     pub(crate) order: u64,
@@ -102,8 +102,7 @@ pub(crate) struct State {
     pub(crate) flying: u64,
     /// Batches that were launched so far.
     pub(crate) launches: u64,
-    /// Blocks that the writer whose turn it is waits for, and nobody else may take; 0 when none
-    /// does.
+    /// Blocks that are reserved for the writer that waits in turn; 0 when none waits.
     pub(crate) awaited: u64,
     /// Changes of several parts that must be in the same generation.
     pub(crate) compounds: u32,
@@ -136,14 +135,14 @@ pub(crate) struct State {
     pub(crate) since_began: BTreeMap<FileId, (Generation, Timestamp)>,
     /// The since maps: each new block goes into every accumulating one.
     pub(crate) since_maps: Vec<SinceMap>,
-    /// Those of them that could not be read when they were asked: the next consistency point gives
-    /// their relationships up, and nobody uses them before that.
+    /// Those of them that could not be read on request: the next consistency point gives their
+    /// relationships up. They are not used before that.
     pub(crate) lost_since: BTreeSet<FileId>,
     /// The device of the intent log failed, and the log went into the label area.
     pub(crate) log_left: bool,
     pub(crate) latched: Option<VolumeError>,
-    /// What is below has no room for something that was taken, and when that was tried last, by the
-    /// clock that never goes back. No other change is taken meanwhile.
+    /// Set when the layer below has no room for an accepted change: the monotonic time of the last
+    /// attempt. No other change is accepted meanwhile.
     pub(crate) lacks_room: Option<Duration>,
     /// How often a write found no room below: blocks that were on their way then wait for a place
     /// again.
@@ -156,7 +155,7 @@ pub(crate) struct State {
     pub(crate) closed: bool,
     /// A transfer into this volume is in progress.
     pub(crate) receiving: bool,
-    /// What an unfinished transfer brought, while none runs.
+    /// The blocks of an unfinished transfer, while none runs.
     pub(crate) arrivals: Option<Arrivals>,
     /// The have map on the device was looked at since opening.
     pub(crate) recalled: bool,
@@ -173,7 +172,7 @@ impl State {
         }
     }
 
-    /// The same for who mends blocks.
+    /// The same check for a repair of blocks.
     pub(crate) fn check_mendable(&self) -> Result<(), VolumeError> {
         match self.inodes_are_lost() && !self.closed {
             true => Ok(()),
@@ -194,7 +193,7 @@ impl State {
         }
     }
 
-    /// The first failure of a metadata write or flush makes the volume read-only for good.
+    /// The first failure of a metadata write or flush makes the volume read-only permanently.
     pub(crate) fn latch(&mut self, reason: &VolumeError) {
         if self.latched.is_none() {
             tracing::error!(%reason, "a write or flush failed; the volume is read-only from now on");
@@ -202,7 +201,7 @@ impl State {
         }
     }
 
-    /// A write found no room below. What it was of is in memory still, so this is no latch.
+    /// A write found no room below. Its changes are still in memory, so this does not latch.
     pub(crate) fn note_no_room(&mut self, now: Duration) {
         self.room_failures += 1;
         if self.lacks_room.replace(now).is_none() {
@@ -219,8 +218,8 @@ impl State {
         }
     }
 
-    /// What the generations in memory know of a file. Looked up once for a whole request: finding
-    /// the file costs more than its blocks.
+    /// The changes of a file in the in-memory generations. Looked up once for a whole request:
+    /// finding the file costs more than its blocks.
     pub(crate) fn changes_of(&self, file: FileId) -> FileChanges<'_> {
         let frozen = self.frozen.as_ref().and_then(|frozen| frozen.overlay().files.get(&file));
         FileChanges { open: self.open.files.get(&file), frozen }
@@ -323,8 +322,8 @@ impl State {
         self.used.free() >= self.promised(0) + cost + self.reserve()
     }
 
-    /// The same for a writer who has not waited: what the one whose turn it is has asked for is
-    /// his.
+    /// The same for a writer that has not waited: the room that the waiting writer asked for is
+    /// reserved for that one.
     pub(crate) fn may_take(&self, cost: u64) -> bool {
         self.has_room_for(cost + self.awaited)
     }
@@ -344,7 +343,7 @@ impl State {
         self.stranded.clear();
     }
 
-    /// Makes released blocks allocatable, as far as nobody reads the roots that show them.
+    /// Makes released blocks allocatable, unless a root that shows them still has a reader.
     pub(crate) fn settle_releases(&mut self) {
         for vbn in self.releases.take_free() {
             // While the redirect map names it, new content at home would not be found.
@@ -356,8 +355,8 @@ impl State {
         }
     }
 
-    /// An image of the present root. It is a reader from the start: what the next consistency point
-    /// frees waits for it.
+    /// An image of the present root. It is a reader from the start: blocks that the next
+    /// consistency point frees wait for it.
     pub(crate) fn image_of_active(&mut self) -> Arc<Committed> {
         if let Some(image) = self.active_image.upgrade() {
             return image;
@@ -369,7 +368,7 @@ impl State {
         image
     }
 
-    /// The image of a snapshot, whose root is `root`; everybody gets the same one.
+    /// The image of a snapshot, whose root is `root`; all callers share one.
     pub(crate) fn pin(&mut self, id: SnapshotId, root: Root) -> Arc<Committed> {
         if let Some(pinned) = self.pins.get(&id).and_then(|pin| pin.upgrade()) {
             return pinned;
@@ -379,7 +378,7 @@ impl State {
         fresh
     }
 
-    /// Makes a root the one that is read from now on; the one before keeps its readers.
+    /// Makes a root the one that is read from now on; the previous one keeps its readers.
     pub(crate) fn switch(&mut self, root: Root, redirects: Arc<Redirects>) -> Arc<Committed> {
         let fresh = Committed::active(root, redirects, self.ended.clone());
         let before = std::mem::replace(&mut self.committed, fresh);
@@ -389,7 +388,7 @@ impl State {
         before
     }
 
-    /// Those who read earlier roots in a call that is under way.
+    /// Readers of earlier roots in a call that is in progress.
     pub(crate) fn short_readers(&self) -> Vec<Reader> {
         self.readers.iter().filter(|reader| reader.is_short() && reader.is_alive()).cloned().collect()
     }
@@ -420,8 +419,8 @@ impl State {
 }
 
 impl State {
-    /// Where blocks stand for the readers here: in the committed redirect map, and in those of
-    /// images that are open since before it.
+    /// The redirect maps of present readers: the committed one, and those of images opened before
+    /// it.
     pub(crate) fn redirects_in_use(&self) -> Vec<Arc<Redirects>> {
         let readers = self.readers.iter().filter_map(Reader::upgrade);
         let pins = self.pins.values().filter_map(Weak::upgrade);

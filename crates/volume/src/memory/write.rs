@@ -1,9 +1,9 @@
 //! The path of a write: into memory, to its place, into the log.
 //!
 //! A client's write waits for nodes, memory and room. On the way its thread may place blocks of
-//! others or make a consistency point, which wait for the device. It begins when its blocks are
-//! taken, under the lock of the state; until then its [ticket](Ticket) can be withdrawn. What was
-//! taken is the volume's: it goes to its place with all else.
+//! others or make a consistency point, which wait for the device. The write begins when its blocks
+//! are accepted, under the lock of the state; until then its [ticket](Ticket) can be withdrawn.
+//! Accepted blocks belong to the volume and are written with all others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ fn is_logged(file: FileId) -> bool {
     file != ROOT_DIRECTORY
 }
 
-/// What a write asks of a cut.
+/// The atomicity of a write across a power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Nothing.
@@ -100,10 +100,10 @@ impl Volume {
     /// [`Volume::ATOMIC_BLOCKS_MAX`].
     ///
     /// Every write arrives as a whole: under one lock, in one generation, and in the records of one
-    /// flush. What can tear it is a cut between two records of that flush, be it through its own
-    /// entries or because a later write took over some of its blocks and stands in the record that
-    /// was lost. So the records of a flush that has such a write to make durable hold together:
-    /// replay takes all of them or none.
+    /// flush. Only a power cut between two records of that flush can tear it. Either its own
+    /// entries are in both records, or a later write replaced some of its blocks and is in the
+    /// record that was lost. So the records of a flush with such a write hold together: replay
+    /// takes all of them or none.
     ///
     /// # Errors
     /// As [`Volume::write_for`]; [`VolumeError::Refused`] for more blocks.
@@ -191,8 +191,8 @@ impl Volume {
     /// point, unless a snapshot holds them.
     ///
     /// # Errors
-    /// [`VolumeError::Damaged`] or [`VolumeError::Device`] when a node above or among them can't be
-    /// read: what is below it is not known, and can't be freed. The volume's other states.
+    /// [`VolumeError::Damaged`] or [`VolumeError::Device`] when a node above or among them cannot
+    /// be read: the blocks below it are unknown and cannot be freed. The volume's other states.
     pub fn punch(self: &Arc<Self>, file: FileId, lba: Lba, count: u64) -> Result<(), VolumeError> {
         self.punch_for(None, file, lba, count)
     }
@@ -298,8 +298,8 @@ impl Volume {
         self.admit_in_turn(cost)
     }
 
-    /// Finds room where the volume is short of it, for one writer after the other. While one waits
-    /// nobody else gets past him, so what comes free is his and he is told the truth.
+    /// Finds room in a nearly full volume, for one writer after the other. While one waits no other
+    /// writer overtakes it, so it gets all room that comes free, and its answer is true.
     ///
     /// A consistency point turns promises into exact numbers and gives up what was overwritten;
     /// that is free when the reads that were under way have ended, and the writer waits for those
@@ -470,8 +470,8 @@ impl Volume {
         self.settled.notify_all();
     }
 
-    /// What a batch was to bring to its places found no room, or stays here as others' did: it
-    /// waits for other places. No root and no log record has named those that it had.
+    /// The blocks of a batch found no room, or stay here as others' did: they wait for other
+    /// places. No root and no log record has named the earlier places.
     fn land_without_room(&self, state: &mut State, batch: Batch) {
         state.note_no_room(self.clock.monotonic());
         let Some(overlay) = state.overlay_mut(batch.generation) else { return };
@@ -514,7 +514,8 @@ impl Volume {
         let mut log = match self.log.try_lock() {
             Some(log) => log,
             None => {
-                // Somebody else's flush is under way: meanwhile the data goes to its places.
+                // Another caller's flush is in progress: meanwhile the data is written to its
+                // places.
                 while self.place(PLACE_BLOCKS, cut)? > 0 {}
                 self.log.lock()
             }
@@ -524,7 +525,7 @@ impl Volume {
         }
         let mut state = self.state.lock();
         state.check_open()?;
-        // Someone else's flush may have covered this one while it waited.
+        // Another caller's flush may have covered this one while it waited.
         if state.durable_order >= cut {
             return Ok(());
         }
@@ -552,7 +553,8 @@ impl Volume {
             return Ok(());
         }
         // The log is full, on its way to another place, or failed: a consistency point makes all
-        // durable without it. Until it has, the next flush of someone else must find the entries.
+        // changes durable without it. Until then, the next flush of another caller must find the
+        // entries.
         for (generation, due) in due {
             state.put_back_unlogged(generation, due);
         }
@@ -569,7 +571,8 @@ impl Volume {
 impl Volume {
     /// Takes all that arrived so far, with places for its blocks.
     fn begin_flush(&self, state: &mut State) -> Result<Flushing, VolumeError> {
-        // What arrived meanwhile is covered as well, for those who wait for the next turn.
+        // Changes that arrived meanwhile are covered as well, for callers that wait for the next
+        // turn.
         let cut = state.order;
         let first_own = state.launches + 1;
         // Now, and not when everything has landed: until then more is changed, and an inode's entry
@@ -582,8 +585,8 @@ impl Volume {
         Ok(Flushing { cut, first_own, room_failures: state.room_failures, batches, due })
     }
 
-    /// Blocks that others are writing must be there before a record names them. What is launched
-    /// later arrived later: waiting for that as well could take for ever beside a client that never
+    /// Blocks that others are writing must be on the device before a record names them. Later
+    /// launches arrived later: waiting for those too could take for ever beside a client that never
     /// stops writing.
     fn wait_for_earlier_launches(
         &self,
@@ -598,7 +601,7 @@ impl Volume {
                 }
                 return Err(VolumeError::Latched(Box::new(reason)));
             }
-            // What others were writing waits for a place again: no record can name it.
+            // Blocks that others were writing wait for a place again: no record can name them.
             if state.room_failures != flushing.room_failures {
                 for batch in flushing.batches {
                     self.land(state, batch, &Err(VolumeError::NoRoomBelow), false);
@@ -653,7 +656,7 @@ impl Volume {
         Ok(due)
     }
 
-    /// What a flush could not do before it began.
+    /// A failure of a flush before it began.
     fn flush_failed(&self, reason: VolumeError) -> VolumeError {
         let mut state = self.state.lock();
         match reason {

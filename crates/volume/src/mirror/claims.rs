@@ -1,5 +1,5 @@
-//! What another copy says it has, compared by checksum: which of the blocks that are to be sent
-//! need not be.
+//! Claims of another copy about its blocks, compared by checksum: the source does not send blocks
+//! that are claimed correctly.
 
 use std::sync::Arc;
 
@@ -100,8 +100,8 @@ impl Volume {
         Ok(confirmed)
     }
 
-    /// Calls `visit` once with each block of `within` that the roots reach. What is not in `within`
-    /// is as old as its parent says, so nothing below it is looked at.
+    /// Calls `visit` once with each block of `within` that the roots reach. A block outside
+    /// `within` is as old as its parent says, so its children are skipped.
     pub(crate) fn blocks_within(
         &self,
         roots: &[Root],

@@ -1,15 +1,15 @@
 //! Whether the snapshots of an arrived image can descend from each other as their source says.
 //!
-//! Who else shows a block of a snapshot is known from the tree of descent alone: its neighbours
-//! (parent, children, siblings), or nobody. Deleting relies on that, so a destination that believed
-//! an invented descent would, once failed over, free blocks that another snapshot shows.
+//! The tree of descent alone tells which other snapshots show a block of a snapshot: its neighbours
+//! (parent, children, siblings), or none. Deleting relies on that. A destination that trusted an
+//! invented descent would, once failed over, free blocks that another snapshot shows.
 //!
-//! What holds of every true descent: a block comes into the world in one place of the tree and is
-//! handed down from there, so the *tops* of a block (snapshots that show it and whose parent does
-//! not) all have the same parent. Deleting a snapshot makes its children those of its parent and
-//! keeps that true. Hence:
-//! - What a snapshot shows and its parent does not is shown by no other one, but by children of
-//!   that parent.
+//! A property of every true descent: a block is created in one place of the tree and inherited from
+//! there, so the *tops* of a block (snapshots that show it and whose parent does not) all have the
+//! same parent. Deleting a snapshot makes its children those of its parent and keeps that true.
+//! Hence:
+//! - Of the blocks that a snapshot shows and its parent does not, only children of that parent show
+//!   any.
 //! - Of those that are here already this was found, and stays true while each has the nearest
 //!   ancestor that still exists as its parent. Then only new ones are looked at.
 //!
@@ -33,8 +33,8 @@ pub(crate) const PIECE: u64 = 1 << 16;
 const INVENTED: &str =
     "the source's snapshots cannot descend from each other as it says: run `cairn volume check` there";
 
-/// Compares what a source says of descent with what is `here` and with the maps of its `image`.
-/// There are `space` blocks, and `in_use` gives those of a run that anything here shows.
+/// Compares the descent that a source reports with the snapshots `here` and with the maps of its
+/// `image`. There are `space` blocks, and `in_use` gives those of a run that any root here shows.
 ///
 /// # Errors
 /// [`VolumeError::Refused`] when it can't be true, and what makes a map of a new snapshot
@@ -50,7 +50,7 @@ pub(crate) fn check(
         return Err(VolumeError::Refused(INVENTED));
     }
     let (kept, new) = sorted(here, image, &listed);
-    // What several new ones have that their parents do not have.
+    // The blocks that several new snapshots have and their parents do not have.
     let mut brought = BlockSet::default();
     let several = new.len() > 1;
     let mut shown: Option<BlockSet> = None;
@@ -59,7 +59,7 @@ pub(crate) fn check(
         let tops = tops(maps, &children, &above, kept.iter().any(|entry| entry.id == parent))?;
         let is_outside = |(first, count): &Run| first.0.saturating_add(*count) > space;
         if tops.iter().any(is_outside) {
-            // Nobody has such a block; and sets have a bit for each up to the highest.
+            // No root can have such a block; and sets have a bit for each up to the highest.
             return Err(refused(parent));
         }
         if several && blocks(&tops).any(|vbn| brought.has(vbn)) {
@@ -75,7 +75,7 @@ pub(crate) fn check(
             }
             let shown = shown.get_or_insert_with(|| shown_by(maps, &kept, space));
             for vbn in doubtful.into_iter().filter(|vbn| shown.has(*vbn)) {
-                // Those have it all from one that was deleted, or it is nobody's to have.
+                // Those inherited it from a deleted snapshot, or none may have it.
                 let siblings = match &mut siblings {
                     Some(siblings) => siblings,
                     none => none.insert(brought_by(maps, &kept, (parent, &above), space)?),
@@ -131,7 +131,7 @@ fn sorted<'a>(
     (kept, new)
 }
 
-/// What some snapshots show and the one above them does not.
+/// The blocks that some snapshots show and the one above them does not.
 fn tops(
     maps: Maps<'_>,
     children: &[&SnapshotEntry],
@@ -142,8 +142,8 @@ fn tops(
     for child in children {
         match maps.only_in(&child.root, above) {
             Ok(runs) => tops.extend(runs),
-            // What a damaged map here describes is not known: damage here is no reason to refuse
-            // what arrives.
+            // The content of a damaged map here is unknown: damage here is no reason to refuse an
+            // arriving image.
             Err(reason) if is_parent_here => {
                 tracing::warn!(%reason, snapshot = child.name, "a map is damaged: the descent of a new snapshot is not known");
             }
@@ -153,7 +153,7 @@ fn tops(
     Ok(tops)
 }
 
-/// What any of some snapshots shows.
+/// The blocks that any of some snapshots shows.
 fn shown_by(maps: Maps<'_>, kept: &[&SnapshotEntry], space: u64) -> BlockSet {
     let mut shown = BlockSet::default();
     maps.each_region(
@@ -172,7 +172,7 @@ fn shown_by(maps: Maps<'_>, kept: &[&SnapshotEntry], space: u64) -> BlockSet {
     shown
 }
 
-/// What came into the world with those of `kept` that have this parent.
+/// The blocks created with those of `kept` that have this parent.
 fn brought_by(
     maps: Maps<'_>,
     kept: &[&SnapshotEntry],
@@ -196,7 +196,7 @@ fn is_parentless(entry: &SnapshotEntry, listed: &HashMap<SnapshotId, &SnapshotEn
     entry.parent.0 != 0 && (entry.parent >= entry.id || !listed.contains_key(&entry.parent))
 }
 
-/// The blocks of some runs; number 0 is no block.
+/// The blocks of some runs; number 0 is not a block.
 fn blocks(runs: &[Run]) -> impl Iterator<Item = Vbn> {
     runs.iter().flat_map(|run| each(*run))
 }

@@ -1,10 +1,10 @@
-//! What an unfinished transfer has brought: the have map, the places of its blocks, and how both
-//! are found again.
+//! The arrivals of an unfinished transfer: the have map, the places of its blocks, and how both are
+//! found again.
 //!
-//! A link that is cut leaves the arrivals in memory, where the next transfer takes them up. A
-//! restart leaves the have map on the device, which a *checkpoint* writes from time to time; what
-//! it says is then compared with what stands in each block's place, so nothing is believed that is
-//! not there, and neither the order of writes nor a torn one matters.
+//! After a lost connection the arrivals stay in memory, where the next transfer resumes with them.
+//! After a restart the have map is on the device, which a *checkpoint* writes from time to time.
+//! Its entries are then compared with the block in each place. So no entry is trusted without its
+//! block, and neither the order of writes nor a torn one matters.
 //!
 //! # Invariants
 //! 1. A vbn counts as arrived only while its place has the content of its checksum: the bit is
@@ -110,7 +110,7 @@ impl Arrivals {
         }
     }
 
-    /// A block stands in its place.
+    /// Notes a block that is in its place.
     pub(crate) fn note(&mut self, vbn: Vbn, checksum: Checksum, store: &Store) -> Result<(), VolumeError> {
         let number = vbn.0 / HaveBlock::ENTRIES;
         let block = self.block(number, store)?;
@@ -157,12 +157,12 @@ impl Arrivals {
         Ok(list)
     }
 
-    /// A have block; what the device has of an earlier transfer is an empty one.
+    /// A have block; one that the device has from an earlier transfer counts as empty.
     fn block(&mut self, number: u64, store: &Store) -> Result<&mut BlockMut, VolumeError> {
         if !self.blocks.contains_key(&number) {
             if self.blocks.len() >= CACHE_BLOCKS {
                 store.run(self.write_dirty(store))?;
-                // What has no place on the device stays.
+                // Blocks without a place on the device stay.
                 self.blocks.retain(|number, _| place(*number, store).is_none());
             }
             let mut bytes = BlockMut::zeroed();
@@ -259,7 +259,7 @@ struct Candidate {
     slot: Option<u64>,
 }
 
-/// What a recall must know of the volume.
+/// The state of the volume that a recall needs.
 pub(crate) struct Surroundings<'a> {
     pub(crate) store: &'a Store,
     /// Whether an image here shows a vbn.
@@ -271,9 +271,9 @@ pub(crate) struct Surroundings<'a> {
 }
 
 impl Arrivals {
-    /// Finds again what a transfer before a restart brought: each entry of the have map whose block
-    /// is there. `go_on` hears of blocks looked at and have blocks read of how many; when it says
-    /// no, the rest is left where it is.
+    /// Recalls the arrivals of a transfer before a restart: each entry of the have map whose block
+    /// is present. `go_on` gets the number of have blocks read so far and their total; when it
+    /// returns false, the rest is skipped.
     pub(crate) fn recall(
         &mut self,
         around: &mut Surroundings<'_>,
@@ -292,7 +292,7 @@ impl Arrivals {
             }
             let numbers = first..(first + READ_HAVE).min(total);
             for (number, block) in numbers.clone().zip(read_have(store, numbers)) {
-                // What can't be read of the map is sent again.
+                // Entries in an unreadable part of the map are sent again.
                 let Some(block) = block.filter(|block| HaveBlock::is_of(block, self.epoch)) else { continue };
                 self.written.insert(number);
                 for index in 0..HaveBlock::ENTRIES {
@@ -321,7 +321,7 @@ impl Arrivals {
             .map(|(vbn, checksum, _)| Candidate { vbn: *vbn, checksum: *checksum, slot: None })
             .collect();
         self.take_from(at_home, around);
-        // Also what arrived while a reader, who is gone, saw the old content at home.
+        // Also blocks that arrived while an earlier reader saw the old content at home.
         let mut elsewhere = Vec::new();
         for (vbn, checksum, _) in candidates.into_iter().filter(|(vbn, _, _)| !self.has(*vbn)) {
             let free = probes(vbn, area).filter(|slot| !around.taken.contains(slot));

@@ -14,7 +14,7 @@ use crate::error::VolumeError;
 use crate::locks::MutexGuard;
 use crate::volume::{Snapshot, Volume};
 
-/// What was made, by the place of each volume.
+/// The snapshots made, with the index of each volume.
 type Made = Vec<(usize, Snapshot)>;
 
 impl Volume {
@@ -22,8 +22,8 @@ impl Volume {
     /// meanwhile, for a consistency point of all of them.
     ///
     /// # Errors
-    /// With the place in `members` of the volume that it is about. None of the snapshots is there
-    /// then, unless a volume failed for good.
+    /// With the index in `members` of the volume that failed. None of the snapshots exists then,
+    /// unless a volume failed permanently.
     pub fn snapshot_together(
         members: &[Arc<Volume>],
         name: &str,
@@ -118,7 +118,7 @@ fn in_one_order(members: &[Arc<Volume>]) -> Result<Vec<usize>, (usize, VolumeErr
     Ok(order)
 }
 
-/// What earlier consistency points have begun, and had no room for, is there before.
+/// Finishes earlier consistency points that were begun and found no room.
 fn finish_each(
     members: &[Arc<Volume>],
     order: &[usize],
@@ -151,7 +151,7 @@ fn in_place(mut made: Made) -> Vec<Snapshot> {
     made.into_iter().map(|(_, snapshot)| snapshot).collect()
 }
 
-/// One that stays is of no use, and harms nobody.
+/// A remaining snapshot is useless but harmless.
 fn delete_each(members: &[Arc<Volume>], made: &[(usize, Snapshot)]) {
     for (at, snapshot) in made {
         let _ = members[*at].delete_snapshots(&[snapshot.id]);

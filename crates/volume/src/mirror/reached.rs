@@ -27,7 +27,7 @@ use crate::read::store::{Store, Wanted};
 use crate::read::tree::{BATCH, Tree};
 use crate::read::walk::{Parted, Rooted};
 
-/// What was found of an image by comparing it with its base.
+/// The result of comparing an image with its base.
 pub(crate) struct Compared<'a> {
     /// The image or snapshot that it was compared with, if any.
     pub(crate) base: Option<Rooted<'a>>,
@@ -98,14 +98,14 @@ pub(crate) fn check(store: &Store, new: Rooted<'_>, compared: &Compared<'_>) -> 
         }
     }
     if is_counted && used != i128::from(new.root.used) {
-        // What is taken and freed after a failover is counted on from there.
+        // Numbers taken and freed after a failover count on from there.
         return Err(VolumeError::Contradicts(Contradiction::List));
     }
     if doubtful { check_whole(store, new) } else { Ok(()) }
 }
 
-/// The same of all that an image reaches. What lies below a node that is damaged here is not known,
-/// and damage here is no reason to refuse an image.
+/// The same check for all blocks that an image reaches. Blocks below a node that is damaged here
+/// are unknown, and damage here is no reason to refuse an image.
 fn check_whole(store: &Store, image: Rooted<'_>) -> Result<(), VolumeError> {
     let mut reached = BlockSet::default();
     let mut outcome = Ok(());
@@ -126,7 +126,7 @@ fn check_whole(store: &Store, image: Rooted<'_>) -> Result<(), VolumeError> {
     for chunk in regions.chunks(BATCH) {
         let own = Bits::of(store, image, chunk, &BTreeMap::new(), |_| BlockPointer::HOLE)?;
         for region in chunk {
-            // What a damaged block describes counts as in use.
+            // The blocks of a damaged map block count as in use.
             let named = own.words(*region, u64::MAX);
             let words = reached.words(*region);
             if words
@@ -139,8 +139,8 @@ fn check_whole(store: &Store, image: Rooted<'_>) -> Result<(), VolumeError> {
     Ok(())
 }
 
-/// Calls `enter` with the pointer to each block of an image, and goes below those of which it says
-/// so. What is below a damaged block is left out, and the last damage returned.
+/// Calls `enter` with the pointer to each block of an image, and descends where it returns true.
+/// Blocks below a damaged block are skipped, and the last damage is returned.
 pub(crate) fn past_damage(
     store: &Store,
     image: Rooted<'_>,
@@ -173,7 +173,7 @@ pub(crate) fn past_damage(
     damaged.or(lost)
 }
 
-/// Some regions of a map; what it lacks has no block in use.
+/// Some regions of a map; a missing region has no block in use.
 #[derive(Default)]
 struct Bits {
     regions: BTreeMap<u64, Box<Words>>,
@@ -194,7 +194,7 @@ impl Bits {
         let tree = Maps { store, redirects: image.redirects }.tree(image.root.active_map);
         let unknown: Vec<Lba> =
             regions.iter().filter(|region| !known.contains_key(region)).map(|region| Lba(*region)).collect();
-        // Who asks for single blocks of a map does not look past its end.
+        // A request for single blocks of a map does not look past its end.
         let within = |region: &&u64| **region < image.root.active_map.length;
         let differing = regions.iter().filter(within);
         let mut pointers: Vec<(u64, Result<BlockPointer, VolumeError>)> =

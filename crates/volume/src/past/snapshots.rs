@@ -29,16 +29,16 @@ pub struct Changes {
     pub snapshots: Vec<SnapshotEntry>,
 }
 
-/// Where the blocks of an image that is held, and of the snapshots before it, are: a destination
-/// has some of them in its redirect area. It stays true while that image is held, and for the
-/// others while they are held too ([`Volume::image`]); what a later image has under the same
-/// numbers is elsewhere.
+/// The places of the blocks of a held image, and of the snapshots before it: a destination has some
+/// of them in its redirect area. They stay valid while that image is held, and for the others while
+/// those are held too ([`Volume::image`]). A later image has its blocks of the same numbers
+/// elsewhere.
 #[derive(Clone)]
 pub struct Whereabouts(Arc<Redirects>);
 
 impl Image {
-    /// Where its blocks are, as it reads them itself. What is current is kept for nobody: the same
-    /// blocks may have come again and stand in another place for now.
+    /// The places of its blocks, as it reads them itself. The image does not keep the current
+    /// places: the same blocks may have come again and be in another place for now.
     pub fn whereabouts(&self) -> Whereabouts {
         Whereabouts(self.redirects().clone())
     }
@@ -86,8 +86,8 @@ impl Volume {
         self.delete_in_parts(self.deletable(ids, true)?, Rider::Delete)
     }
 
-    /// The same of snapshots that a mirror has made for itself, whose hold was its own: it goes
-    /// with them, in the same consistency point.
+    /// The same for snapshots that a mirror has made for itself and held: the hold is released in
+    /// the same consistency point.
     ///
     /// # Errors
     /// As [`Volume::delete_snapshots`], but for the hold.
@@ -163,12 +163,12 @@ impl Volume {
         self.state.lock().snapshots.get(id).cloned().ok_or(VolumeError::NoSuchSnapshot(id))
     }
 
-    /// Makes a snapshot's content the active one. What was there before is kept in a new snapshot,
-    /// which is returned: rolling back to it undoes the rollback. Later snapshots stay.
+    /// Makes a snapshot's content the active one. A new snapshot, which is returned, keeps the
+    /// previous content: rolling back to it undoes the rollback. Later snapshots stay.
     pub fn rollback(self: &Arc<Self>, id: SnapshotId) -> Result<Snapshot, VolumeError> {
         let target = self.entry(id)?;
-        // Who changes the root directory has read it before, and would write its blocks over those
-        // that come back.
+        // A change of the root directory has read it before, and would overwrite the blocks that
+        // the rollback restores.
         let _turn = self.directory_turn();
         let done = self.commit_rollback(id, |generation| format!("before-rollback-{generation}"))?;
         let before = done.snapshot.as_ref().map(Snapshot::from).ok_or(VolumeError::Closed)?;
@@ -176,16 +176,16 @@ impl Volume {
         Ok(before)
     }
 
-    /// Refuses a snapshot whose map can't be read.
+    /// Refuses a snapshot whose map cannot be read.
     pub(crate) fn check_map_of(&self, id: SnapshotId) -> Result<(), VolumeError> {
         let root = self.entry(id)?.root;
         let redirects = self.state.lock().committed.redirects.clone();
         Maps { store: &self.store, redirects: &redirects }.check_readable(&root)
     }
 
-    /// What a destination that has the snapshots `have` lacks to get all snapshots up to `target`.
-    /// Only snapshots that still exist here count: the blocks of a deleted one may have been
-    /// reused.
+    /// The blocks that a destination with the snapshots `have` lacks for all snapshots up to
+    /// `target`. Only snapshots that still exist here count: the blocks of a deleted one may have
+    /// been reused.
     pub fn changed_blocks(
         self: &Arc<Self>,
         have: &[SnapshotId],
@@ -213,9 +213,9 @@ impl Volume {
         Ok(changes)
     }
 
-    /// Reads runs of blocks as they are on the device, in order, past the cache; those that were
+    /// Reads runs of blocks as they are on the device, in order, past the cache. Those that were
     /// written while [`Volume::keep_fresh`] is in force come from memory. They are not verified
-    /// here: whoever takes them checks them against the tree that they belong to.
+    /// here: the receiver checks them against the tree that they belong to.
     pub fn read_blocks(&self, runs: &[Run]) -> Result<Vec<Block>, VolumeError> {
         let now = Whereabouts(self.state.lock().committed.redirects.clone());
         self.read_blocks_at(&now, runs)
@@ -263,7 +263,7 @@ impl Volume {
     /// Bytes of device that this volume needs with a block space of `blocks`.
     ///
     /// # Errors
-    /// [`VolumeError::Size`] when that is no growth, or more than the format carries.
+    /// [`VolumeError::Size`] when `blocks` is not larger, or is more than the format carries.
     pub fn device_bytes_after_growth(&self, blocks: u64) -> Result<u64, VolumeError> {
         let mut layout = self.commit.lock().superblock.layout.clone();
         let now = self.store.space().blocks(SegmentKind::Space);

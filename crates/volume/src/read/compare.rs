@@ -28,8 +28,8 @@ impl<'a> Maps<'a> {
         Tree { store: self.store, redirects: self.redirects, file: ACTIVE_MAP, tree: map }
     }
 
-    /// Blocks that `root` reaches and none of `others` does. The first of `others` is the one that
-    /// shares most: regions whose map block is the same in it are not looked at.
+    /// Blocks that `root` reaches and none of `others` does. Put the one that shares most first in
+    /// `others`: regions whose map block is the same in it are skipped.
     pub(crate) fn only_in(&self, root: &Root, others: &[Root]) -> Result<Vec<Run>, VolumeError> {
         let mine = self.tree(root.active_map);
         let nothing = TreeRef::empty(root.active_map.length);

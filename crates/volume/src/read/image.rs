@@ -23,7 +23,7 @@ pub struct BlockRead {
     pub lba: Lba,
     /// How many.
     pub count: u64,
-    /// What comes from the device for it is not kept in memory: whoever asks keeps it, or wants it
+    /// Blocks that come from the device for it are not cached: the caller keeps them, or needs them
     /// once.
     pub passing: bool,
     /// The blocks, once they were read.
@@ -287,8 +287,8 @@ impl Volume {
         blocks
     }
 
-    /// What of a file's `count` blocks from `lba` is allocated, with changes that no consistency
-    /// point has yet; at most `limit` extents, which may end early.
+    /// The allocated parts of a file's `count` blocks from `lba` on, with changes that are in no
+    /// consistency point yet; at most `limit` extents, which may end early.
     pub fn extents(
         self: &Arc<Self>,
         file: FileId,
@@ -456,8 +456,8 @@ impl Image {
         self.volume.serve(&self.committed, file, reads, sources, wait);
     }
 
-    /// What of a file's `count` blocks from `lba` is allocated; at most `limit` extents, which may
-    /// end early.
+    /// The allocated parts of a file's `count` blocks from `lba` on; at most `limit` extents, which
+    /// may end early.
     pub fn extents(
         &self,
         file: FileId,

@@ -68,7 +68,7 @@ impl Position {
     }
 }
 
-/// What is looked at: everything that one root reaches and another does not.
+/// The blocks to look at: all that one root reaches and another does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
     /// A snapshot; 0 for the active state of the last consistency point.
@@ -88,7 +88,7 @@ pub enum Until {
     First(Position, u64),
 }
 
-/// What is read from the media.
+/// The blocks to read from the media.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
     /// Only the nodes that lead to the end, and those through the cache.
@@ -104,9 +104,9 @@ pub enum Look {
 pub struct Piece {
     /// Where.
     pub vbn: Vbn,
-    /// What its parent names.
+    /// The checksum that its parent names.
     pub checksum: Checksum,
-    /// What it is.
+    /// The place of the block in a tree.
     pub place: Place,
     /// The media have it with that checksum, or it was not looked at.
     pub sound: bool,
@@ -121,8 +121,8 @@ pub struct Region {
     pub read: u64,
     /// Where the next one begins; none at the end.
     pub next: Option<Position>,
-    /// A node could not be read: what is below it is missing here, or what the base has too is
-    /// here.
+    /// A node could not be read: blocks below it are missing here, or blocks of the base are
+    /// included.
     pub incomplete: bool,
 }
 
@@ -140,12 +140,12 @@ impl Region {
 }
 
 impl Volume {
-    /// Reads the blocks of a part from `from` on, past the cache, and verifies them. What is
-    /// damaged is remembered ([`Volume::damaged`]).
+    /// Reads the blocks of a part from `from` on, past the cache, and verifies them. Damage is
+    /// recorded ([`Volume::damaged`]).
     ///
     /// # Errors
-    /// [`VolumeError::NoSuchSnapshot`] when root or base is gone. Damage is no error: it is in the
-    /// result.
+    /// [`VolumeError::NoSuchSnapshot`] when root or base is gone. Damage is not an error: the
+    /// result contains it.
     pub fn region(
         self: &Arc<Self>,
         part: Part,
@@ -290,8 +290,8 @@ impl<'a> Walk<'a> {
 }
 
 /// Calls `visit` with each block of `new`, top down and from left to right, that `old` does not
-/// have at the same place, and that begins at block `from` of the file or after it. `incomplete` is
-/// set when a node of `new` can't be read.
+/// have at the same place, and that begins at block `from` of the file or later. Sets `incomplete`
+/// when a node of `new` cannot be read.
 fn differing(
     old: &Tree<'_>,
     new: &Tree<'_>,
@@ -358,7 +358,7 @@ fn below(
     ControlFlow::Continue(())
 }
 
-/// Brings the next children of a node into memory together. Those that can't be read are met again.
+/// Loads the next children of a node together. Unreadable ones are found again later.
 fn load_ahead(tree: &Tree<'_>, node: &Block, old: Option<&Block>, level: u8, at: u64, first: u64) {
     let mut wanted = Vec::new();
     for slot in first..(first + NODES_AHEAD as u64).min(FANOUT) {

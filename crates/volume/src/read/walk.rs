@@ -56,7 +56,7 @@ pub(crate) fn new_blocks_but(
     walk(but, store, base, new, &mut Told { visit, parted: None })
 }
 
-/// What a root no longer has in the place where its base has it.
+/// Blocks that a root no longer has in the place where its base has them.
 #[derive(Debug, Default)]
 pub(crate) struct Parted {
     /// Blocks of the base that the new root does not have in the same position.
@@ -79,7 +79,7 @@ pub(crate) fn both_sides(
     walk(&BTreeSet::new(), store, base, new, &mut Told { visit, parted: Some(parted) })
 }
 
-/// To whom a walk tells what it finds.
+/// The receivers of a walk's findings.
 struct Told<'a> {
     visit: &'a mut dyn FnMut(Reached) -> Result<(), VolumeError>,
     parted: Option<&'a mut Parted>,

@@ -137,8 +137,8 @@ fn adopted_volume_is_whole_or_none_after_a_cut_or_a_failure_at_each_operation() 
         failures += u32::from(failed.is_err());
         for seed in 0..4 {
             let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
-            // What received them leaves it to the adoption to have them on the disk before what
-            // reaches them.
+            // The receiver leaves it to the adoption to make these durable before the blocks that
+            // reach them.
             let image = put(&source, made[1].id, &*device, BLOCKS);
             device.cut_after(at);
             let outcome = Volume::adopt(&*device, &normal, &image, Timestamp(9));

@@ -1,4 +1,4 @@
-//! What a transfer that did not come to its end has brought, and what of it counts.
+//! The arrivals of an unfinished transfer, and which of them count.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -78,7 +78,7 @@ fn bring(receiver: &mut Receiver, numbers: &[u64], salt: u64) {
     receiver.write_runs(runs.collect()).expect("there is room");
 }
 
-/// What has to be listed of blocks that were brought with that content.
+/// The expected list for blocks that were brought with that content.
 fn brought(numbers: &[u64], salt: u64) -> Vec<(Vbn, Checksum)> {
     numbers.iter().map(|number| (Vbn(*number), Checksum::of(&block(salt + number)[..]))).collect()
 }
@@ -151,8 +151,8 @@ fn what_a_transfer_brought_that_was_cut_counts_after_a_restart_where_it_stands_a
     there.shows_its_image();
 }
 
-/// What a transfer brought keeps its places while the next one brings other blocks, whatever their
-/// numbers are.
+/// The arrivals of a transfer keep their places while the next one brings other blocks, whatever
+/// their numbers are.
 #[test]
 fn blocks_of_an_unfinished_transfer_stay_whole_beside_those_of_the_next_one() {
     for seed in 0..8 {
@@ -560,7 +560,8 @@ fn each_block_that_is_not_at_home_has_a_slot_of_its_own_until_there_are_none() {
     }
 }
 
-/// What has no room elsewhere is not taken, and what was known to be here stays where it is.
+/// A block without room elsewhere is refused, and the blocks that were known to be here stay in
+/// their places.
 #[test]
 fn block_that_finds_no_slot_leaves_what_counts_as_arrived_in_its_place() {
     let (_source, _image, there) = shows_an_image();
@@ -796,8 +797,7 @@ fn image_whose_commit_fails_at_any_operation_is_not_said_to_be_committed() {
         assert!(matches!(outcome, Err(VolumeError::Device(_))), "operation {at}: {outcome:?}");
         there.device.heal_operations();
         assert_eq!(shown(&there), before, "operation {at}: it shows what it showed");
-        // The first makes durable what has arrived. What the others leave on the device is not
-        // known.
+        // The first makes the arrivals durable. The others may leave anything on the device.
         let again = there.volume.receive();
         assert_eq!(matches!(again, Err(VolumeError::Latched(_))), at > 0, "operation {at}");
         drop(again);

@@ -278,7 +278,7 @@ fn inodes_that_do_not_parse_are_one_finding_and_what_they_led_to_is_none() {
     assert_eq!(found(&volume, CheckDepth::Structures), expected);
 }
 
-/// What can be read of it may be as wrong as what can't: a file is not there and lost at the same
+/// Its readable part may be as wrong as the unreadable one: a file is present and lost at the same
 /// time.
 #[test]
 fn block_of_inodes_of_which_one_makes_no_sense_is_lost_as_a_whole() {

@@ -1,4 +1,5 @@
-//! What a source says of the descent of its snapshots is believed only as far as it can be true.
+//! A source's claims about the descent of its snapshots are believed only as far as they can be
+//! true.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -68,7 +69,8 @@ fn invented_descent_of_snapshots_is_refused_and_a_true_one_is_not() {
     let (source, lun, row) = source();
     let ids: Vec<SnapshotId> = row.iter().map(|snapshot| snapshot.id).collect();
     let to = destination(&source);
-    // All new: what the third brought is in the fourth, and nothing between them says so.
+    // All are new: blocks that the third brought are in the fourth, but no descent connects the
+    // two.
     is_refused(send(&source, &to, ids[3], with_parent(ids[3], ids[0])));
     is_refused(send(&source, &to, ids[3], with_parent(ids[3], SnapshotId(77))));
     is_refused(send(&source, &to, ids[3], with_parent(ids[1], ids[1])));
@@ -77,7 +79,7 @@ fn invented_descent_of_snapshots_is_refused_and_a_true_one_is_not() {
     // One is new, and shows what its invented parent's child brought.
     is_refused(send(&source, &to, ids[3], with_parent(ids[3], ids[0])));
     send(&source, &to, ids[3], |_| {}).expect("the truth");
-    // All are known but the last, and one is said to have another past.
+    // All but the last are known, and one is claimed to have another past.
     let last = source.create_snapshot("last").expect("it is made");
     is_refused(send(&source, &to, last.id, with_parent(ids[3], ids[0])));
     send(&source, &to, last.id, |_| {}).expect("the truth");
@@ -109,7 +111,7 @@ fn shown(maps: Maps<'_>, entries: &[SnapshotEntry]) -> Shown {
     entries.iter().map(|entry| (entry.id, blocks(entry))).collect()
 }
 
-/// Whether each block came into the world in one place: all who show it, while their parent does
+/// Whether each block was created in one place: all snapshots that show it, while their parent does
 /// not, have the same parent.
 fn is_possible(shown: &Shown, entries: &[SnapshotEntry]) -> bool {
     let nothing = BTreeSet::new();
@@ -201,7 +203,7 @@ fn descent_is_believed_where_each_block_came_into_the_world_in_one_place_and_now
                 assert!(matches!(outcome, Err(VolumeError::Refused(_))), "{note}");
                 refused += 1;
             }
-            // All is new, and somebody shows a block that nobody has.
+            // All are new, and one shows a block that no root can have.
             let past = descent::check(maps, &[], &image, (end - 1, &|_| Vec::new()));
             assert!(matches!(past, Err(VolumeError::Refused(_))), "{note}");
             outside += 1;

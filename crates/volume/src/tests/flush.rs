@@ -1,5 +1,5 @@
-//! What a flush covers while others write, commit or fail: it is acknowledged only when all that
-//! was answered before it is durable.
+//! The scope of a flush while others write, commit or fail: it is acknowledged only when all
+//! previously acknowledged writes are durable.
 
 use std::time::{Duration, Instant};
 
@@ -98,7 +98,7 @@ fn flush_beside_a_consistency_point_that_writes_its_superblock_does_not_count_on
     let copies = std::thread::scope(|scope| {
         let point = scope.spawn(|| volume.consistency_point());
         device.wait_for_waiting(1);
-        // First what the generation being committed has, and then what came later.
+        // First the changes of the generation being committed, then later ones.
         let flushed = volume.flush();
         let first = cut(&device.device);
         let later = write(&volume, lun, 3, 1, 1000).and_then(|()| volume.flush());

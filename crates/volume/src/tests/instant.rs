@@ -38,7 +38,7 @@ fn snapshots_of_a_group_show_one_instant_of_clients_that_write_to_all_of_it() {
                 let mut files = 0;
                 while !done.load(Ordering::Acquire) {
                     volume.background(Duration::from_millis(1)).expect("background work goes on");
-                    // Changes of several parts go on beside it.
+                    // Changes of several parts continue beside it.
                     files += 1;
                     if files > 300 {
                         continue;

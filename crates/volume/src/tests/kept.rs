@@ -1,5 +1,5 @@
-//! What a source that lies can do to what is kept here: nothing. Each test makes an image that is
-//! true but for one lie, with all checksums right.
+//! A lying source cannot change content kept here. Each test makes an image that is true but for
+//! one lie, with all checksums right.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ struct Sent {
 }
 
 impl Sent {
-    /// What a destination lacks that has the snapshots `have`.
+    /// The blocks that a destination with the snapshots `have` lacks.
     fn of(source: &Arc<Volume>, have: &[SnapshotId], target: &Snapshot) -> Self {
         let changes = source.changed_blocks(have, target.id).expect("they are compared");
         let each = |run: &Run| {
@@ -228,15 +228,15 @@ impl Pair {
     }
 }
 
-/// What XXH3 mixes in by default, in hexadecimal digits.
+/// The default secret of XXH3, in hexadecimal digits.
 const SECRET: &str = "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671fcb79e64eccc0e578825ad07dccff7221b8084674f743\
     248ee03590e6813a264c3c2852bb91c300cb88d0658b1b532ea371644897a20df94e3819ef46a9deacd8a8fa763fe39c343ff9dcbbc7c70b4f1d8a51e0\
     4bcdb45931c89f7ec9d9787364eac5ac8334d3ebc3c581a0fffa1363eb170ddd51b7f0da49d316552629d4689e2b16be587d47a1fc8ff8b8d17ad031ce\
     45cb3a8f95160428afd7fbcabb4b407e";
 
-/// Another block with the same XXH3-128 (default secret). Each lane of a stripe adds up the words,
-/// and the products of the halves of each word after an exclusive or with the secret: of its 16
-/// words 11 are free, three make the products right, and two the words.
+/// Another block with the same XXH3-128 (default secret). Each lane of a stripe sums the words, and
+/// the products of the halves of each word after an exclusive or with the secret. Of its 16 words
+/// 11 are free, three make the products right, and two the words.
 fn forged(block: &[u8; 4096], wanted: u8) -> Block {
     let secret: Vec<u8> = (0..192)
         .map(|at| u8::from_str_radix(&SECRET[2 * at..2 * at + 2], 16).expect("it is hexadecimal"))
@@ -406,7 +406,7 @@ fn image_that_reaches_a_block_twice_or_before_it_was_born_is_refused() {
     elsewhere.set_pointer(pair.lun, 156, kept);
     elsewhere.set_bit(other.vbn, false);
     pair.refuses(elsewhere, |what| what == Contradiction::Twice);
-    // What an export of the image shows is told from later blocks by their births.
+    // Births distinguish the blocks of an exported image from later ones.
     let mut younger = sent.clone();
     let birth = Generation(next.root.generation.0 + 1);
     younger.set_pointer(pair.lun, 155, BlockPointer { birth, ..own });

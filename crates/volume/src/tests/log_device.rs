@@ -1,5 +1,5 @@
-//! The intent log on a device of its own: what two devices promise together, and what is said when
-//! one of them is not there.
+//! The intent log on a device of its own: the joint guarantees of two devices, and the errors when
+//! one is missing.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ struct Pair {
     log: Arc<FaultPart>,
 }
 
-/// Where the log device begins on the one that stands for both.
+/// Where the log device begins on the device that represents both.
 fn border() -> u64 {
     Volume::device_bytes(BLOCKS, Role::Normal)
 }
@@ -152,7 +152,7 @@ fn record_without_its_data_is_never_believed() {
         assert!(now.iter().zip(0..).all(|(read, n)| *read == now[0] + n), "of one flush: {now:?}");
         ended += u64::from(now[0] == 1000);
         assert_sound(&volume);
-        // What was erased from the log does not come back, whatever is written now.
+        // Erased log entries do not return, whatever is written now.
         write(&volume, lun, 50, 1, 5000).expect("there is room");
         volume.flush().expect("it flushes");
         drop(volume);
@@ -221,8 +221,8 @@ fn log_device_that_is_missing_another_small_or_damaged_is_told() {
         matches!(error, VolumeError::LogOther { volume: VolumeId([8, ..]), found, .. } if found == id(9)),
         "{error}"
     );
-    // The right log of another copy of the same volume is not told apart by its id alone, which is
-    // random.
+    // The id alone, which is random, does not distinguish the right log from that of another copy
+    // of the same volume.
     assert!(Volume::open_with_log(pair.main.clone(), &[blank, other.log.clone()], options()).is_ok());
 
     // One copy of the header serves, and both are whole again afterwards; check says so while they
@@ -393,7 +393,7 @@ fn log_device_that_fails_loses_nothing_and_the_volume_goes_on_without_it() {
         volume.flush().expect("a consistency point makes it durable");
         let status = volume.status();
         assert!(status.log_left && status.log_device.is_none() && status.latched.is_none());
-        // Nothing more is asked of the device, so the failure waits for whoever uses it next.
+        // The device gets no further request, so the next user gets the failure.
         assert!(round > 1 || pair.log.flush().is_ok());
     }
     assert!(pair.log.flush().is_err());
@@ -439,8 +439,8 @@ fn remains_of_a_cut_flush_are_erased_on_the_log_device_too() {
     for lba in 0..FULL_RECORD + 100 {
         volume.punch(lun, Lba(lba), 1).expect("it is punched");
     }
-    // The log is begun first, and both of its records are on their way when the power goes at the
-    // flush behind them.
+    // The log's batch starts first, and both of its records are in flight when the power fails at
+    // the flush after them.
     both.cut_after(2);
     assert!(volume.flush().is_err());
     drop(volume);
@@ -518,7 +518,7 @@ pub(super) struct Phase {
 }
 
 impl Phase {
-    /// Goes on to `number`, if it is the next.
+    /// Advances to `number`, if it is the next.
     pub(super) fn reach(&self, number: u32) {
         let mut now = self.number.lock();
         if *now + 1 == number {
@@ -574,7 +574,7 @@ fn flush_waits_for_both_devices_at_the_same_time() {
     let lun = file(&volume, 10);
     drop(volume);
     let (at_main, at_log) = (Arc::new(Phase::default()), Arc::new(Phase::default()));
-    // Neither device goes on before the other one has its batch: one after the other would never
+    // Neither device continues before the other one has its batch: one after the other would never
     // end.
     let meet = |mine: &Arc<Phase>, other: &Arc<Phase>| {
         let (mine, other) = (mine.clone(), other.clone());
@@ -674,8 +674,8 @@ fn damaged_header_of_the_log_device_is_one_finding_and_is_written_anew() {
     }
 }
 
-/// The device of a volume is put back from a backup, and that of its log is not: what the log has
-/// belongs to a state that is not there any more.
+/// The volume's device is restored from a backup, but its log's is not: the log belongs to a state
+/// that no longer exists.
 #[test]
 fn volume_that_is_older_than_its_log_is_refused_and_goes_on_without_it_by_a_word() {
     let (pair, volume) = Pair::fresh();

@@ -1,4 +1,4 @@
-//! Blocks of inodes that have rotted: who loses what by it, and who goes on.
+//! Damaged blocks of inodes: which requests fail, and which continue.
 
 use std::time::Duration;
 
@@ -58,8 +58,8 @@ fn open_without_changes_at(device: &Arc<MemoryDevice>, clock: Arc<ManualClock>) 
     volume
 }
 
-/// It was rewritten, or the whole volume given up, for a few files that nobody may have asked for
-/// in years.
+/// Such a volume used to be rewritten or given up, for a few files that may have been unused for
+/// years.
 #[test]
 fn volume_of_which_inodes_have_rotted_opens_and_loses_their_files_alone_until_they_are_mended() {
     for level in [0, 1] {
@@ -92,7 +92,7 @@ fn volume_of_which_inodes_have_rotted_opens_and_loses_their_files_alone_until_th
         volume.flush().expect("it flushes");
         drop(volume);
 
-        // What the log has is of other files.
+        // The log has changes of other files.
         let volume = open(&device);
         assert_eq!((read(&volume, kept, 0, 1), read(&volume, new, 0, 1)), (vec![600], vec![700]));
         // The same holds for a snapshot that is brought back: the block is as old in it, or it has
@@ -253,7 +253,7 @@ fn volume_takes_no_changes_until_inodes_can_be_read_that_were_changed_since() {
     assert_eq!(damaged.len(), 1, "{damaged:?}");
     assert_eq!(volume.look_again(&damaged[0]).expect("it is looked at"), Health::Damaged);
     assert!(write(&volume, other, 0, 1, 7).is_err());
-    // The device gives what it had: nobody has to bring it.
+    // The device returns the old content: no repair is needed.
     let (offset, _) = volume.store.space().locate(SegmentKind::Space, pointer.vbn.0).expect("it is there");
     device.write_from(offset, &sound[..]).expect("it is there");
     clock.advance(Duration::from_secs(1));
@@ -322,7 +322,7 @@ impl Device for Leaving {
     }
 }
 
-/// Nothing is known of its inodes then: it is opened when the device is back, as it is, and whole.
+/// Its inodes are unknown then: the volume opens whole once the device is back.
 #[test]
 fn device_that_leaves_in_the_middle_of_an_opening_is_not_one_with_rotten_inodes() {
     let (device, volume) = fresh(4096);

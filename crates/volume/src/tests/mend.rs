@@ -11,8 +11,8 @@ use super::*;
 use crate::commit::superblock::read_slots;
 use crate::log::mend::{Mends, Unmended};
 
-/// What is written is in its memory, and a flush finds no room as long as it is full. What it was
-/// given since the last flush that found some is noted, by offset.
+/// A device that holds writes in memory and whose flush finds no room while it is full. Notes, by
+/// offset, the writes since the last successful flush.
 struct Full {
     device: MemoryDevice,
     is_full: AtomicBool,

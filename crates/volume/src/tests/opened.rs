@@ -1,5 +1,5 @@
-//! What a volume has in memory is what another one finds that is opened on the same device,
-//! whatever was done to it; and how that came there.
+//! The in-memory state of a volume equals that of a second opening of the same device, whatever was
+//! done to it, and however it came there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -128,14 +128,14 @@ impl Side {
         drop(device);
     }
 
-    /// Goes on with what is there after a cut.
+    /// Continues with the state after a cut.
     fn cut(&mut self) {
         (self.device, self.volume) = opened(self.device.power_cycle_as(Fate::Lost, &mut Rng::new(1)));
         self.device.take_log();
     }
 }
 
-/// Content by block; what is not in it is zeroes.
+/// Content by block; a missing block has zeroes.
 type Content = BTreeMap<u64, u64>;
 
 fn assert_content(volume: &Arc<Volume>, lun: FileId, content: &Content, note: &str) {
@@ -222,7 +222,7 @@ fn volume_knows_what_its_device_says_after_each_change_and_has_what_was_flushed_
                     volume.failover().expect("it fails over");
                 }
                 _ => {
-                    // What was flushed is there, and nothing is left to a consistency point.
+                    // Flushed data is present, and no consistency point is needed.
                     volume.flush().expect("it flushes");
                     side.assert_order(&note);
                     drop(volume);
@@ -305,8 +305,8 @@ fn destination_knows_what_its_device_says_after_each_image_and_each_move_home() 
                 moved += 1;
             }
             if rng.one_in(4) {
-                // It takes writes for a while, and gives way again; the next image is made of
-                // nothing that it wrote.
+                // It takes writes for a while, and becomes a destination again; the next image uses
+                // none of its writes.
                 there.volume.failover().expect("it fails over");
                 there.assert_whole(&format!("{note}, failed over"));
                 write(&there.volume, lun, 0, 20, 5).expect("there is room");

@@ -1,6 +1,6 @@
-//! What one generation keeps of its changes: its counts are those of what it has, no place is lost
-//! or given up twice, the room that it asks for is enough, and the entries that it has for the log
-//! give what clients saw.
+//! One generation's record of its changes. Its counts match its entries, no place is lost or
+//! released twice, the requested room is enough, and its log entries give the content that clients
+//! saw.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -301,7 +301,7 @@ struct Logged {
     rng: Rng,
     overlay: Overlay,
     order: u64,
-    /// What clients saw after each order.
+    /// The content that clients saw after each order.
     shown: Vec<Shown>,
     gone: BTreeSet<FileId>,
     /// Blocks that were launched and have not landed.
@@ -323,8 +323,7 @@ impl Logged {
         let is_made = !shown.files.contains_key(&file);
         match self.rng.below(8) {
             0 if !is_made => {
-                // As a change does that takes a file away: what its blocks become is no news of its
-                // own.
+                // As a change that removes a file: its blocks need no log entry of their own.
                 self.overlay.punch(file, 0, 64, order, false);
                 self.overlay.put_inode(inode(file, 0, 64, true), true, order);
                 shown.punch(file, 0, 64);
@@ -374,7 +373,7 @@ impl Logged {
         }
     }
 
-    /// As `Volume::flush` does. Meanwhile others go on. False when the log had no room.
+    /// As `Volume::flush`. Meanwhile others continue. False when the log had no room.
     fn flush(&mut self) -> bool {
         let cut = self.order;
         let mut due = self.overlay.take_unlogged(cut);
@@ -396,7 +395,7 @@ impl Logged {
         for (file, lba, vbn, order) in own {
             self.overlay.land(file, lba, BlockPointer { vbn, ..BlockPointer::HOLE }, order, None);
         }
-        // The log is written without a lock: others go on here too.
+        // The log is written without a lock: others continue here too.
         for _ in 0..self.rng.below(3) {
             self.change();
         }

@@ -1,5 +1,5 @@
-//! A destination's redirected blocks after a failover: none is given to anyone before the redirect
-//! map has forgotten it.
+//! A destination's redirected blocks after a failover: none is allocated before the redirect map
+//! has dropped it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::*;
 
 const BLOCKS: u64 = 1024;
 
-/// Sends a whole snapshot, whatever the destination has: what is in use there is redirected.
+/// Sends a whole snapshot, whatever the destination has: blocks in use there are redirected.
 pub(super) fn send(source: &Arc<Volume>, destination: &Arc<Volume>, target: &Snapshot) {
     let changes = source.changed_blocks(&[], target.id).expect("they are compared");
     let mut receiver = destination.receive().expect("nothing else is received");
@@ -254,8 +254,8 @@ fn later_images_are_moved_home_while_a_snapshot_that_all_of_them_have_is_held() 
     let (_device, destination) = destination_of(&source);
     send(&source, &destination, &before);
     let held = destination.image(Some(kept.id)).expect("it is there");
-    // What only the one after it shows is given to something else, and comes while the destination
-    // shows it.
+    // Blocks that only the next snapshot shows are reused, and arrive while the destination shows
+    // it.
     let shown: BTreeSet<u64> =
         blocks_of(&source, &[], before.id).difference(&blocks_of(&source, &[], kept.id)).copied().collect();
     source.delete_snapshots(&[before.id]).expect("it is deleted");
@@ -317,8 +317,8 @@ fn failover_that_can_not_read_the_inodes_leaves_a_destination_that_can_be_mended
 fn update_whose_collisions_do_not_fit_beside_those_of_earlier_ones_moves_these_home() {
     let (_source_device, source) = fresh(BLOCKS);
     let (device, destination, lun, second, _) = collided(&source, false);
-    // What an image that both have shows is given to something else, beside the LUN that is
-    // redirected already.
+    // Blocks that an image shows on both sides are reused, beside the LUN that is redirected
+    // already.
     let other = file(&source, 100);
     write(&source, other, 0, 100, 3000).expect("there is room");
     let gone = source.create_snapshot("gone").expect("it is made");
@@ -551,8 +551,8 @@ fn update_with_more_collisions_than_the_table_holds_is_refused_with_what_to_do_a
     assert_sound(&destination);
 }
 
-/// Images come one after the other, each over what the ones before show, while some of those are
-/// held and blocks move home: who holds one reads it as it was.
+/// Images arrive one after the other, each over blocks that the previous ones show, while some of
+/// those are held and blocks move home. The holder of one reads it unchanged.
 #[test]
 fn images_that_are_held_at_random_stay_as_they_are_while_others_come_and_blocks_move_home() {
     const LENGTH: u64 = 60;
@@ -563,7 +563,7 @@ fn images_that_are_held_at_random_stay_as_they_are_while_others_come_and_blocks_
         let lun = file(&source, LENGTH);
         let (device, destination) = destination_of(&source);
         let mut held: Vec<(String, Image, Vec<u64>)> = Vec::new();
-        // What each snapshot shows, by its number.
+        // The content of each snapshot, by its number.
         let mut content: BTreeMap<SnapshotId, Vec<u64>> = BTreeMap::new();
         for round in 1..26u64 {
             for _ in 0..1 + rng.below(3) {
@@ -584,7 +584,7 @@ fn images_that_are_held_at_random_stay_as_they_are_while_others_come_and_blocks_
             }
             let note = format!("seed {seed}, round {round}");
             if !arrives(&source, &destination, &target) {
-                // There is no more room beside what is held.
+                // There is no more room beside the held images.
                 full += 1;
                 held.clear();
                 for _ in 0..20 {
@@ -637,7 +637,7 @@ fn images_that_are_held_at_random_stay_as_they_are_while_others_come_and_blocks_
         assert_eq!(destination.status().redirected, 0, "seed {seed}: nobody reads an older image any more");
         destination.store.forget();
         assert_sound(&destination);
-        // What is in use in memory is what the device says.
+        // The blocks in use in memory match the device.
         let used = destination.status().used;
         drop(destination);
         assert_eq!(open(&device).status().used, used, "seed {seed}");

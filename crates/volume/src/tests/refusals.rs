@@ -1,4 +1,4 @@
-//! What is refused, and that nothing is different afterwards.
+//! Refused requests, which leave no trace.
 
 use cairn_base::{SnapshotId, Vbn};
 use cairn_device::DeviceError;

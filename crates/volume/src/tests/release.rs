@@ -1,5 +1,5 @@
-//! When freed blocks are free: at once where nobody reads them, after short readers, and never for
-//! an image longer than it needs.
+//! When freed blocks become free: at once without readers, after short readers, and never later
+//! than an image needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -110,7 +110,7 @@ fn writer_never_waits_for_an_image() {
     volume.consistency_point().expect("it commits");
     let more = volume.status().free + 100;
     let other = volume.compound().create(FileKind::Lun, more * 4096).expect("there is room for a file");
-    // Nobody will close the image while this thread waits.
+    // The image stays open while this thread waits.
     let refused = write(&volume, other, 0, more, 5);
     assert!(matches!(refused, Err(VolumeError::NoSpace)), "{refused:?}");
     assert!(volume.state.lock().may_take(1), "what was kept for it is not kept any more");
@@ -208,7 +208,7 @@ fn image_of_a_snapshot_from_before_a_rollback_stays_whole() {
     assert_sound(&volume);
 }
 
-/// A reader of the model: who it is, the generation of its root, and whether it is an image.
+/// A reader of the model: its identity, the generation of its root, and whether it is an image.
 struct Modelled {
     root: Option<Arc<Committed>>,
     reader: Reader,
@@ -216,8 +216,8 @@ struct Modelled {
     is_image: bool,
 }
 
-/// Blocks are added with births and without, readers come and go: a block is free when nobody is
-/// left who may read it, and no moment before or after.
+/// Blocks are added with births and without, readers come and go: a block becomes free exactly when
+/// its last possible reader ends.
 #[test]
 fn block_waits_for_those_who_may_read_it_and_for_no_others() {
     let (mut freed, mut waited) = (0, 0);
@@ -232,7 +232,7 @@ fn block_waits_for_those_who_may_read_it_and_for_no_others() {
         let mut readers: Vec<Modelled> = Vec::new();
         // Each block with the readers that it waits for, by their places.
         let mut model: BTreeMap<Vbn, Vec<usize>> = BTreeMap::new();
-        // More than have bits of their own, in some lives: those behind share the last one.
+        // More than have bits of their own, in some lives: the rest share the last bit.
         let many = seed % 4 == 0;
         let own_bits = if many { 127 } else { usize::MAX };
         let mut next = 1;
@@ -273,7 +273,7 @@ fn block_waits_for_those_who_may_read_it_and_for_no_others() {
                         })
                         .collect();
                     if rng.one_in(3) && !many {
-                        // Whose birth nobody knows: they wait for all.
+                        // Of unknown birth: they wait for all.
                         let vbns: Vec<Vbn> = blocks.iter().map(|(vbn, _)| *vbn).collect();
                         releases.add_unsorted(&named, vbns.clone());
                         model.extend(vbns.into_iter().map(|vbn| (vbn, alive.clone())));
@@ -302,7 +302,7 @@ fn block_waits_for_those_who_may_read_it_and_for_no_others() {
                     model.retain(|vbn, _| !free.contains(vbn));
                     assert_eq!(releases.blocks(), model.len() as u64, "seed {seed}");
                     waited = waited.max(model.len());
-                    // What waits for the same readers waits together.
+                    // Blocks that wait for the same readers wait together.
                     let mut sets: Vec<Vec<usize>> = model
                         .values()
                         .map(|waits| waits.iter().copied().filter(is_alive).collect())
@@ -319,7 +319,7 @@ fn block_waits_for_those_who_may_read_it_and_for_no_others() {
                 }
             }
         }
-        // When nobody is left nothing waits.
+        // Without readers no block waits.
         readers.clear();
         let left: BTreeSet<Vbn> = releases.take_free().into_iter().collect();
         assert_eq!(left, model.keys().copied().collect(), "seed {seed}");
@@ -373,8 +373,8 @@ const WRITERS: u64 = 3;
 const LUN_BLOCKS: u64 = 160;
 const ROUNDS: u64 = 300;
 
-/// Writers that fit, readers that come and go all the time, and an image that stays: nobody ever
-/// hears that there is no space, and everyone reads what he must.
+/// Writers that fit, readers that come and go all the time, and an image that stays: no writer gets
+/// "no space", and every reader sees the content of its root.
 #[test]
 fn nearly_full_volume_never_refuses_what_fits_while_others_read() {
     let (_device, volume) = fresh(1280);

@@ -290,7 +290,7 @@ fn closed_volume_repairs_nothing() {
     read_fails(&volume, lun, 2);
     let damaged = damaged_at(&volume, lun, 2);
     volume.close().expect("it closes");
-    // Who has it open now may have given the block to another file.
+    // The volume that has it open now may have reused the block for another file.
     device.write_from(offset(vbn), &block(777)[..]).expect("it is there");
     let repaired = volume.repair(damaged.vbn, damaged.checksum, &block(102));
     assert!(matches!(repaired, Err(VolumeError::Closed)), "{repaired:?}");

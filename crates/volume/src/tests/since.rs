@@ -24,8 +24,8 @@ fn blocks_of(volume: &Arc<Volume>, runs: &[Run]) -> HashMap<Vbn, Checksum> {
     vbns.zip(blocks.iter().map(|block| Checksum::of(&block[..]))).collect()
 }
 
-/// A destination that shows exactly the images of its last update: what they do not reach is gone
-/// from it.
+/// A destination that shows exactly the images of its last update: blocks that they do not reach
+/// are gone.
 struct Destination {
     blocks: HashMap<Vbn, Checksum>,
     complete: bool,
@@ -79,7 +79,7 @@ fn freed_and_reallocated_block_is_sent_though_the_active_map_looks_unchanged() {
     let (base, mut destination) = baseline(&volume);
     let old = content(&volume, base.id);
     assert!(volume.delete_snapshots(&[base.id]).is_ok());
-    // As many rounds as it takes to come round to what was freed.
+    // As many rounds as it takes to reuse the freed blocks.
     for round in 1..400 {
         write(&volume, lun, round % 8, 1, 1000 * round).expect("there is room");
         volume.consistency_point().expect("it commits");
@@ -378,7 +378,7 @@ fn maps_of_several_regions_grow_with_the_volume() {
     for first in (0..20_000).step_by(step) {
         write(&volume, lun, first, step as u64, 700).expect("there is room");
     }
-    // What was in flight is not acknowledged, so both generations are joined.
+    // The in-flight changes are not acknowledged, so both generations are joined.
     let second = since(&volume, "second");
     let changes = changed(&volume, &second);
     destination.update(&volume, &changes, &second, "grown");
@@ -430,7 +430,7 @@ fn rollback_right_after_a_growth_notes_blocks_of_the_new_space() {
     write(&volume, lun, 5, 10, 200).expect("there is room");
     volume.consistency_point().expect("it commits");
     volume.grow(before + 40_000).expect("the device has room");
-    // All that was free before is taken, as far as whoever allocates knows.
+    // All blocks that were free before count as taken.
     volume.state.lock().used.fill(0, 126);
     volume.rollback(base.id).expect("it rolls back");
     write(&volume, lun, 0, 10, 300).expect("there is room");
@@ -692,7 +692,7 @@ impl Life {
             self.volume.delete_since(relationship)?;
         }
         let target = self.volume.create_snapshot_since(&name, relationship)?;
-        // The source goes on while it sends.
+        // The source keeps working while it sends.
         if self.rng.one_in(3) {
             write(&self.volume, self.files[0], 0, 10, self.rng.next() >> 8)?;
             self.volume.consistency_point()?;
@@ -903,7 +903,7 @@ impl Rotten {
         let note = &self.note;
         assert!(self.volume.status().latched.is_none(), "{note}");
         let report = self.volume.check(&mut |_| {}).expect("checking is possible");
-        // Of a place that can't be read below a top it is not told which it is.
+        // The finding for an unreadable place below a top does not say which block it is.
         let is_it = |finding: &&Finding| match finding {
             Finding::DamagedBlock { place: Place::Unknown, .. } => self.hurt == Hurt::Unreadable,
             Finding::DamagedBlock { vbn, .. } => *vbn == self.vbn,
@@ -934,7 +934,7 @@ impl Rotten {
         }
     }
 
-    /// The block is as it was, and nobody needs any of all that any more.
+    /// The block has its old content, and none of these states is needed any more.
     fn end(mut self) {
         let note = self.note.clone();
         match self.hurt {
@@ -986,7 +986,7 @@ fn each_rotten(mut live: impl FnMut(Rotten)) {
     }
 }
 
-/// It made the volume read-only for good, for the sake of a mirror's bookkeeping.
+/// It used to make the volume read-only permanently, because of a mirror's bookkeeping.
 #[test]
 fn writes_and_snapshots_go_on_where_a_since_map_cannot_be_read() {
     each_rotten(|mut rotten| {
@@ -999,7 +999,7 @@ fn writes_and_snapshots_go_on_where_a_since_map_cannot_be_read() {
             rotten.restart();
             assert_eq!(read(&rotten.volume, rotten.lun, 99, 1), [10_099 + round], "{note}");
         }
-        // What is in flight is not touched before somebody asks.
+        // The in-flight map is not read before a request.
         let asked = rotten.volume.changed_blocks_since(RELATIONSHIP, rotten.in_flight.id);
         assert!(asked.is_err(), "{note}");
         write(&rotten.volume, rotten.lun, 0, 1, 20_000).expect("there is room");
@@ -1088,7 +1088,7 @@ fn step_and_rollback_go_on_where_a_since_map_cannot_be_read() {
     });
 }
 
-/// What is stranded is freed once the block is mended, without a restart.
+/// Stranded blocks are freed once the block is mended, without a restart.
 #[test]
 fn blocks_of_a_since_map_that_was_given_up_are_freed_when_its_node_is_repaired() {
     for hurt in [Hurt::Wrong, Hurt::Unreadable] {
@@ -1123,8 +1123,8 @@ fn blocks_of_a_since_map_that_was_given_up_are_freed_when_its_node_is_repaired()
     }
 }
 
-/// Mirrors waited until the node was mended, and where it is newer than their images they could not
-/// mend it: for ever. Nobody needs it any more.
+/// Mirrors used to wait until the node was mended, which they could not do for a node newer than
+/// their images: they waited for ever. The node is not needed any more.
 #[test]
 fn blocks_of_a_since_map_that_was_given_up_are_freed_by_exclusion_though_its_node_stays_rotten() {
     for (blocks, in_flight, level, hurt, ends) in [
@@ -1166,8 +1166,8 @@ fn blocks_of_a_since_map_that_was_given_up_are_freed_by_exclusion_though_its_nod
         assert_eq!(read(&rotten.volume, rotten.lun, 49, 2), [10_049, 20_050], "{note}");
         let volume = rotten.volume.clone();
         assert!(!volume.free_removed().expect("nothing is left of it"), "{note}");
-        // What was freed is used again (a disk gives what was written there since), and what a
-        // snapshot shows is not.
+        // Freed blocks are reused (a disk returns the later writes), and blocks that a snapshot
+        // shows are not.
         if hurt == Hurt::Unreadable {
             rotten.device.heal_reads();
         }
@@ -1188,7 +1188,7 @@ fn nothing_is_freed_by_exclusion_while_anything_else_cannot_be_read() {
     volume.delete_since(RELATIONSHIP).expect("it ends");
     assert!(!volume.free_removed().expect("it waits"));
     volume.consistency_point().expect("it commits");
-    // The leaf of a file that somebody needs.
+    // The leaf of a file that is still in use.
     let committed = volume.state.lock().committed.clone();
     let tree = volume.inode(rotten.lun).expect("it is there").tree;
     let leaf = volume.tree(&committed, rotten.lun, tree).pointer_at_level(1, 0).expect("it is whole").vbn;

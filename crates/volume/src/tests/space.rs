@@ -1,4 +1,4 @@
-//! Full volumes: what must still work there.
+//! Full volumes: operations that must still work there.
 
 use std::time::Duration;
 
@@ -313,8 +313,8 @@ fn full_volume_has_room_for_a_consistency_point_that_changes_every_block_of_its_
         let took = edge - volume.state.lock().used.free();
         assert!(took >= REGIONS && volume.status().latched.is_none(), "{took} blocks were taken");
         assert_eq!(read(&volume, lun, 0, REGIONS), vec![0; REGIONS as usize]);
-        // What is kept back is not much more than what that can take: once the map, and each since
-        // map twice.
+        // The reserve is not much more than the largest need: once the map, and each since map
+        // twice.
         let most = (1 + 2 * relationships) * (REGIONS + REGIONS / 16) + 256;
         assert!(volume.status().reserve < most, "{} of {most}", volume.status().reserve);
         leave_free(&volume, 25_000, 8 * edge);
@@ -371,7 +371,7 @@ fn reserve_is_what_the_maps_of_a_volume_of_any_size_take_and_little_more() {
     }
 }
 
-/// What writes whole maps is done, or there is no space for it: never half of it.
+/// An operation that writes whole maps succeeds, or fails for lack of space: it is never half done.
 #[test]
 fn rollback_and_snapshots_for_mirrors_find_room_for_all_of_their_maps_or_are_refused() {
     let (mut done, mut refused) = (0, 0);
@@ -398,7 +398,7 @@ fn rollback_and_snapshots_for_mirrors_find_room_for_all_of_their_maps_or_are_ref
         assert!(volume.status().latched.is_none(), "{note}");
         let shown: Vec<u64> = (0..REGIONS).map(|lba| if is_back { 0 } else { lba + 1 }).collect();
         assert_eq!(read(&volume, lun, 0, REGIONS), shown, "{note}");
-        // It goes on once there is room.
+        // It resumes once there is room.
         leave_free(&volume, 25_000, 6000);
         write(&volume, lun, 0, 1, 7).expect("there is room");
         volume.consistency_point().expect("it commits");
@@ -420,7 +420,7 @@ fn block_of_a_directory_is_taken_from_the_reserve_or_there_is_no_space_for_it() 
     while write(&volume, lun, at, 1, 1).is_ok() {
         at += 1;
     }
-    // What is overwritten from here on stays.
+    // Overwritten blocks stay in use from here on.
     volume.create_snapshot("full").expect("a snapshot takes no block");
     assert!(matches!(write(&volume, lun, 0, 1, 7), Err(VolumeError::NoSpace)), "it is full");
     let mut taken = Vec::new();

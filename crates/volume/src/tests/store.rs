@@ -1,5 +1,5 @@
-//! Blocks between memory and the device: what is asked of the device, what it may answer, and what
-//! stays in memory.
+//! Blocks between memory and the device: requests to the device, its possible answers, and the
+//! blocks that stay in memory.
 
 use cairn_base::{BLOCK_SIZE, Rng, Vbn};
 use cairn_device::{DeviceError, Geometry, Operation, Request, Segment, Segments};

@@ -252,7 +252,7 @@ fn each_block_of_an_area_has_one_place_on_the_device_and_keeps_it() {
                     let (offset, follow) = space.locate(kind, number).expect("it has a place");
                     assert_eq!(offset % 4096, 0);
                     places.insert((index as u8, number), offset / 4096);
-                    // The last of those that follow without a break, and what comes behind it.
+                    // The last of those that follow without a gap, and the next one.
                     assert!(
                         follow >= 1 && number + follow <= count,
                         "seed {seed}: {follow} from {number} on"

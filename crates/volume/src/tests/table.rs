@@ -23,8 +23,8 @@ fn label(blocks: u64) -> LabelSpace {
     LabelSpace::new(&layout(blocks))
 }
 
-/// What a table of the device is, how much of the label space is free beside it, and what had to be
-/// written for all of it to be there twice: that is written.
+/// The table on the device, the free label space beside it, and the number of blocks that had to be
+/// written (and were) so that each is there twice.
 fn loaded(
     device: &MemoryDevice,
     blocks: u64,
@@ -180,7 +180,7 @@ fn table_of_which_a_block_has_rotted_is_read_from_the_copy_and_there_twice_again
             label.release(&freed);
             let all = table.all();
             let (_, _, missing) = loaded(&device, blocks, &on_device).expect("it can be read");
-            // What was needed by others before is written now.
+            // Blocks that others needed before are written now.
             let (_, _, none) = loaded(&device, blocks, &on_device).expect("it can be read");
             assert_eq!(none, [], "step {step}: all that there is room for is there");
             twice += usize::from(missing.is_empty() && places.len() == 2 * own.len());

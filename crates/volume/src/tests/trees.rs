@@ -8,7 +8,7 @@ use cairn_format::{FANOUT, TreeRef};
 use super::*;
 use crate::read::tree::{BATCH, Tree, difference};
 
-/// The last one is so long that the square of its reach is no number of 64 bits.
+/// The last one is so long that the square of its reach overflows 64 bits.
 const LENGTHS: [u64; 6] = [1, 126, 127, 126 * 126 + 1, 126 * 126 * 126 + 5, FANOUT.pow(5)];
 
 #[test]
@@ -90,7 +90,7 @@ fn what_a_shorter_length_cut_off_never_comes_back() {
 
 #[test]
 fn length_that_no_consistency_point_saw_leaves_no_trace() {
-    // Trees that are full: what comes past them is under no node of theirs.
+    // Full trees: blocks past them are under none of their nodes.
     for length in [126, 126 * 126] {
         let (_device, volume) = fresh(4096);
         let lun = file(&volume, length);
@@ -243,8 +243,8 @@ fn long_file_is_compared_piece_by_piece() {
     };
     difference(&old, &new, &mut differ).expect("they are compared");
     assert!((0..LEAVES).map(|leaf| leaf * FANOUT).eq(found));
-    // Two nodes above the lowest ones, then those of a batch; of the others nothing is known before
-    // these are told of.
+    // Two nodes above the lowest ones, then those of a batch; the others are unknown before these
+    // are reported.
     let pieces: Vec<u64> = read.iter().copied().filter(|batches| *batches > 0).collect();
     assert_eq!(pieces.len(), LEAVES.div_ceil(BATCH as u64) as usize, "{pieces:?}");
 }
