@@ -1,4 +1,4 @@
-//! What a block holds: bytes, or nothing but zeroes.
+//! The content of a block: bytes, or only zeroes.
 
 use cairn_base::{BLOCK_SIZE, crc32c_append};
 use cairn_device::{Block, Segment, Segments};
@@ -10,7 +10,7 @@ pub(crate) enum Content {
     Data(Segments),
     /// Zeroes.
     Zero,
-    /// What nothing has any more. It is in no cache.
+    /// Content that no device has any more. It is in no cache.
     Lost,
 }
 

@@ -1,8 +1,8 @@
-//! What writes cost: I/O by kind, in blocks as the papers count it, and in device operations.
+//! The cost of writes: I/O by kind, in blocks as the papers count it, and in device operations.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What an I/O is for.
+/// The purpose of an I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Io {
     /// The origin is read for what the history must keep.
@@ -52,11 +52,11 @@ pub struct IoCount {
     pub blocks: u64,
     /// Device operations.
     pub operations: u64,
-    /// Those that begin where the one before ended.
+    /// Those that begin where the previous one ended.
     pub sequential: u64,
 }
 
-/// What was done since the device was opened.
+/// Work done since the device was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Blocks that clients wrote.

@@ -1,5 +1,5 @@
-//! Written blocks leave the cache: what must be kept goes to the log first, then the origin is
-//! written.
+//! Written blocks leave the cache: versions that must be kept go to the log first, then the origin
+//! is written.
 
 use cairn_base::BLOCK_SIZE;
 use cairn_device::{Operation, Request, Segments};
@@ -41,7 +41,7 @@ enum Path {
 /// A block with versions that are to be placed, the oldest first.
 pub(crate) type Work = (u64, Vec<(u64, Content)>);
 
-/// What is known of a block before its versions are placed.
+/// The known state of a block before its versions are placed.
 struct Planned {
     path: Path,
     newest: Option<Version>,
@@ -167,7 +167,7 @@ impl History {
 
     pub(crate) fn flush_with(&self, writer: &mut Writer) -> Result<(), HistoryError> {
         self.check_failed()?;
-        // What is taken from here on may leave with it or not.
+        // Later writes may or may not leave with it.
         let last = self.state.lock().last;
         self.destage_all(writer)?;
         self.settle_current(writer)?;
@@ -217,7 +217,7 @@ impl History {
                 }
                 continue;
             }
-            // A version that is not retained: the one before it is of the same window.
+            // A version that is not retained: the previous one is in the same window.
             if let (true, true, Some(newest)) = (newest_is_redo, plan.same, plan.newest) {
                 replaced.push(newest);
             }
@@ -231,8 +231,8 @@ impl History {
             self.tally.add(&self.tally.retained, pending.len() as u64);
             let versions = self.append(writer, pending)?;
             let blocks = writer.superblock.segment_blocks;
-            // The blocks are in the cache until all of this is over, so nobody sees a part of it in
-            // the present.
+            // The blocks stay in the cache until all of this is over, so no read of the present
+            // sees a part of it.
             for versions in versions.chunks(LOCKED) {
                 self.publish(&mut self.state.lock(), blocks, versions);
                 #[cfg(test)]
@@ -253,8 +253,8 @@ impl History {
         match self.placement {
             Placement::Logging => Ok(()),
             Placement::SplitStream => {
-                // What is too much, and no more: what stays may be written again before it leaves
-                // (section 2.3 of the 2007 paper).
+                // Only the excess: remaining blocks may be overwritten before they leave (section
+                // 2.3 of the 2007 paper).
                 let over = self.state.lock().current.bytes().saturating_sub(self.dirty_bytes);
                 if over > 0 {
                     let blocks = over.div_ceil(u64::from(self.block_bytes) + CACHED_OVERHEAD);
@@ -299,7 +299,7 @@ impl History {
                 // when a cut comes before the new content does.
                 let is_lost = newest.is_some_and(|newest| newest.is_lost() && newest.is_redo())
                     || versions.iter().any(|(_, content)| matches!(content, Content::Lost));
-                // What the moving window is about to drop is no base any more.
+                // A version that the moving window is about to drop cannot be a base.
                 let newest = newest.filter(|newest| state.trimming.is_none_or(|to| newest.time > to));
                 let same = newest.is_some_and(|newest| state.timeline.same_window(newest.time, first));
                 let path = match self.placement {
@@ -327,8 +327,8 @@ impl History {
             .collect()
     }
 
-    /// Reads what the origin has and the history needs; afterwards `waiting` is what is to be kept
-    /// of each block.
+    /// Reads content of the origin that the history needs. Afterwards `waiting` holds the content
+    /// to keep of each block.
     fn stage(&self, work: &[Work], plans: &mut [Planned]) -> Result<(), HistoryError> {
         let mut wanted = Vec::new();
         for (index, plan) in plans.iter_mut().enumerate() {
@@ -437,12 +437,12 @@ impl History {
     }
 }
 
-/// What a block was until a time.
+/// The content of a block until a time.
 pub(crate) fn undo(lba: u64, time: u64, content: Content) -> Pending {
     entry(lba, time, content, [EntryKind::Undo, EntryKind::UndoZero, EntryKind::UndoLost])
 }
 
-/// What a block is from a time on.
+/// The content of a block from a time on.
 fn redo(lba: u64, time: u64, content: Content) -> Pending {
     entry(lba, time, content, [EntryKind::Redo, EntryKind::RedoZero, EntryKind::RedoLost])
 }

@@ -1,9 +1,9 @@
-//! Which stamp a moment has that is so long ago by the clock that is never set.
+//! The stamp of the moment that lies a given time in the past, by the monotonic clock.
 //!
-//! While the wall clock goes forward, stamps go with it. While it is behind the last stamp, as it
-//! was put back, stamps stand: each is the one before and a nanosecond. Both are noted here, by
-//! elapsed time, for as long as the history is open. What was before that is known only where the
-//! clock was not set since.
+//! While the wall clock advances, stamps follow it. While it is behind the last stamp, because it
+//! was set back, each stamp is one nanosecond after the previous one. Both are noted here, by
+//! elapsed time, for as long as the history is open. Earlier times are known only if the clock was
+//! not set since.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -33,7 +33,7 @@ struct Note {
 }
 
 impl Note {
-    /// What the wall clock shows beyond the time that has passed.
+    /// The wall clock minus the elapsed time.
     fn ahead(&self) -> i128 {
         i128::from(self.stamp) - i128::from(self.passed)
     }

@@ -7,7 +7,7 @@ use cairn_format::FormatError;
 
 use crate::options::LogPosition;
 
-/// What went wrong.
+/// Errors of a history.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum HistoryError {
@@ -47,9 +47,9 @@ pub enum HistoryError {
     /// A store with another history.
     #[error("the store has another history: {found}, and not {expected}")]
     OtherStore {
-        /// What is expected there.
+        /// The expected device or history.
         expected: String,
-        /// What is there.
+        /// The one found instead.
         found: String,
     },
     /// The store is not what it was when its owner last looked.
@@ -78,7 +78,7 @@ pub enum HistoryError {
     Damaged {
         /// Bytes from the start of the store.
         offset: u64,
-        /// What was expected.
+        /// The check that failed.
         source: FormatError,
     },
     /// A part of the log is not where it was durable.
@@ -128,8 +128,8 @@ pub enum HistoryError {
         /// Bytes.
         missing: u64,
     },
-    /// What lies below has no room: the file system of a sparse file, or a quota. Nothing suffers,
-    /// and it goes on by itself when there is some.
+    /// The layer below has no room: the file system of a sparse file, or a quota. Nothing is lost,
+    /// and the history resumes by itself when there is room.
     #[error("no space is left below {below}, and no history can be discarded for it")]
     NoRoomBelow {
         /// Of which device.
@@ -141,7 +141,7 @@ pub enum HistoryError {
 }
 
 impl HistoryError {
-    /// True for a lack of room that may pass: with time, or when somebody makes some.
+    /// True for a lack of room that may end: with time, or when the owner makes room.
     pub(crate) fn is_full(&self) -> bool {
         matches!(self, HistoryError::Full | HistoryError::NoRoomBelow { .. })
     }

@@ -1,8 +1,8 @@
-//! What an opening finds in a store: what segments say of themselves, their summaries, and their
-//! records one after the other.
+//! Reads a store at its opening: the headers of segments, their summaries, and their records one
+//! after the other.
 //!
-//! Each of these has another copy. What can't be read, on a store that answers otherwise, is as
-//! what is damaged: the other copy serves.
+//! Each of these has another copy. If the store otherwise answers, an unreadable block counts as
+//! damaged: the other copy is used.
 
 use cairn_base::{BLOCK_SIZE, crc32c};
 use cairn_device::DeviceError;
@@ -47,7 +47,7 @@ pub(crate) struct Records {
 }
 
 impl History {
-    /// A segment that was named as ahead, if the log has gone on there.
+    /// A segment that was named as ahead, if the log has continued there.
     pub(crate) fn find_ahead(
         &self,
         writer: &Writer,
@@ -96,8 +96,8 @@ impl History {
         Ok(self.block_if_readable(last)?.is_none() || self.find_end(writer, index, sequence)?.is_some())
     }
 
-    /// The last record that was durable by what records of a segment from block `position` on say;
-    /// they need not follow each other. What can't be read says nothing.
+    /// The last durable record, as records of a segment from block `position` on state it; they
+    /// need not be adjacent. Unreadable blocks are ignored.
     pub(crate) fn durable_beyond(
         &self,
         writer: &Writer,
@@ -168,10 +168,11 @@ impl History {
         }
     }
 
-    /// The segment in which the log goes on, of which the first block is damaged, by its first
-    /// record; `before` is the newest of the others. None where that may be of an earlier life of
-    /// the segment, or of one that a cut took out of the log: a number that was the last to be
-    /// given is of neither, nor is a record that was durable and follows the last one before.
+    /// Finds the log's last segment by its first record, when its first block is damaged; `before`
+    /// is the newest of the others. `None` if it may be from an earlier life of the segment, or
+    /// from one that a power cut removed from the log. Two signs exclude both: it has the number
+    /// that was assigned last, or a record that was durable and follows the previous segment's last
+    /// record.
     pub(crate) fn find_tail(
         &self,
         writer: &Writer,
@@ -322,10 +323,10 @@ impl History {
         Ok(self.records_of(writer, &found, end)?.entries)
     }
 
-    /// The records of a segment, one after the other. Content of those up to `durable` is not
-    /// looked at. Where it is known with which record the next segment begins the scan ends before
-    /// `limit`: what follows here was torn by a cut, and the log went on there as no other record
-    /// of its size came.
+    /// The records of a segment, one after the other. The content of those up to `durable` is not
+    /// checked. If the first record of the next segment is known, the scan ends before `limit`: the
+    /// remaining records here were torn by a cut, and the log continued there because no other
+    /// record of its size came.
     pub(crate) fn scan_records(
         &self,
         writer: &Writer,
@@ -440,7 +441,7 @@ impl History {
         }
     }
 
-    /// Every place lies in its segment, and every block on the device.
+    /// Checks that every place is in its segment, and every block on the device.
     fn check_places(&self, writer: &Writer, record: &HistoryRecord, offset: u64) -> Result<(), HistoryError> {
         let end = writer.superblock.segment_blocks * BLOCK / PLACE_UNIT;
         let blocks = self.blocks();
@@ -464,10 +465,10 @@ impl History {
         Err(HistoryError::Damaged { offset, source })
     }
 
-    /// True when all content of entries of a segment that is stored from block `from` of it on is
-    /// on the store: no record's end was torn. What is stored before belongs to records before,
-    /// which say so themselves: damage there is no torn end here. Nor is what can't be read: a read
-    /// of it tells.
+    /// True when the store has all content of entries of a segment that is stored from block `from`
+    /// of it on: no record's end was torn. Content before that belongs to earlier records, which
+    /// have their own proof: damage there is not a torn end here. Nor is an unreadable block: a
+    /// later read reports it.
     pub(crate) fn content_is_there(
         &self,
         writer: &Writer,
@@ -484,8 +485,8 @@ impl History {
             entries.iter().filter(|entry| entry.kind.has_data()).filter(is_own).collect();
         with_data.sort_by_key(|entry| entry.place);
         with_data.dedup_by_key(|entry| (entry.place, entry.crc, entry.length));
-        // Contents of a record lie behind each other, and are read together: there may be hundreds
-        // of thousands.
+        // Contents of a record are adjacent, and are read together: there may be hundreds of
+        // thousands.
         let follows = |one: &&HistoryEntry, next: &&HistoryEntry| {
             end_of(one).next_multiple_of(PLACE_UNIT) == offset_of(next)
         };

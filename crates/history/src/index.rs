@@ -36,7 +36,7 @@ pub(crate) struct Version {
 pub(crate) type Key = (u64, u64, u8);
 
 impl Version {
-    /// What an entry says; `base`: where its segment begins, in units of places.
+    /// The version of an entry; `base`: the start of its segment, in units of places.
     pub(crate) fn of(entry: &HistoryEntry, base: u64) -> Self {
         let HistoryEntry { lba, time, kind, place, crc, length, reduced } = *entry;
         let units = if reduced { (u64::from(length) / PLACE_UNIT) as u8 } else { 0 };
@@ -59,8 +59,8 @@ impl Version {
         matches!(self.kind, EntryKind::UndoLost | EntryKind::RedoLost)
     }
 
-    /// False for what a window that begins at `cut` has left behind. What is lost from there on is
-    /// the origin's no more than before.
+    /// False for a version that a window starting at `cut` has passed. Content lost from there on
+    /// is lost for the origin too.
     pub(crate) fn counts(&self, cut: u64) -> bool {
         let at_the_cut = self.lba == cairn_format::history::NO_LBA || self.kind == EntryKind::RedoLost;
         self.time > cut || at_the_cut && self.time == cut
@@ -132,7 +132,7 @@ impl Packed {
 pub(crate) struct Loading {
     /// Bits of a block's number that do not count for its part.
     shift: u32,
-    /// By block. Marks are behind all of them.
+    /// By block. Marks come after all blocks.
     parts: Vec<Vec<Packed>>,
 }
 
@@ -143,7 +143,7 @@ impl Loading {
         Self { shift: bits.saturating_sub(PARTS_BITS), parts: vec![Vec::new(); PARTS + 1] }
     }
 
-    /// Puts a version behind those that are there.
+    /// Adds a version after the existing ones.
     pub(crate) fn add(&mut self, version: &Version) {
         let part = &mut self.parts[(version.lba >> self.shift).min(PARTS as u64) as usize];
         if part.len() == part.capacity() {
@@ -198,7 +198,7 @@ impl Index {
         self.runs.values().map(run).sum()
     }
 
-    /// Puts a run behind all others.
+    /// Adds a run after all others.
     fn add_run(&mut self, run: Vec<Packed>) {
         if let Some(first) = run.first() {
             self.count += run.len();
@@ -302,8 +302,9 @@ impl Index {
             .map(|(_, run)| run[0].version())
     }
 
-    /// Calls `each` on the versions from `key` on (that one included), in order, until it says no
-    /// or `limit` were seen. Where to go on: the key of the first that was not seen.
+    /// Calls `each` on the versions from `key` on (that one included), in order, until it returns
+    /// false or `limit` were seen. Returns the key of the first that was not seen, to continue
+    /// from.
     pub(crate) fn scan(&self, key: Key, limit: usize, mut each: impl FnMut(&Version) -> bool) -> Option<Key> {
         let first = self.run_of(key).map_or(key, |(first, _)| *first);
         let mut seen = 0;

@@ -20,14 +20,14 @@ use crate::reduce::{Recent, Stored};
 use crate::room::RESERVE;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
-/// Segments that are named ahead at most, and the part of all that they are at most. An opening
-/// after a cut reads what they hold, and without a flush in between as much can be lost as ever: a
-/// flush makes durable what is in them.
+/// The maximum number of segments named ahead, and the maximum part of all segments. An opening
+/// after a cut reads them, and without a flush in between as much can be lost as without them: a
+/// flush makes their content durable.
 const AHEAD_MAX: usize = 16;
 const AHEAD_PART: usize = 8;
 /// Bytes of them at most, but for one: segments of a large store are of up to 1 GiB.
 const AHEAD_BYTES: u64 = 512 << 20;
-/// Entries of a record at most: what a torn end of the log costs stays small.
+/// The maximum number of entries in a record: a torn end of the log costs little.
 const RECORD_ENTRIES: usize = 1024;
 /// Bytes of content of a record at most.
 pub(crate) const RECORD_BYTES: u64 = 4 << 20;
@@ -56,7 +56,7 @@ pub(crate) struct Pending {
     pub(crate) data: Option<Segments>,
 }
 
-/// What belongs to whoever writes: one at a time.
+/// State that belongs to the present writer, one at a time.
 pub(crate) struct Writer {
     /// As it was last written.
     pub(crate) superblock: HistorySuperblock,
@@ -66,7 +66,7 @@ pub(crate) struct Writer {
     pub(crate) position: u64,
     /// It has its end, and the next one is not begun.
     pub(crate) ended: bool,
-    /// What it has so far.
+    /// The entries so far.
     pub(crate) entries: Vec<HistoryEntry>,
     /// Contents that it has, which later ones can be less by.
     pub(crate) recent: Recent,
@@ -87,7 +87,7 @@ pub(crate) struct Writer {
     /// Blocks of which the log has something, up to a time, that is not in the index or not on the
     /// origin, as there was no room below in the middle of it. They are still in memory.
     pub(crate) torn: BTreeMap<u64, u64>,
-    /// Segments that the superblock names as ahead: the log goes on in them without another
+    /// Segments that the superblock names as ahead: the log continues in them without another
     /// superblock.
     pub(crate) ahead: VecDeque<usize>,
     pub(crate) store_dirty: bool,
@@ -138,14 +138,14 @@ impl Writer {
     }
 }
 
-/// What a version takes of its segment.
+/// The room of a version in its segment.
 pub(crate) fn weight(kind: EntryKind, length: u64) -> u64 {
     64 + if kind.has_data() { length } else { 0 }
 }
 
 impl History {
-    /// Writes entries behind each other; where they are. They are not durable yet, and not in the
-    /// index.
+    /// Writes entries one after the other; returns their places. They are not durable yet, and not
+    /// in the index.
     pub(crate) fn append(
         &self,
         writer: &mut Writer,
@@ -239,7 +239,7 @@ impl History {
         writer.store_dirty = true;
         let outcome = self.store.write(offset, data);
         if outcome.is_err() {
-            // What it was to be less by later is not there.
+            // Its possible bases are in another segment.
             writer.recent = Recent::default();
         }
         self.logged(writer, outcome)?;
@@ -364,7 +364,8 @@ impl History {
     /// history when the other is damaged. It is durable in the first, and in the second after the
     /// next flush of the store.
     pub(crate) fn write_superblock(&self, writer: &mut Writer) -> Result<(), HistoryError> {
-        // What it names is durable before it, and so is the second slot of the one before.
+        // The superblock's content is durable before it, and so is the second slot of the previous
+        // one.
         self.sync_store(writer)?;
         writer.superblock.sequence += 1;
         writer.superblock.durable_through = writer.synced;
@@ -443,7 +444,7 @@ impl History {
         self.rebuild(&places, read)
     }
 
-    /// What is stored of contents, each with its bytes: read, checked, in their order.
+    /// The stored parts of contents, each with its bytes: read, checked, in their order.
     pub(crate) fn read_stored(&self, places: &[(Stored, usize)]) -> Vec<Result<Segments, DeviceError>> {
         let alignment = u64::from(self.store.geometry().alignment);
         let mut batch = Vec::with_capacity(places.len());
@@ -467,8 +468,8 @@ impl History {
         read.collect()
     }
 
-    /// Keeps the first failure of a write or a flush: after it nothing is known of what is durable,
-    /// and no more is written.
+    /// Latches the first failure of a write or a flush: the durable state is unknown after it, so
+    /// nothing more is written.
     pub(crate) fn latch<T>(&self, outcome: Result<T, DeviceError>) -> Result<T, HistoryError> {
         outcome.map_err(|error| {
             let mut state = self.state.lock();

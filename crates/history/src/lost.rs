@@ -1,4 +1,4 @@
-//! What can't be read any more, and what goes on all the same.
+//! Content that cannot be read any more, and the operations that continue all the same.
 //!
 //! A version that the window, a revert or a write needs elsewhere may be unreadable: damaged in the
 //! store, or a bad place of a disk. Nothing can bring it back, and it must not hold up all the
@@ -24,8 +24,8 @@ use crate::resolve::{NOW, Source};
 pub(crate) const ATTEMPTS: usize = 3;
 
 impl History {
-    /// What versions hold. Those that the store has no more are lost; the error is that of a store
-    /// that does not answer.
+    /// The contents of versions. Those that the store has no more are lost; an error means that the
+    /// store does not answer.
     pub(crate) fn contents_of(&self, versions: &[Version]) -> Result<Vec<Content>, HistoryError> {
         let with_length = |version: &Version| (*version, self.length_of(version.lba));
         let wanted: Vec<(Version, usize)> =
@@ -53,7 +53,7 @@ impl History {
         Ok(contents)
     }
 
-    /// What a block of the origin was until `time`; lost when the origin has it no more.
+    /// The content of a block of the origin until `time`; lost when the origin has it no more.
     pub(crate) fn base_of(
         &self,
         lba: u64,
@@ -70,7 +70,8 @@ impl History {
         }
     }
 
-    /// What a revert to `at` brings back of a block; lost when neither device has it any more.
+    /// The content that a revert to `at` restores of a block; lost when neither device has it any
+    /// more.
     pub(crate) fn brought_back(
         &self,
         lba: u64,
@@ -104,7 +105,7 @@ impl History {
             }
         }
         self.answers(device, &error)?;
-        // It may have been away until now: what it says while it answers counts.
+        // It may have been away until now: its answer counts once it responds.
         Ok(again())
     }
 
@@ -149,7 +150,7 @@ impl History {
         Ok(())
     }
 
-    /// Refuses to leave behind a disk on which blocks hold something else than they should.
+    /// Refuses to release a disk on which blocks have wrong content.
     pub(crate) fn refuse_lost(&self) -> Result<(), HistoryError> {
         let state = self.state.lock();
         let mut blocks: Vec<u64> = state.lost.iter().map(|(lba, _)| *lba).collect();
@@ -180,7 +181,7 @@ impl State {
         if !version.is_lost() {
             return;
         }
-        // What a block was until a time, and what it is from then on, can both be lost.
+        // The content of a block until a time, and its content from then on, can both be lost.
         let beside = self.index.get((version.lba, version.time, u8::from(version.is_undo())));
         if !beside.is_some_and(|beside| beside.is_lost()) {
             self.lost.remove(&(version.lba, version.time));

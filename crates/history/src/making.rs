@@ -12,7 +12,7 @@ use crate::options::{HistoryOptions, OpenOptions, check, segments_of, store_byte
 use crate::recover::{BLOCK, block, read_superblock};
 use crate::status::set_in_superblock;
 
-/// What a disk writes as a whole, in bytes.
+/// The unit that a disk writes atomically, in bytes.
 const SECTOR: usize = 512;
 
 impl History {
@@ -72,8 +72,8 @@ impl History {
         Ok(Arc::new(history))
     }
 
-    /// Refuses what [`create`](Self::create) would for its options, or for what the two devices
-    /// are: before there are any.
+    /// Refuses options or devices that [`create`](Self::create) would refuse, before anything is
+    /// made.
     pub fn check_options(
         options: &HistoryOptions,
         origin: Geometry,
@@ -89,9 +89,9 @@ impl History {
         Ok(read_superblock(store)?.store)
     }
 
-    /// Whether a store is as [`History::release`] leaves that of the history `id`: there is nothing
-    /// where its superblocks were, and its log still begins as its own. Another file or disk in its
-    /// place has no such log, also one that is full of zeroes.
+    /// Whether a store is in the state that [`History::release`] leaves for the history `id`: its
+    /// superblocks are erased, and its log still begins as its own. Another file or disk in its
+    /// place has no such log, nor has one full of zeroes.
     pub fn is_released(store: &dyn Device, id: HistoryId) -> Result<bool, HistoryError> {
         if store.geometry().length < store_bytes_min() {
             return Ok(false);
@@ -102,14 +102,15 @@ impl History {
                 return Ok(false);
             }
         }
-        // What a cut has torn, long ago, has its first sector of the one time or the other.
+        // Each sector of a torn block is of the one time or the other, so its first sector is
+        // whole.
         let log = block(store, SEGMENTS_START)?;
         Ok(log[..SECTOR].windows(id.0.len()).any(|bytes| *bytes == id.0))
     }
 
-    /// Whether a store begins with nothing but the superblocks that [`History::create`] writes for
-    /// the history `id`, both or one, and nothing was ever recorded in it. What is torn is not told
-    /// from what others have written.
+    /// Whether a store begins with only the superblocks that [`History::create`] writes for the
+    /// history `id`, both or one, and nothing was ever recorded in it. A torn superblock cannot be
+    /// distinguished from foreign data.
     pub fn is_unfinished(store: &dyn Device, id: HistoryId) -> Result<bool, HistoryError> {
         let mut made = None;
         for address in 0..SEGMENTS_START.min(store.geometry().length / BLOCK) {

@@ -1,4 +1,4 @@
-//! What an owner chooses, and which choices go together.
+//! The options of an owner, and their valid combinations.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,20 +28,20 @@ pub struct Window {
     pub bytes: Option<u64>,
     /// History younger than this is not given up for a lack of room; zero: all may be.
     pub floor: Duration,
-    /// What a write does then.
+    /// The behaviour of a write then.
     pub floor_policy: FloorPolicy,
-    /// What is older keeps fewer instants, the youngest step first.
+    /// Older history keeps fewer instants, the youngest step first.
     pub thin: [Option<Thin>; THINNED_MAX],
-    /// What becomes of contents that go to the log from now on.
+    /// How contents that go to the log are reduced from now on.
     pub reduction: Reduction,
 }
 
 /// A step of retention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Thin {
-    /// What is older than this ...
+    /// History older than this ...
     pub after: Duration,
-    /// ... keeps one instant in so long: the last of each interval. Marks stay.
+    /// ... keeps one instant in each interval of this length: its last. Marks stay.
     pub every: Duration,
 }
 
@@ -81,7 +81,7 @@ impl Window {
     }
 }
 
-/// What a new history is like.
+/// Options of a new history.
 #[derive(Debug, Clone, Copy)]
 pub struct HistoryOptions {
     /// Names the store; at random.

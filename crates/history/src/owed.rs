@@ -1,12 +1,12 @@
-//! Room that is owed: what the background copy of a revert, or a move of the window, will still
+//! Owed room: the blocks that the background copy of a revert, or a move of the window, will still
 //! write to the log.
 //!
-//! A revert holds its target until its copy is over, so that the window cannot move past it. A copy
-//! that found no room could neither go on nor be given up, and the device would take no writes any
-//! more. So it is counted before: a revert whose copy does not fit is refused, with nothing
-//! changed. Until the copy is over, writes leave as much room as it needs, or wait until all of it
-//! is copied. The same goes for what a move of the window in the split placements writes before it
-//! frees anything.
+//! A revert holds its target until its copy ends, so that the window cannot move past it. A copy
+//! without room could neither continue nor be abandoned, and the device would take no writes any
+//! more. So the room is counted first: a revert whose copy does not fit is refused, without any
+//! change. Until the copy ends, writes leave as much room as it needs, or wait until all of it is
+//! copied. The same holds for the blocks that a move of the window writes, in the split placements,
+//! before it frees any.
 //!
 //! Counted is the worst: every block with content, every batch in a record of its own. In a small
 //! store that is up to a quarter too much.
@@ -25,7 +25,7 @@ use crate::room::RESERVE;
 const SLICE: usize = 4096;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
-/// What a move of the window is worth.
+/// The room that a move of the window gains or costs.
 pub(crate) enum Price {
     /// It can be made, and writes so many blocks to the log at most.
     Pays { owed: u64 },
@@ -35,7 +35,7 @@ pub(crate) enum Price {
     NoRoom,
 }
 
-/// What is left once the window begins at an instant.
+/// The remaining versions once the window begins at an instant.
 struct Left {
     /// Bytes that are still needed of each segment.
     needed: Vec<u64>,
@@ -88,8 +88,8 @@ impl History {
         segment.saturating_sub(4 + summary + content.div_ceil(BLOCK)).max(1)
     }
 
-    /// Blocks from `from` on whose last version is after `target` and not after `time`: what a
-    /// revert has to copy.
+    /// Blocks from `from` on whose last version is after `target` and not after `time`: those that
+    /// a revert has to copy.
     fn changed(&self, from: u64, target: u64, time: u64) -> u64 {
         let is_due = |newest: Option<Version>| {
             u64::from(newest.is_some_and(|newest| newest.time > target && newest.time <= time))
@@ -120,7 +120,7 @@ impl History {
         count
     }
 
-    /// What an opening finds owed to each revert.
+    /// Counts the blocks owed to each revert at an opening.
     pub(crate) fn count_owed(&self, writer: &mut Writer) {
         writer.owed.clear();
         for revert in writer.superblock.reverts.clone() {
@@ -130,7 +130,7 @@ impl History {
         }
     }
 
-    /// What is left once the window begins at `to`.
+    /// The remaining versions once the window begins at `to`.
     fn left(&self, writer: &Writer, to: u64) -> Left {
         let segment_blocks = writer.superblock.segment_blocks;
         let mut left = Left { needed: vec![0; writer.superblock.segments as usize], rebased: 0 };
@@ -159,8 +159,8 @@ impl History {
         if self.rebases() { self.left(writer, to).rebased } else { 0 }
     }
 
-    /// What a move of the window to `to` is up to: one that stopped in the middle could not be
-    /// finished by anything.
+    /// Prices a move of the window to `to`: a move that stopped halfway for lack of room could
+    /// never be finished.
     pub(crate) fn price(&self, writer: &mut Writer, to: u64) -> Result<Price, HistoryError> {
         if !self.rebases() {
             return Ok(Price::Pays { owed: 0 });
@@ -241,7 +241,7 @@ impl History {
         };
         let left = self.left(writer, to);
         let rebased = self.segments_of_move(writer, left.rebased);
-        // What is written before anything is free has to fit first.
+        // Blocks that are written before any are freed must fit first.
         if writer.left() <= rebased {
             let live: Vec<u64> = self.state.lock().segments.iter().map(|segment| segment.live).collect();
             return writer.left() + self.freed(writer, &live);

@@ -42,8 +42,8 @@ impl History {
     /// Opens the history in `store` of `origin`: every instant up to the last flush is there.
     ///
     /// # Errors
-    /// [`HistoryError::StoreOlder`] where the store has not come as far as it is known to have: its
-    /// origin has what came later, and what the log would write there again is old. Nothing was
+    /// [`HistoryError::StoreOlder`] when the store is older than its last known position: its
+    /// origin has later content, and the log would overwrite that with old content. Nothing was
     /// written then.
     pub fn open(
         origin: Arc<dyn Device>,
@@ -151,8 +151,8 @@ impl History {
             below: Below::new(given),
             torn: BTreeMap::new(),
             ahead: VecDeque::new(),
-            // What an earlier life left in a cache below must be durable before anything builds on
-            // it.
+            // Writes of an earlier run in a cache below must be durable before other writes depend
+            // on them.
             store_dirty: true,
             origin_dirty: true,
             logged_ns: superblock.last_ns,
@@ -185,7 +185,7 @@ impl History {
         }
     }
 
-    /// `at_least`: the last record that somebody knows to have been durable.
+    /// `at_least`: the last record that the caller knows to have been durable.
     fn recover(&self, at_least: u64) -> Result<(), HistoryError> {
         let mut writer = self.writer.lock();
         let writer = &mut *writer;
@@ -195,7 +195,7 @@ impl History {
             if writer.superblock.live[index] && !writer.superblock.ahead[index] {
                 match self.find_segment(writer, index) {
                     Ok(found) => known.push(found),
-                    // Where the log goes on there is no end yet that could say what the segment is.
+                    // The log's current segment has no end block yet that could identify it.
                     Err(damage @ HistoryError::Damaged { .. }) if nameless.is_none() => {
                         nameless = Some((index, damage));
                     }
@@ -267,7 +267,7 @@ impl History {
         if writer.superblock.start_ns > writer.superblock.cut_ns && writer.superblock.cut_ns > 0
             || writer.superblock.start_ns > writer.superblock.created_ns
         {
-            // The window was moving: the move goes on.
+            // The window was moving: the move resumes.
             let start = writer.superblock.start_ns;
             if writer.superblock.cut_ns < start {
                 self.state.lock().trimming = Some(start);
@@ -278,10 +278,10 @@ impl History {
         Ok(())
     }
 
-    /// Follows the log from `tail`, the last segment that the superblock knows, through those that
-    /// it has named as ahead, for as long as each begins where the one before ends. Entries are on
-    /// their way into the index, and the writer stands behind the last record. Gives the last
-    /// record that was durable on both devices, and the blocks of later ones.
+    /// Follows the log from `tail`, the last segment that the superblock knows, through those named
+    /// as ahead, as long as each begins where the previous one ends. Adds their entries to the
+    /// index, and positions the writer after the last record. Returns the last record that was
+    /// durable on both devices, and the blocks of later ones.
     fn follow(
         &self,
         writer: &mut Writer,
@@ -311,15 +311,16 @@ impl History {
                 log.push((next, records));
                 continue;
             }
-            // Here the log ends, or a record of it is damaged: then one that came later may know
-            // that it was durable, or whoever opens it does. Not before: what a cut has torn looks
-            // like a record too, where the log went on in the next segment.
+            // Either the log ends here, or a record is damaged. In the second case a later record,
+            // or the caller of the opening, may know that it was durable. This is checked only now:
+            // a torn record looks the same where the log continued in the next segment.
             let mut proof = self.durable_beyond(writer, last, records.position)?.max(settled).max(at_least);
             for later in ahead.clone() {
                 proof = proof.max(self.durable_beyond(writer, &later, 1)?);
             }
             if let (true, Some(first_record)) = (proof >= next_record && proof > settled, last.first_record) {
-                // What was durable counts, whatever its content is by now: a read of it tells.
+                // A durable record counts, whatever its content is by now: a read of it reports
+                // damage.
                 settled = proof;
                 let limit = begin(ahead.peek());
                 *records = self.scan_records(writer, last, first_record, settled, limit)?;
@@ -332,7 +333,7 @@ impl History {
                 if proof >= next_record {
                     return Err(HistoryError::Missing { sequence: next_record });
                 }
-                // A record that nobody knows of may be there, with what was flushed last.
+                // An unknown record may exist there, with the last flushed writes.
                 match records.unread.take() {
                     Some(error) => return Err(HistoryError::Device(error)),
                     None => break,
@@ -403,8 +404,8 @@ impl History {
         }
     }
 
-    /// Takes the segments of the log into the index, and lets the writer stand behind the last
-    /// record. Gives the blocks of records after `settled`.
+    /// Adds the segments of the log to the index, and positions the writer after the last record.
+    /// Returns the blocks of records after `settled`.
     fn enter_log(
         &self,
         writer: &mut Writer,
@@ -436,7 +437,8 @@ impl History {
                 writer.ended = is_full;
                 writer.entries = records.entries;
                 if !is_full && self.may_have_ended(writer, found.index, found.sequence)? {
-                    // The log goes on in it, and what that names is not all of it, or is lost.
+                    // The log continues in it, and its end block does not name all of it, or is
+                    // lost.
                     let end = writer.start_of(found.index) + writer.superblock.segment_blocks - 1;
                     writer.store_dirty = true;
                     let outcome = self.store.write_from(end * BLOCK, &[0; BLOCK_SIZE]);
@@ -535,8 +537,8 @@ impl History {
         Ok(())
     }
 
-    /// Splits: what the log has and the origin may lack is written there again. Gives the blocks,
-    /// and the times, of what the log has no more.
+    /// Splits: writes content of the log that the origin may lack there again. Returns the blocks,
+    /// and the times, whose content the log has lost.
     fn replay(&self, writer: &mut Writer, mut unsure: Vec<u64>) -> Result<Vec<(u64, u64)>, HistoryError> {
         if self.placement == Placement::Logging {
             return Ok(Vec::new());
@@ -577,8 +579,8 @@ pub(crate) fn read_superblock(store: &dyn Device) -> Result<HistorySuperblock, H
     let mut best: Option<HistorySuperblock> = None;
     let (mut unread, mut damage) = (None, None);
     for slot in [SLOT_A, SLOT_B] {
-        // One that can't be read is like one that is damaged, unless the other one is none either:
-        // what is there is not known then.
+        // An unreadable slot counts as a damaged one, unless the other one is invalid too: then the
+        // state is unknown.
         let bytes = match block(store, slot).or_else(|_| block(store, slot)) {
             Ok(bytes) => bytes,
             Err(error) => {

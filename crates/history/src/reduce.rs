@@ -1,26 +1,25 @@
 //! Contents that take less room in the log: XOR with an earlier version of the block, and identical
 //! content once (Trap-array and Peabody, section 5 of the 2007 paper).
 //!
-//! **Nothing refers to another segment.** A version that is stored as what differs from an earlier
-//! one, its base, or that has its content from another one, lies in the segment where that is
-//! stored. A segment is freed only when no version in the index has its place there, so what a
-//! version builds on is there as long as it is, whatever becomes of the versions that it was stored
-//! for: the window moves on, retention drops them, a write of the same window replaces them, and
-//! nobody has to ask who builds on what. A version that is moved to another segment is put together
-//! and stored there anew. The price: a block is stored whole once a segment at least.
+//! **No version refers to another segment.** A version stored as a difference from an earlier one
+//! (its base), or as a reference to equal content, is in the same segment as that. A segment is
+//! freed only when no version in the index has its place there. So the base of a version exists as
+//! long as the version does, whatever happens to the version that the base was stored for. The
+//! window may pass it, retention may drop it, or a write of the same window may replace it: none of
+//! them has to check for dependents. A version that is moved to another segment is reconstructed
+//! and stored there anew. The price: a block is stored whole at least once a segment.
 //!
 //! [`Recent`] has the contents of the segment that is being filled, as far as they fit in memory,
 //! by block and by checksum. So nothing is read to find what a content can be less by, and bytes
 //! are compared with bytes. It is empty when a segment begins, and after an opening.
 //!
-//! Whoever reads a delta holds it to that: a base that would lie elsewhere is damage, whatever is
-//! stored there.
+//! A reader of a delta checks that: a base in another segment is damage, whatever is stored there.
 //!
-//! A base comes before what builds on it, in the log or within a record, so where a cut has torn
-//! the log the end is before both or behind the base. A chain has [`LINKS_MAX`] deltas at most,
-//! then comes a version that is stored whole. Damage costs the versions that build on what is
-//! damaged, no others, and is told: what is stored has a checksum in its entry, its base has one,
-//! and the content has one after each step.
+//! A base comes before its dependents, in the log or within a record. So the end that a power cut
+//! leaves is before both, or after the base. A chain has at most [`LINKS_MAX`] deltas, then comes a
+//! version that is stored whole. Damage costs only the versions that depend on the damaged one, and
+//! is reported. The stored bytes have a checksum in their entry, the base has one, and the content
+//! has one after each step.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -36,7 +35,7 @@ use crate::index::Version;
 /// Bytes of contents that are remembered at most: as much as the largest segment of a store holds
 /// unless it is of more than 256 GiB.
 const RECENT_BYTES: u64 = 32 << 20;
-/// What one of them takes in memory besides its bytes.
+/// The memory of one of them besides its bytes.
 const OVERHEAD: u64 = 256;
 /// A delta takes one part in so many of its content at most: reading it is a second read at least.
 const WORTH: usize = 2;
@@ -135,7 +134,7 @@ impl Recent {
         is_same(&known.content, content).then_some(known.stored)
     }
 
-    /// What a content differs by from the last one of its block, where that is worth it.
+    /// The difference of a content from the last one of its block, if it is worth it.
     fn delta(&self, lba: u64, sum: u32, content: &Segments, place: u64) -> Option<Delta> {
         let base = self.get(self.by_block.get(&lba))?;
         let units = content.len() / UNIT / WORTH;
@@ -185,9 +184,9 @@ struct Chain {
     length: usize,
     /// From the content back to its base.
     deltas: Vec<Delta>,
-    /// What is read next.
+    /// The part to read next.
     next: Stored,
-    /// Where the segment begins that all of it lies in.
+    /// The start of the segment that contains all of it.
     segment: u64,
 }
 
@@ -222,8 +221,8 @@ impl Chain {
 }
 
 impl History {
-    /// Contents of which was read what is stored of them: where that is a delta, what it builds on
-    /// is read as well, one link of all chains at a time.
+    /// Reconstructs contents from their stored parts. For a delta its base is read as well, one
+    /// link of all chains at a time.
     pub(crate) fn rebuild(
         &self,
         places: &[(Stored, usize)],

@@ -1,13 +1,13 @@
-//! Leaving a history behind: its origin is a plain disk afterwards, with today's content.
+//! Releases a history: its origin is a plain disk afterwards, with today's content.
 //!
-//! 1. *Beside clients*, which [`History::fold_back`] does: reverts are copied to their end; with
-//!    the placement logging the window moves up to the present, as often as that leaves less to be
-//!    moved. What is older than the last of these moves can't be reached any more.
-//! 2. *Alone*, which [`History::release`] does: what is left of that, and then both superblocks go.
+//! 1. *Beside clients*, [`History::fold_back`] copies reverts to their end. With the placement
+//!    logging it moves the window up to the present, repeatedly, as long as that leaves less to
+//!    move. Instants older than the last of these moves become unreachable.
+//! 2. *Alone*, [`History::release`] does the rest of that, and then erases both superblocks.
 //!
-//! A cut before the superblocks go leaves a history, of less, and the move of its window goes on
-//! with the next opening. The store counts until then: nothing has been served from the origin
-//! alone.
+//! A cut before the superblocks are erased leaves a history, of fewer instants, and the move of its
+//! window resumes at the next opening. The store is authoritative until then: nothing has been
+//! served from the origin alone.
 
 use cairn_base::BLOCK_SIZE;
 use cairn_device::DeviceError;
@@ -19,8 +19,8 @@ use crate::log::Writer;
 use crate::recover::BLOCK;
 use crate::trim::MOVES;
 
-/// So few versions are left to be moved while nobody may use the device: some hundredths of a
-/// second.
+/// The maximum number of versions left to move while the device is unavailable: some hundredths of
+/// a second.
 const FEW: usize = 2048;
 
 impl History {
@@ -92,7 +92,7 @@ impl History {
             }
             let to = self.stamp(state);
             state.timeline.cut(to);
-            // What makes room for the flush leaves the instant.
+            // The work that makes room for the flush keeps the instant.
             state.held = Some(to);
             to
         };
@@ -107,14 +107,14 @@ impl History {
     }
 
     /// Leaves the origin as a plain disk with today's content, and the store without a history.
-    /// `progress` gets blocks done, of so many. Nobody may use the device meanwhile; afterwards it
-    /// is out of service. One that fails in the middle leaves a history, of less, that can be used
-    /// and released again.
+    /// `progress` gets the blocks done, and their total. The device must not be in use meanwhile;
+    /// afterwards it is out of service. A release that fails halfway leaves a history, of fewer
+    /// instants, that can be used and released again.
     pub fn release(&self, progress: &dyn Fn(u64, u64)) -> Result<(), HistoryError> {
         // Before anything is given up for it.
         self.refuse_lost()?;
         self.let_wait(false);
-        // All history goes, the youngest as well: what it takes must not stand in the way of that.
+        // All history goes, the youngest as well: the floor must not prevent that.
         let floor = std::mem::take(&mut self.state.lock().window.floor);
         let outcome = self.leave_origin(progress);
         if outcome.is_err() {
@@ -144,7 +144,7 @@ impl History {
                 progress(self.reached(writer), self.blocks());
             }
         }
-        // What was found on the way: a plain disk could not tell.
+        // Losses found on the way: a plain disk could not report them.
         self.refuse_lost()?;
         self.sync(writer)?;
         let zeroes = [0; BLOCK_SIZE];

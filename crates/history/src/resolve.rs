@@ -52,15 +52,15 @@ impl State {
         self.resolve_as_of(lba, at).0
     }
 
-    /// The same, and the instant that a revert stands for there (`at` where none does).
+    /// The same, and the instant that a revert represents there (`at` without a revert).
     fn resolve_as_of(&self, lba: u64, at: u64) -> (Source, u64) {
         let logging = self.logging;
         let mut at = at;
         let mut reverts = self.reverts.iter().rev();
         loop {
             let last = self.index.last_at(lba, at);
-            // A revert stands for the instant that it brought back until the block has a later
-            // version or was copied.
+            // A revert represents the instant that it restored until the block has a later version
+            // or was copied.
             if let Some(revert) = reverts.find(|revert| revert.time <= at)
                 && lba >= revert.cursor
                 && last.is_none_or(|last| last.time <= revert.time)
@@ -148,7 +148,7 @@ impl History {
         outcomes: &mut [Option<Result<Segments, DeviceError>>],
     ) {
         let present = at == NOW;
-        // What a present read shows where a revert stands for an earlier instant.
+        // The content of a present read where a revert represents an earlier instant.
         let mut instants = vec![at; pieces.len()];
         let (sources, epoch) = {
             let mut state = self.state.lock();

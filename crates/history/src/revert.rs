@@ -22,7 +22,7 @@ pub(crate) fn after_mark(before: u64) -> u64 {
     before + 1
 }
 
-/// What a revert did.
+/// The result of a revert.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reverted {
     /// The instant that the device shows now.
@@ -33,8 +33,8 @@ pub struct Reverted {
 
 impl History {
     /// Shows the device as it was at `at`, or at the last kept instant before. It is durable when
-    /// this returns, and itself undoable. Sessions of clients should be closed: what they have in
-    /// memory is of another time.
+    /// this returns, and can itself be undone. Close clients' sessions first: their caches hold
+    /// content of another time.
     pub fn revert(&self, at: impl Into<When>) -> Result<Reverted, HistoryError> {
         let at = at.into();
         let _alone = self.merge.write();
@@ -48,7 +48,7 @@ impl History {
             copied = self.check_room_to_revert(writer, target, 0)?;
         }
         self.make_room_beside(writer, target)?;
-        // Nobody writes meanwhile: `merge` is ours.
+        // No write happens meanwhile: `merge` is held.
         let (before, time, undo) = {
             let mut state = self.state.lock();
             let state = &mut *state;
@@ -134,7 +134,7 @@ impl History {
             (lbas, next)
         };
         self.copy_blocks(writer, revert, &lbas)?;
-        // What was copied is durable before anything says that it is.
+        // The copies are durable before any record says so.
         self.settle_copies(writer)?;
         let mut state = self.state.lock();
         if let Some(next) = next {
@@ -155,8 +155,8 @@ impl History {
         Ok(true)
     }
 
-    /// The background copy needs room like any write: what is before its target may go. It was
-    /// counted that this is enough.
+    /// The background copy needs room like any write, and may discard instants before its target.
+    /// The count ensured that this is enough.
     fn ensure_free_for_copy(&self, writer: &mut Writer) -> Result<(), HistoryError> {
         while !self.ready(writer, RESERVE)? && self.win_room(writer)? {}
         if writer.spare() < 2 { Err(self.no_room(writer)) } else { Ok(()) }

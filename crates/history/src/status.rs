@@ -1,4 +1,4 @@
-//! What an owner sees of a history.
+//! The status of a history, for its owner.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ pub struct LostVersion {
 pub struct RevertProgress {
     /// When it was made.
     pub time: Timestamp,
-    /// What it brought back.
+    /// The restored instant.
     pub instant: Timestamp,
     /// Blocks that were looked at, of [`blocks`](Self::blocks).
     pub done: u64,
@@ -71,7 +71,7 @@ pub struct HistoryStatus {
     pub block_bytes: u32,
     /// Bytes.
     pub origin_bytes: u64,
-    /// What its owner wants.
+    /// The owner's settings.
     pub window: Window,
     /// When it began.
     pub created: Timestamp,
@@ -113,21 +113,21 @@ pub struct HistoryStatus {
     pub failed: Option<String>,
     /// That is so because what is under its origin or its store had no room.
     pub failed_for_room: bool,
-    /// What has no room below it: the store, whose oldest history then goes, or the origin. It goes
-    /// on by itself.
+    /// The device without room: the store, whose oldest history is then discarded, or the origin.
+    /// The history resumes by itself.
     pub lacking: Option<&'static str>,
     /// Since it was opened.
     pub counters: Counters,
 }
 
 impl History {
-    /// How far it has come, durably: for [`OpenOptions::at_least`](crate::OpenOptions::at_least) of
-    /// a later opening. None once a device has failed: then nothing is known of what is durable.
+    /// The durable position of the log, for [`OpenOptions::at_least`](crate::OpenOptions::at_least)
+    /// of a later opening. `None` once a device has failed: then the durable state is unknown.
     pub fn position(&self) -> Option<LogPosition> {
         let writer = self.writer.lock();
         self.check_failed().ok()?;
         // The second slot of a superblock is durable with the next flush of the store; with the
-        // first alone damage would leave the one before.
+        // first alone, damage would leave the previous one.
         let superblock = writer.superblock.sequence.saturating_sub(u64::from(writer.store_dirty));
         Some(LogPosition { superblock, record: writer.synced })
     }
@@ -233,10 +233,10 @@ pub(crate) fn set_in_superblock(superblock: &mut cairn_format::history::HistoryS
     superblock.window_bytes = window.bytes.unwrap_or(0);
     superblock.floor_ns = window.floor.as_nanos() as u64;
     superblock.floor_policy = window.floor_policy;
-    // What was reduced before stays so.
+    // A store that was reduced before keeps that mark.
     superblock.reduction = window.reduction;
-    // What a step has thinned stays so, whatever its age becomes. A finer one before it begins
-    // there: its end is an end of every finer interval.
+    // History that a step has thinned stays so, at any age. A finer step before it begins there:
+    // its end is an end of every finer interval.
     let before = std::mem::take(&mut superblock.thinned);
     let mut until_ns = 0;
     for step in window.steps().collect::<Vec<_>>().into_iter().rev() {
@@ -266,7 +266,7 @@ pub(crate) fn window_of(superblock: &cairn_format::history::HistorySuperblock) -
 }
 
 impl History {
-    /// What the index has of a block, for the report of a failed comparison.
+    /// The index entries of a block, for the report of a failed comparison.
     pub fn explain(&self, lba: u64) -> String {
         let writer = self.writer.lock();
         let superblock = &writer.superblock;

@@ -1,4 +1,4 @@
-//! Retention in steps: what is older than an age keeps only one instant an interval.
+//! Retention in steps: history older than an age keeps only one instant an interval.
 //!
 //! 1. The superblock says up to where each step has come. From then on a view that asks for an
 //!    instant there gets the last one that is kept. The end of a stretch is itself an instant of
@@ -39,7 +39,7 @@ impl History {
             let now = self.clock.now().0.max(state.last);
             let mut steps = writer.superblock.thinned.clone();
             let mut any = false;
-            // What is younger is thinned no further than what is older has come from.
+            // A younger step thins no further than the older steps have reached.
             let mut limit = u64::MAX;
             for step in &mut steps {
                 let wanted = now.saturating_sub(step.after_ns).min(limit);
@@ -62,13 +62,13 @@ impl History {
         self.sync_store(writer)?;
         let mut state = self.state.lock();
         state.timeline.thin(&writer.superblock.thinned);
-        // What a read has resolved before may be gone.
+        // Earlier lookups of a read may be invalid.
         state.epoch += 1;
         writer.thinning = Some(Thinning::default());
         Ok(true)
     }
 
-    /// Goes on with a round; true when it is over.
+    /// Continues a round; true when it ends.
     pub(crate) fn thin_slice(&self, writer: &mut Writer) -> bool {
         let Some(thinning) = writer.thinning else { return true };
         let blocks = writer.superblock.segment_blocks;

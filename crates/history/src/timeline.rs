@@ -11,7 +11,7 @@ pub(crate) struct Timeline {
     /// The youngest first; only those that have thinned something. The end of each stretch is an
     /// instant that is kept.
     thinned: Vec<Thinned>,
-    /// No write has the stamp of a cut: what is up to it is before, the rest after.
+    /// No write has the stamp of a cut: versions up to it are before, the rest after.
     cuts: BTreeSet<u64>,
 }
 
@@ -38,7 +38,7 @@ impl Timeline {
         self.cuts = self.cuts.split_off(&start);
     }
 
-    /// What is thinned from now on.
+    /// Sets the steps to thin by from now on.
     pub(crate) fn thin(&mut self, steps: &[Thinned]) {
         self.thinned = steps.iter().copied().filter(|step| step.until_ns > 0).collect();
     }
@@ -69,8 +69,8 @@ impl Timeline {
         stretch
     }
 
-    /// Whether the instant that stands for `at` is as near as its owner wants: that itself, or the
-    /// last mark where only marks are kept.
+    /// Whether the kept instant for `at` is as near as the owner wants: `at` itself, or the last
+    /// mark where only marks are kept.
     pub(crate) fn is_kept_near(&self, at: u64) -> bool {
         match self.stretch(at).0 {
             Granularity::EveryWrite | Granularity::Marks => true,

@@ -1,9 +1,9 @@
-//! The window moves on: what older instants needed and newer ones still need is brought elsewhere,
-//! the rest is dropped.
+//! Moves the window: versions that newer instants still need are written elsewhere, the rest is
+//! dropped.
 //!
 //! 1. The superblock says that the window begins later. From then on nothing older is reached.
 //! 2. Logging: of each block the last version up to there goes to the origin. Splits: where the
-//!    block has a later version, it becomes that one's undo. What can't be read is lost from the
+//!    block has a later version, it becomes that one's undo. Unreadable versions are lost from the
 //!    start of the window on.
 //! 3. Both devices are flushed; the superblock says that entries up to there do not count.
 //! 4. They leave the index. Segments that nothing needs are free once a further superblock says so.
@@ -47,7 +47,7 @@ impl Trim {
     }
 }
 
-/// What a slice found.
+/// The findings of a slice.
 #[derive(Default)]
 struct SliceFindings {
     /// To the origin.
@@ -100,7 +100,7 @@ impl History {
         (AWAITED_BYTES / self.block_bytes as usize).max(MOVES)
     }
 
-    /// Goes on with a move of the window, with so many blocks at most; true when it is over.
+    /// Continues a move of the window, with at most `moves` blocks; true when it ends.
     pub(crate) fn trim_slice(&self, writer: &mut Writer, moves: usize) -> Result<bool, HistoryError> {
         let Some(mut trim) = writer.trim else { return Ok(true) };
         let (found, next) = self.find(&trim, moves);
@@ -217,7 +217,7 @@ impl History {
     }
 }
 
-/// Apart what has a content and what is lost.
+/// Separates blocks with content from lost ones.
 pub(crate) fn apart<T>(found: impl Iterator<Item = (T, Content)>) -> (Vec<(T, Content)>, Vec<T>) {
     let (lost, found): (Vec<_>, Vec<_>) = found.partition(|(_, content)| matches!(content, Content::Lost));
     (found, lost.into_iter().map(|(which, _)| which).collect())

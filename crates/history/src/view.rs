@@ -44,8 +44,8 @@ impl History {
         self: &Arc<Self>,
         reach: impl FnOnce(&mut State) -> Result<u64, HistoryError>,
     ) -> Result<HistoryView, HistoryError> {
-        // The window and its steps move under this lock: the instant is held before they move on,
-        // or is one that is kept behind them.
+        // The window and its steps move under this lock: the instant is held before they move, or
+        // is one that they keep.
         let mut writer = self.writer.lock();
         let instant = {
             let mut state = self.state.lock();
@@ -55,7 +55,7 @@ impl History {
             instant
         };
         let view = HistoryView { history: self.clone(), at: instant };
-        // What was written before the instant and waits in memory goes where the view finds it.
+        // Writes before the instant that wait in memory go where the view finds them.
         let waits = |history: &History| {
             history.state.lock().cache.oldest_time().is_some_and(|oldest| oldest <= instant)
         };
@@ -68,9 +68,9 @@ impl History {
         Ok(view)
     }
 
-    /// Makes an instant durable as it is shown: what was written up to it, and that no later write
-    /// gets a stamp of it, whoever opens the history next and whatever the clock shows then. What
-    /// is shown may be asked for again after a cut, and a clone stands on it.
+    /// Makes the visible state of an instant durable: the writes up to it, and the rule that no
+    /// later write gets a stamp up to it, after any opening and at any clock reading. The state may
+    /// be requested again after a cut, and a clone depends on it.
     fn keep(&self, writer: &mut Writer, instant: u64) -> Result<(), HistoryError> {
         let flushed = {
             let state = self.state.lock();

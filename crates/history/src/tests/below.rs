@@ -80,7 +80,7 @@ fn file_system_that_fills_takes_no_history_against_the_floor() {
         let status = stack.history.status();
         assert_eq!(status.start, start, "{placement:?}: nothing young went");
         assert!(status.failed.is_none());
-        // It goes on by itself, with room ...
+        // It resumes by itself, with room ...
         stack.store.leave_room(MIB);
         stack.clock.advance(Duration::from_secs(2));
         round(&stack.history, &stack.clock, refused).expect("there is room");

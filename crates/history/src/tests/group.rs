@@ -134,8 +134,7 @@ fn client_whose_write_a_flush_has_made_durable_waits_for_no_other_work() {
             std::thread::yield_now();
         }
         store.let_pass();
-        // This one is for all of them. As soon as it is over somebody else is in, with work that
-        // takes long.
+        // This flush is for all of them. As soon as it ends another thread enters, with long work.
         store.flushes(before + 2);
         store.let_pass();
         let long_work = loop {

@@ -1,4 +1,4 @@
-//! A store that is an older copy of itself, beside an origin that went on.
+//! A store that is an older copy of itself, beside an origin that continued.
 
 use super::*;
 use cairn_base::BLOCK_SIZE;
@@ -113,8 +113,7 @@ fn end_of_the_log_that_was_durable_is_not_taken_for_a_cut() {
             let whole = stack.store.fork();
             stack.store.corrupt(end - back * B as u64, B as u64, &mut Rng::new(3));
             match stack.reopen_from(known) {
-                // The record is there, and its content is told to be damaged where somebody reads
-                // it.
+                // The record exists, and a read of its content reports the damage.
                 Ok(()) => {
                     assert!(stack.position().reaches(&known), "{placement:?}");
                     for block in 0..BLOCKS as usize {

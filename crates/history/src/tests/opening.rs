@@ -1,4 +1,4 @@
-//! What an opening costs.
+//! The cost of an opening.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -71,7 +71,7 @@ fn writes_after_a_revert_leave_its_copy_the_room_that_it_needs() {
                 if reopened {
                     stack.reopen().expect("it opens");
                 }
-                // Twice the store, and nobody works in the background.
+                // Twice the store, without background work.
                 let mut rng = Rng::new(back as u64);
                 for round in 0..2000u64 {
                     let block = rng.below(BLOCKS / 2);

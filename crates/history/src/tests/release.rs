@@ -1,4 +1,4 @@
-//! What a release does beside clients.
+//! A release beside clients.
 
 use std::cell::Cell;
 
@@ -27,7 +27,7 @@ fn clients_have_their_turn_while_a_history_is_folded_back_and_little_is_left_to_
         let turns = Cell::new(0u64);
         let go_on = |done: u64, all: u64| {
             assert!(done <= all);
-            // All that a client can do; none of it may wait for the end.
+            // All operations of a client; none may wait for the end.
             let turn = turns.get();
             turns.set(turn + 1);
             let at = (3000 + turn % 3000) * B as u64;

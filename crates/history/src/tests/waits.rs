@@ -101,7 +101,7 @@ fn floor_that_time_has_passed_holds_nobody_up_whatever_is_in_the_store() {
             stack.clock.advance(Duration::from_secs(7200));
             stack.history.flush().unwrap_or_else(|error| panic!("{placement:?}, {seed}: {error}"));
             assert!(bytes(&*stack.history, 0, MIB as usize).expect("a read") == expected);
-            // What nothing has changed since is as good as within the floor.
+            // An unchanged instant counts as within the floor.
             let half_ago = Timestamp(stack.clock.now().0 - 1800 * SECOND);
             let view = stack.history.view(half_ago);
             let view = view.unwrap_or_else(|error| panic!("{placement:?}, {seed}, since {last:?}: {error}"));
@@ -164,7 +164,7 @@ fn release_that_failed_in_the_middle_goes_on_when_it_is_asked_for_again() {
             if failed {
                 assert_eq!(bytes(&*history, 0, 64 * B).expect("a read"), expected, "{placement:?}, {after}");
                 drop(history);
-                // What was written before the failure may have been all.
+                // The write before the failure may have been complete.
                 match History::open(origin.clone(), store.clone(), open) {
                     Ok(history) => {
                         assert_eq!(
