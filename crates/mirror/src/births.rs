@@ -1,10 +1,10 @@
-//! When the snapshots of a mirror were made, by this side's clock: what a lock counts from.
+//! When the snapshots of a mirror were made, by this side's clock: the start of a lock.
 //!
-//! Their own times are by the source's clock, which may be set, or wrong by hours, and is in the
-//! hands of whom a lock is against. So the two clocks are never compared: of a snapshot that
-//! arrives it counts how old it is by the source's clock alone, and no more than has passed here
-//! since the update before was asked for, as that did not bring it yet. In doubt a snapshot is
-//! younger than it is: it stays for longer.
+//! Their own times are by the source's clock. That clock may be set, or wrong by hours, and may be
+//! controlled by the person that a lock protects against. So the two clocks are never compared. The
+//! age of an arriving snapshot is measured by the source's clock alone. It is limited to the time
+//! since the previous update was requested here, as that update did not bring the snapshot. In
+//! doubt a snapshot counts as younger than it is, and stays longer.
 //!
 //! Of a first image nothing is known but what the source says. The clock of this side that is never
 //! set measures the time that passes while the program runs; a wall clock that is set moves the
@@ -77,10 +77,10 @@ fn uncounted(looked: Timestamp, now: Timestamp) -> i128 {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Births {
     known: BTreeMap<SnapshotId, Birth>,
-    /// When the last update that brought an image was asked for, by this side's clock: what came
-    /// later was made later.
+    /// When the last update that brought an image was requested, by this side's clock: snapshots
+    /// that it did not bring were made later.
     asked: Option<Timestamp>,
-    /// What this side's clock showed when it was looked at, and what the one that is never set did.
+    /// The last readings of this side's wall clock and monotonic clock.
     looked: Option<(Timestamp, Duration)>,
 }
 
@@ -126,7 +126,7 @@ impl Births {
         self.asked = self.asked.map(|asked| shifted(asked, ahead));
     }
 
-    /// What is here stays for no less than that.
+    /// Applies the lock to the present snapshots: none of their locks gets shorter.
     pub(crate) fn lock(&mut self, lock: Duration) {
         self.known.values_mut().for_each(|birth| birth.lock = birth.lock.max(Some(lock)));
     }
@@ -173,7 +173,7 @@ fn before(now: Timestamp, theirs: Timestamp, created: Timestamp) -> Timestamp {
     Timestamp(now.0.saturating_sub(theirs.0.saturating_sub(created.0)))
 }
 
-/// What both clocks of this side show.
+/// The readings of both clocks of this side.
 fn both(volume: &Volume) -> (Timestamp, Duration) {
     (volume.clock().now(), volume.clock().monotonic())
 }

@@ -12,14 +12,14 @@ use crate::message::{Answer, Began, PROTOCOL_VERSION, Request, StatusOf};
 use crate::relationship::Relationship;
 use crate::wire::{read_frame, write_frame};
 
-/// What a destination must have before its baseline.
+/// Requirements of a source's baseline for its destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Provision {
     /// The volume; the destination gets the same id.
     pub id: VolumeId,
     /// Its block space, in blocks; the destination's is at least as long.
     pub blocks: u64,
-    /// Blocks in use: what a baseline sends.
+    /// Blocks in use: the size of a baseline.
     pub used: u64,
     /// How many snapshots.
     pub snapshots: u64,
@@ -56,7 +56,8 @@ impl<'a, S: Read + Write + ?Sized> Client<'a, S> {
         }
     }
 
-    /// Says that the mirror is gone for good: the source lets go of what it keeps for it.
+    /// Tells the source that the mirror is permanently gone: the source discards the state that it
+    /// keeps for it.
     ///
     /// # Errors
     /// Also of a source that does not know this message: it hangs up.
@@ -67,7 +68,7 @@ impl<'a, S: Read + Write + ?Sized> Client<'a, S> {
         }
     }
 
-    /// Asks who may use the LUNs of a volume; those for which nothing is set are not named.
+    /// Requests the access rules of a volume's LUNs. LUNs without rules are not listed.
     ///
     /// # Errors
     /// Also of a source that does not know this message: it hangs up.
@@ -95,7 +96,7 @@ impl<'a, S: Read + Write + ?Sized> Client<'a, S> {
         self.hear()
     }
 
-    /// The answer to what was told.
+    /// Reads the answer to a request.
     pub(crate) fn hear(&mut self) -> Result<Answer, MirrorError> {
         let gone = MirrorError::from(std::io::Error::from(std::io::ErrorKind::UnexpectedEof));
         Answer::parse(&read_frame(self.stream)?.ok_or(gone)?)

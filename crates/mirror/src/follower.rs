@@ -1,8 +1,8 @@
 //! The mirrors of a source's volumes, as their sessions made them known.
 //!
-//! What a mirror needs is in the volume: held snapshots and since maps. What is here says whose
-//! those are and how its owner wants it; its keeper writes it down from time to time, and what was
-//! lost is learnt again when the destination comes.
+//! The state that a mirror needs is in the volume: held snapshots and since maps. This file records
+//! which mirror each belongs to and its owner's settings. The server saves it from time to time,
+//! and rebuilds lost entries when the destination reconnects.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -33,12 +33,12 @@ pub struct Follower {
     pub base: Option<(Generation, Timestamp)>,
     /// The since map that began at it, as far as is known since the start of the program.
     pub began: Option<FileId>,
-    /// It has said since then that it shows something else, of which nothing is known here: it was
-    /// brought back to what it showed before, or the like. How far behind it is nobody knows.
+    /// It has since reported that it shows another image, which is unknown here: for example, it
+    /// was reverted to an earlier one. Its lag is unknown.
     pub strayed: bool,
     /// When that was confirmed.
     pub updated: Option<Timestamp>,
-    /// It was failed over: it takes writes of its own, and follows nobody.
+    /// It was failed over: it takes writes of its own, and follows no source.
     pub departed: Option<Departure>,
     /// While the volume here is a destination itself: the snapshots that the mirror has as its
     /// base, or gets.
@@ -46,7 +46,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// One that is heard of for the first time.
+    /// A mirror that is new to this source.
     pub(crate) fn new(volume: VolumeId, name: &str, now: Timestamp) -> Self {
         Self {
             volume,
@@ -77,11 +77,11 @@ pub struct MirrorAtSource {
     pub name: String,
     /// The snapshot that the destination has, as far as is known here, while it is here.
     pub base: Option<Snapshot>,
-    /// What changed since; none when nobody knows what the destination has.
+    /// Changes since; `None` when it is unknown what the destination has.
     pub behind: Option<Behind>,
     /// Another snapshot is on its way.
     pub transferring: bool,
-    /// What its sessions said; none since a restart that lost it.
+    /// The record from its sessions; `None` since a restart that lost it.
     pub follower: Option<Follower>,
 }
 

@@ -1,5 +1,5 @@
-//! Who has a say before a destination replaces its image: what it shows may belong together with
-//! what other mirrors show.
+//! A keeper decides before a destination replaces its image: the image may belong together with
+//! those of other mirrors.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ pub trait Keeper: Send + Sync {
     /// is committed next, or fails; [`Keeper::settled`] follows in any case.
     ///
     /// # Errors
-    /// With what the image lacks: nothing is changed then, and the next update retries with what
-    /// has arrived.
+    /// With the snapshots that the image lacks: nothing is changed then, and the next update
+    /// retries with the arrivals.
     fn admits(&self, snapshots: &[SnapshotEntry]) -> Result<(), Withheld>;
 
     /// A transfer is over, whatever came of it.
     fn settled(&self);
 }
 
-/// What an image lacks that has to stay at the destination for now.
+/// Snapshots missing from an image that have to stay at the destination for now.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Withheld {
     /// The volumes that show it together.

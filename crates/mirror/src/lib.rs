@@ -10,7 +10,7 @@
 //! the next update's list. [`Destination::follow`] does that again and again, for a lag of seconds.
 //!
 //! No threads, no sockets, no clock of its own: times are by the clock of the volume at each end.
-//! What a transfer that was cut off had brought is in the have map of a destination.
+//! The arrivals of an interrupted transfer are in the have map of a destination.
 
 mod access;
 mod births;

@@ -1,4 +1,4 @@
-//! What the two sides say to each other. A request of the destination, an answer of the source.
+//! Messages between the two sides: a request of the destination, an answer of the source.
 //!
 //! The hello never changes its form, so that any two versions can tell each other apart.
 
@@ -21,7 +21,7 @@ pub const PROTOCOL_VERSION: u32 = 8;
 pub const HEIRS_MAX: usize = 64;
 const MAGIC: u64 = u64::from_le_bytes(*b"CAIRNMIR");
 
-/// What a destination asks.
+/// Requests of a destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Request {
     Hello {
@@ -46,7 +46,7 @@ pub(crate) enum Request {
     },
     /// About blocks that both sides have.
     Copies(CopiesRequest),
-    /// What the other side is, and has; and perhaps news of this one.
+    /// The state and snapshots of the other side; perhaps with news of this one.
     Standing(StandingOf),
     /// The other side is to become the destination, and this one the source.
     HandOver(HandOver),
@@ -54,20 +54,20 @@ pub(crate) enum Request {
     HandOverTogether(HandOverTogether),
     /// An answer when there is something to bring.
     Await(Await),
-    /// The mirror is gone for good. A source that does not know this message hangs up, and goes on
-    /// keeping what it keeps: nothing is lost by that, so it is no reason for another version.
+    /// The mirror is permanently gone. A source that does not know this message hangs up, and keeps
+    /// the mirror's state: nothing is lost by that, so it needs no new version.
     Farewell {
         volume: String,
         relationship: Relationship,
     },
-    /// Who may use the LUNs of a volume. What holds for [`Request::Farewell`] holds for it: a
-    /// source that does not know it hangs up.
+    /// The access rules of a volume's LUNs. As for [`Request::Farewell`], a source that does not
+    /// know it hangs up.
     Access {
         volume: String,
     },
 }
 
-/// A wish to hear of changes.
+/// A request for a notice of changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Await {
     pub(crate) volume: String,
@@ -88,7 +88,7 @@ pub(crate) struct Await {
 pub(crate) struct StandingOf {
     pub(crate) volume: String,
     pub(crate) relationship: Relationship,
-    /// The one who asks was failed over.
+    /// Set when the requesting side was failed over.
     pub(crate) departed: Option<Departure>,
 }
 
@@ -106,7 +106,7 @@ pub(crate) struct HandOver {
 /// The wish of the mirrors of a group to take over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HandOverTogether {
-    /// What it is called on both sides.
+    /// Its name on both sides.
     pub(crate) group: String,
     pub(crate) members: Vec<HandOver>,
 }
@@ -121,7 +121,7 @@ pub(crate) enum Stance {
     /// It was written there, and is given up along with the snapshots that the source does not
     /// have.
     GivesUp,
-    /// The same, and it was spilled: whoever opens that needs the base, which stays.
+    /// The same, and it was spilled: the spill can only be opened with the base, which stays.
     GivesUpSpilled,
 }
 
@@ -131,7 +131,7 @@ impl Stance {
         matches!(self, Stance::GivesUp | Stance::GivesUpSpilled)
     }
 
-    /// What is shown was written there.
+    /// The image shown was written there.
     pub(crate) fn has_head(self) -> bool {
         self != Stance::Follows
     }
@@ -148,7 +148,7 @@ pub(crate) struct StatusOf {
     pub(crate) base_root: Checksum,
 }
 
-/// What a destination knows of the since maps of its relationship.
+/// A destination's knowledge of the since maps of its relationship.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Began {
     /// The map that began at its image, if it is one of those.
@@ -191,7 +191,7 @@ impl Update {
     }
 }
 
-/// What a source answers.
+/// Answers of a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Answer {
     Hello {
@@ -245,7 +245,7 @@ pub(crate) enum Answer {
     HandedOverTogether {
         targets: Vec<SnapshotId>,
     },
-    /// What was kept for the mirror is let go.
+    /// The state kept for the mirror is discarded.
     Farewell,
     /// Of all LUNs for which something is set.
     Access(Vec<LunAccess>),

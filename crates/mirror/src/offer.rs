@@ -1,5 +1,5 @@
-//! What a source needs of the server around it: its volumes, who may have them, and what their
-//! owners want of it.
+//! A source's interface to the server around it: its volumes, their access rights, and the settings
+//! of their owners.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +23,8 @@ pub trait SourceVolumes {
         address.to_owned()
     }
 
-    /// A mirror wants to take over. Whoever keeps the relationships writes down whom the volume
-    /// follows from now on, and then calls `give`; on an error nothing has changed.
+    /// A mirror wants to take over. The server records which side the volume follows from now on,
+    /// and then calls `give`. On an error nothing has changed.
     fn hand_over(
         &self,
         _volume: &str,
@@ -60,20 +60,20 @@ pub trait SourceVolumes {
     ) {
     }
 
-    /// How far behind its own source a volume is that is a destination itself; none when it is
-    /// none, or nothing is known: then its mirrors count from the image that it shows.
+    /// The lag of a volume behind its own source, if it is a destination itself. `None` if it is
+    /// not, or nothing is known: then its mirrors count from the image that it shows.
     fn upstream_lag(&self, _volume: &str) -> Option<Lag> {
         None
     }
 
-    /// The volumes that what a volume gives came through, itself first; none where nobody is to be
-    /// told.
+    /// The volumes that a volume's image came through, itself first; `None` if the route must not
+    /// be revealed.
     fn route(&self, _volume: &str) -> Route {
         Route::default()
     }
 
-    /// Waits, for no longer than so, on behalf of a destination that follows continuously. False
-    /// when nobody may wait (any more): it is answered at once.
+    /// Waits, for at most this long, on behalf of a destination that follows continuously. False
+    /// when waiting is not allowed (any more): the request is answered at once.
     fn rest(&self, _for: Duration) -> bool {
         false
     }
@@ -96,9 +96,9 @@ pub trait SourceVolumes {
         Ok(())
     }
 
-    /// Refuses what needs a consistency point of a volume where that would wait for room longer
-    /// than who asks should: it would wait with what all mirrors of the server need. Asked before
-    /// any of that is locked.
+    /// Refuses a request that needs a consistency point of a volume, if that would wait for room
+    /// longer than the caller should: it would block resources that all mirrors of the server need.
+    /// Called before any of them is locked.
     ///
     /// # Errors
     /// [`Refusal::NoRoom`].
@@ -106,14 +106,14 @@ pub trait SourceVolumes {
         Ok(())
     }
 
-    /// Who may use the LUNs of a volume, of those for which something is set;
-    /// [`Refusal::SourceFailed`] where that is not known.
+    /// The access rules of a volume's LUNs, for those that have some; [`Refusal::SourceFailed`]
+    /// where they are unknown.
     fn access(&self, _volume: &str) -> Result<Vec<LunAccess>, Refusal> {
         Ok(Vec::new())
     }
 
-    /// Under which name this side was a mirror of the peer in the other direction of a
-    /// relationship: what it holds of that goes once the peer has an image.
+    /// The name that this side had as a mirror of the peer in the other direction of a
+    /// relationship. The snapshots held under that name are released once the peer has an image.
     fn former(&self, _volume: &str, _peer: &PeerName, _relationship: Relationship) -> Option<PeerName> {
         None
     }

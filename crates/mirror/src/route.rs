@@ -1,14 +1,14 @@
 //! The route of an image: the volumes that it came through, for cascades that end in themselves.
 //!
-//! Two mirrors that are repointed at each other, or more of them in a ring, would all call
-//! themselves up to date for ever, though nobody of them takes writes. So a source tells along with
-//! its lag which volume of which server it is, and, where it shows what it has received, what its
-//! own source has told of that. A destination that finds itself there follows itself
+//! If two mirrors are repointed at each other, or several of them in a ring, each would always
+//! report that it is up to date, although none of them takes writes. So a source sends, along with
+//! its lag, the name of its volume and server. If it shows a received image, it adds the route that
+//! its own source reported. A destination that finds itself in the route follows itself
 //! ([`MirrorError::FollowsItself`](crate::MirrorError::FollowsItself)).
 //!
-//! A volume that shows what was written to it ends the route, whatever it was before. What a source
-//! has heard of its own source may be from before a change of roles there: what it says is right
-//! again once it has heard of that.
+//! A volume that shows its own writes ends the route, whatever it was before. A source's knowledge
+//! of its own source may be from before a change of roles there: its route is correct again once it
+//! has heard of that.
 
 use cairn_base::Checksum;
 

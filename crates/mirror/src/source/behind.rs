@@ -1,4 +1,4 @@
-//! How far behind its mirrors a source says that they are: to each of them, and to its owner.
+//! The lag that a source reports: to each of its mirrors, and to its owner.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -20,7 +20,7 @@ use crate::relay::{add_lag, shown};
 use crate::route::Route;
 
 impl Source {
-    /// Answers a destination that asks how far behind it is.
+    /// Answers a destination's request for its lag.
     pub(super) fn status<S: Read + Write + ?Sized>(
         &self,
         stream: &mut S,
@@ -40,7 +40,7 @@ impl Source {
             Some(files) if base.is_none() && asked.base.0 != 0 => Some(ask(stream, files)?),
             _ => None,
         };
-        // Where since maps may be among what can't be read nothing is known of what it shows.
+        // If since maps may be among the unreadable inodes, the lag of its image is unknown.
         let knows = !matches!(volume.status().latched, Some(VolumeError::InodesLost(_)));
         if follows && knows && asked.base.0 != 0 && volume.status_role() == Role::Normal {
             let began = known.filter(|known| known.began.file.is_some()).map(|known| known.began);
@@ -67,9 +67,8 @@ impl Source {
         }
     }
 
-    /// The mirrors of a volume: those whose sessions made them known, and those that held snapshots
-    /// tell of; and what is kept besides without a name, for mirrors that nobody here knows any
-    /// more.
+    /// The mirrors of a volume: those known from their sessions, and those with held snapshots.
+    /// Also state without a name, which is kept for mirrors that are unknown here.
     pub fn mirrors(&self, volume: &Arc<Volume>) -> Result<Vec<MirrorAtSource>, VolumeError> {
         let mut by_prefix: BTreeMap<String, Vec<Snapshot>> = BTreeMap::new();
         // A destination has those that its source keeps for its mirrors: they are nothing of this
@@ -101,7 +100,7 @@ impl Source {
                 .or_else(|| own.iter().find(|snapshot| snapshot.held))
                 .cloned()
                 .or_else(|| volume.snapshot(relayed?));
-            // What is kept for it may be newer than what it has.
+            // The snapshot kept for it may be newer than its image.
             let shown = match has {
                 Some(_) if !relays => all.iter().find(is_it),
                 _ => held.as_ref(),
@@ -153,7 +152,7 @@ pub(super) fn whole_lag(
     }
 }
 
-/// What changed since a since map began; none where that can't be read, and so was given up.
+/// The changes since a since map began; `None` if the map cannot be read, and so was given up.
 fn known_by_map(
     volume: &Arc<Volume>,
     number: u64,
@@ -166,9 +165,8 @@ fn known_by_map(
     }
 }
 
-/// What the source says of itself, with the lag of a destination that has `base`; `root` must be
-/// the base's if it is given. Where the base is not here, a since map that began at it tells the
-/// same.
+/// The source's status, with the lag of a destination that has `base`; `root` must be the base's if
+/// it is given. If the base is not here, a since map that began at it gives the same result.
 pub(crate) fn status_of(
     volume: &Arc<Volume>,
     prefix: &str,

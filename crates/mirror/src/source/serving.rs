@@ -64,13 +64,13 @@ fn next_request(frame: &Frame, greeted: bool) -> Result<Request, MirrorError> {
     }
 }
 
-/// What is known of a conversation.
+/// The state of a conversation.
 struct Conversation<'a> {
     source: &'a Source,
     volumes: &'a dyn SourceVolumes,
     peer: &'a PeerName,
-    /// What is written between the steps of a mirror that follows continuously stays in memory for
-    /// as long as it talks.
+    /// Writes between the steps of a mirror that follows continuously stay in memory during its
+    /// conversation.
     fresh: Option<KeepsFresh>,
     shows: Option<Shows>,
 }
@@ -178,7 +178,7 @@ impl Conversation<'_> {
     }
 }
 
-/// What a destination is told that asks for a volume.
+/// The answer to a destination that requests a volume.
 fn access(volumes: &dyn SourceVolumes, volume: &str, peer: &PeerName) -> Result<Answer, Refusal> {
     volumes.volume(volume, peer)?;
     volumes.access(volume).map(Answer::Access)

@@ -86,7 +86,7 @@ impl Transfer<'_> {
         }
     }
 
-    /// What the destination lacks.
+    /// The blocks that the destination lacks.
     fn plan(&self) -> Result<Plan, MirrorError> {
         let (volume, update, target) = (self.volume, self.update, self.prepared.target.id);
         let number = since_number(name_in(self.prefix));
@@ -143,7 +143,7 @@ impl Transfer<'_> {
         }
     }
 
-    /// The destination has the image: notes that, and tells it how far behind it is now.
+    /// The destination has the image: records that, and reports its present lag.
     fn acknowledged<S: Read + Write + ?Sized>(
         &self,
         stream: &mut S,

@@ -18,7 +18,7 @@ use crate::{
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// A pair whose destination has a clock of its own, which is behind that of the source.
+/// A pair whose destination has a clock of its own, `behind` that of the source.
 fn apart(seed: u64, behind: Duration) -> (Pair, Arc<ManualClock>) {
     let mut pair = Pair::new(seed);
     let far = Arc::new(ManualClock::new(Timestamp(pair.clock.now().0 - behind.as_nanos() as u64)));
@@ -56,7 +56,7 @@ fn lag_grows_by_the_time_that_passes_whatever_either_clock_is_set_to() {
         let behind = at_source.behind.expect("its base is known");
         let seven = Duration::from_secs(7);
         assert_eq!(behind.now.since(behind.first_change.expect("a change")), seven);
-        // What a step of a mirror that follows continuously waits for.
+        // The time that a step of a mirror that follows continuously waits for.
         assert_eq!(pair.source.age_of_changes(&base), Some(seven));
         assert_eq!(pair.refresh(&mirror).expect("the source answers").age, seven);
         turn(&far, back, HOUR);
@@ -86,7 +86,7 @@ fn changes_from_before_a_restart_are_not_hidden_by_a_clock_that_was_put_back() {
     pair.clock.advance(Duration::from_secs(9));
     let age = pair.refresh(&mirror).expect("the source answers").age;
     assert_eq!(age, Duration::from_secs(9), "they are no younger than this run of the source");
-    // What the destination wrote down tells how long the source has been silent, and no less than
+    // The destination's saved record tells how long the source has been silent, at least the time
     // since then.
     let contact = mirror.contact();
     turn(&far, true, HOUR);
@@ -118,8 +118,8 @@ fn update(pair: &Pair, mirror: &Destination) -> Result<(), MirrorError> {
 
 #[test]
 fn lock_counts_what_has_passed_at_the_mirror_and_not_what_the_source_says() {
-    // The source's clock is years behind while the snapshot is made, or years ahead; the mirror's
-    // server may start anew.
+    // The source's clock is years slow while the snapshot is made, or years fast; the mirror's
+    // server may restart.
     for (back, restarts) in [(true, false), (true, true), (false, false)] {
         let (mut pair, far) = apart(24, HOUR);
         let mut rng = Rng::new(24);
@@ -266,15 +266,15 @@ fn lag_during_a_transfer_counts_the_time_that_went_by_until_it_was_announced() {
         mirror.update(&mut client, &mut work).expect("an update");
         drop(near);
     });
-    // What the source took for it counts twice: for all that is known here, the answer was on its
-    // way as long.
+    // The source's processing time counts twice: as far as is known here, the answer took that long
+    // to travel.
     assert_eq!(told, Some(Duration::from_secs(71 + 61)));
 }
 
 /// How long an answer is on its way over a [`Late`] link.
 const LATE: Duration = Duration::from_secs(30);
 
-/// A link over which the answer to whatever is said takes that long.
+/// A link that delays every answer by that time.
 struct Late<'a> {
     stream: UnixStream,
     clocks: [&'a ManualClock; 2],
@@ -321,7 +321,7 @@ fn time_that_an_answer_is_on_its_way_makes_no_lag_smaller() {
         let age = || mirror.lag().expect("there was contact").age;
         let mut late = Late { stream: near, clocks: [&pair.clock, &far], asked: false };
         let mut client = Client::hello(&mut late).expect("it answers");
-        // Nothing had changed when the source said so; what did since then nobody here knows.
+        // The source reported no changes; later ones are unknown here.
         let lag = mirror.refresh(&mut client).expect("the source answers");
         assert_eq!((lag.age, age(), mirror.loss().silent), (LATE, LATE, Some(LATE)));
         assert_eq!(far.now().since(lag.as_of), LATE);
@@ -374,7 +374,7 @@ fn lock_that_is_shortened_counts_for_later_snapshots_alone() {
     pair.write(pair.files[0], 0, 20, &mut rng);
     let error = update().expect_err("it is locked");
     assert!(matches!(&error, MirrorError::Locked { name } if name == "payroll"), "{error}");
-    // Its own time, or one who may, ends it.
+    // Its own time ends it, or an authorized request.
     mirror.lift_locks(HOUR);
     assert!(mirror.locked().is_empty() && mirror.locked_ever().len() == 1);
     pass(HOUR);

@@ -1,5 +1,5 @@
-//! What rots on one side is brought from the other, whatever it is and wherever it stands; what
-//! rots on both stays damaged, and nothing spreads.
+//! Damage on one side is repaired from the other, wherever it is; damage on both sides stays, and
+//! does not spread.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -131,7 +131,7 @@ fn what_rots_on_one_side_is_found_and_brought_from_the_other_wherever_it_stands(
             "seed {seed}: {verified:?}"
         );
         assert!(verified.differences_total > 0 || rotten_here.len() + rotten_there.len() == 0, "seed {seed}");
-        // What was below a damaged node is met once the node is whole.
+        // Damage below a damaged node is found once the node is whole.
         for _ in 0..4 {
             verify(&pair, true);
         }
@@ -323,8 +323,8 @@ fn blocks_that_are_given_are_taken_only_where_they_are_missing() {
         pair.converse(|client| client.ask(&request)).expect("it answers")
     };
     let wrong = vec![
-        // Other bytes, under the name of what is missing; right bytes that nobody misses; right
-        // bytes under another checksum.
+        // Other bytes, under the name of the missing block; right bytes that were not requested;
+        // right bytes under another checksum.
         (damaged.vbn, damaged.checksum, other.clone()),
         (whole.vbn, whole.checksum, other.clone()),
         (damaged.vbn, whole.checksum, other),

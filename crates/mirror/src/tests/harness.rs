@@ -61,7 +61,7 @@ pub(super) struct Pair {
     pub(super) source_device: Arc<dyn Device>,
     pub(super) destination_device: Arc<dyn Device>,
     pub(super) registry: Arc<Source>,
-    /// What the destination's server knows of mirrors of its own.
+    /// The destination server's registry of its own mirrors.
     pub(super) other_registry: Arc<Source>,
     /// The destination's name at the source, and the source's at the destination.
     pub(super) peers: [&'static str; 2],
@@ -125,7 +125,7 @@ impl Read for Cut {
 
 impl Write for Cut {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        // The type of a frame stands behind its length; 5 is an acknowledgement.
+        // The type of a frame follows its length; 5 is an acknowledgement.
         if self.loses_answer && bytes.get(4) == Some(&5) {
             self.left = 0;
         }
@@ -139,7 +139,7 @@ impl Write for Cut {
     }
 }
 
-/// What happens to one transfer.
+/// Faults during one transfer.
 #[derive(Default)]
 pub(super) struct Trouble<'a> {
     pub(super) cut_after: Option<u64>,

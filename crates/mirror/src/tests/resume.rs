@@ -1,4 +1,4 @@
-//! Transfers that are cut go on where they were: at every record, at every operation of the
+//! Interrupted transfers resume where they were: at every record, at every operation of the
 //! destination's device, whatever changes meanwhile.
 
 use std::sync::Arc;
@@ -33,7 +33,7 @@ fn a_cut_link_costs_the_record_that_was_on_its_way() {
         pair.update().expect("a baseline")
     };
     let mut cuts = 0;
-    // Twice in each record, and so also in each list behind the blocks.
+    // Twice in each record, and so also in each list after the blocks.
     for cut_after in (1000..whole.bytes + 2000).step_by(500_000) {
         let mut pair = Pair::new(0);
         fill(&mut pair, &mut Rng::new(1));
@@ -52,8 +52,8 @@ fn a_cut_link_costs_the_record_that_was_on_its_way() {
     assert!(cuts > 5, "{cuts} cuts");
 }
 
-/// At every operation of the destination's device the power goes; what no flush has made durable is
-/// kept, lost or torn.
+/// The power fails at every operation of the destination's device; unflushed writes are kept, lost
+/// or torn.
 #[test]
 fn a_power_cut_at_any_operation_of_the_destination_costs_one_checkpoint() {
     let mut cut_at = 1;
@@ -93,9 +93,9 @@ fn a_power_cut_at_any_operation_of_the_destination_costs_one_checkpoint() {
         assert_clean(&pair.destination);
         let report = pair.update().unwrap_or_else(|error| panic!("cut at {cut_at}: {error}"));
         let arrived = arrived.load(Ordering::Relaxed);
-        // Committed before the cut: then there is nothing left to do.
+        // Committed before the cut: then no work is left.
         if report.bytes > 0 {
-            // Two records: one behind the last checkpoint, and one whose checkpoint was cut.
+            // Two records: one after the last checkpoint, and one whose checkpoint was cut.
             let kept = report.kept_blocks;
             assert!(kept + 2 * RECORD + 20 >= arrived, "cut at {cut_at}: kept {kept} of {arrived}");
             resumed += u64::from(kept > 0);

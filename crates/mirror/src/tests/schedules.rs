@@ -79,7 +79,7 @@ fn shown(volume: &Arc<Volume>, lun: FileId) -> Vec<u64> {
 /// One direction of a connection.
 #[derive(Default)]
 struct Pipe {
-    /// What is on its way, and whether an end is closed.
+    /// Data in flight, and whether an end is closed.
     state: Mutex<(VecDeque<u8>, bool)>,
     moved: Condvar,
 }
@@ -130,7 +130,7 @@ impl Drop for End {
     }
 }
 
-/// Offers one volume to everyone. Whoever waits for a change looks again at once.
+/// Offers one volume to every peer. A peer that waits for a change looks again at once.
 struct One(Arc<Volume>);
 
 impl SourceVolumes for One {
@@ -148,9 +148,9 @@ fn peer() -> PeerName {
     PeerName::new("peer").expect("a good name")
 }
 
-/// A destination follows a source that is written to, while another thread looks at what it shows:
-/// each image is of one moment of the source, none is older than the one before, and the last one
-/// has everything.
+/// A destination follows a source that is written to, while another thread looks at its image: each
+/// image is of one moment of the source, none is older than the previous one, and the last one has
+/// everything.
 #[test]
 fn mirror_that_follows_shows_moments_of_its_source_in_order_in_any_schedule() {
     const VERSIONS: u64 = 4;
