@@ -6,8 +6,8 @@
 //! for so little costs more than it gains, and so does memory on its way that no cache of the
 //! processor holds.
 //!
-//! The device is read in pieces that are as long as the rest has use for ([`Appetite`]): what
-//! clients of the volume ask for stands behind them in the device's queue.
+//! The device is read in pieces as long as the other stages can use ([`Appetite`]): requests of the
+//! volume's clients queue after them on the device.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,8 +26,8 @@ use crate::work::{Helper, Work, beside};
 
 /// Records that one read of the device fills at most: 4 MiB.
 const RECORDS_PER_READ: usize = 4;
-/// The same where records have the blocks as they were read: what has just been read is still at
-/// hand when it is summed.
+/// The same for records that keep the blocks as read: freshly read blocks are still in the
+/// processor's cache when they are summed.
 const RECORDS_PER_READ_AS_READ: usize = 2;
 /// How often the encoder finds nothing read before reads become twice as long.
 const WAITS_BEFORE_MORE: usize = 8;
@@ -58,9 +58,9 @@ pub enum Compression {
 #[derive(Clone, Copy)]
 pub(crate) struct Form<'a> {
     pub(crate) compression: Compression,
-    /// What is known of the link and of packing.
+    /// The measurements of the link and of packing.
     pub(crate) gauge: &'a Gauge,
-    /// Blocks that are not packed stand at multiples of [`ALIGNMENT`] of the stream.
+    /// Blocks that are not packed start at multiples of [`ALIGNMENT`] in the stream.
     pub(crate) aligned: bool,
     /// Streams that are made of the volume at the same time, this one included.
     pub(crate) streams: usize,
@@ -130,7 +130,7 @@ pub(crate) fn each_record<Batches: Iterator<Item = Batch>>(
     let mut helpers: Vec<Helper<'_>> = reads_to.into_iter().enumerate().map(read).collect();
     let mut outcome = Ok(());
     let sent = &mut outcome;
-    // The first failure ends it: whoever drops a queue ends its other side.
+    // The first failure ends it: dropping a queue ends its other side.
     let mut send = move |encoded: Encoded| {
         *sent = encoded.and_then(|batch| batch.into_iter().try_for_each(|ready| sink(ready, work)));
         sent.is_ok()
@@ -151,9 +151,9 @@ pub(crate) fn each_record<Batches: Iterator<Item = Batch>>(
 }
 
 /// How many records are read at once. One at first, and again whenever the sink is behind, as in a
-/// transfer that has time or a slow link: reads that are longer than they need be only make clients
-/// wait. More, up to `most`, where the encoder waits for the device time and again, which is
-/// quickest in long pieces.
+/// transfer that has time or a slow link: longer reads than necessary only make clients wait. More,
+/// up to `most`, when the encoder repeatedly waits for the device, which is fastest with long
+/// reads.
 struct Appetite {
     records: AtomicUsize,
     most: usize,
@@ -178,7 +178,7 @@ impl Appetite {
         }
     }
 
-    /// What is encoded has to wait.
+    /// An encoded record has to wait.
     fn sink_is_behind(&self) {
         self.waits.store(0, Ordering::Relaxed);
         self.records.store(1, Ordering::Relaxed);

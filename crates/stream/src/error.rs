@@ -12,7 +12,7 @@ use cairn_volume::VolumeError;
 pub enum AbortReason {
     /// Its volume could not be read.
     ReadFailed,
-    /// Someone told it to stop.
+    /// The transfer was cancelled.
     Cancelled,
     /// A reason that this version does not know.
     Other,
@@ -46,7 +46,7 @@ impl std::fmt::Display for AbortReason {
     }
 }
 
-/// Why a stream was not made or not taken. What was there before is untouched.
+/// Why a stream was not made or not accepted. The previous content is untouched.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StreamError {
     /// A snapshot that stays at the reader for a while is not in the image any more.
@@ -61,8 +61,7 @@ pub enum StreamError {
         /// Which.
         snapshot: SnapshotId,
     },
-    /// Everything has arrived, and whoever has a say in what is shown at this end does not want it
-    /// shown yet.
+    /// Everything has arrived, but this side's keeper does not allow the image to be shown yet.
     #[error("the image is not to be shown yet")]
     NotAdmitted,
     /// The reader or writer below failed, or the stream ended before its trailer.
@@ -72,7 +71,7 @@ pub enum StreamError {
     /// what was read or written before stands.
     #[error("cannot start a thread: {0}")]
     NoThread(Arc<io::Error>),
-    /// Bytes that are no stream, are damaged, or come from a newer program.
+    /// Bytes that are not a stream, are damaged, or come from a newer program.
     #[error(transparent)]
     Format(#[from] FormatError),
     /// The volume at this end.
@@ -123,7 +122,7 @@ pub enum StreamError {
     /// The writer gave up.
     #[error("the source gave the transfer up: {0}")]
     Aborted(AbortReason),
-    /// This side was told to stop.
+    /// This side was cancelled.
     #[error("the transfer was cancelled")]
     Cancelled,
 }

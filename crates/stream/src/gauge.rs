@@ -1,11 +1,11 @@
 //! Whether compressing pays on a link, by what was measured: how long the wire takes for a byte,
 //! how long packing takes for one, and how much smaller it gets.
 //!
-//! Reading, packing and sending go on at the same time, so a transfer takes as long as the slowest
-//! of them. Packing pays where the wire is slower than packing and the bytes get fewer. Both change
-//! while a transfer runs, so each measurement moves the estimate by a quarter; and now and then a
-//! piece is packed to see whether it would pay by now. A gauge is kept from one transfer to the
-//! next, so that a short one need not learn.
+//! Reading, packing and sending overlap, so a transfer takes as long as the slowest of them.
+//! Packing helps when the wire is slower than packing and the bytes get fewer. Both change while a
+//! transfer runs, so each measurement moves the estimate by a quarter. From time to time a piece is
+//! packed to find out whether packing would help by now. A gauge is kept from one transfer to the
+//! next, so that a short transfer need not learn.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ struct Measured {
     breaks: u32,
 }
 
-/// What was measured on one link.
+/// The measurements of one link.
 #[derive(Debug, Default)]
 pub struct Gauge(Mutex<Measured>);
 
@@ -46,7 +46,7 @@ impl Gauge {
         Self::default()
     }
 
-    /// So many bytes went out in so long a time.
+    /// `bytes` bytes went out in the time `took`.
     pub fn sent(&self, bytes: u64, took: Duration) {
         if bytes >= LITTLE {
             let measured = &mut *self.0.lock();
@@ -54,7 +54,7 @@ impl Gauge {
         }
     }
 
-    /// So many bytes became so many in so long a time.
+    /// Packing turned `before` bytes into `after` in the time `took`.
     pub(crate) fn packed(&self, before: u64, after: u64, took: Duration) {
         if before == 0 {
             return;
@@ -68,8 +68,8 @@ impl Gauge {
         mix(&mut measured.packing, took.as_nanos() as f64 / before as f64);
     }
 
-    /// The link broke in the middle of a transfer. What had arrived of a record is lost: the next
-    /// ones are smaller.
+    /// The link broke in the middle of a transfer. The received part of a record is lost: the next
+    /// records are smaller.
     pub fn broke(&self) {
         let measured = &mut *self.0.lock();
         measured.breaks = (measured.breaks + 1).min(BREAKS_MAX);

@@ -1,5 +1,5 @@
-//! What a stream will carry: found by comparing maps, exact before a byte is sent, and pinned until
-//! it is.
+//! The content of a stream: found by comparing maps, exact before a byte is sent, and pinned until
+//! it is sent.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,9 +19,9 @@ use crate::error::StreamError;
 pub struct Have {
     /// Which.
     pub id: SnapshotId,
-    /// What is in it: [`root_digest`].
+    /// The digest of its content: [`root_digest`].
     pub root: Checksum,
-    /// What is in it and what it is called.
+    /// The digest of its content and its name.
     pub label: Checksum,
     /// Everything that the snapshot table says of it: [`entry_digest`].
     pub entry: Checksum,
@@ -129,15 +129,15 @@ impl Plan {
     /// those before it. For an image dump.
     ///
     /// # Errors
-    /// [`StreamError::BaseMissing`] when the base is no snapshot here before the target: blocks of
-    /// a deleted snapshot may have been reused.
+    /// [`StreamError::BaseMissing`] when the base is not a snapshot here that is older than the
+    /// target: blocks of a deleted snapshot may have been reused.
     pub fn against(
         volume: &Arc<Volume>,
         base: Option<SnapshotId>,
         target: SnapshotId,
     ) -> Result<Self, StreamError> {
         let Some(base) = base else { return Self::new(volume, &[], target) };
-        // Held from here on: what is compared with must not be deleted meanwhile.
+        // Held from here on: the base must not be deleted during the comparison.
         let missing = |_| StreamError::BaseMissing { base };
         let _pinned = volume.image(Some(base)).map_err(missing)?;
         let mut have = Have::of(volume);
@@ -158,8 +158,8 @@ impl Plan {
         pinned: Vec<Image>,
     ) -> Result<Self, StreamError> {
         let theirs: HashMap<SnapshotId, &Have> = have.iter().map(|have| (have.id, have)).collect();
-        // As the image that is held has it, which may have been held by others since long: what is
-        // current now is kept for nobody.
+        // The places as the held image has them; another holder may have held it for long. The
+        // current places are not kept.
         let held = pinned.iter().find(|image| image.snapshot() == Some(target));
         let held = held.ok_or(VolumeError::NoSuchSnapshot(target))?;
         let at = held.whereabouts();
@@ -205,8 +205,8 @@ impl Plan {
         })
     }
 
-    /// The same with the snapshot table as a dump that is gone on with has it: since it was begun,
-    /// names and holds may have changed.
+    /// The same with the snapshot table of a dump that is being resumed: names and holds may have
+    /// changed since it was begun.
     ///
     /// # Errors
     /// [`StreamError::Diverged`] when a snapshot of the two tables is missing in the other one, or
@@ -305,7 +305,7 @@ impl Plan {
     }
 }
 
-/// What is deleted from here on stays readable.
+/// Snapshots deleted from here on stay readable.
 fn pin(volume: &Arc<Volume>, target: SnapshotId) -> Result<Vec<Image>, StreamError> {
     let mut pinned = Vec::new();
     for entry in volume.snapshot_entries().iter().filter(|entry| entry.id <= target) {

@@ -16,7 +16,7 @@ use crate::outgoing::{Out, Plain};
 use crate::plan::Plan;
 use crate::work::{Progress, Work};
 
-/// Where a stream is between two records: with it, whoever has the bytes so far goes on writing.
+/// The state of a stream between two records: with it and the bytes so far, writing can resume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Reached {
     /// Bytes so far.
@@ -29,7 +29,7 @@ pub struct Reached {
     pub digest: Checksum,
 }
 
-/// What was written.
+/// The result of writing a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Produced {
     /// Bytes of the stream.
@@ -52,7 +52,7 @@ pub fn produce(
     produce_gauged(plan, out, compression, &Gauge::new(), work)
 }
 
-/// [`produce`] on a link of which something is known already; what is learnt goes into `gauge`.
+/// [`produce`] on a link with known measurements; new ones go into `gauge`.
 pub fn produce_gauged(
     plan: &Plan,
     out: &mut dyn Write,
@@ -82,7 +82,7 @@ pub fn produce_gauged(
     Ok(sender.produced())
 }
 
-/// Ends a stream whose extents can't go on, so that the reader learns why.
+/// Ends a stream whose extents cannot continue, so that the reader learns why.
 pub fn abort(out: &mut dyn Write, reason: AbortReason) -> Result<(), StreamError> {
     out.write_all(&abort_header(reason).to_bytes())?;
     out.flush()?;

@@ -86,7 +86,7 @@ pub struct DumpDevice {
 pub struct OpenDump {
     /// The volume; a destination that receives nothing, and so takes no writes.
     pub volume: Arc<Volume>,
-    /// What it was called when it was dumped.
+    /// Its name when it was dumped.
     pub name: String,
 }
 
@@ -183,7 +183,7 @@ impl DumpDevice {
             Encoding::Plain | Encoding::Aligned => {
                 let mut bytes = vec![0; count * BLOCK_SIZE];
                 let at = entry.payload_at + (entry.data_at() + from * BLOCK_SIZE) as u64;
-                // What the file does not have any more stays zero.
+                // Bytes past the end of the file stay zero.
                 part.bytes.read_at(at, &mut bytes).map_err(|source| io_error(entry, source))?;
                 Ok(bytes.chunks_exact(BLOCK_SIZE).map(copy_of).collect())
             }

@@ -15,7 +15,7 @@ pub enum DumpError {
     Head {
         /// The file.
         file: String,
-        /// What is wrong with the head.
+        /// The fault of the head.
         source: FormatError,
     },
     /// It can't be read.
@@ -45,7 +45,7 @@ pub enum DumpError {
     Damaged {
         /// The file.
         file: String,
-        /// What can't be read.
+        /// The unreadable part.
         lost: Lost,
     },
     /// The snapshot table is damaged in all places that have it.
@@ -95,7 +95,7 @@ pub enum DumpError {
     MissingBase {
         /// The file.
         file: String,
-        /// What it was made against.
+        /// Its base.
         base: SnapshotId,
     },
     /// Two dumps of everything.
@@ -118,7 +118,7 @@ pub enum DumpError {
         /// The snapshot.
         snapshot: SnapshotId,
     },
-    /// It was to be gone on with, and is something else.
+    /// The file to resume is something else.
     #[error("{file} is not part {part} of the image dump to resume")]
     OtherFile {
         /// The file.
@@ -126,19 +126,19 @@ pub enum DumpError {
         /// Which it is not, counted from 1.
         part: u32,
     },
-    /// It was to be gone on with, and begins with something else than the dump would have now.
+    /// The file to resume begins differently than the dump would now.
     #[error("{file} was begun as something else than the dump would be now")]
     OtherBegin {
         /// The file.
         file: String,
     },
-    /// It was to be gone on with, has its name and can't be written.
+    /// The file to resume has its final name already and cannot be written.
     #[error("{file} has its final name, but is no longer complete")]
     NamedTooEarly {
         /// The file.
         file: String,
     },
-    /// It was restored up to a place where it does not go on as it did.
+    /// It differs from the file whose restore is being resumed.
     #[error("{file} differs from the file at the interruption of the restore: it was changed, or is damaged")]
     Changed {
         /// The file.

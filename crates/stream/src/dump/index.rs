@@ -1,7 +1,7 @@
 //! Where the blocks of a part are: an index of its records, made by going from head to head.
 //!
-//! It takes 56 bytes for each record (1 MiB of blocks). Data is not read for it, but where two
-//! records contradict each other; whoever reads a block verifies it.
+//! It takes 56 bytes for each record (1 MiB of blocks). It reads data only where two records
+//! contradict each other; a read of a block verifies it.
 
 use std::fs::File;
 use std::io::Read;
@@ -186,7 +186,7 @@ pub struct PartIndex {
 }
 
 impl PartIndex {
-    /// Goes through the part from head to head. What is damaged is left out: its blocks are not
+    /// Goes through the part from head to head. Damaged records are left out: their blocks are not
     /// found.
     ///
     /// # Errors
@@ -217,7 +217,7 @@ impl PartIndex {
         Ok(index)
     }
 
-    /// What the part is called.
+    /// The name of the part.
     pub fn file(&self) -> &str {
         &self.file
     }
@@ -275,7 +275,8 @@ impl PartIndex {
                     let mut payload = vec![0; header.payload as usize];
                     self.bytes.read_at(payload_at, &mut payload)?;
                     if Checksum::of(&payload) == header.checksum {
-                        // What does not parse is missing, and the table is then not whole.
+                        // An entry that does not parse is missing, and the table is incomplete
+                        // then.
                         let _ = table.take(&payload);
                     }
                 }

@@ -4,10 +4,10 @@
 //! used again; the parts of a dump at the same time, and their records come in any order. Until
 //! [`Volume::adopt`] has written its superblock the device holds no volume.
 //!
-//! A restore that is cut goes on where its [`RestoreLedger`] says: each part behind the last record
-//! that was durable. What was written behind that is written once more, and so is what a later dump
-//! has written in its place, as that dump comes after it again. A dump behind which another one has
-//! begun is never written from again: it would put older blocks over newer ones.
+//! An interrupted restore resumes where its [`RestoreLedger`] says: each part after the last
+//! durable record. Records written after that are written again. So are places that a later dump
+//! has overwritten, as that dump follows again. Once a later dump has begun, an earlier one is
+//! never written from again: it would put older blocks over newer ones.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -32,7 +32,7 @@ const RECORDS_PER_WRITE: usize = 8;
 /// for.
 const BATCHES: usize = 2;
 
-/// What was restored.
+/// The result of a restore.
 #[derive(Debug)]
 pub struct Restored {
     /// The newest dump: its target is the active state now.
@@ -43,11 +43,11 @@ pub struct Restored {
     pub snapshots: u64,
     /// Blocks that were written.
     pub blocks: u64,
-    /// How many of them were there when it went on.
+    /// How many of them were present when it resumed.
     pub there: u64,
-    /// Bytes of all parts that were read, behind the heads and the first copies of the table.
+    /// Bytes of all parts that were read, after the heads and the first copies of the table.
     pub bytes: u64,
-    /// What could not be read, with the file that it was in.
+    /// The unreadable stretches, with the file of each.
     pub lost: Vec<(String, Lost)>,
 }
 
@@ -60,13 +60,13 @@ pub struct Standing {
     pub parts: Vec<Option<PartReached>>,
     /// Blocks that were written, of all dumps.
     pub blocks: u64,
-    /// What could not be read of the dumps before, with the file that it was in.
+    /// The unreadable stretches of the earlier dumps, with the file of each.
     pub lost: Vec<(String, Lost)>,
 }
 
-/// Remembers how far a restore is, so that it goes on there when it is cut.
+/// Records the progress of a restore, so that it can resume after an interruption.
 pub trait RestoreLedger {
-    /// Where it goes on.
+    /// Where the restore resumes.
     fn standing(&self) -> Standing;
 
     /// These blocks of that dump are written next, in place of what is there; those before them may
@@ -185,7 +185,7 @@ struct Taken {
 }
 
 impl Writer<'_> {
-    /// Goes on with a dump where it was, or begins it.
+    /// Resumes a dump where it was, or begins it.
     fn begin(&mut self, number: usize, parts: &mut [PartReader]) -> Result<(), DumpError> {
         if number != self.standing.dump {
             self.standing.dump = number;
@@ -222,7 +222,8 @@ impl Writer<'_> {
         let mut helpers: Vec<Helper<'_>> = Vec::new();
         let bytes = AtomicU64::new(0);
         for ((number, part), failure) in parts.iter_mut().enumerate().zip(&mut failures) {
-            // The queue ends when every reader has let go of its end, so each must at its own end.
+            // The queue ends when every reader has dropped its end, so each must drop it at its own
+            // end.
             let (give, stop, bytes) = (give.clone(), &stop, &bytes);
             helpers.push(Box::new(move || {
                 *failure = read_all((number, part), accept_damage, &give, stop, bytes).err();
@@ -237,7 +238,7 @@ impl Writer<'_> {
         };
         beside(threads, helpers, write)?;
         self.bytes.fetch_add(bytes.into_inner(), Ordering::Relaxed);
-        // A reader that found nobody to give to has no failure of its own.
+        // A reader whose receiver is gone has no failure of its own.
         failures.into_iter().flatten().next().map_or(Ok(()), Err)?;
         written
     }
@@ -271,7 +272,7 @@ impl Writer<'_> {
                 landed += 1;
                 match batch.and_then(|batch| self.written(batch, work)) {
                     Ok(()) => continue,
-                    // Behind what is missing nothing counts.
+                    // Records after a missing one do not count.
                     failed => return failed,
                 }
             }
@@ -362,7 +363,7 @@ fn lane(device: &dyn Device) -> (Helper<'_>, Lane) {
 }
 
 impl Lane {
-    /// What becomes of it [`wait`](Self::wait) says; each waits for the one before.
+    /// [`wait`](Self::wait) reports its outcome; each batch waits for the previous one.
     fn give(&self, batch: Batch) {
         let _ = self.batches.send(batch);
     }
@@ -393,8 +394,8 @@ fn read_all(
 /// The next blocks of a part. Damage ends it, unless it is accepted or costs nothing.
 fn next(number: usize, part: &mut PartReader, accept_damage: bool) -> Result<Option<Taken>, DumpError> {
     let outcome = match part.extents() {
-        // What comes before the end is there; but not what was restored already, when that is not
-        // passed over yet.
+        // The records before the end are present; but not the restored ones that are not skipped
+        // yet.
         Err(DumpError::Cut { .. }) if accept_damage && part.reached().is_some() => Ok(None),
         outcome => outcome,
     };

@@ -59,7 +59,7 @@ fn scribble(luns: &Luns, rng: &mut Rng, writes: u64) {
     batch.into_iter().for_each(|write| write.into_outcome().expect("written"));
 }
 
-/// What every snapshot shows of the LUN.
+/// The content of the LUN in every snapshot.
 type Shown = BTreeMap<String, Vec<u8>>;
 
 fn shown(volume: &Arc<Volume>) -> Shown {
@@ -199,7 +199,7 @@ fn what_was_dumped_is_restored_and_mounted_byte_for_byte_with_all_snapshots() {
             assert_eq!(shown(&volume), expected, "seed {seed}");
             assert!(is_sound(&volume));
             assert_eq!((restored.target.as_str(), restored.lost.len()), ("t4", 0));
-            // It is a volume to go on with.
+            // It is a volume to work with.
             let luns = Luns::new(volume.clone());
             scribble(&luns, &mut rng, 100);
             volume.create_snapshot("later").expect("a snapshot");
@@ -280,7 +280,7 @@ fn every_flipped_byte_is_found_or_harmless() {
             Err(DumpError::Damaged { lost, .. }) => {
                 refused += 1;
                 assert!(!lost.spare);
-                // What is left is restored, and nothing wrong is served.
+                // The rest is restored, and no wrong block is served.
                 let (device, restored) =
                     restored_to(&[bytes], true, false).expect("restored as far as it goes");
                 assert!(restored.lost.iter().any(|(_, lost)| !lost.spare));
@@ -364,8 +364,8 @@ fn part_that_was_cut_anywhere_is_never_taken_for_a_whole_one() {
     for (length, room) in (0..file.len()).flat_map(|length| [(length, 0), (length, 9000)]) {
         // A killed writer leaves the room that it had taken for what comes next.
         let cut = [&file[..length], &vec![0; room]].concat();
-        // Behind the trailer is the second copy of the head alone; of a trailer that goes on with
-        // zeroes the head is enough to know that all is there.
+        // Only the second copy of the head follows the trailer; for a trailer whose rest is zeroes
+        // the head suffices to know that all records are present.
         let trailer = if room > 0 { StreamTrailer::SIZE } else { 0 };
         let ends = length + trailer + 384 >= file.len();
         let index = PartIndex::open("f", bytes_of(&cut));
@@ -375,7 +375,7 @@ fn part_that_was_cut_anywhere_is_never_taken_for_a_whole_one() {
         }
         match restored(std::slice::from_ref(&cut), false, false) {
             Err(DumpError::Cut { .. } | DumpError::Head { .. }) => {}
-            // The record in which it was cut goes on with zeroes.
+            // The rest of the interrupted record is zeroes.
             Err(DumpError::Damaged { .. }) if room > 0 => {}
             Ok((volume, restored)) => {
                 assert!(ends && !restored.lost.is_empty(), "cut at {length}");
@@ -404,7 +404,7 @@ fn dump_inside_of_a_dump_is_not_taken_for_records_of_the_outer_one() {
     }
     let target = volume.create_snapshot("one").expect("a snapshot").id;
     let file = dump(&volume, 2, None, target, 1, Compression::None).remove(0);
-    // The head of the first record with blocks is gone: what is behind it must be searched.
+    // The head of the first record with blocks is gone: the next one must be searched.
     let mut bytes = file.clone();
     let at = 384 + 48 + 336;
     bytes[at + 3] ^= 0xff;
@@ -444,7 +444,7 @@ fn files_that_do_not_belong_together_are_refused_by_name() {
     let foreign = dump(&volume, 77, None, target, 1, Compression::None).remove(0);
     assert!(matches!(refuse(vec![&zero[0], &zero[1], &foreign]), DumpError::OtherVolume { .. }));
     assert!(matches!(refuse(vec![&vec![7; 9000]]), DumpError::Head { .. }));
-    // What is there of an increment alone can be opened, and only that.
+    // The existing part of an increment alone can be opened, and only that.
     let alone = opened(one, true, false).expect("opened without its base");
     assert!(!is_sound(&alone.volume));
     assert!(opened(one, false, false).is_err());

@@ -1,5 +1,5 @@
-//! A part as it comes, in blocks of memory: what stands at multiples of their length there is
-//! handed on without being copied.
+//! Reads a part into blocks of memory: data at multiples of their length is passed on without a
+//! copy.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSliceMut, Read, Result};
@@ -17,15 +17,15 @@ pub trait InBlocks: Send {
     fn next(&mut self, into: &mut VecDeque<Block>) -> Result<usize>;
 }
 
-/// What any reader gives.
+/// The input, from any reader.
 pub struct ReadBlocks<R> {
     input: R,
-    /// What was made and not filled.
+    /// Allocated and unfilled blocks.
     empty: VecDeque<BlockMut>,
 }
 
 impl<R: Read + Send> ReadBlocks<R> {
-    /// What `input` gives from here on.
+    /// The rest of `input`.
     pub fn new(input: R) -> Self {
         Self { input, empty: VecDeque::new() }
     }
@@ -64,7 +64,7 @@ pub(super) struct Window {
     blocks: VecDeque<Block>,
     /// Bytes of the first block that were taken.
     taken: usize,
-    /// Bytes behind those.
+    /// Bytes after those.
     have: usize,
     /// Where in the part those are.
     offset: u64,

@@ -80,7 +80,7 @@ impl Source {
         }
     }
 
-    /// Takes the whole space once more, so that what nothing holds is somebody else's.
+    /// Takes the whole space once more, so that blocks without a holder are reused.
     fn reuse_everything(&mut self) {
         for _ in 0..4096 / BLOCKS {
             self.write(0, BLOCKS);
@@ -138,12 +138,12 @@ fn reader_that_shares_any_snapshots_gets_all_that_there_are_up_to_the_target() {
                 source.now = source.then[&back.id].clone();
             }
             let target = source.snapshot();
-            // It is newer than the target, and stays behind.
+            // It is newer than the target, and is not sent.
             source.snapshot();
             let plan = Plan::new(&source.volume, &Have::of(&reader), target).expect("a plan");
             let entries = source.entries_until(target);
             assert_eq!(plan.snapshots(), entries.len());
-            // What goes now was planned, and comes.
+            // The snapshots deleted now were planned, and are sent.
             let free: Vec<SnapshotId> =
                 entries.iter().filter(|entry| !entry.held).map(|entry| entry.id).collect();
             if rng.below(4) == 0 {

@@ -61,11 +61,11 @@ pub fn work_on(volume: &Arc<Volume>) {
     luns.create("another", 1 << 20).expect("a LUN");
 }
 
-/// What a life leaves.
+/// The results of a life.
 pub struct Made {
     /// Names and bytes.
     pub files: Vec<(&'static str, Vec<u8>)>,
-    /// What each file shows, by its heading.
+    /// The content of each file, by its heading.
     pub shown: Vec<(&'static str, String)>,
 }
 
@@ -193,7 +193,7 @@ pub fn lived() -> Made {
     let destination = bytes(&into_device);
     let destination_shown = shown(&into);
 
-    // What the log holds when the power goes: writes and a hole, several flushes, no consistency
+    // The log's content when the power fails: writes and a hole, several flushes, no consistency
     // point.
     for number in 0..3 {
         write(&volume, db, 20 * number, 4, &mut rng);

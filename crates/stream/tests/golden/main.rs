@@ -1,14 +1,14 @@
-//! Images and streams of every released format, opened by this program: what an older Cairn wrote,
-//! this one reads.
+//! Images and streams of every released format, opened by this program: it reads everything that an
+//! older Cairn wrote.
 //!
-//! `vN/` holds what version N wrote: a volume in the middle of its life (flushed writes wait in its
-//! intent log), a destination in the middle of its (blocks in the redirect area), a baseline and an
-//! update, and in `shown.txt` all that they show. `vN-log-device/` holds a volume with its intent
-//! log on a device of its own, and that device; `vN-many-segments/` a volume of many segments;
-//! `dump-vN/` an image dump in two parts and one against it. Those of a release are never made
-//! anew. A format change adds the next folder: raise the version, set `NEWEST` to the folder, and
-//! run `cargo test -p cairn-stream --test golden -- --ignored golden_images_are_written`.
-//! `docs/format.md` has the whole recipe.
+//! `vN/` holds files written by version N: a volume in the middle of its life (flushed writes wait
+//! in its intent log), a destination in the middle of its life (blocks in the redirect area), a
+//! baseline and an update, and in `shown.txt` their whole content. `vN-log-device/` holds a volume
+//! with its intent log on a device of its own, and that device; `vN-many-segments/` a volume of
+//! many segments; `dump-vN/` an image dump in two parts and an incremental one. Those of a release
+//! are never made anew. A format change adds the next folder: raise the version, set `NEWEST` to
+//! the folder, and run `cargo test -p cairn-stream --test golden -- --ignored
+//! golden_images_are_written`. `docs/format.md` has the whole recipe.
 
 mod dumps;
 mod life;
@@ -163,7 +163,7 @@ fn golden_streams_bring_what_they_brought() {
     }
 }
 
-/// A format of which there are no images would lose its readers without anybody noticing.
+/// Without golden images a format would lose its readers unnoticed.
 #[test]
 fn this_version_has_golden_images() {
     assert_eq!((NEWEST, VERSION, STREAM_VERSION), ("v1", 1, 1), "read the head of this file");

@@ -6,7 +6,7 @@ use super::*;
 const PARTS: u32 = 2;
 const DUMPS: usize = 4;
 
-/// Dumps that are each made against the one before, with ids that are not in that order.
+/// A chain of incremental dumps, with ids in another order.
 fn chain() -> Vec<Vec<Vec<u8>>> {
     let (volume, luns) = source(1);
     let mut rng = Rng::new(51);
@@ -115,12 +115,12 @@ fn of_dumps_against_the_same_one_the_later_comes_later() {
     assert_eq!(files, ["f2", "f0"], "nothing stands on the earlier one");
 }
 
-/// A volume and a copy of it, restored from its dump: each goes on by itself, and gives the numbers
-/// of blocks and of snapshots that the other one gives as well.
+/// A volume and a copy of it, restored from its dump: each continues by itself, and assigns the
+/// same numbers of blocks and of snapshots.
 struct TwoCopies {
     here: (Arc<Volume>, Luns),
     there: (Arc<Volume>, Luns),
-    /// What both come from, and its dump.
+    /// Their common origin, and its dump.
     zero: SnapshotId,
     full: Vec<u8>,
 }

@@ -1,6 +1,5 @@
-//! Damage at any place of a part: what is left of it is right, and what is named as lost is what is
-//! missing, no less and no more. The same of a reader that gives little at a time and is
-//! interrupted.
+//! Damage at any place of a part: the remaining blocks are right, and exactly the missing ones are
+//! reported as lost. The same with a reader that returns few bytes at a time and is interrupted.
 
 use std::io::{Error, ErrorKind, Read};
 use std::ops::Range;
@@ -22,7 +21,7 @@ pub(super) type Blocks = BTreeMap<u64, Vec<u8>>;
 pub(super) struct Spot {
     pub(super) kind: RecordKind,
     pub(super) bytes: Range<usize>,
-    /// Behind the runs; where there are none, behind the head.
+    /// After the runs; without runs, after the head.
     pub(super) data_at: usize,
     pub(super) blocks: Blocks,
 }
@@ -70,7 +69,7 @@ fn take(blocks: &mut Blocks, first: Vbn, run: Vec<Block>) {
     blocks.extend((first.0..).zip(run.iter().map(|block| block.to_vec())));
 }
 
-/// What a reader got.
+/// The result of a reader.
 #[derive(Debug, PartialEq, Eq)]
 struct Got {
     blocks: Blocks,
@@ -149,7 +148,7 @@ fn bytes_in(ranges: impl Iterator<Item = Range<usize>>, length: usize) -> Vec<bo
     bytes
 }
 
-/// What is missing is named, by blocks, and nothing else is.
+/// Checks that exactly the missing blocks are reported.
 fn assert_named(got: &Got, whole: &Blocks, note: &str) {
     assert!(got.blocks.iter().all(|(vbn, block)| whole.get(vbn) == Some(block)), "{note}: a wrong block");
     let missing: Vec<u64> = whole.keys().copied().filter(|vbn| !got.blocks.contains_key(vbn)).collect();
@@ -314,8 +313,8 @@ fn what_was_cut_out_of_a_part_or_put_into_it_is_named() {
                 assert!(got.blocks.len() == whole.len(), "{note}: what comes again costs nothing");
             }
             if got.cut {
-                // What is missing at the end is said to reach to it, and of a part that was only
-                // cut to begin behind the last whole record.
+                // A loss at the end is reported to reach to it, and a part that was only cut short
+                // to begin after the last whole record.
                 let last = got.lost.last().expect("it is named");
                 assert_eq!(last.offset + last.length, bytes.len() as u64, "{note}: {last}");
                 let record = spots.iter().find(|spot| spot.bytes.end > to).map(|spot| spot.bytes.start);
@@ -324,8 +323,8 @@ fn what_was_cut_out_of_a_part_or_put_into_it_is_named() {
             }
             hurt += u64::from(got.blocks.len() < whole.len());
             cut += u64::from(got.cut);
-            // A record whose length reaches past the end is a cut to who reads in order; here the
-            // copy of the head at the end says that it is none.
+            // A reader in order takes a record whose length reaches past the end for a cut; here
+            // the copy of the head at the end disproves that.
             let index = PartIndex::open("f", bytes_of(&bytes)).expect("a head");
             assert!(got.cut || !index.is_cut(), "{note}");
             assert_served(index, &got, &note);
@@ -505,8 +504,8 @@ fn part_whose_file_cannot_be_read_is_told_and_not_taken_for_damaged() {
     }
 }
 
-/// What is read at once ends anywhere in what is searched: in the middle of the head of the record
-/// that is looked for, too.
+/// A read may end anywhere in the searched stretch: also in the middle of the head of the next
+/// record.
 #[test]
 fn next_record_is_found_wherever_it_begins_behind_damage() {
     let file = long(49, Compression::None);

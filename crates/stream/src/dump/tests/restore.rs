@@ -1,5 +1,5 @@
-//! Restores that are cut: they go on where the device was durable, and in the end it holds what it
-//! would hold if nothing had cut them.
+//! Interrupted restores resume where the device was durable, and in the end it holds the same as
+//! after an uninterrupted one.
 
 use cairn_base::Vbn;
 use cairn_device::Block;
@@ -53,7 +53,7 @@ fn sources(files: &[Vec<u8>], pipes: bool) -> Vec<Vec<PartReader>> {
     arrange(opened.expect("heads"), false).expect("arranged")
 }
 
-/// Goes on where the notes say.
+/// Resumes where the notes say.
 fn go_on(
     files: &[Vec<u8>],
     pipes: bool,
@@ -139,7 +139,7 @@ fn damage_that_was_accepted_is_named_over_interruptions_whatever_the_file_is_by_
     let mut notes = Notes::from(&uncut, &Standing::default(), 10_000);
     let whole = go_on(&files, false, (true, false), &mut notes).expect("restored as far as it goes");
     assert!(whole.lost.iter().any(|(_, lost)| !lost.spare));
-    // The last write of the first dump, and those of the dumps behind it, which write in its place.
+    // The last write of the first dump, and those of the later dumps, which overwrite it.
     let writes = 10_000 - notes.left;
     assert!(writes >= 4, "{writes}");
     for left in 0..writes - 1 {
@@ -149,8 +149,8 @@ fn damage_that_was_accepted_is_named_over_interruptions_whatever_the_file_is_by_
             let cut = go_on(&files, pipes, (true, false), &mut notes).expect_err("cut");
             assert!(matches!(cut, DumpError::Stream(StreamError::Cancelled)), "{cut}");
             let noted = notes.noted;
-            // Once a dump behind it has begun nothing of it is written any more, also what could be
-            // read now.
+            // Once a later dump has begun, none of its blocks is written any more, even those that
+            // could be read now.
             let again = if noted.dump > 0 { &sound } else { &files };
             let mut notes = Notes::from(&device, &noted, 10_000);
             let restored = go_on(again, pipes, (true, false), &mut notes).expect("restored");

@@ -263,7 +263,7 @@ fn restore_of_which_one_write_or_flush_fails_is_no_restore() {
             }
             failed += 1;
             let again = Volume::open(device, OpenOptions { cache_bytes: 1 << 20, clock: clock() });
-            // From the flush behind the first slot on it is there, and whole.
+            // From the flush after the first slot on it exists, and is whole.
             assert!(again.is_err() || at + 4 > whole.operations(), "operation {at}: a volume is left");
         }
         assert!(failed + 8 >= whole.operations() && failed > 8, "{failed} of {}", whole.operations());
@@ -342,7 +342,7 @@ fn what_is_said_to_be_written_was_handed_on_by_its_writer() {
     assert_eq!(produced.expect("written").bytes, out.written.len() as u64);
     assert!(out.held.is_empty());
     let whole = out.written;
-    // One that goes on from its beginning.
+    // A dump resumed from its beginning.
     let mut out = Holding::default();
     let resumed = on_threads(false, |work| {
         let onto = Onto { out: &mut out, reached: &mut |_| Ok(()) };
