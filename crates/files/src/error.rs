@@ -1,4 +1,4 @@
-//! What can go wrong with names and LUNs.
+//! Errors of names and LUNs.
 
 use cairn_volume::VolumeError;
 
@@ -22,7 +22,7 @@ pub enum FilesError {
     /// Not a size.
     #[error("a LUN has a size of 512 bytes to 16 TiB, in multiples of 512, not {bytes} bytes")]
     Size {
-        /// What was asked.
+        /// The requested size.
         bytes: u64,
     },
     /// It would lose what is past the new end.

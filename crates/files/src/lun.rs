@@ -34,8 +34,8 @@ pub struct LunInfo {
 /// The LUNs of a volume.
 pub struct Luns {
     volume: Arc<Volume>,
-    /// The devices of LUNs that are open: all who open one get the same, so that its order of
-    /// writes to parts of blocks holds between them.
+    /// The devices of open LUNs: all openers of a LUN share one, so that its order of writes to
+    /// parts of blocks holds between them.
     open: Mutex<HashMap<FileId, Weak<LunDevice>>>,
 }
 
@@ -91,8 +91,8 @@ impl Luns {
         self.all_in(image)?.into_iter().collect()
     }
 
-    /// The LUNs that can be looked at, by name, for who serves them: one whose inode is damaged
-    /// keeps no other from its clients.
+    /// The readable LUNs, by name, for a server of them: a damaged inode of one does not keep the
+    /// others from their clients.
     ///
     /// # Errors
     /// Of the directory.
@@ -132,7 +132,7 @@ impl Luns {
                 self.volume.compound().resize(lun.file, end)?;
                 self.volume.consistency_point()?;
             }
-            // What is cut off of the last block must read as zeroes if the LUN grows again.
+            // The cut part of the last block must read as zeroes if the LUN grows again.
             self.device(&lun)
                 .one(cairn_device::Operation::trim(bytes, end - bytes))
                 .map_err(VolumeError::from)?;
@@ -192,8 +192,8 @@ impl Luns {
 /// Reads an inode.
 type ReadInode<'a> = &'a dyn Fn(FileId) -> Result<Inode, VolumeError>;
 
-/// What a name in the root directory stands for, if that is a LUN: the roots of the tree of names
-/// are in there as well.
+/// The LUN of a name in the root directory, if it is one: the roots of the tree of names are in
+/// there as well.
 fn look_at(entry: &DirectoryEntry, inode: ReadInode<'_>) -> Result<Option<LunInfo>, FilesError> {
     let inode = inode(entry.file)?;
     let info = LunInfo {
@@ -214,7 +214,7 @@ fn look_at_all(
     Ok(entries.iter().filter_map(|entry| look_at(entry, inode).transpose()).collect())
 }
 
-/// Looks at the inode of that LUN alone: damage of another one is nothing to it.
+/// Reads the inode of that LUN alone: damage of another one does not matter.
 fn find(directory: &Directory, name: &str, inode: ReadInode<'_>) -> Result<LunInfo, FilesError> {
     let entries = directory.entries()?;
     let (_, entry) = entries.iter().find(|(_, entry)| entry.name == name).ok_or(FilesError::NoSuchLun)?;

@@ -1,5 +1,5 @@
-//! What POSIX says a tree does, in plain maps in memory, and a player of random operations on both.
-//! For tests: of this crate, and of the simulator.
+//! A model of a tree after POSIX, in plain maps in memory, and a player of random operations on
+//! both. For tests: of this crate, and of the simulator.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +39,7 @@ struct Node {
 }
 
 impl Node {
-    /// What a rename of overlayfs leaves.
+    /// The remains of a rename of overlayfs.
     fn whiteout() -> Self {
         Self {
             kind: NodeKind::CharacterDevice,
@@ -280,7 +280,7 @@ impl Model {
         }
     }
 
-    /// The same after a crash: nobody holds anything.
+    /// The same after a crash: without holds.
     pub fn without_holds(&self) -> Self {
         let mut model = self.clone();
         model.held.clear();
@@ -380,13 +380,13 @@ fn show(
 /// Plays random operations on a tree and on a model, and compares what they say.
 pub struct Player {
     rng: Rng,
-    /// What the tree should be.
+    /// The expected state of the tree.
     pub model: Model,
     files: BTreeMap<Number, FileId>,
     next: Number,
     /// [`TreeError::NoSpace`] and [`TreeError::Quota`] are answers, of which nothing has happened.
     pub may_be_full: bool,
-    /// What was done last, for a failure's message.
+    /// The last operation, for a failure's message.
     pub last: String,
 }
 
@@ -431,7 +431,7 @@ impl Player {
     /// One operation on both.
     ///
     /// # Errors
-    /// The volume failed: what the operation did is not known.
+    /// The volume failed: the effect of the operation is unknown.
     pub fn step(&mut self, tree: &Tree) -> Result<(), TreeError> {
         match self.rng.below(32) {
             0..=3 => self.make(tree),
@@ -840,7 +840,7 @@ impl Player {
         Ok(())
     }
 
-    /// Looks at one thing: content and where holes are said to be.
+    /// Checks one file: its content and its reported holes.
     fn look(&mut self, tree: &Tree) -> Result<(), TreeError> {
         let (number, offset) = (self.pick(Some(NodeKind::File)), self.place());
         let file = self.file(number);

@@ -1,16 +1,16 @@
 //! Paths and names as text. A name is any bytes but `/` and zero, and no two of them may look the
 //! same.
 //!
-//! For programs (JSON) a path is its text, and where it is no UTF-8 its bytes come in a field of
-//! their own, percent-encoded. For people it is as a shell takes it.
+//! For programs (JSON) a path is its text; if it is not UTF-8, a field of its own has its bytes,
+//! percent-encoded. For people it is written as a shell takes it.
 
 use std::fmt::Write;
 
-/// What the text of a path that is kept as text, and is no UTF-8, begins with. No path has it.
+/// The first character of the stored text of a path that is not UTF-8. No path contains it.
 const RAW: char = '\0';
 
-/// Text of bytes; each byte that is no UTF-8 is `\xNN`. That tells them apart for people, and of
-/// programs those that know that it is no UTF-8.
+/// The text of bytes; each byte that is not UTF-8 becomes `\xNN`. People can distinguish the
+/// results, and so can programs that know that the path is not UTF-8.
 pub fn path_text(path: &[u8]) -> String {
     let mut text = String::with_capacity(path.len());
     for chunk in path.utf8_chunks() {

@@ -1,5 +1,5 @@
-//! Looking at a whole tree from outside: what its invariants promise, and nothing that an operation
-//! would rely on. It changes nothing.
+//! Checks a whole tree from outside: its invariants, without relying on the state of operations. It
+//! changes nothing.
 //!
 //! `cairn volume check` does this after the volume's own check, whose findings say which blocks can
 //! be read.
@@ -54,14 +54,14 @@ pub enum TreeFinding {
         directory: FileId,
         /// The key of the name.
         key: u64,
-        /// What it names.
+        /// The file that it names.
         file: FileId,
     },
     /// A file counts another number of names, or of directories in it, than there are.
     Links {
         /// The file.
         file: FileId,
-        /// What it says.
+        /// The recorded count.
         says: u32,
         /// How many there are.
         found: u32,
@@ -75,14 +75,14 @@ pub enum TreeFinding {
     WrongParent {
         /// The directory.
         directory: FileId,
-        /// What it says.
+        /// The recorded parent.
         says: FileId,
     },
     /// A file counts another number of blocks than it has.
     Blocks {
         /// The file.
         file: FileId,
-        /// What it says.
+        /// The recorded number of blocks.
         says: u64,
         /// How many there are.
         found: u64,
@@ -157,7 +157,7 @@ impl std::fmt::Display for TreeFinding {
     }
 }
 
-/// What is known of a file of the tree.
+/// The known facts of a file of the tree.
 struct SeenFile {
     inode: Inode,
     /// Names that lead to it.
@@ -170,7 +170,7 @@ struct Checker {
     source: Source,
     roots: Roots,
     nodes: BTreeMap<FileId, SeenFile>,
-    /// Files of extended attributes, and whether somebody has them.
+    /// Files of extended attributes, and whether a file owns them.
     extended: BTreeMap<FileId, bool>,
     findings: Vec<TreeFinding>,
 }
@@ -178,7 +178,7 @@ struct Checker {
 /// Looks at the tree of an image, if it has one. It holds some 300 bytes a file in memory.
 ///
 /// # Errors
-/// Only when looking is impossible; what is wrong with the tree is in the findings.
+/// Only when checking is impossible; faults of the tree are in the findings.
 pub fn check_tree(image: &Image) -> Result<Vec<TreeFinding>, TreeError> {
     let Some(roots) = find_roots(&Directory::read_in(image)?)? else { return Ok(Vec::new()) };
     let mut checker = Checker {
@@ -283,7 +283,7 @@ impl Checker {
             }
             self.names(directory, &leaf);
         }
-        // One that is there and is no leaf was told.
+        // A present block that is not a leaf was reported.
         let missing = TreeFinding::BadLeaf { directory, lba: 0 };
         if is_split.is_none() && !self.findings.contains(&missing) {
             self.findings.push(missing);
@@ -366,7 +366,7 @@ impl Checker {
         }
     }
 
-    /// What quota trees count is what is in them.
+    /// Compares the counts of quota trees with their contents.
     fn quotas(&mut self) {
         let roots = self.roots;
         let Ok(quota::FoundRecords { records, damaged }) = quota::read_records(&self.source, roots.quotas)
@@ -381,7 +381,7 @@ impl Checker {
             let counted = found.entry(known.inode.attributes.quota).or_default();
             *counted = (counted.0 + u64::from(known.inode.attributes.blocks), counted.1 + 1);
         }
-        // What a record says that can't be read is not known to be wrong.
+        // The content of an unreadable record is not known to be wrong.
         found.retain(|number, _| damaged.iter().all(|numbers| !numbers.contains(number)));
         for (number, found) in found {
             let record = records.get(&number);

@@ -1,10 +1,11 @@
-//! What differs between the trees of two images of a volume: files made, changed, renamed and
+//! Differences between the trees of two images of a volume: files made, changed, renamed and
 //! deleted.
 //!
-//! The images' inode files say which files differ, and the blocks of a directory that differ say
-//! which of its names do: what both images share is not read. One thing takes more: a file that was
-//! written to, in a directory that did not change, has a name that no block of the difference says.
-//! The directories of the newer image are read for these, names alone, until all of them are found.
+//! The images' inode files tell which files differ, and the differing blocks of a directory tell
+//! which of its names do: blocks that both images share are not read. One case needs more: a file
+//! that was written to, in a directory that did not change, has a name that is in no differing
+//! block. For these the directories of the newer image are read, names alone, until all of them are
+//! found.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -20,14 +21,14 @@ use super::{Tree, as_directory};
 /// Entries that are read at once.
 const ENTRIES: usize = 1024;
 
-/// What became of a file.
+/// The kind of change of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ChangeKind {
     /// It was not there before.
     Created,
     /// Its content or its attributes are others.
     Changed,
-    /// It has another name. If it was changed as well, that is told by itself.
+    /// It has another name. A change of its content is reported separately.
     Renamed,
     /// It has a name more than before (a hard link).
     Linked,
@@ -43,13 +44,13 @@ pub struct TreeChange {
     /// From the root, without a slash before it; the later one of a file that has another name.
     /// `None` where no name could be found: the file is one that is open and deleted.
     pub path: Option<Vec<u8>>,
-    /// What became of it.
+    /// The kind of its change.
     pub kind: ChangeKind,
     /// The path that it had, of one that was renamed.
     pub from: Option<Vec<u8>>,
     /// The file.
     pub file: FileId,
-    /// What it is.
+    /// The kind of the file.
     pub node: NodeKind,
 }
 
@@ -108,8 +109,8 @@ impl Differing {
     }
 }
 
-/// Directories that a walk comes to, with their paths from the root. Each is entered once: in a
-/// damaged tree, or in one of somebody who means harm, a way down may lead back up.
+/// Directories on a walk, with their paths from the root. Each is entered once: in a damaged or
+/// hostile tree, a way down may lead back up.
 struct Waiting {
     paths: Vec<(FileId, Vec<u8>)>,
     entered: HashSet<FileId>,
@@ -138,7 +139,7 @@ fn below(path: &[u8], name: &[u8]) -> Vec<u8> {
 }
 
 impl Tree {
-    /// What differs between the tree of an earlier image of the same volume and this one, which is
+    /// Differences between the tree of an earlier image of the same volume and this one, which is
     /// of a later image; by path.
     ///
     /// # Errors
@@ -155,7 +156,7 @@ impl Tree {
         Ok(changes)
     }
 
-    /// What differs between nothing and this tree (`Created`), or this tree and nothing
+    /// Differences between an empty tree and this one (`Created`), or this one and an empty tree
     /// (`Deleted`): all its names, by path.
     ///
     /// # Errors
@@ -342,7 +343,7 @@ impl Tree {
         Ok(path)
     }
 
-    /// What became of one file.
+    /// Reports the change of one file.
     fn tell(
         &self,
         earlier: &Tree,

@@ -22,8 +22,8 @@ struct Seen {
     is_leaf: bool,
 }
 
-/// Changes of names, inodes and their blocks that belong together. Whoever makes one holds the
-/// locks of all files that it changes.
+/// Changes of names, inodes and their blocks that belong together. The caller holds the locks of
+/// all files that it changes.
 pub(crate) struct Edit<'a> {
     source: &'a Source,
     quotas: &'a Quotas,
@@ -53,14 +53,14 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// The time of the operation, which is that of the change: whoever looks for changes since a
+    /// The time of the operation, which is also that of the change: a search for changes since a
     /// moment misses none.
     pub(crate) fn now(&self) -> i64 {
         self.now
     }
 
-    /// The same for times that programs compare, of which the kernel gives some: by its clock for
-    /// files, so that none is older than what was there before it.
+    /// The same for times that programs compare and that the kernel may set: by the kernel's clock
+    /// for files, so that none is older than an earlier one.
     pub(crate) fn coarse(&self) -> i64 {
         self.coarse
     }
@@ -168,8 +168,8 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// The content of files: blocks and holes that go along. Who adds to it counts them in the
-    /// inode.
+    /// The content of files: blocks and holes of the same change. The caller counts its additions
+    /// in the inode.
     pub(crate) fn content(&mut self) -> &mut Change {
         &mut self.change
     }

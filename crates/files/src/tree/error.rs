@@ -1,4 +1,4 @@
-//! What can go wrong with files, and the number that Linux has for it.
+//! Errors of files, with Linux's number for each.
 
 use cairn_volume::VolumeError;
 
@@ -11,7 +11,7 @@ pub enum TreeError {
     /// The name is there already.
     #[error("the name exists already")]
     Exists,
-    /// Something in the way of a name is no directory.
+    /// A part of the path is not a directory.
     #[error("not a directory")]
     NotDirectory,
     /// A directory where there may be none.

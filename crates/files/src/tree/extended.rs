@@ -11,7 +11,7 @@ use super::source::{Source, damaged};
 use super::stat::{NodeKind, SetXattr};
 use super::{Tree, acl};
 
-/// What names of attributes begin with, beside the access lists.
+/// The prefixes of attribute names, besides the access lists.
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 /// Permission bits of a mode.
 const PERMISSIONS: u32 = 0o777;
@@ -39,7 +39,7 @@ impl Tree {
         read_extended(&self.source, &self.source.inode(file)?)
     }
 
-    /// The same for who has the file's lock.
+    /// The same for a holder of the file's lock.
     pub(crate) fn extended_of(&self, edit: &Edit<'_>, inode: &Inode) -> Result<Extended, TreeError> {
         let inode = edit.inode(inode.id)?;
         read_extended(&self.source, &inode)
@@ -53,7 +53,7 @@ impl Tree {
     /// [`SetXattr::Replace`]; [`TreeError::AttributeTooLarge`]; [`TreeError::AttributeName`],
     /// [`TreeError::AttributeNamespace`] and [`TreeError::Invalid`] for names that no file system
     /// takes; [`TreeError::NoSpace`] also when all of the file's would take more than 262,144
-    /// bytes; [`TreeError::Invalid`] for what is no access list; [`TreeError::NotFound`];
+    /// bytes; [`TreeError::Invalid`] for an invalid access list; [`TreeError::NotFound`];
     /// [`TreeError::ReadOnly`]; damage.
     pub fn set_xattr(
         &self,
@@ -150,7 +150,8 @@ impl Tree {
     }
 }
 
-/// What a name that no attribute has is: that of one that could be there, or an error of its own.
+/// The error for a name without an attribute: the usual one if the name is valid, or one of its
+/// own.
 fn no_attribute(name: &[u8]) -> TreeError {
     check_name(name).err().unwrap_or(TreeError::NoAttribute)
 }

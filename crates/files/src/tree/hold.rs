@@ -1,5 +1,4 @@
-//! Files that are kept though they have no name any more, or none yet: those that somebody has
-//! open.
+//! Open files that are kept though they have no name any more, or none yet.
 
 use std::collections::{HashMap, HashSet};
 
@@ -42,8 +41,8 @@ impl Holds {
 }
 
 impl Tree {
-    /// Keeps a file or directory though its last name goes, until [`Tree::release`] was called as
-    /// often. After a crash nobody holds anything.
+    /// Keeps a file or directory after its last name goes, until [`Tree::release`] was called as
+    /// often. A crash ends all holds.
     ///
     /// # Errors
     /// [`TreeError::NotFound`] when it is gone already.
@@ -71,7 +70,7 @@ impl Tree {
         self.free_nameless(&nameless);
     }
 
-    /// Gives back all that is held: whoever held it is gone.
+    /// Releases all holds: their holders are gone.
     pub fn release_everything(&self) {
         let nameless: Vec<FileId> = {
             let mut holds = self.holds.lock();
@@ -113,8 +112,8 @@ impl Tree {
         }
     }
 
-    /// Removes files of the orphan directory, but those that somebody holds again or has given a
-    /// name.
+    /// Removes files of the orphan directory, except those that are held again or have a name
+    /// again.
     pub(crate) fn free_orphans_of(&self, files: &[FileId]) -> Result<(), TreeError> {
         let _names = self.names.write();
         let mut changed = files.to_vec();
@@ -145,9 +144,9 @@ impl Tree {
         edit.commit(true)
     }
 
-    /// Empties the orphan directory: what is in it was open at a crash. What can't be read stays
-    /// there, and costs nothing else: what is behind it is found all the same where that is known,
-    /// and the rest by the opening after its repair.
+    /// Empties the orphan directory: the files in it were open at a crash. Unreadable parts stay
+    /// there, and affect nothing else. Later entries are found all the same where their place is
+    /// known, and the rest by the opening after the repair.
     pub(crate) fn free_orphans(&self) -> Result<(), TreeError> {
         let mut from = 0;
         loop {
@@ -182,8 +181,8 @@ impl Tree {
         }
     }
 
-    /// Takes a name out of the orphan directory, and its file with it if that has none besides. The
-    /// directory may be of somebody who means harm, or damaged: then it can name anything.
+    /// Removes a name from the orphan directory, and its file with it if that has no other name.
+    /// The directory may be hostile or damaged: then it can name anything.
     fn free_entry(&self, entry: &Entry) -> Result<(), TreeError> {
         let _names = self.names.write();
         let _files = self.lock_files(&[entry.file, self.orphans]);
@@ -199,8 +198,7 @@ impl Tree {
         edit.commit(true)
     }
 
-    /// Holds a file that was just made without a name, for who has made it. Nobody else knows of
-    /// it.
+    /// Holds a file that was just made without a name, for its maker. No other caller knows it.
     pub(crate) fn hold_unnamed(&self, file: FileId) {
         let mut holds = self.holds.lock();
         holds.counts.insert(file, 1);

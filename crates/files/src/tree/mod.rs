@@ -4,24 +4,23 @@
 //! which is read-only. Both are asked in the same way.
 //!
 //! # Invariants
-//! 1. Every operation on names, attributes or directories is one [`cairn_volume::Change`]: after a
-//!    crash it is there whole or not at all, and so is every operation before it that touched the
-//!    same things. What [`Tree::sync`] covered is there.
+//! 1. Every operation on names, attributes or directories is one [`cairn_volume::Change`]. After a
+//!    crash it is present whole or not at all, and so is every earlier operation on the same
+//!    objects. Everything that [`Tree::sync`] covered is present.
 //! 2. A directory that has a name has one: its block 0 says which. So `..` and the path of a
 //!    directory are found without search, and no directory is below itself.
 //! 3. A file's `links` is the number of its names; a directory's 2 and one for each directory in
 //!    it.
-//! 4. A file without names is in the orphan directory while somebody holds it (for FUSE the kernel,
-//!    from the first time that it is told of the file until it forgets it), and gone otherwise;
-//!    opening empties that directory.
+//! 4. A held file without names is in the orphan directory, and is freed when its last hold ends.
+//!    (FUSE's kernel holds a file from the first lookup until it forgets the file.) Opening empties
+//!    that directory.
 //! 5. In the last block of a file what lies past its end is zero.
-//! 6. `blocks` of an inode is the number of blocks of its content that are no hole.
+//! 6. `blocks` of an inode is the number of blocks of its content that are not holes.
 //!
 //! # What it does not do
-//! It asks for no permissions: whoever serves it does (for FUSE the kernel, with
-//! `default_permissions`), as well as sticky bits, and the loss of set-user-ID by a write. It
-//! starts no threads and keeps no cache but the volume's; where files are read one beside the other
-//! it fills that ahead (`ahead`).
+//! It checks no permissions: its server does (for FUSE the kernel, with `default_permissions`), and
+//! also handles sticky bits, and the loss of set-user-ID by a write. It starts no threads and keeps
+//! no cache but the volume's; when neighbouring files are read it fills that ahead (`ahead`).
 //!
 //! # Locks
 //! `names` first (shared to look names up, alone to change them), then the files' own by number of
@@ -103,9 +102,9 @@ struct Roots {
     quotas: FileId,
 }
 
-/// A tree of files. One for a live volume at a time, as it holds the locks; as many as one likes of
-/// images. After a rollback of the volume it is opened anew: what was held is another state's, and
-/// so are the quotas ([`Tree::is_current`]).
+/// A tree of files. Only one for a live volume at a time, as it holds the locks; any number for
+/// images. After a rollback of the volume open it anew: its holds and quotas belong to another
+/// state ([`Tree::is_current`]).
 pub struct Tree {
     source: Source,
     root: FileId,
@@ -209,7 +208,7 @@ impl Tree {
         self.source.volume()
     }
 
-    /// What a name means.
+    /// Looks a name up.
     ///
     /// # Errors
     /// [`TreeError::NotFound`]; [`TreeError::NotDirectory`]; [`TreeError::NameTooLong`];
@@ -222,7 +221,7 @@ impl Tree {
         self.stat(found.file)
     }
 
-    /// What a path from the root means, without following links. `.` and empty parts are skipped,
+    /// Looks a path up from the root, without following links. `.` and empty parts are skipped,
     /// `..` goes up.
     ///
     /// # Errors
@@ -294,12 +293,12 @@ impl Tree {
         Ok(())
     }
 
-    /// Names of a directory behind the cookie `after` (0: from the beginning), at most `limit`;
-    /// none at the end. The first ones are `.` and `..`.
+    /// Names of a directory after the cookie `after` (0: from the beginning), at most `limit`; none
+    /// at the end. The first ones are `.` and `..`.
     ///
     /// # Errors
-    /// [`TreeError::NotDirectory`]; [`TreeError::NotFound`]; damage that is met before any name:
-    /// see [`Tree::behind_damage`].
+    /// [`TreeError::NotDirectory`]; [`TreeError::NotFound`]; damage that precedes any name: see
+    /// [`Tree::behind_damage`].
     pub fn read_directory(
         &self,
         directory: FileId,
@@ -329,13 +328,13 @@ impl Tree {
         Ok(entries)
     }
 
-    /// Where to go on with [`Tree::read_directory`] when it has failed behind the cookie `after`:
-    /// behind the block of the directory that can't be read, which costs the names that are in it
-    /// and no others. None where it is not known what is behind it.
+    /// Where to continue with [`Tree::read_directory`] after a failure following the cookie
+    /// `after`: after the unreadable block of the directory, which loses the names in it and no
+    /// others. `None` if the next block is unknown.
     pub fn behind_damage(&self, directory: FileId, after: u64) -> Option<u64> {
         let _names = self.names.read();
         let inode = self.directory(directory).ok()?;
-        // What is above the directory stands in its first block, which may have no names.
+        // The first block, which may have no names, has the link to the parent directory.
         if after < COOKIE_PARENT && trie::head(&mut &self.source, directory).is_err() {
             return Some(COOKIE_PARENT);
         }
@@ -416,13 +415,13 @@ impl Tree {
         }
     }
 
-    /// A file of the tree's own, which no name leads to: who gets numbers of files from outside
-    /// does not let them be touched.
+    /// A file of the tree's own, which no name leads to: servers that get numbers of files from
+    /// outside must not allow access to it.
     pub fn is_own(&self, file: FileId) -> bool {
         file == self.orphans || file == self.quotas.file()
     }
 
-    /// The live volume's source, for who changes something.
+    /// The live volume's source, for a change.
     fn live(&self) -> Result<&Source, TreeError> {
         match &self.source {
             Source::Live(_) if !self.is_current() => Err(TreeError::Stale),
@@ -472,7 +471,7 @@ fn find_roots(directory: &Directory) -> Result<Option<Roots>, VolumeError> {
     })
 }
 
-/// Makes them in one generation: after a crash they are there, or there is no tree.
+/// Makes them in one generation: after a crash they exist, or the tree does not.
 fn make_roots(volume: &Arc<Volume>, owner: Owner) -> Result<Roots, TreeError> {
     let now = volume.now().0.cast_signed();
     let directory = Attributes {

@@ -15,7 +15,8 @@ const TARGET_MAX: usize = 4095;
 const SET_GROUP: u32 = 0o2000;
 
 impl Tree {
-    /// Makes a file, device, fifo or socket: what the type bits of `new.mode` say; none are a file.
+    /// Makes a file, device, fifo or socket, by the type bits of `new.mode`; without type bits, a
+    /// file.
     ///
     /// # Errors
     /// [`TreeError::Exists`]; [`TreeError::NotFound`] when the directory is gone;
@@ -28,10 +29,9 @@ impl Tree {
         self.make_node(directory, name, new, kind, &[])
     }
 
-    /// Makes a file without a name, as `O_TMPFILE` asks for it, with what a file made in
-    /// `directory` would get. It is held for the caller ([`Tree::release`] gives it back) and gone
-    /// when nobody holds it any more, or after a crash, unless [`Tree::link`] has given it a name
-    /// by then.
+    /// Makes a file without a name, as for `O_TMPFILE`, with the attributes of a file made in
+    /// `directory`. It is held for the caller ([`Tree::release`] ends the hold). It is gone after
+    /// the last hold, or after a crash, unless [`Tree::link`] has given it a name by then.
     ///
     /// # Errors
     /// As [`Tree::make`].
@@ -182,7 +182,7 @@ impl Tree {
         })
     }
 
-    /// Gives a file that is no directory another name, or the first to one of
+    /// Gives a file that is not a directory another name, or a first name to one of
     /// [`Tree::make_unnamed`].
     ///
     /// # Errors
@@ -227,8 +227,8 @@ impl Tree {
         Ok(stat)
     }
 
-    /// Takes away a name of a file that is no directory. With the last one the file is gone, as
-    /// soon as nobody holds it.
+    /// Removes a name of a file that is not a directory. With the last one the file is gone, once
+    /// it has no hold.
     ///
     /// # Errors
     /// [`TreeError::NotFound`]; [`TreeError::IsDirectory`]; [`TreeError::NotDirectory`];
@@ -251,7 +251,7 @@ impl Tree {
         let source = self.live()?;
         let _names = self.names.write();
         let mut edit = Edit::new(source, &self.quotas);
-        // Nobody changes names meanwhile, so what it means now it means until the end.
+        // Names do not change meanwhile, so its meaning now is valid until the end.
         let inode = self.open_directory(&edit, directory)?;
         let found = trie::find(&mut edit, &inode, name)?.ok_or(TreeError::NotFound)?;
         let _files = self.lock_files(&[directory, found.file, self.orphans]);
@@ -267,7 +267,7 @@ impl Tree {
         edit.commit(true)
     }
 
-    /// What happens to a file when a name of it goes. The name itself is the caller's.
+    /// Changes a file when a name of it goes. The caller removes the name itself.
     fn drop_link(&self, edit: &mut Edit<'_>, directory: FileId, found: &FoundName) -> Result<(), TreeError> {
         let file = found.file;
         if found.kind == NodeKind::Directory {

@@ -1,13 +1,13 @@
 //! Quota trees: directories whose files, with all below, take no more than they may.
 //!
-//! A quota tree begins as an empty directory. What is made in it belongs to it for life: nothing is
-//! linked or moved into or out of it, as between file systems, so that what it takes is known
-//! without search. Its record, a block of the file of quotas, changes together with what it counts,
-//! so it is exact after any crash.
+//! A quota tree begins as an empty directory. Files made in it belong to it for life: no file is
+//! linked or moved into or out of it, as between file systems, so that its usage is known without a
+//! search. Its record, a block of the file of quotas, changes together with the counted files, so
+//! it is exact after any crash.
 //!
-//! A record that can't be read costs what counts in it, and no tree: no file is read by means of
-//! it. It is looked at again each time that it is asked for, as a mirror or the device may have
-//! given it back, and until then its number is nobody else's.
+//! An unreadable record affects the files that count in it, and not the tree: no file is read by
+//! means of it. It is read again on each request, as a mirror or the device may have restored it,
+//! and until then its number is not reused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -24,7 +24,7 @@ use super::source::{Blocks, Source, damaged};
 use super::stat::NodeKind;
 use super::{Tree, trie};
 
-/// What a quota tree may take. `None` is no limit.
+/// The limits of a quota tree. `None` is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct QuotaLimits {
     /// Bytes, in whole blocks of 4 KiB. Content and directories count; extended attributes and the
@@ -34,7 +34,7 @@ pub struct QuotaLimits {
     pub files: Option<u64>,
 }
 
-/// What can be added.
+/// The remaining room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
     /// Bytes of content.
@@ -48,7 +48,7 @@ pub struct Room {
 pub struct Quota {
     /// Its top.
     pub directory: FileId,
-    /// What it may take.
+    /// Its limits.
     pub limits: QuotaLimits,
     /// Bytes that it takes, in whole blocks.
     pub used_bytes: u64,
@@ -81,7 +81,7 @@ pub(crate) struct Quotas {
     known: Mutex<KnownRecords>,
 }
 
-/// What is known of the records.
+/// The known records.
 #[derive(Default)]
 struct KnownRecords {
     records: BTreeMap<u16, QuotaRecord>,
@@ -90,7 +90,7 @@ struct KnownRecords {
     damaged: BTreeSet<u16>,
 }
 
-/// What changes count for: blocks and files, by quota tree.
+/// The counts of changes: blocks and files, by quota tree.
 #[derive(Default)]
 pub(crate) struct Counted(BTreeMap<u16, (i64, i64)>);
 
@@ -119,7 +119,7 @@ impl Quotas {
         head: Head,
     ) -> Result<Self, TreeError> {
         let found = read_records(source, file)?;
-        // Who looks at an image is told by what looks at a quota, and changes nothing.
+        // The report for an image comes with a request of its quota, and changes nothing.
         if let (Source::Live(_), Some(first)) = (source, found.damaged.first()) {
             let (number, ranges) = (first.start(), found.damaged.len());
             tracing::error!(%file, number, ranges, "records of quotas can't be read: what counts in them is not changed");
@@ -162,7 +162,7 @@ impl Quotas {
         for number in numbers {
             let now = self.record_in(&mut known, source, number)?;
             let record = match own.get(&number) {
-                // What was written since the operation looked at it counts.
+                // Writes after the operation's look at it count.
                 Some(Some(record)) => {
                     let now = now.unwrap_or(*record);
                     Some(QuotaRecord { used_blocks: now.used_blocks, used_files: now.used_files, ..*record })
@@ -186,8 +186,8 @@ impl Quotas {
             }
             let bytes = record.used_blocks * BLOCK_SIZE as u64;
             let is_over = |limit: u64, used: u64| limit > 0 && used > limit;
-            // What is over already, as the limit came later, may become less, and everything else
-            // may be done to it.
+            // A tree over a limit that was lowered later may shrink, and all other changes of it
+            // are allowed.
             if blocks > 0 && is_over(record.limit_bytes, bytes)
                 || files > 0 && is_over(record.limit_files, record.used_files)
             {
@@ -245,8 +245,8 @@ impl Quotas {
         self.record_in(&mut self.known.lock(), source, number)
     }
 
-    /// A record, which is read again where that failed before. Nobody has changed it meanwhile:
-    /// that fails as well.
+    /// A record, which is read again if that failed before. No change has been possible meanwhile:
+    /// a change fails as well.
     fn record_in(
         &self,
         known: &mut KnownRecords,
@@ -270,7 +270,7 @@ pub(crate) struct FoundRecords {
     pub(crate) damaged: Vec<RangeInclusive<u16>>,
 }
 
-/// The records in the file of quotas. What is damaged costs itself; other errors end it.
+/// The records in the file of quotas. A damaged record affects only itself; other errors end it.
 pub(crate) fn read_records(source: &Source, file: FileId) -> Result<FoundRecords, TreeError> {
     let mut found = FoundRecords::default();
     let length = match source.inode(file) {
@@ -284,7 +284,7 @@ pub(crate) fn read_records(source: &Source, file: FileId) -> Result<FoundRecords
     };
     let mut at = 1;
     while at < length {
-        // A node that can't be read hides what it leads to, and nothing behind it.
+        // An unreadable node hides the blocks below it, and none after it.
         let end = ((at / FANOUT + 1) * FANOUT).min(length);
         match source.next_block(file, at, end, false) {
             Ok(None) => at = end,
@@ -318,8 +318,8 @@ fn read_record(source: &Source, file: FileId, number: u16) -> Result<Option<Quot
 
 impl Tree {
     /// Makes an empty directory the top of a quota tree, or changes the limits of one. Without
-    /// limits an empty one becomes an ordinary directory again, and one with files goes on
-    /// counting. A limit may be below what is taken already: then nothing is added.
+    /// limits an empty one becomes an ordinary directory again, and one with files continues to
+    /// count. A limit may be below the present usage: then nothing can be added.
     ///
     /// # Errors
     /// [`TreeError::NotEmpty`] for a directory with files; [`TreeError::Invalid`] inside of another
@@ -355,7 +355,7 @@ impl Tree {
                 let number = self.quotas.free_number().ok_or(TreeError::NoSpace)?;
                 let record =
                     QuotaRecord { directory, limit_bytes: 0, limit_files: 0, used_blocks: 0, used_files: 0 };
-                // What the directory takes itself is added with the change of its inode.
+                // The directory's own usage is added with the change of its inode.
                 edit.put_quota(number, Some(with_limits(record)));
                 edit.inode_mut(directory)?.attributes.quota = number;
                 let file = edit.inode_mut(self.quotas.file)?;
@@ -367,7 +367,7 @@ impl Tree {
         edit.commit(false)
     }
 
-    /// What can be added to a file or directory, by the volume and by the quota tree that it is in.
+    /// The room that a file or directory can still take, in the volume and in its quota tree.
     ///
     /// # Errors
     /// [`TreeError::NotFound`]; damage, also of the record of the quota.

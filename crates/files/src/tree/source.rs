@@ -24,7 +24,7 @@ pub(crate) trait Blocks {
     fn block(&mut self, file: FileId, lba: u64) -> Result<Option<Block>, TreeError>;
     /// A leaf of a directory that is what it should be: [`Leaf::trusted`] takes it apart.
     fn leaf(&mut self, directory: FileId, place: LeafPlace) -> Result<Option<Block>, TreeError>;
-    /// The first block from `lba` on, before `end`, that is no hole.
+    /// The first block from `lba` on, before `end`, that is not a hole.
     fn next_data(&mut self, file: FileId, lba: u64, end: u64) -> Result<Option<u64>, TreeError>;
 }
 

@@ -1,4 +1,4 @@
-//! What rots of the tree's own files costs what is in it, and no tree.
+//! Damage of the tree's own files affects their content, and not the tree.
 
 use cairn_base::BLOCK_SIZE;
 
@@ -89,7 +89,7 @@ fn record_of_a_quota_that_cannot_be_read_costs_what_counts_in_it_and_no_tree() {
             tree.write(file, 4096, b"more").expect("it may");
         }
         assert_eq!(tree.quota(good).expect("it is whole").map(|quota| quota.used_bytes), Some(3 * 4096));
-        // What counts nothing is done.
+        // Changes that do not count are allowed.
         tree.write(inside, 0, b"after!").expect("it takes no block more");
         tree.rename(hurt, b"file", below, b"file", Rename::Replace).expect("it stays inside");
         tree.rename(hurt, b"below", hurt, b"again", Rename::Replace).expect("it stays inside");

@@ -1,4 +1,4 @@
-//! What a dump goes by that asks for what changed since a moment: the moment of a snapshot.
+//! The times that a dump uses to find changes since the moment of a snapshot.
 
 use cairn_device::{Geometry, Operation};
 use parking_lot::Mutex;

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 
-/// What walking a tree finds: by file, its names and everything that can be said of it but times
-/// and links.
+/// The result of walking a tree: by file, its names and all its attributes but times and links.
 #[derive(Default)]
 struct Walked {
     names: BTreeMap<FileId, BTreeSet<(FileId, Vec<u8>)>>,
