@@ -14,7 +14,7 @@ impl Timestamp {
     }
 }
 
-/// What time it is. The real one lives in `cairn-device` (`SystemClock`).
+/// A source of time. The real one is in `cairn-device` (`SystemClock`).
 pub trait Clock: Send + Sync {
     /// Wall time; it may jump.
     fn now(&self) -> Timestamp;
@@ -32,7 +32,7 @@ pub trait Clock: Send + Sync {
 #[derive(Debug, Default)]
 pub struct ManualClock {
     passed: AtomicU64,
-    /// What the wall clock shows beyond that.
+    /// The difference between the wall clock and that.
     ahead: AtomicI64,
 }
 

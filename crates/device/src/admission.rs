@@ -3,7 +3,7 @@
 use crate::{Action, DeviceError, Geometry, Request};
 
 impl Request {
-    /// What is asked, where and how much, in bytes; `None` for a flush, which has no place.
+    /// The kind, offset and length of a request, in bytes; `None` for a flush, which has no place.
     pub fn range(&self) -> Option<(Action, u64, u64)> {
         match self {
             Request::Read { offset, length } => Some((Action::Read, *offset, u64::from(*length))),

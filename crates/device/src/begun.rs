@@ -2,7 +2,7 @@
 
 use crate::{DeviceError, Operation};
 
-/// A batch under way, or done already. It comes to its end whether someone waits or not.
+/// A batch in progress, or done already. It completes whether a caller waits or not.
 #[must_use = "the outcome of a batch must be looked at"]
 pub struct Begun(Stage);
 

@@ -11,7 +11,7 @@ use cairn_base::BLOCK_SIZE;
 
 use crate::pool::{Bytes, Header, RUN_BLOCKS_MIN, follows, give_back, take, take_run};
 
-/// 4 KiB that nobody else holds: to be filled, then frozen.
+/// 4 KiB with a single holder: to be filled, then frozen.
 pub struct BlockMut(&'static Header);
 
 impl BlockMut {

@@ -100,7 +100,7 @@ impl ConcatDevice {
     fn run_stage(&self, batch: &mut [Operation]) {
         let geometry = self.geometry();
         let mut shares: Vec<Share> = self.devices.iter().map(|_| Share::default()).collect();
-        // What each operation has come to so far; `None` is not ours to finish.
+        // The outcome of each operation so far; `None` for one that this device does not finish.
         let mut outcomes: Vec<Option<Result<Segments, DeviceError>>> = Vec::with_capacity(batch.len());
         for (index, operation) in batch.iter().enumerate() {
             outcomes.push(operation.is_pending().then(|| {
@@ -147,7 +147,7 @@ impl Device for ConcatDevice {
     }
 
     fn run(&self, batch: &mut [Operation]) {
-        // What follows a flush waits until the flush is done on all devices: a write after it on
+        // Operations after a flush wait until the flush is done on all devices: a write after it on
         // one device must not overtake a write before it on another.
         batch.split_inclusive_mut(Operation::is_flush).for_each(|stage| self.run_stage(stage));
     }

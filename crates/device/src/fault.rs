@@ -6,13 +6,12 @@
 //! write-zeroes is volatile until a flush that comes after it completes; with FUA it is durable
 //! when it completes. Durable bytes survive any number of power cuts.
 //!
-//! **Must be survived.** When the power goes, each volatile write is, independently of all others,
-//! kept, lost, or torn at 512 bytes: each sector is then old or new, the sector itself never a
-//! mixture. The medium keeps no order: a later write can be kept and an earlier one lost, also in
-//! the same place. A cut falls between two operations or inside one: the operation at which it
-//! falls fails towards the caller, and so does the rest of its batch, but what stands in the batch
-//! before the next flush was on its way and can be kept too. A flush at which the cut falls makes
-//! nothing durable for certain.
+//! **Must be survived.** When the power fails, each volatile write is, independently of all others,
+//! kept, lost, or torn at 512 bytes: each sector is then old or new, never a mixture. The medium
+//! keeps no order: a later write can be kept and an earlier one lost, also in the same place. A cut
+//! comes between two operations or inside one. The operation during a cut fails towards the caller,
+//! and so does the rest of its batch. But the batch's operations before the next flush were in
+//! flight and can be kept too. A flush during a cut makes nothing durable for certain.
 //!
 //! **Must be detected, and not more.** Media faults: bytes that rot, a read that fails, a write
 //! that is acknowledged and never reaches the medium, a write that lands elsewhere. The cache does
@@ -24,10 +23,10 @@
 //! Not modelled: a sector that is half written, a device that forgets what it acknowledged as
 //! flushed, and durable bytes that a power cut spoils although nothing was written near them.
 //!
-//! Parts of it can stand for several devices on one power supply: the power goes for all at the
+//! Parts of it can represent several devices on one power supply: the power fails for all at the
 //! same moment, and a flush of one makes nothing durable that another has in its cache. A batch
-//! that is begun on one part while another part works is done before or after that one, in turn;
-//! when the power goes in the first, the second was on its way as well.
+//! that is begun on one part while another part works is done before or after that one, in turn.
+//! When the power fails in the first, the second was in flight as well.
 //!
 //! The same calls with the same seed give the same bytes.
 
@@ -46,7 +45,7 @@ use crate::{
     Action, Begun, Device, DeviceError, Extent, Geometry, MemoryDevice, Operation, Request, Segments,
 };
 
-/// What a disk writes as a whole or not at all, in bytes.
+/// The unit that a disk writes as a whole or not at all, in bytes.
 const SECTOR: u64 = 512;
 
 /// A kind of operation that is logged and counted.
@@ -65,7 +64,7 @@ pub enum LoggedKind {
 /// An operation as it came, for golden traces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LoggedOperation {
-    /// What was asked.
+    /// The kind of the request.
     pub kind: LoggedKind,
     /// Bytes; 0 for a flush.
     pub offset: u64,
@@ -86,14 +85,14 @@ pub struct FaultDevice {
 
 #[derive(Debug, Default, Clone)]
 struct State {
-    /// What reads see.
+    /// The content that reads see.
     current: Image,
-    /// What is durable, without the entries of `cache` that are certain.
+    /// The durable content, without the entries of `cache` that are certain.
     durable: Image,
     /// Changes since the last flush, in order.
     cache: Vec<Change>,
     operations: u64,
-    /// Batches with reads since somebody last asked.
+    /// Batches with reads since the last query.
     read_batches: u64,
     /// Operations until the power goes.
     cut: Option<u64>,
@@ -101,7 +100,7 @@ struct State {
     unreadable: Vec<Range<u64>>,
     next_fault: Option<WriteFault>,
     failure: Option<Failure>,
-    /// What a part of the device takes room of.
+    /// The host whose room a part of the device takes.
     host: Option<Host>,
     log: Vec<LoggedOperation>,
     /// Batches begun so far: every other one is done first, or when it is waited for.
@@ -124,7 +123,7 @@ enum Content {
     Zeroes(u64),
 }
 
-/// What becomes of the volatile writes when the power goes.
+/// The fate of volatile writes when the power fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fate {
     /// All are lost.
@@ -153,7 +152,7 @@ impl Fate {
     }
 }
 
-/// What operations in a range meet.
+/// The failure of operations in a range.
 #[derive(Debug, Clone)]
 struct Failure {
     range: Range<u64>,
@@ -198,7 +197,7 @@ impl FaultDevice {
         self.state.lock().off
     }
 
-    /// A copy that goes its own way: what happens to one does not happen to the other.
+    /// An independent copy: operations on one do not affect the other.
     pub fn fork(&self) -> FaultDevice {
         FaultDevice {
             length: self.length,
@@ -255,7 +254,7 @@ impl FaultDevice {
         FaultDevice { length: self.length, alignment: self.alignment, state: Mutex::new(next) }
     }
 
-    /// What is on the medium for certain: every volatile write is lost.
+    /// The content that is certainly on the medium: every volatile write is lost.
     pub fn durable_snapshot(&self) -> MemoryDevice {
         let state = self.state.lock();
         let mut medium = state.durable.clone();
@@ -311,10 +310,10 @@ impl FaultDevice {
         self.state.lock().failure = None;
     }
 
-    /// From now on `file` is a sparse file on a host file system with so many bytes left, also
-    /// after a power cycle: a write to places that hold nothing takes some of them, and fails with
-    /// [`DeviceError::NoSpace`] where there are too few. `promises`: [`Device::allocate`] takes
-    /// room ahead; else it does nothing.
+    /// From now on `file` is a sparse file on a host file system with `bytes` bytes left, also
+    /// after a power cycle: a write to unallocated places takes some of them, and fails with
+    /// [`DeviceError::NoSpace`] if there are too few. `promises`: [`Device::allocate`] reserves
+    /// room; otherwise it does nothing.
     pub fn be_sparse(&self, file: Range<u64>, bytes: u64, promises: bool) {
         let mut state = self.state.lock();
         state.host = Some(Host::new(file, bytes, promises, &state.current));
@@ -346,7 +345,7 @@ impl FaultDevice {
         FaultPart { whole: self.clone(), range }
     }
 
-    /// How many batches had reads since the last call: so often somebody waited for the device.
+    /// How many batches had reads since the last call: how often a caller waited for the device.
     pub fn take_read_batches(&self) -> u64 {
         std::mem::take(&mut self.state.lock().read_batches)
     }
@@ -383,7 +382,7 @@ impl Device for FaultDevice {
     }
 }
 
-/// A stretch of a [`FaultDevice`] that stands for a device of its own.
+/// A stretch of a [`FaultDevice`] that represents a device of its own.
 #[derive(Debug, Clone)]
 pub struct FaultPart {
     whole: Arc<FaultDevice>,
@@ -399,7 +398,7 @@ impl FaultPart {
 }
 
 impl FaultPart {
-    /// A batch that was under way when the power went: what stands before its first flush may be
+    /// A batch in progress when the power failed: its operations before the first flush may be
     /// kept.
     pub fn catch(&self, batch: &mut [Operation]) {
         self.whole.run_in(&self.range, batch, true);
@@ -454,7 +453,7 @@ impl FaultDevice {
     fn run_in(&self, part: &Range<u64>, batch: &mut [Operation], under_way: bool) {
         let geometry = geometry(part.end - part.start, self.alignment);
         let mut state = self.state.lock();
-        // Set from the cut to the next flush of this batch: what is there was on its way.
+        // Set from the cut to the next flush of this batch: these operations were in flight.
         let mut on_its_way = under_way || std::mem::take(&mut state.beside);
         let is_read = |operation: &Operation| matches!(operation.request(), Request::Read { .. });
         state.read_batches += u64::from(batch.iter().any(is_read));

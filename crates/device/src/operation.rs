@@ -2,7 +2,7 @@
 
 use crate::{DeviceError, Pass, Segments, Ticket};
 
-/// What to do. Offsets and lengths are bytes.
+/// The request. Offsets and lengths are bytes.
 #[derive(Debug, Clone)]
 pub enum Request {
     /// Read into the operation's data.
@@ -98,7 +98,7 @@ impl Operation {
         self.ticket = Some(ticket);
     }
 
-    /// What it can be withdrawn by.
+    /// The ticket to withdraw it by.
     pub fn ticket(&self) -> Option<&Ticket> {
         self.ticket.as_ref()
     }
@@ -112,7 +112,7 @@ impl Operation {
         }
     }
 
-    /// Begins a change that waited; true when it may go on. One that was withdrawn has failed.
+    /// Begins a change that waited; true when it may continue. A withdrawn one has failed.
     pub fn resume(&mut self) -> bool {
         self.start(Ticket::begin_late)
     }
@@ -149,7 +149,7 @@ impl Operation {
         self.ticket.as_ref().is_some_and(Ticket::is_withdrawn)
     }
 
-    /// What is asked.
+    /// The request.
     pub fn request(&self) -> &Request {
         &self.request
     }

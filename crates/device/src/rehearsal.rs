@@ -1,5 +1,5 @@
-//! Faults put under a device on purpose, by an owner who wants to see what his clients, his
-//! monitoring and he himself do about them.
+//! Faults put under a device on purpose, by an owner who wants to see how clients, monitoring and
+//! operators handle them.
 //!
 //! - *Delay*: each batch takes so much longer.
 //! - *Failures*: one in so many reads, writes or flushes fails, by chance, as hardware does it.
@@ -8,9 +8,9 @@
 //!   are gone. A killed program alone loses nothing that it has written, since the kernel and the
 //!   disk still have it: with this, SIGKILL is a power cut.
 //!
-//! What may happen to a client is what a bad device does to it: nothing that was flushed is lost,
-//! and no wrong byte is read. The simulator's [`FaultDevice`](crate::FaultDevice) goes further
-//! (torn and misdirected writes, rot), on a medium of its own.
+//! Clients may only see what a bad device does to them: no flushed data is lost, and no wrong byte
+//! is read. The simulator's [`FaultDevice`](crate::FaultDevice) goes further (torn and misdirected
+//! writes, rot), on a medium of its own.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -28,7 +28,7 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 /// gets all of them, without a flush.
 const HELD_MAX: usize = 16384;
 
-/// What goes wrong, and how often.
+/// The faults, and how often each occurs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Each batch takes so much longer.
@@ -39,7 +39,7 @@ pub struct Faults {
     pub writes_one_in: u64,
     /// One in so many flushes fails; 0 is none.
     pub flushes_one_in: u64,
-    /// What was not flushed is lost when the program is killed.
+    /// Unflushed writes are lost when the program is killed.
     pub lose_unflushed: bool,
 }
 
@@ -64,15 +64,15 @@ impl Rehearsal {
         }
     }
 
-    /// What goes wrong from now on. What was held back before goes to the device with its next
-    /// operation.
+    /// Sets the faults from now on. Writes that were held back before go to the device with its
+    /// next operation.
     pub fn set(&self, faults: Faults) {
         *self.faults.write() = faults;
         // It stays on: devices may hold something back.
         self.active.store(true, Ordering::Release);
     }
 
-    /// What goes wrong now.
+    /// The present faults.
     pub fn faults(&self) -> Faults {
         *self.faults.read()
     }

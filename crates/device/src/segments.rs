@@ -1,4 +1,4 @@
-//! Bytes in pieces of shared blocks: what reads return and writes carry.
+//! Bytes in pieces of shared blocks: the result of reads and the data of writes.
 
 use smallvec::SmallVec;
 
@@ -91,7 +91,7 @@ impl Segments {
         self.length
     }
 
-    /// True when there are no bytes.
+    /// True when it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }

@@ -16,7 +16,7 @@ fn file_suite(folder: &Path, options: FileOptions) {
     run_suite(&|length| {
         let path = folder.join(count.fetch_add(1, Ordering::Relaxed).to_string());
         let device = FileDevice::create_with(&path, length, options).unwrap();
-        // The open file goes on without a name, so that the folder stays small.
+        // The open file stays usable without a name, so that the folder stays small.
         std::fs::remove_file(path).unwrap();
         Arc::new(device)
     });
@@ -105,7 +105,7 @@ fn error_of_a_part_is_told_in_offsets_of_the_whole() {
     assert!(whole.read(8 * KIB, 16 * KIB as u32).is_ok());
 }
 
-/// What became of block 0, in sectors, over many power cuts after `prepare`.
+/// The outcomes of block 0, in sectors, over many power cuts after `prepare`.
 fn outcomes(prepare: impl Fn(&FaultDevice)) -> std::collections::BTreeSet<Vec<u8>> {
     (0..400)
         .map(|seed| {
@@ -308,7 +308,7 @@ fn block_that_several_hold_is_nobody_elses_until_the_last_lets_go() {
         block.freeze()
     };
     let is = |block: &Block, content: u8| block.iter().all(|byte| *byte == content);
-    // Blocks come back to the thread that lets go of them, and are had again.
+    // Blocks come back to the thread that drops them, and are reused.
     for round in 0..200 {
         let blocks: Vec<Block> = (0..16).map(|n| filled(round ^ n)).collect();
         drop(blocks.clone());

@@ -13,18 +13,18 @@
 //!   orders changes of its content. This is one atomic step: it fails for a ticket that was
 //!   withdrawn, and a withdrawal that comes later finds the operation under way.
 //!
-//! Whoever ends a session first withdraws (which never waits), then waits for what is under way
+//! To end a session, first withdraw (which never waits), then wait for the requests in progress
 //! ([`Gate::wait`]). After that the session changes nothing any more, although its thread may still
-//! hang in the device. When the wait is in vain the caller refuses what it was about to do.
+//! hang in the device. If the wait times out the caller refuses its own operation.
 //!
-//! What a volume writes to the device below has no ticket. The volume has acknowledged it, or will,
-//! and no client can take it back.
+//! Writes of a volume to the device below have no ticket. The volume has acknowledged them, or
+//! will, and no client can withdraw them.
 //!
-//! A gate also asks whether the client is still there each time that something begins. So a write
+//! A gate also checks whether the client is still there each time that a change begins. So a write
 //! that waited for longer than its client did is dropped, even when no thread was free to notice
-//! that the connection ended. A client that has ended its own direction only may still read
-//! answers: it counts as gone for what had to wait, which may take its place in the content late,
-//! and not for what did not.
+//! that the connection ended. A client that has closed only its own direction may still read
+//! answers. It counts as gone for requests that had to wait, which may take effect late, and not
+//! for the others.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,9 +32,9 @@ use std::time::{Duration, Instant};
 use crate::locks::{Condvar, Mutex};
 use crate::{DeviceError, Operation};
 
-/// A change that was parked for so long counts as one that had to wait, although its device does
-/// not say so. On a busy machine one that need not wait takes some milliseconds too, and a client
-/// that has only ended its own direction is to get the answer to that.
+/// A change parked for this long counts as one that had to wait, although its device does not say
+/// so. On a busy machine one that need not wait takes some milliseconds too, and a client that has
+/// closed only its own direction must get the answer to that.
 const WAITED: Duration = Duration::from_millis(100);
 
 /// True when the client has gone. It is asked under the locks of devices: it never waits. The
@@ -42,7 +42,7 @@ const WAITED: Duration = Duration::from_millis(100);
 /// Else the answer may be some milliseconds old.
 pub type IsGone = Box<dyn Fn(bool) -> bool + Send + Sync>;
 
-/// What lets the commands of one session begin, until they are withdrawn.
+/// Lets the commands of one session begin, until they are withdrawn.
 pub struct Gate {
     state: Mutex<State>,
     /// Something that was under way is over.
@@ -57,7 +57,7 @@ struct State {
     generation: u64,
     /// Tags whose tickets are withdrawn, though they are of this generation.
     withdrawn: Vec<u32>,
-    /// Tags of what is under way; one that has several operations stands there as often.
+    /// Tags of commands in progress; one with several operations is listed as often.
     under_way: Vec<u32>,
 }
 
@@ -235,8 +235,8 @@ impl Drop for Pass {
     }
 }
 
-/// Lets the changes of a batch begin before a device gets it: for front ends. What was withdrawn
-/// fails with [`DeviceError::Withdrawn`].
+/// Lets the changes of a batch begin before a device gets it: for front ends. A withdrawn one fails
+/// with [`DeviceError::Withdrawn`].
 pub fn admit(batch: &mut [Operation]) {
     for operation in batch.iter_mut().filter(|operation| operation.is_pending()) {
         operation.begin();

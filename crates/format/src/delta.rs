@@ -42,7 +42,8 @@ struct RawRun {
 
 const _: () = assert!(size_of::<RawRun>() == 4);
 
-/// What a content differs by from an earlier one, its base, of the same length in the same segment.
+/// The difference of a content from an earlier one, its base, of the same length in the same
+/// segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delta {
     /// The base is stored so many units of 512 bytes before this.
@@ -55,7 +56,7 @@ pub struct Delta {
     pub links: u8,
     /// CRC-32C of the content that this makes of its base.
     pub crc: u32,
-    /// What differs.
+    /// The differing bytes.
     pub runs: Vec<u8>,
 }
 
@@ -108,7 +109,7 @@ impl Delta {
         bytes
     }
 
-    /// Makes of the base what this stands for. Its checksum is the caller's to check.
+    /// Turns the base into the content. The caller checks its checksum.
     pub fn apply(&self, content: &mut [u8]) -> Result<(), FormatError> {
         let wrong = FormatError::Field { structure: Structure::HistoryRecord, field: "run" };
         let mut rest = self.runs.as_slice();

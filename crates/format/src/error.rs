@@ -1,6 +1,6 @@
 //! Why bytes from a disk were refused.
 
-/// What the bytes should have been.
+/// The structure that the bytes should have been.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Structure {
     /// A superblock slot.
@@ -86,7 +86,7 @@ pub enum FormatError {
         "this {structure} has format version {found}; this program reads up to {supported}: use a newer cairn"
     )]
     Version {
-        /// What was read.
+        /// The structure that was read.
         structure: Structure,
         /// Its version.
         found: u32,
@@ -102,7 +102,7 @@ pub enum FormatError {
     /// A field has a value that is never written.
     #[error("this {structure} has an impossible {field}")]
     Field {
-        /// What was read.
+        /// The structure that was read.
         structure: Structure,
         /// Which field.
         field: &'static str,

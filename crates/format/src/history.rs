@@ -108,13 +108,13 @@ impl Sealed for RawSuperblock {
 /// Where versions go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Placement {
-    /// Copy-on-write: what is overwritten goes to the history first.
+    /// Copy-on-write: overwritten content goes to the history first.
     Checkpointing,
-    /// Redirect-on-write: what is written goes to the history, the origin stays.
+    /// Redirect-on-write: writes go to the history, the origin stays.
     Logging,
-    /// What is written goes to the history and to the origin, each with a cache of its own.
+    /// Writes go to the history and to the origin, each with a cache of its own.
     SplitStream,
-    /// What is written goes to both when it leaves the cache.
+    /// Writes go to both when they leave the cache.
     SplitDownStream,
     /// Checkpointing or split-down-stream, by what each region's temporal distances make cheaper.
     Hybrid,
@@ -161,7 +161,8 @@ pub enum Granularity {
     Marks,
 }
 
-/// What a write does that finds no room without giving up history that its owner wants kept.
+/// The behaviour of a write that finds no room without discarding history that its owner wants
+/// kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FloorPolicy {
     /// It waits until the history has grown old enough.
@@ -206,7 +207,7 @@ pub struct RevertState {
 /// A step of retention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Thinned {
-    /// What is older than so much ...
+    /// History older than this ...
     pub after_ns: u64,
     /// ... keeps the ends of intervals of this length only.
     pub every_ns: u64,
@@ -226,9 +227,9 @@ pub struct HistorySuperblock {
     pub placement: Placement,
     /// Which instants are kept.
     pub granularity: Granularity,
-    /// What happens at the floor.
+    /// The behaviour at the floor.
     pub floor_policy: FloorPolicy,
-    /// What becomes of contents from now on. Entries that were reduced before stay so.
+    /// How contents are reduced from now on. Entries that were reduced before stay so.
     pub reduction: Reduction,
     /// A power of two from 512 B to 64 KiB.
     pub block_bytes: u32,
@@ -575,8 +576,8 @@ struct RawEntry {
 
 const _: () = assert!(size_of::<RawEntry>() == ENTRY);
 
-/// What an entry says of a block at its time. The order of two entries of one block at one time is
-/// theirs.
+/// The statement of an entry about a block at its time. Two entries of one block at one time are in
+/// this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EntryKind {
     /// Its content until then.
@@ -620,7 +621,7 @@ impl EntryKind {
         Self::ALL.get(usize::from(code).checked_sub(1)?).copied()
     }
 
-    /// True when content lies in the record.
+    /// True when its content is in the record.
     pub fn has_data(self) -> bool {
         matches!(self, EntryKind::Undo | EntryKind::Redo | EntryKind::Mark)
     }
@@ -640,7 +641,7 @@ pub struct HistoryEntry {
     pub crc: u32,
     /// Bytes of what is stored there; 0 without content.
     pub length: u32,
-    /// What it says.
+    /// The kind of the entry.
     pub kind: EntryKind,
     /// A [`Delta`](crate::delta::Delta) is stored, not the content itself.
     pub reduced: bool,
@@ -660,8 +661,8 @@ pub struct HistoryRecord {
     pub durable_through: u64,
     /// Blocks of 4 KiB with all of its content.
     pub blocks: u32,
-    /// The checksum of the record before it in the segment, 0 for the first: what an earlier life
-    /// left behind does not follow.
+    /// The checksum of the previous record in the segment, 0 for the first: records of an earlier
+    /// life of the segment do not match.
     pub previous: u32,
     /// In order.
     pub entries: Vec<HistoryEntry>,
@@ -673,8 +674,8 @@ impl HistoryRecord {
         ((HEADER + entries * ENTRY) as u64).div_ceil(BLOCK_SIZE as u64)
     }
 
-    /// How many blocks the head of the record takes that begins with `first`, by what it says
-    /// itself; nothing is known of it before all of its head was parsed.
+    /// How many blocks the head of the record starting with `first` takes, by its own statement. It
+    /// is unverified until the whole head was parsed.
     pub fn peek(first: &BlockBytes, store: HistoryId) -> Result<u64, FormatError> {
         let structure = Structure::HistoryRecord;
         let (raw, _) =

@@ -1,5 +1,5 @@
-//! Inodes: what a file is and where its tree starts. The inode file is an array of them, by file
-//! id.
+//! Inodes: the kind of a file, its attributes, and the start of its tree. The inode file is an
+//! array of them, by file id.
 
 use cairn_base::{FileId, Timestamp};
 use zerocopy::little_endian::{I64, U16, U32, U64};
@@ -72,7 +72,7 @@ struct RawLogTimes {
 
 const _: () = assert!(size_of::<RawLogInode>() == 48 && size_of::<RawLogTimes>() == 48);
 
-/// What a file is for.
+/// The purpose of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FileKind {
     /// Names of other files; durable by consistency points alone.
@@ -119,7 +119,7 @@ impl FileKind {
     }
 }
 
-/// What POSIX says of a file. All zero for files that are not of the tree of names.
+/// The POSIX attributes of a file. All zero for files that are not of the tree of names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Attributes {
     /// Type and permissions, as in `st_mode`.
@@ -163,7 +163,7 @@ impl Attributes {
         matches!(mode >> 12, 0o2 | 0o6)
     }
 
-    /// What stands in the field that devices and others use for different things.
+    /// The field that devices and other files use for different purposes.
     fn device_or_blocks(&self) -> u32 {
         if Self::is_device(self.mode) { self.device } else { self.blocks }
     }
@@ -177,7 +177,7 @@ impl Attributes {
 /// A file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inode {
-    /// What it is for.
+    /// Its purpose.
     pub kind: FileKind,
     /// It has no name any more, and its blocks are being freed.
     pub removed: bool,
@@ -191,7 +191,7 @@ pub struct Inode {
     pub relationship: u64,
     /// Its blocks.
     pub tree: TreeRef,
-    /// What POSIX says of it.
+    /// Its POSIX attributes.
     pub attributes: Attributes,
 }
 
@@ -202,12 +202,12 @@ impl Inode {
         Self { tree: TreeRef::empty(blocks), ..self }
     }
 
-    /// What the log keeps of it, as two of its entries: what changes seldom, and who owns it and
-    /// when it changed.
+    /// The parts that the log keeps, as two of its entries: rarely changed fields, then owner and
+    /// times.
     ///
-    /// A block of a record may begin in the middle of an entry and must not look like a record.
-    /// What stands eight bytes behind something that a client chooses is therefore nothing that a
-    /// client chooses.
+    /// A block of a record may begin in the middle of an entry and must not look like a record. So
+    /// the field eight bytes after one that a client can choose is never one that a client can
+    /// choose.
     pub(crate) fn to_log(self) -> [[u8; 48]; 2] {
         let attributes = &self.attributes;
         let first = RawLogInode {

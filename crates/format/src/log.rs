@@ -1,10 +1,9 @@
-//! Records of the intent log: what was written since the last consistency point, a few bytes a
-//! block.
+//! Records of the intent log: the writes since the last consistency point, a few bytes a block.
 //!
 //! A record takes whole blocks and is never overwritten before a superblock has moved the tail past
-//! it. It says up to which sequence the log was durable when it was written, so that replay can
-//! tell a torn end of the log (a power cut, to be ignored) from damage in the middle of it (to be
-//! reported).
+//! it. It states up to which sequence the log was durable when it was written. So replay can
+//! distinguish a torn end of the log (a power cut, to be ignored) from damage in the middle of it
+//! (to be reported).
 
 use cairn_base::{BLOCK_SIZE, Checksum, FileId, Generation, Lba, Vbn, VolumeId, crc32c};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -60,7 +59,7 @@ pub enum LogEntry {
         lba: Lba,
         /// Where its new content is.
         vbn: Vbn,
-        /// What that content sums up to.
+        /// The checksum of that content.
         checksum: Checksum,
     },
     /// `count` blocks from `lba` are now a hole.
@@ -72,8 +71,8 @@ pub enum LogEntry {
         /// Blocks.
         count: u64,
     },
-    /// What a file of the tree of names is from here on: made, changed or removed. Its blocks are
-    /// those that it has, and those that other entries name; the tree in it is empty
+    /// The new state of a file of the tree of names: made, changed or removed. Its blocks are its
+    /// present ones, and those that other entries name; the tree in it is empty
     /// ([`Inode::is_as_logged`]).
     Inode(Inode),
 }
@@ -85,7 +84,7 @@ impl LogEntry {
     }
 }
 
-/// What a record's header says.
+/// The fields of a record's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogRecordHeader {
     /// The how many-th record of the volume's life; no gaps.
@@ -97,7 +96,7 @@ pub struct LogRecordHeader {
     pub durable_through: u64,
     /// Slots of entries in it: two of an inode's, one of any other.
     pub entries: u32,
-    /// What this record says holds together with what the next one says, or not at all.
+    /// The entries of this record and of the next one hold together, or not at all.
     pub continues: bool,
 }
 
@@ -131,9 +130,9 @@ impl LogRecordHeader {
 /// A record: its header and its entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogRecord {
-    /// What it is.
+    /// Its header.
     pub header: LogRecordHeader,
-    /// What changed, in order.
+    /// The changes, in order.
     pub entries: Vec<LogEntry>,
 }
 

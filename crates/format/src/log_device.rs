@@ -37,12 +37,12 @@ impl Sealed for RawHeader {
     const MAGIC: &'static [u8] = &MAGIC;
 }
 
-/// What a log device says of itself.
+/// The header of a log device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogDeviceHeader {
     /// The volume whose log it is.
     pub volume: VolumeId,
-    /// Which log, and where its ring is: what the superblock says too, while it is in use.
+    /// The log, and the place of its ring: the same as in the superblock, while it is in use.
     pub log: ExternalLog,
     /// When the log came to the device, by the volume's clock.
     pub created: Timestamp,

@@ -30,7 +30,8 @@ struct RawNode {
 
 const _: () = assert!(size_of::<RawNode>() == cairn_base::BLOCK_SIZE);
 
-/// What a node is: whose, which level (1 holds pointers to data), and the how many-th of its level.
+/// The address of a node: its file, its level (1 holds pointers to data), and its index in its
+/// level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeAddress {
     /// The file.

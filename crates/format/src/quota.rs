@@ -1,4 +1,4 @@
-//! What a quota tree may take, and takes: a block of the file of quotas each.
+//! The limits and the usage of quota trees: a block of the file of quotas each.
 
 use cairn_base::FileId;
 use zerocopy::little_endian::{U16, U32, U64};

@@ -79,7 +79,7 @@ impl Sealed for RawSuperblock {
     const MAGIC: &'static [u8] = &MAGIC;
 }
 
-/// What this copy of a volume is.
+/// The role of this copy of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Clients write to it.
@@ -88,7 +88,7 @@ pub enum Role {
     Destination,
 }
 
-/// What a stretch of the device is for.
+/// The purpose of a stretch of the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SegmentKind {
     /// Block space.
@@ -102,7 +102,7 @@ pub enum SegmentKind {
 /// A stretch of the device: blocks `first..first + blocks` of its kind stand from `device_block`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// What it is for.
+    /// Its purpose.
     pub kind: SegmentKind,
     /// The number, within its kind, of its first block.
     pub first: u64,
@@ -139,7 +139,7 @@ pub struct LogTail {
 /// An intent log on a device of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExternalLog {
-    /// Which log: what the device's header must say. Not zero.
+    /// The id of the log, which must be in the device's header. Not zero.
     pub id: LogId,
     /// First block of the ring on that device.
     pub start: u64,
@@ -170,7 +170,7 @@ impl TableRef {
     pub const INDEXES_MAX: usize = INDEXES_MAX;
 }
 
-/// What a destination holds.
+/// The image that a destination holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cursor {
     /// The source's snapshot that the active root shows; 0 before the first.
@@ -190,7 +190,7 @@ impl Cursor {
 pub struct Superblock {
     /// The volume.
     pub volume: VolumeId,
-    /// What this copy is.
+    /// The role of this copy.
     pub role: Role,
     /// Counts up with each superblock that is written.
     pub sequence: u64,
@@ -206,7 +206,7 @@ pub struct Superblock {
     pub parent: SnapshotId,
     /// The number that the next snapshot gets.
     pub next_snapshot: u64,
-    /// What a destination holds.
+    /// The image that a destination holds.
     pub cursor: Cursor,
     /// The snapshot table.
     pub snapshots: TableRef,
@@ -368,8 +368,8 @@ fn parse_segment(raw: &RawSegment) -> Option<Segment> {
 const DEVICE_BLOCKS_MAX: u64 = layout::SPACE_BLOCKS_MAX * 4;
 
 impl Layout {
-    /// True when no two parts overlap, each kind of segment is counted through from 0, and nothing
-    /// is larger than it ever gets: what is made of these numbers can be added up and held in
+    /// True when no two parts overlap, each kind of segment is numbered from 0 without gaps, and no
+    /// number exceeds its limit: results computed from these numbers can be added up and held in
     /// memory.
     fn is_sane(&self) -> bool {
         let areas = (layout::label_blocks(0)..=layout::label_blocks(u64::MAX)).contains(&self.label_blocks)

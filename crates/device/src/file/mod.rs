@@ -1,15 +1,15 @@
 //! A regular file or a raw disk as a device.
 //!
-//! Direct I/O where the file system takes it, else through the page cache with the same promises;
-//! or writes the one way and reads the other ([`Direct::Writes`]), which Linux keeps coherent: a
-//! direct write drops what the cache has of its range, before and after. A batch goes to the kernel
-//! as vectored transfers on the calling thread's own io_uring, or with plain calls where rings are
-//! not allowed. A flush is `fdatasync`. When one fails the kernel has dropped what it could not
-//! write, so a later `fdatasync` proves nothing: the first failure stays and every later flush
-//! reports it.
+//! Direct I/O if the file system supports it, otherwise through the page cache with the same
+//! promises. Or writes one way and reads the other ([`Direct::Writes`]), which Linux keeps
+//! coherent: a direct write drops the cached pages of its range, before and after. A batch goes to
+//! the kernel as vectored transfers on the calling thread's own io_uring, or with plain calls where
+//! rings are not allowed. A flush is `fdatasync`. When one fails the kernel has dropped the
+//! unwritten pages, so a later `fdatasync` proves nothing: the first failure stays and every later
+//! flush reports it.
 //!
-//! The file is locked (`flock`) while it is open. Its length changes by `grow` only; if somebody
-//! else cuts it, reads past its end fail, they never give made-up bytes.
+//! The file is locked (`flock`) while it is open. Only `grow` changes its length; if another
+//! process truncates it, reads past its end fail and never return made-up bytes.
 
 mod calls;
 mod in_use;
@@ -70,8 +70,8 @@ pub struct FileOptions {
     pub direct: Direct,
     /// How requests reach the kernel.
     pub engine: Engine,
-    /// It is taken now, and was not this owner's before: what another program has open for writing
-    /// is refused, as far as that can be seen.
+    /// The file is adopted now, and was not this owner's before: a file that another program has
+    /// open for writing is refused, as far as that can be seen.
     pub is_new: bool,
     /// It is opened though other programs use it: its owner answers for that.
     pub in_use: bool,
@@ -216,7 +216,7 @@ impl FileDevice {
             None => error.kind().into(),
         };
         let length = self.length.load(Ordering::Relaxed);
-        // Also where it lacked room: what the kernel could not write it has dropped.
+        // Also for a lack of room: the kernel has dropped the pages that it could not write.
         let error = DeviceError::Io { action: Action::Flush, offset: 0, length, source: Arc::new(source) };
         self.failed.get_or_init(|| error);
     }
@@ -268,7 +268,7 @@ impl FileDevice {
         }
     }
 
-    /// Writes zeroes as data. Aligned as the device wants it.
+    /// Writes zeroes as data. Aligned as the device requires.
     fn write_zeroes(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
         let zero = Block::zero();
         let end = offset + length;
@@ -410,9 +410,9 @@ impl Device for FileDevice {
 }
 
 impl Drop for FileDevice {
-    /// The lock goes now, and not with the last of those who have the open file: a program that is
-    /// being started has it until its exec, and a ring of a thread that does nothing may have it
-    /// for a transfer that a worker of the kernel was late to let go of.
+    /// Releases the lock now, and not with the last user of the open file: a starting program has
+    /// the file until its exec, and the ring of an idle thread may have it for a transfer that a
+    /// kernel worker released late.
     fn drop(&mut self) {
         in_use::unlock_as_qemu(&self.file);
         calls::unlock(&self.file);

@@ -119,7 +119,7 @@ impl Quotas {
         head: Head,
     ) -> Result<Self, TreeError> {
         let found = read_records(source, file)?;
-        // The report for an image comes with a request of its quota, and changes nothing.
+        // For an image, a request of a quota reports its damage. No change depends on it.
         if let (Source::Live(_), Some(first)) = (source, found.damaged.first()) {
             let (number, ranges) = (first.start(), found.damaged.len());
             tracing::error!(%file, number, ranges, "records of quotas can't be read: what counts in them is not changed");

@@ -12,7 +12,7 @@ use crate::layout::{COUNTER_MAX, SPACE_BLOCKS_MAX, SPACE_BLOCKS_MIN};
 /// is read too.
 pub(super) type Change<T> = (fn(&mut T), Option<&'static str>);
 
-/// Makes each change alone. What is read must be what was written.
+/// Makes each change alone. A read must return the written value.
 #[track_caller]
 pub(super) fn check<T: Clone + Debug + PartialEq>(
     good: &T,
@@ -37,7 +37,7 @@ pub(super) fn check<T: Clone + Debug + PartialEq>(
 /// Blocks of device space that a segment may begin at.
 const DEVICE_MAX: u64 = SPACE_BLOCKS_MAX * 4;
 
-/// Room for the label area and the log, one behind the other, and the block space behind both.
+/// Room for the label area and the log, one after the other, and the block space after both.
 fn set_areas(superblock: &mut Superblock, label_blocks: u64, log_blocks: u64) {
     let layout = &mut superblock.layout;
     (layout.label_blocks, layout.log_blocks) = (label_blocks, log_blocks);
@@ -45,7 +45,7 @@ fn set_areas(superblock: &mut Superblock, label_blocks: u64, log_blocks: u64) {
     layout.segments[0].device_block = layout.log_start + log_blocks;
 }
 
-/// A segment more, behind the others.
+/// One more segment, after the others.
 fn push(superblock: &mut Superblock, kind: SegmentKind, first: u64, blocks: u64) {
     let device_block = superblock.layout.segments.last().map_or(0, |last| last.device_block + last.blocks);
     superblock.layout.segments.push(Segment { kind, first, blocks, device_block });
@@ -177,7 +177,7 @@ fn inodes() {
         (|it| it.attributes.extended = FileId(COUNTER_MAX), Some("attributes")),
     ];
     check(&leaves::node(), reread, changes);
-    // What is not of the tree of names has no attributes.
+    // Files outside of the tree of names have no attributes.
     let lun: &[Change<Inode>] = &[
         (|it| it.attributes.mode = 1, Some("attributes")),
         (|it| it.attributes.links = 1, Some("attributes")),
@@ -296,7 +296,7 @@ fn extended_attributes() {
     bytes[second] = b'a';
     let order = FormatError::Field { structure: Structure::Extended, field: "order" };
     assert_eq!(Extended::parse(&bytes, OWNER), Err(order));
-    // Whose they are is told by their beginning.
+    // Their first bytes identify their owner.
     let bytes = leaves::extended().to_bytes(OWNER);
     assert_eq!(Extended::owner(&bytes[..document::size("extended::RawExtended")]), Ok(OWNER));
     assert_eq!(Extended::owner(&[0; BLOCK_SIZE]), Err(FormatError::Magic(Structure::Extended)));

@@ -1,11 +1,11 @@
-//! Changed bytes are refused, or read as exactly what they are: writing what was read gives the
-//! same bytes, so nothing is ignored.
+//! Changed bytes are refused, or read as exactly what they are: writing the parsed value gives the
+//! same bytes, so no byte is ignored.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Reads `bytes`; what is read must be all that is there.
+/// Parses `bytes`; the result must represent every byte.
 #[track_caller]
 fn refused_or_canonical(sample: &Sample, bytes: &[u8]) -> bool {
     match (sample.reread)(bytes) {

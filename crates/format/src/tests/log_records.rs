@@ -28,7 +28,7 @@ fn record_torn_at_any_set_of_blocks_is_refused() {
                 let range = block * BLOCK..(block + 1) * BLOCK;
                 torn[range.clone()].copy_from_slice(&whole[range]);
             }
-            // None of the new blocks arrived: what is there is what was there.
+            // None of the new blocks arrived: the old content is still there.
             let parsed = LogRecord::parse(&torn, VOLUME).map(|record| record.header.sequence);
             let untouched = arrived == 0 && parsed == Ok(log_record(300).header.sequence - 1);
             assert!(parsed.is_err() || untouched, "{arrived:04b}: {parsed:?}");
