@@ -1,9 +1,9 @@
-//! What is said to the kernel, without the kernel: bytes of a request to what is to be done about
-//! it, and bytes of an answer.
+//! The conversation with the kernel, without the kernel: from the bytes of a request to the
+//! operation, and to the bytes of an answer.
 //!
-//! Whatever the bytes are, the answer is one that the kernel takes: its length is its own, it names
-//! the request, an error is one of Linux's and has nothing behind it. A request that is not
-//! understood is answered too, as somebody waits for it.
+//! Whatever the bytes are, the answer is one that the kernel accepts: its length is correct, it
+//! names the request, and an error is one of Linux's, without data after it. An invalid request is
+//! answered too, as a program waits for it.
 
 use std::io::IoSlice;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,14 +21,14 @@ use crate::shown::{Shown, View};
 
 /// Pages of these.
 const PAGES_MAX: u16 = (WRITE_MAX / 4096) as u16;
-/// Requests that the kernel has under way for nobody in particular: read-ahead and write-back. A
-/// program that waits for an answer has no more than these before it in the queue, also while a
-/// snapshot has the kernel send all that it holds.
+/// The maximum number of background requests of the kernel: read-ahead and write-back. At most this
+/// many precede a program's own request in the queue, also while a snapshot has the kernel send all
+/// its cached data.
 pub(crate) const BACKGROUND_MAX: u16 = 8;
 /// From so many on it lets writers wait.
 const CONGESTION: u16 = 6;
 
-/// What is asked of the kernel for every mount.
+/// The options requested from the kernel for every mount.
 const WANTED: u64 = init::ASYNC_READ
     | init::EXPORT_SUPPORT
     | init::BIG_WRITES
@@ -46,7 +46,7 @@ const WANTED: u64 = init::ASYNC_READ
     | init::DIRECT_IO_ALLOW_MMAP
     | init::ALLOW_IDMAP;
 
-/// What a request comes to.
+/// The next step for a request.
 #[derive(Debug)]
 pub(crate) enum Step {
     /// This is its answer.
@@ -79,7 +79,7 @@ impl FileSystem {
         }
     }
 
-    /// The same, whatever happens: for who takes requests of a kernel.
+    /// The same for requests of a kernel: a panic becomes an error.
     pub(crate) fn take_safely(&self, received: &mut Received) -> Step {
         let unique = received.unique();
         unless_panic(|| self.take(received)).unwrap_or_else(|error| match unique {
@@ -91,7 +91,7 @@ impl FileSystem {
     /// The same for its bytes.
     pub(crate) fn step(&self, bytes: &[u8]) -> Step {
         let Some(request) = Request::parse(bytes) else {
-            // What is not understood at all still has a number that the kernel waits for.
+            // Even an invalid request has a number that the kernel waits for.
             return match unique_of(bytes) {
                 Some(unique) => Step::Answer { unique, answer: Err(errno::EINVAL) },
                 None => Step::Silence,
@@ -153,8 +153,8 @@ impl FileSystem {
         self.answer(&request)
     }
 
-    /// What is answered to an INIT: of what is wanted for every mount, and of the bits in `more`,
-    /// all that the kernel offers.
+    /// The answer to an INIT: of the options wanted for every mount, and of the bits in `more`, all
+    /// that the kernel offers.
     pub(crate) fn agree(&self, theirs: &fuse_init_in, flags2: u32, more: u64) -> Result<fuse_init_out, i32> {
         if theirs.major != FUSE_KERNEL_VERSION || theirs.minor < FUSE_KERNEL_MINOR_MIN {
             tracing::error!(major = theirs.major, minor = theirs.minor, "this kernel's FUSE is too old");
@@ -179,14 +179,14 @@ impl FileSystem {
     }
 }
 
-/// What the kernel can do, as bits of [`init`].
+/// The options of the kernel, as bits of [`init`].
 pub(crate) fn offered(theirs: &fuse_init_in, flags2: u32) -> u64 {
     u64::from(theirs.flags) | u64::from(flags2) << 32
 }
 
-/// What comes of `work`, an error where it panics: a bug costs one request an error. Who asks would
-/// wait for its answer for ever otherwise, and could not even be killed, and a mount would lose its
-/// threads one by one.
+/// The result of `work`, or an error if it panics: a bug costs one request an error. Otherwise the
+/// caller would wait for its answer for ever, and could not even be killed, and a mount would lose
+/// its threads one by one.
 pub(crate) fn unless_panic<T>(work: impl FnOnce() -> T) -> Result<T, i32> {
     // Locks that it had are free again, as in a session of any other front end whose thread has
     // panicked.

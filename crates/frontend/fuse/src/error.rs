@@ -1,4 +1,4 @@
-//! Why there is no mount.
+//! Reasons why a mount failed.
 
 use std::path::PathBuf;
 
@@ -30,16 +30,16 @@ pub enum MountError {
     Refused {
         /// Where.
         path: PathBuf,
-        /// What was said.
+        /// The reason given.
         reason: String,
     },
-    /// Somebody works in it.
+    /// A program works in it.
     #[error("{} is in use: a program has a file open there, or works in a directory of it", .path.display())]
     Busy {
         /// Where.
         path: PathBuf,
     },
-    /// What was to be shown.
+    /// The tree to show.
     #[error(transparent)]
     Tree(#[from] TreeError),
     /// The system.

@@ -1,14 +1,13 @@
 //! Mounts: made by the kernel itself for root, by `fusermount3` for others; and unmounted again,
 //! also those of a server that died.
 //!
-//! A mount that is unmounted lazily, or whose directory went, is in no place any more and ends when
-//! nobody works in it. Who does can be named, and cut off.
+//! A mount that is unmounted lazily, or whose directory was removed, has no place any more and ends
+//! when its last user leaves. Its users can be listed, and cut off.
 //!
-//! No thread of this process asks a mount of its own for anything. What it asks the kernel would
-//! wait for this process to answer, and where that is killed it would wait for ever: a thread that
-//! waits so can't be ended, and keeps the connection open, with which the kernel ends all waiting.
-//! So the process would not end, and neither would the programs that work in the mount. A program
-//! of its own asks instead.
+//! No thread of this process uses a mount of its own. Its request to the kernel would wait for an
+//! answer by this process, and for ever if the process is killed. Such a thread cannot be ended,
+//! and keeps the connection open whose closing would end all waiting. So the process would not end,
+//! and neither would the programs that work in the mount. A separate program asks instead.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -54,7 +53,7 @@ const TABLE: &str = "/proc/self/mountinfo";
 /// file system, with a file that ends it.
 const CONTROL: (&str, &str) = ("fusectl", "/sys/fs/fuse/connections");
 
-/// What the kernel calls a file system: major and minor number.
+/// The kernel's number of a file system: major and minor.
 pub(crate) type DeviceNumber = (u32, u32);
 
 /// How it is mounted.
@@ -77,9 +76,9 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts `view` on the directory `point`, and serves it on threads of its own. `source` is
-    /// what the kernel lists, such as `vol0@monday`. `on_end` is called when it is mounted no
-    /// longer and nobody works in it.
+    /// Mounts `view` on the directory `point`, and serves it on threads of its own. `source` is the
+    /// name in the kernel's lists, such as `vol0@monday`. `on_end` is called when it is unmounted
+    /// and has no users.
     ///
     /// # Errors
     /// [`MountError`].
@@ -116,14 +115,14 @@ impl Mount {
         &self.point
     }
 
-    /// True when the kernel has let go of it.
+    /// True when the kernel has released it.
     pub fn has_ended(&self) -> bool {
         self.connection.has_ended()
     }
 
-    /// Moves a mount of a mirror on to what that shows now: whoever comes from the root from now on
-    /// is in it. And has the kernel forget snapshots that are gone or have other names, so that
-    /// their blocks can be used again.
+    /// Moves a mount of a mirror to the image that it shows now: path lookups from the root use it
+    /// from now on. Also has the kernel forget snapshots that are deleted or renamed, so that their
+    /// blocks can be reused.
     ///
     /// Takes locks of the kernel, so not to be called by a thread that holds what a file operation
     /// needs.
@@ -148,7 +147,7 @@ impl Mount {
         for directory in shown.looked_into() {
             gone.iter().for_each(|name| self.connection.forget_name(directory, name.as_bytes()));
         }
-        // What was only listed the kernel does not know, and so does not forget.
+        // The kernel does not know snapshots that were only listed, and so does not forget them.
         shown.drop_unknown();
     }
 
@@ -156,14 +155,13 @@ impl Mount {
     /// well not only the first.
     ///
     /// # Errors
-    /// When the table of mounts can't be read; that it is mounted nowhere is no error.
+    /// When the table of mounts can't be read; a mount without a place is not an error.
     pub fn places(&self) -> std::io::Result<Vec<PathBuf>> {
         let mine = |line: Line| (line.device == self.device && line.whole).then_some(line.path);
         Ok(lines()?.into_iter().filter_map(mine).collect())
     }
 
-    /// Has the kernel send what programs have written and it still holds. What they write meanwhile
-    /// may come later.
+    /// Has the kernel send the written data that it still caches. Concurrent writes may come later.
     ///
     /// # Errors
     /// When data could not be written.
@@ -187,13 +185,13 @@ impl Mount {
         }
     }
 
-    /// Who uses it, such as `bash (1234)`, as far as it can be seen.
+    /// Its users, such as `bash (1234)`, as far as they can be found.
     pub fn users(&self) -> Vec<String> {
         users_of(self.device)
     }
 
-    /// Ends it, wherever it is mounted and whoever works in it: everything that programs do with it
-    /// fails from now on. What they have written so far is collected first.
+    /// Ends it, wherever it is mounted and whatever uses it: every operation of programs on it
+    /// fails from now on. Their writes so far are collected first.
     ///
     /// # Errors
     /// When the kernel has no control of FUSE here, or it does not end.
@@ -208,7 +206,7 @@ impl Mount {
         }
     }
 
-    /// Waits until it is unmounted and nobody works in it any more; false when that takes too long.
+    /// Waits until it is unmounted and has no users; false on a time-out.
     pub fn wait_for_end(&self) -> bool {
         self.connection.wait_for_end(END_PATIENCE)
     }
@@ -323,14 +321,13 @@ fn sync(place: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Unmounts a directory; with `lazily` also while it is in use: it is gone from its place at once,
-/// and ends when nobody works in it.
+/// Unmounts a directory; with `lazily` also while it is in use: it is removed from its place at
+/// once, and ends with its last user.
 ///
 /// # Errors
 /// [`MountError::Busy`], [`MountError::Refused`].
 pub fn unmount(point: &Path, lazily: bool) -> Result<(), MountError> {
-    // Unmounting has it written as well, on this thread. What is wrong with that the next one who
-    // asks is told.
+    // Unmounting writes it as well, on this thread. The next caller gets an error of that.
     let _ = sync(point);
     let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     let refused = |reason: String| MountError::Refused { path: point.to_owned(), reason };
@@ -358,8 +355,8 @@ pub fn mounted() -> Vec<(PathBuf, String)> {
     lines().unwrap_or_default().into_iter().map(|line| (line.path, line.source)).collect()
 }
 
-/// Ends what of Cairn's is mounted on these directories, whoever works in it and whoever serves it:
-/// everything that programs do with it fails from now on, and what waits for it waits no longer.
+/// Ends Cairn's mounts on these directories, whatever uses them and whichever process serves them:
+/// every operation of programs on them fails from now on, and waiting ones return.
 pub fn cut_all(places: &[PathBuf]) -> Vec<(PathBuf, Result<(), MountError>)> {
     let mounted = lines().unwrap_or_default().into_iter().filter(|line| places.contains(&line.path));
     mounted.map(|line| (line.path, cut(line.device.1))).collect()
@@ -372,8 +369,8 @@ pub struct MountsWatch {
 }
 
 impl MountsWatch {
-    /// True when something has changed since the last call, and for the first; also when that can't
-    /// be told.
+    /// True when the table has changed since the last call, and for the first; also when that is
+    /// unknown.
     pub fn has_changed(&self) -> bool {
         let mut table = self.table.lock();
         let Some(open) = &*table else {
@@ -385,7 +382,7 @@ impl MountsWatch {
     }
 }
 
-/// What the table of mounts says of a mount of Cairn's.
+/// The fields of a line in the table of mounts about a mount of Cairn's.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Line {
     pub(crate) path: PathBuf,
@@ -396,13 +393,13 @@ pub(crate) struct Line {
 }
 
 fn lines() -> std::io::Result<Vec<Line>> {
-    // What others have mounted can have any bytes in its name.
+    // Names of other mounts can contain any bytes.
     let table = std::fs::read(TABLE)?;
     Ok(String::from_utf8_lossy(&table).lines().filter_map(mounted_line).collect())
 }
 
-/// A line of `mountinfo`: device in field 3, what of it in field 4, place in field 5; kind and
-/// source behind the dash. Blanks are written as `\040`.
+/// A line of `mountinfo`: device in field 3, its root in field 4, place in field 5; kind and source
+/// after the dash. Blanks are written as `\040`.
 pub(crate) fn mounted_line(line: &str) -> Option<Line> {
     let (left, right) = line.split_once(" - ")?;
     let mut left = left.split(' ').skip(2);

@@ -1,18 +1,18 @@
-//! Requests that come by io_uring: a queue for each processor, with seats that threads have.
+//! Requests that come by io_uring: a queue for each processor, with seats that threads use.
 //!
-//! The thread of a seat stays on the processor of its queue, as those do who ask. A queue has a few
+//! The thread of a seat stays on the processor of its queue, as the callers do. A queue has a few
 //! seats, as requests wait for devices, too.
 //!
-//! Where an answer needs data that the kernel still holds, the thread of the seat asks for it, and
-//! others of the queue take it: as many as ever are there for that, new ones if need be. What came
-//! to the queue before a new seat did waits for some seat to answer something (see
-//! [`cairn_frontend_fuse_ring`]), and would wait for ever where all others wait for it: so a new
-//! seat gets something to answer.
+//! If an answer needs data that the kernel still caches, the thread of the seat asks for it, and
+//! others of the queue take it: the usual number of seats stays available, with new ones if need
+//! be. A request that came to the queue before a new seat waits until some seat answers (see
+//! [`cairn_frontend_fuse_ring`]). It would wait for ever if all others wait for it: so a new seat
+//! gets a request to answer.
 //!
-//! Writes may have to wait for room, all that the kernel writes back at a time, and so does what
-//! waits for them. One seat of a queue stays free, so that whoever asks anything else on that
-//! processor is answered: as many more as that takes are added, up to as many as read `/dev/fuse`
-//! where there are no queues.
+//! Writes may have to wait for room, all concurrent write-back of the kernel, and so do requests
+//! that wait for them. One seat of a queue stays free, so that any other request on that processor
+//! is answered. As many more seats as needed are added, up to the number of threads that read
+//! `/dev/fuse` without queues.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -73,8 +73,8 @@ fn seat(device: &Arc<OwnedFd>, queue: u16) -> io::Result<Seat> {
 }
 
 impl Connection {
-    /// Has threads take the seats. False when there are none, or the kernel does not want them:
-    /// then it goes on by `/dev/fuse`.
+    /// Has threads take the seats. False when there are none, or the kernel refuses them: then
+    /// `/dev/fuse` stays in use.
     pub(crate) fn sit_down(self: &Arc<Self>, seats: Vec<Vec<Seat>>) -> bool {
         let each =
             (0..).zip(seats).flat_map(|(queue, seats)| seats.into_iter().map(move |seat| (queue, seat)));
@@ -102,7 +102,7 @@ impl Connection {
         if !is_refused {
             self.queues[number].seats.lock().all += 1;
         }
-        // Whoever has this thread waits for it.
+        // The starter of this thread waits for it.
         let _ = registered.send(outcome);
         if is_refused {
             return;
@@ -131,7 +131,7 @@ impl Connection {
     /// One request.
     fn take_seated(self: &Arc<Self>, number: usize, seat: &mut Seat, received: &mut Received) {
         let Some(request) = seat.request() else {
-            // Handed over as it is, it is no answer, and the kernel makes an error of it.
+            // Passed on as it is, the answer is invalid, and the kernel turns it into an error.
             tracing::error!("a request of the kernel is none");
             return;
         };
@@ -184,7 +184,7 @@ impl Connection {
         }
     }
 
-    /// Does what waits for the kernel, while others take what it sends of the file.
+    /// Does work that waits for the kernel, while others take the kernel's requests for the file.
     fn aside(self: &Arc<Self>, number: usize, file: u64, work: impl FnOnce()) -> Result<(), i32> {
         let seats = &self.queues[number].seats;
         let others = {
@@ -209,7 +209,7 @@ impl Connection {
     }
 }
 
-/// Puts down an answer. One that is longer than what anybody asks for is an error.
+/// Stores an answer. One longer than any request allows becomes an error.
 fn put(seat: &mut Seat, unique: u64, answer: Answer) {
     if with_answer(unique, answer, |parts| seat.answer(parts)).is_err() {
         let _ = with_answer(unique, Err(errno::EIO), |parts| seat.answer(parts));

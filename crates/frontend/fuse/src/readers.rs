@@ -6,9 +6,9 @@
 //! wait there, and the others wait here.
 //!
 //! # Invariants
-//! 1. While one of the threads is not busy with a request, one waits at the device or is on its way
-//!    there: who takes a request and leaves nobody behind calls another one first. So requests are
-//!    kept waiting by as many others as there are threads, not by fewer.
+//! 1. While one of the threads is free, one waits at the device or is on its way there: a thread
+//!    that takes a request and leaves no reader calls another one first. So a request waits only
+//!    when all threads are busy.
 //! 2. Once the mount has ended no thread waits here.
 
 use parking_lot::{Condvar, Mutex};
@@ -43,7 +43,7 @@ impl Readers {
         Some(Turn(self))
     }
 
-    /// The mount has ended: nobody waits any more.
+    /// The mount has ended: no thread waits any more.
     pub(crate) fn end(&self) {
         self.state.lock().ended = true;
         self.called.notify_all();
@@ -72,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    /// Requests that end when they are told to, and who waits for one.
+    /// Requests that end on a signal, and the waiting thread.
     struct Device {
         readers: Readers,
         requests: Mutex<Receiver<Receiver<()>>>,

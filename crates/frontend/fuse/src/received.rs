@@ -1,8 +1,8 @@
-//! A request as it is read: its head, and blocks for what comes behind.
+//! A request as it is read: its head, and blocks for the bytes after it.
 //!
-//! Most bytes that the kernel sends are data of writes, in whole pages behind a head whose length
-//! is known. Read to the beginning of blocks, they lie there as the volume keeps them, and are not
-//! copied again. Everything else is short, and taken together before it is parsed.
+//! Most bytes that the kernel sends are data of writes, in whole pages after a head of known
+//! length. Read to the beginning of blocks, they are there as the volume keeps them, and are not
+//! copied again. Everything else is short, and read into one piece before it is parsed.
 
 use std::io::IoSliceMut;
 
@@ -56,7 +56,7 @@ impl Received {
         Ok(())
     }
 
-    /// Fills the memory with a request that lies in pieces, of [`REQUEST_MAX`] bytes at most.
+    /// Fills the memory with a request in pieces, of at most [`REQUEST_MAX`] bytes.
     pub(crate) fn put(&mut self, request: &[&[u8]]) {
         self.length = request.iter().map(|piece| piece.len()).sum();
         self.make_room(self.length.saturating_sub(HEAD).div_ceil(BLOCK_SIZE));

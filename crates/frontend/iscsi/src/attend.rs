@@ -1,5 +1,5 @@
-//! Sessions whose threads are in the device for long: somebody else reads what their initiators
-//! send.
+//! Sessions whose threads are in the device for long: another thread reads the data of their
+//! initiators.
 //!
 //! An initiator whose write waits pings the target, aborts the write after half a minute, and takes
 //! the disk off line when that is not answered. So a thread of the server looks which sessions are
@@ -41,7 +41,7 @@ fn attend(entry: &Entry) {
     let mut visit = None;
     loop {
         let Some(session) = entry.session.get().and_then(Weak::upgrade) else { return };
-        // Whoever has it is the session's own thread, which is back.
+        // The session's own thread holds it, and is back.
         let Some(mut held) = session.try_lock() else { return };
         if !held.is_in_device || *visit.get_or_insert(held.visit) != held.visit {
             return;

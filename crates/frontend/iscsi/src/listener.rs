@@ -11,7 +11,7 @@ use crate::limits::SEND_TIMEOUT;
 /// Why nothing can be listened on.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Somebody listens there.
+    /// Another process listens there.
     #[error("{address} is in use by another program; stop it, or choose another address")]
     InUse {
         /// Where.

@@ -1,8 +1,8 @@
 //! One round of a session: the commands that were taken together, as one batch of operations, and
 //! their answers.
 //!
-//! Data goes out from the blocks in which the device gave it. What is in memory is answered before
-//! the rest is waited for, so answers may come in another order than their commands.
+//! Data is sent directly from the device's blocks. Data in memory is sent before waiting for the
+//! rest, so answers may come in another order than their commands.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -24,9 +24,9 @@ use crate::targets::{Export, Initiator};
 use crate::task::Read;
 use crate::units::Unit;
 
-/// What an operation answers.
+/// The answer of an operation.
 pub(crate) enum Slot {
-    /// A piece of a read of so many bytes; then the rest of the read goes on.
+    /// A piece of a read with this many bytes; then the rest of the read continues.
     Read(Read, u32),
     /// A piece of a write; the last one has a residual.
     Write { tag: u32, since: Instant, last: Option<Residual>, expected: u32 },
@@ -78,7 +78,7 @@ pub(crate) struct Round {
 }
 
 impl Round {
-    /// True when there is nothing to do or to send.
+    /// True when there is no work and no answer to send.
     pub(crate) fn is_empty(&self) -> bool {
         self.operations.is_empty() && self.later.is_empty() && self.out.is_empty()
     }
@@ -102,7 +102,7 @@ impl Round {
         self.slots.iter().filter_map(Slot::tag).chain(self.later.iter().map(|later| later.request.tag))
     }
 
-    /// Takes a command out of a round that has not begun. False when there is none of that tag.
+    /// Removes a command from a round that has not begun. False when there is none of that tag.
     pub(crate) fn remove(&mut self, tag: u32) -> bool {
         let before = self.slots.len() + self.later.len();
         let is_other = |slot: &Slot| slot.tag() != Some(tag);
@@ -184,7 +184,7 @@ impl Session {
                 }
                 let (mut operations, writes) = (std::mem::take(&mut round.operations), round.writes);
                 Self::in_device(held, || {
-                    // Whoever waits for the lock has not begun.
+                    // An operation that waits for the lock has not begun.
                     park(&mut operations);
                     let _shared = writes.then(|| unit.exclusive.read());
                     admit(&mut operations);
@@ -202,8 +202,8 @@ impl Session {
         round.send(&held.socket)
     }
 
-    /// Forgets all tasks, and what of a round has not begun, if somebody has ended this session's
-    /// tasks; true then.
+    /// Drops all tasks, and the part of a round that has not begun, if this session's tasks were
+    /// aborted; true then.
     pub(crate) fn drop_aborted(&mut self, round: &mut Round) -> bool {
         let generation = self.entry.gate.generation();
         let is_aborted = generation != self.generation;
@@ -252,7 +252,7 @@ impl Session {
                     if let Request::Write { data, .. } = round.operations[index].request() {
                         batch.moved(Kind::Write, data.len() as u64);
                     }
-                    // Behind a piece that failed the command is answered already.
+                    // After a failed piece the command is answered already.
                     if let Some(residual) = last
                         && self.protocol.has_task(tag)
                     {
@@ -413,8 +413,8 @@ struct Resolver {
 }
 
 impl Resolver {
-    /// The unit of a designator, if this initiator may use it: its own, or one that asks nothing of
-    /// it and that nobody has reserved.
+    /// The unit of a designator, if this initiator may use it: its own, or one without access rules
+    /// and without a reservation.
     fn resolve(&self, designator: &[u8]) -> Option<CopyUnit> {
         let found = |unit: Arc<Unit>, export: &Export| {
             let geometry = crate::units::geometry(export);
@@ -445,7 +445,7 @@ impl Resolver {
     }
 }
 
-/// What is counted of a command that was done by itself: its kind and its bytes.
+/// The kind and bytes to count for a command that was done by itself.
 fn kind_of(medium: &Medium, data: &Segments) -> (Kind, u64) {
     match medium {
         Medium::Write { .. }

@@ -18,8 +18,8 @@ use crate::registry::Registry;
 /// Schedules of each scenario and kind of scheduler.
 const SCHEDULES: usize = 500;
 
-/// An initiator's session from its beginning to its end: it counts a few requests, or ends when it
-/// is told to or its socket does.
+/// An initiator's session from beginning to end: it counts a few requests, or ends on request or
+/// with its socket.
 fn session(registry: &Registry, initiator: u64, using: &[AtomicU64; 2]) -> u64 {
     let (ours, _theirs) = UnixStream::pair().expect("a pair");
     let ours = Socket::from_unix(ours).expect("a socket");

@@ -17,7 +17,7 @@ use crate::session::{self, SessionEnd};
 use crate::targets::Targets;
 use crate::units::Units;
 
-/// What a server allows and says.
+/// Settings of a server.
 #[derive(Debug, Clone)]
 pub struct ServerOptions {
     /// Sessions at once of initiators that need not prove themselves, and as many of those that
@@ -97,14 +97,14 @@ impl IscsiServer {
         self.shared.registry.sessions()
     }
 
-    /// What initiators of each export did since the start, also those that are gone.
+    /// The activity of initiators of each export since the start, also of those that are gone.
     pub fn totals(&self) -> BTreeMap<String, Totals> {
         self.shared.registry.totals()
     }
 
-    /// Ends the sessions of an export; returns how many there were. When it returns nothing of them
-    /// can happen any more: what waited is dropped, and what had begun is over. Take the target out
-    /// of [`Targets`] first, or initiators come back.
+    /// Ends the sessions of an export; returns how many there were. When it returns they can change
+    /// nothing any more: waiting commands are dropped, and those that had begun are over. Remove
+    /// the target from [`Targets`] first, or initiators come back.
     ///
     /// # Errors
     /// The device does not finish what it has begun. The sessions are ended, and the caller leaves
@@ -113,8 +113,8 @@ impl IscsiServer {
         self.shared.registry.close_export(export)
     }
 
-    /// Takes no more connections, ends all sessions and waits for them. What a device has begun it
-    /// finishes; what was not flushed is as durable as the device makes it.
+    /// Takes no more connections, ends all sessions and waits for them. Commands that a device has
+    /// begun complete; unflushed writes are as durable as the device makes them.
     pub fn stop(&self) {
         self.acceptors.stop();
         self.shared.registry.stop();

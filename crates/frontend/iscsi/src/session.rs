@@ -1,9 +1,9 @@
 //! A session, on a thread of its own: login, then rounds of commands until the initiator goes.
 //!
-//! The thread holds the session's lock but for the time that it is in the device. Where that takes
-//! long, [another thread](crate::attend) takes the lock meanwhile and does what does not need the
-//! device: it answers pings, task management and commands that are no I/O, keeps other commands for
-//! the next round, and notices when the initiator goes.
+//! The thread holds the session's lock except while it is in the device. If that takes long,
+//! [another thread](crate::attend) takes the lock meanwhile and does the work that needs no device:
+//! it answers pings, task management and commands without I/O, keeps other commands for the next
+//! round, and notices when the initiator disconnects.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSliceMut};
@@ -91,14 +91,14 @@ pub(crate) fn run(shared: &Arc<Shared>, entry: &Arc<Entry>, socket: &Arc<Socket>
     let _ = entry.session.set(Arc::downgrade(&session));
     let mut held = session.lock();
     let outcome = Session::serve(&mut held);
-    // Whoever attended to it may have the rest for a moment.
+    // The attending thread may hold the rest for a moment.
     (held.place, held.window) = (None, None);
     outcome
 }
 
 /// A session as the threads have it that serve it.
 pub(crate) type Shareable = Mutex<Session>;
-/// What its thread has while it is not in the device.
+/// The session's state, held while its thread is not in the device.
 pub(crate) type Held<'a> = MutexGuard<'a, Session>;
 
 /// The unit that a session uses.
@@ -116,7 +116,7 @@ pub(crate) struct Incoming {
     left: usize,
     /// Of these, bytes that go to the task's payload.
     wanted: usize,
-    /// Padding and digest behind the data.
+    /// Padding and digest after the data.
     tail: usize,
     /// Data of anything but tasks.
     pub(crate) data: Vec<u8>,
@@ -124,7 +124,7 @@ pub(crate) struct Incoming {
     crc: u32,
 }
 
-/// What ends the taking of PDUs for a round.
+/// The reason why taking PDUs for a round ends.
 pub(crate) enum Gathered {
     /// Run the commands and come again.
     Round,
@@ -138,7 +138,7 @@ pub(crate) struct Session {
     pub(crate) socket: Arc<Socket>,
     /// Of the gate, as far as it was noticed: commands have tickets of it.
     pub(crate) generation: u64,
-    /// What came while the thread was in the device.
+    /// PDUs that came while the thread was in the device.
     pub(crate) next: Round,
     /// Tags of the commands of the round that is in the device.
     pub(crate) executing: Vec<u32>,
@@ -170,7 +170,7 @@ pub(crate) struct Session {
     pub(crate) ordered: Option<u32>,
     /// Bytes that tasks which were asked for data may hold.
     pub(crate) reserved: u64,
-    /// What is left of the answer to a text request.
+    /// The unsent rest of the answer to a text request.
     pub(crate) text: Vec<u8>,
     /// The session ends after this round.
     pub(crate) ending: Option<Gathered>,
@@ -208,7 +208,7 @@ impl Session {
         self.entry.gate.ticket_of(self.generation, tag)
     }
 
-    /// Does something in the device, for which the thread lets go of the session.
+    /// Works in the device, and releases the session for that time.
     pub(crate) fn in_device<T>(held: &mut Held<'_>, work: impl FnOnce() -> T) -> T {
         let entry = Arc::clone(&held.entry);
         held.visit += 1;
@@ -264,7 +264,7 @@ impl Session {
         Ok(())
     }
 
-    /// The input is at its end: where the server wants that, the initiator hears of it.
+    /// The input has ended: on the server's request, the initiator is informed.
     fn say_good_bye(&mut self, round: &mut Round) {
         if self.entry.leaving.load(Ordering::Acquire) {
             self.protocol.announce_drop(&mut round.out);
@@ -294,7 +294,7 @@ impl Session {
             if has_work && !fills {
                 return Ok(Gathered::Round);
             }
-            // What asks for data must not wait for it, and must not end a round that may have to be
+            // A request for data must not wait for it, and must not end a round that may have to be
             // made durable.
             round.send(&self.socket)?;
             if !has_work && self.tasks.is_empty() && self.incoming.is_none() {
@@ -372,7 +372,7 @@ impl Session {
         if operational.header_digest && digest(&[&bytes[..covered]]) != bytes[covered..whole] {
             return Err(Violation::Digest { part: "header" }.into());
         }
-        // What depends on the order of commands waits until those before it are done.
+        // A command that depends on the order waits until the earlier ones are done.
         let busy = !round.is_empty() || !self.reads.is_empty();
         // Beside the device they are held back otherwise, and task management is what the device is
         // not waited for.
@@ -456,7 +456,7 @@ impl Session {
         Ok(())
     }
 
-    /// Receives more; what belongs to a task goes straight to its blocks.
+    /// Receives more; data of a task goes directly to its blocks.
     fn receive(&mut self, wait: bool) -> io::Result<Option<usize>> {
         if !self.protocol.operational().data_digest
             && self.input.bytes().is_empty()
@@ -504,7 +504,7 @@ enum Begun {
     Yes,
 }
 
-/// Commands that wait for data are no matter: it may stand behind this very PDU.
+/// Commands that wait for data do not count: it may follow this very PDU.
 fn waits_for_others(header: &Header) -> bool {
     use cairn_proto_iscsi::pdu::opcode;
     match header.opcode() {

@@ -11,7 +11,7 @@ use crate::round::{Later, Round, Slot};
 use crate::session::Session;
 use crate::units::Ended;
 
-/// What a command does once its data is here.
+/// The work of a command once its data is here.
 pub(crate) enum Work {
     /// A plain write: each sequence of data goes to the device when it is complete.
     Write {
@@ -23,7 +23,7 @@ pub(crate) enum Work {
     Pieces(Medium),
     /// All data first.
     Medium(Medium),
-    /// Parameters of a command that is no I/O.
+    /// Parameters of a command without I/O.
     Parameters(Command),
     /// Nothing yet: it waits for other commands.
     Held,
@@ -35,7 +35,7 @@ pub(crate) struct Task {
     /// When it came.
     since: Instant,
     pub(crate) work: Work,
-    /// Bytes that the CDB stands for, whatever the initiator sends.
+    /// Bytes that the CDB describes, whatever the initiator sends.
     actual: u64,
     /// Bytes that it wants from the initiator.
     wanted: u32,
@@ -99,7 +99,7 @@ impl Session {
                 state.set_geometry(crate::units::geometry(&place.export));
                 self.is_current = true;
             }
-            // What it expects may be data that it wants.
+            // Its expected bytes may be data that it requests.
             let sends = if request.writes { request.expected } else { 0 };
             let plan = state.receive(place.attached.nexus, &request.lun, &request.cdb, sends);
             (plan, state.geometry().block_bytes, state.writes_through())
@@ -200,7 +200,7 @@ impl Session {
         request.immediate.min(wanted)
     }
 
-    /// Data of a task came, or it needs none: goes on with it as far as it can.
+    /// Data of a task came, or it needs none: advances it as far as possible.
     pub(crate) fn advance(&mut self, tag: u32, round: &mut Round) {
         if self.is_held(tag) {
             return;
@@ -209,7 +209,7 @@ impl Session {
             Wants::Data => {}
             Wants::Solicit(_) => {
                 self.piece(tag, false, round);
-                // More is asked for once this is done: there may be nothing to go on with then.
+                // More is requested once this is done: the task may be finished then.
                 if self.piece_of_medium(tag, false, round) {
                     return;
                 }
@@ -221,8 +221,7 @@ impl Session {
         }
     }
 
-    /// Whether a write that is about to be answered is durable by then: it is to be, or there is no
-    /// write cache by now.
+    /// Whether a write must be durable before it is answered: on request, or without a write cache.
     fn is_durable(&self, fua: bool) -> bool {
         fua || self.place.as_ref().is_some_and(|place| place.attached.unit.state.lock().writes_through())
     }
@@ -244,7 +243,7 @@ impl Session {
         let (since, expected) = (task.since, task.request.expected);
         let residual = last.then(|| task.residual());
         let slot = |last| Slot::Write { tag, since, last, expected };
-        // The command is answered behind its last piece: one flush there is for all of them.
+        // The command is answered after its last piece: one flush covers all of them.
         let flushes = fua && begun;
         let ticket = self.ticket(tag);
         round.write(slot(residual.filter(|_| !flushes)), offset, data, fua && !begun, ticket.clone());
@@ -253,8 +252,8 @@ impl Session {
         }
     }
 
-    /// Gives what is here of a command that is done in pieces to the round. False when that is
-    /// nothing.
+    /// Adds the present data of a command that is done in pieces to the round. False when there is
+    /// none.
     fn piece_of_medium(&mut self, tag: u32, last: bool, round: &mut Round) -> bool {
         let Some(task) = self.tasks.get_mut(&tag) else { return false };
         let Work::Pieces(medium) = &task.work else { return false };
@@ -287,7 +286,7 @@ impl Session {
             let odd = task.wanted % whole as u32 != 0;
             let residual = task.residual();
             if odd || task.payload.is_none() {
-                // Less than a block, or nothing: there is nothing whole to write beyond.
+                // Less than a block, or nothing: there is no whole block to write.
                 if let Some(payload) = &mut task.payload {
                     payload.cut();
                 }
@@ -303,7 +302,7 @@ impl Session {
             let (Work::Write { fua }, begun) = (&task.work, task.begun) else { return };
             let fua = *fua;
             let fua = self.is_durable(fua);
-            // Without a rest the answer still comes behind the pieces.
+            // Without a rest the answer still comes after the pieces.
             let flushes = begun && (fua || keep == 0);
             self.release(tag);
             let slot = |last| Slot::Write { tag, since, last, expected };
@@ -342,7 +341,7 @@ impl Session {
         let Some(place) = &self.place else { return };
         let unit = std::sync::Arc::clone(&place.attached.unit);
         let mine = place.attached.nexus;
-        // One change at a time: what is written down is what the next one begins with.
+        // One change at a time: the saved state is the start of the next change.
         let keeping = matches!(command, Command::ReserveOut { .. }).then(|| unit.keeping.lock());
         let mut ended = Vec::new();
         let (mut outcome, now_through) = {
@@ -379,8 +378,8 @@ impl Session {
             return;
         }
         match outcome.plan {
-            // Who hears that there is no write cache any more flushes nothing: what was answered
-            // before is durable by then.
+            // An initiator that learns that there is no write cache stops flushing: earlier
+            // answered writes are durable by then.
             Plan::Answer(_) if now_through => {
                 let (tag, since, expected) = (request.tag, self.received, request.expected);
                 let slot = Slot::Write { tag, since, last: Some(Residual::default()), expected };
@@ -445,8 +444,8 @@ impl Session {
         Some(task)
     }
 
-    /// Forgets all tasks without an answer, also those that are in the device: what they have begun
-    /// is to be waited for.
+    /// Drops all tasks without an answer, also those in the device: the caller must wait for the
+    /// changes that they have begun.
     pub(crate) fn drop_tasks(&mut self, round: &mut Round) {
         let waiting = self.tasks.keys().copied().chain(self.reads.iter().map(|read| read.tag));
         let tags: Vec<u32> = waiting.chain(self.executing.iter().copied()).chain(round.tags()).collect();

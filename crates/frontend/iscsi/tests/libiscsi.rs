@@ -24,7 +24,7 @@ fn tests() -> Vec<String> {
     named.filter(|name| name.contains('.')).map(str::to_owned).collect()
 }
 
-/// Runs one suite on a unit; what became of each test, and what the tool said.
+/// Runs one suite on a unit; returns the outcome of each test, and the tool's output.
 fn run(suite: &str, urls: &[String]) -> (BTreeMap<String, Verdict>, String) {
     let output = Command::new("timeout")
         .args(["60", "iscsi-test-cu", "--dataloss", "--allow-sanitize", "--verbose"])

@@ -29,7 +29,7 @@ fn initiators_that_never_log_in_keep_no_others_out() {
     let server = TestServer::plain();
     let mut silent: Vec<_> =
         (0..300).map(|_| std::net::TcpStream::connect(&server.portal).unwrap()).collect();
-    // Half a header is no login either.
+    // Half a header is not a login either.
     silent.iter_mut().for_each(|stream| _ = stream.write_all(&[0x43, 0x87, 0]));
     assert!(login(&server, 1).is_served());
 }
@@ -65,7 +65,7 @@ fn streams_of_nonsense_end_their_session_and_no_other() {
         let mut initiator = login(&server, (seed % 100) as u8);
         let mut bytes = vec![0; 48 + rng.below(4000) as usize];
         rng.fill(&mut bytes);
-        // Some begin like a PDU that means something, so that more than the first check is met.
+        // Some begin like a valid PDU, so that more than the first check is tested.
         if seed % 3 != 0 {
             let kinds = [
                 opcode::SCSI_COMMAND,
@@ -205,7 +205,7 @@ fn clear_task_set_ends_the_tasks_of_all_and_tells_the_others() {
 fn bursts_of_odd_lengths_write_every_byte() {
     let server = TestServer::plain();
     let mut initiator = login(&server, 1);
-    // 1000 bytes at once, the rest by R2T: no border of a block is met.
+    // 1000 bytes at once, the rest by R2T: no boundary of a block is hit.
     let data: Vec<u8> = (0..8192u32).map(|byte| (byte % 251) as u8).collect();
     initiator.command(1, &transfer(0x2a, 3, 16), WRITES, 8192, &data[..1000]);
     let (asked, _) = initiator.receive().unwrap();
@@ -307,8 +307,8 @@ fn reservation_that_cannot_be_written_down_does_not_hold() {
     assert_eq!(reserve_out(&mut one, 1, 1, (11, 0)), 0, "write exclusive");
     let kept = server.targets.kept.lock().clone();
     server.targets.forgetful.store(true, Ordering::SeqCst);
-    // To take the reservation over, to drop it, to register anew: each fails, and nobody is told of
-    // anything.
+    // To preempt the reservation, to release it, to register anew: each fails, and no unit
+    // attention is sent.
     assert_eq!(reserve_out(&mut other, 5, 1, (22, 11)), 2, "CHECK CONDITION");
     assert_eq!(reserve_out(&mut one, 2, 1, (11, 0)), 2);
     assert_eq!(reserve_out(&mut one, 3, 0, (11, 0)), 2);
@@ -404,7 +404,7 @@ fn commands_past_the_window_are_not_taken() {
     assert_eq!(expected, initiator.command_number);
     initiator.command_number = most.wrapping_add(1);
     initiator.command(2, &[0; 16], 0, 0, &[]);
-    // An initiator that does so has lost count; what it sends in order is done all the same (RFC
+    // An initiator that does so has lost count; its commands in order are done all the same (RFC
     // 7143, section 4.2.2.1).
     initiator.command_number = expected;
     initiator.command(3, &[0; 16], 0, 0, &[]);
@@ -450,10 +450,9 @@ fn rates_and_latencies_of_a_session_are_told() {
 /// Two targets that are names of one disk.
 struct Names {
     device: Arc<MemoryDevice>,
-    /// What is opened first, once, as if the disk became another one right after that.
+    /// The first opened device, once, as if the disk became another one right after that.
     before: Mutex<Option<Arc<MemoryDevice>>>,
-    /// What initiators are told who ask whether they may log in, from the last one on; then all
-    /// may.
+    /// The answers to initiators that ask to log in, from the last one on; then all may.
     asked: Mutex<Vec<Result<Option<Account>, LoginError>>>,
 }
 
@@ -497,7 +496,7 @@ fn named(before: Option<Arc<MemoryDevice>>) -> (IscsiServer, String, Arc<MemoryD
     named_and_asked(before, Vec::new())
 }
 
-/// The same, with [what initiators are told](Names::asked).
+/// The same, with [answers for initiators](Names::asked).
 fn named_and_asked(
     before: Option<Arc<MemoryDevice>>,
     asked: Vec<Result<Option<Account>, LoginError>>,
@@ -685,8 +684,8 @@ fn write_that_began_with_a_write_cache_is_durable_when_it_is_answered_without_on
     }
 }
 
-/// Sends the rest of a command's data as it is asked for; how often that was, and what is said
-/// then.
+/// Sends the rest of a command's data as it is requested; returns how often that was, and the final
+/// answer.
 fn send_asked(initiator: &mut Initiator, tag: u32, data: &[u8]) -> (u32, harness::initiator::Said) {
     for times in 0.. {
         let (said, sense) = initiator.receive().unwrap();
@@ -727,8 +726,7 @@ fn data_that_is_compared_or_ored_is_taken_in_pieces_and_not_held() {
     let device = server.targets.targets.lock()[0].1.device.clone();
     let there = || device.read(3 * 512, BYTES as u32).unwrap().to_vec();
     assert!(there() == data);
-    // VERIFY with the same, and with one byte of another value: what comes behind that is not asked
-    // for.
+    // VERIFY with the same, and with one byte of another value: later data is not requested.
     initiator.command(2, &with(0x2f, 1), WRITES, BYTES as u32, &data[..1000]);
     let (all, (said, _)) = send_asked(&mut initiator, 2, &data);
     assert_eq!((said.opcode(), said.detail[1]), (opcode::SCSI_RESPONSE, 0));
@@ -790,7 +788,7 @@ fn ordered_command_waits_for_all_before_it_and_those_behind_it_for_its_end() {
             _ => assert_eq!((said.opcode(), said.detail[1]), (opcode::SCSI_RESPONSE, 0)),
         }
     }
-    // The read behind the ordered write may come before or after the write beside it.
+    // The read after the ordered write may come before or after the write beside it.
     assert_eq!(read[0].0, 3);
     assert!(
         read[0].1 == [&[2; 1000][..], &[2; 3096]].concat() || read[0].1 == [4; 4096],

@@ -1,5 +1,4 @@
-//! A small synchronous client that pipelines: what the demo, the benches and the tests speak to a
-//! server with.
+//! A small synchronous client that pipelines, for the demo, the benches and the tests.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -18,7 +17,7 @@ use cairn_proto_nbd::{
 use crate::address::Address;
 use crate::transport::Transport;
 
-/// What to ask the server for.
+/// The client's request to the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientOptions {
     /// The export; "" is the default one.
@@ -39,7 +38,7 @@ impl ClientOptions {
 /// Why a request, or the whole connection, failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// There is nobody at the address.
+    /// No server listens at the address.
     #[error("can't connect to {address}: {source}; is the server running?")]
     Connect {
         /// Where.
@@ -56,7 +55,7 @@ pub enum ClientError {
     /// The server does not let us in.
     #[error(transparent)]
     Handshake(#[from] HandshakeFailure),
-    /// The server sent what is no reply.
+    /// The server sent an invalid reply.
     #[error("the server broke the protocol: {0}")]
     Reply(#[from] ReplyFailure),
     /// The server sent a reply to nothing, or of the wrong kind.
@@ -65,17 +64,17 @@ pub enum ClientError {
         /// Names the request.
         cookie: u64,
     },
-    /// The request failed; the connection goes on.
+    /// The request failed; the connection stays usable.
     #[error("the server failed the request: {error} ({message})")]
     Failed {
-        /// What NBD calls it.
+        /// NBD's error.
         error: NbdError,
         /// The server's words; may be empty.
         message: String,
     },
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug)]
 pub struct Completion {
     /// As [`Client::submit`] returned it.
@@ -84,7 +83,7 @@ pub struct Completion {
     pub outcome: Result<Answer, ClientError>,
 }
 
-/// What a successful request brought.
+/// The result of a successful request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Answer {
     /// The bytes of a read.
@@ -216,7 +215,7 @@ impl Client {
         })
     }
 
-    /// What the server told about the export.
+    /// The server's description of the export.
     pub fn offer(&self) -> &ExportOffer {
         &self.offer
     }
@@ -464,7 +463,7 @@ impl Pending {
     }
 }
 
-/// Waits for more bytes behind those that are not taken yet.
+/// Waits for more bytes after those that are not taken yet.
 fn receive_more(
     transport: &mut Transport,
     input: &mut Vec<u8>,

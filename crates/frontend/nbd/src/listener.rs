@@ -15,7 +15,7 @@ use crate::address::Address;
 /// Why nothing can be listened on.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Somebody listens there.
+    /// Another process listens there.
     #[error("{address} is in use by another program; stop it, or choose another address")]
     InUse {
         /// Where.
@@ -177,7 +177,7 @@ fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 return Err(ListenError::NotPermitted { address: address() });
             }
-            // Connected, or its queue is full: somebody is there.
+            // Connected, or its queue is full: a listener is there.
             Ok(_) | Err(_) => return Err(ListenError::InUse { address: address() }),
         }
     }

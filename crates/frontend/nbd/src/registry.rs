@@ -1,4 +1,4 @@
-//! The sessions of a server: who they are, what they did, and how to end them.
+//! The sessions of a server: their peers, their activity, and how to end them.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -22,9 +22,9 @@ pub struct SessionInfo {
     pub peer: String,
     /// The export in use.
     pub export: String,
-    /// What it did since it began.
+    /// Its activity since it began.
     pub totals: Totals,
-    /// What it did in the last seconds.
+    /// Its activity in the last seconds.
     pub activity: Activity,
     /// It is encrypted.
     pub tls: bool,
@@ -118,7 +118,7 @@ impl Registry {
         self.roster.spoke(entry);
     }
 
-    /// A client goes on to use an export.
+    /// A client begins to use an export.
     pub(crate) fn establish(
         &self,
         entry: &Arc<Entry>,
@@ -172,14 +172,14 @@ impl Registry {
         table.established.values().map(info).collect()
     }
 
-    /// What clients of each export did so far, also those that are gone.
+    /// The activity of clients of each export so far, also of those that are gone.
     pub(crate) fn totals(&self) -> BTreeMap<String, Totals> {
         self.roster.totals()
     }
 
-    /// Waits until nothing of earlier sessions with an export, whose clients have gone, can come
-    /// behind what `entry` writes: a client that connects again repeats its requests, and then
-    /// writes something newer to the same blocks.
+    /// Waits until no write of earlier sessions with an export, whose clients have gone, can follow
+    /// the writes of `entry`: a client that reconnects repeats its requests, and then writes
+    /// something newer to the same blocks.
     pub(crate) fn after_earlier(&self, entry: &Entry, export: &str) -> Result<(), NotLetIn> {
         let gone = |other: &&Established| {
             other.entry.id != entry.id && other.export == export && other.entry.socket.is_gone()
@@ -223,7 +223,7 @@ impl Registry {
         Ok(of_export.len())
     }
 
-    /// Ends all and lets nobody in; waits until they are gone.
+    /// Ends all sessions and admits no new ones; waits until they are gone.
     pub(crate) fn stop(&self) {
         if !self.roster.stop(|session| session.entry.close()) {
             tracing::warn!("sessions are still in the middle of an operation of the device");

@@ -1,8 +1,8 @@
 //! One round of a session: the requests that were taken together, as one batch of operations, and
 //! their replies.
 //!
-//! Data goes out from the blocks in which the device gave it. What is in memory is answered before
-//! the rest is waited for, so replies may come in another order than their requests.
+//! Data is sent directly from the device's blocks. Data in memory is sent before waiting for the
+//! rest, so replies may come in another order than their requests.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -22,24 +22,24 @@ use crate::exports::Export;
 use crate::status::block_status;
 use crate::transport::Transport;
 
-/// What a round needs to know of its session.
+/// The parts of its session that a round needs.
 pub(crate) struct Surroundings<'a> {
     pub(crate) export: &'a Export,
     pub(crate) name: &'a str,
     pub(crate) negotiated: &'a Negotiated,
     pub(crate) meter: &'a Meter,
-    /// What lets requests begin.
+    /// Lets requests begin.
     pub(crate) gate: &'a Arc<Gate>,
 }
 
-/// What an operation answers.
+/// The reply of an operation.
 struct Slot {
     to: ReplyTo,
     /// When its first bytes came.
     since: Instant,
     /// Of a read: which bytes of the operation's data were asked for.
     read: Option<Wanted>,
-    /// A piece of a write that is not its last: only its failure is told, by the session.
+    /// A piece of a write that is not its last: the session reports only its failure.
     piece: bool,
     answered: bool,
 }
@@ -107,7 +107,7 @@ impl Round {
         }
     }
 
-    /// True when there is nothing to do or to send.
+    /// True when there is no work and no reply to send.
     pub(crate) fn is_empty(&self) -> bool {
         self.operations.is_empty()
             && self.queries.is_empty()
@@ -394,7 +394,7 @@ fn push_data<'a>(vectors: &mut Vec<IoSlice<'a>>, data: &'a Segments, length: u32
     each_piece(data, 0, length as usize, |bytes| vectors.push(IoSlice::new(bytes)));
 }
 
-/// What is counted of an operation that is done: its kind and its bytes.
+/// The kind and bytes to count for a finished operation.
 fn kind_of(request: &DeviceRequest) -> (Kind, u64) {
     match request {
         DeviceRequest::Read { length, .. } => (Kind::Read, u64::from(*length)),

@@ -165,7 +165,7 @@ impl Negotiation<'_> {
     }
 }
 
-/// What the client is told.
+/// The refusal for the client.
 fn refused(error: OpenExportError) -> (Refusal, String) {
     let refusal = match &error {
         OpenExportError::Unknown { .. } | OpenExportError::NoDefault { .. } => Refusal::Unknown,
@@ -219,8 +219,8 @@ impl Catalog for Negotiation<'_> {
             self.shared.registry.withdraw(self.entry);
             return Err(unfinished(&name));
         }
-        // Opened only now: whoever takes an export away and then ends its sessions finds this one,
-        // or it finds no export.
+        // Opened only now: a caller that removes an export and then ends its sessions finds this
+        // one, or this one finds no export.
         let export = self.open(&name).inspect_err(|_| self.shared.registry.withdraw(self.entry))?;
         let description = describe(name.clone(), &export);
         self.attached = Some((name, export));
@@ -263,7 +263,7 @@ enum Incoming {
         offset: u64,
         fua: bool,
         payload: Payload,
-        /// Bytes of the same write behind this payload: it does not fit into the window.
+        /// Bytes of the same write after this payload: it does not fit into the window.
         rest: u64,
     },
     /// Refused, but its payload has to go somewhere.
@@ -277,7 +277,7 @@ fn write_piece(to: ReplyTo, since: Instant, offset: u64, left: u64, fua: bool, w
     Incoming::Write { to, since, offset, fua, payload, rest: left - u64::from(length) }
 }
 
-/// What ends the taking of requests for a round.
+/// The reason why taking requests for a round ends.
 enum Gathered {
     /// Run them and come again.
     Round,
@@ -312,7 +312,8 @@ impl Session<'_> {
             let around = self.surroundings();
             let begin = Instant::now();
             round.run(&around, transport)?;
-            // What a client has sent and not waited for is not done long after it has gone.
+            // Requests that a client has sent and not waited for are not done long after it has
+            // disconnected.
             if begin.elapsed() > SLOW_ROUND && self.entry.gate.is_closed() {
                 return Ok(());
             }
@@ -396,7 +397,7 @@ impl Session<'_> {
                     round.write(to, offset, data, fua, rest > 0);
                     if rest > 0 {
                         self.incoming = Some(write_piece(to, since, next, rest, fua, round.window));
-                        // What became of this piece is known before the next one is taken.
+                        // The outcome of this piece is known before the next one is taken.
                         return Some(Gathered::Round);
                     }
                     continue;
@@ -449,7 +450,7 @@ impl Session<'_> {
         }
     }
 
-    /// Receives more; what belongs to a payload goes straight to its blocks.
+    /// Receives more; payload bytes go directly to their blocks.
     fn receive(&mut self, transport: &mut Transport, wait: bool) -> Result<Option<usize>, SessionEnd> {
         let header_bytes = request_header_bytes(self.negotiated.mode);
         if let Some(Incoming::Write { payload, .. }) = &mut self.incoming

@@ -2,7 +2,7 @@
 
 use crate::limits::RECEIVE_BYTES;
 
-/// A buffer that is filled behind and emptied in front.
+/// A buffer that is filled at its end and emptied at its start.
 #[derive(Debug, Default)]
 pub struct Input {
     buffer: Vec<u8>,
@@ -11,7 +11,7 @@ pub struct Input {
 }
 
 impl Input {
-    /// What waits.
+    /// The waiting bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
@@ -27,7 +27,7 @@ impl Input {
         self.end += count;
     }
 
-    /// Room for at least `room` more bytes, behind what waits.
+    /// Room for at least `room` more bytes, after the waiting ones.
     pub fn room(&mut self, room: usize) -> &mut [u8] {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);

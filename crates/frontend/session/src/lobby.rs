@@ -7,9 +7,9 @@
 //! - of these the oldest.
 //!
 //! A connection keeps its place for a moment in any case ([`SILENT_GRACE`], [`SPOKEN_GRACE`]):
-//! whoever connects again and again, without an end, would cut off each client in the middle of its
-//! handshake otherwise. Meanwhile the next one waits in the queue of the kernel. It waits for no
-//! address that has more connections than its own.
+//! otherwise an endless stream of connections would cut off each client in the middle of its
+//! handshake. Meanwhile the next one waits in the queue of the kernel. It waits for no address that
+//! has more connections than its own.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;

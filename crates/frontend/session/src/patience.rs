@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use crate::limits::{LOOK_DURATION, LOOKS, SLEEP_WORTH_AVOIDING};
 
-/// What a session has learnt of its client's pace.
+/// A session's knowledge of its client's pace.
 #[derive(Debug, Default)]
 pub struct Patience {
     /// How often to look before the next sleep is a probe again.

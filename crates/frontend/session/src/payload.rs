@@ -1,7 +1,7 @@
 //! The data of a write on its way from the socket into blocks.
 //!
-//! Bytes stand in their block where they stand in the device's block, so that a write at an aligned
-//! offset becomes whole blocks, whatever its neighbours on the wire are.
+//! Bytes have the same offset in their block as in the device's block, so that a write at an
+//! aligned offset becomes whole blocks, whatever its neighbours on the wire are.
 
 use std::io::IoSliceMut;
 
@@ -14,7 +14,7 @@ use crate::limits::{FILL_BYTES_AHEAD, PAYLOAD_BYTES_AHEAD};
 #[derive(Debug)]
 pub struct Payload {
     blocks: Vec<BlockMut>,
-    /// Where the first byte stands in the first block.
+    /// The offset of the first byte in the first block.
     start: usize,
     /// Where the next byte goes, counted from the start of the first block.
     next: usize,

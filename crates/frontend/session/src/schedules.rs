@@ -14,8 +14,8 @@ use crate::{Kind, Meter, Windows};
 /// Schedules of each scenario and kind of scheduler.
 const SCHEDULES: usize = 500;
 
-/// Sessions take windows and let go of them while somebody looks: each gets its part, all together
-/// get no more than the limit, what is told covers what is held, and all of it comes back.
+/// Sessions take and release windows while another thread looks. Each gets its part, all together
+/// get at most the limit, the reported amount covers the held one, and all of it comes back.
 #[test]
 fn windows_stay_within_the_budget_and_all_come_back_in_any_schedule() {
     const SESSIONS: u64 = 3;
@@ -98,7 +98,7 @@ fn who_looks_at_a_meter_sees_whole_batches_and_loses_none_in_any_schedule() {
                         );
                         assert!((2 * whole..=2 * after).contains(&totals.requests), "{totals:?} {after}");
                         least = whole;
-                        // Ahead of the session and behind it, all within what is told of.
+                        // Before the session and after it, all within the reported amount.
                         let before = ended.load(SeqCst);
                         let activity = meter.activity(at(5 * looker.min(look)));
                         let after = begun.load(SeqCst);

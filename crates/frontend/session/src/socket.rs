@@ -85,8 +85,8 @@ impl Socket {
         self.has(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
     }
 
-    /// True when both directions are at their end: nobody reads an answer any more. Over TCP a peer
-    /// that has closed its end is not known for that before something was sent to it.
+    /// True when both directions have ended: no client reads an answer any more. Over TCP, a peer
+    /// that has closed its end is only noticed after something was sent to it.
     pub fn is_hung_up(&self) -> bool {
         self.has(PollFlags::HUP | PollFlags::ERR)
     }

@@ -167,7 +167,7 @@ fn rates_and_latencies_are_of_the_last_seconds() {
     assert_eq!(seen.other, crate::Rate::default());
     let totals = meter.totals();
     assert_eq!((totals.requests, totals.read_bytes, totals.written_bytes), (1600, 1600 * 4096, 1600 * 1024));
-    // What is longer ago than two periods is gone from the rates, and stays in the totals.
+    // Requests older than two periods are gone from the rates, and stay in the totals.
     let later = meter.activity(at(8000) + METER_PERIOD);
     assert!(later.read.per_second > 0.0 && later.read.per_second < 200.0, "{later:?}");
     let idle = meter.activity(at(8000) + 3 * METER_PERIOD);
@@ -236,7 +236,7 @@ fn acceptors_take_connections_until_they_are_stopped() {
         |()| Duration::ZERO,
         move |(), socket| {
             counted.fetch_add(1, Ordering::SeqCst);
-            // What goes wrong with one connection is no end of the others.
+            // The failure of one connection does not end the others.
             socket.send(&[io::IoSlice::new(b"hello")])?;
             Err(io::ErrorKind::OutOfMemory.into())
         },
@@ -303,7 +303,7 @@ fn handshakes_that_begin_without_an_end_cut_off_none_before_its_time() {
             if spoke {
                 lobby.spoke(id);
             }
-            // Who comes from elsewhere waits for none of them.
+            // A client from elsewhere waits for none of them.
             assert!(!matches!(lobby.place(address(2), now), Place::After(_)));
             now += Duration::from_millis(1);
         }

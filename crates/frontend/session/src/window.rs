@@ -1,10 +1,10 @@
 //! How much memory sessions may hold for data on its way in or out.
 //!
-//! A session that has something to do holds a window: the bytes that it takes at once. Windows come
-//! from one budget and get smaller as it is used up, down to a least window that every session
-//! gets. So a session that stops reading its replies in the middle of a long one keeps little from
-//! the others, nobody waits for anybody, and what all of them hold has a limit. What is longer than
-//! the window goes in pieces.
+//! A session with work holds a window: the bytes that it takes at once. Windows come from one
+//! budget and get smaller as it is used up, down to a least window that every session gets. So a
+//! session that stops reading its replies in the middle of a long one takes little from the others,
+//! no session waits for another, and the total has a limit. Data longer than the window goes in
+//! pieces.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! What the kernel knows of files, and how long these are there; and what it may keep back.
+//! The kernel's references to files, how long the files exist, and what the kernel may cache.
 
 use super::*;
 
@@ -204,7 +204,7 @@ fn kept_back_write_that_fails_is_no_input_output_error_and_is_shown_no_longer() 
     assert!(matches!(close(), Step::BeforeForgetting { answer: Ok(_), .. }));
     open();
     assert!(matches!(close(), Step::Answer { answer: Ok(_), .. }));
-    // What was written through memory that is mapped may come after the last close.
+    // Writes through mapped memory may come after the last close.
     assert!(matches!(write(FUSE_WRITE_CACHE), Step::BeforeForgetting { .. }));
 }
 

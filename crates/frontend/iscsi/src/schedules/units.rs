@@ -1,8 +1,8 @@
-//! Sessions at one logical unit: who ends the tasks of others, who reserves, and what is one step
-//! among all writes.
+//! Sessions at one logical unit: aborts of others' tasks, reservations, and operations that are one
+//! step among all writes.
 //!
-//! Initiators have said all that they say before their session begins, so that no session waits for
-//! a socket. What they are answered is read when it is over.
+//! Initiators have sent all their commands before their session begins, so that no session waits
+//! for a socket. Their answers are read when it is over.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -148,7 +148,7 @@ fn registered(reserved: Option<(u8, String)>, persists: bool) -> ReservationStat
     ReservationState { generation: 0, persists, registrations, reserved }
 }
 
-/// What an initiator says: commands with the tags 0, 1, 2 and so on.
+/// An initiator's script: commands with the tags 0, 1, 2 and so on.
 struct Script {
     bytes: Vec<u8>,
     commands: u32,
@@ -264,9 +264,9 @@ enum Fence {
     Unregister,
 }
 
-/// One writes; another ends its tasks and then writes itself. Until the first one hears of it
-/// nothing of what it had sent is written behind that, whether it was answered or not; from then on
-/// it is served as if it had just come, or refused.
+/// One writes; another aborts its tasks and then writes itself. Until the first one learns of it,
+/// none of its earlier commands is written after that, answered or not. From then on it is served
+/// like a new one, or refused.
 fn fence_is_the_last_word(fence: Fence) {
     const LAST: u8 = 9;
     explore(SCHEDULES, move || {
@@ -325,7 +325,7 @@ fn nothing_of_a_session_is_written_behind_the_preempt_and_abort_that_ended_it_in
     fence_is_the_last_word(Fence::Unregister);
 }
 
-/// What a copy writes to another unit is a write of its own session: whoever ends that session's
+/// A copy's writes to another unit belong to its own session: a session that aborts that session's
 /// tasks, and writes there once that is answered, is the last.
 #[test]
 fn nothing_is_copied_behind_the_end_of_the_tasks_in_any_schedule() {
@@ -383,8 +383,8 @@ fn nothing_is_copied_behind_the_end_of_the_tasks_in_any_schedule() {
     });
 }
 
-/// Two compare and write, a third one writes: who finds what it compares with is the first to
-/// change it.
+/// Two compare and write, a third one writes: the one that finds the expected content is the first
+/// to change it.
 #[test]
 fn compare_and_write_is_one_step_among_all_writes_in_any_schedule() {
     explore(SCHEDULES, || {
@@ -407,7 +407,7 @@ fn compare_and_write_is_one_step_among_all_writes_in_any_schedule() {
     });
 }
 
-/// Two register at once: what was written down last is what holds.
+/// Two register at once: the last saved state is the valid one.
 #[test]
 fn reservations_that_are_kept_are_those_that_hold_in_any_schedule() {
     explore(SCHEDULES, || {
@@ -424,8 +424,8 @@ fn reservations_that_are_kept_are_those_that_hold_in_any_schedule() {
     });
 }
 
-/// Others come, end all tasks and go: one disk is one unit for all of them, each waits for what is
-/// being written, and nobody waits for ever.
+/// Others come, abort all tasks and leave: one disk is one unit for all of them, each waits for the
+/// write in progress, and none waits for ever.
 #[test]
 fn sessions_that_end_tasks_come_and_go_and_wait_for_the_write_under_way_in_any_schedule() {
     explore(SCHEDULES, || {

@@ -1,4 +1,4 @@
-//! An initiator that says what it is told to, right or wrong.
+//! An initiator that sends what the test tells it to, right or wrong.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ pub struct Initiator {
     digests: bool,
 }
 
-/// What a target said: header and data.
+/// A target's answer: header and data.
 pub type Said = (Header, Vec<u8>);
 
 impl Initiator {
@@ -93,7 +93,7 @@ impl Initiator {
     /// True when the target has closed the connection, after whatever else it said.
     pub fn is_closed(&mut self) -> bool {
         while self.receive().is_some() {}
-        // A timeout is no end.
+        // A timeout is not the end.
         matches!(self.stream.read(&mut [0; 1]), Ok(0))
             || matches!(self.stream.read(&mut [0; 1]), Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset)
     }
