@@ -8,12 +8,12 @@
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Bytes of a block of attributes at most: what Linux `restore` takes (`XATTR_MAXSIZE`), and what
-/// 16 bits of offset reach.
+/// The maximum number of bytes in a block of attributes: the limit of Linux `restore`
+/// (`XATTR_MAXSIZE`), and of 16 bits of offset.
 const BLOCK_MAX: usize = 65_532;
 
 const MAGIC: u32 = 0xea02_0000;
-/// The block is the end of an inode: a short header, and values counted from behind it.
+/// The block is the end of an inode: a short header, and values counted from its end.
 const MAGIC_IN_INODE: u32 = 0xea02_0001;
 const HEADER: usize = 32;
 const HEADER_IN_INODE: usize = 4;
@@ -181,7 +181,7 @@ const DISK_VERSION: u32 = 1;
 /// Tags of entries: owner, a user, group, a group, mask, others.
 const NAMED_TAGS: [u16; 2] = [0x02, 0x08];
 const PLAIN_TAGS: [u16; 4] = [0x01, 0x04, 0x10, 0x20];
-/// The id of entries that name nobody.
+/// The id of entries without a named user or group.
 const NOBODY: u32 = u32::MAX;
 
 fn list_to_disk(list: &[u8]) -> Option<Vec<u8>> {

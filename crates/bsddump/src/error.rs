@@ -1,13 +1,13 @@
-//! What can go wrong with a dump as a whole. What is wrong with one file of it is no error: see
-//! [`crate::Failed`] and [`crate::Damage`].
+//! Errors of a dump as a whole. The fault of a single file is not an error: see [`crate::Failed`]
+//! and [`crate::Damage`].
 
 /// Why a dump can't be written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// What it is written to.
+    /// The output.
     #[error("the dump can't be written: {0}")]
     Output(#[source] std::io::Error),
-    /// What is dumped, where all of it is concerned.
+    /// The source as a whole.
     #[error("what is to be dumped can't be read: {0}")]
     Source(#[source] std::io::Error),
     /// There is no root directory.
@@ -27,7 +27,7 @@ pub enum ReadError {
     /// Where it is read from.
     #[error("the dump can't be read: {0}")]
     Input(#[from] std::io::Error),
-    /// What takes a file's content.
+    /// The receiver of a file's content.
     #[error("what was read can't be written: {0}")]
     Output(#[source] std::io::Error),
     /// No label where one must be.
@@ -41,7 +41,7 @@ pub enum ReadError {
     /// A volume of several, and not the first.
     #[error("this is volume {0} of a dump of several; only the first can be started with")]
     NotTheFirst(i32),
-    /// Where a volume must be is nothing.
+    /// Where a volume must be there is nothing.
     #[error("volume {wanted} of the dump is empty")]
     NoVolume {
         /// Which, from 1.
@@ -52,7 +52,7 @@ pub enum ReadError {
     OtherVolume {
         /// Which, from 1.
         wanted: u32,
-        /// What it says it is.
+        /// The number in the label.
         found: i32,
         /// It is of the same dump.
         is_of_it: bool,
@@ -60,7 +60,7 @@ pub enum ReadError {
     /// The other byte order, or another layout of headers.
     #[error("this dump is of {0}, which is not read here; restore it with that system's own `restore`")]
     Foreign(&'static str),
-    /// Without the maps nothing is known of what the dump has.
+    /// Without the maps the content of the dump is unknown.
     #[error("the dump is damaged or ends before its maps of inodes: nothing of it can be used")]
     NoMaps,
 }

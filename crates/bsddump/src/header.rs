@@ -15,7 +15,7 @@ use crate::record::{PIECES_MAX, RECORD};
 pub(crate) const MAGIC: u32 = 60012;
 const OLD_MAGIC: u32 = 60011;
 const UFS2_MAGIC: u32 = 0x1954_0119;
-/// What the 256 words of a header sum up to.
+/// The sum of the 256 words of a header.
 const SUM: u32 = 84446;
 
 /// The header has the new layout of inodes (`DR_NEWINODEFMT`).
@@ -25,7 +25,7 @@ const NEW_LABEL: u32 = 0x1;
 const COMPRESSED: u32 = 0x80;
 /// Attributes alone, no content (`DR_METAONLY`).
 const ATTRIBUTES_ALONE: u32 = 0x100;
-/// What follows are extended attributes (`DR_EXTATTRIBUTES`).
+/// The following records are extended attributes (`DR_EXTATTRIBUTES`).
 const EXTENDED: u32 = 0x8000;
 /// Their encoding is that of ext2 (`EXT_XATTR`).
 const EXTENDED_AS_EXT2: u32 = 3;
@@ -110,7 +110,7 @@ pub(crate) struct RawDumpHeader {
 const _: () = assert!(size_of::<RawDumpInode>() == 128);
 const _: () = assert!(size_of::<RawDumpHeader>() == RECORD);
 
-/// What follows a header.
+/// The kind of records after a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What {
     /// Nothing: it is the label (`TS_TAPE`).
@@ -127,7 +127,7 @@ pub(crate) enum What {
     End,
 }
 
-/// What all headers of a dump say.
+/// The fields common to all headers of a dump.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Common {
     pub(crate) date: u32,
@@ -151,7 +151,7 @@ pub(crate) struct Header {
     pub(crate) volume: i32,
     /// The record that the volume begins with.
     pub(crate) first_record: u32,
-    /// Of a label: the records behind it that still belong to the header before it.
+    /// For a label: the number of records after it that still belong to the previous header.
     pub(crate) rest: u32,
     /// The file; none where the header is of something else, or the mode says nothing known.
     pub(crate) file: Option<Inode>,
@@ -161,11 +161,11 @@ pub(crate) struct Header {
     pub(crate) map_records: u32,
     /// Which of the next pieces of the file are there; the others are holes.
     pub(crate) pieces: Vec<bool>,
-    /// What follows are extended attributes of the file before.
+    /// The following records are extended attributes of the previous file.
     pub(crate) extended: Option<u32>,
     pub(crate) attributes_alone: bool,
     pub(crate) compressed: bool,
-    /// What the pieces sum up to, where Cairn wrote them.
+    /// The checksum of the pieces, if Cairn wrote them.
     pub(crate) content_crc: Option<u32>,
     /// How many blocks of extended attributes follow the content, where Cairn wrote it.
     pub(crate) attribute_blocks: Option<u32>,
@@ -322,7 +322,7 @@ pub(crate) fn may_begin(bytes: &[u8]) -> bool {
     bytes.get(at..at + size_of::<u32>()) == Some(&MAGIC.to_le_bytes()[..])
 }
 
-/// What a record that is no header of ours may be.
+/// The possible format of a record without one of our headers.
 pub(crate) fn foreign(bytes: &[u8; RECORD]) -> Option<&'static str> {
     let magic = RawDumpHeader::ref_from_bytes(bytes).ok()?.magic.get();
     match magic {
@@ -333,7 +333,7 @@ pub(crate) fn foreign(bytes: &[u8; RECORD]) -> Option<&'static str> {
     }
 }
 
-/// What content sums up to in a header.
+/// The checksum of content in a header.
 pub(crate) fn content_checksum(bytes: &[u8]) -> u32 {
     crc32c(bytes)
 }

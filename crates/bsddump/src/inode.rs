@@ -21,7 +21,7 @@ impl From<Timestamp> for Time {
     }
 }
 
-/// What a file is.
+/// The kind of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// A named pipe.
@@ -46,12 +46,12 @@ impl Kind {
         u32::from(self.entry_type()) << 12
     }
 
-    /// What a mode says.
+    /// The kind in a mode.
     pub fn of_mode(mode: u32) -> Option<Self> {
         Self::of_entry_type((mode >> 12 & 0xf) as u8)
     }
 
-    /// What a directory's entry says (`DT_*`).
+    /// The kind in a directory's entry (`DT_*`).
     pub(crate) fn entry_type(self) -> u8 {
         match self {
             Kind::Fifo => 1,
@@ -88,7 +88,7 @@ impl Kind {
 pub struct Inode {
     /// Its number in the dump; [`ROOT`] for the root directory, more for all others.
     pub number: u32,
-    /// What it is.
+    /// The kind.
     pub kind: Kind,
     /// Permissions with set-user-id, set-group-id and sticky: the low twelve bits of a mode.
     pub permissions: u16,

@@ -12,10 +12,10 @@
 //! starts a thread or reads a clock.
 //!
 //! # Invariants
-//! 1. What is written, Linux `restore` reads. What Cairn adds (nanoseconds, times past 2038,
-//!    checksums of content) stands in bytes of headers that the format leaves free, and content is
-//!    never changed for it.
-//! 2. A directory or file that a source can't read is told, and costs itself alone.
+//! 1. Linux `restore` reads every dump written here. Cairn's additions (nanoseconds, times past
+//!    2038, checksums of content) are in bytes of headers that the format leaves free, and content
+//!    is never changed for them.
+//! 2. A directory or file that a source cannot read is reported, and affects no other.
 //! 3. Bytes read are hostile: nothing panics, memory follows what the input really has, and a
 //!    damaged record costs the file that it is in. Which files are hurt or missing is known at the
 //!    end.

@@ -1,4 +1,4 @@
-//! Sets of inode numbers, as the two maps at the head of a dump have them: bit n - 1 stands for
+//! Sets of inode numbers, in the form of the two maps at the head of a dump: bit n - 1 represents
 //! inode n.
 
 use crate::record::RECORD;

@@ -17,8 +17,8 @@ impl Names {
         Self::default()
     }
 
-    /// Notes a directory's entries, instead of those that it may have had. A name stands for the
-    /// first file that has it; the others that have the same one are returned.
+    /// Records a directory's entries, replacing earlier ones. A name belongs to the first file that
+    /// has it; the others with the same one are returned.
     pub fn insert(&mut self, directory: u32, mut entries: Vec<Entry>) -> Vec<Entry> {
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         let mut others = Vec::new();
@@ -53,14 +53,14 @@ impl Names {
         self.directories.keys().copied()
     }
 
-    /// What a name in a directory stands for.
+    /// The file of a name in a directory.
     pub fn lookup(&self, directory: u32, name: &[u8]) -> Option<u32> {
         let entries = self.directories.get(&directory)?;
         let index = entries.binary_search_by(|entry| entry.name.as_slice().cmp(name)).ok()?;
         Some(entries[index].number)
     }
 
-    /// What a path stands for; empty names and `.` are passed over, `..` is not known here.
+    /// The file of a path; empty names and `.` are skipped, `..` is not supported.
     pub fn find(&self, path: &[u8]) -> Option<u32> {
         let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".");
         names.into_iter().try_fold(ROOT, |directory, name| self.lookup(directory, name))

@@ -22,13 +22,13 @@ const MISSING_MAX: u32 = u32::MAX / 2;
 /// Records of a map of all numbers that there can be.
 const MAP_RECORDS_MAX: u64 = (1 << u32::BITS) / 8 / RECORD as u64;
 
-/// Missing files that are told one by one. A map of 16 MiB can say of any number of them that they
-/// are there, and nothing that a dump says takes more room than it has itself.
+/// Missing files that are reported one by one. A map of 16 MiB can list any number of files, and no
+/// claim of a dump may take more room than the dump has itself.
 const MISSING_TOLD: usize = 1000;
-/// Names that no file can have and that are told.
+/// The maximum number of impossible names that are reported.
 const REFUSED_MAX: usize = 1000;
 
-/// What the head of a dump says.
+/// The head of a dump.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Label {
     /// 0 to 9.
@@ -39,15 +39,15 @@ pub struct Label {
     pub since: u32,
     /// For people.
     pub label: Vec<u8>,
-    /// What was dumped.
+    /// The dumped file system.
     pub file_system: Vec<u8>,
-    /// What held it.
+    /// Its device.
     pub device: Vec<u8>,
     /// The machine.
     pub host: Vec<u8>,
 }
 
-/// What a volume says of itself.
+/// The label of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VolumeLabel {
     /// Which it is, from 1.
@@ -64,7 +64,7 @@ pub struct VolumeLabel {
 }
 
 impl VolumeLabel {
-    /// What any record of a volume says, if it is a header. A file can have another dump in it,
+    /// The fields in any record of a volume, if it is a header. A file can contain another dump,
     /// whose headers are read as well.
     pub fn of(record: &[u8; RECORD]) -> Option<Self> {
         let header = Header::parse(record)?;
@@ -80,7 +80,7 @@ impl VolumeLabel {
     }
 }
 
-/// What was found to be wrong with a dump.
+/// A fault found in a dump.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Damage {
     /// Records are missing, or are no headers where one must be.
@@ -107,13 +107,13 @@ pub enum Damage {
 /// How a file's content came out.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Content {
-    /// All of it was there, and as it was written where that can be told.
+    /// It was complete, and as it was written where that can be checked.
     pub whole: bool,
     /// Extended attributes.
     pub attributes: Vec<Attribute>,
 }
 
-/// Takes a file's content: offset and bytes, in order; what is not told is a hole.
+/// Takes a file's content: offset and bytes, in order; the gaps are holes.
 pub type Sink<'a> = &'a mut dyn FnMut(u64, &[u8]) -> std::io::Result<()>;
 
 /// A dump that is read from its beginning to its end.
@@ -134,7 +134,7 @@ pub struct Reader<R> {
     hurt: BTreeSet<u32>,
     /// Names that no file can have, each with the directory in which it stands.
     refused: Vec<(u32, Entry)>,
-    /// Files behind which records were skipped, and what came next: these were the next file, or
+    /// Files followed by skipped records, and the next record found: these were the next file, or
     /// extended attributes.
     suspects: Vec<(u32, u32)>,
     ended: bool,
@@ -199,7 +199,7 @@ impl<R: Read> Reader<R> {
         Ok(reader)
     }
 
-    /// What the dump says of itself.
+    /// The dump's label.
     pub fn label(&self) -> Label {
         let common = self.common.clone();
         Label {
@@ -238,8 +238,8 @@ impl<R: Read> Reader<R> {
         &self.missing
     }
 
-    /// What was found to be wrong so far. Of what is missing these are the first thousand:
-    /// [`Reader::missing`] has all.
+    /// The faults found so far. Of missing files these are the first thousand: [`Reader::missing`]
+    /// has all.
     pub fn damage(&self) -> &[Damage] {
         &self.damage
     }
@@ -250,8 +250,8 @@ impl<R: Read> Reader<R> {
         &self.refused
     }
 
-    /// The next directory or file; content of the one before that was not asked for is passed over.
-    /// Directories come first.
+    /// The next directory or file; unread content of the previous one is skipped. Directories come
+    /// first.
     pub fn next_inode(&mut self) -> Result<Option<Inode>, ReadError> {
         if self.current.is_some() {
             self.content(&mut |_, _| Ok(()))?;
@@ -260,8 +260,8 @@ impl<R: Read> Reader<R> {
             match (header.what, &header.file) {
                 (What::File, Some(inode)) if header.extended.is_none() => {
                     let inode = inode.clone();
-                    // What a header says is not what there is: a number that the dump does not have
-                    // takes no room here.
+                    // A header's claim is not proof: a number that the dump does not have takes no
+                    // room here.
                     if self.dumped.contains(inode.number) {
                         self.seen.insert(inode.number);
                     }
@@ -274,7 +274,7 @@ impl<R: Read> Reader<R> {
                 }
                 // Pieces whose beginning is lost.
                 (What::File | What::More, _) => {
-                    // A file whose own header is lost as well is told as missing, at the end.
+                    // A file whose own header is lost as well is reported as missing, at the end.
                     if self.seen.contains(header.number) {
                         self.hurt(header.number);
                     }
@@ -288,9 +288,9 @@ impl<R: Read> Reader<R> {
         Ok(None)
     }
 
-    /// Whether the dump has nothing but the attributes of the file that [`Reader::next_inode`] gave
-    /// last: its content is what it was in the dump that this one stands on. So Linux `dump -m`
-    /// writes files that changed and were not modified.
+    /// Whether the dump has only the attributes of the file that [`Reader::next_inode`] returned
+    /// last: its content is unchanged since the base dump. So Linux `dump -m` writes files whose
+    /// attributes changed and whose content did not.
     pub fn has_attributes_alone(&self) -> bool {
         self.current.as_ref().is_some_and(|header| header.attributes_alone)
     }
@@ -300,7 +300,7 @@ impl<R: Read> Reader<R> {
         !self.is_of_cairn
     }
 
-    /// What of the next file is known without going there: true when it is a directory, so that one
+    /// Whether the next file is a directory, as far as known without reading it, so that a caller
     /// can stop before the first other.
     pub fn comes_directory(&self) -> bool {
         let is_directory =
@@ -352,7 +352,7 @@ impl<R: Read> Reader<R> {
             }
             self.advance_behind(&header)?;
         }
-        // Of what Cairn has not written what comes behind it tells that this was all.
+        // For a dump of another program the next records show that this was all.
         let is_cut_off = first.attribute_blocks.is_none() && self.ahead.is_none();
         if is_cut_off || first.attribute_blocks.is_some_and(|written| written != blocks) {
             self.hurt(number);
@@ -371,8 +371,8 @@ impl<R: Read> Reader<R> {
         let told = self.current.as_ref().map(|header| (header.number, header.size));
         let mut bytes = Vec::new();
         let mut content = self.content(&mut |offset, piece| {
-            // Directories have no holes; one that is said to have some is read as far as it goes,
-            // and what comes behind is missing.
+            // Directories have no holes; one with holes is read up to the first, and the rest is
+            // missing.
             if offset == bytes.len() as u64 {
                 bytes.extend(piece);
             }
@@ -389,7 +389,7 @@ impl<R: Read> Reader<R> {
         Ok((parsed.entries, content))
     }
 
-    /// Gives the pieces after a header to `sink`; returns the offset behind them.
+    /// Passes the pieces after a header to `sink`; returns the offset after them.
     fn pieces(&mut self, header: &Header, mut at: u64, size: u64, sink: Sink<'_>) -> Result<u64, ReadError> {
         let mut all = Vec::with_capacity(header.pieces.len() * RECORD);
         let mut ends_early = false;
@@ -469,8 +469,8 @@ impl<R: Read> Reader<R> {
         Ok(InodeMap::from_bytes(bytes))
     }
 
-    /// Reads the next header ahead, behind the pieces of another one: where records are missing in
-    /// between, which of these are its own only their sum says.
+    /// Reads the next header ahead, after the pieces of another one: if records are missing in
+    /// between, only the sum of its pieces tells which of these are its own.
     fn advance_behind(&mut self, header: &Header) -> Result<(), ReadError> {
         self.advance()?;
         if self.lacks_records && header.content_crc.is_none() && header.pieces.contains(&true) {
@@ -482,8 +482,8 @@ impl<R: Read> Reader<R> {
     /// Reads the next header ahead, wherever it is.
     fn advance(&mut self) -> Result<(), ReadError> {
         (self.ahead, self.lacks_records) = (None, false);
-        // The first of the records that are no header, and how many there are; labels of volumes
-        // that come in between are none of them.
+        // The first of the records without a header, and their number; labels of volumes in between
+        // do not count.
         let mut passed: Option<(u64, u64)> = None;
         while let Some(record) = self.input.take_any()? {
             self.note_lost();

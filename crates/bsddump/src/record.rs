@@ -1,8 +1,8 @@
 //! Records: 1 KiB each, counted; and volumes, which are rows of them that each begin with a label.
 //!
 //! All records of a dump are counted, labels of volumes as well. A volume ends where it is full,
-//! also in the middle of a file: what is left of the pieces behind a header comes after the label
-//! of the next one. So Linux `dump` has it.
+//! also in the middle of a file: the remaining pieces after a header follow the label of the next
+//! one. Linux `dump` does the same.
 
 use std::io::{Read, Write};
 
@@ -31,8 +31,7 @@ pub(crate) struct Output<'a> {
     pub(crate) records: u64,
     /// Of a volume; `None` when all goes into one.
     volume_records: Option<u64>,
-    /// The file that is written, and how many of the pieces behind its last header are still to
-    /// come.
+    /// The file being written, and how many of the pieces after its last header are still to come.
     number: u32,
     rest: u32,
     buffer: Vec<u8>,
@@ -133,8 +132,8 @@ pub(crate) struct Input<R> {
     pub(crate) counted: bool,
     /// A record that was taken and is to be taken again.
     again: Option<[u8; RECORD]>,
-    /// What is read now does not go on from what was read before: records are lost at the end of a
-    /// volume, or its successor can't say which it is.
+    /// The present record does not continue the previous one: records are lost at the end of a
+    /// volume, or its successor does not identify itself.
     torn: bool,
     /// Such records: the first, and how many.
     pub(crate) lost: Vec<(u64, u64)>,
@@ -162,7 +161,7 @@ impl<R: Read> Input<R> {
         self.dump = Some((common.date, common.base_date));
     }
 
-    /// The next record, of this volume or the next one, whether it goes on from the one before or
+    /// The next record, of this volume or the next one, whether it continues the previous one or
     /// not; `None` at the end of the last.
     pub(crate) fn take_any(&mut self) -> Result<Option<[u8; RECORD]>, ReadError> {
         let taken = self.take()?;
@@ -186,8 +185,8 @@ impl<R: Read> Input<R> {
         }
     }
 
-    /// The next record if it goes on from the one before; `None` also where something is lost in
-    /// between. Then [`Input::take_any`] is the one to go on with.
+    /// The next record if it continues the previous one; `None` also after a loss. Then continue
+    /// with [`Input::take_any`].
     pub(crate) fn take_next(&mut self) -> Result<Option<[u8; RECORD]>, ReadError> {
         let taken = self.take()?;
         if !self.torn {

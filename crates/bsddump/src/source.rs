@@ -1,4 +1,4 @@
-//! What can be dumped.
+//! A source of a dump.
 
 use crate::attributes::Attribute;
 use crate::directory::Entry;
@@ -27,8 +27,8 @@ pub trait Source {
     /// the root).
     fn entries(&mut self, directory: u32) -> std::io::Result<(Vec<Entry>, u32)>;
 
-    /// The ranges of a file that are no holes, as offset and length in bytes, in order, not
-    /// overlapping. A symbolic link's is all of it.
+    /// The data ranges of a file, without holes, as offset and length in bytes, in order, not
+    /// overlapping. For a symbolic link this is all of it.
     fn extents(&mut self, number: u32) -> std::io::Result<Vec<(u64, u64)>>;
 
     /// Fills `bytes` with what a file or link has from `offset`, all of it below the size.
@@ -38,10 +38,10 @@ pub trait Source {
     fn attributes(&mut self, number: u32) -> std::io::Result<Vec<Attribute>>;
 }
 
-/// What a filter says of a path.
+/// A filter's decision about a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Selection {
-    /// It is dumped, and so is what lies below as far as the filter wants it.
+    /// It is dumped, and so are its descendants, unless the filter excludes them.
     Take,
     /// It is no part of the dump, and neither is anything below.
     Skip,

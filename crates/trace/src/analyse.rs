@@ -1,4 +1,4 @@
-//! What a trace says: one pass over its requests, whose figures are those of the papers.
+//! The analysis of a trace: one pass over its requests, with the figures of the papers.
 //!
 //! Time is linear in the requests and the blocks that they touch. Memory does not depend on the
 //! number of requests: about 56 bytes for each block touched ([`pages`]), about 40 for each 64 KiB
@@ -68,7 +68,7 @@ const DIRTY_PER_CENT: u64 = 3;
 /// Longest granularity and interval: beyond, times of a trace and of a window could not be added.
 const GRAIN_MAX_NS: u64 = 1 << 60;
 
-/// What to analyse.
+/// Options of an analysis.
 #[derive(Debug, Clone)]
 pub struct AnalyseOptions {
     /// Bytes of a block: a power of two from 512 B to 64 KiB. 4 KiB in the papers.

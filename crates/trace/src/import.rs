@@ -88,7 +88,7 @@ impl std::str::FromStr for TraceFormat {
     }
 }
 
-/// What a line is.
+/// The kind of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Line {
     /// A request; its time is by the clock of the trace, not yet from its beginning.

@@ -1,9 +1,9 @@
-//! A trace against the real thing: its requests on a history, and what each cost beside what the
-//! papers' model says of it.
+//! Replays a trace: its requests on a history, and the measured cost of each next to the papers'
+//! model.
 //!
 //! Time is the trace's own: the history's clock is set to each request's time, so that an hour of a
-//! trace takes as long as its I/O does and granularities mean what they say. What is written is
-//! made up and the same for every replay; each block differs from the one before.
+//! trace takes as long as its I/O does and granularities keep their meaning. Written content is
+//! generated and the same for every replay; each block differs from the previous one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,7 +42,7 @@ pub struct ReplayOptions {
     pub memory_max: u64,
 }
 
-/// What a trace needs to be replayed: found in a first pass, with what the model says.
+/// The parameters for replaying a trace: found in a first pass, with the model's results.
 #[derive(Debug, Clone)]
 pub struct Survey {
     /// Where each device begins on the one device that is replayed on.
@@ -80,7 +80,7 @@ impl Model {
     }
 }
 
-/// What a replay did.
+/// The results of a replay.
 #[derive(Debug, Clone, Copy)]
 pub struct Replayed {
     /// Requests.
@@ -116,7 +116,7 @@ impl Survey {
         while let Some(record) = reader.next()? {
             let device = record.device as usize;
             ends.resize(ends.len().max(device + 1), 0);
-            // A trim can name more than the device has; what was read and written is there.
+            // A trim can exceed the device; reads and writes are within it.
             if matches!(record.op, TraceOp::Read | TraceOp::Write) {
                 ends[device] = ends[device].max(record.offset + record.length);
             }

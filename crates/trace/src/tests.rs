@@ -1,5 +1,4 @@
-//! Reading what was written, and what others write; what is wrong with a trace is counted, and
-//! where.
+//! Reads of our own and foreign traces; faults of a trace are counted, with their places.
 
 mod live;
 mod record;

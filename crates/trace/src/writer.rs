@@ -16,8 +16,8 @@ const ZSTD_LEVEL: i32 = 3;
 
 /// Bytes of the frame that ends a trace.
 pub(crate) const END_BYTES: u64 = TraceFrame::SIZE as u64 + 8;
-/// Bytes that can still come behind those that are written: a frame of records that is nearly full,
-/// and the end.
+/// Bytes that can still follow the written ones: a frame of records that is nearly full, and the
+/// end.
 pub(crate) const END_BYTES_MAX: u64 = (FRAME_BYTES + 64 + TraceFrame::SIZE) as u64 + END_BYTES;
 
 /// A trace that is written.
@@ -64,7 +64,7 @@ impl<W: Write> TraceWriter<W> {
         Ok(number)
     }
 
-    /// Appends a request. It is not earlier than the one before, and its device has a name.
+    /// Appends a request. It is not earlier than the previous one, and its device has a name.
     pub fn push(&mut self, record: &TraceRecord) -> Result<(), TraceError> {
         let refuse = |rule| Err(TraceError::Refused { what: "a request", rule });
         if record.at_ns < self.last_ns {

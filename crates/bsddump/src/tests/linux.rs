@@ -177,8 +177,7 @@ fn linux_restore_reads_our_volumes() {
     let mut tree = tree(own.uid(), own.gid());
     let date = 1_760_000_000;
     let restore = |flags: &str, from: &Path, to: &Path, answers: &str| {
-        // What it is told when it asks, and its temporary files, which are called after the dump's
-        // time.
+        // Answers to its questions, and its temporary files, which are named after the dump's time.
         std::fs::write(scratch.path().join("answers"), answers).unwrap();
         let answers = std::fs::File::open(scratch.path().join("answers")).unwrap();
         let mut command = Command::new(&restore);
@@ -365,7 +364,7 @@ fn dumpable(content: &Path, image: &Path) -> Option<(PathBuf, Loop)> {
     Some((dump, Loop::new(&losetup, &mkfs, content, image)))
 }
 
-/// What `dump` is given.
+/// The files that `dump` gets.
 fn fill(content: &Path) {
     std::fs::create_dir_all(content.join("a/b")).unwrap();
     std::fs::write(content.join("a/b/file"), vec![5; 200_000]).unwrap();

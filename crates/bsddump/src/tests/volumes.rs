@@ -100,7 +100,7 @@ fn volumes_out_of_turn_and_of_other_dumps_are_named() {
     assert!(read(&parts[..3]).unwrap().contains(&Damage::Truncated));
 }
 
-/// What a reader of damaged volumes gives is right, or named.
+/// Checks that the result of reading damaged volumes is right, or reported.
 fn is_right_or_told(tree: &Tree, parts: &[Vec<u8>], what: &str) -> usize {
     let mut reader = open(parts).unwrap();
     let read = Tree::read(&mut reader).plain();
@@ -144,7 +144,7 @@ fn damage_where_a_volume_ends_or_begins_costs_the_file_that_is_there() {
     };
     let mut plain = tree.clone();
     for file in plain.0.values_mut() {
-        // What the format itself has no room for.
+        // Fields that the format itself does not have.
         file.inode.born = None;
         for time in [&mut file.inode.accessed, &mut file.inode.modified, &mut file.inode.changed] {
             time.nanoseconds = time.nanoseconds / 1000 * 1000;

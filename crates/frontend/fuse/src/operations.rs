@@ -616,10 +616,10 @@ impl FileSystem {
         if mode & S_ISGID != 0 { slot.tree.set(file, &change).map(|_| ()).map_err(errno) } else { Ok(()) }
     }
 
-    /// Clears rights after a change of content other than a write (for writes the kernel decides):
-    /// the owner's, and the group's also when the caller belongs to it, unless the caller may keep
-    /// them. With `is_asked` the kernel has found that the caller may not, also for a directory
-    /// that gets an access control list.
+    /// Clears the bits that give rights after a change of content other than a write (for writes
+    /// the kernel decides), unless the caller may keep them. The group's bit is also cleared when
+    /// the caller is not in the file's group. With `is_asked` the kernel has found that the caller
+    /// may not keep them, also for a directory that gets an access control list.
     fn take_rights(
         &self,
         header: &fuse_in_header,

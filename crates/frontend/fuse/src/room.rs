@@ -43,7 +43,7 @@ struct State {
     waiting: u32,
     /// Counts how often the kernel has forgotten something.
     rounds: u64,
-    /// The number of files without a name at a wait that freed none: the remaining ones are in use.
+    /// The number of nameless files at the last wait that timed out: the remaining ones are in use.
     in_vain: u64,
 }
 

@@ -76,13 +76,12 @@ impl std::fmt::Debug for Credential {
     }
 }
 
-/// Who may log in by CHAP, and how we prove ourselves in turn.
+/// The credentials for a login by CHAP, and for our own proof in return.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
-    /// What the initiator must know.
+    /// The credential that the initiator must know.
     pub initiator: Credential,
-    /// What we answer when the initiator challenges us; without it mutual authentication is
-    /// refused.
+    /// Our answer when the initiator challenges us; without it mutual authentication is refused.
     pub target: Option<Credential>,
 }
 

@@ -1,4 +1,4 @@
-//! What a peer may ask for, and what happens past it.
+//! Limits on a peer's requests, and the behaviour beyond them.
 
 /// The longest data segment of a PDU that a target takes in full feature phase, declared as
 /// `MaxRecvDataSegmentLength`. A longer one ends the connection.
@@ -28,7 +28,8 @@ pub const LOGIN_REQUESTS_MAX: u32 = 64;
 /// Our wish for `MaxBurstLength`, in bytes.
 pub const BURST_BYTES: u32 = 1 << 20;
 
-/// Our wish for `FirstBurstLength`, in bytes: what an initiator may send with a command, unasked.
+/// Our wish for `FirstBurstLength`, in bytes: the data that an initiator may send unasked with a
+/// command.
 pub const FIRST_BURST_BYTES: u32 = 64 << 10;
 
 /// Commands that an initiator may have under way at once; `MaxCmdSN` says so, and more are ignored

@@ -1,10 +1,9 @@
 //! A session in full feature phase: numbers, the command window, and the data of commands that
 //! write (RFC 7143, chapters 4 and 11).
 //!
-//! It looks at headers and says what they are ([`Event`]), keeps count of what was promised, and
-//! builds the headers of what goes out. Data never passes through it. Invariants, at error recovery
-//! level 0 with one connection:
-//! - commands are taken in the order of CmdSN, each once; what lies outside the window is ignored;
+//! It classifies headers ([`Event`]), keeps count of promises, and builds the headers of outgoing
+//! PDUs. Data never passes through it. Invariants, at error recovery level 0 with one connection:
+//! - commands are taken in the order of CmdSN, each once; numbers outside the window are ignored;
 //! - data of a command comes in order (DataPDUInOrder and DataSequenceInOrder are Yes), never
 //!   beyond what was asked for or announced;
 //! - MaxCmdSN never goes back, and leaves room for commands under way.
@@ -37,9 +36,9 @@ pub enum Violation {
     /// A command was left out, and with one connection it can't come any more.
     #[error("command {found} came where {expected} was due")]
     CommandGap {
-        /// What came.
+        /// The received number.
         found: u32,
-        /// What was due.
+        /// The expected number.
         expected: u32,
     },
     /// A tag is in use.
@@ -198,7 +197,7 @@ impl ManagementResponse {
     }
 }
 
-/// What a PDU is. Its data segment, if it has one, must be taken in any case.
+/// The kind of a PDU. Its data segment, if it has one, must be taken in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// A command, which must be [begun](Session::begin) or answered.
@@ -210,7 +209,7 @@ pub enum Event {
         /// The task.
         tag: u32,
     },
-    /// The initiator wants to hear from us; its data comes back.
+    /// The initiator wants an answer from us; its data comes back.
     Ping,
     /// A task management function.
     Management(Management),
@@ -249,7 +248,7 @@ impl Residual {
     }
 }
 
-/// What a command that writes still waits for.
+/// The data that a writing command still waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wants {
     /// Data that was announced or asked for.
@@ -310,7 +309,7 @@ impl Session {
         }
     }
 
-    /// What was agreed on.
+    /// The negotiated parameters.
     pub fn operational(&self) -> &Operational {
         &self.operational
     }
@@ -422,7 +421,7 @@ impl Session {
         self.immediate += usize::from(request.is_immediate);
         self.tasks.insert(request.tag, request.is_immediate);
         if writes {
-            // Until it is begun it wants nothing; what comes by itself has its place.
+            // Until it is begun it requests nothing; unsolicited data has its place.
             let more = !header.is_final() && !self.operational.initial_r2t;
             let transfer = Transfer {
                 lun: request.lun,
@@ -475,7 +474,7 @@ impl Session {
         Event::Data(DataOut { tag, bytes, wanted })
     }
 
-    /// What a task's data still lacks.
+    /// The data that a task still lacks.
     pub fn wants(&self, tag: u32) -> Wants {
         match self.transfers.get(&tag) {
             Some(transfer) if transfer.sequence.is_some() => Wants::Data,

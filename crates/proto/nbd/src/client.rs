@@ -1,5 +1,5 @@
-//! The client's side: negotiation, requests and replies. What the server sends is checked as
-//! strictly as what clients send.
+//! The client's side: negotiation, requests and replies. The server's bytes are checked as strictly
+//! as clients' bytes.
 
 use crate::constants::*;
 use crate::cursor::{Cursor, Put, wire_length};
@@ -8,7 +8,7 @@ use crate::handshake::ReplyMode;
 use crate::limits::{PAYLOAD_BYTES_MAX, REPLY_EXTRA_BYTES_MAX};
 use crate::reply::StatusExtent;
 
-/// What a client asks for.
+/// A client's requests at negotiation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientWishes {
     /// The export; "" is the server's default.
@@ -19,7 +19,7 @@ pub struct ClientWishes {
     pub contexts: Vec<String>,
 }
 
-/// What the server granted.
+/// The parameters that the server granted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportOffer {
     /// The canonical name, when the server told one.
@@ -48,7 +48,7 @@ pub enum HandshakeFailure {
     /// The other side is no server of fixed newstyle NBD.
     #[error("the other side does not speak fixed newstyle NBD; check the address")]
     NotNbd,
-    /// It answers what nobody asked, or in a form that nobody knows.
+    /// It answers a question that was not asked, or in an unknown form.
     #[error("the server broke the protocol in its reply to option {option}")]
     Malformed {
         /// The option that was pending.
@@ -73,7 +73,7 @@ pub enum HandshakeFailure {
     },
 }
 
-/// What the caller does next, after sending what was appended.
+/// The caller's next step, after sending the appended bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientStep {
     /// Bring more bytes.
@@ -301,14 +301,14 @@ pub struct ContextStatus {
     pub extents: Vec<StatusExtent>,
 }
 
-/// What a reply, or a chunk of one, says.
+/// The content of a reply, or of a chunk of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplyEvent {
     /// A simple reply; the data of a successful read follows, as long as it was asked for.
     Simple {
         /// The request.
         cookie: u64,
-        /// What failed.
+        /// The error.
         error: Option<NbdError>,
     },
     /// `length` bytes of data at `offset` follow.
@@ -337,7 +337,7 @@ pub enum ReplyEvent {
     Status {
         /// The request.
         cookie: u64,
-        /// What it says.
+        /// The extents.
         status: ContextStatus,
         /// Nothing comes after it.
         done: bool,
@@ -360,13 +360,13 @@ pub enum ReplyEvent {
     },
 }
 
-/// The server sent what is no reply.
+/// The server sent an invalid reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReplyFailure {
     /// The magic is wrong.
     #[error("a reply starts with {found:#010x}, not with the magic of a reply")]
     Magic {
-        /// What stood there.
+        /// The magic that was found.
         found: u32,
     },
     /// A chunk of this type does not look like that.

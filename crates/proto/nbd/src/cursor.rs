@@ -1,4 +1,4 @@
-//! Big-endian fields out of bytes that nobody has checked, and into bytes that go out.
+//! Big-endian fields, from unchecked bytes and into outgoing bytes.
 
 /// Takes fields from the front; `None` when the bytes end before the field does.
 #[derive(Debug, Clone, Copy)]

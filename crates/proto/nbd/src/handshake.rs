@@ -1,8 +1,8 @@
 //! The server's side of the fixed newstyle negotiation: bytes in, bytes and steps out.
 //!
-//! The machine knows no sockets. Its caller hands it what came in, sends what it appends, and asks
-//! a [`Catalog`] about exports. It never keeps input: what is incomplete has to be given again with
-//! more.
+//! The machine knows no sockets. Its caller passes the input to it, sends the bytes that it
+//! appends, and asks a [`Catalog`] about exports. It never keeps input: an incomplete message has
+//! to be passed again with more.
 
 use crate::constants::*;
 use crate::context::{self, Context};
@@ -12,10 +12,10 @@ use crate::limits::{
     CONTEXTS_MAX, OPTION_BYTES_MAX, OPTION_SKIP_BYTES_MAX, OPTIONS_MAX, PAYLOAD_BYTES_MAX, STRING_BYTES_MAX,
 };
 
-/// What the server does about TLS.
+/// The server's TLS policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TlsPolicy {
-    /// There is no certificate: `NBD_OPT_STARTTLS` is refused.
+    /// Without a certificate: `NBD_OPT_STARTTLS` is refused.
     Unavailable,
     /// Clients may ask for it.
     Offered,
@@ -23,7 +23,7 @@ pub enum TlsPolicy {
     Required,
 }
 
-/// What a client learns about an export.
+/// The information about an export for a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportDescription {
     /// The canonical name; differs from what the client asked for when it asked for the default
@@ -69,13 +69,13 @@ impl Refusal {
     }
 }
 
-/// Who knows the exports. Messages of refusals go to the client as they are.
+/// The known exports. Messages of refusals go to the client as they are.
 pub trait Catalog {
     /// Names and descriptions.
     fn list(&mut self) -> Vec<(String, String)>;
-    /// What a client may know about the export; "" asks for the default one.
+    /// The information about the export for a client; "" means the default one.
     fn describe(&mut self, name: &str) -> Result<ExportDescription, (Refusal, String)>;
-    /// The same, when the client goes on to use it: the export is opened and kept for the session.
+    /// The same, when the client begins to use it: the export is opened and kept for the session.
     fn attach(&mut self, name: &str) -> Result<ExportDescription, (Refusal, String)>;
 }
 
@@ -90,16 +90,16 @@ pub enum ReplyMode {
     Extended,
 }
 
-/// What was agreed.
+/// The negotiated parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Negotiated {
     /// How replies look.
     pub mode: ReplyMode,
-    /// What block status tells about.
+    /// The contexts of block status.
     pub contexts: Vec<Context>,
 }
 
-/// What the caller does next, after sending what was appended.
+/// The caller's next step, after sending the appended bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Bring more bytes.
@@ -147,7 +147,8 @@ impl Handshake {
         }
     }
 
-    /// TLS is up. All that was negotiated in the clear is void, as somebody could have changed it.
+    /// TLS has started. Everything negotiated in the clear is void, as an attacker could have
+    /// changed it.
     pub fn tls_started(&mut self) {
         self.encrypted = true;
         self.mode = ReplyMode::Simple;
@@ -400,7 +401,7 @@ impl Handshake {
             return;
         };
         let Some(name) = checked_string(option, name, out) else { return };
-        // A query that is no text, or too long, names no context of ours.
+        // A query that is not text, or is too long, names no context of ours.
         let queries_known: Vec<&str> = queries
             .iter()
             .filter(|query| query.len() <= STRING_BYTES_MAX)
@@ -486,7 +487,7 @@ fn parse_meta_context(data: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
     let mut cursor = Cursor::new(data);
     let name = cursor.counted()?;
     let count = cursor.u32()?;
-    // Every query takes at least its length, so a lie about the count ends soon.
+    // Every query takes at least its length, so a false count ends soon.
     let queries = (0..count).map(|_| cursor.counted()).collect::<Option<Vec<&[u8]>>>()?;
     cursor.is_empty().then_some((name, queries))
 }

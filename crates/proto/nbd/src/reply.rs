@@ -1,4 +1,4 @@
-//! Replies of the transmission phase: what goes out before data, and instead of it.
+//! Replies of the transmission phase: headers of data, and replies without data.
 
 use crate::constants::*;
 use crate::cursor::{Put, clipped, wire_length};

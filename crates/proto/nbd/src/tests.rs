@@ -1,5 +1,5 @@
-//! Tests of the codecs: what a server and a client of ours agree on, what hostile bytes do, and
-//! that it does not matter where the bytes are cut.
+//! Tests of the codecs: our server and our client agree, hostile bytes do no harm, and cuts of the
+//! stream at any place do not matter.
 
 use proptest::prelude::*;
 

@@ -58,7 +58,7 @@ impl Grain {
         }
     }
 
-    /// Time goes on to `at`.
+    /// Advances time to `at`.
     pub(crate) fn advance(&mut self, at: u64) {
         let now = at as i64;
         for phase in 0..PHASES {

@@ -2,10 +2,10 @@
 //! their last use, and a mark in it for each size.
 //!
 //! Such a cache of n pages holds the n pages that were used last (inclusion), so a page's *band*,
-//! the marks before it, says which caches hold it. A use moves one page to the front and, across
-//! each mark that the page was behind, one page back: the cost of a use is at most the number of
-//! sizes, and the memory a link a page. With writes alone this is LRW, the write cache of the 2007
-//! paper (section 3.5); with reads and writes, its LRU read cache.
+//! the number of marks before it, tells which caches hold it. A use moves one page to the front
+//! and, across each mark before the page, one page back. So a use costs at most the number of
+//! sizes, and a page costs one link of memory. With writes alone this is LRW, the write cache of
+//! the 2007 paper (section 3.5); with reads and writes, its LRU read cache.
 
 use super::pages::{NONE, Page};
 

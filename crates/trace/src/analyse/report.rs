@@ -26,7 +26,7 @@ const CURVE_POINTS: usize = 120;
 pub struct Labelled<T>(pub Vec<(String, T)>);
 
 impl<T> Labelled<T> {
-    /// What a label stands for.
+    /// The value of a label.
     pub fn get(&self, label: &str) -> Option<&T> {
         self.0.iter().find(|(other, _)| other == label).map(|(_, value)| value)
     }
@@ -64,7 +64,7 @@ impl<T: Serialize> Serialize for Labelled<T> {
     }
 }
 
-/// FAST 2002, table 1: what became of the blocks that were written.
+/// FAST 2002, table 1: the fates of written blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Table1 {
     /// Block writes.
@@ -73,7 +73,8 @@ pub struct Table1 {
     pub overwritten: u64,
     /// Of these, trimmed before that.
     pub trimmed: u64,
-    /// Both, in per cent of the block writes: what a mirror saves that is updated once, at the end.
+    /// Both, in per cent of the block writes: the saving of a mirror that is updated once, at the
+    /// end.
     pub written_deleted_pct: f64,
 }
 
@@ -104,7 +105,7 @@ pub struct Retained {
     pub unique_block_window_pairs: u64,
 }
 
-/// FAST 2002, figures 2 and 3: what a mirror with this interval transfers.
+/// FAST 2002, figures 2 and 3: the transfers of a mirror with this interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct MirrorInterval {
     /// In seconds.
@@ -155,7 +156,7 @@ pub struct Io {
     pub analytic: [f64; 4],
 }
 
-/// What a granularity costs.
+/// The cost of a granularity.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct AtGrain {
     /// In seconds; 0 is every write.
@@ -225,7 +226,7 @@ pub struct SnapBlock {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[expect(non_snake_case, reason = "T is the paper's letter")]
 pub struct Report {
-    /// What it was read from, if it was.
+    /// The format of its source, if it was read.
     pub format: Option<&'static str>,
     /// `none`, `gzip` or `zstd`.
     pub compression: Option<&'static str>,
@@ -293,7 +294,7 @@ pub struct Report {
     pub snap_block: Labelled<SnapBlock>,
     /// Bytes of memory that the analysis took.
     pub memory_bytes: u64,
-    /// What was wrong with the trace.
+    /// The problems of the trace.
     pub problems: Problems,
 }
 

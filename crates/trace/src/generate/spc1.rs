@@ -11,12 +11,12 @@
 //! | ASU2-3 | .035 | 100 % | SMIX | sequential, as ASU1-3 |
 //! | ASU3-1 | .281 | 0 % | SMIX | sequential: start U(70 %), run 30 % |
 //!
-//! The walk over a hot spot is not fixed to the digit by what is published. Here each request of
-//! such a stream takes a step: from its leaf of 8 blocks up to level 7 of a binary tree, on with
-//! probability .44 a level up to the top, and down to a leaf that is uniform under that node. A
-//! read takes the leaf's blocks by turns; a write a random one of them or the next to be read, with
-//! even chances. Of 100 writes that are not such themselves 15 are done again by the stream's next
-//! write.
+//! The publication does not define the walk over a hot spot exactly. Here each request of such a
+//! stream takes a step: from its leaf of 8 blocks up to level 7 of a binary tree, on with
+//! probability .44 a level up to the top, and down to a uniformly chosen leaf under that node. A
+//! read takes the leaf's blocks in turn; a write a random one of them or the next to be read, with
+//! even chances. Of 100 writes that are not repetitions themselves the stream's next write repeats
+//! 15.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -2,13 +2,13 @@
 //! form feed, then big-endian records of versions 1 to 6.
 //!
 //! A record is its length in bytes, its version and type, seconds and microseconds of the request's
-//! arrival, then start, stop, bytes, sector, device, driver, cylinder, flags, and what it came
-//! from; version 4 adds the length of the queue, version 5 the process, version 6 the logical
-//! volume, a suspect record its reasons. Layout and flags are those of the tracing code that HP
-//! Labs published with the traces, as disk simulators and the converter to DataSeries read it. The
+//! arrival, then start, stop, bytes, sector, device, driver, cylinder, flags, and its origin.
+//! Version 4 adds the length of the queue, version 5 the process, version 6 the logical volume; a
+//! suspect record adds its reasons. Layout and flags are those of the tracing code that HP Labs
+//! published with the traces, as disk simulators and the converter to DataSeries read it. The
 //! lowest eight bits of a device are its section: sectors are counted on the disk, whatever section
-//! a request came through, so a disk is one device. Sectors are 512 bytes unless the head says
-//! `sectorsize`. Version 7 and 8, whose records are laid out otherwise, are refused.
+//! a request used, so a disk is one device. Sectors are 512 bytes unless the head says
+//! `sectorsize`. Versions 7 and 8, whose records have another layout, are refused.
 
 use cairn_format::trace::TraceOp;
 
@@ -32,8 +32,7 @@ const SHORT_IO: u32 = 1;
 const SUSPECT_IO: u32 = 4;
 const READ: u32 = 1;
 
-/// What the first words of a record say: how long it is. `None` when there is no record of a known
-/// version here.
+/// The length of a record, from its first words. `None` without a record of a known version.
 pub(crate) fn length(prefix: &[u8]) -> Option<usize> {
     let (size, id) = (word(prefix, 0)?, word(prefix, 1)?);
     let (version, kind) = (id >> 16, id & 0xffff);
@@ -59,8 +58,8 @@ pub(crate) fn record(bytes: &[u8], sector_bytes: u64, devices: &mut Devices) -> 
     request(at_ns, device, op, u64::from(sector) * sector_bytes, u64::from(length))
 }
 
-/// The bytes of a sector by the text head of a trace, which has lines `KEY = "VALUE";`: what a key
-/// without spaces and underscores calls `sectorsize`.
+/// The bytes of a sector according to the text head of a trace, which has lines `KEY = "VALUE";`:
+/// the value of the key that is `sectorsize` without spaces and underscores.
 pub(crate) fn sector_bytes(head: &[u8]) -> Option<u64> {
     let value = |line: &[u8]| {
         let (key, value) = std::str::from_utf8(line).ok()?.split_once('=')?;

@@ -54,7 +54,7 @@ pub(super) struct Chart {
     pub(super) lines: Vec<Line>,
 }
 
-/// An axis that is laid out: its ends, and its ticks with what stands at them.
+/// An axis with its layout: its ends, and its ticks with their labels.
 struct Axis {
     scale: Scale,
     from: f64,

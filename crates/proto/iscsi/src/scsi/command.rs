@@ -16,7 +16,7 @@ pub enum Access {
     Reserving,
 }
 
-/// What a VERIFY compares.
+/// The data that a VERIFY compares with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compare {
     /// Nothing: the medium must be readable.
@@ -137,7 +137,7 @@ impl Medium {
     }
 }
 
-/// A command as its CDB says; what it says of the medium is not yet checked against a unit.
+/// A command as in its CDB; its range on the medium is not yet checked against a unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the specifications' own names and fields")]
 pub enum Command {

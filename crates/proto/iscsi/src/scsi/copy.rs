@@ -40,12 +40,13 @@ pub struct CopySegment {
     pub destination_lba: u64,
 }
 
-/// What is to be copied.
+/// The parameters of a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopyList {
-    /// Under which RECEIVE COPY RESULTS finds the outcome; none when nobody will ask.
+    /// The identifier under which RECEIVE COPY RESULTS finds the outcome; `None` when it will not
+    /// be requested.
     pub list: Option<u8>,
-    /// Who takes part.
+    /// The participants.
     pub targets: Vec<CopyTarget>,
     /// In order.
     pub segments: Vec<CopySegment>,

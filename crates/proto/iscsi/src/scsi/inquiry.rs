@@ -1,4 +1,4 @@
-//! INQUIRY: what a logical unit is (SPC-4, sections 6.6 and 7.8; SBC-3, section 6.6).
+//! INQUIRY: the description of a logical unit (SPC-4, sections 6.6 and 7.8; SBC-3, section 6.6).
 
 use super::Sense;
 use crate::limits::{COMPARE_BLOCKS_MAX, TRANSFER_BYTES_MAX, UNMAP_BLOCKS_MAX, UNMAP_DESCRIPTORS_MAX};
@@ -36,7 +36,7 @@ impl Geometry {
     }
 }
 
-/// What a unit is called.
+/// The names of a unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
     /// For people: the name of what is exported; the product in INQUIRY is "Cairn LUN".
@@ -102,7 +102,7 @@ impl Description {
         bytes
     }
 
-    /// A page of vital product data, for who came through that port.
+    /// A page of vital product data, for a nexus through that port.
     pub(crate) fn vital(&self, page: u8, geometry: Geometry, port: &TargetPort) -> Result<Vec<u8>, Sense> {
         let body = match page {
             0x00 => PAGES.to_vec(),

@@ -1,9 +1,9 @@
-//! Reservations: who may use a unit while others hold it (SPC-4, section 5.13; RESERVE and RELEASE
-//! of SPC-2).
+//! Reservations: access to a unit while others hold it (SPC-4, section 5.13; RESERVE and RELEASE of
+//! SPC-2).
 //!
-//! A registration belongs to an initiator port (name and ISID) and the target port that it comes
-//! through, not to a session, so that it outlives sessions, and with APTPL a restart of the server:
-//! [`ReservationState`] is all that is to be kept then.
+//! A registration belongs to an initiator port (name and ISID) and the target port that it uses,
+//! not to a session. So it outlives sessions, and with APTPL a restart of the server:
+//! [`ReservationState`] is the whole state to save then.
 
 use super::{Access, Fields, Sense};
 use crate::limits::REGISTRATIONS_MAX;
@@ -17,11 +17,11 @@ pub struct Registration {
     pub key: u64,
 }
 
-/// What stands before the number of a target port in the name of a nexus.
+/// The separator before the number of a target port in the name of a nexus.
 const TARGET_PORT: &str = ",t,0x";
 
-/// The name of a nexus: that of the initiator port, `INITIATOR,i,0xISID`, and behind it the number
-/// of the target port, when it is not the first one of the unit. No initiator can say that it is
+/// The name of a nexus: that of the initiator port, `INITIATOR,i,0xISID`, followed by the number of
+/// the target port, when it is not the first one of the unit. No initiator can pretend to be
 /// another nexus, as its own name ends with its ISID.
 pub fn nexus_name(port: &str, target_port: u8) -> String {
     if target_port == 1 { port.to_owned() } else { format!("{port}{TARGET_PORT}{target_port:04x}") }
@@ -41,14 +41,14 @@ pub struct ReservationState {
     pub generation: u32,
     /// Registrations are kept over a restart.
     pub persists: bool,
-    /// Who is registered.
+    /// The registered ports.
     pub registrations: Vec<Registration>,
-    /// The type of the reservation, and the port that holds it (of types for all registrants:
-    /// anyone).
+    /// The type of the reservation, and the port that holds it (of types for all registrants: any
+    /// of them).
     pub reserved: Option<(u8, String)>,
 }
 
-/// What a PERSISTENT RESERVE OUT did to others.
+/// The effects of a PERSISTENT RESERVE OUT on others.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Effects {
     /// Ports that get a unit attention, and which.
