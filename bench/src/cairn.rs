@@ -19,7 +19,7 @@ pub(crate) const VOLUME: &str = "vol0";
 /// A file system in memory.
 const MEMORY_FOLDER: &str = "/dev/shm";
 
-/// What `cairn serve` takes when nothing is said, in MiB.
+/// The default memory of `cairn serve`, in MiB.
 pub(crate) const MEMORY_DEFAULT_MIB: u64 = 256;
 
 /// A server with a data directory of its own.

@@ -1,5 +1,4 @@
-//! fio with `ioengine=nbd`, the client behind every figure:
-//! `--norandommap --randrepeat=0 --thread`.
+//! fio with `ioengine=nbd`, the client of every figure: `--norandommap --randrepeat=0 --thread`.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +9,7 @@ use serde_json::Value;
 
 use crate::process::{Server, run};
 
-/// What a client does.
+/// The work of a client.
 #[derive(Clone, Copy)]
 pub(crate) struct Load {
     /// fio's own word: `randread`, `write` ...
@@ -38,15 +37,15 @@ pub(crate) enum Until {
     Bytes(u64),
 }
 
-/// What was seen of one load.
+/// The measurements of one load.
 #[derive(Clone, Copy)]
 pub(crate) struct Seen {
     /// Requests a second, without flushes.
     pub(crate) iops: f64,
     /// Bytes a second.
     pub(crate) rate: f64,
-    /// The same until the flush after the load has returned: what a peer left in the page cache
-    /// counts once it is on the disk.
+    /// The same until the flush after the load has returned: data that a peer left in the page
+    /// cache counts once it is on the disk.
     pub(crate) flushed_rate: f64,
     /// Latencies in microseconds.
     pub(crate) p50_us: f64,
@@ -112,8 +111,8 @@ impl Load {
             .current_dir(target.scratch);
         match self.until {
             Until::Elapsed(length) => fio.arg("--time_based").arg(format!("--runtime={}", length.as_secs())),
-            // What is written to stay differs from block to block; a timed load does not spend its
-            // client's time on that.
+            // Lasting content differs from block to block; a timed load does not spend its client's
+            // time on that.
             Until::Bytes(bytes) => fio.arg("--refill_buffers").arg(format!("--io_size={bytes}")),
         };
         if self.flush_each > 0 {

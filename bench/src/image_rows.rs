@@ -2,8 +2,8 @@
 //! partclone, BSD dump, rsync and btrfs send.
 //!
 //! One data set for all: an ext4 file system with files of mixed sizes, which is a LUN for Cairn
-//! and a loop device for BSD dump and partclone. What needs root or a kernel module that is not
-//! there is left out, and the table says so.
+//! and a loop device for BSD dump and partclone. A measurement that needs root or a missing kernel
+//! module is left out, and the table says so.
 
 mod files;
 
@@ -33,10 +33,10 @@ const CHANGED_ONE_IN: u64 = 100;
 const SMALL_FILE: usize = 3000;
 /// Of the LUN whose maps are compared.
 const SPARSE_BYTES: u64 = 100 << 30;
-/// What a shell ends with where there is no such program.
+/// A shell's exit code for a missing program.
 const NOT_FOUND: i32 = 127;
 
-/// What a program took.
+/// The cost of a program.
 #[derive(Clone, Copy)]
 struct Took {
     wall: f64,

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-/// What a link is like.
+/// The properties of a link.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     /// There and back.
@@ -88,7 +88,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream, shape: Shape, free: &Free) {
             *arrived.bytes.lock().unwrap_or_else(std::sync::PoisonError::into_inner) -= count;
             arrived.fewer.notify_one();
         }
-        // Nobody takes it any more: what is still sent must not wait for ever.
+        // No one receives it any more: further sends must not wait for ever.
         *arrived.bytes.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = 0;
         arrived.fewer.notify_one();
     });

@@ -1,4 +1,4 @@
-//! What a figure is worthless without: the machine, the commit, the command.
+//! The context that gives a figure its meaning: the machine, the commit, the command.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -54,8 +54,7 @@ pub(crate) fn describe(plan: &Plan) -> Result<String> {
     Ok(lines.join("  \n"))
 }
 
-/// Refuses unless the file system of `folder` has `bytes` for it, and a tenth more for who else is
-/// on it.
+/// Refuses unless the file system of `folder` has `bytes` for it, and a tenth more for other users.
 pub(crate) fn ask_room(folder: &Path, bytes: u64) -> Result<()> {
     let said = run(Command::new("df").args(["--output=avail", "--block-size=1"]).arg(folder))?;
     let free: u64 = said.lines().last().and_then(|line| line.trim().parse().ok()).context("df")?;

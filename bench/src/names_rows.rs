@@ -1,10 +1,10 @@
 //! Directories with very many names: 1,000,000 in one, in the engine alone and through FUSE next to
 //! ext4 and btrfs of the kernel.
 //!
-//! Files are empty, so that names and inodes are all there is. They are looked up and taken away in
-//! an order that has nothing to do with the one in which they were made: no file system is helped
-//! by what it read last. `fuse2fs` takes no part: it adds a name by reading the directory from its
-//! beginning, which a million times does not end.
+//! Files are empty, so that only names and inodes are measured. They are looked up and removed in
+//! an order unrelated to that of their creation: no file system benefits from its last reads.
+//! `fuse2fs` does not take part: it adds a name by reading the directory from its beginning, which
+//! never ends for a million names.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;

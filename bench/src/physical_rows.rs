@@ -1,12 +1,12 @@
 //! Logical and physical: tables 2 to 5 of the OSDI 1999 paper, and table 2 with figure 4 of the
 //! FAST 2002 paper, on one volume of files.
 //!
-//! The volume is dumped as files (`cairn dump`, the paper's logical dump) and as blocks
-//! (`cairn image dump`, its physical dump), with one, two and four of each at the same time, and
-//! restored both ways: files into a mount of a new volume, blocks into a new volume. The paper's
-//! four pieces are four directories. Then two mirrors follow the same changes: one by maps, one by
-//! dumps of higher levels that are piped into a restore. Each turn begins with nothing in the
-//! server's memory nor in the kernel's.
+//! The volume is dumped as files (`cairn dump`, the paper's logical dump) and as blocks (`cairn
+//! image dump`, its physical dump), with one, two and four of each at the same time. Both are
+//! restored: files into a mount of a new volume, blocks into a new volume. The paper's four pieces
+//! are four directories. Then two mirrors follow the same changes: one by maps, one by dumps of
+//! higher levels that are piped into a restore. Each turn begins with empty caches in the server
+//! and in the kernel.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -35,7 +35,7 @@ const CHANGED_ONE_IN: usize = 100;
 const ASK_EVERY: Duration = Duration::from_millis(10);
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// What one piece of work took: with the processor time of the servers and of the commands.
+/// The cost of one piece of work, with the processor time of the servers and of the commands.
 #[derive(Debug, Clone, Copy)]
 struct Took {
     wall: f64,
@@ -106,7 +106,7 @@ pub(crate) fn physical(plan: &Plan, report: &mut Report) -> Result<()> {
     let mut source = Cairn::start(plan, "physical-source", "127.0.0.1:0", MEMORY_DEFAULT_MIB)?;
     source.cli(&["volume", "create", VOLUME, "--size", &device.to_string()])?;
     let bytes = tree::plant(&mut source, files)?;
-    // What changed in the second of a dump is in the next one as well.
+    // Changes in the second of a dump are in the next one as well.
     next_second();
     report.note(format!(
         "{files} files of 4 to 256 KiB in {QUARTERS} directories, {} MB, made by the engine. Processor: that of the server and of the commands, user and system.",
@@ -249,7 +249,7 @@ fn told(stages: &Stages) -> String {
 
 /// Dumps of files, several at the same time.
 struct Logical {
-    /// By worker: what it dumps, one after the other, and into which file.
+    /// By worker: the parts to dump, one after the other, and the file of each.
     workers: Vec<Vec<(String, String)>>,
 }
 
@@ -317,7 +317,7 @@ fn restore(plan: &Plan, file: &str, to: &Path) -> Result<()> {
     run(Command::new(&plan.cairn).args(["restore", "-q", "-rf", file, "--to"]).arg(to)).map(drop)
 }
 
-/// What changes before an update.
+/// The changes before an update.
 #[derive(Debug, Clone, Copy)]
 enum Change {
     Nothing,

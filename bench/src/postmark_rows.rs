@@ -130,7 +130,7 @@ fn dbench(plan: &Plan, mount: &Path) -> Result<f64> {
     let mut command = Command::new("timeout");
     command.args(["120", "dbench", "-t", &dbench_seconds(plan).to_string(), "-D"]).arg(&folder).arg(CLIENTS);
     let said = run(&mut command);
-    // What a run that was ended early has left.
+    // The remains of an aborted run.
     let removed = fs::remove_dir_all(&folder);
     let said = said?;
     removed?;

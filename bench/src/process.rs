@@ -19,14 +19,14 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts `command` and waits until somebody listens on `socket`.
+    /// Starts `command` and waits until it listens on `socket`.
     pub(crate) fn start(command: Command, socket: &Path) -> Result<Self> {
-        // One that was killed leaves its socket behind.
+        // A killed one leaves its socket.
         let _ = std::fs::remove_file(socket);
         Self::start_until(command, socket, || UnixStream::connect(socket).is_ok())
     }
 
-    /// Starts `command` and waits until it is `ready`. What it says goes to a log beside `socket`,
+    /// Starts `command` and waits until it is `ready`. Its output goes to a log beside `socket`,
     /// which need not be one.
     pub(crate) fn start_until(mut command: Command, socket: &Path, ready: impl Fn() -> bool) -> Result<Self> {
         let log = std::fs::File::create(socket.with_extension("log"))?;
@@ -102,7 +102,7 @@ pub(crate) fn children_cpu() -> Result<Duration> {
 /// The sum of some fields of `/proc/PROCESS/stat`, whose first has the number 1.
 fn cpu_of(process: &str, fields: Range<usize>) -> Result<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
-    // The name, field 2, may hold spaces; what counts comes after its closing bracket.
+    // The name, field 2, may contain spaces; the needed fields come after its closing bracket.
     let (_, rest) = stat.rsplit_once(')').context("/proc/PID/stat")?;
     let rest: Vec<&str> = rest.split_whitespace().collect();
     let wanted = rest.get(fields.start - 3..fields.end - 3).context("/proc/PID/stat")?;
@@ -129,8 +129,8 @@ pub(crate) fn timed(command: &mut Command) -> Result<Duration> {
     Ok(start.elapsed())
 }
 
-/// Lets everything that a turn left behind reach the disk, so that the next contender does not pay
-/// for it.
+/// Lets everything that a turn has left reach the disk, so that the next contender does not pay for
+/// it.
 pub(crate) fn settle() -> Result<()> {
     run(&mut Command::new("sync"))?;
     std::thread::sleep(Duration::from_millis(500));

@@ -1,5 +1,5 @@
-//! What takes snapshots next to Cairn: qcow2 images, and a file on a file system that takes them,
-//! served by nbdkit.
+//! Peers that take snapshots: qcow2 images, and a file on a file system with snapshots, served by
+//! nbdkit.
 //!
 //! btrfs needs its kernel module, a loop device and root; zfs-fuse needs its daemon and root. A
 //! machine without them leaves them out, and the table says so.
@@ -30,7 +30,7 @@ pub(crate) trait Snapshots {
     /// Takes one more; `number` is not in use.
     fn snapshot(&mut self, number: usize) -> Result<()>;
 
-    /// Lets go of the newest, number `number`, so that what a turn wrote doesn't fill the disk.
+    /// Deletes the newest, number `number`, so that the writes of a turn don't fill the disk.
     fn forget(&mut self, number: usize) -> Result<()>;
 
     /// Its export.
@@ -133,7 +133,7 @@ impl Snapshots for Btrfs {
 impl Drop for Btrfs {
     fn drop(&mut self) {
         self.server = None;
-        // What stays mounted shows when its folder can't be removed.
+        // A remaining mount shows when its folder can't be removed.
         let _ = run(Command::new("umount").arg(&self.mount));
     }
 }

@@ -1,5 +1,5 @@
-//! What a recording of an export costs its clients: the same load on the same LUN with
-//! `cairn trace record` and without, by turns.
+//! The cost of a recording of an export for its clients: the same load on the same LUN with `cairn
+//! trace record` and without, in turns.
 
 use anyhow::{Context, Result, ensure};
 
@@ -10,10 +10,10 @@ use crate::process::settle;
 use crate::report::Target::{AtLeast, Limit};
 use crate::report::{self, Report, median};
 
-/// Pairs of turns: what is asked for is a few percent, and a shared machine drifts by more from one
-/// minute to the next.
+/// Pairs of turns: the target is a few percent, and a shared machine drifts by more from one minute
+/// to the next.
 const PAIRS: usize = 12;
-/// What a recording may cost: 3 %.
+/// The allowed cost of a recording: 3 %.
 const ASKED: f64 = 0.97;
 /// Where the recordings of the LUN go, in the bench's own folder.
 const EXPORT: &str = "vol0/db";

@@ -19,7 +19,7 @@ pub(crate) const QUARTERS: usize = 4;
 const PER_DIRECTORY: usize = 200;
 /// Sizes, one after the other: 4 to 256 KiB, 63 on average.
 const SIZES: [usize; 6] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 256 << 10];
-/// What files are cut out of: no file system takes it for holes, and nothing packs it.
+/// The source of files' content: no file system takes it for holes, and it can't be packed.
 const NOISE_BYTES: usize = 1 << 20;
 
 /// Bytes of the file with a number.
@@ -37,7 +37,7 @@ fn place(number: usize) -> (String, String) {
     (format!("q{}", number % QUARTERS), format!("d{}", number / QUARTERS / PER_DIRECTORY))
 }
 
-/// What can't be packed, and is not the same twice.
+/// Data that can't be packed, and never repeats.
 pub(crate) struct Noise {
     bytes: Vec<u8>,
     rng: Rng,

@@ -1,5 +1,5 @@
-//! What only the engine can show: finding the changed blocks of a large sparse volume, opening it
-//! after a crash, and snapshots by the thousand without a program's start in each figure.
+//! Measurements of the engine alone: finding the changed blocks of a large sparse volume, opening
+//! it after a crash, and thousands of snapshots without a program's start in each figure.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl Bench {
         let device = FileDevice::create(path, Volume::device_bytes(blocks, Role::Normal))?;
         let options = FormatOptions { id: VolumeId([7; 16]), blocks, role: Role::Normal };
         Volume::format(&device, &options, &SystemClock::new())?;
-        // Let go of the file's lock.
+        // Releases the file's lock.
         drop(device);
         let mut bench = Self::open(path, FileId(0))?;
         bench.file = bench.volume.compound().create(FileKind::Lun, bytes / 2)?;
@@ -58,7 +58,7 @@ impl Bench {
         Ok(Self { volume, file, stop, background: Some(background) })
     }
 
-    /// The volume as it is on the device, for who asks for no LUN.
+    /// The volume as it is on the device, for callers that need no LUN.
     pub(crate) fn reopen(path: &Path) -> Result<Self> {
         Self::open(path, FileId(0))
     }
@@ -74,7 +74,7 @@ impl Bench {
         Ok(self.volume.write(self.file, &mut blocks.into_iter())?)
     }
 
-    /// Forgets everything that is in memory, as a kill would; what is on the device stays.
+    /// Drops everything in memory, as a kill would; the device's content stays.
     fn crash(mut self) {
         self.end_background();
     }

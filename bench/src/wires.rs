@@ -24,7 +24,7 @@ pub(crate) enum Place {
     Nbd(String, String),
 }
 
-/// What is asked of a server.
+/// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Read,
@@ -32,7 +32,7 @@ enum Kind {
     Flush,
 }
 
-/// What is remembered of a request until it is answered.
+/// The record of a request until it is answered.
 #[derive(Debug, Clone, Copy)]
 struct Request {
     kind: Kind,
@@ -47,7 +47,7 @@ enum Wire {
     Nbd,
 }
 
-/// What was agreed on at login.
+/// The parameters agreed at login.
 struct Iscsi {
     lun: u8,
     segment: usize,
@@ -68,7 +68,7 @@ struct Client {
     skip: usize,
     /// Whose request is answered once they came.
     after: Option<usize>,
-    /// What goes out next; data is not copied into it.
+    /// The next bytes to send; data is not copied into it.
     out: Out,
     data: Vec<u8>,
 }
@@ -180,9 +180,9 @@ pub(crate) fn run(place: &Place, load: &Load, server: &Server) -> Result<Seen> {
     Ok(seen(load, length, begun.elapsed(), cpu, latencies))
 }
 
-/// Bytes a second of one TCP stream to the same client with nothing behind it: a thread sends
-/// pieces of `request` bytes from memory of `bytes` bytes. No server on this machine gives one
-/// connection more.
+/// Bytes a second of one TCP stream to the same client without a server: a thread sends pieces of
+/// `request` bytes from memory of `bytes` bytes. No server on this machine gives one connection
+/// more.
 pub(crate) fn bare_stream(bytes: usize, request: usize, length: Duration) -> Result<f64> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut stream = TcpStream::connect(listener.local_addr()?)?;
@@ -209,7 +209,7 @@ pub(crate) fn bare_stream(bytes: usize, request: usize, length: Duration) -> Res
     Ok(rate)
 }
 
-/// What was seen of a load that took `length`, and `flushed` with the flush after it.
+/// The measurements of a load that took `length`, and `flushed` with the flush after it.
 fn seen(load: &Load, length: Duration, flushed: Duration, cpu: Duration, mut latencies: Vec<f64>) -> Seen {
     latencies.sort_by(f64::total_cmp);
     let count = latencies.len() as f64;
@@ -492,7 +492,7 @@ impl Iscsi {
         }
     }
 
-    /// What an R2T asks for. The data of the command stands at `from`.
+    /// The answer to an R2T. The data of the command is at `from`.
     fn data_out(&self, asked: &[u8; HEADER], from: usize, out: &mut Out) {
         let (offset, length) = (be32(asked, 40) as usize, be32(asked, 44) as usize);
         for (number, at) in (0..length).step_by(self.segment).enumerate() {

@@ -96,7 +96,7 @@ impl Postgres {
         command
     }
 
-    /// Runs SQL; what it gave, bare.
+    /// Runs SQL; returns its output, without headers.
     pub(crate) fn sql(&self, text: &str) -> Result<String> {
         run(self.client("psql").args(["-qAtX", "-v", "ON_ERROR_STOP=1", "-d", "postgres", "-c", text]))
     }
@@ -126,8 +126,8 @@ impl Postgres {
         process.succeeds()
     }
 
-    /// Every row that must be there is, nothing that nobody sent is, and what pgbench keeps equal
-    /// is equal.
+    /// Checks that every required row exists, that no unsent row does, and that pgbench's
+    /// invariants hold.
     pub(crate) fn compare(&self, ledger: &Ledger, must_have: &[u64]) -> Result<u64> {
         let rows = self.sql("select id from acknowledged")?;
         let rows = rows.lines().map(str::parse).collect::<Result<HashSet<u64>, _>>()?;
@@ -168,7 +168,8 @@ impl Postgres {
         Ok(Load { _pgbench: pgbench, clients })
     }
 
-    /// Transactions a second of pgbench's own load for so long, with four clients and nothing else.
+    /// Transactions a second of pgbench's own load during `seconds`, with four clients and nothing
+    /// else.
     pub(crate) fn rate(&self, seconds: u32) -> Result<u64> {
         let mut pgbench = self.client("pgbench");
         let said =
@@ -234,7 +235,7 @@ impl Ledger {
     fn note(&self, id: u64) {
         let mut acknowledged = self.acknowledged.lock();
         acknowledged.0.push(id);
-        // For whoever looks at a failure; the run itself goes by the list.
+        // For readers of a failure; the run itself uses the list.
         let _ = writeln!(acknowledged.1, "{id}");
     }
 
@@ -266,7 +267,7 @@ impl Load {
         self.clients.iter().any(|client| client.thread.as_ref().is_none_or(JoinHandle::is_finished))
     }
 
-    /// Ends them. What was answered until then is in the ledger.
+    /// Ends them. All transactions acknowledged until then are in the ledger.
     pub(crate) fn end(self) {}
 }
 

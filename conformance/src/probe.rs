@@ -1,5 +1,5 @@
-//! A client that does small things one after the other and notes how long each takes: what others
-//! notice of trouble beside them.
+//! A client that makes small requests one after the other and records how long each takes: the
+//! effect of other clients' trouble on it.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ const MEASUREMENTS_MAX: usize = 20;
 /// Requests of one measurement.
 const REQUESTS: usize = 1500;
 
-/// The client. It knows what it wrote, and compares what it reads.
+/// The client. It knows its writes, and compares its reads.
 pub(crate) struct Probe {
     disk: Client,
     versions: Vec<u32>,

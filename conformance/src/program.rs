@@ -44,7 +44,7 @@ pub(crate) fn is_installed(program: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// Runs to the end, which must be a good one; what it printed.
+/// Runs to the end, which must be a success; returns its output.
 pub(crate) fn run(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).output();
     let output = output.with_context(|| format!("{:?} does not start", command.get_program()))?;
@@ -107,7 +107,7 @@ impl Running {
     /// SIGKILL.
     pub(crate) fn kill(&mut self) -> Result<()> {
         let group = format!("-{}", self.child.id());
-        // The child is not waited for yet, so that the number is nobody else's; it fails when there
+        // The child was not waited for yet, so its number was not reused; the kill fails when there
         // is no such group.
         let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
         self.child.kill()?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use parking_lot::{Condvar, Mutex};
 
-/// What a direction does.
+/// The state of a direction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Flow {
     Free,
@@ -80,9 +80,9 @@ impl Valve {
 pub(crate) struct Relay {
     /// HOST:PORT to connect to.
     pub(crate) address: String,
-    /// From who connected to the target.
+    /// From the connecting side to the target.
     pub(crate) forth: Arc<Valve>,
-    /// From the target to who connected.
+    /// From the target to the connecting side.
     pub(crate) back: Arc<Valve>,
 }
 

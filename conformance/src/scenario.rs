@@ -1,4 +1,4 @@
-//! What a scenario gets and gives.
+//! The inputs and outputs of a scenario.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use cairn_base::Rng;
 
-/// What a scenario runs with.
+/// The parameters of a scenario.
 #[derive(Debug, Clone)]
 pub struct World {
     /// The program under test.
@@ -29,7 +29,7 @@ impl World {
     }
 }
 
-/// What was counted in a run.
+/// The counts of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts(BTreeMap<&'static str, u64>);
 
@@ -62,14 +62,14 @@ impl std::fmt::Display for Facts {
     }
 }
 
-/// How a scenario ended; what it found wrong is an error.
+/// How a scenario ended; a fault that it found is an error.
 #[derive(Debug)]
 pub enum Verdict {
     /// All held.
     Passed(Facts),
     /// This machine cannot run it.
     Skipped {
-        /// What is missing.
+        /// The missing program or module.
         needs: String,
         /// A kernel does not have it, so that no package helps: never an error.
         kernel: bool,

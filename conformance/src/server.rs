@@ -125,7 +125,7 @@ impl Cairn {
         command
     }
 
-    /// Runs a command that must succeed; what it printed.
+    /// Runs a command that must succeed; returns its output.
     pub(crate) fn cli(&self, arguments: &[&str]) -> Result<String> {
         run(&mut self.command(arguments))
     }

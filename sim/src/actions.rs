@@ -1,4 +1,4 @@
-//! What clients and owners do to a volume, one action at a time.
+//! Actions of clients and owners on a volume, one at a time.
 
 use anyhow::{Context, Result, bail, ensure};
 use cairn_base::{FileId, Generation, Lba, SnapshotId};
@@ -376,7 +376,8 @@ impl World {
         (format!("roll back to {id}"), outcome)
     }
 
-    /// What was there is kept as of generation `kept`, and the one after it is the rollback.
+    /// The previous content is kept as of generation `kept`, and the next generation is the
+    /// rollback.
     pub(crate) fn rolled_back(&mut self, target: SnapshotId, kept: Generation) -> Result<()> {
         let content = self.snapshots[&target].content.clone();
         self.model.rolled_back(&content, kept, Generation(kept.0 + 1))
@@ -440,8 +441,8 @@ impl World {
             Ok(()) => {
                 let generation = self.open_generation();
                 self.model.resize(file, length, generation);
-                // What a smaller length cut off must be gone before a flush can make writes there
-                // durable.
+                // Blocks cut off by a smaller length must be gone before a flush can make writes
+                // there durable.
                 self.volume().consistency_point().map(|_| self.committed()).map_err(Into::into)
             }
             Err(error) => self.refused(error, 8).map(drop),

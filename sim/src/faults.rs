@@ -60,7 +60,7 @@ pub fn run(
             }
             match changes(world, rng) {
                 Ok(()) => reopened(world)?,
-                // It was met at once, by the write that builds on it.
+                // It was found at once, by the write that depends on it.
                 Err(VolumeError::Damaged { .. } | VolumeError::Latched(_)) => {
                     world.power_cycle();
                     world.volume = None;
@@ -92,8 +92,8 @@ pub fn run(
 /// `EIO` of Linux.
 const EIO: i32 = 5;
 
-/// Operations fail at some moment, once or from then on. Nothing that was flushed before is lost,
-/// and nothing is told to be flushed that is not.
+/// Operations fail at some moment, once or from then on. No earlier flushed data is lost, and no
+/// unflushed data is reported as flushed.
 fn failing_writes(world: &mut World, fault: Fault, rng: &mut Rng, timeline: &mut Timeline) -> Result<Fate> {
     let (offset, length) = (0, BLOCK);
     let error = if matches!(fault, Fault::NoSpace | Fault::NoSpaceForGood) {
@@ -126,8 +126,8 @@ fn failing_writes(world: &mut World, fault: Fault, rng: &mut Rng, timeline: &mut
             looked_at(world, world.model.order())? == 0,
             "a volume without room refuses reads of a device that can be read"
         );
-        // The power goes now, or there is room and it goes on by itself: what was answered is there
-        // as well.
+        // The power fails now, or there is room and it resumes by itself: the acknowledged writes
+        // are present as well.
         if rng.one_in(2) {
             world.device.heal_operations();
             volume.consistency_point().context("once there is room")?;
@@ -145,8 +145,8 @@ fn failing_writes(world: &mut World, fault: Fault, rng: &mut Rng, timeline: &mut
             "a latched volume refuses reads of a device that can be read"
         );
     }
-    // The server starts anew on what the device has, or after the power went as well: what was
-    // flushed is there.
+    // The server restarts with the device's content, or after a power cut as well: flushed data is
+    // present.
     world.device.heal_operations();
     if rng.one_in(2) {
         world.power_cycle();
@@ -158,7 +158,7 @@ fn failing_writes(world: &mut World, fault: Fault, rng: &mut Rng, timeline: &mut
     Ok(if stopped { Fate::Refused } else { Fate::Survived })
 }
 
-/// Nothing can be read for a while: what needs a read fails, and afterwards everything is there.
+/// Reads fail for a while: requests that need one fail, and afterwards everything is present.
 fn unreadable_for_a_while(world: &mut World, rng: &mut Rng, timeline: &mut Timeline) -> Result<Fate> {
     world.volume = None;
     world.power_cycle();

@@ -21,7 +21,7 @@ use crate::timeline::{Standing, Timeline};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// What a life is like.
+/// The parameters of a life.
 #[derive(Debug, Clone, Copy)]
 struct Config {
     blocks: u64,
@@ -39,7 +39,7 @@ struct Life<'a> {
     device: Arc<FaultDevice>,
     tree: Option<Tree>,
     player: Option<Player>,
-    /// What may be there after a cut: the state at the last sync, and all since.
+    /// Possible states after a cut: the one at the last sync, and all since.
     states: Vec<Model>,
     snapshots: Vec<(SnapshotId, Model)>,
     /// The snapshot that is being deleted: after a cut it is there or not.
@@ -224,8 +224,7 @@ impl<'a> Life<'a> {
         let volume = tree.volume().clone();
         drop(tree);
         let kept = volume.rollback(id);
-        // Whatever came of it, the tree is opened anew: nobody holds anything that was there
-        // before.
+        // Whatever the outcome, the tree is opened anew: no earlier hold exists.
         self.tree = Some(Tree::open(volume)?);
         self.snapshots.push((kept?.id, before));
         self.player()?.go_on_with(model.without_holds());
@@ -245,7 +244,7 @@ impl<'a> Life<'a> {
         Ok(())
     }
 
-    /// The tree shows what the model has, and its snapshots what they had.
+    /// The tree shows the model's content, and its snapshots show theirs.
     fn compare(&mut self) -> Result<()> {
         ensure!(shown(self.tree()?)? == self.model().shown(), "the tree differs from the model");
         for (id, model) in &self.snapshots {

@@ -1,6 +1,6 @@
 //! Cuts that are tried without being taken: at each moment that the device's eye kept, the power
-//! goes in a copy of the world, which is opened, checked, compared and now and then lives on. The
-//! world itself goes on as if nothing had happened, so a run has as many futures as it has moments.
+//! fails in a copy of the world. The copy is opened, checked, compared and sometimes continues to
+//! live. The world itself continues undisturbed, so a run has as many futures as it has moments.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::timeline::Timeline;
 use crate::waist::{CutPoint, parts};
 use crate::world::World;
 
-/// Judges what comes after a cut: gets the device with power again, and what was cut.
+/// Judges the state after a cut: gets the device with power again, and a description of the cut.
 pub type Judge<'a, F> = dyn FnMut(&mut F, FaultDevice, &str) -> Result<()> + 'a;
 
 /// Tries cuts and counts them.

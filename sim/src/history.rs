@@ -2,10 +2,9 @@
 //!
 //! The model keeps the whole content of the device after every action, with the stamp of the
 //! action. A view of an instant must show the content after the last action up to it. After a cut
-//! the present may hold, sector by sector, anything that was written since the last flush; every
-//! instant up to that flush, as far as the window reaches, must read exactly as it was. What
-//! happened between that flush and the opening is not known any more, and its instants are not
-//! looked at.
+//! the present may hold, sector by sector, anything that was written since the last flush. Every
+//! instant up to that flush, within the window, must read exactly as it was. Events between that
+//! flush and the opening are unknown, and their instants are not checked.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,7 +25,7 @@ use crate::timeline::{Standing, Timeline};
 const SECTOR: usize = 512;
 const SECOND: u64 = 1_000_000_000;
 
-/// The file system that sparse files lie on, which has room and has none at random.
+/// The file system of the sparse files, which has room and has none at random.
 #[derive(Debug, Clone, Copy)]
 struct Host {
     /// The origin is a sparse file on it as well as the store.
@@ -35,7 +34,7 @@ struct Host {
     promises: bool,
 }
 
-/// What a life is like.
+/// The parameters of a life.
 #[derive(Debug, Clone, Copy)]
 struct Config {
     options: HistoryOptions,
@@ -76,7 +75,7 @@ fn config(rng: &mut Rng, small: bool) -> Config {
     Config {
         options: HistoryOptions { store: HistoryId(id), placement, granularity, block_bytes, window },
         origin_bytes: blocks * 4096,
-        // With more segments the log goes on in several of them without a superblock.
+        // With more segments the log continues in several of them without a superblock.
         store_bytes: cairn_history::store_bytes_min() + rng.below(if small { 8 } else { 40 }) * (1 << 18),
         dirty_bytes: [1, 16 << 10, 128 << 10][rng.below(3) as usize],
         read_bytes: if rng.one_in(2) { 64 << 10 } else { 0 },
@@ -121,11 +120,11 @@ struct Life<'a> {
     flushed: usize,
     /// Stamps between these two are not known.
     gaps: Vec<(u64, u64)>,
-    /// What an action that failed may have written, whole.
+    /// The whole content that a failed action may have written.
     attempted: Option<Rc<Vec<u8>>>,
     reverting: bool,
-    /// How far the history had come, as somebody looked now and then: every opening must have come
-    /// as far.
+    /// The durable position of the history at occasional checks: every opening must have reached
+    /// it.
     known: LogPosition,
     timeline: &'a mut Timeline,
 }
@@ -302,8 +301,8 @@ impl<'a> Life<'a> {
         (offset, length.min(all - offset))
     }
 
-    /// Where contents are reduced: some of them are what stands there or elsewhere already, but for
-    /// a few bytes of some.
+    /// With reduced contents: makes some of them equal to the old or other content, with a few
+    /// changed bytes in some.
     fn make_alike(&self, bytes: &mut [u8], image: &[u8], offset: usize) {
         let Some(choice) = bytes.first_chunk::<8>().copied().map(u64::from_le_bytes) else { return };
         if self.config.options.window.reduction == Reduction::NONE || choice.is_multiple_of(4) {
@@ -512,7 +511,7 @@ impl<'a> Life<'a> {
         Ok(())
     }
 
-    /// What a release does beside clients, to its end or not so far.
+    /// Folds back beside clients, completely or partly.
     fn fold_back(&mut self) -> Result<()> {
         self.say("fold back");
         let slices = self.whole.operations() % 7;
@@ -568,7 +567,7 @@ impl<'a> Life<'a> {
         self.check_present(&current)?;
         let durable = self.instants[self.flushed].stamp;
         self.instants.truncate(self.flushed + 1);
-        // All that comes later has a later stamp than what the log has.
+        // All later writes have later stamps than the log.
         let last = self.history()?.status().last.0.max(durable);
         self.gaps.push((durable, last + 1));
         self.clock.advance(Duration::from_nanos(last.saturating_sub(self.clock_now()) + 2));
@@ -577,7 +576,7 @@ impl<'a> Life<'a> {
         Ok(())
     }
 
-    /// The host file system has room, and somebody may ask it for some.
+    /// The host file system gets room, and the history may be asked to use it.
     fn make_room(&self) {
         self.whole.leave_room(self.config.origin_bytes + self.config.store_bytes);
         self.clock.advance(Duration::from_secs(1));

@@ -154,8 +154,8 @@ impl Pair {
         // Cuts of the source fall into its clients' actions, also into those during the transfer.
         self.source.device.cut_after(u64::MAX);
         let volume = self.source.volume();
-        // What mirrors do by default: the base is held until the next one is there. Without that it
-        // may be gone, and all goes well too.
+        // Mirrors' default: the base is held until the next one exists. Without a hold it may be
+        // deleted, and everything still works.
         let hold = !self.rng.one_in(3);
         let name = format!("mirror.{}", self.transfers);
         let content = self.source.model.frozen();
@@ -218,7 +218,7 @@ impl Pair {
             }
             End::Cut => self.recover(timeline, Some(promise))?,
         }
-        // The base of before is let go.
+        // The previous base is released.
         self.source.device.cut_after(u64::MAX);
         let volume = self.source.volume();
         let bases: Vec<SnapshotId> = self

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use crate::tasks;
 
-/// What happens to a message.
+/// A fault of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mishap {
     /// The connection breaks before it, and what was on its way is lost too.
@@ -45,7 +45,7 @@ impl Mishap {
 }
 
 struct Shared {
-    /// What is on its way to each side.
+    /// The messages in flight to each side.
     queues: [VecDeque<u8>; 2],
     /// A side has hung up.
     closed: [bool; 2],
@@ -55,7 +55,7 @@ struct Shared {
     rng: Rng,
 }
 
-/// A connection, seen by the one who breaks it.
+/// A connection, seen by the code that breaks it.
 #[derive(Clone)]
 pub struct Link(Arc<Mutex<Shared>>);
 

@@ -1,4 +1,4 @@
-//! Media that rot: what is damaged is reported, and never served as if it were right.
+//! Damaged media: damage is reported, and never served as correct content.
 
 use std::collections::BTreeMap;
 
@@ -195,14 +195,14 @@ fn damaged_log(world: &mut World, rng: &mut Rng, timeline: &mut Timeline, tally:
         let before = world.volume().status().log_used;
         world.volume().flush()?;
         world.model.flushed();
-        // A volume with little room makes a consistency point for a write, and nobody needs the
-        // records before it.
+        // A volume with little room makes a consistency point for a write, and the earlier records
+        // are not needed.
         let status = world.volume().status();
         if status.log_used <= before || status.generation != began {
             return Ok(());
         }
         let writes = world.device.take_log();
-        // The record is the write below the block space, where the label area is, or the one behind
+        // The record is the write below the block space, where the label area is, or the one after
         // it, on the log device.
         let of_log_device = world.volume().status().log_device.is_some();
         let Some(record) = writes

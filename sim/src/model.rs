@@ -1,11 +1,11 @@
-//! What a volume must hold, as plainly as possible: maps from block numbers to contents.
+//! The expected content of a volume, as plainly as possible: maps from block numbers to contents.
 //!
-//! Every block knows what it was when nothing else was on its way (its *floor*) and what was
-//! written since: in which order, and into which generation each write went. After a power cut the
-//! volume tells which generation it came back with: what that generation has must be there, what
-//! was written before a flush began that succeeded must be there, and what was only written may be
-//! there or not, block by block, but never anything else. The same history tells what a snapshot of
-//! any generation shows, whatever clients did while it was made.
+//! Every block has its content when no write was in flight (its *floor*) and the writes since, with
+//! their order and the generation of each. After a power cut the volume reports the generation that
+//! it restored. The content of that generation must be present, and so must writes made before a
+//! successful flush began. Any other write may be present or not, block by block, but no other
+//! content. The same record gives the content of a snapshot of any generation, whatever clients did
+//! while it was made.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub struct FrozenFile {
 }
 
 impl FrozenFile {
-    /// What block `lba` reads as.
+    /// The tag of block `lba`.
     pub fn tag(&self, lba: u64) -> Tag {
         self.content.get(&lba).copied().unwrap_or_default()
     }
@@ -59,7 +59,7 @@ impl BlockModel {
         self.history.last().map_or(self.floor, |entry| entry.tag)
     }
 
-    /// What `generation` has.
+    /// The content in `generation`.
     fn at(&self, generation: Generation) -> Tag {
         let within = self.history.iter().rfind(|entry| entry.generation <= generation);
         within.map_or(self.floor, |entry| entry.tag)
@@ -97,13 +97,13 @@ impl FileModel {
         committed.map_or(self.length, |(_, length)| *length)
     }
 
-    /// What block `lba` reads as now.
+    /// The present tag of block `lba`.
     pub fn tag(&self, lba: u64) -> Tag {
         self.blocks.get(&lba).map_or(Tag::ZERO, BlockModel::now)
     }
 
-    /// What a read of block `lba` may show that began when `order` writes had returned: the last of
-    /// those, or any later one.
+    /// Tags that a read of block `lba` may return if it began when `order` writes had returned: the
+    /// last of those, or any later one.
     pub fn tags_since(&self, lba: u64, order: u64) -> Vec<Tag> {
         self.blocks.get(&lba).map_or(vec![Tag::ZERO], |block| block.from(|entry| entry.order <= order))
     }
@@ -123,8 +123,8 @@ struct Whole {
 }
 
 impl Whole {
-    /// Whether what a block came back as can be what was there before this write, and whether it
-    /// can be this write's or a later one's.
+    /// Whether the restored content of a block can be from before this write, and whether it can be
+    /// from this write or a later one.
     fn sides(order: u64, block: &BlockModel, seen: Tag) -> (bool, bool) {
         let of = |later: bool| move |entry: &Entry| entry.tag == seen && (entry.order >= order) == later;
         (block.floor == seen || block.history.iter().any(of(false)), block.history.iter().any(of(true)))
@@ -206,7 +206,7 @@ impl Model {
         }
     }
 
-    /// A file got another length; what a smaller one cuts off is gone.
+    /// The length of a file changed; the blocks cut off by a smaller one are gone.
     pub fn resize(&mut self, id: FileId, length: u64, generation: Generation) {
         self.put_zeroes(id, length, u64::MAX, generation);
         if let Some(file) = self.files.get_mut(&id) {
@@ -261,7 +261,7 @@ impl Model {
         self.durable_generation = self.durable_generation.max(generation);
     }
 
-    /// A consistency point succeeded, and nothing else is under way: nobody asks for earlier states
+    /// A consistency point succeeded without concurrent operations: earlier states are not needed
     /// any more.
     pub fn committed(&mut self, generation: Generation) {
         self.durable(generation);
@@ -278,12 +278,12 @@ impl Model {
         }
     }
 
-    /// What is there now, exactly.
+    /// The present content, exactly.
     pub fn frozen(&self) -> Arc<Frozen> {
         self.frozen_at(Generation(u64::MAX))
     }
 
-    /// What `generation` has, exactly.
+    /// The content of `generation`, exactly.
     pub fn frozen_at(&self, generation: Generation) -> Arc<Frozen> {
         let files = self.files.iter().filter(|(_, file)| file.is_there(generation)).map(|(id, file)| {
             let content = file.blocks.iter().map(|(lba, block)| (*lba, block.at(generation)));
@@ -293,8 +293,8 @@ impl Model {
         Arc::new(Frozen { files: files.collect() })
     }
 
-    /// The content of a snapshot became the active one in `generation`; what was there is kept as
-    /// of `kept`.
+    /// The content of a snapshot became the active one in `generation`; the previous content is
+    /// kept as of `kept`.
     pub fn rolled_back(&mut self, content: &Frozen, kept: Generation, generation: Generation) -> Result<()> {
         let before = std::mem::replace(self, Self::of(content, generation));
         (self.order, self.durable_order) = (before.order, before.durable_order);
@@ -319,7 +319,7 @@ impl Model {
     }
 
     /// The power was cut, and the volume came back with `generation` and files of these lengths.
-    /// Checks them, takes what `read` finds in each for the truth, and goes on from there.
+    /// Checks them, adopts the content that `read` finds in each, and continues from there.
     pub fn after_cut(
         &mut self,
         generation: Generation,

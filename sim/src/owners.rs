@@ -1,4 +1,4 @@
-//! What owners do to a volume while clients are at work: snapshots, rollbacks, files, checks.
+//! Actions of owners on a volume while clients are at work: snapshots, rollbacks, files, checks.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -76,7 +76,7 @@ impl Floor<'_> {
         self.begin(number, Pending::Snapshot(name.clone()));
         let snapshot = volume.create_snapshot(&name)?;
         let mut world = self.world.lock();
-        // What was written while it was made may be in it or not; its generation says which.
+        // Concurrent writes may be in it or not; its generation decides.
         let content = world.model.frozen_at(snapshot.generation);
         world.model.durable(snapshot.generation);
         world.snapshots.insert(snapshot.id, SnapshotModel { name: name.clone(), held: false, content });
@@ -169,7 +169,7 @@ impl Floor<'_> {
             return Ok(String::new());
         }
         let kept = match kept {
-            // The map of what a mirror lacks grows by what comes back.
+            // The map of the blocks that a mirror lacks grows by the restored ones.
             Err(VolumeError::NoSpace) => {
                 self.world.lock().pending.remove(&number);
                 *self.rollbacks.lock() -= 1;

@@ -39,7 +39,7 @@ const VOLUME_NAME: &str = "data";
 const PEER: &str = "dst";
 const RELATIONSHIP: Relationship = Relationship(7);
 
-/// What the destination shows.
+/// The destination's present image.
 #[derive(Clone, Default)]
 struct Shown {
     target: SnapshotId,
@@ -58,12 +58,12 @@ struct Offered {
 /// Everything that the source had during a transfer.
 type Offers = BTreeMap<SnapshotId, Offered>;
 
-/// What goes with a transfer.
+/// The context of a transfer.
 #[derive(Default)]
 pub struct With<'f, 'a> {
-    /// Who works at the source meanwhile.
+    /// The crew that works at the source meanwhile.
     pub crew: Option<Crew>,
-    /// What happens to which message.
+    /// The faulty message and its fault.
     pub mishap: Option<(u64, Mishap)>,
     /// Tries cuts at every operation of both sides.
     pub forks: Option<&'f mut Forks<'a>>,
@@ -77,9 +77,9 @@ pub struct Pair {
     pub source: World,
     pub destination: World,
     rng: Rng,
-    /// What the source's server remembers until it loses power.
+    /// The in-memory state of the source's server, lost with its power.
     sessions: Arc<Source>,
-    /// What the destination's server keeps over restarts.
+    /// The state of the destination's server that survives restarts.
     contact: Option<Contact>,
     shown: Shown,
 }
@@ -95,10 +95,10 @@ impl SourceVolumes for Offering {
 /// The last image that came; none when there was nothing to bring.
 type Outcome = Result<Option<TransferReport>, MirrorError>;
 
-/// A change is due at once, and nobody waits for one.
+/// A change is due at once, without waiting.
 const AT_ONCE: Pace = Pace { step: Duration::ZERO, wait: Duration::ZERO };
 
-/// What the destination's server does in one conversation: an update, or so many steps.
+/// The destination server's part of one conversation: an update, or that many steps.
 fn bring(destination: &Destination, end: &mut End, steps: u64) -> Outcome {
     let cancel = AtomicBool::new(false);
     let mut work = cairn_mirror::Work { cancel: &cancel, progress: &mut |_| {}, threads: None };
@@ -280,8 +280,7 @@ impl Pair {
         Ok((news, link.messages()))
     }
 
-    /// What must hold after an update that nothing was cut in. True when the destination has a new
-    /// image.
+    /// The requirements after an undisturbed update. True when the destination has a new image.
     fn judge(
         &mut self,
         outcome: &Outcome,
@@ -315,7 +314,7 @@ impl Pair {
                 );
                 if quiet {
                     let own: Vec<SnapshotId> = self.own_snapshots();
-                    // A step leaves the one before to the next.
+                    // A step leaves the previous snapshot to the next step.
                     let over = if steps == 0 { 0 } else { own.len().saturating_sub(1).min(1) };
                     ensure!(
                         own[over..] == [report.target],
@@ -356,7 +355,7 @@ impl Pair {
 
     fn own_snapshots(&self) -> Vec<SnapshotId> {
         let all = self.source.snapshots.iter();
-        // Those of a relationship that a garbled message made up are nobody's.
+        // A relationship that a garbled message made up belongs to no mirror.
         let prefix = format!("{MIRROR_PREFIX}{PEER}-{RELATIONSHIP}.");
         all.filter(|(_, s)| s.name.starts_with(&prefix)).map(|(id, _)| *id).collect()
     }
@@ -400,7 +399,7 @@ impl Pair {
         Ok(news)
     }
 
-    /// What happens at the destination between updates.
+    /// Events at the destination between updates.
     pub fn rest(&mut self, timeline: &mut Timeline) -> Result<()> {
         timeline.step();
         let what = match self.rng.below(8) {
@@ -474,7 +473,7 @@ fn compression(rng: &mut Rng) -> Compression {
     if rng.one_in(2) { Compression::Zstd } else { Compression::None }
 }
 
-/// Adds what the source has now to what it has offered.
+/// Adds the source's present content to its offers.
 fn offer(offers: &mut Offers, source: &World, first: bool) {
     for (id, snapshot) in &source.snapshots {
         let known = offers.entry(*id).or_insert_with(|| Offered {
@@ -493,8 +492,8 @@ fn offer(offers: &mut Offers, source: &World, first: bool) {
     }
 }
 
-/// A garbled question may be one whose base the source keeps for a spill, under a name that nobody
-/// has given it here.
+/// A garbled request may name a base that the source keeps for a spill, under a name that was not
+/// assigned here.
 fn offer_kept(offers: &mut Offers, source: &World) {
     for snapshot in source.volume.iter().flat_map(|volume| volume.snapshots()) {
         let is_kept = snapshot.name == format!("split-{}", snapshot.generation.0);
@@ -504,8 +503,8 @@ fn offer_kept(offers: &mut Offers, source: &World) {
     }
 }
 
-/// What a destination shows: what it showed before, or an image that the source has offered. All of
-/// it is compared, and checked.
+/// The image of a destination: the previous one, or one that the source has offered. All of it is
+/// compared, and checked.
 fn shown_by(world: &mut World, old: &Shown, offers: &Offers) -> Result<(Shown, bool)> {
     let volume = world.volume();
     let target = volume.status().cursor.snapshot;

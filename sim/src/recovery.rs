@@ -1,4 +1,4 @@
-//! The power goes and comes back: what the volume must be then, whatever it was doing.
+//! The power fails and returns: the required state of the volume then, whatever it was doing.
 
 use std::collections::BTreeMap;
 
@@ -102,7 +102,8 @@ impl World {
                     }
                 }
                 Pending::Rollback(_) => {
-                    // Not done, or it would have been seen; what was there may be kept already.
+                    // Not done, or it would have been visible; the previous content may be kept
+                    // already.
                     let kept = strangers.iter().position(|new| new.name.starts_with(KEPT_PREFIX));
                     if let Some(at) = kept {
                         self.keep(strangers.remove(at));

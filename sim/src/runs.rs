@@ -1,4 +1,4 @@
-//! The kinds of runs that a seed stands for.
+//! The kinds of runs of a seed.
 
 use anyhow::{Context, Result};
 use cairn_base::Rng;
@@ -16,7 +16,7 @@ use crate::tally::Tally;
 use crate::timeline::Timeline;
 use crate::world::{Config, World};
 
-/// What a run does.
+/// The kind of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// One volume, many actions, cuts at random.
@@ -34,8 +34,8 @@ pub enum Kind {
     /// A small mirror: every mishap at every message of an update, and a cut at every device
     /// operation of both sides.
     EveryMessage,
-    /// As `Mirror`, with a destination that follows continuously, now closely and now behind what
-    /// memory holds.
+    /// As `Mirror`, with a destination that follows continuously, sometimes closely and sometimes
+    /// further behind than memory reaches.
     Continuous,
     /// As `EveryMessage`, in the steps of one that follows continuously while clients write.
     EveryStep,
@@ -121,7 +121,7 @@ impl Kind {
     }
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
     /// Of everything that was done and seen.
@@ -219,7 +219,7 @@ fn mirror(seed: u64, follows: bool, timeline: &mut Timeline, tally: &mut Tally) 
             pair.rest(timeline)?;
         }
     }
-    // Whatever happened before, an update with nobody in its way succeeds.
+    // Whatever happened before, an undisturbed update succeeds.
     tally.messages += pair.transfer(timeline, With::default())?.1;
     pair.count(tally);
     let mut world = pair.fail_over(timeline)?;
@@ -235,8 +235,8 @@ fn mirror(seed: u64, follows: bool, timeline: &mut Timeline, tally: &mut Tally) 
 /// An update of a small mirror, again and again from the same moment: once for every mishap at
 /// every message of it.
 ///
-/// One that follows continuously goes several steps meanwhile, and a client writes; what comes of
-/// it is another each time.
+/// A destination that follows continuously makes several steps meanwhile, and a client writes; the
+/// outcome differs each time.
 fn every_message(seed: u64, follows: bool, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
     let mut rng = Rng::new(seed);
     let config = Config {

@@ -1,4 +1,4 @@
-//! What runs were made of, in numbers.
+//! The contents of runs, in numbers.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -175,10 +175,10 @@ impl RoomFault {
     }
 }
 
-/// What became of a fault.
+/// The fate of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// Nothing that anyone wants was hit, or another copy served.
+    /// No needed block was hit, or another copy served.
     Survived,
     /// Reads of what was hit fail, the rest is served.
     Reported,
@@ -205,9 +205,9 @@ pub struct Tally {
     pub full: u64,
     /// Images that a lock or a clone kept away.
     pub refused: u64,
-    /// Lies that were told, and those that another image came of.
+    /// The number of lies sent, and of those that led to another image.
     pub lies: [u64; 2],
-    /// Images that a source which lies at other times has brought.
+    /// Images brought by a source that lies at other times.
     pub honest: u64,
     /// Locked snapshots at the end of lives with lies.
     pub locked: u64,

@@ -74,7 +74,7 @@ fn rotten_media_are_reported_and_never_served() {
     for (fault, [survived, reported, refused]) in Fault::ALL.into_iter().zip(tally.faults) {
         assert!(survived + reported + refused >= 3, "{fault:?} was tried too seldom: {tally}");
     }
-    // None of them goes by unseen in all lives: it was met, and told or survived for a reason.
+    // No fault goes unnoticed in all lives: it was found, and reported or survived for a reason.
     let told = tally.faults.iter().filter(|[_, reported, refused]| reported + refused > 0).count();
     assert!(told >= 9, "{told} of the faults were told: {tally}");
 }

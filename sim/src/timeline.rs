@@ -1,4 +1,4 @@
-//! What happened in a run: a digest of all of it, and lines for people who ask.
+//! The events of a run: a digest of all of them, and lines for readers.
 
 use std::fmt::Write;
 

@@ -24,14 +24,14 @@ pub fn parts(device: &Arc<FaultDevice>) -> [FaultPart; 2] {
 pub struct CutPoint {
     /// The device as it was.
     pub device: FaultDevice,
-    /// What was about to be done, and on which part.
+    /// The pending operations, and their part of the device.
     pub batch: Vec<Request>,
     pub target: usize,
     /// Batches that were under way beside it.
     pub beside: Vec<(usize, Vec<Request>)>,
 }
 
-/// What looks at both.
+/// An observer of both.
 pub struct Eye {
     device: Arc<FaultDevice>,
     rng: Rng,
@@ -85,7 +85,7 @@ impl Eye {
     }
 }
 
-/// What of a batch counts as an operation at which a cut can fall.
+/// The operations of a batch at which a cut can occur.
 fn changes(batch: &[Operation]) -> Vec<Request> {
     let counts = |operation: &&Operation| operation.is_flush() || operation.request().is_mutation();
     batch.iter().filter(counts).map(|operation| operation.request().clone()).collect()

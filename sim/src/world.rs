@@ -1,7 +1,7 @@
 //! One volume on a fault device, the model that it must match, and the actions that clients and
 //! owners take.
 //!
-//! The actions stand in `actions`, what happens when the power goes in `recovery`.
+//! The actions are in `actions`, and the handling of power cuts is in `recovery`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::waist::{Eye, Waist, parts};
 /// Block cache of a simulated volume: small, so that much is read from the device.
 const CACHE_BYTES: u64 = 128 << 10;
 
-/// What kind of life a volume leads.
+/// The parameters of a volume's life.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
     /// Blocks of block space at format.
@@ -55,7 +55,7 @@ pub struct SnapshotModel {
     pub name: String,
     /// It may not be deleted.
     pub held: bool,
-    /// What it shows.
+    /// Its content.
     pub content: Arc<Frozen>,
 }
 
@@ -70,7 +70,7 @@ pub enum Pending {
     Rename(SnapshotId, String),
     /// Hold or release.
     Hold(SnapshotId, bool),
-    /// Back to a snapshot; what was there is kept as a new one.
+    /// Back to a snapshot; the previous content is kept as a new one.
     Rollback(SnapshotId),
     /// The same, done and known.
     RolledBack,
@@ -78,7 +78,7 @@ pub enum Pending {
     Grow(u64),
 }
 
-/// The owner who is on its own.
+/// The owner's task number.
 pub(crate) const OWNER: usize = 0;
 
 /// A volume and its model.
@@ -89,19 +89,19 @@ pub struct World {
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) config: Config,
     pub(crate) device: Arc<FaultDevice>,
-    /// What looks at the device while the volume is open, and the part of it that is the log's as
-    /// the volume sees it.
+    /// The observer of the device while the volume is open, and the log's part of it as the volume
+    /// sees it.
     pub(crate) eye: Option<Arc<Mutex<Eye>>>,
     pub(crate) log: Option<Arc<Waist>>,
     pub(crate) volume: Option<Arc<Volume>>,
     pub(crate) model: Model,
     pub(crate) snapshots: BTreeMap<SnapshotId, SnapshotModel>,
     pub(crate) blocks: u64,
-    /// What is under way, by who does it.
+    /// The operations in progress, by task.
     pub(crate) pending: BTreeMap<usize, Pending>,
     /// A mirror's source makes and deletes snapshots of its own here.
     pub(crate) mirrored: bool,
-    /// What it is a clone of.
+    /// The snapshot that it is a clone of.
     pub(crate) origin: Option<Origin>,
     /// Images held open, with what they must show for as long as they are.
     pub(crate) held: Vec<(Image, Arc<Frozen>)>,
@@ -135,7 +135,7 @@ pub(crate) fn log_id(rng: &mut Rng) -> LogId {
 /// The id of every simulated volume: a mirror has its source's.
 pub const VOLUME: VolumeId = VolumeId(*b"simulated volume");
 
-/// When the simulated time begins: late enough for a wall clock that is behind.
+/// The start of simulated time: late enough for a wall clock that is behind.
 const EPOCH: Timestamp = Timestamp(1_700_000_000_000_000_000);
 /// A wall clock is wrong by this at most, in milliseconds: an hour.
 const WRONG_MS_MAX: u64 = 3_600_000;
@@ -258,7 +258,7 @@ impl World {
         self.origin = None;
     }
 
-    /// Owners leave alone what a mirror keeps here for itself, and what a clone is made of.
+    /// Owners leave a mirror's own snapshots alone, and the base of a clone.
     pub(crate) fn is_left_alone(&self, id: SnapshotId, snapshot: &SnapshotModel) -> bool {
         self.origin.as_ref().is_some_and(|origin| origin.snapshot == id)
             || self.mirrored && snapshot.name.starts_with(MIRROR_PREFIX)
@@ -304,7 +304,7 @@ impl World {
         }
     }
 
-    /// Learns which snapshots a mirror made, or let go: each shows what its generation has.
+    /// Learns which snapshots a mirror made or released: each shows the content of its generation.
     pub(crate) fn adopt(&mut self) {
         if !self.mirrored {
             return;
@@ -355,7 +355,7 @@ impl World {
         }
     }
 
-    /// The same while tasks are under way, who may hold what a status needs.
+    /// The same while tasks are in progress, which may hold locks that a status needs.
     pub(crate) fn standing_in_round(&self) -> Standing {
         let generation = self.volume.as_ref().map_or(0, |volume| volume.open_generation().0 - 1);
         Standing { operations: self.device.operations(), generation, free: self.free_before }

@@ -1,4 +1,4 @@
-//! Rules on the documents: what they name must exist, and what exists must be named.
+//! Rules on the documents: named things must exist, and existing ones must be named.
 
 use std::collections::BTreeSet;
 

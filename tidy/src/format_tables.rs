@@ -114,7 +114,7 @@ struct Layouts {
     constants: HashMap<(String, String), String>,
 }
 
-/// What is looked up: a name, as seen from a file.
+/// A lookup: a name, as seen from a file.
 #[derive(Clone, Copy)]
 struct Seen<'a> {
     from: &'a str,

@@ -1,4 +1,4 @@
-//! Imports point down: the one table of what lies above what.
+//! Imports point down: the table of the order of crates.
 
 use crate::Finding;
 

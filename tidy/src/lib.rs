@@ -1,8 +1,8 @@
 //! The house rules that a machine can check, each a function from texts to findings.
 //!
-//! `tests/house.rs` runs them on this repository; `tests.rs` runs each on a tiny bad example, so
-//! that a rule which finds nothing is known to be able to find something. The tables that a rule
-//! goes by are at the head of its file.
+//! `tests/house.rs` runs them on this repository; `tests.rs` runs each on a tiny bad example, to
+//! prove that a rule without findings can find something. The tables that a rule uses are at the
+//! head of its file.
 
 mod book;
 mod circles;
@@ -39,7 +39,7 @@ pub struct Finding {
     pub path: String,
     /// The line, from 1; 0 when the finding concerns the whole file.
     pub line: usize,
-    /// What is wrong and what to do instead.
+    /// The fault, and the remedy.
     pub message: String,
 }
 

@@ -35,8 +35,8 @@ const EDGES: &[&str] = &[
     "sim/src/main.rs",
 ];
 
-/// What the engine must be given instead of taking it, so that the simulator can give it something
-/// else.
+/// Things that the engine must get from its caller instead of the machine, so that the simulator
+/// can replace them.
 pub(crate) const FROM_THE_MACHINE: &[(&str, &str)] = &[
     (concat!("SystemTime::", "now"), "take a `cairn_base::Clock` as a parameter"),
     (concat!("Instant::", "now"), "take a `cairn_base::Clock` as a parameter"),

@@ -86,7 +86,7 @@ fn raw_string_end(characters: &[char], index: usize) -> Option<usize> {
     Some(close + 1 + hashes)
 }
 
-/// Whether `word` stands in `line` with nothing word-like directly before or after it.
+/// Whether `word` is in `line` with nothing word-like directly before or after it.
 pub(crate) fn has_word(line: &str, word: &str) -> bool {
     let wordlike = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(at, _)| {
@@ -95,7 +95,7 @@ pub(crate) fn has_word(line: &str, word: &str) -> bool {
     })
 }
 
-/// What stands between single backticks in a Markdown text.
+/// The texts between single backticks in a Markdown text.
 pub(crate) fn backticked(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }

@@ -150,7 +150,7 @@ fn snapshots(
     Ok(())
 }
 
-/// What the clients of a round share.
+/// State shared by the clients of a round.
 struct Load<'a> {
     socket: &'a Path,
     model: &'a Mutex<Model>,
@@ -164,7 +164,7 @@ enum Asked {
     /// Of a run: a new version, with FUA or not.
     Change(u32, u32, bool),
     Read(u32),
-    /// What it covers.
+    /// The writes that it covers.
     Flush(usize),
 }
 

@@ -23,7 +23,7 @@ pub(crate) fn run(world: &World, rounds: u32) -> Result<Verdict> {
     let bytes: u64 = if world.short { 16 << 20 } else { 96 << 20 };
     let cairn = Cairn::start_alone(world, "server")?;
     cairn.make_lun(bytes * 4 + (128 << 20), bytes)?;
-    // A qcow2 image takes a little more than what it holds.
+    // A qcow2 image takes a little more than its content.
     let qcow2_bytes = bytes + (16 << 20);
     cairn.cli(&["lun", "create", "vol0/qcow2", "--size", &qcow2_bytes.to_string()])?;
     let mut facts = Facts::default();

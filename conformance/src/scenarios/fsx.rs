@@ -17,7 +17,7 @@ use crate::server::Cairn;
 /// A run of the scenario.
 pub(crate) fn run(world: &World, rounds: u32) -> Result<Verdict> {
     if !is_installed("fsx") {
-        // It comes from cargo, not from a package, so that its absence is no error.
+        // It comes from cargo, not from a package, so a missing one is not an error.
         let needs = "fsx is not installed (cargo install fsx)".to_owned();
         return Ok(Verdict::Skipped { needs, kernel: true });
     }

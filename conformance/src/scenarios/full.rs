@@ -46,8 +46,8 @@ fn fill_and_free(cairn: &Cairn, round: u32, facts: &mut Facts) -> Result<()> {
     facts.add("writes until full", u64::from(written));
     probe.judge("a volume that is full", facts)?;
 
-    // What was answered is there, now and after a kill; a flush goes on, and the volume is no
-    // wreck.
+    // Acknowledged writes are present, now and after a kill; a flush succeeds, and the volume stays
+    // usable.
     let mut disk = cairn.disk("vol0/db")?;
     disk.flush().context("a flush of a full volume")?;
     compare(&mut disk, round, written)?;
@@ -61,7 +61,7 @@ fn fill_and_free(cairn: &Cairn, round: u32, facts: &mut Facts) -> Result<()> {
     let mut disk = cairn.disk("vol0/db")?;
     compare(&mut disk, round, written).context("after a kill of the full server")?;
 
-    // What is freed can be written again.
+    // Freed space can be written again.
     let half = u64::from(written) / 2 * WRITE_BYTES;
     disk.perform(ClientRequest::Trim { offset: 0, length: half })?;
     disk.flush()?;
@@ -190,7 +190,7 @@ fn host_fills(cairn: &Cairn, small: &Small, host_bytes: u64, round: u32, facts: 
     if !told["message"].as_str().is_some_and(|message| message.contains("space")) {
         bail!("the problem does not say that there is no space: {told}");
     }
-    // Room is made, and the server started anew: what was flushed is there, and it goes on.
+    // Room is made, and the server restarted: flushed data is present, and it resumes.
     run_program(
         Command::new("mount").args(["-o", &format!("remount,size={}", host_bytes * 8)]).arg(&small.0),
     )?;

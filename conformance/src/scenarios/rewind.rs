@@ -1,7 +1,7 @@
-//! PostgreSQL on a disk that remembers: a disk with a database is adopted where it is, a table is
-//! dropped under load, the last instant before that is found by looking at views and clones, the
-//! disk is reverted, undone and reverted again, and the table is there with every transaction that
-//! was acknowledged before. Released it is a plain disk with what was served last.
+//! PostgreSQL on a disk with a history. A disk with a database is adopted where it is, a table is
+//! dropped under load, and views and clones find the last instant before that. The disk is
+//! reverted, undone and reverted again, and the table is present with every transaction that was
+//! acknowledged before. After a release it is a plain disk with the last served content.
 //!
 //! The server is killed under the load, and in the middle of each command.
 
@@ -27,7 +27,7 @@ const DISK_BYTES: u64 = 512 << 20;
 const SHORT_DISK_BYTES: u64 = 256 << 20;
 /// How each round's disk remembers.
 const PLACEMENTS: [&str; 5] = ["hybrid", "logging", "checkpointing", "split-down-stream", "split-stream"];
-/// What is read at once for a digest.
+/// The size of a read for a digest.
 const PIECE: u32 = 4 << 20;
 /// The export of the disk.
 const DEVICE: &str = "disk0";
@@ -118,7 +118,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// A disk with a database, which nobody remembers yet; its digest.
+    /// A disk with a database and without a history; returns its digest.
     fn make_database(&self, ledger: &Arc<Ledger>) -> Result<Checksum> {
         if let Some(image) = &self.image {
             std::fs::File::create_new(image)?.set_len(disk_bytes(self.world))?;
@@ -169,9 +169,9 @@ impl<'a> Walk<'a> {
         Ok((mounted, postgres))
     }
 
-    /// Runs a command that must succeed; at times the server is killed in the middle of it before,
-    /// and started again. `is_sound` looks at what is there after each kill, and `is_done` says of
-    /// a command that was refused afterwards whether that is since it had come to its end.
+    /// Runs a command that must succeed; sometimes the server is killed in the middle of it first,
+    /// and restarted. `is_sound` checks the state after each kill, and `is_done` decides for a
+    /// command that was refused afterwards whether the earlier attempt had completed.
     fn insist(
         &mut self,
         arguments: &[&str],
@@ -266,14 +266,14 @@ impl<'a> Walk<'a> {
         Ok((Instants { early, before, after }, promised))
     }
 
-    /// What was answered until now is in an instant that is kept.
+    /// Everything acknowledged until now is in a kept instant.
     fn wait_for_an_instant(&self) -> Result<()> {
         let start = Instant::now();
         let each = Duration::from_millis(if self.granularity == "1s" { 1100 } else { 0 });
         wait_until("time passes", || Ok(start.elapsed() >= each))
     }
 
-    /// What somebody does who knows only that the table is gone.
+    /// The steps of an administrator who knows only that the table is gone.
     fn look(&mut self, instants: &Instants, facts: &mut Facts) -> Result<()> {
         let looks = [
             ("early", ["--at", &instants.early], true),

@@ -68,7 +68,7 @@ fn deaf_round(
     cairn.cli(&["snapshot", "create", "vol0@beside"])?;
     cairn.cli(&["snapshot", "delete", "vol0@beside", "--yes"])?;
     probe.judge("a LUN written over beside them", facts)?;
-    // One that goes on listening gets all that it asked for.
+    // A client that continues to read gets all that it asked for.
     let mut late = deaf.pop().context("no client")?;
     while late.in_flight() > 0 {
         late.complete()?.outcome.context("replies that were left unread for a while")?;
@@ -134,8 +134,7 @@ pub(crate) fn cut(world: &World, rounds: u32) -> Result<Verdict> {
                 exports.iter().find(|export| export["name"] == "vol0/db").context("no export vol0/db")?;
             Ok(db["sessions"].as_array().context("no sessions")?.is_empty())
         })?;
-        // Nothing was lost: what was answered is there, and of the cut write each block is old or
-        // new.
+        // No acknowledged data is lost, and each block of the cut write is old or new.
         let mut bytes = vec![0; blocks * BLOCK_SIZE];
         let mut disk = cairn.disk("vol0/db")?;
         disk.flush()?;

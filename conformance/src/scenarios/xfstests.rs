@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail};
 use crate::scenario::{Facts, Verdict, World};
 use crate::server::Cairn;
 
-/// What fails and why that is so: a name of a test a line, blanks, and the reason.
+/// Known failures, with their reasons: a name of a test a line, blanks, and the reason.
 const EXCEPTIONS: &str = include_str!("../../xfstests.txt");
 /// Where `make install` puts the suite.
 const SUITE: &str = "/var/lib/xfstests";
@@ -25,7 +25,7 @@ const VOLUMES: [(&str, u64); 2] = [("xtest", 20 << 30), ("xscratch", 20 << 30)];
 /// Seconds after which a test is taken for one that hangs: of the quick ones, and of others.
 const PATIENCE_SECONDS: [u32; 2] = [300, 1800];
 
-/// What became of a test.
+/// The outcome of a test.
 enum Outcome {
     Passed,
     NotRun,
@@ -67,7 +67,7 @@ fn is_listed(test: &str) -> bool {
     EXCEPTIONS.lines().any(|line| line.split_whitespace().next() == Some(test))
 }
 
-/// What the suite is run with; both file systems are gone from their places when this goes.
+/// The environment of the suite; both file systems are unmounted when this is dropped.
 struct Bench {
     suite: PathBuf,
     folder: PathBuf,

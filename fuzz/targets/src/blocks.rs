@@ -159,7 +159,7 @@ fn log_bytes(bytes: &[u8]) {
 /// that fits.
 ///
 /// The place of the checksum is found by writing a record and looking which bytes differ, so that
-/// it stands in one place only, the format itself.
+/// only the format itself defines it.
 pub(crate) fn seal_log_record(bytes: &mut [u8], volume: VolumeId) -> bool {
     let Ok((_, blocks)) = LogRecordHeader::peek(bytes, volume) else { return false };
     let Some(length) = usize::try_from(blocks).ok().and_then(|blocks| blocks.checked_mul(BLOCK_SIZE)) else {
@@ -173,7 +173,7 @@ pub(crate) fn seal_log_record(bytes: &mut [u8], volume: VolumeId) -> bool {
     true
 }
 
-/// Where the CRC stands in a record: the four bytes whose zeroing gives the sum that they hold.
+/// The place of the CRC in a record: the four bytes whose zeroing gives the sum that they hold.
 fn log_crc_place() -> usize {
     static PLACE: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
     *PLACE.get_or_init(|| {

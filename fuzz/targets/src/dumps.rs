@@ -19,13 +19,13 @@ use crate::scene::{look_at, open, scene};
 use crate::streams::{seal_header, split, start};
 
 const HEADS: usize = DumpHeader::SIZE + StreamHeader::SIZE;
-/// A block space of more blocks is not opened: a volume takes a bit of memory for each, whoever
-/// says how many there are.
+/// A larger block space is not opened: a volume takes a bit of memory for each block of the claimed
+/// size.
 const SPACE_MAX: u64 = 1 << 20;
 
 /// The bytes as they came and with all sums made right: in order, by index, as a volume, and
-/// restored. What is handed out is within what is announced, the two readers agree, and what is
-/// restored opens as what was mounted.
+/// restored. The output is within the announced size, the two readers agree, and the restored
+/// volume equals the mounted one.
 pub(crate) fn image_dump(data: &[u8]) {
     for bytes in [data.to_vec(), sealed(data)] {
         let bytes: Arc<dyn DumpBytes> = Arc::new(bytes);
@@ -75,8 +75,8 @@ fn restored(bytes: &Arc<dyn DumpBytes>, sound: bool) {
     assert!(found || !sound, "what is restored is what is mounted");
 }
 
-/// A dump with every checksum, number and digest made right, as far as its records can be told
-/// apart.
+/// A dump with every checksum, number and digest made right, as far as its records can be
+/// distinguished.
 fn sealed(data: &[u8]) -> Vec<u8> {
     let mut dump: [u8; DumpHeader::SIZE] = start(data);
     let (body, checksum) = dump.split_at_mut(DumpHeader::SIZE - size_of::<Checksum>());

@@ -15,8 +15,7 @@ use cairn_volume::Volume;
 use crate::scene::{look_at, open, scene, work_on};
 use crate::streams::{destination as original, packed, sealed, shown};
 
-/// What a message says when it was written again is what it said; and every frame is written as it
-/// was read.
+/// A message that is written again keeps its meaning; and every frame is written as it was read.
 pub(crate) fn messages(data: &[u8]) {
     let mut left = data;
     for (frame, again) in fuzzing::frames(data) {
@@ -37,7 +36,7 @@ pub(crate) fn message_seeds() -> Vec<Vec<u8>> {
     fuzzing::samples()
 }
 
-/// The other side: it says what it says, whatever it is told.
+/// The other side: it sends its bytes, whatever it receives.
 struct Says<'a>(&'a [u8]);
 
 impl Read for Says<'_> {

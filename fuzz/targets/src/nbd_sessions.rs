@@ -139,7 +139,7 @@ fn converse(bytes: &[u8]) -> Vec<u8> {
     answers
 }
 
-/// Any bytes, from the first on; and the same bytes behind a good hello in each mode.
+/// Any bytes, from the first on; and the same bytes after a good hello in each mode.
 pub(crate) fn session(data: &[u8]) {
     let Some((first, rest)) = data.split_first() else { return };
     let mode = [ReplyMode::Simple, ReplyMode::Structured, ReplyMode::Extended][usize::from(*first) / 4 % 3];

@@ -8,7 +8,7 @@ use cairn_base::{Checksum, Rng};
 
 use crate::{TARGETS, Target};
 
-/// How the names of seeds begin; what crashed once has another name.
+/// The prefix of seeds' names; inputs that crashed once have other names.
 const SEED: &str = "seed-";
 
 /// Where corpora are: a folder for each target.
@@ -23,8 +23,8 @@ pub fn made(target: &Target) -> Vec<(PathBuf, Vec<u8>)> {
     (target.seeds)().into_iter().map(named).collect()
 }
 
-/// Files of corpora that were seeds once, and that no target makes any more; what crashed once is
-/// none of them.
+/// Former seeds in the corpora that no target makes any more; inputs that crashed once are not
+/// among them.
 pub fn stale() -> Result<Vec<PathBuf>> {
     let made: HashSet<PathBuf> = TARGETS.iter().flat_map(made).map(|(path, _)| path).collect();
     let mut stale = Vec::new();

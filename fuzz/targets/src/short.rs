@@ -1,7 +1,7 @@
 //! A short run of a target on stable Rust: the corpus, then changed inputs of it from a fixed seed.
 //!
-//! Without a sanitizer and without coverage, so it finds little that a long run does not; it holds
-//! what was found once, and that the targets themselves still reach what they are for.
+//! Without a sanitizer and without coverage, so it finds little that a long run does not. It keeps
+//! earlier findings fixed, and checks that the targets still reach their code.
 
 use std::panic::PanicHookInfo;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ use cairn_base::{ByteSize, Rng};
 
 use crate::{TARGETS, seeds};
 
-/// Address space of a run: what takes more is a finding. Most of it is never touched (stacks of
+/// Address space of a run: a larger one is a finding. Most of it is never touched (stacks of
 /// threads).
 pub const MEMORY_MAX: ByteSize = ByteSize(4 << 30);
 /// Longest input that is made here.
 const INPUT_MAX: usize = 1 << 16;
 
-/// What is tried at the moment, for the report of a panic.
+/// The present input, for the report of a panic.
 static TRIED: Mutex<(&str, Vec<u8>)> = Mutex::new(("", Vec::new()));
 
 /// Runs `target`: its seeds, its corpus, and `count` changed inputs; of each target as many as its

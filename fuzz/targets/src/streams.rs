@@ -23,7 +23,7 @@ pub(crate) fn start<const N: usize>(data: &[u8]) -> [u8; N] {
     bytes
 }
 
-/// Where the CRC stands in a record's header: the four bytes whose zeroing gives the sum that they
+/// The place of the CRC in a record's header: the four bytes whose zeroing gives the sum that they
 /// hold.
 fn crc_place() -> usize {
     static PLACE: OnceLock<usize> = OnceLock::new();
@@ -109,7 +109,7 @@ pub(crate) fn struct_seeds() -> Vec<Vec<u8>> {
 }
 
 /// A stream with every checksum, number and digest in it made right, as far as its records can be
-/// told apart. `here` are the snapshots of who will read it.
+/// distinguished. `here` are the reader's snapshots.
 pub(crate) fn sealed(data: &[u8], here: &[SnapshotEntry]) -> Vec<u8> {
     let mut header: [u8; StreamHeader::SIZE] = start(data);
     seal_header(&mut header);
@@ -253,7 +253,7 @@ pub(crate) fn destination(choice: u8) -> &'static Original {
     }
 }
 
-/// What a destination shows, as far as a refused stream may not change it.
+/// The content of a destination that a refused stream must not change.
 pub(crate) fn shown(volume: &Arc<Volume>) -> (SnapshotId, Vec<SnapshotEntry>) {
     (volume.status().cursor.snapshot, volume.snapshot_entries())
 }

@@ -1,8 +1,8 @@
 //! Changes of a volume's metadata that no checksum gives away: blocks are edited, then every
 //! checksum above them is made right.
 //!
-//! What is left to find for the reader is what only an adversary writes, or a bug: numbers out of
-//! range, loops, maps that contradict each other.
+//! The reader can then only find faults that an adversary or a bug produces: numbers out of range,
+//! loops, maps that contradict each other.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
@@ -119,7 +119,8 @@ fn metadata() -> &'static [u64] {
 struct Sealing<'a> {
     blocks: &'a mut Blocks,
     superblock: Superblock,
-    /// What each block of block space sums up to, once it is known; none while it is looked at.
+    /// The checksum of each block of block space, once it is known; `None` while it is being
+    /// computed.
     known: HashMap<u64, Option<Checksum>>,
     /// Device blocks of metadata.
     visited: HashSet<u64>,

@@ -44,7 +44,7 @@ struct Ring {
 
 #[derive(Debug, Arbitrary)]
 struct Record {
-    /// Behind the record before; or at this block of the log.
+    /// After the previous record; or at this block of the log.
     at: Option<u16>,
     /// From what comes next.
     sequence: i8,
@@ -80,8 +80,8 @@ impl Entry {
     }
 }
 
-/// A log that is put together from whole records, and then perhaps spoiled: what replay makes of it
-/// is a sound volume or an error.
+/// A log that is assembled from whole records, and then perhaps damaged: its replay gives a sound
+/// volume or an error.
 pub(crate) fn log_ring(data: &[u8]) {
     let Ok(ring) = Ring::arbitrary(&mut Unstructured::new(data)) else { return };
     let mut blocks = (*scene().volume.blocks).clone();

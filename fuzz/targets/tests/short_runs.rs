@@ -1,5 +1,5 @@
-//! Every fuzz target for a moment, each in a process of its own: what crashed once stays mended,
-//! and a crash would be seen.
+//! Every fuzz target for a moment, each in a process of its own: earlier crashes stay fixed, and
+//! new ones are noticed.
 
 use std::path::Path;
 use std::process::{Command, Output};

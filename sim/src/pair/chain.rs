@@ -1,9 +1,9 @@
-//! Three servers in a row, A to B to C, and what else an administrator does with the one in the
-//! middle: clones of its images that live on, drills that come and go, and a lock on what the
-//! source may take away.
+//! Three servers in a row, A to B to C, with an administrator's work on the one in the middle:
+//! clones of its images that stay in use, drills that come and go, and a lock on the snapshots that
+//! the source may delete.
 //!
-//! - The last one shows exactly what the middle one showed at some moment of the transfer, with the
-//!   same snapshots; and goes on without it, from the first, with no new baseline.
+//! - The last one shows exactly the content of the middle one at some moment of the transfer, with
+//!   the same snapshots; and continues without it, from the first, with no new baseline.
 //! - A clone is a volume like any other, whatever becomes of the mirror under it, and the mirror
 //!   shows nothing of it. Its server is that of the mirror: the power goes for both.
 //! - An image without a snapshot that is locked, or that a clone is made of, is never shown.
@@ -47,18 +47,18 @@ struct Offspring {
     lasts: bool,
 }
 
-/// What happens at the same time.
+/// Concurrent events.
 #[derive(Clone, Copy, Default)]
 pub struct Round {
     /// The middle one asks the first one.
     pub first: bool,
     /// The last one asks the middle one.
     pub second: bool,
-    /// Who works at the first one.
+    /// The crew at the first one.
     pub crew: Option<Crew>,
-    /// Who works on the clone.
+    /// The crew on the clone.
     pub clone_crew: Option<Crew>,
-    /// What happens to which message of either link.
+    /// The faulty message of either link, and its fault.
     pub mishaps: [Option<(u64, Mishap)>; 2],
 }
 
@@ -70,17 +70,18 @@ pub struct Chain {
     last: World,
     last_shown: Shown,
     rng: Rng,
-    /// What the server in the middle knows of its mirrors, and what it had written down when it
-    /// last had nothing to do.
+    /// The middle server's registry of its mirrors, and the copy that it saved when it was last
+    /// idle.
     relay: Arc<Source>,
     remembered: Vec<Follower>,
-    /// The server in the middle forgot what the last one has, or had let go of it before it knew.
+    /// The server in the middle lost its record of the last one's snapshots, or had released them
+    /// before it learned of them.
     forgot: bool,
     lock: Option<Duration>,
-    /// What the server in the middle had written down of the snapshots that came.
+    /// The middle server's saved record of arrived snapshots.
     births: Vec<Birth>,
-    /// By its clock, and of each snapshot that it shows: a moment at which that had not been made.
-    /// Of those of the first image nobody knows.
+    /// By its clock, and for each snapshot that it shows: a moment at which that had not been made.
+    /// Unknown for those of the first image.
     arrived: BTreeMap<SnapshotId, (Timestamp, Option<Timestamp>)>,
     /// When the last update that brought an image began.
     asked: Option<Timestamp>,
@@ -241,7 +242,7 @@ impl Chain {
             round.mishaps[number].is_none() && !ends.iter().any(|device| device.is_off())
         };
         let quiet = [quiet(0) && round.crew.is_none(), quiet(1)];
-        // What it learnt in this round is not written down.
+        // Its new knowledge of this round is not saved.
         let learnt = !devices[1].is_off();
         // A garbled request may name others than those that are to be kept.
         let garbled = round.mishaps.iter().any(|mishap| matches!(mishap, Some((_, Mishap::Garbled))));
@@ -254,7 +255,7 @@ impl Chain {
         self.judge_last(&second, &before, quiet[1], learnt && !garbled)
     }
 
-    /// What was cut has power again, and shows what it may.
+    /// Servers that were cut have power again, and show an allowed image.
     fn settle(&mut self, timeline: &mut Timeline, offers: &Offers) -> Result<()> {
         let source_cut = self.pair.source.device.is_off();
         self.pair.source.end_round(timeline).context("at the source")?;
@@ -360,7 +361,7 @@ impl Chain {
                 self.forgot = true;
             }
             Some(Err(error)) => {
-                // What it was being sent may be replaced, and the connection with it; never on a
+                // An image in transfer may be replaced, and the connection with it; never on a
                 // quiet first link.
                 ensure!(!quiet, "the second link failed though nothing went wrong: {error}");
             }
@@ -427,7 +428,7 @@ impl Chain {
         Ok(())
     }
 
-    /// What happens between rounds.
+    /// Events between rounds.
     pub fn rest(&mut self, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
         for world in [&mut self.pair.destination, &mut self.last] {
             let step = Duration::from_millis(self.rng.below(3000));
@@ -458,8 +459,8 @@ impl Chain {
         }
     }
 
-    /// Everything is in order again: all three show the same, and the last one goes on without the
-    /// one in the middle.
+    /// Everything is repaired: all three show the same, and the last one continues without the one
+    /// in the middle.
     pub fn finish(mut self, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
         self.lock = None;
         self.remove_clone(timeline, tally)?;
@@ -523,7 +524,7 @@ impl Chain {
         Ok(())
     }
 
-    /// The power goes at one of the next operations of somebody.
+    /// The power fails at one of the next operations of a random server.
     pub fn arm(&mut self, most: u64) {
         match self.rng.below(4) {
             0 => self.pair.source.arm_cut(most),
@@ -601,7 +602,7 @@ fn ask<'a>(
     });
 }
 
-/// A conversation that nobody disturbs.
+/// An undisturbed conversation.
 fn talk<T: Send>(
     rng: &mut Rng,
     devices: [&Arc<FaultDevice>; 2],
@@ -785,7 +786,7 @@ fn take_turns(
         }
         offer(offers, &floor.world.lock(), false);
         for (link, ends) in [(links[0], [0, 1]), (links[1], [1, 2])] {
-            // Once: what waits on the other link for what was lost must be seen to wait.
+            // Once: a task that waits on the other link for a lost message must be seen to wait.
             if ends.iter().any(|end| devices[*end].is_off()) && link.break_off() {
                 tasks.wake();
             }
@@ -797,8 +798,8 @@ fn take_turns(
 mod tests {
     use super::*;
 
-    /// Ran for ever once: whoever woke the tasks for a server without power kept it from being seen
-    /// that the others wait.
+    /// A regression: the round never ended, because waking the tasks for a server without power hid
+    /// that the others waited.
     #[test]
     fn round_ends_when_a_server_is_off_and_the_other_link_lost_a_message() {
         for (off, lost) in [(0, 1), (2, 0)] {

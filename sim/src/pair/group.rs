@@ -42,7 +42,7 @@ struct Group {
     members: Vec<Pair>,
     /// The file of each that clients write to.
     files: Vec<FileId>,
-    /// What each client has written, in order.
+    /// The writes of each client, in order.
     clients: Vec<Vec<Written>>,
     names: u64,
     /// Names of snapshots of the group that were asked for, done or not.
@@ -168,8 +168,8 @@ impl Group {
         }
         self.look(false).context("at the sources")?;
         if was_cut {
-            // What the clients' blocks are now is one of the states that were possible: they begin
-            // anew with it.
+            // The present content of the clients' blocks is one of the possible states: they start
+            // anew from it.
             self.begin_anew(timeline)?;
         }
         Ok(())
@@ -268,8 +268,8 @@ impl Group {
                     if tag == wanted {
                         continue;
                     }
-                    // The power went before its answer came: nobody has it in a list. There is at
-                    // most one of a client in a life of the server.
+                    // The power failed before its answer came: it is in no list. There is at most
+                    // one of a client in a life of the server.
                     ensure!(
                         tag != Tag::ZERO && !order.contains_key(&(at, tag)) && unanswered == 0,
                         "client {number} wrote {wanted:?} to block {lba} of volume {at} before something that is shown, and {tag:?} is there"

@@ -112,8 +112,8 @@ impl Pair {
             self.restart().context("opening after a failure")?;
             self.both(&offers).context("after a failure")?;
         }
-        // As the server does now and then: what could not be read once may be read by now. A volume
-        // goes on without a since map that it can't read, and no mirror has that.
+        // As the server does from time to time: unreadable blocks may be readable by now. A volume
+        // continues without an unreadable since map, and no mirror has that.
         for world in [&self.source, &self.destination] {
             for block in world.volume().damaged() {
                 let _ = world.volume().look_again(&block);

@@ -181,7 +181,7 @@ fn idle(history: &History) {
     while history.step().expect("a step") {}
 }
 
-/// Some contents of the log are damaged while nobody looks.
+/// Some contents of the log are damaged while the history is closed.
 fn damage(
     history: Arc<History>,
     origin: &Arc<dyn Device>,
@@ -333,7 +333,7 @@ fn seal_segment(blocks: &mut Blocks, segment: &Written) {
     }
 }
 
-/// What is stored of an entry at a place of the store, in bytes.
+/// The stored bytes of an entry at a place of the store.
 pub(super) fn stored(blocks: &Blocks, from: u64, length: usize) -> Vec<u8> {
     let first = from / BLOCK as u64;
     let bytes = head_at(blocks, first, (length as u64).div_ceil(BLOCK as u64) + 1);

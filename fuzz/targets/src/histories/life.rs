@@ -17,7 +17,7 @@ use crate::sparse::{Blocks, SparseDevice};
 /// Slices of background work at most, at a time.
 const STEPS_MAX: u8 = 40;
 
-/// What is done with the device.
+/// An operation on the device.
 #[derive(Debug, Clone, Copy, Arbitrary)]
 pub(super) enum Work {
     Write { lba: u8, content: u8 },
@@ -38,7 +38,7 @@ pub(super) struct Life {
     clock: Arc<ManualClock>,
     block_bytes: usize,
     lengths: Vec<usize>,
-    /// What each change made of the device.
+    /// The device's content after each change.
     images: BTreeMap<u64, Vec<Content>>,
     /// Bytes of the store were changed: contents may be missing, or all of it.
     is_spoiled: bool,

@@ -40,7 +40,7 @@ fn open(
         at_least: cairn_history::LogPosition::default(),
     };
     let history = History::open(origin.clone(), store.clone(), options)?;
-    // The clock stands still: who waits for time to pass would wait for ever.
+    // The clock stands still: a thread that waits for time to pass would wait for ever.
     history.let_wait(false);
     Ok(history)
 }

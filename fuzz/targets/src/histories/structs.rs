@@ -81,7 +81,7 @@ pub(super) fn seal_record(head: &mut [u8]) {
     head[RECORD_SUM].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// What is stored of a content and its base gives the content again.
+/// The stored form of a content and its base give the content again.
 fn of_two_contents(data: &[u8]) {
     let (before, after) = data.split_at(data.len() / 2);
     let after = &after[..before.len()];

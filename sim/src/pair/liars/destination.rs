@@ -81,7 +81,7 @@ pub fn run(seed: u64, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> 
     }
     source.device.cut_after(u64::MAX);
     source.count(tally);
-    // What was made for mirrors goes with them.
+    // The snapshots made for mirrors go with them.
     let volume = source.volume();
     for relationship in (0..RELATIONSHIPS).map(Relationship) {
         sessions.forget(&volume, &format!("{PEER}-{relationship}"))?;
@@ -95,8 +95,8 @@ pub fn run(seed: u64, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> 
     source.finish(timeline)
 }
 
-/// What the source did for the mirror: its snapshots came and went, and where it said that it gives
-/// something up, a base is kept.
+/// The source's work for the mirror: its snapshots came and went, and where it reported that it
+/// gives something up, a base is kept.
 pub fn settle(source: &mut World, spills: bool, timeline: &mut Timeline) -> Result<()> {
     let was_cut = source.device.is_off();
     source.device.cut_after(u64::MAX);
@@ -131,7 +131,7 @@ pub fn settle(source: &mut World, spills: bool, timeline: &mut Timeline) -> Resu
     }
 }
 
-/// What it remembers of earlier conversations.
+/// Its memory of earlier conversations.
 #[derive(Default)]
 struct Memory {
     /// It never asks the source to keep what mirrors of its own have.
@@ -152,7 +152,7 @@ struct Liar<'a> {
     requests: u64,
     /// It has said that what it shows is given up and spilled.
     spills: bool,
-    /// What it asked for last.
+    /// Its last request.
     relationship: Relationship,
     mapped: Option<FileId>,
 }
@@ -342,7 +342,7 @@ impl<'a> Liar<'a> {
         }
     }
 
-    /// What it says next, to what it has heard.
+    /// Its next message, after the last answer.
     fn next(&mut self) -> Ask {
         if self.requests == 0 {
             return Ask::Hello(PROTOCOL_VERSION);
@@ -375,7 +375,7 @@ impl<'a> Liar<'a> {
         }
     }
 
-    /// The last thing that it was told. A stream is read and thrown away.
+    /// The last answer. A stream is read and discarded.
     fn hear(&mut self) -> Option<Answered> {
         let mut last = None;
         while let Some((answered, length)) = forging::answered(&self.inbox) {

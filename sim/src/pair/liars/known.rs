@@ -1,4 +1,4 @@
-//! What a liar knows of a volume: every block that its snapshots show, by number, and its snapshot
+//! A liar's knowledge of a volume: every block that its snapshots show, by number, and its snapshot
 //! table.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -27,7 +27,7 @@ pub enum Numbers {
     Any,
 }
 
-/// What the map of an image says.
+/// The content of an image's map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Map {
     /// The truth.

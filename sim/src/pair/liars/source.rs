@@ -15,11 +15,11 @@ use super::twin::twin;
 use crate::content::Tag;
 use crate::world::VOLUME;
 
-/// What it does when it is asked for an image.
+/// Its answer to a request for an image.
 pub enum Answering {
     /// It sends one.
     Sends(Box<Sent>),
-    /// It says that there is nothing.
+    /// It reports that there is no change.
     UpToDate,
     /// It refuses.
     Refuses(Refusal),
@@ -28,7 +28,7 @@ pub enum Answering {
 /// An image that it sends.
 pub struct Sent {
     pub draft: Draft,
-    /// What it announces.
+    /// The announced image.
     pub target: SnapshotId,
     pub name: String,
     /// It asks what the destination has, so often, and leaves that out, whether or not it is the
@@ -44,13 +44,13 @@ pub struct Liar<'a> {
     pub rng: Rng,
     pub answering: Answering,
     pub status: SourceStatus,
-    /// What the destination has.
+    /// The destination's content.
     pub known: &'a Known,
     /// One answer of so many is to another question; 0 for none.
     pub absurd_every: u64,
     inbox: Vec<u8>,
     outbox: VecDeque<u8>,
-    /// What it has asked so far.
+    /// The number of its requests so far.
     asked: u64,
     claimed: Vec<(Vbn, Checksum)>,
     /// Calls at each moment at which the destination waits for it.

@@ -8,7 +8,7 @@ use cairn_format::stream::{
     Encoding, RecordHeader, RecordKind, StreamHeader, StreamRun, StreamTrailer, chain_digest, table_digest,
 };
 
-/// What is wrong with a stream as such.
+/// A fault of the stream itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
     /// Nothing.

@@ -1,12 +1,12 @@
-//! Another block with the same checksum: XXH3-128 finds accidents, and keeps nobody from making
-//! one.
+//! Another block with the same checksum: XXH3-128 finds accidents, and does not prevent anyone from
+//! making one.
 //!
 //! The hash takes 1,024 bytes at a time as 16 stripes of 8 words, and mixes its state only after
-//! that. Until then each of the 8 lanes of the state is a sum of two things, whatever their order:
-//! of the words of the neighbouring lane, and of the products of the two halves of each own word
-//! after an exclusive or with a word of a known secret. So 12 of the 16 words of a lane are free.
-//! Two more make the sum of the products what it was; the last two have products of zero, and with
-//! what is left of them they make the sum of the words what it was.
+//! that. Until then each of the 8 lanes of the state is a sum of two things, whatever their order.
+//! One is the sum of the words of the neighbouring lane. The other is the sum of the products of
+//! the two halves of each own word after an exclusive or with a word of a known secret. So 12 of
+//! the 16 words of a lane are free. Two more restore the sum of the products. The last two have
+//! products of zero, and their remaining freedom restores the sum of the words.
 
 use cairn_base::BLOCK_SIZE;
 use cairn_device::{Block, BlockMut};
