@@ -107,7 +107,7 @@ pub enum VolumeError {
         /// Of the second slot.
         second: FormatError,
     },
-    /// The device holds a volume, or something else that formatting would destroy.
+    /// The device holds a volume, or other data that formatting would destroy.
     #[error("the device holds a volume already; delete that volume first or name another device")]
     NotEmpty,
     /// The device is shorter than the superblock requires.
@@ -160,7 +160,7 @@ pub enum VolumeError {
         /// The record.
         sequence: u64,
     },
-    /// The volume's device was put back from a backup, and its log, on a device of its own, was
+    /// The volume's device was restored from a backup, and its log, on a device of its own, was
     /// not.
     #[error(
         "the volume is older than its intent log: its devices are at generation {volume}, and the log has writes of generation {log}, which belong to a state that no longer exists"
@@ -283,8 +283,8 @@ pub enum VolumeError {
         "the volume is read-only since a write to its device failed ({0}); repair the device and restart the server"
     )]
     Latched(Box<VolumeError>),
-    /// Inodes can't be read without which no consistency point may be made: where a since map may
-    /// be, or what was changed since the last one. It is over once they can be.
+    /// Some unreadable inodes are required for every consistency point: a since map may be among
+    /// them, or inodes changed since the last one. Changes resume once they can be read.
     #[error(
         "the volume takes no changes until {} can be read: its last consistency point wrote them, or they were changed since",
         place_of(.0)
@@ -310,12 +310,12 @@ impl VolumeError {
         matches!(self, VolumeError::NoRoomBelow | VolumeError::Device(DeviceError::NoSpace { .. }))
     }
 
-    /// The same error, with a lack of room below told as that.
+    /// The same error, with a lack of room below reported as such.
     pub(crate) fn of_room(self) -> Self {
         if self.is_room() { VolumeError::NoRoomBelow } else { self }
     }
 
-    /// A block is not what it should be, or can't be read, on a device that answers otherwise.
+    /// A block is damaged or unreadable, on a device that otherwise answers.
     pub fn is_of_a_block(&self) -> bool {
         match self {
             VolumeError::Damaged { .. } => true,
@@ -324,7 +324,7 @@ impl VolumeError {
         }
     }
 
-    /// As a device's clients hear it, for a request of `length` bytes at `offset`.
+    /// The error for the clients of a device, for a request of `length` bytes at `offset`.
     pub fn to_device(&self, offset: u64, length: u64) -> DeviceError {
         match self {
             VolumeError::Device(error) => error.clone(),

@@ -1,4 +1,4 @@
-//! Limits, and what happens past each.
+//! Limits, and the behaviour beyond each.
 
 use std::time::Duration;
 
@@ -25,13 +25,13 @@ pub(crate) const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) const REMOVE_BLOCKS: u64 = 1 << 20;
 /// The least cost that a removed file counts for in it: a round frees up to 1,024 small files.
 pub(crate) const REMOVE_FILE_COST: u64 = 1 << 10;
-/// Blocks of removed files that are freed by exclusion, all in one consistency point: 1 GiB. Where
-/// there are more they wait until their nodes are mended.
+/// The maximum number of blocks of removed files that one consistency point frees by exclusion: 1
+/// GiB. More blocks wait until their nodes are mended.
 pub(crate) const EXCLUDED_BLOCKS_MAX: u64 = 1 << 18;
-/// Blocks kept back for consistency points, besides those for the maps themselves.
+/// Blocks reserved for consistency points, in addition to those for the maps themselves.
 pub(crate) const RESERVE_MIN: u64 = 128;
-/// Blocks that a file which was not changed yet adds to what a generation needs, besides its own:
-/// of the inode file.
+/// The blocks of the inode file that an unchanged file adds to the needs of a generation, in
+/// addition to its own blocks.
 pub(crate) const INODE_COST: u64 = 2;
 /// Consistency points that a writer requests before it gets "no space". The first frees blocks that
 /// were overwritten before the request, the second frees blocks that were still in flight then.
@@ -69,7 +69,7 @@ pub(crate) struct Memory {
     /// memory. A sixteenth.
     pub(crate) merge_changes: usize,
     /// Blocks that stay in memory after they were written, while a mirror follows closely: a
-    /// quarter of the rest, and beside it. Most of them the cache of data has as well.
+    /// quarter of the rest, and in addition to it. The data cache has most of them as well.
     pub(crate) fresh_blocks: u64,
 }
 
@@ -89,5 +89,5 @@ impl Memory {
     }
 }
 
-// Write-back has something to write before writers have to wait for it.
+// Write-back has work before writers have to wait for it.
 const _: () = assert!(WRITE_BACK_AT <= 2 * 256);

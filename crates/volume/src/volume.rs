@@ -210,7 +210,7 @@ impl Volume {
             return Ok(());
         }
         if state.role == Role::Destination {
-            // While something is received it keeps its own account of what is in use.
+            // A running transfer has its own record of the blocks in use.
             if !state.receiving {
                 state.settle_releases();
             }
@@ -261,8 +261,8 @@ impl Volume {
     /// most `patience` when there are few.
     ///
     /// [`Volume::background`] does this too, a batch at a time, and a device idles while the next
-    /// batch is made. A thread or two that call this beside it keep several batches under way, also
-    /// during a consistency point.
+    /// batch is made. One or two threads that call this in addition keep several batches in flight,
+    /// also during a consistency point.
     ///
     /// # Errors
     /// The failure that latched the volume. Write-back is then over.
@@ -297,7 +297,7 @@ impl Volume {
             || (short && state.open.changes > 1024)
     }
 
-    /// Commits what is in memory; afterwards every call fails.
+    /// Commits the changes in memory; afterwards every call fails.
     pub fn close(self: &Arc<Self>) -> Result<(), VolumeError> {
         let latched = self.state.lock().latched.is_some();
         let outcome = if latched { Ok(()) } else { self.consistency_point().map(drop) };

@@ -1,4 +1,4 @@
-//! Consistency points: from what is in memory to a new root on the device, atomically.
+//! Consistency points: from the changes in memory to a new root on the device, atomically.
 //!
 //! 1. *Freeze*: the open generation becomes the frozen one; new writes go to the next.
 //! 2. *Drain*: its blocks without a place get one and are written.
@@ -67,7 +67,8 @@ impl Volume {
         self.commit_holding(&mut self.commit.lock(), rider)
     }
 
-    /// A consistency point for a caller that has looked at what only consistency points change.
+    /// A consistency point for a caller that has checked state which only consistency points
+    /// change.
     pub(crate) fn commit_holding(
         self: &Arc<Self>,
         commit: &mut MutexGuard<'_, Commit>,
@@ -83,8 +84,8 @@ impl Volume {
         outcome
     }
 
-    /// A snapshot of what is there, named by its generation, and then the rollback, with nothing in
-    /// between.
+    /// A snapshot of the present content, named by its generation, and then the rollback, with no
+    /// change in between.
     pub(crate) fn commit_rollback(
         self: &Arc<Self>,
         id: SnapshotId,
@@ -166,7 +167,7 @@ impl Volume {
             (None, _) => before.root,
         };
         if root.changed != before.root.changed {
-            // A rollback changes what is shown, and no write did.
+            // A rollback changes the visible content without a write.
             self.state.lock().changed_at(root.generation, self.clock.monotonic());
         }
         let mut superblock = commit.superblock.clone();
@@ -214,7 +215,7 @@ impl Volume {
         Ok(done)
     }
 
-    /// Refuses what can't be done, before anything is changed.
+    /// Refuses impossible requests, before any change.
     pub(crate) fn check_rider(&self, commit: &Commit, rider: &Rider) -> Result<(), VolumeError> {
         let state = self.state.lock();
         let table_full = || !commit.label.has_room() || state.snapshots.len() >= SNAPSHOTS_MAX;
@@ -702,7 +703,7 @@ impl Volume {
         Ok(free)
     }
 
-    /// Prepares what rides on the consistency point. Returns the change of the snapshot table and
+    /// Prepares the rider of the consistency point. Returns the change of the snapshot table and
     /// the blocks that only deleted snapshots held, with the snapshot of each.
     fn ride(
         self: &Arc<Self>,

@@ -23,7 +23,8 @@ pub(crate) struct Commit {
     pub(crate) redirect_blocks: Vec<u64>,
     /// Runs of the redirect map at most: [`crate::limits::REDIRECT_RUNS_MAX`], or less in a test.
     pub(crate) redirect_runs_max: usize,
-    /// Its label area has its room on what is below. Until then no consistency point begins.
+    /// The layer below has reserved the room of its label area. Until then no consistency point
+    /// begins.
     pub(crate) label_has_room: bool,
     /// A generation that was frozen and that no root has yet, as there was no room below for its
     /// consistency point. The next one commits it first.
@@ -33,7 +34,7 @@ pub(crate) struct Commit {
     pub(crate) sealed: Option<Box<Sealed>>,
 }
 
-/// A generation that was frozen: all that arrived up to `order`. Records of later ones stand from
+/// A frozen generation: all changes that arrived up to `order`. Records of later ones are from
 /// `tail` on.
 #[derive(Clone)]
 pub(crate) struct Left {

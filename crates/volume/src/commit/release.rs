@@ -80,8 +80,8 @@ impl Releases {
         self.list.push(Release { id: self.last, readers, blocks, sorted });
     }
 
-    /// Joins what waits for the same readers: there are never more groups than sets of readers,
-    /// however long one of them lives.
+    /// Joins blocks that wait for the same readers: there are never more groups than sets of
+    /// readers, however long one of them lives.
     fn merge(&mut self) {
         let mut first: BTreeMap<Vec<usize>, usize> = BTreeMap::new();
         let mut kept: Vec<Release> = Vec::with_capacity(self.list.len());

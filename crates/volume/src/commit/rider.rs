@@ -31,7 +31,7 @@ pub(crate) enum Rider {
     Rename(SnapshotId, String),
     /// A snapshot is held from now on, or released.
     Hold(SnapshotId, bool),
-    /// The new root is a snapshot's, and what was written since is dropped.
+    /// The new root is a snapshot's, and later writes are dropped.
     Rollback(SnapshotId),
     /// More block space.
     Grow(u64),

@@ -1,8 +1,8 @@
 //! Consistency points that find no room below: on the file system of a sparse file, or in a
 //! history.
 //!
-//! Nothing has failed then, and what was taken is in memory. Blocks wait for places again
-//! ([`Volume::place`]), and no other change is taken until there is room
+//! Nothing has failed then, and accepted changes are in memory. Blocks wait for places again
+//! ([`Volume::place`]), and no other change is accepted until there is room
 //! ([`State::lacks_room`](crate::memory::state::State)).
 //!
 //! 1. *Before the superblock* the work of the consistency point is undone, except that its
@@ -33,7 +33,7 @@ impl Volume {
             let length = label_bytes(&commit.superblock.layout);
             match self.store.device().allocate(0, length).map_err(VolumeError::from) {
                 Err(error) if error.is_room() => return self.settle(Err(VolumeError::NoRoomBelow)),
-                // Of any other the writes themselves tell.
+                // The writes themselves report any other error.
                 _ => commit.label_has_room = true,
             }
         }
@@ -48,7 +48,7 @@ impl Volume {
         Ok(commit)
     }
 
-    /// Commits what earlier consistency points have begun, and had no room for.
+    /// Commits generations that earlier consistency points have frozen without finding room.
     pub(crate) fn finish_left(
         self: &Arc<Self>,
         commit: &mut MutexGuard<'_, Commit>,
@@ -66,8 +66,8 @@ impl Volume {
         Ok(())
     }
 
-    /// One consistency point. Where there is no room below for it all is as it was, but that its
-    /// generation is frozen, and waits for the next one.
+    /// One consistency point. Without room below the state is unchanged, except that its generation
+    /// is frozen, and waits for the next one.
     pub(crate) fn commit_or_wait(
         self: &Arc<Self>,
         commit: &mut MutexGuard<'_, Commit>,

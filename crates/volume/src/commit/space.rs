@@ -99,7 +99,7 @@ pub(crate) fn append_segment(layout: &mut Layout, kind: SegmentKind, blocks: u64
     }
 }
 
-/// Adds `more` blocks of block space, and of the areas of a destination where there are any.
+/// Adds `more` blocks of block space, and of the areas of a destination if it has them.
 ///
 /// A superblock names few segments, and a source may grow often. The first added segment has the
 /// kind of the last existing one, so that they join, and a have map grows to at least twice its
@@ -124,7 +124,7 @@ pub(crate) fn grow_layout(layout: &mut Layout, more: u64) {
     }
 }
 
-/// Adds what a destination has besides block space, as far as it is missing.
+/// Adds the areas that a destination has in addition to block space, if they are missing.
 pub(crate) fn add_destination_areas(layout: &mut Layout) {
     let blocks_of = |layout: &Layout, kind| -> u64 {
         layout.segments.iter().filter(|s| s.kind == kind).map(|s| s.blocks).sum()

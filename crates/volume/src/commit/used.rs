@@ -122,7 +122,7 @@ impl UsedMap {
         self.blocks
     }
 
-    /// Those of which is kept which blocks are free.
+    /// The number of regions whose free blocks are recorded one by one.
     #[cfg(test)]
     pub(crate) fn regions_in_parts(&self) -> usize {
         self.regions.iter().filter(|region| region.words.is_some()).count()
@@ -199,8 +199,7 @@ impl UsedMap {
         gone
     }
 
-    /// Takes whole regions out of use: their map can't be read, so what is free in them is not
-    /// known.
+    /// Takes whole regions out of use: their map can't be read, so their free blocks are unknown.
     pub(crate) fn fill(&mut self, first: u64, regions: u64) {
         let last = first.saturating_add(regions).min(self.regions.len() as u64);
         for region in first..last {

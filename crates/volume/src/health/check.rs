@@ -31,14 +31,14 @@ use crate::volume::Volume;
 /// One thing that is not as it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
-    /// A superblock slot does not verify; the other one serves. It is written anew by the next
-    /// consistency point.
+    /// A superblock slot does not verify; the other one serves. The next consistency point rewrites
+    /// it.
     SuperblockSlot {
         /// Its block on the device.
         address: u64,
     },
-    /// A copy of the header of the log device does not verify; the other one serves. It is written
-    /// anew when the volume is opened.
+    /// A copy of the header of the log device does not verify; the other one serves. The next
+    /// opening rewrites it.
     LogHeader {
         /// Its block on the log device.
         address: u64,
@@ -47,8 +47,8 @@ pub enum Finding {
     TableBlock {
         /// Its block on the device.
         address: u64,
-        /// Its copy serves, from which a scrub and the next opening write it anew. Without one the
-        /// volume can't be opened again.
+        /// Whether it has a copy, from which a scrub and the next opening rewrite it. Without one
+        /// the volume can't be opened again.
         has_copy: bool,
     },
     /// A block does not have the checksum that its parent names, or can't be read. Reads of it
@@ -214,7 +214,7 @@ pub struct CheckReport {
 /// How much a check reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckDepth {
-    /// Superblocks, trees, inodes and maps: everything that says where data is.
+    /// Superblocks, trees, inodes and maps: all structures that locate data.
     Structures,
     /// Every block of data as well.
     Everything,
@@ -291,7 +291,7 @@ impl Volume {
         self.check_to(CheckDepth::Everything, on)
     }
 
-    /// The same to a depth, until `progress` says to end it.
+    /// The same to a depth, until `progress` cancels it.
     pub fn check_to(
         self: &Arc<Self>,
         depth: CheckDepth,
@@ -398,7 +398,7 @@ impl Checker<'_> {
             VolumeError::Damaged { vbn, place } => (vbn, place),
             _ => (vbn, place),
         };
-        // A root that shares it meets it again.
+        // A root that shares it finds it again.
         let same =
             |finding: &Finding| matches!(finding, Finding::DamagedBlock { vbn: known, .. } if *known == vbn);
         if !self.report.findings.iter().any(same) {
@@ -435,8 +435,8 @@ impl Checker<'_> {
         self.tell();
     }
 
-    /// Walks what differs between two trees, verifies the new blocks and adds to the delta. Calls
-    /// `data` with the data blocks that differ.
+    /// Walks the differences between two trees, verifies the new blocks and adds to the delta.
+    /// Calls `data` with the data blocks that differ.
     fn tree(&mut self, old: &Tree<'_>, new: &Tree<'_>, delta: &mut Delta, data: &mut dyn FnMut(Changed)) {
         let is_read = self.depth == CheckDepth::Everything || new.file >= INODE_FILE;
         let mut wanted = Vec::new();

@@ -1,4 +1,4 @@
-//! Damaged blocks: which ones were met, and how one is mended.
+//! Damaged blocks: the known ones, and how one is repaired.
 //!
 //! # The one exception to "never overwrite"
 //! [`Volume::repair`] writes correct bytes over a damaged block that a root reaches. That is safe
@@ -9,9 +9,9 @@
 //!   committed root or a snapshot has that parent now. A request with another checksum for the
 //!   block (because it was freed and reused by another file) is refused. `commit` is held
 //!   meanwhile, so no reachable block is released and no block is moved home.
-//! - A cut in the middle leaves some sectors old and some new: a block that is still damaged, which
-//!   its parent's checksum says, and which can be repaired again. It never leaves a wrong one that
-//!   would be served, as every read compares.
+//! - A cut in the middle leaves some sectors old and some new: a block that is still damaged by its
+//!   parent's checksum, and that can be repaired again. It is never served as correct, as every
+//!   read verifies.
 //!
 //! Cannot be repaired here: a block written since the last consistency point (no root has it yet),
 //! superblock slots (the next consistency point rewrites them), and the tables in the label area.
@@ -39,8 +39,7 @@ const LOOK_FOR_INODES_EVERY: Duration = Duration::from_secs(5);
 pub enum Repaired {
     /// The bytes were written, flushed and read back.
     Written,
-    /// It verifies by now: the read that failed was a passing failure of the device. Nothing was
-    /// written.
+    /// It verifies now: the failed read was a temporary fault of the device. Nothing was written.
     Sound,
     /// No root has it any more. Nothing was written.
     Gone,
@@ -60,8 +59,8 @@ pub enum Health {
 }
 
 impl Volume {
-    /// The damaged blocks that reads, checks and scrubs have met since opening, or that were
-    /// [known](Self::remember_damaged) before, and that were not repaired, by number; at most 1024.
+    /// The damaged blocks found by reads, checks and scrubs since opening, or
+    /// [recorded](Self::remember_damaged) before, and not repaired, by number; at most 1024.
     pub fn damaged(&self) -> Vec<DamagedBlock> {
         self.store.damage().all()
     }
@@ -79,8 +78,8 @@ impl Volume {
         self.store.damage().repaired()
     }
 
-    /// Writes the right bytes over a damaged block of [`Volume::damaged`], where it is read: at
-    /// home, or in the redirect area of a destination.
+    /// Writes the right bytes over a damaged block of [`Volume::damaged`], at the place where it is
+    /// read: at home, or in the redirect area of a destination.
     ///
     /// # Errors
     /// [`VolumeError::Refused`] when the block is not known as damaged under that checksum, or the
@@ -130,7 +129,7 @@ impl Volume {
         self.work.notify_one();
     }
 
-    /// Whether the device gives by now what it did not when the volume was opened.
+    /// Checks whether the device can now read inodes that it could not when the volume was opened.
     pub(crate) fn look_for_inodes(self: &Arc<Self>) {
         {
             let (now, mut state) = (self.clock.monotonic(), self.state.lock());

@@ -56,9 +56,9 @@ impl Volume {
         ScrubCursor { done: SnapshotId(0), newest, current: None, position: Position::START }
     }
 
-    /// Reads the next blocks, about so many, past the cache, and moves the cursor on. The
-    /// superblock slots, the tables and the headers of the log device are looked at first; blocks
-    /// of tables are written anew from their copies.
+    /// Reads about the next `blocks` blocks, past the cache, and advances the cursor. The
+    /// superblock slots, the tables and the headers of the log device come first; damaged blocks of
+    /// tables are rewritten from their copies.
     ///
     /// # Errors
     /// [`VolumeError::Closed`]; the cursor stays. Damage is not an error: the step reports it.
@@ -80,7 +80,7 @@ impl Volume {
             Until::Blocks(blocks),
             Look::Everything,
         ) {
-            // It was deleted just now: the next step chooses anew.
+            // It was just deleted: the next step chooses again.
             Err(VolumeError::NoSuchSnapshot(_)) => return Ok(step),
             outcome => outcome?,
         };

@@ -1,4 +1,4 @@
-//! Removed files of which a node can't be read: their blocks are found by exclusion.
+//! Removed files with an unreadable node: their blocks are found by exclusion.
 //!
 //! The blocks below such a node are unknown, so they cannot be freed as those of other removed
 //! files are. The volume no longer needs the node itself, and no mirror has it if it is newer than
@@ -8,8 +8,8 @@
 //!
 //! # Invariants
 //! 1. Only where every other node can be read is anything freed.
-//! 2. One consistency point frees the blocks and takes the inodes away: after a cut the file is
-//!    there as before, or gone with all it had.
+//! 2. One consistency point frees the blocks and removes the inodes: after a cut the file is there
+//!    as before, or gone with all its blocks.
 //! 3. The finding holds for that consistency point: a block in the map is not allocated again, and
 //!    a block that no tree has is not released. A rollback in between, or a change of such a file,
 //!    invalidates the finding.
@@ -30,7 +30,7 @@ use crate::read::compare::Maps;
 use crate::read::walk::{Rooted, new_blocks_but};
 use crate::volume::Volume;
 
-/// After how long it is tried again where something else can't be read either.
+/// The time until the next attempt when other blocks can't be read either.
 const AGAIN_AFTER: Duration = Duration::from_secs(3600);
 /// Blocks between two looks whether the volume is still there.
 const LOOK_BLOCKS: u64 = 4096;
@@ -67,7 +67,7 @@ impl Volume {
         if files.is_empty() || blocks.len() as u64 > EXCLUDED_BLOCKS_MAX {
             return Ok(false);
         }
-        // A reader of what is freed: that would wait for it.
+        // A reader of the blocks to free: they would wait for it.
         drop(image);
         let mut commit = self.commit_turn()?;
         let committed = {

@@ -25,8 +25,8 @@ impl Volume {
     }
 
     /// Makes the blocks on `device`, each at its vbn from [`Volume::space_offset`] on, the volume
-    /// that `image` describes: its active state is what the target shows. The device must hold no
-    /// volume before.
+    /// that `image` describes: its active state is the content of the target. The device must hold
+    /// no volume before.
     ///
     /// Blocks are not looked at here: the caller has put every block of the image in its place. One
     /// that is missing or wrong does not have the checksum that its parent names, and is never

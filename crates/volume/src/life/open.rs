@@ -41,7 +41,7 @@ pub struct FormatOptions {
     pub id: VolumeId,
     /// Block space in blocks of 4 KiB.
     pub blocks: u64,
-    /// A destination gets a redirect area and a have map besides.
+    /// A destination also gets a redirect area and a have map.
     pub role: Role,
 }
 
@@ -150,7 +150,7 @@ impl Volume {
     }
 
     /// Opens a volume that may have its intent log on one of the devices `logs`: the superblock
-    /// says which one, if any.
+    /// names it, if any.
     pub fn open_with_log(
         device: Arc<dyn Device>,
         logs: &[Arc<dyn Device>],
@@ -336,14 +336,14 @@ fn used_and_stuck(
 ) -> (UsedMap, HashSet<Vbn>) {
     let blocks = store.space().blocks(SegmentKind::Space);
     let mut used = load_used(store, redirects, blocks, root, snapshots.iter().map(|entry| &entry.root));
-    // Nothing may come to a place that the redirect map points away from. (An image that was
-    // received drops what no root has; a volume that was written to, and gave way since, can have
-    // such blocks.)
+    // No block may be allocated at a place that the redirect map redirects. (A received image drops
+    // redirects of blocks that no root has; a volume that was written to, and demoted since, can
+    // have such blocks.)
     let stuck = redirects.each().map(|(vbn, _)| vbn).filter(|vbn| used.set(*vbn)).collect();
     (used, stuck)
 }
 
-/// The state of a volume as its superblock has it, without what the log has.
+/// The state of a volume according to its superblock, without the log's changes.
 fn opened_state(
     superblock: &Superblock,
     snapshots: SnapshotTable,
@@ -419,8 +419,7 @@ fn mend_slots(device: &dyn Device, superblock: &Superblock, mends: &mut Mends) -
     Ok(())
 }
 
-/// Writes what has to be mended. Where the device has no room for it that comes before the next
-/// change.
+/// Writes the required repairs. Without room on the device they come before the next change.
 fn mend(store: &mut Store, device: Arc<dyn Device>, mends: Mends) -> Result<(), VolumeError> {
     match mends.write(&*device) {
         Err(error @ DeviceError::NoSpace { .. }) => {

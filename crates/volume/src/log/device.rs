@@ -107,13 +107,13 @@ impl Volume {
         Ok(headers.into_iter().flatten().next().map(|header| (header.volume, header.log.id)))
     }
 
-    /// Moves the intent log: one consistency point. A log device that the volume leaves no longer
-    /// says that it is one.
+    /// Moves the intent log, in one consistency point. A log device that the volume leaves loses
+    /// its header.
     ///
     /// # Errors
-    /// [`VolumeError::LogTooSmall`], [`VolumeError::NotEmpty`], [`VolumeError::LogTaken`] for a
-    /// device that does not do, and [`VolumeError::LogDevice`] for one that fails: the log stays
-    /// where it is.
+    /// [`VolumeError::LogTooSmall`], [`VolumeError::NotEmpty`], [`VolumeError::LogTaken`] for an
+    /// unsuitable device, and [`VolumeError::LogDevice`] for one that fails: the log stays in its
+    /// place.
     pub fn move_log(self: &Arc<Self>, target: &LogTarget) -> Result<(), VolumeError> {
         let mut commit = self.commit_turn()?;
         self.state.lock().check_open()?;
@@ -161,8 +161,8 @@ impl Volume {
 }
 
 /// Makes an empty log on a device: zeroes, then the header. It is durable when this returns. A
-/// device that says that it holds a log is refused, also when it is one of this volume: a mirror of
-/// it has the same id.
+/// device with a log's header is refused, also when it is one of this volume: a mirror of it has
+/// the same id.
 pub(crate) fn prepare(
     new: &NewLog<'_>,
     volume: VolumeId,
@@ -206,8 +206,8 @@ pub(crate) fn area_of(superblock: &Superblock, devices: &[Arc<dyn Device>]) -> R
     Err(refused)
 }
 
-/// Checks that `device` holds exactly this log; a copy of the header that does not say so, beside
-/// one that does, is written anew.
+/// Checks that `device` holds exactly this log; a wrong copy of the header is rewritten from the
+/// right one.
 fn verify(device: &dyn Device, volume: VolumeId, log: &ExternalLog) -> Result<(), VolumeError> {
     let headers = read_headers(device)?;
     let is_it = |header: &LogDeviceHeader| header.volume == volume && header.log == *log;
@@ -236,7 +236,7 @@ fn verify(device: &dyn Device, volume: VolumeId, log: &ExternalLog) -> Result<()
     Ok(())
 }
 
-/// The copies of the header of a log device that do not say which log this is, by their block.
+/// The copies of the header of a log device that do not name this log, by their block.
 pub(crate) fn damaged_headers(area: &LogArea, volume: VolumeId) -> Vec<u64> {
     let (Some(device), Some(log)) = (area.log_device(), area.external_log()) else { return Vec::new() };
     let copies = [LOG_HEADER_A, LOG_HEADER_B].map(|address| (address, read_header(&**device, address)));

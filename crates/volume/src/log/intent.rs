@@ -125,7 +125,7 @@ pub(crate) struct LogWriter {
     /// was never acknowledged. They are erased before the next record is written: one of another
     /// length may start elsewhere, and replay would find these instead.
     spoiled: Vec<u64>,
-    /// Blocks ever passed by the head and by the tail; their difference is what is in use.
+    /// Blocks ever passed by the head and by the tail; their difference is the used part.
     head: u64,
     tail: u64,
     next_sequence: u64,
@@ -146,7 +146,7 @@ pub(crate) struct LogUse {
 /// Records that found room, as device operations.
 pub(crate) struct Appended {
     operations: Vec<Operation>,
-    /// Where each record is to stand, in blocks of the log.
+    /// The place of each record, in blocks of the log.
     positions: Vec<u64>,
     head: u64,
     next_sequence: u64,
@@ -172,7 +172,7 @@ impl LogWriter {
         }
     }
 
-    /// Where the next record will stand.
+    /// The place of the next record.
     pub(crate) fn mark(&self) -> LogTail {
         LogTail { position: self.head % self.blocks, sequence: self.next_sequence }
     }
@@ -244,7 +244,7 @@ impl LogWriter {
             let bytes = record.to_bytes(self.volume);
             let blocks = (bytes.len() / BLOCK_SIZE) as u64;
             let position = appended.head % self.blocks;
-            // A record does not wrap: where it does not fit before the end it starts over at 0.
+            // A record does not wrap: if it does not fit before the end it starts over at 0.
             let skipped = if position + blocks > self.blocks { self.blocks - position } else { 0 };
             // One block stays free, so that a full ring is not taken for an empty one.
             if appended.head + skipped + blocks - self.tail >= self.blocks {
@@ -261,12 +261,12 @@ impl LogWriter {
     }
 
     /// Writes the data of a flush and its records, and makes both durable. False when the data is
-    /// there but no record: there was no room, or the log's own device failed, which the volume can
-    /// do without.
+    /// present without a record: there was no room, or the log's own device failed, which the
+    /// volume can do without.
     ///
     /// # Errors
-    /// The volume's device failed. Where it has no room ([`VolumeError::NoRoomBelow`]) nothing is
-    /// durable that was not before, and no record of it stays.
+    /// The volume's device failed. Without room ([`VolumeError::NoRoomBelow`]) nothing more is
+    /// durable than before, and no record of it stays.
     pub(crate) fn write_out(
         &mut self,
         store: &Store,
@@ -301,7 +301,7 @@ impl LogWriter {
                 }
             }
         }
-        // Only now: a later record says that these need no look at their data.
+        // Only now: a later record states that the data of these need not be checked.
         self.head = head;
         self.next_sequence = next_sequence;
         self.durable_through = next_sequence - 1;
@@ -309,8 +309,8 @@ impl LogWriter {
         Ok(true)
     }
 
-    /// The data of a flush could not be written. Where that was for want of room its records, which
-    /// may be there, go at once.
+    /// The data of a flush could not be written. After a lack of room its records, which may exist,
+    /// are erased at once.
     fn spoil(&mut self, store: &Store, positions: Vec<u64>, error: VolumeError) -> VolumeError {
         if !error.is_room() {
             return error;
@@ -319,7 +319,7 @@ impl LogWriter {
         self.erase_spoiled(store).err().unwrap_or(VolumeError::NoRoomBelow)
     }
 
-    /// Erases what a flush without room may have left, durably.
+    /// Erases the possible remains of a flush without room, durably.
     ///
     /// # Errors
     /// [`VolumeError::NoRoomBelow`]: it is still there, and no record is written before it is gone.
@@ -347,13 +347,13 @@ impl LogWriter {
         Ok(())
     }
 
-    /// The superblock that was to say where the log goes is not written: it stays where it is.
+    /// The superblock with the new place of the log is not written: the log stays in its place.
     pub(crate) fn stay(&mut self) {
         self.next = None;
     }
 
-    /// A superblock is committed: everything before its tail can be overwritten, or the log is
-    /// where it was to go.
+    /// A superblock is committed: everything before its tail can be overwritten, or the log has
+    /// moved.
     pub(crate) fn committed(&mut self, superblock: &Superblock) {
         let tail = superblock.log_tail;
         if let Some(area) = self.next.take() {
@@ -387,7 +387,7 @@ pub(crate) struct Replay {
     /// Records up to this sequence were surely durable; later ones count only if their data
     /// verifies.
     pub(crate) durable_through: u64,
-    /// Where each record stands, in blocks of the log.
+    /// The place of each record, in blocks of the log.
     pub(crate) positions: Vec<u64>,
     /// The place where writing resumes.
     pub(crate) head: LogTail,

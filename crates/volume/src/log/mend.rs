@@ -38,7 +38,7 @@ impl Mends {
     }
 }
 
-/// A device on which something is still to be mended.
+/// A device with repairs still to be written.
 pub(crate) struct Unmended {
     below: Arc<dyn Device>,
     is_owed: AtomicBool,

@@ -2,10 +2,10 @@
 //! names.
 //!
 //! # Invariants
-//! 1. A [`Change`] is taken under one lock with one order. A generation ends before it or after it,
-//!    and a flush covers all of it or nothing; a flush's records that have inodes hold together in
-//!    the log. So after a crash at any moment either all of a change is there or nothing of it, and
-//!    what a flush covered is there.
+//! 1. A [`Change`] is accepted under one lock with one order. A generation ends before it or after
+//!    it, and a flush covers all of it or nothing; a flush's records that have inodes hold together
+//!    in the log. So after a crash at any moment either all of a change is present or none of it,
+//!    and flushed changes are present.
 //! 2. One caller at a time changes a file's blocks and its inode. The volume orders the changes and
 //!    does not compare them: a caller that reads, changes and writes back an inode must keep other
 //!    callers from doing so meanwhile.
@@ -48,14 +48,14 @@ impl Change {
         Self::default()
     }
 
-    /// Nothing yet, and what comes is of this active state alone: after a rollback it is refused.
+    /// An empty change, based on this active state alone: after a rollback it is refused.
     pub fn of(head: Head) -> Self {
         Self { head: Some(head), ..Self::default() }
     }
 
-    /// Makes a file, changes its attributes or length, or removes it. Where it gets shorter, what
-    /// it loses is a hole from then on; a file that is removed is gone with its blocks, at once or,
-    /// where there are many of them, in the background. The inode's tree is not looked at.
+    /// Makes a file, changes its attributes or length, or removes it. The cut part of a shortened
+    /// file is a hole from then on. A removed file is gone with its blocks, at once or, if there
+    /// are many, in the background. The inode's tree is ignored.
     pub fn put(&mut self, inode: Inode) {
         let tree = TreeRef::empty(blocks_of(inode.length_bytes));
         self.inodes.push(Inode { tree, ..inode });
@@ -96,7 +96,7 @@ impl Change {
     }
 }
 
-/// Which active state: another one after a rollback, and after an image of a mirror has come.
+/// Identifies the active state: it changes with a rollback, and with a mirror's new image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head(u64);
 
@@ -128,7 +128,7 @@ impl Volume {
     /// Takes a change, whole or not at all. It is in memory when this returns, and durable after a
     /// flush.
     ///
-    /// `frees` says that it is made to free space (a removal): then it may use most of the reserve.
+    /// `frees` marks a change that frees space (a removal): it may use most of the reserve.
     /// Otherwise it waits for room as any write does.
     ///
     /// # Errors
@@ -211,8 +211,8 @@ impl Volume {
         Ok(known)
     }
 
-    /// Looks at the nodes above everything that changes (`path` says why). Returns the leaves that
-    /// were looked at.
+    /// Reads the nodes above everything that changes (`path` has the reason). Returns the leaves
+    /// that were read.
     fn look_at_paths(
         self: &Arc<Self>,
         change: &Change,
@@ -323,22 +323,23 @@ impl Volume {
         }
         state.open.put_inode(inode, false, order);
         if tree.length < before {
-            // It may grow again and must not show what was cut off.
+            // It may grow again and must not show the cut part.
             state.open.punch(inode.id, tree.length, before - tree.length, order, true);
         }
     }
 }
 
 impl State {
-    /// Blocks that a change takes at most when it is committed, besides those of the map.
+    /// The maximum number of blocks that a change takes when it is committed, in addition to those
+    /// of the map.
     pub(crate) fn cost_of_change(&self, change: &Change, by_file: &BTreeMap<FileId, Vec<u64>>) -> u64 {
         let levels = self.levels_of(&change.inodes);
         let blocks: u64 = by_file.values().map(|lbas| cost_in(levels, lbas.iter().copied())).sum();
         blocks + self.cost_beside_blocks(change, by_file)
     }
 
-    /// Blocks that a change takes at most besides [`State::cost_at_most`] of its blocks: said
-    /// without a look at their places.
+    /// The maximum number of blocks that a change takes in addition to [`State::cost_at_most`] of
+    /// its blocks, without looking at their places.
     pub(crate) fn most_beside_blocks(&self, change: &Change, by_file: &BTreeMap<FileId, Vec<u64>>) -> u64 {
         // Trees that the change makes taller than any known one have longer paths than the state
         // has recorded.
@@ -354,7 +355,7 @@ impl State {
         (inodes + holes + by_file.len() as u64) * INODE_COST + paths
     }
 
-    /// Levels of the tallest tree that there is, or that one of these makes.
+    /// Levels of the tallest existing tree, or of the tallest that one of these makes.
     fn levels_of(&self, inodes: &[Inode]) -> u8 {
         let tallest = inodes.iter().map(|inode| TreeRef::height_for(inode.tree.length)).max();
         self.levels.max(tallest.unwrap_or(0))

@@ -82,8 +82,7 @@ impl Compound<'_> {
         }
         self.put(Inode { length_bytes, tree: TreeRef { length, ..inode.tree }, ..inode })?;
         if length < old {
-            // The file may grow again in the same generation, and must not show again what was cut
-            // off.
+            // The file may grow again in the same generation, and must not show the cut part again.
             let mut state = self.volume().state.lock();
             state.order += 1;
             let order = state.order;
@@ -105,8 +104,8 @@ impl Compound<'_> {
     /// waits.
     ///
     /// # Errors
-    /// [`VolumeError::NoSpace`] when the reserve is used up, because snapshots keep what was freed
-    /// before.
+    /// [`VolumeError::NoSpace`] when the reserve is used up, because snapshots keep blocks that
+    /// were freed before.
     pub fn write(&self, file: FileId, lba: Lba, block: Block) -> Result<(), VolumeError> {
         let arrival = Arrival::new(lba, block);
         let mut state = self.volume().state.lock();
@@ -146,8 +145,8 @@ impl Volume {
     pub(crate) fn free_removed(self: &Arc<Self>) -> Result<bool, VolumeError> {
         let mut room = REMOVE_BLOCKS;
         {
-            // Looked at inside: a rollback in between would bring a file back, and what is freed
-            // would be missing in it.
+            // Read inside: a rollback in between would restore a file, and its freed blocks would
+            // be missing.
             let compound = self.compound();
             while let Some(file) = self.next_removed().filter(|_| room > 0) {
                 match self.free_part(&compound, file, room) {

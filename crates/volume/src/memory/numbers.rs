@@ -1,5 +1,5 @@
-//! The numbers of files and snapshots, which are given once: both sides of a mirror tell things
-//! apart by them.
+//! The numbers of files and snapshots, which are never reused: both sides of a mirror identify
+//! objects by them.
 
 use std::sync::Arc;
 

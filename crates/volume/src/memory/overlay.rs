@@ -1,9 +1,9 @@
 //! The changes of one generation above the committed tree: per file, blocks and holes.
 //!
 //! A block goes through three states: *unplaced* (only in memory), *in flight* (it has a vbn, the
-//! write is under way) and *placed* (written at its final place, not yet durable). Orders count
-//! arrivals; a flush covers a prefix of them, and the intent log is written in their order, so that
-//! replay gives what clients saw.
+//! write is in progress) and *placed* (written at its final place, not yet durable). Orders count
+//! arrivals. A flush covers a prefix of them, and the intent log is written in their order, so that
+//! a replay restores the content that clients saw.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -41,7 +41,7 @@ pub(crate) struct Flight {
     pub(crate) order: u64,
     pub(crate) block: Block,
     pub(crate) pointer: BlockPointer,
-    /// Whether it stays in memory once it is there.
+    /// Whether it stays in memory after it was written.
     pub(crate) keep: Keep,
 }
 
@@ -133,7 +133,7 @@ impl FileOverlay {
     }
 }
 
-/// Takes what a file's changes can need of nodes into the sums of all files.
+/// Adds the nodes that a file's changes can need to the sums of all files.
 fn count_nodes(sums: &mut [u64; LEVELS_MAX], before: [u64; LEVELS_MAX], after: [u64; LEVELS_MAX]) {
     for (sum, (before, after)) in sums.iter_mut().zip(before.into_iter().zip(after)) {
         *sum = *sum + after - before;
@@ -183,12 +183,11 @@ pub(crate) struct Overlay {
     /// The index of an inode's entry in `unlogged`: a later change replaces an entry that is not
     /// logged yet.
     unlogged_inodes: HashMap<FileId, usize>,
-    /// Sum over all files of what [`FileOverlay::nodes`] says. Writers ask for it, and there may be
-    /// many thousand files.
+    /// The sum of [`FileOverlay::nodes`] over all files. Writers ask for it, and there may be many
+    /// thousand files.
     node_sums: [u64; LEVELS_MAX],
     /// Blocks of the inode file that have inodes of these files, and the nodes above them. Numbers
-    /// of files are never given again, so in a volume that has lived long, those that are there may
-    /// each have a way of its own.
+    /// of files are never reused, so in an old volume each existing file may have its own path.
     inode_nodes: NumberSet,
     /// Blocks that this generation allocated and gave up again.
     pub(crate) abandoned: Vec<Vbn>,
@@ -232,8 +231,8 @@ impl Overlay {
         self.flights.iter().any(|flying| *flying < launch)
     }
 
-    /// The most blocks that committing these changes can take for nodes and inodes, in trees of so
-    /// many levels.
+    /// The maximum number of blocks that committing these changes can take for nodes and inodes, in
+    /// trees of `levels` levels.
     pub(crate) fn nodes(&self, levels: u8) -> u64 {
         let of_files: u64 = self.node_sums.iter().take(levels.into()).sum();
         // A length that changes cuts through one path of the file's tree.
@@ -290,7 +289,7 @@ impl Overlay {
         due
     }
 
-    /// Puts back what found no room in the log.
+    /// Puts entries back that found no room in the log.
     pub(crate) fn put_back_unlogged(&mut self, mut due: Vec<Unlogged>) {
         due.append(&mut self.unlogged);
         self.unlogged_inodes.clear();
@@ -383,15 +382,15 @@ impl Overlay {
             let is_waiting = |lba: &u64| matches!(overlay.slots.get(*lba), Some(Slot::Unplaced { order, .. }) if *order == arrived);
             keys.extend((lba..lba + count).filter(is_waiting).map(|lba| (file, lba)));
         }
-        // By place in the file, so that neighbours stay neighbours; a key can stand twice (written,
+        // By place in the file, so that neighbours stay neighbours; a key can occur twice (written,
         // punched and written in one call).
         keys.sort_unstable();
         keys.dedup();
         keys
     }
 
-    /// Gives an unplaced block its place; returns what goes there. The key must come from
-    /// [`Overlay::next_unplaced`].
+    /// Assigns an unplaced block its place; returns the block to write there. The key must come
+    /// from [`Overlay::next_unplaced`].
     pub(crate) fn launch(&mut self, file: FileId, lba: u64, vbn: Vbn) -> Option<Flight> {
         let slot = self.files.get_mut(&file)?.slots.get_mut(lba)?;
         let Slot::Unplaced { block, checksum, order, keep } = slot else { return None };
@@ -402,8 +401,8 @@ impl Overlay {
         Some(flight)
     }
 
-    /// The write of a block has finished. Its log entry is due even when the slot has moved on: a
-    /// flush that was waiting for it must find it, or what replaced it, in the log.
+    /// The write of a block has finished. Its log entry is due even when the slot has changed: a
+    /// flush that was waiting for it must find it, or its replacement, in the log.
     pub(crate) fn land(
         &mut self,
         file: FileId,
@@ -446,7 +445,7 @@ impl Overlay {
         matches!(slot, Some(Slot::Placed(spot)) if spot.vbn == vbn)
     }
 
-    /// Puts back what replay of the log says: a placed block.
+    /// Puts back a placed block, from the replay of the log.
     pub(crate) fn replay_write(&mut self, file: FileId, lba: u64, pointer: BlockPointer) {
         let replaced = self.with_file(file, |overlay| {
             overlay.reach = overlay.reach.max(lba + 1);

@@ -13,11 +13,11 @@
 //! by the client's thread; a batch of requests loads its paths together ([`Volume::load_paths`]).
 //!
 //! # What remains
-//! A node that rots after it was looked at and is dropped from the cache before the merge, a few
-//! seconds later. Then the consistency point fails and latches: changes stay in memory and are
-//! served, what was flushed is in the log, and nothing is lost silently. Nodes of the active map
-//! and of the inode file belong to everybody, so damage there stops the volume too; a since map
-//! that can't be read is given up (`since`).
+//! Not covered: a node that becomes damaged after it was read and is evicted from the cache before
+//! the merge, a few seconds later. Then the consistency point fails and latches: changes stay in
+//! memory and are served, flushed ones are in the log, and nothing is lost silently. Nodes of the
+//! active map and of the inode file affect all files, so damage there stops the volume too. An
+//! unreadable since map is given up (`since`).
 
 use std::sync::Arc;
 

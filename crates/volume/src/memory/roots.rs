@@ -51,8 +51,8 @@ impl Drop for Committed {
     }
 }
 
-/// Tells when short readers end. Its lock is the last one to be taken: a root may go while any
-/// other is held.
+/// Notifies when short readers end. Its lock is the last one to be taken: a root may be dropped
+/// while any other is held.
 #[derive(Default)]
 pub(crate) struct Ended {
     waiting: Mutex<u64>,

@@ -58,13 +58,13 @@ impl FileChanges<'_> {
 pub(crate) struct State {
     pub(crate) role: Role,
     pub(crate) committed: Arc<Committed>,
-    /// Told when a short reader of an earlier root ends.
+    /// Notified when a short reader of an earlier root ends.
     pub(crate) ended: Arc<Ended>,
     /// Possible readers of earlier roots, and images of the present one.
     pub(crate) readers: Vec<Reader>,
     /// The image of the present root, while it is in use.
     pub(crate) active_image: Weak<Committed>,
-    /// Images of the snapshots that there are.
+    /// Images of the existing snapshots.
     pub(crate) pins: HashMap<SnapshotId, Weak<Committed>>,
     /// Snapshots that clones are made of, with the count of their keepers.
     pub(crate) kept: BTreeMap<SnapshotId, u32>,
@@ -76,8 +76,8 @@ pub(crate) struct State {
     pub(crate) frozen: Option<Frozen>,
     /// Log entries of the settled generation that are not in the log yet.
     pub(crate) frozen_unlogged: Vec<Unlogged>,
-    /// A block that the log says was written while a root had it, as when the log is not of what is
-    /// on the devices. Nothing is committed then.
+    /// A block that the log claims was written while a root had it, for example because the log
+    /// does not belong to the content of the devices. No commit is possible then.
     pub(crate) contradiction: Option<Vbn>,
     pub(crate) used: UsedMap,
     pub(crate) releases: Releases,
@@ -108,10 +108,10 @@ pub(crate) struct State {
     pub(crate) compounds: u32,
     /// A freeze waits for the compounds to end.
     pub(crate) freezing: bool,
-    /// A rollback is between the snapshot of what is there and the new root: a change that it took
-    /// now would be in neither.
+    /// A rollback is between the snapshot of the present content and the new root: a change
+    /// accepted now would be in neither.
     pub(crate) rolling_back: bool,
-    /// How often the active state became another than the one that was written here, since opening.
+    /// How often the active state was replaced by one that was not written here, since opening.
     pub(crate) heads: u64,
     /// Removed files whose blocks are still to be freed.
     pub(crate) removed: Vec<FileId>,
@@ -234,7 +234,7 @@ impl State {
             .copied()
     }
 
-    /// Blocks that a file has, as of now; none inside where there is no such file, none outside
+    /// The present length of a file in blocks; `None` inside for a missing file, `None` outside
     /// when its inode is not in memory.
     pub(crate) fn length_of(&self, file: FileId) -> Option<Option<u64>> {
         let inode = match self.changed_inode(file) {
@@ -254,9 +254,9 @@ impl State {
         }
     }
 
-    /// Blocks kept back, so that a consistency point, a delete and a snapshot's deletion always
-    /// succeed: all map blocks once over and some nodes, for the active map; and twice for each
-    /// accumulating since map, which grows besides.
+    /// The reserve in blocks, so that a consistency point, a delete and a snapshot's deletion
+    /// always succeed: all map blocks once over and some nodes, for the active map; and twice for
+    /// each accumulating since map, which grows besides.
     pub(crate) fn reserve(&self) -> u64 {
         let accumulating =
             self.since_maps.iter().filter(|map| map.kind == FileKind::SinceAccumulating).count();
@@ -275,8 +275,8 @@ impl State {
         self.used.free() >= self.promised(0) + self.map_cost() * (1 + more) + RESERVE_MIN / 2
     }
 
-    /// Blocks that `more` blocks of anything take when they are committed, at most. A thin file can
-    /// be so much longer than the volume that every block has a path of its own.
+    /// The maximum number of blocks that `more` blocks of anything take when they are committed. A
+    /// thin file can be so much longer than the volume that every block has a path of its own.
     pub(crate) fn cost_at_most(&self, more: u64) -> u64 {
         more * (1 + u64::from(self.levels))
     }
@@ -434,7 +434,7 @@ impl State {
     }
 }
 
-/// Blocks that these blocks of one file take, with the nodes above them, in a tree of so many
+/// The blocks that these blocks of one file take, with the nodes above them, in a tree of `levels`
 /// levels.
 pub(crate) fn cost_in(levels: u8, lbas: impl Iterator<Item = u64>) -> u64 {
     let mut indexes: Vec<u64> = lbas.collect();

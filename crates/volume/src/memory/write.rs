@@ -37,7 +37,7 @@ type Due = (Generation, Vec<Unlogged>);
 
 /// A flush under way.
 struct Flushing {
-    /// It covers what arrived up to here.
+    /// It covers writes that arrived up to here.
     cut: u64,
     /// The number of its first launch.
     first_own: u64,
@@ -162,8 +162,8 @@ impl Volume {
             if let Some(length) = state.length_of(file) {
                 break (state, length.ok_or(VolumeError::NoSuchFile(file))?);
             }
-            // Its inode is in no memory: it is read without the lock, and what changed meanwhile is
-            // seen.
+            // Its inode is not in memory: it is read without the lock, and the code below handles
+            // changes made meanwhile.
             drop(state);
             self.inode(file)?;
         };
@@ -275,8 +275,8 @@ impl Volume {
         })
     }
 
-    /// Waits until there is room in memory, and in the volume for so many blocks with the nodes
-    /// above them and `more` of other kinds; where that is too much, for what `exactly` says.
+    /// Waits until there is room in memory, and in the volume for these blocks with the nodes above
+    /// them and `more` of other kinds; if that is too much, for the cost that `exactly` returns.
     pub(crate) fn admit_cost(
         self: &Arc<Self>,
         blocks: u64,
@@ -301,9 +301,9 @@ impl Volume {
     /// Finds room in a nearly full volume, for one writer after the other. While one waits no other
     /// writer overtakes it, so it gets all room that comes free, and its answer is true.
     ///
-    /// A consistency point turns promises into exact numbers and gives up what was overwritten;
-    /// that is free when the reads that were under way have ended, and the writer waits for those
-    /// that exist when he asks. He never waits for an image, which may be open for days.
+    /// A consistency point turns estimates into exact numbers and frees overwritten blocks. These
+    /// are free when the reads in progress have ended, and the writer waits for the reads that
+    /// exist when it asks. It never waits for an image, which may be open for days.
     fn admit_in_turn(self: &Arc<Self>, cost: u64) -> Result<MutexGuard<'_, State>, VolumeError> {
         let _turn = self.turn.lock();
         self.state.lock().awaited = cost;
@@ -323,7 +323,7 @@ impl Volume {
                 break Err(VolumeError::NoSpace);
             }
             rounds -= 1;
-            // Also without changes in memory: another one may be about to end, and free something.
+            // Also without changes in memory: another one may be about to end, and free some.
             if let Err(error) = self.consistency_point() {
                 break Err(error);
             }
@@ -376,8 +376,8 @@ impl Volume {
         }
     }
 
-    /// Waits until the calls that read earlier roots now have ended, and frees what they kept back.
-    /// Nothing is held meanwhile, and they need nothing but the device, so this ends.
+    /// Waits until the calls that read earlier roots now have ended, and frees the blocks that they
+    /// held. No lock is held meanwhile, and they need only the device, so this ends.
     fn wait_for_readers(&self) {
         let (readers, ended) = {
             let state = self.state.lock();
@@ -387,7 +387,7 @@ impl Volume {
         self.state.lock().settle_releases();
     }
 
-    /// Lets a change in that frees space and takes up to `cost` blocks itself. A hole takes none,
+    /// Admits a change that frees space and takes up to `cost` blocks itself. A hole takes none,
     /// and the reserve covers the nodes that it changes.
     pub(crate) fn admit_to_free(self: &Arc<Self>, cost: u64) -> Result<MutexGuard<'_, State>, VolumeError> {
         let state = self.lock_for_change()?;
@@ -458,8 +458,8 @@ impl Volume {
             Ok(()) => {}
         }
         if let Some(overlay) = state.overlay_mut(batch.generation) {
-            // Blocks of a batch that failed stay in memory, where reads find them: their places
-            // hold something else.
+            // Blocks of a failed batch stay in memory, where reads find them: their places have
+            // other content.
             for flight in batch.flights.iter().filter(|_| outcome.is_ok()) {
                 let log: Option<crate::memory::overlay::IsLogged<'_>> =
                     if log { Some(&is_logged) } else { None };
@@ -575,8 +575,8 @@ impl Volume {
         // turn.
         let cut = state.order;
         let first_own = state.launches + 1;
-        // Now, and not when everything has landed: until then more is changed, and an inode's entry
-        // says what it is when it is taken.
+        // Now, and not when everything has landed: until then more changes arrive, and an inode's
+        // entry has its state at the time when it is taken.
         let due = take_unlogged(state, cut);
         let mut batches: Vec<Batch> = Vec::new();
         while let Some(batch) = self.launch(state, usize::MAX, cut)? {
@@ -649,7 +649,7 @@ impl Volume {
             self.land(state, batch, outcome, false);
         }
         if let Err(reason) = outcome {
-            // The entries are gone from memory, with or without a batch beside them.
+            // The entries are gone from memory, with or without a batch.
             state.latch(reason);
             return Err(reason.clone());
         }
@@ -673,7 +673,7 @@ fn entries(due: &[Due]) -> Vec<(Generation, Vec<LogEntry>)> {
     due.iter().map(|(generation, due)| (*generation, entries(due))).collect()
 }
 
-/// The entries of the log that are due for what arrived up to `cut`, by generation.
+/// The log entries due for arrivals up to `cut`, by generation.
 fn take_unlogged(state: &mut State, cut: u64) -> Vec<Due> {
     let mut parts = Vec::new();
     let State { open, frozen, frozen_unlogged, .. } = state;

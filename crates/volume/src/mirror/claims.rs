@@ -76,10 +76,10 @@ impl BlockSet {
 }
 
 impl Volume {
-    /// Takes out of `unsent` (blocks that a destination lacks to get `snapshots`) those that it
-    /// says it has: `claims`, in order of vbn, are confirmed when a pointer of the snapshots names
-    /// that vbn with that checksum. Returns how many went out. Only pointers are read, and only
-    /// below blocks that are to be sent.
+    /// Removes from `unsent` (blocks that a destination lacks for `snapshots`) those that it
+    /// claims: `claims`, in order of vbn, are confirmed when a pointer of the snapshots names that
+    /// vbn with that checksum. Returns how many were removed. Only pointers are read, and only
+    /// below blocks to send.
     pub fn confirm_claims(
         self: &Arc<Self>,
         snapshots: &[SnapshotEntry],

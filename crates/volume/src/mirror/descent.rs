@@ -1,4 +1,5 @@
-//! Whether the snapshots of an arrived image can descend from each other as their source says.
+//! Checks whether the snapshots of an arrived image can descend from each other as their source
+//! claims.
 //!
 //! The tree of descent alone tells which other snapshots show a block of a snapshot: its neighbours
 //! (parent, children, siblings), or none. Deleting relies on that. A destination that trusted an
@@ -15,8 +16,8 @@
 //!
 //! A descent that is not the true one and keeps to this is taken: deleting is as safe in it.
 //!
-//! Maps are compared, and maps are the source's too: that each names what its image reaches was
-//! found before (`reached`).
+//! Maps are compared, and maps are the source's too: an earlier check found that each names the
+//! blocks that its image reaches (`reached`).
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -37,8 +38,7 @@ const INVENTED: &str =
 /// `image`. There are `space` blocks, and `in_use` gives those of a run that any root here shows.
 ///
 /// # Errors
-/// [`VolumeError::Refused`] when it can't be true, and what makes a map of a new snapshot
-/// unreadable.
+/// [`VolumeError::Refused`] when it can't be true, and errors of reading a map of a new snapshot.
 pub(crate) fn check(
     maps: Maps<'_>,
     here: &[SnapshotEntry],
@@ -65,8 +65,7 @@ pub(crate) fn check(
         if several && blocks(&tops).any(|vbn| brought.has(vbn)) {
             return Err(refused(parent));
         }
-        // Mostly nothing that is new here stands where something else stands, and no map has to be
-        // read.
+        // Usually no new block uses the number of another one, and no map has to be read.
         let mut siblings: Option<BlockSet> = None;
         for piece in pieces(&tops).filter(|_| !kept.is_empty()) {
             let doubtful = in_use(piece);
@@ -97,8 +96,7 @@ pub(crate) fn check(
 /// New snapshots by their parent.
 type ByParent<'a> = BTreeMap<SnapshotId, Vec<&'a SnapshotEntry>>;
 
-/// The snapshots of an image of which it was found out before that their descent is possible, and
-/// the others.
+/// Separates the snapshots of an image whose descent was checked before from the others.
 fn sorted<'a>(
     here: &[SnapshotEntry],
     image: &'a [SnapshotEntry],

@@ -1,10 +1,10 @@
 //! Snapshots of several volumes at one instant, and their end as sources at one.
 //!
 //! # Invariant
-//! Whatever a client wrote, in whichever of the volumes, and had its answer for before it wrote
-//! something else that one of the snapshots shows, is shown too. Changes wait in all of the volumes
-//! before the first snapshot is made, and until the last one is: no write is answered in between,
-//! so none can follow another.
+//! If one of the snapshots shows a write, then the snapshots also show every write that was
+//! acknowledged before it was made, in any of the volumes. Changes wait in all of the volumes
+//! before the first snapshot is made, and until the last one is: no write is acknowledged in
+//! between, so none can follow another.
 
 use std::sync::Arc;
 

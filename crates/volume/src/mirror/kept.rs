@@ -46,7 +46,7 @@ pub(crate) fn compare_arrivals(
     let Some(committed) = places.first() else { return Ok(at_home) };
     for (vbn, block) in arrived {
         let pointer = BlockPointer { vbn: *vbn, checksum: Checksum::of(&block[..]), ..BlockPointer::HOLE };
-        // Also what can't be read from the device any more.
+        // Also blocks that can't be read from the device any more.
         if store.cached(&pointer).is_some_and(|known| known[..] != block[..]) {
             return Err(forged(*vbn));
         }
@@ -121,7 +121,7 @@ pub(crate) enum Base {
     Nothing,
     /// Another new one.
     New(SnapshotId),
-    /// A snapshot that stays, or what is shown here.
+    /// A snapshot that stays, or the image shown here.
     Here,
 }
 
@@ -205,7 +205,7 @@ pub(crate) fn check_content(
 /// A block of a snapshot that would have other bytes.
 struct Replaced {
     vbn: Vbn,
-    /// None where it can't be read.
+    /// `None` if it can't be read.
     here: Option<Checksum>,
     arrived: Checksum,
 }

@@ -106,8 +106,7 @@ impl Volume {
         self.first_change_after(Some((base.generation, base.changed)), base.created).0
     }
 
-    /// The same of a root of which no more is known than its generation and the time of the last
-    /// change in it.
+    /// The same for a root of which only the generation and the time of the last change are known.
     pub fn age_of_changes_after(&self, generation: Generation, changed: Timestamp) -> Option<Duration> {
         self.first_change_after(Some((generation, changed)), changed).0
     }
@@ -141,8 +140,8 @@ impl Volume {
         (Some(age.unwrap_or(since_made)), dirty)
     }
 
-    /// The time of a change, later than that of any change before, whatever the clock says: where
-    /// it is the same, so is the content.
+    /// The time of a change, later than that of any earlier change, whatever the clock shows: equal
+    /// times mean equal content.
     pub(crate) fn changed_now(&self, now: Timestamp) -> Timestamp {
         later(self.state.lock().committed.root.changed, now)
     }

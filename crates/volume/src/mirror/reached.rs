@@ -1,17 +1,16 @@
 //! Whether the map of an image that arrived names every block that the image reaches.
 //!
-//! Which blocks may be written over is known from maps alone, and maps come from the source. An
-//! image that reaches a block its map leaves out would lose it to a later transfer, or after a
-//! failover to any write. So no image is committed before this was found of it, from what differs
-//! between it and its base:
+//! Maps alone tell which blocks may be overwritten, and maps come from the source. An image that
+//! reaches a block missing in its map would lose it to a later transfer, or after a failover to any
+//! write. So before an image is committed its differences from its base must prove the following:
 //! - Each block that it reaches and the base does not have in the same position is in its map,
 //!   once, and was not born after the image.
 //! - Each block that the base's map has and its own does not is one that the base reaches and it
 //!   does not.
 //! - It counts as many blocks as its map has.
 //!
-//! The base holds to the same, so all that both share is in the map of the image as well. Where
-//! that is not enough to tell, the whole image is walked.
+//! The base satisfies the same, so all blocks that both share are in the map of the image as well.
+//! If that is not enough to decide, the whole image is walked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,7 +30,7 @@ use crate::read::walk::{Parted, Rooted};
 pub(crate) struct Compared<'a> {
     /// The image or snapshot that it was compared with, if any.
     pub(crate) base: Option<Rooted<'a>>,
-    /// That is the snapshot from which it descends, and stays beside it.
+    /// That is the snapshot from which it descends, and that stays in addition.
     pub(crate) is_parent: bool,
     /// Blocks that it has and the base does not have in the same position.
     pub(crate) added: &'a BlockSet,
@@ -58,10 +57,10 @@ pub(crate) fn note(
     }
 }
 
-/// Compares what an image reaches with its map.
+/// Compares the blocks that an image reaches with its map.
 ///
 /// # Errors
-/// [`VolumeError::Contradicts`] when the map leaves out a block, and what can't be read of the map.
+/// [`VolumeError::Contradicts`] when a block is missing in the map, and errors of reading the map.
 pub(crate) fn check(store: &Store, new: Rooted<'_>, compared: &Compared<'_>) -> Result<(), VolumeError> {
     let Compared { base, is_parent, added, parted } = *compared;
     // Blocks that it shares with a later image of another line may be younger than it.

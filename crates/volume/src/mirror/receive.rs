@@ -56,8 +56,7 @@ pub struct ReceivedImage {
     pub snapshots: Vec<SnapshotEntry>,
 }
 
-/// A transfer into a destination. When it ends without a commit, what has arrived stays for the
-/// next one.
+/// A transfer into a destination. If it ends without a commit, the arrivals stay for the next one.
 pub struct Receiver {
     volume: Arc<Volume>,
     /// Taken out when the image is committed.
@@ -229,9 +228,9 @@ impl Receiver {
         self.arrivals.as_ref().map_or(0, Arrivals::count)
     }
 
-    /// Gives up what is shown here, if anything is, an own head ([`Volume::own_head`]) or not, and
-    /// the snapshots that the source does not have: the image that arrives need not descend from
-    /// them. Nothing goes before that image is committed.
+    /// Gives up the image shown here, if any, an own head ([`Volume::own_head`]) or not, and the
+    /// snapshots that the source does not have: the arriving image need not descend from them.
+    /// Nothing is removed before that image is committed.
     pub fn give_up_head(&mut self) {
         self.gives_up = self.volume.status().cursor.snapshot != SnapshotId(0);
     }
@@ -322,7 +321,7 @@ impl Receiver {
     fn recall(&mut self, go_on: &mut dyn FnMut(u64, u64) -> bool) -> Result<bool, VolumeError> {
         let volume = self.volume.clone();
         let arrivals = self.arrivals.as_mut().ok_or(VolumeError::Closed)?;
-        // Only a commit could bring blocks into use, and there is none while this transfer runs.
+        // Only a commit could bring blocks into use, and none happens while this transfer runs.
         let used = |vbn| volume.state.lock().used.get(vbn);
         let places = volume.state.lock().redirects_in_use();
         let mut around =
@@ -336,7 +335,7 @@ impl Receiver {
     }
 
     /// Takes several runs of blocks, best in order of vbn, and writes them as one batch. From time
-    /// to time what has arrived is made durable.
+    /// to time the arrivals are made durable.
     pub fn write_runs(&mut self, runs: Vec<(Vbn, Vec<Block>)>) -> Result<(), VolumeError> {
         let volume = self.volume.clone();
         let limit = volume.store.space().blocks(SegmentKind::Space);
@@ -401,8 +400,8 @@ impl Receiver {
         if arrivals.is_due(now) { arrivals.checkpoint(store, now) } else { Ok(()) }
     }
 
-    /// Makes durable what has arrived, so that a restart finds it. It is done from time to time,
-    /// and when a transfer ends early.
+    /// Makes the arrivals durable, so that a restart finds them. It runs from time to time, and
+    /// when a transfer ends early.
     pub fn checkpoint(&mut self) -> Result<(), VolumeError> {
         let volume = self.volume.clone();
         let outcome = self.arrivals()?.checkpoint(&volume.store, volume.clock.monotonic());
@@ -436,8 +435,8 @@ impl Receiver {
         }
     }
 
-    /// Where the blocks of the images are: those committed, and on top of them what has arrived, or
-    /// those of it that are in `only`.
+    /// The places of the images' blocks: the committed ones, overridden by the arrivals, or by
+    /// those arrivals that are in `only`.
     pub(crate) fn redirects(&self, arrivals: &Arrivals, only: Option<&BlockSet>) -> Redirects {
         let committed = self.volume.state.lock().committed.clone();
         let mut redirects = (*committed.redirects).clone();
@@ -454,13 +453,12 @@ impl Receiver {
         redirects
     }
 
-    /// Verifies what arrived and makes it the volume's content: root, snapshot table, redirect map
-    /// and cursor in one superblock write.
+    /// Verifies the arrivals and makes them the volume's content: root, snapshot table, redirect
+    /// map and cursor in one superblock write.
     ///
     /// # Errors
-    /// [`VolumeError::Refused`] when a block of the image did not arrive or is not what the image
-    /// says, or when its snapshots cannot descend from each other as it says; the volume stays as
-    /// it was.
+    /// [`VolumeError::Refused`] when a block of the image did not arrive or has other content, or
+    /// when its snapshots cannot descend from each other as it claims; the volume is unchanged.
     pub fn commit(mut self, image: ReceivedImage) -> Result<(), VolumeError> {
         let volume = self.volume.clone();
         volume.store.device().flush()?;
@@ -487,8 +485,8 @@ impl Receiver {
         self.install(&image, &target, redirects)
     }
 
-    /// Where the blocks of an image are that was found to be whole, and to leave all else as it is.
-    /// Refused or not, what has arrived is not lost: only the superblock ends it.
+    /// The places of the blocks of an image that was found to be whole, and to change nothing else.
+    /// Refused or not, the arrivals are not lost: only the superblock ends them.
     fn settled(&mut self, image: &ReceivedImage) -> Result<Redirects, VolumeError> {
         let volume = self.volume.clone();
         let mut arrivals = self.arrivals.take().ok_or(VolumeError::Closed)?;
@@ -537,7 +535,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// An own head is replaced by what descends from it, or by anything when it was given up.
+    /// An own head is replaced by its descendants, or by any image when it was given up.
     fn check_descent(&self, image: &ReceivedImage) -> Result<(), VolumeError> {
         let Some(head) = self.volume.own_head().filter(|_| !self.gives_up) else { return Ok(()) };
         let descends = image.snapshots.iter().any(|entry| entry.id == head.id && entry.root == head.root);
@@ -680,7 +678,7 @@ fn verify_root(
     Ok(added)
 }
 
-/// The images here, and what they are read through.
+/// The images here, and the roots to read them through.
 fn shown_roots(volume: &Volume) -> (Arc<Committed>, Vec<Root>) {
     let state = volume.state.lock();
     let snapshots = state.snapshots.iter().map(|entry| entry.root);
@@ -700,7 +698,7 @@ impl Drop for Receiver {
             && !self.failed
             && kept.is_unsaved()
         {
-            // For a restart; in memory they are there anyway.
+            // For a restart; they are still in memory anyway.
             self.failed = kept.checkpoint(&self.volume.store, self.volume.clock.monotonic()).is_err();
         }
         let mut state = self.volume.state.lock();

@@ -5,7 +5,7 @@
 //! that changes the role also makes a snapshot of it, and the cursor names that snapshot with no
 //! time of arrival. So the superblock alone tells which state it shows:
 //!
-//! | role | cursor | what it is |
+//! | role | cursor | state |
 //! |---|---|---|
 //! | normal | any | it takes writes |
 //! | destination | none | it waits for its first image |
@@ -59,7 +59,7 @@ impl Volume {
     pub fn failover(self: &Arc<Self>) -> Result<(), VolumeError> {
         self.without_transfer(|| {
             let mut commit = self.commit_turn()?;
-            // Changes wait until what there is to be known of the image is known.
+            // Changes wait until the required facts of the image are known.
             let _waiting = self.hold_changes();
             self.become_writable(&mut commit)
         })
@@ -102,9 +102,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Makes a normal volume a destination that shows its own head, of which a snapshot is made
-    /// (and held, if so wished). The device must have [`Volume::device_bytes_as_destination`] by
-    /// then.
+    /// Makes a normal volume a destination that shows its own head, and makes a snapshot of that
+    /// (held, with `held`). The device must already have [`Volume::device_bytes_as_destination`].
     ///
     /// # Errors
     /// As [`Volume::create_snapshot`]; [`VolumeError::DeviceTooSmall`]. The volume is then as it
@@ -132,8 +131,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Bytes of device that this volume needs as a destination: a redirect area and a have map
-    /// besides its block space.
+    /// Bytes of device that this volume needs as a destination: its block space, a redirect area
+    /// and a have map.
     pub fn device_bytes_as_destination(&self) -> u64 {
         let mut layout = self.commit.lock().superblock.layout.clone();
         add_destination_areas(&mut layout);

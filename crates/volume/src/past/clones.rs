@@ -73,7 +73,7 @@ impl Volume {
     /// Keeps every snapshot up to `target`, as the base of a dump that may be resumed later.
     ///
     /// # Errors
-    /// [`VolumeError::NoSuchSnapshot`] when `target` is none.
+    /// [`VolumeError::NoSuchSnapshot`] when `target` does not exist.
     pub fn keep_snapshots(self: &Arc<Self>, target: SnapshotId) -> Result<Vec<Kept>, VolumeError> {
         let _commit = self.commit.lock();
         let mut state = self.state.lock();

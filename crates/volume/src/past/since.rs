@@ -10,8 +10,8 @@
 //!    accumulating map, newly allocated or brought back by a rollback, has its bit there; blocks of
 //!    the map itself too. So `target & in flight` is all that a destination with the base lacks.
 //! 2. In the root that began an accumulating map, and in no root with other content, that map is
-//!    one hole. So the maps themselves tell which snapshot they began at, and the number of a map's
-//!    file (numbers only grow) which snapshots are older.
+//!    one hole. So the maps themselves show the snapshot at which they began, and the number of a
+//!    map's file (numbers only grow) shows which snapshots are older.
 //! 3. A root shares blocks with its parent in the tree of descent, or with no other root: a
 //!    rollback copies today's maps over those of the snapshot. If they were shared with the
 //!    previous state, deleting that one would free them.
@@ -21,14 +21,14 @@
 //!    changes made meanwhile.
 //!
 //! # Damage
-//! A map tells of changes, and nothing depends on it but how much a mirror's next update has to
-//! look at. So where one can't be read, twice in a row, the consistency point that needs it gives
-//! it up, together with the other one of its relationship: of both it is not known any more what
-//! the destination lacks. Then the relationship has no maps, in that root and from then on, and is
-//! begun anew as one that never was. Where a node can't be read what is below is not known, and
-//! can't be freed: the map becomes a removed file, which waits for that, or for being freed by
-//! exclusion ([`crate::health::stranded`]), as any does. Its kind is another one then, so nothing
-//! ever takes it for a map again.
+//! A map records changes, and only the cost of a mirror's next update depends on it. So when one
+//! can't be read, twice in a row, the consistency point that needs it gives it up, together with
+//! the other one of its relationship: from both it is no longer known which blocks the destination
+//! lacks. Then the relationship has no maps, in that root and from then on, and must restart like a
+//! new one. The blocks below an unreadable node are unknown, and can't be freed. So the map becomes
+//! a removed file, which waits until it can be read, or is freed by exclusion
+//! ([`crate::health::stranded`]), like any other. Its kind is then a different one, so it is never
+//! taken for a map again.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -110,7 +110,7 @@ impl From<VolumeError> for MapError {
     }
 }
 
-/// A since map that a consistency point writes anew.
+/// A since map that a consistency point rewrites.
 struct Changing<'a> {
     inode: Inode,
     update: TreeUpdate<'a>,
@@ -121,7 +121,7 @@ struct Changing<'a> {
 /// The changes that a consistency point makes to the since maps.
 pub(crate) struct SinceUpdate<'a> {
     changing: Vec<Changing<'a>>,
-    /// The maps that there are afterwards.
+    /// The resulting maps.
     maps: Vec<SinceMap>,
 }
 
@@ -173,14 +173,14 @@ impl State {
         self.since_maps.iter().find(|map| map.relationship == relationship && map.kind == kind).copied()
     }
 
-    /// Relationships of which a map could not be read: they have none any more.
+    /// Relationships with an unreadable map: they have no maps any more.
     pub(crate) fn lost_relationships(&self) -> BTreeSet<u64> {
         let lost = self.since_maps.iter().filter(|map| self.lost_since.contains(&map.file));
         lost.map(|map| map.relationship).collect()
     }
 
     /// Refuses a snapshot for a relationship, or a rollback while there are since maps, when the
-    /// volume is so full that their consistency point could fail half-way, or would use up what
+    /// volume is so full that their consistency point could fail half-way, or would use room that
     /// later deletions need.
     pub(crate) fn check_room_for_since(&self, rider: &Rider) -> Result<(), VolumeError> {
         let maps = self.since_maps.len() as u64;
@@ -614,7 +614,7 @@ impl Volume {
         }
     }
 
-    /// ORs what a relationship has accumulated into its map in flight.
+    /// ORs the accumulated bits of a relationship into its map in flight.
     fn add_accumulated(
         &self,
         before: &Committed,
@@ -715,8 +715,8 @@ impl Volume {
         Ok(update)
     }
 
-    /// One of them as a copy: where it differs from what the snapshot has under its number, new
-    /// blocks get its content.
+    /// One of them as a copy: where it differs from the snapshot's version, new blocks get its
+    /// content.
     fn carry_map<'a>(
         &'a self,
         snapshot: &'a Committed,
@@ -753,8 +753,8 @@ impl Volume {
         Ok(Changing { inode, update: copy, records })
     }
 
-    /// Since maps in a snapshot that the active state has no more: a rollback must not bring them
-    /// back, as they know nothing of what was allocated meanwhile.
+    /// Since maps in a snapshot that the active state has no more: a rollback must not restore
+    /// them, as they lack the blocks allocated meanwhile.
     pub(crate) fn stale_since_maps(
         self: &Arc<Self>,
         snapshot: SnapshotId,
@@ -775,8 +775,8 @@ impl Volume {
 const NO_RELATIONSHIP: VolumeError =
     VolumeError::Refused("the volume has no since map for this mirror: begin with a baseline");
 
-/// The blocks that come back with a snapshot. Where the map of `today` has rotted, which a rollback
-/// may be the way out of, that is all that the snapshot has.
+/// The blocks that a rollback restores. If the map of `today` is damaged, which a rollback may be
+/// meant to fix, that is all blocks of the snapshot.
 fn returning_blocks(maps: &Maps<'_>, snapshot: &Root, today: Root) -> Result<Vec<Vbn>, VolumeError> {
     let runs = match maps.only_in(snapshot, &[today]) {
         Err(error) if error.is_of_a_block() => maps.only_in(snapshot, &[]),

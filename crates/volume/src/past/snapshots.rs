@@ -1,5 +1,5 @@
-//! Snapshots: made and deleted in the time of a consistency point, however many there are; and what
-//! changed between them.
+//! Snapshots: made and deleted in the time of a consistency point, however many there are; and the
+//! changes between them.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -80,7 +80,7 @@ impl Volume {
     /// Deletes snapshots and returns how many blocks only they held. An export that is open keeps
     /// its blocks until it is closed.
     ///
-    /// All go with one consistency point; only where the label area is almost full are there
+    /// All are deleted in one consistency point; only if the label area is almost full there are
     /// several, one after the other.
     pub fn delete_snapshots(self: &Arc<Self>, ids: &[SnapshotId]) -> Result<u64, VolumeError> {
         self.delete_in_parts(self.deletable(ids, true)?, Rider::Delete)
@@ -145,7 +145,7 @@ impl Volume {
         self.commit_with(Rider::Rename(id, name.to_owned())).map(drop)
     }
 
-    /// Holds a snapshot (it can't be deleted) or lets it go.
+    /// Holds a snapshot, so that it can't be deleted, or releases it.
     pub fn hold_snapshot(self: &Arc<Self>, id: SnapshotId, held: bool) -> Result<(), VolumeError> {
         if self.entry(id)?.held == held {
             return Ok(());
@@ -277,8 +277,8 @@ impl Volume {
         Ok(device_blocks(&layout) * BLOCK_SIZE as u64)
     }
 
-    /// Blocks of block space to which this volume can grow on a device of `bytes`; those that it
-    /// has where that has no room for more.
+    /// The size in blocks of block space to which this volume can grow on a device of `bytes`; its
+    /// present size if there is no room for more.
     pub fn blocks_after_growth(&self, bytes: u64) -> u64 {
         let (mut low, mut high) = (self.space_blocks(), (bytes / BLOCK_SIZE as u64).min(SPACE_BLOCKS_MAX));
         while low < high {
@@ -308,7 +308,7 @@ pub(crate) fn join(mut runs: Vec<Run>) -> Vec<Run> {
     joined
 }
 
-/// Refuses the deletion of what must stay, and one for which the label area has no room.
+/// Refuses the deletion of a snapshot that must stay, and one without room in the label area.
 pub(crate) fn check_deletion(state: &State, commit: &Commit, rider: &Rider) -> Result<(), VolumeError> {
     // A mirror's own hold does not keep its snapshots from it.
     let heeds_hold = !matches!(rider, Rider::Step(_) | Rider::LetGo(_));

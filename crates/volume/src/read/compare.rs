@@ -119,8 +119,8 @@ impl<'a> Maps<'a> {
         visit: &mut dyn FnMut(u64, &[u8]),
         damaged: &mut dyn FnMut(u64, u64, VolumeError),
     ) {
-        // A block counts in the place where it stands: a source may give the number of a block of
-        // one region to another one, and neither may hide the other.
+        // A block counts at its place: a source may give the number of a block of one region to
+        // another one, and neither may hide the other.
         let mut seen: HashSet<(Vbn, Checksum, u8, u64)> = HashSet::new();
         let key =
             |(pointer, level, at): &(BlockPointer, u8, u64)| (pointer.vbn, pointer.checksum, *level, *at);

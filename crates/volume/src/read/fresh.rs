@@ -75,7 +75,8 @@ impl Fresh {
             kept.blocks.insert(vbn.0, (number, block.clone()));
             kept.order.push_back((vbn.0, number));
         }
-        // The order has what was written again as well: it is kept as short as twice the blocks.
+        // The order also has blocks that were written again: it is kept at most twice as long as
+        // the blocks.
         while kept.blocks.len() > self.limit || kept.order.len() > 2 * self.limit {
             let Some((vbn, number)) = kept.order.pop_front() else { break };
             if kept.blocks.get(&vbn).is_some_and(|(newest, _)| *newest == number) {

@@ -272,8 +272,7 @@ impl Image {
                         lost(LostInodes::below(unreadable))?;
                     }
                     Err(error) => {
-                        // Of one that stands below a node which can be read by now nothing is
-                        // known.
+                        // The birth of a block below a node that has become readable is unknown.
                         let birth = if pointer.is_hole() { Generation(u64::MAX) } else { pointer.birth };
                         lost(LostInodes::new(lba, 1, birth, error))?;
                     }

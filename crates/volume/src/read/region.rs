@@ -6,9 +6,9 @@
 //! and a position is good over a restart.
 //!
 //! # Order
-//! The active map, the inode file, then the files by number; in each by block of file, nodes before
-//! what is below them. A node belongs to its first block of file. Two roots with the same checksum
-//! have the same pieces, wherever they are.
+//! The order is the active map, the inode file, then the files by number; within each by block of
+//! the file, with nodes before their children. A node belongs to its first block of the file. Two
+//! roots with the same checksum have the same pieces, wherever they are.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl Position {
         (self.tree, self.lba)
     }
 
-    /// From what [`Position::to_numbers`] gave. Any numbers are some position.
+    /// From the result of [`Position::to_numbers`]. Any numbers form a valid position.
     pub fn from_numbers((tree, lba): (u64, u64)) -> Self {
         Self { tree, lba }
     }
@@ -80,11 +80,11 @@ pub struct Part {
 /// Where a piece ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Until {
-    /// After so many blocks, or a few more.
+    /// After this many blocks, or a few more.
     Blocks(u64),
     /// Before that position.
     Position(Position),
-    /// Before that position, or after so many blocks.
+    /// Before that position, or after this many blocks.
     First(Position, u64),
 }
 
@@ -93,7 +93,7 @@ pub enum Until {
 pub enum Look {
     /// Only the nodes that lead to the end, and those through the cache.
     Nothing,
-    /// Nodes, inodes and maps. Data counts as what its pointers say.
+    /// Nodes, inodes and maps. Data is taken from its pointers.
     Structures,
     /// Every block.
     Everything,
@@ -127,8 +127,8 @@ pub struct Region {
 }
 
 impl Region {
-    /// One number for all of it: equal when the blocks, their numbers and what the media have of
-    /// them are equal.
+    /// One number for all of it: equal when the blocks, their numbers and their content on the
+    /// media are equal.
     pub fn digest(&self) -> Checksum {
         let mut bytes = Vec::with_capacity(self.pieces.len() * 24);
         for piece in &self.pieces {

@@ -21,14 +21,14 @@ use crate::read::store::Wanted;
 use crate::read::tree::{BATCH, Tree, pointers_of};
 use crate::volume::Volume;
 
-/// Blocks of a file that is loaded for being beside another one: 32 KiB.
+/// The maximum size in blocks of a file that is loaded with its neighbour: 32 KiB.
 const SMALL_BLOCKS: u64 = 8;
 /// The part of a cache that such files take at most. They are of no use when they push out one
 /// another.
 const CACHE_PART: u64 = 8;
 
 impl Image {
-    /// The first blocks of files, so many of each, which takes as much memory.
+    /// The first blocks of files, with the number for each; they take as much memory.
     ///
     /// # Errors
     /// Those of [`Image::inode`] and of reading, for each file by itself.

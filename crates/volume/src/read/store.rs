@@ -31,7 +31,7 @@ const REMEMBERED: f64 = 1.0;
 /// Blocks that one device operation carries at most: 1 MiB.
 const RUN_BLOCKS_MAX: u64 = 256;
 
-/// A block to load: its pointer, and what it must be.
+/// A block to load: its pointer, and its expected kind.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted {
     pub(crate) pointer: BlockPointer,
@@ -156,8 +156,8 @@ impl Store {
         self.nodes.insert(vbn.0, Cached { checksum, block });
     }
 
-    /// Forgets what stood under these numbers: other content comes there, and it may have the same
-    /// checksum, as a source can make it on purpose.
+    /// Drops the blocks cached under these numbers: other content comes there, and it may have the
+    /// same checksum, as a source can make it on purpose.
     pub(crate) fn forget_blocks(&self, vbns: impl Iterator<Item = Vbn>) {
         for vbn in vbns {
             self.data.remove(&vbn.0);
@@ -185,7 +185,7 @@ impl Store {
         self.load_and(Keep::All, wanted, redirects)
     }
 
-    /// [`Store::load`] that says what stays in memory.
+    /// [`Store::load`] with a choice of the blocks that stay in memory.
     pub(crate) fn load_and(
         &self,
         keep: Keep,
@@ -247,8 +247,8 @@ impl Store {
             .collect()
     }
 
-    /// A block that can't be read is one that a repair may bring back, as one that does not verify.
-    /// A device that is gone as a whole says nothing of it.
+    /// A repair may restore an unreadable block, as it may one that does not verify. A device that
+    /// is gone as a whole is no evidence.
     fn note_damage<T>(&self, want: &Wanted, outcome: &Result<T, VolumeError>) {
         let is_noted = match outcome {
             Err(VolumeError::Damaged { .. }) => true,
@@ -261,7 +261,7 @@ impl Store {
         }
     }
 
-    /// Writes a block where it is read.
+    /// Writes a block at the place where it is read.
     pub(crate) fn overwrite(
         &self,
         vbn: Vbn,
@@ -442,8 +442,8 @@ impl Store {
         operations
     }
 
-    /// Runs operations and returns the first failure: of a device that lacks room for some only
-    /// where none has another one, as a flush that failed is not made good by more room.
+    /// Runs operations and returns the first failure. A lack of room is returned only if there is
+    /// no other failure, as more room does not repair a failed flush.
     pub(crate) fn run(&self, mut operations: Vec<Operation>) -> Result<(), VolumeError> {
         if !operations.is_empty() {
             self.device.run(&mut operations);
@@ -498,8 +498,7 @@ pub(crate) fn joined(places: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)
 /// The `count` blocks of a read, whatever the device has answered, as others follow.
 pub(crate) fn append_blocks(data: Segments, count: usize, blocks: &mut Vec<Result<Block, DeviceError>>) {
     let before = blocks.len();
-    // A device answers an aligned read in whole blocks; where one does not, the bytes are put
-    // together.
+    // A device usually answers an aligned read in whole blocks; otherwise the bytes are assembled.
     match data.into_blocks() {
         Ok(whole) => blocks.extend(whole.map(Ok)),
         Err(data) => blocks.extend((0..count).map(|n| whole_block(&data, n))),
@@ -507,7 +506,7 @@ pub(crate) fn append_blocks(data: Segments, count: usize, blocks: &mut Vec<Resul
     blocks.resize(before + count, Err(DeviceError::OutOfService));
 }
 
-/// The `n`th block of what was read in other pieces.
+/// The `n`th block of data that was read in other pieces.
 fn whole_block(data: &Segments, n: usize) -> Result<Block, DeviceError> {
     if (n + 1) * BLOCK_SIZE > data.len() {
         return Err(DeviceError::OutOfService);

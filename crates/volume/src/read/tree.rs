@@ -35,7 +35,7 @@ impl NodeMemo {
     }
 }
 
-/// A node that can't be read, and with it nothing of what is below.
+/// An unreadable node, which hides all blocks below it.
 #[derive(Debug)]
 pub(crate) struct Unreadable {
     pub(crate) pointer: BlockPointer,
@@ -95,8 +95,8 @@ impl Tree<'_> {
         Ok(self.descend(level, lba)?.0)
     }
 
-    /// Goes down to the pointer at `lowest` over block `lba`, which the tree is tall enough for, or
-    /// to the hole above it, and says at which level that is.
+    /// Descends to the pointer at `lowest` above block `lba`, which the tree is tall enough for, or
+    /// to the hole above it, and returns its level.
     fn descend(&self, lowest: u8, lba: u64) -> Result<(BlockPointer, u8), Unreadable> {
         let (mut pointer, mut level) = (self.tree.pointer, self.tree.height);
         while level > lowest && !pointer.is_hole() {
@@ -181,8 +181,8 @@ impl Tree<'_> {
     }
 }
 
-/// The pointers of `count` blocks of one root; `block` says of which tree each is, and where in it.
-/// Nodes that are not in memory are read together, whatever file they are of.
+/// The pointers of `count` blocks of one root; `block` gives the tree of each, and the place in it.
+/// Nodes outside of memory are read together, whatever file they are of.
 pub(crate) fn pointers_of<'a>(
     count: usize,
     block: impl Fn(usize) -> (&'a Tree<'a>, Lba),
@@ -274,7 +274,7 @@ impl Comparison<'_, '_> {
                 *b = new.tree.pointer;
             }
         }
-        // A tree that is lower than the other stands below its first blocks: keep that path alive.
+        // A lower tree corresponds to the first blocks of the other: keep that path alive.
         let waiting = level > old.tree.height || level > new.tree.height;
         pairs.retain(|(at, a, b)| a != b || (waiting && *at == 0));
         for (at, a, b) in pairs.iter().filter(|(_, a, b)| a != b) {

@@ -67,8 +67,8 @@ pub(crate) struct Parted {
     pub(crate) incomplete: bool,
 }
 
-/// [`new_blocks`], and what `base` has and `new` does not. Trees of files that only the base has
-/// are walked as well.
+/// [`new_blocks`], and the blocks that `base` has and `new` does not. Trees of files that only the
+/// base has are walked as well.
 pub(crate) fn both_sides(
     store: &Store,
     base: Option<Rooted<'_>>,

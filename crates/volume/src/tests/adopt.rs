@@ -24,7 +24,7 @@ fn source() -> (Arc<Volume>, FileId, [Snapshot; 2]) {
     (source, lun, [first, second])
 }
 
-/// Puts every block of an image in its place on a device of so many blocks.
+/// Puts every block of an image in its place on a device of that many blocks.
 fn put(source: &Arc<Volume>, target: SnapshotId, device: &dyn Device, blocks: u64) -> ReceivedImage {
     let changes = source.changed_blocks(&[], target).expect("they are compared");
     for run in &changes.runs {
@@ -109,7 +109,7 @@ fn adoption_that_is_refused_writes_nothing() {
     assert!(matches!(error, VolumeError::DeviceTooSmall { .. }), "a destination needs more: {error}");
     image.target = SnapshotId(77);
     assert!(matches!(refused(&fits, &normal, &image), VolumeError::NoSuchSnapshot(_)));
-    // Also over a volume of which one slot alone is left.
+    // Also over a volume with only one slot left.
     image.target = made[1].id;
     for lost in [None, Some(SUPERBLOCK_A), Some(SUPERBLOCK_B)] {
         let other = MemoryDevice::new(bytes);

@@ -96,7 +96,7 @@ fn what_a_transfer_brought_that_was_cut_counts_after_a_restart_where_it_stands_a
     let mut receiver = there.volume.receive().expect("nothing else is received");
     bring(&mut receiver, &numbers, 5000);
     assert_eq!((receiver.blocks(), receiver.kept_blocks()), (40, 0));
-    // Once more, with another content: in the same places.
+    // Again, with other content: in the same places.
     bring(&mut receiver, &numbers[..10], 6000);
     let places = receiver.arrivals.as_ref().expect("it goes on").redirected.clone();
     assert_eq!(places.each().count(), 20, "those that the image shows are elsewhere");
@@ -121,7 +121,7 @@ fn what_a_transfer_brought_that_was_cut_counts_after_a_restart_where_it_stands_a
     drop(receiver);
     there.shows_its_image();
 
-    // A place that has another content by now, at home or elsewhere.
+    // A place that has other content now, at home or elsewhere.
     let there = there.cut();
     let space = there.volume.store.space();
     let mut rng = Rng::new(2);
@@ -595,7 +595,7 @@ fn one_transfer_runs_at_a_time_and_takes_blocks_of_the_space_alone() {
     let failover = there.volume.failover();
     assert!(matches!(failover, Err(VolumeError::TransferInProgress)), "{failover:?}");
     for (first, count) in [(0, 1), (0, 3), (BLOCKS, 1), (BLOCKS - 1, 2), (BLOCKS - 3, 9), (u64::MAX, 2)] {
-        // Nothing of a batch is taken of which a part is outside.
+        // None of a batch is accepted if a part is out of range.
         let runs = vec![(Vbn(700), vec![block(1)]), (Vbn(first), vec![block(1); count])];
         let refused = receiver.write_runs(runs);
         assert!(matches!(refused, Err(VolumeError::Refused(_))), "{first}, {count}: {refused:?}");

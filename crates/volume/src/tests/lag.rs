@@ -138,7 +138,7 @@ fn change_from_before_a_restart_counts_from_the_snapshot_or_from_the_restart_if_
         write(&volume, lun, 9, 1, 400).expect("there is room");
         clock.advance(3 * SECOND);
         assert_eq!(behind(&volume, &second).0, Some(3 * SECOND), "of its own time more is known");
-        // A clock that goes back to before the snapshot hides nothing that was there when the
+        // A clock that goes back to before the snapshot hides no change that existed when the
         // volume was opened.
         clock.set(Timestamp(base.root.created.0 - 1_000_000_000));
         assert!(clock.now() < at_opening);
@@ -202,7 +202,7 @@ fn times_of_a_head_that_was_given_up_are_not_those_of_the_image_that_replaced_it
     copy.consistency_point().expect("it commits");
     clock.advance(SECOND);
     assert_eq!(behind(&copy, &own).0, Some(3 * SECOND));
-    // When the source changed what the image has is not known here: it counts from the snapshot.
+    // The time of the source's changes is unknown here: it counts from the snapshot.
     assert_eq!(behind(&copy, &base).0, Some(83 * SECOND));
 }
 

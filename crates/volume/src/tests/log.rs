@@ -59,8 +59,8 @@ fn atomic_write_is_whole_or_not_there_after_a_cut_at_each_operation() {
         volume.consistency_point().expect("it commits");
         let mut blocks = (0..256).map(|lba| (Lba(lba), block(5000 + lba))).collect::<Vec<_>>().into_iter();
         volume.write_atomic(None, lun, &mut blocks).expect("there is room");
-        // A full record lies between it and a write that takes over some of its blocks: a cut
-        // between the two records would show neither's bytes there.
+        // A full record is between it and a write that replaces some of its blocks: a cut between
+        // the two records would show neither's bytes there.
         for lba in 0..FULL_RECORD {
             volume.punch(lun, Lba(1000 + lba), 1).expect("it is punched");
         }
@@ -254,8 +254,7 @@ fn block_that_the_log_names_twice_at_one_place_is_there_once() {
     assert_sound(&volume);
 }
 
-/// A file was written to and then cut off, and the record that says what it lost did not come
-/// through.
+/// A file was written to and then cut off, and the record of the cut was lost.
 #[test]
 fn block_that_the_log_has_past_the_end_of_its_file_is_given_up_again() {
     let (device, volume) = fresh(1024);
@@ -336,7 +335,7 @@ fn records_of_several_blocks_come_back_wherever_in_the_ring_they_stand() {
     let (mut several, mut rounds, mut started_over) = (0, 0, 0);
     let mut last = 0;
     device.take_log();
-    // As often round as it takes to come to the end in many ways.
+    // As often around the ring as needed to reach the end in many ways.
     while started_over < 6 {
         rounds += 1;
         let count = [1, 3, 150, 250, 400][rng.below(5) as usize];
@@ -371,7 +370,7 @@ fn records_of_several_blocks_come_back_wherever_in_the_ring_they_stand() {
 fn log_that_is_more_than_half_full_asks_for_a_consistency_point() {
     let (_device, volume) = fresh(2048);
     let lun = file(&volume, 100);
-    // Each time from where it has come to.
+    // Each time from the place that it has reached.
     for turn in 0..3 {
         let before = volume.status();
         let mut flushes = 0;
@@ -404,7 +403,7 @@ fn full_log_loses_nothing_wherever_in_the_ring_it_begins_and_ends() {
         let mut content = vec![0; 50];
         let mut rounds = 0;
         let mut flush = |volume: &Arc<Volume>, entries: u64| {
-            // Holes where nothing is are entries without data.
+            // Holes in holes are entries without data.
             (0..entries).for_each(|lba| volume.punch(lun, Lba(100 + lba), 1).expect("it is punched"));
             rounds += 1;
             let lba = rounds % 50;
@@ -550,8 +549,8 @@ fn what_could_not_be_read_of_the_log_once_never_comes_back() {
     assert_sound(&volume);
 }
 
-/// A flush that the power cut after its records: all of them are whole, and a block that the first
-/// one names is not there.
+/// A flush interrupted by a power cut after its records: all of them are whole, and a block that
+/// the first one names is missing.
 #[test]
 fn records_of_a_flush_whose_data_is_not_there_never_come_back() {
     let (device, volume) = fresh(8192);

@@ -140,8 +140,8 @@ fn record_without_its_data_is_never_believed() {
             volume.flush().expect("there is nothing to flush");
         }
         write(&volume, lun, 0, 20, 2000).expect("there is room");
-        // The log is done first, and the power goes when its device has flushed: the record is
-        // there for certain, the data is not.
+        // The log is done first, and the power fails when its device has flushed: the record is
+        // certainly present, the data is not.
         pair.both.cut_after(2);
         assert!(volume.flush().is_err());
         drop(volume);
@@ -225,8 +225,8 @@ fn log_device_that_is_missing_another_small_or_damaged_is_told() {
     // of the same volume.
     assert!(Volume::open_with_log(pair.main.clone(), &[blank, other.log.clone()], options()).is_ok());
 
-    // One copy of the header serves, and both are whole again afterwards; check says so while they
-    // are not.
+    // One copy of the header serves, and both are whole again afterwards; a check reports it in
+    // between.
     let volume = pair.open().expect("it opens");
     pair.both.corrupt(border() + LOG_HEADER_A * 4096, 512, &mut Rng::new(1));
     let report = volume.check(&mut |_| {}).expect("checking is possible");
@@ -461,7 +461,7 @@ fn remains_of_a_cut_flush_are_erased_on_the_log_device_too() {
     assert!(told_apart > 0, "some cut lost the first record");
 }
 
-/// A volume whose log is on a larger device than its place in the label area, and has come past the
+/// A volume whose log is on a larger device than its place in the label area, and has passed the
 /// end of that.
 fn come_far() -> (Arc<MemoryDevice>, Arc<Volume>, FileId) {
     let device = Arc::new(MemoryDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
@@ -542,7 +542,7 @@ impl Phase {
     }
 }
 
-/// A device that tells of its batches: before the first is run, and after.
+/// A device that reports its batches: before the first is run, and after.
 pub(super) struct Told<F> {
     pub(super) below: Arc<dyn Device>,
     pub(super) tell: F,
@@ -701,8 +701,8 @@ fn volume_that_is_older_than_its_log_is_refused_and_goes_on_without_it_by_a_word
     assert_eq!(read(&volume, lun, 0, 1), [1000]);
 }
 
-/// Generations in which nothing is flushed leave no record: then the first one that is there tells
-/// how far the log is ahead.
+/// Generations without a flush leave no record: then the first existing one shows how far the log
+/// is ahead.
 #[test]
 fn log_of_one_record_tells_that_its_volume_is_older_too() {
     for generations in [1, 2, 12] {
@@ -725,7 +725,7 @@ fn log_of_one_record_tells_that_its_volume_is_older_too() {
         assert_eq!(read(&pair.open().expect("the two belong together"), lun, 0, 1), [3000]);
         pair.main.write_from(0, &backup).expect("it is written");
         match pair.open() {
-            // As after the loss of the newest superblocks, which could be what happened.
+            // As after the loss of the newest superblocks, which is possible.
             Ok(_) => assert!(generations < 3, "{generations} generations are missing"),
             Err(error) => assert!(
                 generations == 12 && matches!(error, VolumeError::OlderThanLog { .. }),
@@ -841,7 +841,7 @@ fn log_does_not_go_to_a_device_that_fails_in_any_of_what_prepares_it() {
     assert_eq!(volume.status().log_device, Some(id(6)));
 }
 
-/// A flush of the volume's device that failed may have lost what others had written to it before.
+/// A failed flush of the volume's device may have lost earlier writes of others.
 #[test]
 fn failure_of_the_volumes_device_while_the_log_leaves_a_failed_one_latches_the_volume() {
     let mut failures = 0;

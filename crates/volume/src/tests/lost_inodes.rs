@@ -26,7 +26,7 @@ fn pointer_over(volume: &Arc<Volume>, file: FileId, level: u8) -> BlockPointer {
     inodes.pointer_at_level(level, file.0 / INODES_PER_BLOCK).expect("the way to it is whole")
 }
 
-/// Damages a block; returns what it had.
+/// Damages a block; returns its content.
 fn rot(device: &MemoryDevice, volume: &Arc<Volume>, vbn: Vbn) -> Block {
     let sound = volume.store.read_numbers(&[vbn], &Default::default()).remove(0).expect("it can be read");
     let (offset, _) =
@@ -36,7 +36,7 @@ fn rot(device: &MemoryDevice, volume: &Arc<Volume>, vbn: Vbn) -> Block {
     sound
 }
 
-/// Opens a volume that takes no changes for want of inodes.
+/// Opens a volume that takes no changes because inodes can't be read.
 fn open_without_changes(device: &Arc<MemoryDevice>) -> Arc<Volume> {
     open_without_changes_at(device, Arc::new(ManualClock::new(Timestamp(1))))
 }
@@ -144,7 +144,7 @@ fn destination_takes_over_although_inodes_have_rotted() {
     assert_sound(&copy);
 }
 
-/// A consistency point without a since map that there is would make the mirror miss what changes.
+/// A consistency point without an existing since map would make the mirror miss the changes.
 #[test]
 fn inodes_of_since_maps_are_never_older_than_their_root_and_no_volume_takes_changes_without_one() {
     let (device, volume) = fresh(4096);
@@ -222,8 +222,8 @@ fn inodes_of_since_maps_are_never_older_than_their_root_and_no_volume_takes_chan
     assert_sound(&volume);
 }
 
-/// The root does not have what the log says of them, and without their blocks nothing can be put
-/// together.
+/// The root does not have the log's changes of them, and without their blocks they can't be
+/// reconstructed.
 #[test]
 fn volume_takes_no_changes_until_inodes_can_be_read_that_were_changed_since() {
     let (device, volume) = fresh(4096);

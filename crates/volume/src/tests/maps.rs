@@ -16,13 +16,13 @@ use super::*;
 const REGIONS: u64 = FANOUT + 13;
 const BLOCKS: u64 = (REGIONS - 1) * BITS_PER_MAP_BLOCK + 5000;
 
-/// A volume with something in a few regions under either node, and snapshots. It was just opened.
+/// A freshly opened volume with blocks in a few regions under either node, and snapshots.
 fn scattered() -> (Arc<MemoryDevice>, Arc<Volume>) {
     let (device, volume) = fresh(BLOCKS);
     let lun = file(&volume, 400);
     volume.create_snapshot("empty").expect("it is made");
     {
-        // Nowhere else is anything free, so that one region after the other is used up.
+        // No other blocks are free, so that one region after the other is used up.
         let used = &mut volume.state.lock().used;
         used.fill(0, REGIONS);
         for region in FANOUT - 4..FANOUT + 12 {
@@ -159,7 +159,7 @@ fn snapshot_whose_map_cannot_be_read_is_not_brought_back_and_the_volume_goes_on(
     }
 }
 
-/// A snapshot is what there is to go back to when the present map has rotted.
+/// A snapshot is the way back when the present map is damaged.
 #[test]
 fn rollback_brings_back_a_volume_whose_present_map_has_rotted() {
     for (level, mirrored) in [(0, false), (0, true), (1, false), (1, true)] {
@@ -184,7 +184,7 @@ fn rollback_brings_back_a_volume_whose_present_map_has_rotted() {
         write(&volume, lun, 0, 10, 300).expect("there is room");
         volume.consistency_point().unwrap_or_else(|error| panic!("{note}: {error}"));
         if mirrored {
-            // All that the mirror lacks is marked, what came back with the snapshot as well.
+            // All blocks that the mirror lacks are marked, also those restored with the snapshot.
             let base = volume.snapshot_named("base").expect("it is there");
             let (base, now) = (reached(&volume, base.id), reached(&volume, SnapshotId(0)));
             let maps = volume.since_files(7).expect("it goes on");

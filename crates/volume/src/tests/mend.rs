@@ -1,4 +1,4 @@
-//! Openings on a device that has no room for what they have to mend.
+//! Openings on a device that has no room for their repairs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -41,8 +41,8 @@ impl Device for Full {
     }
 }
 
-/// A full one, with a volume of which one superblock slot is torn, and a file of `4` that was
-/// flushed, and is in the log alone.
+/// A full one, with a volume whose one superblock slot is torn, and a file of `4` that was flushed,
+/// and is in the log alone.
 fn torn() -> (Arc<Full>, FileId) {
     let device = MemoryDevice::new(Volume::device_bytes(4096, Role::Normal));
     format(&device, 4096);

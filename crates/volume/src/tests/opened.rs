@@ -15,7 +15,7 @@ use crate::commit::superblock::read_slots;
 const LENGTH: u64 = 300;
 const RELATIONSHIP: u64 = 7;
 
-/// All that a superblock and what it leads to tell of a volume.
+/// The facts about a volume in its superblock and the structures below it.
 #[derive(Debug, PartialEq)]
 struct Known {
     superblock: Superblock,
@@ -74,7 +74,7 @@ fn opened(device: FaultDevice) -> (Arc<FaultDevice>, Arc<Volume>) {
     (device, volume)
 }
 
-/// One side of a mirror, and what was last seen of it.
+/// One side of a mirror, and its last seen state.
 struct Side {
     device: Arc<FaultDevice>,
     volume: Arc<Volume>,
@@ -113,7 +113,7 @@ impl Side {
         assert_eq!(unflushed, 0, "{note}: all is durable");
     }
 
-    /// Looks at the device after something was committed.
+    /// Checks the device after a commit.
     fn assert_whole(&mut self, note: &str) {
         self.assert_order(note);
         let [first, second] = read_slots(&*self.device).expect("they can be read");

@@ -26,8 +26,8 @@ fn inode(id: FileId, stamp: u32, blocks: u64, removed: bool) -> Inode {
     Inode { attributes, ..node(id, blocks, removed) }
 }
 
-/// Nodes and blocks of inodes that a commit of these changes writes anew, in trees of `levels`
-/// levels; without the first way down the inode file.
+/// Nodes and blocks of inodes that a commit of these changes rewrites, in trees of `levels` levels;
+/// without the first path down the inode file.
 fn needed(overlay: &Overlay, levels: u8) -> u64 {
     let mut nodes = BTreeSet::new();
     let mut path = |file: FileId, lba: u64| {
@@ -256,7 +256,7 @@ fn neighbours_share_their_nodes_in_the_room_that_is_asked_for() {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Shown {
     blocks: BTreeMap<(FileId, u64), u64>,
-    /// Files that are there, each with a stamp.
+    /// Existing files, each with a stamp.
     files: BTreeMap<FileId, u32>,
 }
 
@@ -265,7 +265,7 @@ impl Shown {
         self.blocks.retain(|(of, lba), _| *of != file || !(first..first + count).contains(lba));
     }
 
-    /// Takes an entry of the log; `written` is what is on the device.
+    /// Takes an entry of the log; `written` is the content of the device.
     fn replay(&mut self, entry: &LogEntry, written: &BTreeMap<u64, u64>) {
         match *entry {
             LogEntry::Write { file, lba, vbn, .. } => {
@@ -365,7 +365,7 @@ impl Logged {
         launched
     }
 
-    /// All that others have launched is there.
+    /// All launches of others have landed.
     fn land(&mut self) {
         for (file, lba, vbn, order) in std::mem::take(&mut self.flying) {
             let pointer = BlockPointer { vbn, ..BlockPointer::HOLE };
@@ -407,7 +407,7 @@ impl Logged {
         let mut replayed = Shown::default();
         self.log.iter().for_each(|entry| replayed.replay(entry, &self.written));
         let replayed = replayed.seen();
-        // Of each block and each file what was there at the cut, or something later.
+        // For each block and each file the content at the cut, or a later one.
         let since = &self.shown[cut as usize..];
         let keys = |shown: &Shown| shown.blocks.keys().copied().collect::<Vec<_>>();
         for key in since.iter().flat_map(keys).chain(keys(&replayed)).collect::<BTreeSet<_>>() {

@@ -88,7 +88,7 @@ fn used_again(
     made.expect("blocks are used again, round and round")
 }
 
-/// Sends what is new since a snapshot that both have; not yet committed.
+/// Sends the changes since a common snapshot; not yet committed.
 fn bring(
     source: &Arc<Volume>,
     destination: &Arc<Volume>,
@@ -105,7 +105,7 @@ fn bring(
     (receiver, ReceivedImage { target: target.id, snapshots })
 }
 
-/// A table of redirects that has room for so many runs.
+/// A table of redirects with room for that many runs.
 fn with_table_of(volume: &Volume, runs: usize) {
     volume.commit.lock().redirect_runs_max = runs;
 }
@@ -288,7 +288,7 @@ fn failover_that_can_not_read_the_inodes_leaves_a_destination_that_can_be_mended
     let first = source.create_snapshot("first").expect("it is made");
     let (device, destination) = destination_of(&source);
     send(&source, &destination, &first);
-    // The block of inodes rots.
+    // The block of inodes becomes damaged.
     let committed = destination.state.lock().committed.clone();
     let inodes = destination.tree(&committed, crate::known_files::INODE_FILE, committed.root.inode_file);
     let pointer = inodes.pointers(&[Lba(0)]).remove(0).expect("it is whole");
@@ -355,7 +355,7 @@ fn blocks_that_waited_for_a_reader_who_is_gone_need_no_table() {
     write(&source, lun, 0, 100, 100).expect("there is room");
     let second = source.create_snapshot("second").expect("it is made");
     send(&source, &destination, &second);
-    // Blocks that are in use for him alone are given to something else, and come while he reads.
+    // Blocks that are in use for this reader alone are reused, and arrive while it reads.
     let shown = blocks_of(&source, &[], second.id);
     let in_use = |vbn: &u64| destination.state.lock().used.get(Vbn(*vbn));
     let his: BTreeSet<u64> = (1..BLOCKS).filter(|vbn| in_use(vbn) && !shown.contains(vbn)).collect();
@@ -539,7 +539,7 @@ fn update_with_more_collisions_than_the_table_holds_is_refused_with_what_to_do_a
         assert_eq!(destination.commit.lock().label.free(), free, "nothing of the label area is lost");
         assert_sound(&destination);
     }
-    // With room what has arrived is of use.
+    // With room the arrivals are useful.
     with_table_of(&destination, 1000);
     let receiver = destination.receive().expect("nothing else is received");
     assert!(receiver.kept_blocks() >= 100);
@@ -683,7 +683,7 @@ fn assert_redirects_are_of_images(volume: &Volume, note: &str) {
     assert!(stale.is_empty(), "{note}: {stale:?}");
 }
 
-/// Sends a whole snapshot; false where there is no room for its collisions.
+/// Sends a whole snapshot; false if there is no room for its collisions.
 fn arrives(source: &Arc<Volume>, destination: &Arc<Volume>, target: &Snapshot) -> bool {
     let changes = source.changed_blocks(&[], target.id).expect("they are compared");
     let mut receiver = destination.receive().expect("nothing else is received");

@@ -162,8 +162,8 @@ fn regions_put_together_are_all_that_one_root_has_and_another_has_not_in_one_ord
                 assert_eq!(next, ends_at, "{note}: {until:?} from {from:?}");
                 let is_before =
                     |end: Position| here.iter().all(|piece| (piece.0.0, piece.0.1) < end.to_numbers());
-                // All that begins at one block comes together: a block and the nodes of which it is
-                // the first.
+                // Everything that begins at one block comes together: a block and the nodes of
+                // which it is the first.
                 let is_full = |blocks: u64| here.len() as u64 >= blocks;
                 let is_short = |blocks: u64| (here.len() as u64) < blocks + 4;
                 let ended = |end: Position| next.is_some_and(|next| next >= end.to_numbers());

@@ -24,7 +24,7 @@ fn stored<D: Device>(device: &D, vbn: u64) -> Block {
     bytes.freeze()
 }
 
-/// A file of ten blocks, of which the third rots; nothing is cached.
+/// A file of ten blocks with the third one damaged; nothing is cached.
 fn rotten() -> (Arc<FaultDevice>, Arc<Volume>, FileId, u64) {
     let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
     format(&*device, BLOCKS);

@@ -199,7 +199,7 @@ fn failed_flush_beside_a_write_without_room_latches() {
     write(&hosted.volume, hosted.lun, 0, 8, 1).unwrap();
     let source = Arc::new(std::io::Error::from_raw_os_error(5));
     let error = DeviceError::Io { action: Action::Flush, offset: 0, length: 0, source };
-    // The data finds no room by itself; the record after it has its place; then comes the flush.
+    // The data finds no room by itself; the record after it has its place; then the flush follows.
     hosted.device.fail_operations(2, 1, error);
     assert!(matches!(hosted.volume.flush(), Err(VolumeError::Device(DeviceError::Io { .. }))));
     assert!(hosted.volume.status().latched.is_some());

@@ -64,7 +64,7 @@ fn fresh(length: u64, free: u64) -> (Arc<Slow>, Arc<Volume>, FileId) {
     (device, volume, lun)
 }
 
-/// A block that says which it is, and which write made it.
+/// A block that contains its number, and the number of its write.
 fn stamped(lba: u64, version: u64) -> Block {
     let mut bytes = BlockMut::zeroed();
     bytes[..8].copy_from_slice(&lba.to_le_bytes());
@@ -202,9 +202,8 @@ fn flush_that_is_acknowledged_covers_what_was_answered_before_it_though_the_devi
     });
 }
 
-/// A file that is larger than the cache is written anew again and again, in a volume so full that
-/// its blocks are reused soon, beside a reader that may be in the middle of reading from the
-/// device.
+/// A file larger than the cache is rewritten repeatedly, in a volume so full that its blocks are
+/// reused soon, beside a reader that may be in the middle of reading from the device.
 #[test]
 fn reader_never_sees_a_reused_block_in_any_schedule() {
     explore(SCHEDULES, || {
@@ -234,8 +233,8 @@ fn reader_never_sees_a_reused_block_in_any_schedule() {
     });
 }
 
-/// Snapshots come and go beside a writer; an image that was taken shows the same until it is
-/// closed, also when its snapshot is gone.
+/// Snapshots come and go beside a writer; an open image stays unchanged until it is closed, also
+/// when its snapshot is gone.
 #[test]
 fn image_does_not_change_in_any_schedule() {
     explore(SCHEDULES, || {
@@ -405,8 +404,7 @@ fn nearly_full_volume_takes_overwrites_in_every_schedule() {
     });
 }
 
-/// A transfer begins and ends again and again beside a failover: none is under way when the volume
-/// takes writes.
+/// Transfers begin and end repeatedly beside a failover: none runs when the volume takes writes.
 #[test]
 fn nothing_is_received_into_a_volume_that_takes_writes_in_any_schedule() {
     explore(SCHEDULES, || {

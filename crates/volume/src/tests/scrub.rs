@@ -1,5 +1,4 @@
-//! A scrub reads everything once, finds all that rots, and misses nothing while the volume lives
-//! on.
+//! A scrub reads everything once, finds all damage, and misses nothing while the volume is in use.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! Since maps against a destination that has nothing but what `changed_blocks_since` names, in long
-//! random lives with power cuts; and each trap by its name.
+//! Since maps against a destination that has only the blocks named by `changed_blocks_since`, in
+//! long random lives with power cuts; and each trap by its name.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -10,7 +10,7 @@ use super::*;
 
 const RELATIONSHIP: u64 = 7;
 
-/// The blocks that a snapshot's map has, by the checksum of what is there now.
+/// The blocks in a snapshot's map, by the checksum of their present content.
 fn content(volume: &Arc<Volume>, id: SnapshotId) -> HashMap<Vbn, Checksum> {
     let root = volume.snapshot(id).expect("it exists").root;
     let redirects = volume.state.lock().committed.redirects.clone();
@@ -130,7 +130,7 @@ fn rollback_keeps_the_maps_of_today_and_revives_none_of_the_snapshot() {
     let relationships = [SinceRelationship { relationship: RELATIONSHIP, in_flight: true }];
     assert_eq!(volume.since_relationships(), relationships);
     assert_sound(&volume);
-    // The state before the rollback must not own what the active state has now.
+    // The state before the rollback must not own blocks that the active state has now.
     volume.delete_snapshots(&[lost.id, before.id]).expect("they are deleted");
     assert_sound(&volume);
     write(&volume, lun, 50, 50, 300).expect("there is room");
@@ -264,7 +264,7 @@ fn two_mirrors_have_accounts_of_their_own() {
     let (_, mut destination) = baseline(&volume);
     volume.create_snapshot_since("other", OTHER).expect("there is room");
     write(&volume, lun, 0, 10, 100).expect("there is room");
-    // The other one has something in flight and this one not, and then the other way round.
+    // The other one has changes in flight and this one not, and then the other way round.
     volume.create_snapshot_since("others", OTHER).expect("there is room");
     for name in ["first", "second"] {
         write(&volume, lun, 20, 10, 200).expect("there is room");
@@ -407,7 +407,7 @@ fn blocks_of_one_region_are_sent_without_any_of_another() {
         assert!(changes.runs.iter().all(|(first, _)| first.0 >= 32_768), "{:?}", changes.runs);
         destination.update(&volume, &changes, &target, "the second region");
     }
-    // And what comes back into the first one is sent, too.
+    // And blocks that return to the first one are sent, too.
     volume.rollback(early.id).expect("it rolls back");
     write(&volume, lun, 0, 10, 1200).expect("there is room");
     volume.consistency_point().expect("it commits");
@@ -543,8 +543,7 @@ fn volume_whose_reserve_is_not_whole_takes_no_further_mirror_and_stays_writable(
 
 #[test]
 fn mirror_begins_only_where_its_map_has_room_beside_that_of_the_volume() {
-    // Each map has 126 blocks, and there are three of them while a consistency point writes them
-    // all anew.
+    // Each map has 126 blocks, and a consistency point that rewrites them all has three of each.
     let blocks = 126 * 32_768;
     let device = Arc::new(MemoryDevice::new(Volume::device_bytes(blocks, Role::Normal)));
     format(&*device, blocks);
@@ -795,7 +794,7 @@ fn step_takes_what_was_in_flight_for_arrived_only_when_its_base_is_the_last_one(
         write(&volume, lun, 0, 100, 1000).expect("there is room");
         let first = step("first", &base, &[]);
         write(&volume, lun, 200, 5, 2000).expect("there is room");
-        // The mirror has the first step by now, or it has still to get that too.
+        // The mirror has the first step now, or still has to get it too.
         let have = if follows { &first } else { &base };
         let second = step("second", have, if follows { &[] } else { std::slice::from_ref(&first.id) });
         let changes = changed(&volume, &second);
@@ -826,8 +825,8 @@ enum Hurt {
     Unreadable,
 }
 
-/// A volume on a device that can be hurt, with a mirror that has something in flight (a thousand
-/// blocks), and something accumulated.
+/// A volume on a device that can be damaged, with a mirror that has changes in flight (a thousand
+/// blocks), and some accumulated.
 struct Rotten {
     device: Arc<FaultDevice>,
     volume: Arc<Volume>,
@@ -922,7 +921,7 @@ impl Rotten {
         assert!(kept.iter().all(|map| map.relationship == 8), "{}: {kept:?}", self.note);
     }
 
-    /// The mirror beside it misses nothing of what came.
+    /// The mirror beside it misses no change.
     fn other_goes_on(&self) {
         let other = self.volume.snapshot_named("other").expect("it is there");
         let target = self.volume.create_snapshot_since("others", 8).expect("there is room");
@@ -938,7 +937,7 @@ impl Rotten {
     fn end(mut self) {
         let note = self.note.clone();
         match self.hurt {
-            // Where it was freed something else may be by now.
+            // After it was freed, the place may have other content now.
             Hurt::Wrong
                 if self.device.read(self.offset, 4096).expect("it is there").to_vec() == [9; 4096] =>
             {
@@ -1075,7 +1074,7 @@ fn step_and_rollback_go_on_where_a_since_map_cannot_be_read() {
     });
     each_rotten(|mut rotten| {
         let note = rotten.note.clone();
-        // With the maps of before, of which one is the damaged one or an earlier one of that
+        // With the maps of the past, one of which is the damaged one or an earlier one of that
         // number; and without any.
         for to in [rotten.in_flight.id, rotten.early.id] {
             rotten.volume.rollback(to).unwrap_or_else(|error| panic!("{note}: {error}"));
@@ -1107,7 +1106,7 @@ fn blocks_of_a_since_map_that_was_given_up_are_freed_when_its_node_is_repaired()
             Hurt::Wrong => {
                 volume.repair(damaged[0].vbn, damaged[0].checksum, &rotten.sound).expect("it is written");
             }
-            // The device gives it by itself.
+            // The device returns it by itself.
             Hurt::Unreadable => {
                 rotten.device.heal_reads();
                 assert_eq!(volume.look_again(&damaged[0]).expect("it is looked at"), Health::Sound);
@@ -1138,7 +1137,7 @@ fn blocks_of_a_since_map_that_was_given_up_are_freed_by_exclusion_though_its_nod
         let note = rotten.note.clone();
         let volume = rotten.volume.clone();
         assert!(!volume.free_stranded().expect("there is nothing to do"), "{note}");
-        // Data that clients have written beside it, some that no consistency point has.
+        // Data that clients have written beside it, some of it in no consistency point.
         write(&volume, rotten.lun, 0, 100, 10_000).expect("there is room");
         match ends {
             true => volume.delete_since(RELATIONSHIP).expect("it ends"),
@@ -1203,8 +1202,7 @@ fn nothing_is_freed_by_exclusion_while_anything_else_cannot_be_read() {
     assert!(volume.status().latched.is_none());
     assert!(volume.inode(rotten.maps.accumulating).is_ok_and(|inode| inode.removed));
     rotten.device.heal_reads();
-    // It is not tried all the time, but is with the next that is stranded, as when something was
-    // repaired.
+    // It is not tried all the time, but again with the next stranded file, or after a repair.
     assert!(!volume.free_stranded().expect("it waits"));
     for block in volume.damaged() {
         let _ = volume.look_again(&block);
@@ -1216,7 +1214,7 @@ fn nothing_is_freed_by_exclusion_while_anything_else_cannot_be_read() {
     rotten.end();
 }
 
-/// A snapshot that has the map in its trees keeps what it shows.
+/// A snapshot that has the map in its trees keeps its content.
 #[test]
 fn blocks_that_a_snapshot_has_too_stay_in_use_when_they_are_freed_by_exclusion() {
     let rotten = Rotten::new(4096, false, 1, Hurt::Wrong);

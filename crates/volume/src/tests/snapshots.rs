@@ -13,8 +13,8 @@ fn blocks_shared_by_children_of_a_deleted_snapshot_stay_with_those_that_show_the
     let parent = volume.create_snapshot("parent").expect("it is made");
     write(&volume, lun, 50, 1, 0).expect("there is room");
     let child = volume.rollback(parent.id).expect("it rolls back");
-    // The child and the active state share what the parent brought, and now have no common ancestor
-    // that holds it.
+    // The child and the active state share the blocks that the parent brought, and now have no
+    // common ancestor that holds them.
     volume.delete_snapshots(&[parent.id]).expect("it is deleted");
     volume.punch(lun, Lba(0), 5).expect("it is punched");
     volume.consistency_point().expect("it commits");

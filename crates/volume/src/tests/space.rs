@@ -53,8 +53,8 @@ fn files_whose_inodes_lie_far_apart_never_overrun_the_space_for_nodes() {
         let (_device, volume) = fresh(8192);
         let make = |_| {
             let file = volume.compound().create(FileKind::Lun, 4096).expect("there is room for a file");
-            // Each has a node of the inode file of its own, as if there were so many others between
-            // them.
+            // Each has a node of the inode file of its own, as if there were that many others
+            // between them.
             volume.state.lock().next_file += FANOUT * INODES_PER_BLOCK;
             file
         };
@@ -283,8 +283,8 @@ fn wide(relationships: u64) -> (Arc<Volume>, FileId, SnapshotId) {
     (volume, lun, before)
 }
 
-/// Leaves so many blocks free, as many in each region as in any other; of those from `first` on in
-/// each, where nothing is.
+/// Leaves that many blocks free, as many in each region as in any other; of those from `first` on
+/// in each, which are unused.
 fn leave_free(volume: &Arc<Volume>, first: u64, blocks: u64) {
     let mut state = volume.state.lock();
     let mut more =
@@ -322,7 +322,7 @@ fn full_volume_has_room_for_a_consistency_point_that_changes_every_block_of_its_
     }
 }
 
-/// Leaves so many blocks free, wherever they are.
+/// Leaves that many blocks free, wherever they are.
 fn leave(state: &mut crate::memory::state::State, blocks: u64) {
     let regions = state.used.blocks() / BITS_PER_MAP_BLOCK;
     state.used.fill(0, regions);
@@ -354,7 +354,7 @@ fn reserve_is_what_the_maps_of_a_volume_of_any_size_take_and_little_more() {
             state.since_maps.push(map(FileKind::SinceAccumulating, 200 + relationships));
         }
         state.since_maps.clear();
-        // Without since maps, what is above the least is for one map.
+        // Without since maps, the part above the minimum is for one map.
         let map = state.reserve() - RESERVE_MIN;
         let promised = state.promised(0);
         for more in 0..4 {
@@ -439,7 +439,7 @@ fn block_of_a_directory_is_taken_from_the_reserve_or_there_is_no_space_for_it() 
     volume.consistency_point().expect("what was taken can be committed");
     assert!(taken.len() >= 4, "the reserve has room for {}", taken.len());
     assert!(volume.status().latched.is_none());
-    // It is used up, and half a block of it is not there either.
+    // It is used up, and not even half a block of it is free.
     let free = volume.state.lock().used.free();
     assert!(free < volume.status().reserve, "{free} are free");
     assert!(!taken.contains(&refused));
@@ -557,7 +557,7 @@ fn blocks_kept_back_and_blocks_promised_are_none_that_a_volume_calls_free() {
 
 #[test]
 fn consistency_point_is_due_with_many_changes_in_memory_or_when_half_of_what_is_free_is_spoken_for() {
-    // So many changes, and so much more free than twice what is promised and kept back.
+    // That many changes, and that much more free than twice the promised and reserved blocks.
     let is_due = |changes: u64, more: Option<i64>| {
         let (_device, volume) = fresh(8192);
         let lun = file(&volume, 4000);

@@ -10,7 +10,7 @@ use super::*;
 use crate::commit::space::Redirects;
 use crate::read::store::{append_blocks, joined};
 
-/// Tells of what it is asked, and answers reads in pieces of any lengths if it is to.
+/// Records its requests, and on demand answers reads in pieces of any lengths.
 struct Asked {
     device: FaultDevice,
     /// Of each batch: is it a write, where, and how long.

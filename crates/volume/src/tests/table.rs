@@ -1,4 +1,4 @@
-//! The table of snapshots in the label area, against a plain model, and where it has no room.
+//! The table of snapshots in the label area, against a plain model, and its behaviour without room.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -151,7 +151,7 @@ fn table_takes_as_many_snapshots_as_its_index_reaches_and_no_more() {
     assert_eq!(prepared.table.indexes.len(), TableRef::INDEXES_MAX);
 }
 
-/// There was one of each: a single block that rotted kept the volume from opening.
+/// There used to be one of each: a single damaged block kept the volume from opening.
 #[test]
 fn table_of_which_a_block_has_rotted_is_read_from_the_copy_and_there_twice_again() {
     let root = some_root();

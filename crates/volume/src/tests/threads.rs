@@ -314,7 +314,7 @@ fn flush_waits_for_what_was_under_way_and_not_for_what_came_later() {
         write(&volume, lun, 3, 1, 0).expect("there is room");
         let launches = volume.state.lock().launches;
         let flush = scope.spawn(|| volume.flush());
-        // With the launch of its own block it has decided what it covers.
+        // With the launch of its own block it has decided its scope.
         while volume.state.lock().launches == launches {
             std::thread::yield_now();
         }
@@ -423,7 +423,7 @@ fn change_that_waits_for_a_rollback_is_not_taken_for_a_file_that_it_takes_away()
             change.write(id, Lba(0), block(8));
             volume.change(change, false)
         });
-        // It has looked at the file, which is there until the rollback.
+        // It has looked up the file, which exists until the rollback.
         while !volume.state.lock().committed.inodes.lock().contains_key(&id) {
             std::thread::yield_now();
         }

@@ -1,4 +1,4 @@
-//! Trees of several heights, and what differs between two.
+//! Trees of several heights, and the differences between two.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Which images show blocks of unknown birth, as their maps say.
+//! Which images show blocks of unknown birth, according to their maps.
 
 use std::collections::BTreeMap;
 

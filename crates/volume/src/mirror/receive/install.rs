@@ -21,7 +21,7 @@ use crate::memory::state::State;
 use crate::volume::Volume;
 
 impl Receiver {
-    /// Makes an image whose blocks are where `redirects` says the content of the volume.
+    /// Makes an image, whose blocks are at the places in `redirects`, the content of the volume.
     ///
     /// # Errors
     /// [`VolumeError::Refused`] with [`COLLISIONS`] when the table of redirects has no room;
