@@ -57,7 +57,7 @@ impl Below {
 }
 
 impl History {
-    /// Sees to it that so many segments can be written to, as far as there is room for them below;
+    /// Ensures that `wanted` segments can be written to, as far as there is room for them below;
     /// false when there is not.
     pub(crate) fn ready(&self, writer: &mut Writer, wanted: usize) -> Result<bool, HistoryError> {
         while writer.spare() < wanted {
@@ -77,7 +77,7 @@ impl History {
         Ok(true)
     }
 
-    /// Takes room for a segment; false when there is none.
+    /// Reserves room for a segment; false when there is none.
     pub(crate) fn give_room(&self, writer: &mut Writer, segment: usize) -> Result<bool, HistoryError> {
         if writer.below.given[segment] {
             return Ok(true);
@@ -133,7 +133,7 @@ impl History {
         Ok(())
     }
 
-    /// Free segments that hold something come first: they have had room.
+    /// Free segments with old content come first: they have had room.
     pub(crate) fn sort_bare(&self, writer: &mut Writer) {
         let length = writer.superblock.segment_blocks * BLOCK;
         let holds_something = |segment: &usize| {
@@ -146,7 +146,7 @@ impl History {
         writer.bare = first.into_iter().chain(rest).collect();
     }
 
-    /// Whether there is more room by now; asked once in a while, for the owner to know.
+    /// Whether there is more room now; asked from time to time, so that the owner knows.
     pub(crate) fn ask_for_room(&self, writer: &mut Writer) -> Result<(), HistoryError> {
         if writer.below.is_full() {
             self.ready(writer, writer.spare() + 1)?;

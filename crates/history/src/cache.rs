@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use crate::content::Content;
 use crate::timeline::Timeline;
 
-/// The memory of a waiting version besides its content, in bytes.
+/// The memory of a waiting version in addition to its content, in bytes.
 pub(crate) const OVERHEAD: u64 = 64;
 
 /// Written blocks that wait.
@@ -57,7 +57,7 @@ impl WriteCache {
         self.fence = last;
     }
 
-    /// True while something waits that a flush has to wait for.
+    /// True while a version waits that a flush has to wait for.
     pub(crate) fn is_fenced(&self) -> bool {
         self.oldest_time().is_some_and(|oldest| oldest <= self.fence)
     }

@@ -27,7 +27,7 @@ const LOCKED: usize = 128;
 const JOINED_MAX: usize = 1 << 20;
 /// Bytes of a region of hybrid placement.
 const REGION: u64 = 1 << 20;
-/// Past so many blocks a region begins to forget.
+/// The number of blocks after which a region begins to forget.
 const REGION_MEMORY: u16 = 256;
 
 /// How a block's versions are kept.
@@ -45,9 +45,9 @@ pub(crate) type Work = (u64, Vec<(u64, Content)>);
 struct Planned {
     path: Path,
     newest: Option<Version>,
-    /// No instant that is kept lies between the newest version and the first of the work.
+    /// No kept instant is between the newest version and the first of the work.
     same: bool,
-    /// An undo of that time is there: from before a cut.
+    /// An undo of that time exists: from before a cut.
     has_undo: bool,
     /// Its content until the first version, when it must be kept and is not on the origin.
     waiting: Option<Content>,
@@ -71,9 +71,9 @@ impl Drop for SharedFlush<'_> {
 }
 
 impl History {
-    /// Versions that leave the cache at once: so many that the flush of the store that a batch
-    /// costs does not count, a part of what may wait (clients fill the rest meanwhile), and a small
-    /// part of the store.
+    /// Versions that leave the cache at once. They are so many that the flush of the store for a
+    /// batch does not matter, a part of the waiting ones (clients fill the rest meanwhile), and a
+    /// small part of the store.
     pub(crate) fn batch(&self, writer: &Writer) -> usize {
         let store = writer.usable() * writer.superblock.segment_blocks as usize * BLOCK_SIZE;
         let large = BATCH_BYTES.min(store / STORE_PARTS).min(self.dirty_bytes as usize / 4);
@@ -106,7 +106,7 @@ impl History {
         let mut batch = if reverting { self.small_batch(writer) } else { self.batch(writer) };
         let need = RESERVE + self.segments_of_batch(writer, batch) + self.owed(writer);
         if !self.ready(writer, need)? {
-            // By now it is known whether the store is smaller than it looks.
+            // It is known now whether the store is smaller than it looks.
             batch = batch.min(self.batch(writer));
         }
         self.ensure_room(writer, self.segments_of_batch(writer, batch))?;
@@ -158,7 +158,8 @@ impl History {
         }
         let _shared = SharedFlush(self);
         let mut writer = self.writer.lock();
-        // A mark, say, whose turn came before, took along all that waited when its own flush began.
+        // For example, a mark with an earlier turn took along everything that waited when its own
+        // flush began.
         if self.state.lock().flushed >= asked {
             return self.check_failed();
         }
@@ -269,8 +270,8 @@ impl History {
         }
     }
 
-    /// Drops what an attempt that found no room below has brought into the index; true when there
-    /// was one.
+    /// Drops the versions that an attempt without room below has added to the index; true when
+    /// there were some.
     fn drop_placed(&self, writer: &Writer, pending: &mut Vec<Pending>) -> bool {
         if writer.torn.is_empty() {
             return false;
@@ -295,8 +296,8 @@ impl History {
             .map(|(lba, versions)| {
                 let first = versions.first().map_or(0, |(time, _)| *time);
                 let newest = state.index.last_at(*lba, first.saturating_sub(1));
-                // The origin can't show that something is lost. Nor may it show what it has there,
-                // when a cut comes before the new content does.
+                // The origin cannot show that content is lost. Nor may it show its old content when
+                // a cut comes before the new content.
                 let is_lost = newest.is_some_and(|newest| newest.is_lost() && newest.is_redo())
                     || versions.iter().any(|(_, content)| matches!(content, Content::Lost));
                 // A version that the moving window is about to drop cannot be a base.
@@ -427,7 +428,7 @@ impl History {
                     }
                     _ => end_zero(&mut batch, zero.replace((offset, self.length_of(lba) as u64))),
                 },
-                // The log says so.
+                // The log records it.
                 Content::Lost => {}
             }
         }

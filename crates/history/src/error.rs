@@ -30,7 +30,7 @@ pub enum HistoryError {
         /// Bytes.
         need: u64,
     },
-    /// The store holds something already.
+    /// The store is not empty.
     #[error("the store holds a history already")]
     StoreInUse,
     /// The store holds no history.
@@ -52,7 +52,7 @@ pub enum HistoryError {
         /// The one found instead.
         found: String,
     },
-    /// The store is not what it was when its owner last looked.
+    /// The store has changed since its owner last looked.
     #[error(
         "the store of the history is older than it was, or its end is damaged: it ends at record {} under superblock {}, and was durable up to record {} under superblock {}",
         .found.record, .found.superblock, .known.record, .known.superblock
@@ -81,7 +81,7 @@ pub enum HistoryError {
         /// The check that failed.
         source: FormatError,
     },
-    /// A part of the log is not where it was durable.
+    /// A part of the log is missing where it was durable.
     #[error("the history lacks its record {sequence}, which was durable: the store is damaged")]
     Missing {
         /// The record.
@@ -99,13 +99,13 @@ pub enum HistoryError {
     /// Nothing of that time is kept.
     #[error("no instant near that moment is kept: the clock was put back, and until it shows a later time than before, in {} s, only marks are kept", .by.as_secs_f64().ceil())]
     NotKept {
-        /// Until it shows what it had shown.
+        /// The time until the clock reaches its earlier reading.
         by: Duration,
     },
     /// The clock has shown that time twice.
     #[error("the clock was put back and shows that time for the second time: what was written since then has later times, which it reaches in {} s", .by.as_secs_f64().ceil())]
     ClockPutBack {
-        /// Until it shows what it had shown.
+        /// The time until the clock reaches its earlier reading.
         by: Duration,
     },
     /// The instant has not come.
@@ -135,7 +135,7 @@ pub enum HistoryError {
         /// Of which device.
         below: &'static str,
     },
-    /// There is no room, and the history that is there must be kept.
+    /// There is no room, and the present history must be kept.
     #[error("the store is full, and the history in it is younger than the floor that its owner set")]
     Full,
 }

@@ -26,7 +26,7 @@ pub(crate) struct FoundSegment {
     pub(crate) first_record: Option<u64>,
     /// The last block, when there is one.
     pub(crate) end: Option<HistorySegment>,
-    /// Its first block is not there: a cut has kept a record and not that, or it was damaged.
+    /// Its first block is missing: a cut has kept a record and not that, or it was damaged.
     pub(crate) lacks_begin: bool,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Records {
     /// Block after the last one.
     pub(crate) position: u64,
     pub(crate) previous: u32,
-    /// By what the records say: this one and all before were durable.
+    /// According to the records, this one and all earlier ones were durable.
     pub(crate) durable_through: u64,
     /// Why it is not known whether another one follows: that place can't be read.
     pub(crate) unread: Option<DeviceError>,
@@ -62,7 +62,7 @@ impl History {
             let sequence = begin.sequence;
             return Ok(Some(FoundSegment { index, sequence, first_record, end: None, lacks_begin: false }));
         }
-        // Where its first block is damaged its first record says as much.
+        // If its first block is damaged its first record has the same facts.
         let record = self.record_if_readable(writer, (first + 1) * BLOCK, 1)?;
         let record =
             record.filter(|record| !record.summary && record.segment >= from && record.previous == 0);
@@ -146,15 +146,15 @@ impl History {
         let end = end.filter(|end| end.summary_blocks.is_some());
         match begin.and_then(|begin| self.not_older(writer, first, begin, end.as_ref())) {
             Ok(begin) => {
-                // The end of an earlier life of the segment is none.
+                // An end block from an earlier life of the segment does not count.
                 let end = end.filter(|end| end.sequence == begin.sequence);
                 let (sequence, first_record) = (begin.sequence, Some(begin.record));
                 Ok(FoundSegment { index, sequence, first_record, end, lacks_begin: false })
             }
             Err(source) => match end {
                 Some(end) => {
-                    // It may be that of an earlier life, where this one has not ended: its first
-                    // record tells.
+                    // It may be from an earlier life, if this one has not ended: its first record
+                    // decides.
                     let record = self.record_if_readable(writer, (first + 1) * BLOCK, 1)?;
                     if record.is_some_and(|record| record.segment != end.sequence) {
                         return Err(HistoryError::Damaged { offset: first * BLOCK, source });
@@ -207,8 +207,8 @@ impl History {
         }))
     }
 
-    /// The first block of a segment. One of an earlier life than its end or its first record, which
-    /// are written later, is none: the write that was to replace it was lost.
+    /// Drops the first block of a segment if it is from an earlier life than the segment's end or
+    /// first record, which are written later: the write that should have replaced it was lost.
     fn not_older(
         &self,
         writer: &Writer,
@@ -273,7 +273,7 @@ impl History {
         if let Some(error) = records.unread.take() {
             return Err(HistoryError::Device(error));
         }
-        // It had ended before the superblock: a record that is not there is lost.
+        // It had ended before the superblock: a missing record is lost.
         if end_record.is_some_and(|end| records.next_record < end) {
             return Err(HistoryError::Missing { sequence: records.next_record });
         }
@@ -496,7 +496,7 @@ impl History {
             let start = offset_of(first) / alignment * alignment;
             let mut bytes = vec![0; (end_of(last).next_multiple_of(alignment) - start) as usize];
             if part.len() > 1 && self.store.read_into(start, &mut bytes).is_err() {
-                // One that is not there before what can't be read is the end all the same.
+                // A missing one before an unreadable one is the end all the same.
                 for entry in part {
                     if !self.content_is_there(writer, found, &[**entry], from)? {
                         return Ok(false);
@@ -518,14 +518,14 @@ impl History {
         Ok(true)
     }
 
-    /// A block for which another one serves where it is damaged; none where it can't be read.
+    /// A block with another copy in case of damage; `None` if it can't be read.
     pub(crate) fn block_if_readable(&self, address: u64) -> Result<Option<BlockBytes>, HistoryError> {
         let mut bytes = [0; BLOCK_SIZE];
         Ok(self.fill(address * BLOCK, &mut bytes)?.then_some(bytes))
     }
 
-    /// Reads what is at `offset` of the store; false where that place can't be read, and the store
-    /// answers otherwise.
+    /// Reads the bytes at `offset` of the store; false if that place can't be read, and the store
+    /// otherwise answers.
     fn fill(&self, offset: u64, bytes: &mut [u8]) -> Result<bool, HistoryError> {
         let mut read = || self.store.read_into(offset, bytes);
         match read() {

@@ -53,11 +53,11 @@ pub struct History {
     pub(crate) merge: RwLock<()>,
     pub(crate) writer: Mutex<Writer>,
     pub(crate) state: Mutex<State>,
-    /// Told when there is room again.
+    /// Notified when there is room again.
     pub(crate) room: Condvar,
-    /// Told when half of what may wait in memory does.
+    /// Notified when half of the allowed blocks wait in memory.
     pub(crate) work: Condvar,
-    /// Told when a flush that clients share is over.
+    /// Notified when a flush that clients share ends.
     pub(crate) flush_over: Condvar,
     pub(crate) tally: Tally,
     /// Called where readers get in while a batch is published.
@@ -68,7 +68,7 @@ pub struct History {
 /// How a caller names an instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// By what a clock has shown, or as the time of a mark.
+    /// A time that the clock has shown, or the time of a mark.
     Clock(Timestamp),
     /// By its stamp, as [`History::ago`] has found it.
     Stamp(Timestamp),
@@ -86,7 +86,7 @@ pub(crate) type Between = Box<dyn Fn() + Send>;
 
 /// State that all users of a history share.
 pub(crate) struct State {
-    /// The origin is what was before the window.
+    /// The origin has the content before the window.
     pub(crate) logging: bool,
     pub(crate) index: Index,
     /// Blocks and times of versions in the index that are lost.
@@ -95,7 +95,7 @@ pub(crate) struct State {
     /// Split-stream: in the log, and not yet on the origin.
     pub(crate) current: WriteCache,
     pub(crate) reads: ReadCache,
-    /// Counts changes of what reads from below would find.
+    /// Counts changes that affect reads in progress.
     pub(crate) epoch: u64,
     pub(crate) timeline: Timeline,
     pub(crate) marks: BTreeMap<u64, MarkContent>,
@@ -163,7 +163,7 @@ impl State {
 }
 
 impl History {
-    /// Lets a test look while a batch is published.
+    /// A test's hook while a batch is published.
     #[cfg(test)]
     pub(crate) fn look_between(&self) {
         if let Some(look) = &*self.between.lock() {
@@ -181,7 +181,7 @@ impl History {
         u64::from(self.block_bytes).min(self.length.saturating_sub(at)) as usize
     }
 
-    /// Bytes of what a version holds.
+    /// The size in bytes of a version's content.
     pub(crate) fn content_bytes(&self, lba: u64) -> usize {
         if lba == NO_LBA { MarkContent::SIZE } else { self.length_of(lba) }
     }
@@ -242,9 +242,9 @@ impl History {
     /// since.
     ///
     /// # Errors
-    /// [`HistoryError::AgeUnknown`] where the clock was set and the history was not open all the
-    /// time; [`HistoryError::NotKept`] where the clock was put back, and no instant near that
-    /// moment is kept.
+    /// [`HistoryError::AgeUnknown`] if the clock was set while the history was closed;
+    /// [`HistoryError::NotKept`] if the clock was set back, and no instant near that moment is
+    /// kept.
     pub fn ago(&self, by: Duration) -> Result<When, HistoryError> {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -254,7 +254,7 @@ impl History {
         // All that was acknowledged is in the image of this moment.
         let newest = now.max(state.last);
         let stamp = if by.is_zero() { newest } else { found.stamp.min(newest) };
-        // Instants that are kept every so often are none while stamps stand: the last one may be
+        // Instants kept at intervals do not exist while stamps stand still: the last one may be
         // from long before.
         if let Some(first) = found.stands_from
             && stamp > first

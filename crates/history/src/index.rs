@@ -13,8 +13,8 @@ use cairn_format::history::{EntryKind, HistoryEntry, PLACE_UNIT};
 const RUN: usize = 512;
 /// Entries by which a run grows.
 const GROWTH: usize = 32;
-/// Parts of the device that an opening sorts one by one: those of ten million versions are of 60 KB
-/// each, which the processor has at hand.
+/// Parts of the device that an opening sorts one by one: those of ten million versions have 60 KB
+/// each, which fits the processor's cache.
 const PARTS_BITS: u32 = 12;
 const PARTS: usize = 1 << PARTS_BITS;
 
@@ -26,7 +26,7 @@ pub(crate) struct Version {
     pub(crate) kind: EntryKind,
     /// In units of 512 bytes from the start of the store.
     pub(crate) place: u64,
-    /// Of what is stored there.
+    /// The checksum of the stored bytes.
     pub(crate) crc: u32,
     /// Units that a delta takes there; 0: the content is stored whole.
     pub(crate) units: u8,
@@ -125,10 +125,10 @@ impl Packed {
     }
 }
 
-/// Versions on their way from the log into an index, in the order of the log. Each one alone would
-/// have to find its run, and move half of it, in memory that no cache of the processor has; here
-/// they are dealt out to parts of the device, each of which is sorted once. Meanwhile they take a
-/// quarter more room than in the index at most.
+/// Versions on their way from the log into an index, in the order of the log. Inserting each one
+/// alone would have to find its run, and move half of it, in memory outside of the processor's
+/// caches. Here they are distributed over parts of the device, each of which is sorted once.
+/// Meanwhile they take at most a quarter more room than in the index.
 pub(crate) struct Loading {
     /// Bits of a block's number that do not count for its part.
     shift: u32,
@@ -137,7 +137,7 @@ pub(crate) struct Loading {
 }
 
 impl Loading {
-    /// For a device of so many blocks.
+    /// For a device of `blocks` blocks.
     pub(crate) fn new(blocks: u64) -> Self {
         let bits = u64::BITS - blocks.saturating_sub(1).leading_zeros();
         Self { shift: bits.saturating_sub(PARTS_BITS), parts: vec![Vec::new(); PARTS + 1] }
@@ -152,8 +152,7 @@ impl Loading {
         part.push(Packed::new(version));
     }
 
-    /// The index of them; `each` is called on what is in it. Of versions of one key the last one
-    /// is.
+    /// Their index; calls `each` on its versions. Of versions with one key the last one counts.
     pub(crate) fn finish(self, mut each: impl FnMut(&Version)) -> Index {
         let mut index = Index::default();
         let mut run = Vec::new();
@@ -321,7 +320,7 @@ impl Index {
         None
     }
 
-    /// Drops what `keep` does not want; the dropped ones go to `dropped`.
+    /// Drops the versions that `keep` rejects; they go to `dropped`.
     pub(crate) fn retain(&mut self, keep: impl Fn(&Version) -> bool, mut dropped: impl FnMut(&Version)) {
         let mut moved = Vec::new();
         self.runs.retain(|first, run| {

@@ -1,5 +1,5 @@
-//! The log: segments that are filled one after the other, and the superblock that says which of
-//! them count.
+//! The log: segments that are filled one after the other, and the superblock that lists the valid
+//! ones.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -43,7 +43,7 @@ pub(crate) struct Segment {
     pub(crate) last_ns: u64,
     /// It is full and has its summary.
     pub(crate) closed: bool,
-    /// It has a damaged version that something needs: it is not emptied.
+    /// It has a damaged version that is still needed: it is not emptied.
     pub(crate) stuck: bool,
 }
 
@@ -77,15 +77,15 @@ pub(crate) struct Writer {
     /// The checksum of its last record.
     pub(crate) previous: u32,
     pub(crate) next_record: u64,
-    /// Records up to here are durable, and what they brought to the origin too.
+    /// Records up to here are durable, and so is their content on the origin.
     pub(crate) synced: u64,
     /// Free segments that have room below.
     pub(crate) free: VecDeque<usize>,
     /// Free segments that have none yet.
     pub(crate) bare: VecDeque<usize>,
     pub(crate) below: Below,
-    /// Blocks of which the log has something, up to a time, that is not in the index or not on the
-    /// origin, as there was no room below in the middle of it. They are still in memory.
+    /// Blocks whose versions in the log, up to a time, are not in the index or not on the origin,
+    /// because room ran out below in the middle of the work. They are still in memory.
     pub(crate) torn: BTreeMap<u64, u64>,
     /// Segments that the superblock names as ahead: the log continues in them without another
     /// superblock.
@@ -99,8 +99,8 @@ pub(crate) struct Writer {
     /// Blocks that each of the superblock's reverts has still to copy, at most.
     pub(crate) owed: Vec<u64>,
     pub(crate) trim: Option<crate::trim::Trim>,
-    /// So many segments were spare when a move of the window that was due found no room to begin;
-    /// it is not looked at again before it is due up to there.
+    /// The number of spare segments when a due move of the window found no room to begin, and the
+    /// instant: it is not tried again before a move is due up to there.
     pub(crate) too_full_to_move: Option<(usize, u64)>,
     pub(crate) thinning: Option<crate::thin::Thinning>,
 }
@@ -131,7 +131,7 @@ impl Writer {
         self.superblock.segments as usize - (self.unused() - self.left())
     }
 
-    /// Blocks of a segment that records can have with so many entries in all.
+    /// Blocks of a segment that records with this many entries in total can have.
     fn room(&self, entries: usize) -> u64 {
         let summary = HistoryRecord::head_blocks(entries);
         self.superblock.segment_blocks.saturating_sub(1 + summary)
@@ -281,7 +281,7 @@ impl History {
         let fit = (AHEAD_BYTES / (writer.superblock.segment_blocks * BLOCK)) as usize;
         let wanted = (writer.superblock.segments as usize / AHEAD_PART).min(fit).clamp(1, AHEAD_MAX);
         self.ready(writer, RESERVE + wanted)?;
-        // When there are few, the rest is for what makes room.
+        // When there are few, the rest is reserved for work that makes room.
         let count = wanted.min(writer.free.len().saturating_sub(RESERVE)).max(1);
         for segment in writer.free.drain(..count.min(writer.free.len())) {
             writer.superblock.live[segment] = true;

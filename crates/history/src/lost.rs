@@ -1,10 +1,10 @@
 //! Content that cannot be read any more, and the operations that continue all the same.
 //!
 //! A version that the window, a revert or a write needs elsewhere may be unreadable: damaged in the
-//! store, or a bad place of a disk. Nothing can bring it back, and it must not hold up all the
-//! rest. So the log says of the block that its content is *lost*, from a time on or until a time,
-//! in an entry without content. Reads that need it fail, as they did before; nothing wrong takes
-//! its place. A write of the whole block is the end of it.
+//! store, or a bad place of a disk. Nothing can restore it, and it must not block all other work.
+//! So the log records that the block's content is *lost*, from a time on or until a time, in an
+//! entry without content. Reads that need it fail, as they did before; no wrong content replaces
+//! it. A write of the whole block ends it.
 //!
 //! A device that answers nothing at all is another matter: then the work fails, and all is as it
 //! was when the device is back.
@@ -20,7 +20,7 @@ use crate::index::Version;
 use crate::log::{Pending, Writer};
 use crate::resolve::{NOW, Source};
 
-/// How often something is read before it counts as lost.
+/// The number of reads before content counts as lost.
 pub(crate) const ATTEMPTS: usize = 3;
 
 impl History {
@@ -89,8 +89,8 @@ impl History {
         }
     }
 
-    /// Reads again what could not be read. The outer error is that of a device that does not
-    /// answer, the inner one that of what is lost.
+    /// Repeats failed reads. The outer error is that of a device that does not answer, the inner
+    /// one that of lost content.
     pub(crate) fn insist<T>(
         &self,
         device: &dyn Device,
@@ -137,7 +137,7 @@ impl History {
         Content::Lost
     }
 
-    /// Says in the log that blocks are lost, each from its time on.
+    /// Records in the log that blocks are lost, each from its time on.
     pub(crate) fn write_lost(&self, writer: &mut Writer, lost: &[(u64, u64)]) -> Result<(), HistoryError> {
         let pending = |(lba, time): &(u64, u64)| Pending {
             lba: *lba,
@@ -169,7 +169,7 @@ impl History {
 }
 
 impl State {
-    /// A version has come into the index.
+    /// A version has been added to the index.
     pub(crate) fn note_lost(&mut self, version: &Version) {
         if version.lba != NO_LBA && version.is_lost() {
             self.lost.insert((version.lba, version.time));

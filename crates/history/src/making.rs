@@ -1,4 +1,4 @@
-//! Making a history, and what tells one in which nothing was recorded yet.
+//! Makes a history, and recognises one in which nothing was recorded yet.
 
 use std::sync::Arc;
 
@@ -97,7 +97,7 @@ impl History {
             return Ok(false);
         }
         for slot in [SLOT_A, SLOT_B] {
-            // Of zeroes that a cut has torn the first sector is there, or it is damaged.
+            // For zeroes torn by a cut the first sector is present, or it is damaged.
             if block(store, slot)?.iter().take(SECTOR).any(|byte| *byte != 0) {
                 return Ok(false);
             }

@@ -27,7 +27,7 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 
 /// The room that a move of the window gains or costs.
 pub(crate) enum Price {
-    /// It can be made, and writes so many blocks to the log at most.
+    /// It can be made, and writes at most `owed` blocks to the log.
     Pays { owed: u64 },
     /// It would take the room of a copy.
     NoGain,
@@ -51,19 +51,21 @@ impl History {
         self.segments_of_copy(writer, copied) + self.segments_of_move(writer, rebased)
     }
 
-    /// Segments that so many blocks take at most when a revert copies them.
+    /// The maximum number of segments that this many blocks take when a revert copies them.
     fn segments_of_copy(&self, writer: &Writer, blocks: u64) -> usize {
         // Hybrid placement may keep a base, and end a redo, where it copies.
         let (entries, contents) = if self.placement == Placement::Hybrid { (3, 2) } else { (1, 1) };
         self.segments_of(writer, blocks, entries, contents)
     }
 
-    /// Segments that so many blocks take at most when the window's move writes them again.
+    /// The maximum number of segments that this many blocks take when the window's move writes them
+    /// again.
     fn segments_of_move(&self, writer: &Writer, blocks: u64) -> usize {
         self.segments_of(writer, blocks, 1, 1)
     }
 
-    /// Segments that so many blocks take in small batches, each with so many entries and contents.
+    /// Segments that this many blocks take in small batches, each with a number of entries and
+    /// contents.
     fn segments_of(&self, writer: &Writer, blocks: u64, entries: usize, contents: u64) -> usize {
         if blocks == 0 {
             return 0;
@@ -79,8 +81,7 @@ impl History {
         all.div_ceil(self.usable_blocks(writer, entries)) as usize
     }
 
-    /// Blocks of a segment that can be counted on: not its ends, its summary, and what is left over
-    /// before its end.
+    /// Usable blocks of a segment: without its ends, its summary, and the rest before its end.
     fn usable_blocks(&self, writer: &Writer, entries: usize) -> u64 {
         let segment = writer.superblock.segment_blocks;
         let content = u64::from(self.block_bytes).next_multiple_of(PLACE_UNIT);
@@ -183,8 +184,8 @@ impl History {
         !matches!(self.placement, Placement::Logging | Placement::Checkpointing)
     }
 
-    /// Segments that are empty, or can be emptied into others, when only so many bytes of each are
-    /// needed.
+    /// Segments that are empty, or can be emptied into others, when only this many bytes of each
+    /// are needed.
     fn freed(&self, writer: &Writer, needed: &[u64]) -> usize {
         let segment_bytes = writer.superblock.segment_blocks * BLOCK;
         let (mut empty, mut sparse, mut moved) = (0, 0, 0);
@@ -224,7 +225,7 @@ impl History {
         Err(HistoryError::NoRoomToRevert { missing: (need - have) as u64 * segment_bytes })
     }
 
-    /// Segments that have to be spare for a revert that copies so many blocks.
+    /// Segments that have to be spare for a revert that copies this many blocks.
     pub(crate) fn segments_to_revert(&self, writer: &Writer, blocks: u64) -> usize {
         let copied = blocks + writer.owed.iter().sum::<u64>();
         RESERVE + 1 + self.segments_of_copy(writer, copied)

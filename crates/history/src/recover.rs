@@ -1,4 +1,4 @@
-//! Opening a history again: the log is followed to its end, and what it says becomes the index.
+//! Opens a history again: follows the log to its end, and builds the index from it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -39,7 +39,7 @@ const STAMPS_END: u64 = u64::MAX / 8 * 3;
 const REPLAYED: usize = 128;
 
 impl History {
-    /// Opens the history in `store` of `origin`: every instant up to the last flush is there.
+    /// Opens the history in `store` of `origin`: every instant up to the last flush is available.
     ///
     /// # Errors
     /// [`HistoryError::StoreOlder`] when the store is older than its last known position: its
@@ -130,7 +130,7 @@ impl History {
             unsettled: 0,
         };
         let bare = (0..superblock.segments as usize).filter(|index| !superblock.live[*index]).collect();
-        // Nothing goes for a clone's lack of room, so it takes no more than it needs.
+        // No history is discarded for a clone's lack of room, so it takes no more than it needs.
         let given = vec![window_of(&superblock).is_of_a_clone(); superblock.segments as usize];
         let (placement, block_bytes, length) =
             (superblock.placement, superblock.block_bytes, superblock.origin_bytes);
@@ -160,7 +160,7 @@ impl History {
             owed: Vec::new(),
             trim: None,
             too_full_to_move: None,
-            // The log may still have what was dropped.
+            // The log may still have the dropped versions.
             thinning: superblock.thinned.iter().any(|step| step.until_ns > 0).then(Thinning::default),
             superblock,
         };
@@ -211,14 +211,14 @@ impl History {
             let source = FormatError::Magic(Structure::HistorySegment);
             return Err(HistoryError::Damaged { offset: writer.start_of(0) * BLOCK, source });
         };
-        // Its summary proves nothing: no superblock was written since it ended, so what it names
-        // may be lost.
+        // Its summary proves nothing: no superblock was written since it ended, so the records that
+        // it names may be lost.
         if tail.first_record.is_some() {
             tail.end = None;
         }
         let mut loading = Loading::new(self.blocks());
-        // Blocks of segments that were durable before what they brought to the origin was: logging
-        // brings nothing there.
+        // Blocks of segments that were durable before their content on the origin was: logging
+        // writes none there.
         let mut unsettled = Vec::new();
         for (at, found) in known.iter().enumerate() {
             let next = known.get(at + 1).unwrap_or(&tail);
@@ -249,7 +249,7 @@ impl History {
         self.repair_slots(writer)?;
         self.load_marks()?;
         let lost = self.replay(writer, unsure)?;
-        // Until the log says what is lost, the next opening looks for it again.
+        // Until the log records the losses, the next opening looks for them again.
         self.state.lock().unsettled = lost.len() as u64;
         self.sync(writer)?;
         // From here on the superblock knows every segment of the log, and those that a cut took
@@ -326,8 +326,8 @@ impl History {
                 *records = self.scan_records(writer, last, first_record, settled, limit)?;
                 continue;
             }
-            // Where the segment had ended its summary serves, and where all that it names is there
-            // nothing else has to say so.
+            // If the segment had ended its summary serves, and if all records that it names are
+            // present no other proof is needed.
             let served = self.whole_summary(writer, last, next_record, proof)?;
             let Some((end, entries)) = served else {
                 if proof >= next_record {
@@ -375,16 +375,16 @@ impl History {
             }
         }
         ahead.sort_by_key(|found| found.sequence);
-        // Each that was named may have got a number. Segments are read in the order of these, so
-        // none may come below one that is there.
+        // Each named segment may have got a number. Segments are read in the order of these, so
+        // none may come below an existing one.
         let given = writer.superblock.ahead_from + writer.ahead.len() as u64;
         let last = ahead.last().map_or(0, |found| found.sequence).max(tail.sequence);
         writer.next_sequence = given.max(last + 1);
         Ok(ahead)
     }
 
-    /// The summary of a segment that had ended, with its end, where it goes past `next_record` and
-    /// all that it names was durable or is there.
+    /// The summary of an ended segment, with its end, if it goes past `next_record` and all records
+    /// that it names were durable or are present.
     fn whole_summary(
         &self,
         writer: &Writer,
@@ -416,8 +416,7 @@ impl History {
         let mut unsure = Vec::new();
         let count = log.len();
         for (at, (found, records)) in log.into_iter().enumerate() {
-            // Once the superblock no longer names it as ahead, its first block is all that says
-            // what it is.
+            // Once the superblock no longer names it as ahead, only its first block identifies it.
             if let (true, Some(first_record)) = (found.lacks_begin, found.first_record) {
                 self.write_begin(writer, found.index, found.sequence, first_record)?;
             }

@@ -9,9 +9,9 @@
 //! them has to check for dependents. A version that is moved to another segment is reconstructed
 //! and stored there anew. The price: a block is stored whole at least once a segment.
 //!
-//! [`Recent`] has the contents of the segment that is being filled, as far as they fit in memory,
-//! by block and by checksum. So nothing is read to find what a content can be less by, and bytes
-//! are compared with bytes. It is empty when a segment begins, and after an opening.
+//! [`Recent`] has the contents of the segment being filled, as far as they fit in memory, by block
+//! and by checksum. So finding a base needs no read, and bytes are compared with bytes. It is empty
+//! when a segment begins, and after an opening.
 //!
 //! A reader of a delta checks that: a base in another segment is damage, whatever is stored there.
 //!
@@ -35,9 +35,10 @@ use crate::index::Version;
 /// Bytes of contents that are remembered at most: as much as the largest segment of a store holds
 /// unless it is of more than 256 GiB.
 const RECENT_BYTES: u64 = 32 << 20;
-/// The memory of one of them besides its bytes.
+/// The memory of one of them in addition to its bytes.
 const OVERHEAD: u64 = 256;
-/// A delta takes one part in so many of its content at most: reading it is a second read at least.
+/// The smallest ratio of a content to its delta that is worth storing: reading a delta needs at
+/// least a second read.
 const WORTH: usize = 2;
 const UNIT: usize = PLACE_UNIT as usize;
 
@@ -46,7 +47,7 @@ const UNIT: usize = PLACE_UNIT as usize;
 pub(crate) struct Stored {
     /// In units of 512 bytes; from where, the user knows.
     pub(crate) place: u64,
-    /// CRC-32C of what is stored.
+    /// CRC-32C of the stored bytes.
     pub(crate) crc: u32,
     /// Units that a delta takes; 0: the content is stored whole.
     pub(crate) units: u8,
@@ -57,12 +58,12 @@ impl Stored {
         Self { place: version.place, crc: version.crc, units: version.units }
     }
 
-    /// Bytes of what is stored of a content of `length`.
+    /// The number of stored bytes of a content of `length`.
     pub(crate) fn bytes(&self, length: usize) -> usize {
         if self.units == 0 { length } else { usize::from(self.units) * UNIT }
     }
 
-    /// It is not what was stored.
+    /// The error for stored bytes that fail their checksum.
     pub(crate) fn damaged(&self, length: usize) -> DeviceError {
         let (offset, length) = (self.place * PLACE_UNIT, self.bytes(length) as u64);
         DeviceError::Corrupt { offset, length }
@@ -94,8 +95,8 @@ pub(crate) struct Recent {
 }
 
 impl Recent {
-    /// How a content is stored when the next free place is `place`, and what goes there, if
-    /// anything does.
+    /// The stored form of a content when the next free place is `place`, and the bytes to write
+    /// there, if any.
     pub(crate) fn store(
         &mut self,
         reduction: Reduction,
@@ -191,13 +192,13 @@ struct Chain {
 }
 
 impl Chain {
-    /// A base is stored in the same segment, and all of it before what builds on it.
+    /// A base is stored in the same segment, and completely before its dependents.
     fn is_before(&self, base: &Stored) -> bool {
         let units = base.bytes(self.length).div_ceil(UNIT) as u64;
         base.place >= self.segment && base.place + units <= self.next.place
     }
 
-    /// Takes what is stored at `next`: the content, once that is there.
+    /// Takes the bytes stored at `next`; returns the content once it is complete.
     fn take(&mut self, data: &Segments) -> Result<Option<Segments>, DeviceError> {
         let damaged = self.next.damaged(self.length);
         if self.next.units > 0 {

@@ -24,10 +24,11 @@ use crate::trim::MOVES;
 const FEW: usize = 2048;
 
 impl History {
-    /// Does beside clients what a [release](Self::release) would do alone: afterwards that has
+    /// Does the work of a [release](Self::release) beside clients: afterwards the release has
     /// little left to do, unless clients write as fast as this can move. History goes, the youngest
-    /// as well. Ends early, with nothing lost, where `go_on` says false, which is asked between
-    /// slices with the blocks done of so many; and where a view holds an instant that would go.
+    /// as well. `go_on` is asked between slices, with the blocks done and their total; when it
+    /// returns false, this ends early with nothing lost. The same happens when a view holds an
+    /// instant that would go.
     pub fn fold_back(&self, go_on: &dyn Fn(u64, u64) -> bool) -> Result<(), HistoryError> {
         // Before anything is given up for it.
         self.refuse_lost()?;
@@ -75,8 +76,8 @@ impl History {
         writer.trim.map_or_else(copy, |trim| trim.reached())
     }
 
-    /// Begins to move the window up to the present, unless something else is under way by now.
-    /// False where a view holds what would go.
+    /// Begins to move the window up to the present, unless another operation has begun meanwhile.
+    /// False when a view holds an instant that would go.
     fn begin_folding(&self) -> Result<bool, HistoryError> {
         let mut writer = self.writer.lock();
         let writer = &mut *writer;

@@ -8,8 +8,9 @@ use crate::counters::Io;
 use crate::history::{History, State};
 use crate::index::Version;
 
-/// How often a read looks again because what it looked at has moved. Each time something else has
-/// finished, so more than a few are never needed; a limit makes a bug an error instead of a loop.
+/// The number of attempts of a read whose places have moved. Each time another operation has
+/// finished, so more than a few are never needed; a limit turns a bug into an error instead of an
+/// endless loop.
 const ATTEMPTS: usize = 1000;
 /// The present.
 pub(crate) const NOW: u64 = u64::MAX / 2;
@@ -21,7 +22,7 @@ pub(crate) enum Source {
     Place(Version),
     Zero,
     Origin,
-    /// Nowhere.
+    /// On no device.
     Lost,
 }
 
@@ -79,8 +80,8 @@ impl State {
     }
 
     /// The content up to the next undo. Redos before it are of versions that were not retained,
-    /// which the log may still show after an opening: no instant that is kept lies between them and
-    /// the version that replaced them.
+    /// which the log may still have after an opening: no kept instant is between them and the
+    /// version that replaced them.
     fn until_next_undo(&self, lba: u64, at: u64, logging: bool) -> Source {
         let mut next = if logging { None } else { self.index.first_after(lba, at) };
         while let Some(version) = next {
@@ -139,7 +140,7 @@ impl History {
         outcomes.into_iter().map(|outcome| outcome.unwrap_or(Err(DeviceError::OutOfService))).collect()
     }
 
-    /// Reads those pieces of `todo` that stay where they are meanwhile.
+    /// Reads the pieces of `todo` that stay in their places meanwhile.
     fn attempt(
         &self,
         pieces: &[Piece],
@@ -206,10 +207,10 @@ impl History {
             let (piece, instant) = (pieces[index], instants[index]);
             let whole = matches!(source, Source::Place(_)) || piece.count == self.length_of(piece.lba);
             // The window may have moved, or the log may have been cleaned, while the devices were
-            // read. A present read may be older than a write that came meanwhile, as on any disk;
-            // bytes that fail their checksum may only have moved. Where the present is what a
-            // revert brought back, the copy of an earlier revert may have written the origin: that
-            // was the present before, and is not now.
+            // read. A present read may be older than a concurrent write, as on any disk; bytes that
+            // fail their checksum may only have moved. If a revert restored the present, the copy
+            // of an earlier revert may have written the origin: that was the present before, and is
+            // not now.
             let moved = if instant == NOW {
                 data.is_err() && !state.resolve(piece.lba, NOW).same(&source)
             } else {

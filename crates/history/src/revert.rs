@@ -44,7 +44,7 @@ impl History {
         let target = self.target_of(at)?;
         let mut copied = self.check_room_to_revert(writer, target, 0)?;
         if !self.ready(writer, self.segments_to_revert(writer, copied))? {
-            // By now it is known what there is.
+            // The required copies are known now.
             copied = self.check_room_to_revert(writer, target, 0)?;
         }
         self.make_room_beside(writer, target)?;
@@ -53,8 +53,8 @@ impl History {
             let mut state = self.state.lock();
             let state = &mut *state;
             let before = self.stamp(state);
-            // The next stamp, whatever the clock says: once the copy is over the mark is all that
-            // tells of this cut.
+            // The next stamp, whatever the clock shows: once the copy ends only the mark records
+            // this cut.
             let time = after_mark(before);
             state.last = time;
             let number = (1..).find(|number| {
@@ -103,7 +103,7 @@ impl History {
         made
     }
 
-    /// The background copy of the oldest revert, one slice; false when there is none.
+    /// One slice of the background copy of the oldest revert; false when there is none.
     pub(crate) fn copy_slice(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
         let Some(revert) = self.state.lock().reverts.first().copied() else { return Ok(false) };
         self.ensure_free_for_copy(writer)?;

@@ -14,7 +14,7 @@ use crate::owed::Price;
 use crate::status::HistoryEvent;
 use crate::trim::MOVES;
 
-/// Free segments that writes leave for what makes room.
+/// Free segments that writes leave for work that makes room.
 pub(crate) const RESERVE: usize = 3;
 /// A full store gives up so small a part of its history at first.
 const PARTS_GIVEN_UP: usize = 32;
@@ -49,7 +49,7 @@ impl History {
     /// Background work: one slice of it. True when there is more to do at once. The owner's thread
     /// calls it again and again.
     pub fn step(&self) -> Result<bool, HistoryError> {
-        // It is looked at time and again, to know to when it was put back.
+        // The clock is read regularly, to know how far it was set back.
         self.state.lock().see_clock(self.clock.now().0, self.clock.monotonic());
         let mut writer = self.writer.lock();
         let writer = &mut *writer;
@@ -220,7 +220,7 @@ impl History {
         Ok(())
     }
 
-    /// Makes segments free, or what is owed less.
+    /// Frees segments, or reduces the owed room.
     fn make_room(&self, writer: &mut Writer) -> Result<(), HistoryError> {
         if self.win_room(writer)? {
             return Ok(());
@@ -260,9 +260,9 @@ impl History {
             times.sort_unstable();
             (times, self.clock.now().0.max(state.last))
         };
-        // A small part of the history at first, then more, in the end all; less where there is no
-        // room to move so far at once. Each move looks at the whole index and costs a dozen
-        // flushes, so one segment's would be too little.
+        // A small part of the history at first, then more, in the end all; less when there is no
+        // room to move that far at once. Each move reads the whole index and costs a dozen flushes,
+        // so one segment at a time would be too little.
         let first = (writer.usable() / PARTS_GIVEN_UP).max(1);
         let (mut done, mut part, mut is_last, mut is_gainless) = (0, first, false, false);
         loop {
@@ -301,7 +301,7 @@ impl History {
         }
     }
 
-    /// Moves the start of the window for a lack of room, and says so.
+    /// Moves the start of the window for lack of room, and logs it.
     fn give_up(&self, writer: &mut Writer, to: u64, start: u64, owed: u64) -> Result<(), HistoryError> {
         self.begin_trim(writer, to, start, owed)?;
         self.trim_all(writer)?;
@@ -318,8 +318,8 @@ impl History {
         Ok(())
     }
 
-    /// The last way out: all history goes. The window begins with the last write, and what waits in
-    /// the cache is the first in it. True when that made room.
+    /// The last resort: all history goes. The window begins with the last write, and the waiting
+    /// writes in the cache are the first in it. True when that made room.
     fn start_over(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
         let before = writer.spare();
         let (to, start) = {
@@ -370,8 +370,8 @@ impl History {
         Ok(true)
     }
 
-    /// Moves what is needed out of the segment with the least of it, when less than half of it is;
-    /// true when it did.
+    /// Moves the needed versions out of the segment with the fewest, when they are less than half
+    /// of it; true when it did.
     pub(crate) fn clean(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
         while let Some((index, segment)) = self.sparsest(writer) {
             if self.empty(writer, index, segment.sequence)? {
@@ -395,7 +395,7 @@ impl History {
             .filter(|(_, segment)| segment.live < writer.superblock.segment_blocks * BLOCK / 2)
     }
 
-    /// Moves what is needed out of a segment; false when something of it can't be read, and stays.
+    /// Moves the needed versions out of a segment; false when one of them can't be read, and stays.
     fn empty(&self, writer: &mut Writer, index: usize, sequence: u64) -> Result<bool, HistoryError> {
         let entries = match self.segment_entries(writer, index, sequence) {
             Ok(entries) => entries,
@@ -431,7 +431,7 @@ impl History {
                 let data = match entry.kind.has_data() {
                     true => match read.next() {
                         Some(Ok(data)) => Some(data),
-                        // It stays where it is: a read of it tells.
+                        // It stays in its place: a read of it reports the damage.
                         Some(Err(_)) | None => {
                             is_empty = false;
                             continue;

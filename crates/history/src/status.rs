@@ -85,8 +85,8 @@ pub struct HistoryStatus {
     pub index_bytes: u64,
     /// Bytes of the store that hold history.
     pub used_bytes: u64,
-    /// Of these, bytes that something needs; with a reduction that is what it would be without, as
-    /// far as it is not more than its segments.
+    /// The needed bytes of these; with a reduction, their unreduced size, limited to that of its
+    /// segments.
     pub live_bytes: u64,
     /// Bytes of the store that can hold history.
     pub store_bytes: u64,
@@ -111,7 +111,7 @@ pub struct HistoryStatus {
     pub waiting: u64,
     /// Why it takes no more writes.
     pub failed: Option<String>,
-    /// That is so because what is under its origin or its store had no room.
+    /// The reason is a lack of room below its origin or its store.
     pub failed_for_room: bool,
     /// The device without room: the store, whose oldest history is then discarded, or the origin.
     /// The history resumes by itself.

@@ -1,14 +1,14 @@
 //! Retention in steps: history older than an age keeps only one instant an interval.
 //!
-//! 1. The superblock says up to where each step has come. From then on a view that asks for an
-//!    instant there gets the last one that is kept. The end of a stretch is itself an instant of
-//!    its interval, and each interval is a whole number of those before, so it stays one.
+//! 1. The superblock records how far each step has come. From then on a view that asks for an
+//!    instant there gets the last kept one. The end of a stretch is itself an instant of its
+//!    interval, and each interval is a multiple of the finer ones, so it stays one.
 //! 2. Versions that no kept instant shows leave the index: of redos of a block in one window all
-//!    but the last, of undos all but the first. Their places are free with their segments, by a
-//!    superblock that says 1 as well.
+//!    but the last, of undos all but the first. Their places become free with their segments, by a
+//!    superblock that records step 1 as well.
 //!
-//! A cut, or an opening, brings dropped versions back into the index as far as their segments are
-//! there. No kept instant shows them; a round that begins with the opening drops them again.
+//! A cut, or an opening, brings dropped versions back into the index as far as their segments
+//! exist. No kept instant shows them; a round that begins with the opening drops them again.
 //! Instants that views hold, and targets of reverts, are in no stretch that is thinned.
 
 use cairn_format::history::{Granularity, NO_LBA};
@@ -21,7 +21,7 @@ use crate::timeline::end_before;
 
 /// Versions that a slice looks at.
 const SLICE: usize = 4096;
-/// Thinning comes once in so many parts of its age.
+/// A thinning is due after this part of its age.
 const ROUNDS: u64 = 16;
 
 /// A round of thinning that is under way.
@@ -31,7 +31,7 @@ pub(crate) struct Thinning {
 }
 
 impl History {
-    /// Begins a round when one is due; false when none is.
+    /// Begins a round when one is due; false otherwise.
     pub(crate) fn begin_thinning(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
         let steps = {
             let mut state = self.state.lock();

@@ -1,12 +1,13 @@
 //! Moves the window: versions that newer instants still need are written elsewhere, the rest is
 //! dropped.
 //!
-//! 1. The superblock says that the window begins later. From then on nothing older is reached.
+//! 1. The superblock records that the window begins later. From then on older instants are
+//!    unreachable.
 //! 2. Logging: of each block the last version up to there goes to the origin. Splits: where the
 //!    block has a later version, it becomes that one's undo. Unreadable versions are lost from the
 //!    start of the window on.
-//! 3. Both devices are flushed; the superblock says that entries up to there do not count.
-//! 4. They leave the index. Segments that nothing needs are free once a further superblock says so.
+//! 3. Both devices are flushed; the superblock records that entries up to there do not count.
+//! 4. They leave the index. Unneeded segments are free after a further superblock.
 //!
 //! A cut before 3 leaves all versions; 2 is done again by the next move, with the same content.
 
@@ -21,7 +22,7 @@ use crate::log::Writer;
 
 /// Versions that a slice looks at.
 const SLICE: usize = 4096;
-/// Blocks that a slice moves at most beside writers, which wait for its end.
+/// The maximum number of blocks that a slice moves beside writers, which wait for its end.
 pub(crate) const MOVES: usize = 64;
 /// Bytes of blocks that a slice moves at most when writers wait for the end of the move anyway.
 const AWAITED_BYTES: usize = 8 << 20;
@@ -70,7 +71,7 @@ impl History {
     ) -> Result<(), HistoryError> {
         debug_assert!(writer.trim.is_none(), "one move at a time");
         // A version that waits in the cache is later: entries up to `to` will not count.
-        // Split-stream: the origin has what the log dropped.
+        // Split-stream: the origin has the content that the log dropped.
         self.settle_current(writer)?;
         {
             let mut state = self.state.lock();
@@ -136,7 +137,7 @@ impl History {
         let settle =
             |last: Option<Version>, next: Option<&Version>, found: &mut SliceFindings| match (last, next) {
                 (Some(last), _) if !last.is_redo() => {}
-                // At the time of the cut it is there from before an opening.
+                // It has the time of the cut from before an opening.
                 (Some(last), _) if last.is_lost() && last.time == trim.to => {}
                 (Some(last), _) if last.is_lost() => found.lost.push(last.lba),
                 (Some(last), _) if logging => found.fold.push(last),

@@ -32,9 +32,9 @@ impl History {
         self.view_of(|state| self.reach_by_time(state, at))
     }
 
-    /// The device at an instant that was shown before, as a [`HistoryView`] has told it;
-    /// [`HistoryError::BeforeWindow`] where that is kept no more. Another one in its place would be
-    /// a wrong disk.
+    /// The device at an instant that was shown before, as [`HistoryView`] returned it;
+    /// [`HistoryError::BeforeWindow`] if it is no longer kept. Another one in its place would be a
+    /// wrong disk.
     pub fn view_again(self: &Arc<Self>, instant: Timestamp) -> Result<HistoryView, HistoryError> {
         let view = self.view_of(|state| self.reach(state, instant.0))?;
         if view.instant() == instant { Ok(view) } else { Err(HistoryError::BeforeWindow) }
@@ -74,7 +74,7 @@ impl History {
     fn keep(&self, writer: &mut Writer, instant: u64) -> Result<(), HistoryError> {
         let flushed = {
             let state = self.state.lock();
-            // Then nothing is written any more, and what can be read is shown.
+            // Then nothing is written any more, and readable content is shown.
             if state.failed.is_some() {
                 return Ok(());
             }

@@ -1,5 +1,5 @@
-//! Several connections as one two-way byte stream, for links that are long: a connection carries no
-//! more than its window in each round trip.
+//! Several connections as one two-way byte stream, for slow links: a connection carries no more
+//! than its window in each round trip.
 //!
 //! Data goes out in chunks, a length (4 bytes, little-endian) and that many bytes, to one
 //! connection after the other. The reader takes them in the same order, so no sorting and no
@@ -44,7 +44,7 @@ impl<S> Bundle<S> {
         &self.lanes
     }
 
-    /// The connections, for their options: bytes that are read or written beside the bundle break
+    /// The connections, for their options: reading or writing bytes outside of the bundle breaks
     /// it.
     pub fn lanes_mut(&mut self) -> &mut [S] {
         &mut self.lanes
@@ -52,7 +52,7 @@ impl<S> Bundle<S> {
 }
 
 impl<S: Write> Bundle<S> {
-    /// Sends what is in `out`.
+    /// Sends the bytes in `out`.
     fn send(&mut self) -> io::Result<()> {
         let length = (self.out.len() - LENGTH) as u32;
         self.out[..LENGTH].copy_from_slice(&length.to_le_bytes());

@@ -25,13 +25,13 @@ pub struct Provision {
     pub snapshots: u64,
 }
 
-/// A conversation with a source that has said hello.
+/// A conversation with a source after the hello.
 pub struct Client<'a, S: Read + Write + ?Sized> {
     pub(crate) stream: &'a mut S,
 }
 
 impl<'a, S: Read + Write + ?Sized> Client<'a, S> {
-    /// Says hello on a stream that is connected and authenticated.
+    /// Says hello on a connected and authenticated stream.
     ///
     /// # Errors
     /// [`MirrorError::Version`] with both versions when they differ.
@@ -46,7 +46,7 @@ impl<'a, S: Read + Write + ?Sized> Client<'a, S> {
         }
     }
 
-    /// Asks what a destination of `volume` needs.
+    /// Asks for the requirements on a destination of `volume`.
     pub fn provision_info(&mut self, volume: &str) -> Result<Provision, MirrorError> {
         match self.ask(&Request::ProvisionInfo { volume: volume.to_owned() })? {
             Answer::Provision { id, blocks, used, snapshots } => {
@@ -79,7 +79,7 @@ impl<'a, S: Read + Write + ?Sized> Client<'a, S> {
         }
     }
 
-    /// Asks for the status; `here` answers what the source has to ask first.
+    /// Asks for the status; `here` answers the source's questions that come first.
     pub(crate) fn status(&mut self, asked: StatusOf, here: &Volume) -> Result<SourceStatus, MirrorError> {
         let mut answer = self.ask(&Request::Status(asked))?;
         if let Answer::AskBegan { accumulating, in_flight } = answer {

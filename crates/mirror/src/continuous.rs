@@ -22,7 +22,7 @@
 //! A scheduled or manual update whose base the source holds is made as a step is, with hooks around
 //! it and without blocks in memory. Its old base is released once it has arrived.
 //!
-//! Hooks are not run for steps: an image is what a crash at that moment would leave, which
+//! Hooks are not run for steps: an image equals the state after a crash at that moment, which
 //! databases are made for.
 
 use std::io::{Read, Write};
@@ -63,9 +63,8 @@ pub struct Pace {
 }
 
 impl Destination {
-    /// Waits until something has changed at the source for [`Pace::step`], and brings it; `None`
-    /// when nothing was due for [`Pace::wait`]. To be called again and again on the same
-    /// connection.
+    /// Waits until there is a change at the source for [`Pace::step`], and brings it; `None` when
+    /// nothing was due for [`Pace::wait`]. Call it repeatedly on the same connection.
     ///
     /// # Errors
     /// As [`Destination::update`].
@@ -122,10 +121,10 @@ impl Source {
         let began = clock.monotonic();
         let entries = volume.snapshot_entries();
         let base = entries.iter().find(|entry| entry.id == wish.base && root_digest(entry) == wish.base_root);
-        // Without its base an update has to find out what is common. Of a destination, an image is
-        // due when there is another one.
+        // Without its base an update has to find the common snapshot. For a destination, an image
+        // is due when it shows another one.
         let relays = volume.status_role() != Role::Normal;
-        // Where its base is not held, the map that began at it is there.
+        // If its base is not held, the map that began at it exists.
         let number = since_number(name_in(&prefix));
         let is_there = |known: &KnownMaps| {
             let files = volume.since_files(number);
@@ -184,7 +183,7 @@ impl Source {
         let base = own.into_iter().map(|(snapshot, _)| snapshot).find(|own| own.id == update.shown)?;
         let now = volume.status();
         if !update.step && now.dirty == 0 && now.changed == base.root.changed {
-            // Names at most, for which no map is begun anew.
+            // The maximum number of names for which no new map is begun.
             return None;
         }
         let entries = volume.snapshot_entries();

@@ -137,9 +137,9 @@ pub struct Mended {
     pub left_here: u64,
     /// Blocks still damaged at the source.
     pub left_there: u64,
-    /// Of the blocks here, those that were mended while a lock was in force. They are the source's
-    /// word: they have the checksum of what was there, which a source in other hands can give to
-    /// any content.
+    /// Of the blocks here, those that were repaired while a lock was in force. They are the
+    /// source's word: they have the checksum of the lost block, which a hostile source can produce
+    /// for other content.
     pub here_locked: u64,
 }
 
@@ -165,8 +165,8 @@ pub enum DifferenceKind {
     There,
     /// Damaged on both sides.
     Both,
-    /// Whole on both sides, and not the same: the snapshots say that they are the same, and are
-    /// not. Nothing is mended by itself.
+    /// Whole on both sides, but different, although the snapshots claim to be equal. Nothing is
+    /// repaired automatically.
     Contradiction,
 }
 

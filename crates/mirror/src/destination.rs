@@ -37,8 +37,7 @@ pub enum DestinationState {
     Updating,
     /// The last transfer failed; the previous image is still shown. The next update retries.
     Failed(MirrorError),
-    /// It shows what was written to it before it became a destination: handed over, or to be given
-    /// up.
+    /// It shows its own writes from before it became a destination: handed over, or to be given up.
     OwnHead,
     /// It takes writes, and follows no source.
     FailedOver,
@@ -101,8 +100,8 @@ pub struct TransferReport {
     /// Blocks that the source still had in memory: all of them while a mirror that follows
     /// continuously keeps up.
     pub memory_blocks: u64,
-    /// False when the source did not confirm that it heard of the commit; it finds out at the next
-    /// update.
+    /// False when the source did not confirm that it got the acknowledgement; it finds out at the
+    /// next update.
     pub confirmed: bool,
 }
 
@@ -128,18 +127,18 @@ pub struct Options {
     pub rpo: Option<Duration>,
     /// The image shown here that may be replaced by one which does not descend from it.
     pub gives_up: Option<GivesUp>,
-    /// Snapshots that are younger stay, whatever becomes of them at the source: an image without
-    /// one is refused.
+    /// Snapshots younger than this stay, even if the source deletes them: an image without one is
+    /// refused.
     pub lock: Option<Duration>,
 }
 
-/// A decision about what is shown. Of no effect once that was replaced.
+/// A decision about the image shown. No effect once that was replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GivesUp {
     /// Its snapshot.
     pub head: SnapshotId,
-    /// Its content ([`root_digest`]), where that was received from a source which does not have it
-    /// any more: the image that replaces it may have the same number. None for an own head.
+    /// Its content ([`root_digest`]), if it was received from a source which does not have it any
+    /// more: the image that replaces it may have the same number. `None` for an own head.
     pub image: Option<Checksum>,
     /// It was spilled: the source keeps the common base as an ordinary snapshot, without which a
     /// spill can't be opened.
@@ -152,12 +151,12 @@ pub(crate) struct Inner {
     /// When that was, by the monotonic clock; `None` when an earlier run of the program had it.
     heard: Option<Duration>,
     births: Births,
-    /// Of what arrives.
+    /// The lock of arriving snapshots.
     lock: Option<Duration>,
     /// Until when the locks are lifted, by the monotonic clock.
     lifted: Option<Duration>,
-    /// An image that the source said it had never made, while it is shown: it came from a later
-    /// time of the source than that is of.
+    /// An image that the source claims it never made, while it is shown: it came from a later time
+    /// of the source than the source is at now.
     parted: Option<(SnapshotId, Checksum)>,
     relay: Option<Arc<Source>>,
     keeper: Option<Arc<dyn Keeper>>,
@@ -225,8 +224,8 @@ impl Destination {
         births.list()
     }
 
-    /// The snapshots that stay for a while, whatever becomes of them at the source and whatever
-    /// lock is wanted by now; none while their locks are lifted.
+    /// The snapshots that stay for a while, even if the source deletes them and whatever lock is
+    /// wanted now; none while their locks are lifted.
     pub fn locked(&self) -> Vec<Locked> {
         if self.lifted().is_some() { Vec::new() } else { self.locked_ever() }
     }
@@ -273,9 +272,9 @@ impl Destination {
         self.inner.lock().births = Births::remembered(&self.volume, births, looked);
     }
 
-    /// The image that is shown and that the source said it had never made, with its content
-    /// ([`root_digest`]): worth keeping across a restart. A source that was put back from a backup
-    /// gives its numbers again, and later nothing that it says tells that it was.
+    /// The image shown here that the source claims it never made, with its content
+    /// ([`root_digest`]): worth keeping across a restart. A source that was restored from a backup
+    /// reuses its numbers, and its later messages do not reveal that.
     pub fn parted(&self) -> Option<(SnapshotId, Checksum)> {
         let base = self.base();
         self.inner.lock().parted.filter(|parted| *parted == base)
@@ -410,7 +409,8 @@ impl Destination {
         (base, root.unwrap_or_default())
     }
 
-    /// Brings the newest image of the source. On any error the volume shows what it showed before.
+    /// Brings the newest image of the source. On any error the volume still shows the previous
+    /// image.
     ///
     /// # Errors
     /// [`Refusal::DestinationTooSmall`] when the source has grown: grow this volume and update
@@ -434,8 +434,8 @@ impl Destination {
         self.run(client, work, Manner::Step)
     }
 
-    /// As [`Destination::update`]; where no base is common, the checksums of all that is here are
-    /// sent to the source, which sends what is not the same.
+    /// As [`Destination::update`]. Without a common base, the checksums of all blocks here are sent
+    /// to the source, which sends those that differ.
     pub fn update_comparing<S: Read + Write + ?Sized>(
         &self,
         client: &mut Client<'_, S>,
@@ -478,7 +478,7 @@ impl Destination {
         outcome
     }
 
-    /// How what is shown here stands to the source's image.
+    /// The relation between the image shown here and the source's image.
     fn stance(&self) -> Result<Stance, MirrorError> {
         let gives_up = self.options().gives_up;
         let given_up = |gives_up: GivesUp| match gives_up.spilled {
@@ -557,10 +557,10 @@ impl Destination {
         contact
     }
 
-    /// Notes what the source says of itself, of which an image is wanted.
+    /// Records the source's status, when an image of it is wanted.
     ///
     /// # Errors
-    /// [`MirrorError::FollowsItself`] where what it has came from here.
+    /// [`MirrorError::FollowsItself`] if the source's image came from here.
     pub(crate) fn heard_ahead(&self, status: SourceStatus, asked: Duration) -> Result<(), MirrorError> {
         self.heard(status, asked);
         match self.hop.get().is_some_and(|own| status.route.has(*own)) {
@@ -592,7 +592,7 @@ impl Destination {
         let snapshot = self.volume.snapshot(image);
         let (mut contact, mut silent) = (self.contact(), self.silence());
         if self.volume.own_head().is_some() {
-            // It takes back what was written to it: nothing of that is lost.
+            // It takes its own writes back: none of them is lost.
             silent = silent.map(|_| Duration::ZERO);
             contact = contact.map(|contact| Contact {
                 status: SourceStatus { first_change: None, blocks_behind: 0, ..contact.status },
@@ -610,7 +610,7 @@ impl Destination {
         }
     }
 
-    /// Makes the volume writable, with the last image, and says what is lost. The source is not
+    /// Makes the volume writable, with the last image, and returns the loss. The source is not
     /// needed.
     ///
     /// # Errors
@@ -639,7 +639,7 @@ impl Destination {
 /// An update that runs; it is over when this goes, also where a bug has ended it.
 struct Running<'a> {
     destination: &'a Destination,
-    /// How the destination is then: as it was, unless something else came of it.
+    /// The state of the destination afterwards: unchanged, unless the outcome differs.
     then: DestinationState,
 }
 
@@ -653,7 +653,7 @@ impl Drop for Running<'_> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Manner {
     Usual,
-    /// Where nothing is common, by comparing checksums.
+    /// Without a common base, by comparing checksums.
     Compare,
     /// One of many that follow each other.
     Step,
@@ -669,7 +669,7 @@ impl<S: Read + ?Sized> Read for Reading<'_, S> {
 }
 
 impl MirrorError {
-    /// The blocks that this destination needs, when that is what an update failed on.
+    /// The blocks that this destination needs, if an update failed for that reason.
     pub fn blocks_needed(&self) -> Option<u64> {
         match self {
             MirrorError::Refused(Refusal::DestinationTooSmall { need, .. }) => Some(*need),

@@ -9,7 +9,7 @@ use cairn_volume::VolumeError;
 
 use crate::limits::{HELD_PER_PEER, MIRRORS_PER_PEER};
 
-/// Why a source says no.
+/// Why a source refuses.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// It has no such volume, or this peer may not have it.
@@ -57,7 +57,7 @@ pub enum Refusal {
     /// No room for another snapshot at the source.
     #[error("the source's volume is full: delete snapshots or LUNs there, trim, or grow it")]
     SourceFull,
-    /// Its volume has failed; its own log says how.
+    /// Its volume has failed; its own log has the reason.
     #[error("the source's volume has failed; see `cairn status` there")]
     SourceFailed,
     /// A later session of the same mirror took over.
@@ -76,7 +76,7 @@ pub enum Refusal {
     #[error("the source has no group {0} of just these volumes")]
     OtherGroup(String),
     /// The destination does not have the source's last base, so a change of roles would take long
-    /// or lose something.
+    /// or lose data.
     #[error("the destination does not have the last image: update it first")]
     Behind,
     /// The history under the source's volume has no room for its last writes, so no snapshot of
@@ -142,7 +142,7 @@ impl std::fmt::Display for NackReason {
     }
 }
 
-/// Why a conversation failed. The destination shows what it showed before.
+/// Why a conversation failed. The destination still shows the previous image.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum MirrorError {
     /// The connection.
@@ -158,10 +158,10 @@ pub enum MirrorError {
         /// Ours.
         ours: u32,
     },
-    /// Not what the protocol allows.
+    /// A violation of the protocol.
     #[error("the other side does not speak the mirror protocol: {0}")]
     Protocol(&'static str),
-    /// The source said no.
+    /// The source refused.
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// The stream.

@@ -26,10 +26,10 @@ pub struct Follower {
     pub continuous: bool,
     /// The lag that its owner wants at most.
     pub rpo: Option<Duration>,
-    /// When it was last heard of, by this side's clock.
+    /// Its last contact, by this side's clock.
     pub heard: Timestamp,
-    /// Of the image that it last confirmed, or has said that it shows: the generation, and the time
-    /// of the last change in it.
+    /// For the image that it last confirmed, or reported to show: the generation, and the time of
+    /// the last change in it.
     pub base: Option<(Generation, Timestamp)>,
     /// The since map that began at it, as far as is known since the start of the program.
     pub began: Option<FileId>,
@@ -91,7 +91,7 @@ impl MirrorAtSource {
         peer_of(&self.name)
     }
 
-    /// A mirror of which there are since maps and nothing else: whose they are is not known.
+    /// A mirror with since maps and nothing else: its destination is unknown.
     pub(crate) fn nobody(number: u64) -> Self {
         let name = format!("{NOBODY_PREFIX}{number:016x}");
         Self { name, base: None, behind: None, transferring: false, follower: None }
@@ -117,7 +117,7 @@ pub fn held_by_peer(names: &[String]) -> BTreeMap<&str, usize> {
 }
 
 /// The number under which a mirror's since maps are kept. Its destination chose a part of the name
-/// and this side the other, so that no peer touches what is another's.
+/// and this side the other, so that no peer can touch the maps of another.
 pub(crate) fn since_number(name: &str) -> u64 {
     let of_nobody = name.strip_prefix(NOBODY_PREFIX).filter(|digits| digits.len() == 16);
     if let Some(number) = of_nobody.and_then(|digits| u64::from_str_radix(digits, 16).ok()) {

@@ -23,7 +23,7 @@ pub enum Asked {
     Hello,
     /// The requirements for a destination.
     Provision,
-    /// An image, for a destination that has these snapshots and so many blocks of no image.
+    /// An image, for a destination that has these snapshots and this many blocks of no image.
     Update(Vec<Have>, u64),
     /// The status.
     Status,
@@ -39,7 +39,7 @@ pub enum Asked {
     Fetch(Vec<(Vbn, Checksum)>),
     /// The damaged blocks at the source.
     Needs,
-    /// It gives so many blocks.
+    /// It sends this many blocks.
     Give(usize),
     /// A region of a snapshot.
     Region,
@@ -70,7 +70,7 @@ pub enum Told {
     AskClaims(Vbn),
     /// A stream follows: the target and its name, blocks that are left out.
     Transfer(SnapshotId, String, u64, SourceStatus),
-    /// Whether something is due.
+    /// Whether an update is due.
     Awaited(bool, SourceStatus),
     /// The status.
     Status(SourceStatus),
@@ -80,7 +80,7 @@ pub enum Told {
     Blocks(Vec<Option<Vec<u8>>>),
     /// The damaged blocks at the source.
     Needs(Vec<(Vbn, Checksum)>),
-    /// So many blocks were mended.
+    /// This many blocks were repaired.
     Mended(u64),
     /// A region: its digest, and its blocks.
     Region(Checksum, Vec<(Vbn, Checksum, bool)>),
@@ -94,7 +94,7 @@ pub enum Told {
     Farewell,
 }
 
-/// The request at the start of `bytes`, and how long it is; none where none is whole.
+/// The request at the start of `bytes`, and its length; `None` without a complete one.
 pub fn asked(bytes: &[u8]) -> Option<(Asked, usize)> {
     let (frame, length) = framed(bytes)?;
     let asked = match Request::parse(&frame).ok()? {
@@ -175,7 +175,7 @@ pub struct Wish {
     pub step: bool,
     /// 0: it follows; 1: it shows an own head; 2 and 3: it gives that up, and it was spilled.
     pub stance: u8,
-    /// Blocks that are there and of no image.
+    /// The number of blocks there that belong to no image.
     pub claims: u64,
     /// The image that it shows.
     pub shown: SnapshotId,
@@ -241,7 +241,7 @@ pub enum Answered {
     Standing(Standing),
     /// The damaged blocks at the source.
     Needs(Vec<(Vbn, Checksum)>),
-    /// Something else.
+    /// Another message.
     Other,
 }
 
@@ -326,7 +326,7 @@ pub fn ask(volume: &str, id: VolumeId, ask: Ask) -> Vec<u8> {
     written(request.encode())
 }
 
-/// The answer at the start of `bytes`, and how long it is; none where none is whole.
+/// The answer at the start of `bytes`, and its length; `None` without a complete one.
 pub fn answered(bytes: &[u8]) -> Option<(Answered, usize)> {
     let (frame, length) = framed(bytes)?;
     let answered = match Answer::parse(&frame).ok()? {

@@ -17,14 +17,14 @@ pub struct Departure {
     pub generation: Generation,
     /// When, by the mirror's clock.
     pub at: Timestamp,
-    /// Where its server is reached by mirrors: `HOST:PORT`, or `:PORT` at the host that tells it;
-    /// empty when it does not say.
+    /// The address of its server for mirrors: `HOST:PORT`, or `:PORT` at the host of the
+    /// connection; empty when it is not given.
     pub address: String,
     /// The name of the volume there.
     pub volume: String,
 }
 
-/// Where the side that takes over can be reached, and how it is to be followed.
+/// The address of the side that takes over, and how to follow it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Successor {
     /// As in [`Departure::address`].

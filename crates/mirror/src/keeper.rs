@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cairn_format::SnapshotEntry;
 
-/// Looks after what a destination shows beside its newest image.
+/// Manages the images that a destination shows in addition to its newest one.
 pub trait Keeper: Send + Sync {
     /// Whether an image with these snapshots may replace the one that is here. It has arrived and
     /// is committed next, or fails; [`Keeper::settled`] follows in any case.
@@ -28,7 +28,7 @@ pub struct Withheld {
     pub snapshot: String,
 }
 
-/// Tells a keeper that a transfer is over, however it ends.
+/// Notifies a keeper of the end of a transfer, however it ends.
 pub(crate) struct Settles(pub(crate) Option<Arc<dyn Keeper>>);
 
 impl Drop for Settles {

@@ -25,17 +25,17 @@ pub struct SourceStatus {
     pub first_change: Option<Timestamp>,
     /// Blocks that changed since the base.
     pub blocks_behind: u64,
-    /// The volumes that what it gives came through, itself first.
+    /// The volumes that its image came through, itself first.
     pub route: Route,
 }
 
-/// The last that a destination heard of its source. Kept by the server, so that it survives a
+/// The last contact of a destination with its source. The server saves it, so that it survives a
 /// restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Contact {
     /// When, by the destination's clock.
     pub at: Timestamp,
-    /// What.
+    /// The source's status.
     pub status: SourceStatus,
 }
 
@@ -46,10 +46,10 @@ pub struct Lag {
     pub age: Duration,
     /// Bytes of changes as of `as_of`.
     pub bytes: u64,
-    /// When the source last said so, by this side's clock.
+    /// The time of the source's last report, by this side's clock.
     pub as_of: Timestamp,
-    /// The source has said nothing since `as_of`: there may be more changes, and the age counts
-    /// them from then on.
+    /// The source has been silent since `as_of`: there may be more changes, and the age counts them
+    /// from then on.
     pub silent: Duration,
 }
 
@@ -59,7 +59,7 @@ impl SourceStatus {
         self.first_change.map_or(Duration::ZERO, |first| self.now.since(first))
     }
 
-    /// The same when so much time has passed.
+    /// The same after `passed` more time.
     pub(crate) fn after(self, passed: Duration) -> Self {
         let nanos = u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX);
         Self { now: Timestamp(self.now.0.saturating_add(nanos)), ..self }
@@ -94,7 +94,7 @@ pub struct Loss {
     pub bytes_known: Option<u64>,
     /// From the first change that is lost to the last contact.
     pub age_known: Option<Duration>,
-    /// From the last contact to now: whatever the source wrote in it is lost besides.
+    /// The time since the last contact: everything that the source wrote in it is lost as well.
     pub silent: Option<Duration>,
     /// How old the image is: by the source's clock up to the last contact, by this side's from then
     /// on.

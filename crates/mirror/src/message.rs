@@ -1,6 +1,6 @@
 //! Messages between the two sides: a request of the destination, an answer of the source.
 //!
-//! The hello never changes its form, so that any two versions can tell each other apart.
+//! The hello never changes its form, so that any two versions can distinguish each other.
 
 use cairn_base::{Checksum, FileId, Generation, SnapshotId, Timestamp, Vbn, VolumeId};
 use cairn_format::Role;
@@ -38,7 +38,7 @@ pub(crate) enum Request {
     Claims(Vec<(Vbn, Checksum)>),
     Ack {
         target: SnapshotId,
-        /// As in the request, as it is now: some mirror may have got what was shown here meanwhile.
+        /// As in the request, but current: some mirror may have received the shown image meanwhile.
         keep: Vec<SnapshotId>,
     },
     Nack {
@@ -52,7 +52,7 @@ pub(crate) enum Request {
     HandOver(HandOver),
     /// The same of all volumes of a group, at one instant.
     HandOverTogether(HandOverTogether),
-    /// An answer when there is something to bring.
+    /// Asks for an answer when there is an update.
     Await(Await),
     /// The mirror is permanently gone. A source that does not know this message hangs up, and keeps
     /// the mirror's state: nothing is lost by that, so it needs no new version.
@@ -75,7 +75,7 @@ pub(crate) struct Await {
     /// The snapshot that it shows.
     pub(crate) base: SnapshotId,
     pub(crate) base_root: Checksum,
-    /// A digest of what the snapshots there are called, those of mirrors aside.
+    /// A digest of the names of the snapshots there, without those of mirrors.
     pub(crate) labels: Checksum,
     /// Once a change is that old.
     pub(crate) step_ms: u64,
@@ -111,7 +111,7 @@ pub(crate) struct HandOverTogether {
     pub(crate) members: Vec<HandOver>,
 }
 
-/// How a request for an update stands to what is shown at the destination.
+/// The relation between a request for an update and the image shown at the destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stance {
     /// It was received.
@@ -126,7 +126,7 @@ pub(crate) enum Stance {
 }
 
 impl Stance {
-    /// The source's image need not descend from what is shown.
+    /// The source's image need not descend from the image shown.
     pub(crate) fn gives_up(self) -> bool {
         matches!(self, Stance::GivesUp | Stance::GivesUpSpilled)
     }
@@ -168,7 +168,7 @@ pub(crate) struct Update {
     /// Length of the destination's block space.
     pub(crate) blocks: u64,
     pub(crate) compression: Compression,
-    /// The source is to hold the base until the next one is there.
+    /// The source must hold the base until the next one exists.
     pub(crate) hold: bool,
     /// Without a common base, compare checksums rather than refuse.
     pub(crate) compare: bool,
@@ -176,7 +176,7 @@ pub(crate) struct Update {
     pub(crate) step: bool,
     pub(crate) stance: Stance,
     pub(crate) rpo_ms: Option<u64>,
-    /// Blocks that are there and of no image there: the source may ask for them.
+    /// The number of blocks there that belong to no image: the source may ask for them.
     pub(crate) claims: u64,
     /// The snapshot that it shows; 0 before the first.
     pub(crate) shown: SnapshotId,
@@ -209,7 +209,7 @@ pub(crate) enum Answer {
         accumulating: FileId,
         in_flight: Option<FileId>,
     },
-    /// Asks for what the destination has, from a block on.
+    /// Asks for the destination's blocks, from a block on.
     AskClaims {
         from: Vbn,
     },
@@ -227,7 +227,7 @@ pub(crate) enum Answer {
         in_memory: u64,
         status: SourceStatus,
     },
-    /// Whether there is something to bring.
+    /// Whether there is an update.
     Awaited {
         due: bool,
         status: SourceStatus,
@@ -247,7 +247,7 @@ pub(crate) enum Answer {
     },
     /// The state kept for the mirror is discarded.
     Farewell,
-    /// Of all LUNs for which something is set.
+    /// For all LUNs with access rules.
     Access(Vec<LunAccess>),
 }
 

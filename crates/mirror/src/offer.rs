@@ -49,7 +49,7 @@ pub trait SourceVolumes {
         Err(Refusal::NotTaken)
     }
 
-    /// A mirror tells that it was failed over; `known` when that is news to a mirror's source.
+    /// A mirror reports that it was failed over; `known` when that is new to the source.
     fn departed(
         &self,
         _volume: &str,
@@ -83,10 +83,11 @@ pub trait SourceVolumes {
         refusal
     }
 
-    /// So many bytes more were sent of a volume. It may wait, for the sake of others.
+    /// `bytes` more bytes of a volume were sent. It may wait, to limit the rate for the sake of
+    /// others.
     fn sent(&self, _volume: &str, _bytes: u64) {}
 
-    /// Makes a snapshot of a volume with what its owner wants around it.
+    /// Makes a snapshot of a volume with the owner's hooks around it.
     ///
     /// # Errors
     /// Why that failed, and `make` was not called: [`Refusal::NoRoom`] as of

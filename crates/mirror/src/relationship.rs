@@ -1,4 +1,4 @@
-//! The names by which a source tells its mirrors apart.
+//! The names by which a source distinguishes its mirrors.
 
 use std::fmt;
 

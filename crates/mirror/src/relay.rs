@@ -107,8 +107,8 @@ impl Source {
 }
 
 impl Source {
-    /// A mirror has given this side the role of the source: whatever it said of a failover before
-    /// is over, and it follows.
+    /// A mirror has given this side the role of the source: its earlier report of a failover no
+    /// longer applies, and it follows.
     pub fn returned(&self, volume: &Volume, name: &str) {
         let key = (volume.id(), format!("{MIRROR_PREFIX}{name}."));
         if let Some(follower) = self.followers.lock().get_mut(&key) {
@@ -134,7 +134,7 @@ pub(crate) fn refuse_circle(
     }
 }
 
-/// The image that a destination received and shows: not what was written to it.
+/// The image that a destination received and shows: not its own writes.
 pub(crate) fn shown(volume: &Arc<Volume>) -> Option<Snapshot> {
     let status = volume.status();
     let follows = status.role == Role::Destination && volume.own_head().is_none();

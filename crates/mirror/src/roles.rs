@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | reverse: hand over | its last snapshot, and it is a destination that shows it ([`cairn_volume::Volume::demote`]) | |
 //! | reverse: bring that snapshot | serves it | an update like any other |
-//! | reverse: take over | | becomes writable; it has all that there is |
+//! | reverse: take over | | becomes writable; with all changes |
 //! | reverse of a group: hand over | of all volumes at one instant: a snapshot of the group in each, and then as above ([`cairn_volume::Volume::demote_together`]) | |
 //! | resync: demote | becomes a destination that shows its own head, which can be spilled | |
 //! | resync: update | its own head is replaced, in one superblock write | serves its image |
@@ -81,8 +81,8 @@ impl Source {
         })
     }
 
-    /// Gives the role of the source to a destination that has all but the last changes: this side's
-    /// last snapshot is what it shows from then on. Asked again, it answers the same.
+    /// Gives the role of the source to a destination that has all but the last changes: this side
+    /// shows its last snapshot from then on. A repeated request gets the same answer.
     pub(crate) fn hand_over(
         &self,
         volume: &Arc<Volume>,
@@ -154,7 +154,7 @@ fn given_before(volume: &Arc<Volume>, wish: &HandOver, prefix: &str) -> Result<O
 /// The name of a source's last snapshot for a mirror.
 fn name_of_head(volume: &Arc<Volume>, wish: &HandOver, prefix: &str) -> Result<String, Refusal> {
     let own = own_snapshots(volume, prefix);
-    // It has the base, so that what it lacks is little and the last update finds it.
+    // It has the base, so the missing part is small and the last update finds it.
     if !own.iter().any(|(snapshot, _)| snapshot.id == wish.shown && snapshot.held) {
         return Err(Refusal::Behind);
     }

@@ -12,8 +12,8 @@
 
 use cairn_base::Checksum;
 
-/// Volumes in a route: those nearest to the one that tells it. A ring of more is not found out by
-/// it, but by its lag.
+/// The maximum number of volumes in a route: those nearest to the reporting one. A larger ring is
+/// not found by its route, but by its lag.
 pub const HOPS_MAX: usize = 8;
 
 /// A volume on a server, as a number that means nothing anywhere else; not 0.
@@ -21,7 +21,7 @@ pub const HOPS_MAX: usize = 8;
 pub struct Hop(u64);
 
 impl Hop {
-    /// Of a volume; `server` is what tells its server from all others.
+    /// Of a volume; `server` identifies its server.
     pub fn of(server: &[u8], volume: &str) -> Self {
         let Checksum(digest) = Checksum::of_pieces([server, volume.as_bytes()].into_iter());
         let number = digest.first_chunk().copied().map(u64::from_le_bytes).unwrap_or_default();
@@ -34,7 +34,7 @@ impl Hop {
 pub struct Route([u64; HOPS_MAX]);
 
 impl Route {
-    /// The route of what came through `hop` last, and through `before` until then.
+    /// The route of an image that came through `hop` last, and through `before` until then.
     pub fn through(hop: Hop, before: Route) -> Self {
         let mut hops = before.0;
         hops.rotate_right(1);

@@ -1,6 +1,6 @@
-//! The source's side: answers destinations, and keeps for each what its next update needs: one held
-//! base snapshot, and a since map for when there is none (deleted, or not wanted). The older base
-//! goes when the destination has the newer one.
+//! The source's side: answers destinations, and keeps for each the base of its next update: one
+//! held base snapshot, and a since map for the case that there is none (deleted, or not wanted).
+//! The older base is released when the destination has the newer one.
 //!
 //! The *next* update acknowledges a since map: it asks the destination which map began at its
 //! image. So no bookkeeping is needed after a commit, and a lost confirmation costs nothing.
@@ -278,7 +278,7 @@ impl Source {
         };
         let outcome = transfer.run(stream, work);
         if !update.hold {
-            // The since map has what changed; no snapshot is kept, whether the destination has it
+            // The since map has the changes; no snapshot is kept, whether the destination has it
             // now or not.
             self.let_go_of_own(volume, &prefix, &claim, |_| true)?;
         }
@@ -364,8 +364,7 @@ impl Source {
         let mut followers = self.followers.lock();
         let now = volume.clock().now();
         if !is_kept_for && !followers.contains_key(&key) {
-            // Such a one may be from before a backup that this volume was put back from; many are
-            // made up.
+            // It may be from before a backup that this volume was restored from; many are invented.
             let peer = peer_of(name);
             let told = followers
                 .values()
@@ -391,7 +390,7 @@ impl Source {
         }
     }
 
-    /// Notes what a session said of its mirror.
+    /// Records a session's report about its mirror.
     fn hear(&self, volume: &Arc<Volume>, prefix: &str, heard: &Heard) {
         let now = volume.clock().now();
         let key = (volume.id(), prefix.to_owned());
@@ -444,7 +443,7 @@ struct Heard {
     rpo_ms: Option<Option<u64>>,
     continuous: Option<bool>,
     confirmed: Option<(Generation, Timestamp)>,
-    /// The map that began at what it confirmed.
+    /// The map that began at its confirmed image.
     began: Option<FileId>,
 }
 
@@ -520,7 +519,7 @@ pub(crate) fn own_snapshots(volume: &Volume, prefix: &str) -> Vec<(Snapshot, u64
     volume.snapshots().into_iter().filter_map(numbered).collect()
 }
 
-/// Releases and deletes snapshots; one of which there is a clone stays until that is gone.
+/// Releases and deletes snapshots; one with a clone stays until that is gone.
 fn let_go<'a>(
     volume: &Arc<Volume>,
     snapshots: impl Iterator<Item = &'a Snapshot>,

@@ -17,7 +17,7 @@ use crate::handover::{Departure, Standing, Successor};
 use crate::message::{Answer, HandOver, HandOverTogether, Request, StandingOf};
 
 impl Destination {
-    /// Asks what the other side is and has; tells it that this one was failed over, if so.
+    /// Asks for the other side's state and snapshots, and reports a failover of this one, if any.
     pub fn standing<S: Read + Write + ?Sized>(
         &self,
         client: &mut Client<'_, S>,
@@ -176,11 +176,12 @@ impl Destination {
         })
     }
 
-    /// Becomes the source, with all that there is: `target` is what the other side has handed over.
+    /// Becomes the source, with all changes: `target` is the snapshot that the other side has
+    /// handed over.
     ///
     /// # Errors
-    /// [`crate::Refusal::Behind`] when that is not what this side shows; [`MirrorError::Busy`]
-    /// while a transfer runs.
+    /// [`crate::Refusal::Behind`] when this side does not show it; [`MirrorError::Busy`] while a
+    /// transfer runs.
     pub fn take_over(&self, target: SnapshotId) -> Result<(), MirrorError> {
         if self.volume.status().role == Role::Destination {
             self.refuse_unless_shown(target)?;

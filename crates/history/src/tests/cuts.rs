@@ -183,8 +183,8 @@ fn what_an_opening_has_found_to_be_lost_is_lost_after_a_cut_behind_it() {
     let open = open_options(&clock(), 64 << 10);
     let history = History::create(origin.clone(), store.clone(), &options, open.clone()).expect("a history");
     let start = history.status().start;
-    // It is in the first segment, which has ended before the superblock that is there; and nothing
-    // was flushed.
+    // It is in the first segment, which ended before the present superblock; and there was no
+    // flush.
     history.write(LOST * B as u64, Segments::copy_of(&[7; B])).expect("a write");
     for round in 0..400u64 {
         let block = LOST + 1 + round % (15 - LOST);
@@ -251,7 +251,7 @@ fn segments_ahead_that_had_something_before_do_not_end_the_log() {
         let left = named(&stack);
         assert!((3..ahead).contains(&left), "it has gone on in some of them, without another superblock");
         if begins_lost {
-            // Their first records say as much.
+            // Their first records have the same facts.
             began.dedup();
             let blocks = &began[1..];
             blocks

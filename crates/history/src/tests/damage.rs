@@ -60,8 +60,8 @@ fn damaged_summary_or_segment_ends_cost_nothing() {
     }
 }
 
-/// A log that has gone round holds remains of what was in its segments before, and flushes that
-/// tell of each other from one segment to the next.
+/// A log that has wrapped around holds remains of its segments' earlier content, and flushes that
+/// confirm each other from one segment to the next.
 #[test]
 fn damage_anywhere_in_a_log_that_has_gone_round_is_told_or_costs_its_own_blocks() {
     let placements = [Placement::Logging, Placement::SplitDownStream];
@@ -85,8 +85,8 @@ fn damage_anywhere_in_a_log_that_has_gone_round_is_told_or_costs_its_own_blocks(
             }
         }
         stack.history.flush().expect("a flush");
-        // Of the last flush nothing that comes later says that it was durable: damage of its block
-        // may pass for the end of the log.
+        // No later record states that the last flush was durable: damage of its block may pass for
+        // the end of the log.
         stack.fill(15 * B as u64, B, 200);
         stack.history.flush().expect("a flush");
         let last = known.last().expect("there are some").1.clone();
@@ -262,7 +262,7 @@ fn place_of_a_store_that_cannot_be_read_costs_what_damage_of_it_would_cost() {
         let (mut refused, mut hurt) = (0, 0);
         let slots = [0, 16];
         for block in slots.into_iter().chain(SEGMENTS_START..SEGMENTS_START + 8 * 64) {
-            // Whether a last record is there, or one more, nothing else tells. Of content some is
+            // Nothing else shows whether a last record exists, or one more. For content some is
             // enough.
             let is_content = block >= SEGMENTS_START && !metadata.contains(&block);
             if block == last || block == behind || is_content && block % 5 > 0 {
@@ -373,8 +373,8 @@ fn segment_that_ended_before_a_cut_and_goes_on_after_it_counts_with_all_that_it_
 
 #[test]
 fn damage_in_what_the_last_flush_made_durable_is_not_taken_for_the_end_of_the_log() {
-    // A head, with nothing written since that flush; a content, once there was time to say what is
-    // durable.
+    // A head, with no write since that flush; a content, after there was time to record its
+    // durability.
     for (block, idle) in [(1, false), (2, true)] {
         let options = options(Placement::Logging, Granularity::EveryWrite, 4096);
         let mut stack = Stack::new(&options, 16 * B as u64, 32 * MIB);
@@ -467,7 +467,8 @@ fn record_that_a_cut_had_torn_does_not_come_back_with_a_damaged_summary() {
 /// The earlier content of some places of a store.
 type Before = Vec<(u64, Vec<u8>)>;
 
-/// A log that has gone round. And what began each of its segments, or had ended it, the first time.
+/// A log that has wrapped around, and the first and last blocks that each of its segments had the
+/// first time.
 fn gone_round() -> (Stack, Vec<(Timestamp, Vec<u8>)>, Before, Before) {
     const SEGMENT: u64 = 64;
     let stack =
@@ -619,7 +620,7 @@ fn records_of_before_are_not_taken_for_the_segment_in_which_the_log_goes_on() {
     let whole = stack.store.fork();
     stack.reopen().expect("how it had ended before says so");
     assert!(bytes(&*stack.history, 0, 16 * B).expect("a read") == present);
-    // As what a cut took out of the log has it: with no end.
+    // As in the state that a cut leaves: without an end.
     stack.store = Arc::new(whole);
     stack.store.write_from((first + 63) * B as u64, &[0; B]).expect("a write");
     let opened = stack.reopen();

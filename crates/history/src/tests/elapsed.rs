@@ -8,7 +8,7 @@ const S: u64 = 1_000_000_000;
 /// The wall clock when the history is opened.
 const WALL: u64 = 1_795_269_787 * S;
 
-/// Both clocks, stamps as a history gives them, and what it noted.
+/// Both clocks, stamps as a history assigns them, and its notes.
 struct Life {
     passed: u64,
     wall: u64,

@@ -34,12 +34,12 @@ impl Stack {
         }
     }
 
-    /// All that there is to do in the background.
+    /// All pending background work.
     fn work(&self) {
         while self.history.step().expect("a step") {}
     }
 
-    /// Every block but the damaged one holds what it should.
+    /// Checks that every block but the damaged one has the right content.
     fn check(&self, device: &dyn Device, byte: u8) {
         for block in (0..BLOCKS).filter(|block| *block != DAMAGED) {
             let found = bytes(device, block * B as u64, B).expect("a block that is not damaged");
@@ -234,8 +234,7 @@ fn write_over_a_bad_place_of_the_origin_is_taken_and_its_past_is_lost() {
     }
 }
 
-/// A disk that fails its next reads, wherever they are: a cable, a path, a controller that starts
-/// anew.
+/// A disk that fails its next reads, at any place: a cable, a path, a controller that restarts.
 struct Away {
     disk: MemoryDevice,
     reads: AtomicU64,

@@ -64,8 +64,7 @@ fn store_that_has_not_come_as_far_as_it_had_is_refused_and_nothing_is_written() 
             let running = Arc::new(stack.store.fork());
             stack.reopen_from(known).unwrap_or_else(|error| panic!("{what}: the store itself: {error}"));
             assert_eq!(all(&*stack.history), present, "{what}");
-            // Also what a server knows that has not looked since the copy was made, but for a while
-            // ago.
+            // Also the position that a server has saved some time before the copy was made.
             for known in [stack.position(), known] {
                 stack.store = Arc::new(copy.fork());
                 stack.refuses(known, &what);
@@ -95,8 +94,7 @@ fn store_from_before_its_window_moved_is_refused() {
     stack.refuses(known, "before the window moved");
 }
 
-/// The end of the log is damaged, which nothing in the store itself can tell from a log that was
-/// cut there.
+/// The end of the log is damaged, which looks the same in the store as a log that was cut there.
 #[test]
 fn end_of_the_log_that_was_durable_is_not_taken_for_a_cut() {
     for placement in Placement::ALL {

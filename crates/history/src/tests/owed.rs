@@ -102,7 +102,7 @@ fn window_of_a_split_history_that_can_not_move_at_once_moves_in_parts() {
             stack.history.flush().expect("a flush");
             stack.clock.advance(Duration::from_secs(1800));
         }
-        // All blocks have a version before what the window begins with now, and one after it.
+        // All blocks have a version before the start of the window, and one after it.
         for _ in 0..2 {
             while stack.history.step().expect("a step") {}
             stack.reopen().expect("it opens");

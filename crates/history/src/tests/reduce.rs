@@ -107,7 +107,7 @@ fn delta_whose_base_would_lie_in_another_segment_is_damage_whatever_is_there() {
     let stack = Stack::new(&reduced(Placement::Logging, XOR), 16 * B as u64, 8 * MIB);
     let content = noise(1);
     stack.put(0, &content);
-    // Another segment begins, and the same is stored there once more.
+    // Another segment begins, and the same content is stored there again.
     for number in 0..100 {
         stack.put((1 + number as usize % 15) * B, &noise(number + 2));
     }
@@ -120,7 +120,7 @@ fn delta_whose_base_would_lie_in_another_segment_is_damage_whatever_is_there() {
     let segment = |version: &Version| stack.history.segment_start(version.place);
     assert!(segment(&first) < segment(&base) && segment(&base) == segment(&delta));
     assert_eq!(bytes(&*stack.history, 0, B).expect("it is whole"), changed);
-    // The delta says that it builds on the earlier one, with all checksums right.
+    // The delta claims the earlier one as its base, with all checksums right.
     let (start, at) = (delta.place / 8 * B as u64, (delta.place * PLACE_UNIT) as usize % B);
     let mut around = bytes(&*stack.store, start, 2 * B).expect("a read");
     let stored = &mut around[at..][..usize::from(delta.units) * 512];

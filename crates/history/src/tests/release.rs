@@ -6,7 +6,7 @@ use super::*;
 
 const B: usize = 4096;
 
-/// A history of three writes of each of so many blocks, which are the present in the log alone.
+/// A history of three writes of each block, whose present content is in the log alone.
 fn written(placement: Placement, blocks: usize) -> Stack {
     let options = options(placement, Granularity::EveryWrite, B as u32);
     let stack = Stack::new(&options, 2 * (blocks * B) as u64, 64 * MIB);

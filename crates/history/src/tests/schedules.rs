@@ -21,7 +21,7 @@ const SCHEDULES: usize = 100;
 const SCHEDULES_LONG: usize = 16;
 /// The same of scenarios that look at instants as another one does, in other windows.
 const SCHEDULES_THINNED: usize = 60;
-/// The same of a short one, in which two have to meet in a narrow place.
+/// The same for a short one, in which two have to meet in a narrow place.
 const SCHEDULES_NARROW: usize = 2000;
 /// How often others may run before a device reads.
 const READ_YIELDS: usize = 8;
@@ -50,7 +50,7 @@ impl Device for Slow {
     }
 }
 
-/// Each placement: they share the locks and differ in what is written when.
+/// Each placement: they share the locks and differ in the order of writes.
 fn explore(scenario: impl Fn(Placement) + Send + Sync + 'static) {
     explore_some(SCHEDULES, scenario);
 }
@@ -110,7 +110,7 @@ fn open_options(clock: &Arc<ManualClock>, dirty_blocks: u64) -> OpenOptions {
     }
 }
 
-/// A block that says which it is, and which write made it, from end to end.
+/// A block that contains its number and the number of its write, from end to end.
 fn stamped(lba: u64, version: u64) -> Vec<u8> {
     (lba << 32 | version).to_le_bytes().repeat(B / 8)
 }
@@ -193,8 +193,8 @@ fn steps_until_it_fails(
 }
 
 /// Three writers on blocks of their own, two that flush and one whose writes have to be durable,
-/// beside the thread that writes out. The power goes each time that one is answered, and takes all
-/// with it that was not flushed.
+/// beside the thread that writes out. The power fails each time that one is answered, and all
+/// unflushed writes are lost.
 #[test]
 fn flush_covers_what_was_answered_before_it_in_every_schedule() {
     explore(|placement| {
@@ -240,7 +240,7 @@ fn flush_covers_what_was_answered_before_it_in_every_schedule() {
 /// second.
 type Written = (u64, u64);
 
-/// Writers and a window that moves on all the time, beside readers of instants.
+/// Writers and a window that moves all the time, beside readers of instants.
 #[test]
 fn reader_of_an_instant_sees_the_writes_up_to_it_and_no_others_in_any_schedule() {
     let window = Window { time: Some(Duration::from_millis(400)), ..Window::default() };
@@ -268,7 +268,7 @@ fn reader_of_an_instant_sees_what_was_reduced_whole_in_any_schedule() {
     instants_beside_writers(SCHEDULES_THINNED, window, stamped_at_the_beginning);
 }
 
-/// Each write is in an instant's image or not as its stamp says, and an image stays the same.
+/// Each write is in an instant's image or not according to its stamp, and an image does not change.
 fn instants_beside_writers(schedules: usize, window: Window, content: fn(u64, u64) -> Vec<u8>) {
     const BLOCKS: u64 = 4;
     const VERSIONS: u64 = 8;

@@ -492,7 +492,7 @@ fn clone_of_a_view_takes_writes_for_ever_and_leaves_the_view_alone() {
     let made = History::create(view.clone(), store.clone(), &options, open_options(&stack.clock, 1 << 16));
     let clone = made.expect("a clone");
     let mut rng = Rng::new(9);
-    // Many times what its store holds.
+    // Many times the size of its store.
     for round in 0..6000u64 {
         let block = rng.below(60);
         clone.write(block * B as u64, Segments::copy_of(&[round as u8; B])).expect("a write");
@@ -535,8 +535,8 @@ impl Device for Interrupted {
     }
 }
 
-/// The clock is put back, and a client writes, after it was decided up to where history goes, and
-/// before it goes.
+/// The clock is set back, and a client writes, between the decision up to where history is
+/// discarded, and the discarding.
 #[test]
 fn write_of_a_clock_that_is_put_back_while_the_window_begins_to_move_is_no_part_of_what_goes() {
     let origin = Arc::new(Interrupted {

@@ -134,7 +134,7 @@ fn time_that_the_clock_shows_for_the_second_time_names_no_instant_and_a_mark_doe
             assert!(is_refused(at), "{placement:?}");
             assert!(matches!(stack.history.check_revert(at), Err(HistoryError::ClockPutBack { .. })));
         }
-        // Earlier ones, marks, and the times of writes as the status tells them are what they were.
+        // Earlier instants, marks, and the times of writes in the status are unchanged.
         stack.history.mark("third", false).expect("a mark");
         stack.fill(0, B, 4);
         let marked = |name| stack.history.marked(name).expect("the mark");
@@ -158,7 +158,7 @@ fn mark_that_is_called_as_those_of_reverts_shows_after_an_opening_what_it_showed
         let mut stack = Stack::new(&options(placement, Granularity::Marks, 4096), 8 * B as u64, 4 * MIB);
         stack.fill(0, B, 1);
         let mark = stack.history.mark("before-revert-by-hand", true).expect("a mark");
-        // The clock stands still, as one does that was put back.
+        // The clock stands still, like one that was set back.
         stack.history.write(0, Segments::copy_of(&[2; B])).expect("a write");
         stack.history.flush().expect("a flush");
         stack.fill(0, B, 3);

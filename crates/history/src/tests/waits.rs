@@ -34,7 +34,7 @@ fn write_through(history: &History) -> Result<(), DeviceError> {
     operation.into_outcome().map(|_| ())
 }
 
-/// Until so many wait.
+/// Waits until `count` threads wait.
 fn until_waiting(history: &History, count: u64) {
     while history.status().waiting < count {
         std::thread::yield_now();
@@ -77,7 +77,7 @@ fn floor_that_time_has_passed_holds_nobody_up_whatever_is_in_the_store() {
             options.window.floor = Duration::from_secs(3600);
             let stack = Stack::new(&options, MIB, 4 * MIB);
             let mut expected = vec![0; MIB as usize];
-            // Until the store is full of what is younger than the floor, with writes that wait in
+            // Until the store is full of history younger than the floor, with writes that wait in
             // memory.
             for round in 0..20_000u64 {
                 stack.clock.advance(Duration::from_millis(rng.below(40)));
@@ -97,7 +97,7 @@ fn floor_that_time_has_passed_holds_nobody_up_whatever_is_in_the_store() {
             }
             assert!(stack.history.flush().is_err(), "{placement:?}, {seed}: the store is full");
             let last = stack.now();
-            // Whatever was written is older than the floor by now.
+            // All writes are older than the floor now.
             stack.clock.advance(Duration::from_secs(7200));
             stack.history.flush().unwrap_or_else(|error| panic!("{placement:?}, {seed}: {error}"));
             assert!(bytes(&*stack.history, 0, MIB as usize).expect("a read") == expected);

@@ -21,7 +21,7 @@ use cairn_history::{
     store_bytes_min,
 };
 
-/// Every version that there are histories of.
+/// Every version with golden histories.
 const VERSIONS: &[&str] = &["v1"];
 /// Where those of this program's version are.
 const NEWEST: &str = "v1";
@@ -59,7 +59,7 @@ fn bytes(device: &dyn Device) -> Vec<u8> {
     bytes
 }
 
-/// The present, and each mark with the digest of what the device held then.
+/// The present, and each mark with the digest of the device's content then.
 fn shown(history: &Arc<History>) -> String {
     let status = history.status();
     let mut text = String::new();
@@ -81,7 +81,7 @@ fn opening(clock: &Arc<ManualClock>) -> OpenOptions {
     OpenOptions { dirty_bytes: 64 << 10, read_bytes: 1 << 18, clock: clock.clone(), at_least }
 }
 
-/// Opens it so many hours after it began.
+/// Opens it this many hours after it began.
 fn open(
     origin: &Arc<MemoryDevice>,
     store: &Arc<MemoryDevice>,

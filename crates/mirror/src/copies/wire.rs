@@ -44,11 +44,11 @@ pub(crate) struct RegionOf {
     /// 0: nothing.
     pub(crate) base: (SnapshotId, Checksum),
     pub(crate) from: Position,
-    /// To the end when there is none.
+    /// `None` means to the end.
     pub(crate) until: Option<Position>,
-    /// Read all of it from the media, not only what says where data is.
+    /// Read everything from the media, not only the structures.
     pub(crate) everything: bool,
-    /// Tell each block.
+    /// List each block.
     pub(crate) list: bool,
 }
 
@@ -59,7 +59,7 @@ pub(crate) enum CopiesAnswer {
     Blocks(Vec<Option<Vec<u8>>>),
     /// The damaged blocks at the source.
     Needs(Vec<(Vbn, Checksum)>),
-    /// Of the blocks that were given, so many are whole there now.
+    /// This many of the sent blocks are whole there now.
     Mended(u64),
     /// A region.
     Region(RegionAnswer),

@@ -171,7 +171,7 @@ impl Destination {
         applied.map_err(|error| self.refuse_image(client, error, withheld.take()))
     }
 
-    /// Tells the source why its image is not taken.
+    /// Informs the source why its image is refused.
     fn refuse_image<S: Read + Write + ?Sized>(
         &self,
         client: &mut Client<'_, S>,
@@ -199,8 +199,8 @@ impl Destination {
         refusal
     }
 
-    /// Tells the source that its image is here. Whether it has heard that: the image is committed
-    /// here whatever became of the acknowledgement.
+    /// Acknowledges the image to the source. Returns whether the source confirmed it: the image is
+    /// committed here in any case.
     fn acknowledge<S: Read + Write + ?Sized>(&self, client: &mut Client<'_, S>, target: SnapshotId) -> bool {
         let told_at = self.volume.clock().monotonic();
         match client.ask(&Request::Ack { target, keep: self.kept() }) {

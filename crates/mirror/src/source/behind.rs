@@ -51,7 +51,7 @@ impl Source {
         Ok(status_of(volume, &prefix, asked.base, Some(asked.base_root), known))
     }
 
-    /// Notes what a mirror says that it shows; none where that is not known here.
+    /// Records the image that a mirror reports to show; `None` if it is unknown here.
     fn note_shown(
         &self,
         volume: &Volume,
@@ -80,7 +80,7 @@ impl Source {
             }
         }
         let followers = self.followers.lock().clone();
-        // Those that it had as a source may be what it follows now.
+        // Mirrors from its time as a source may be its source now.
         let relays = volume.status_role() != Role::Normal;
         for ((_, prefix), follower) in followers.iter().filter(|((id, _), _)| *id == volume.id()) {
             if !relays || !follower.relayed.is_empty() {
@@ -113,7 +113,7 @@ impl Source {
                 (None, Some(files), Some(base)) => {
                     let began = follower.as_ref().and_then(|follower| follower.began);
                     let began = began.filter(|file| *file == files.accumulating);
-                    // Where it is not known, or not there any more, no less than it has to get.
+                    // If that is unknown, or gone, at least the blocks that it still has to get.
                     let file = began.or(files.in_flight).unwrap_or(files.accumulating);
                     known_by_map(volume, number, file, Some(base))?
                 }
@@ -133,9 +133,9 @@ impl Source {
     }
 }
 
-/// The lag of a mirror, with that of the volume itself where it is a destination, and the route of
-/// what it gives. One that has heard nothing of its own source may lack all that came there since
-/// its image.
+/// The lag of a mirror, including that of the volume itself if it is a destination, and the route
+/// of its image. A volume without contact to its own source may lack all changes there since its
+/// image.
 pub(super) fn whole_lag(
     status: SourceStatus,
     volumes: &dyn SourceVolumes,

@@ -19,7 +19,7 @@ use crate::relationship::name_in;
 use crate::roles::{handed_over, keep_for_spill};
 
 impl Source {
-    /// Decides what to send: a new snapshot, or (the inner error) nothing.
+    /// Decides what to send: a new snapshot, or none (the inner error).
     pub(crate) fn prepare(
         &self,
         volume: &Arc<Volume>,
@@ -68,8 +68,8 @@ fn check_update(volume: &Volume, update: &Update, prefix: &str) -> Result<(bool,
         return Err(Refusal::WrongVolume { expected: update.id, found: status.id });
     }
     if let Some(reason @ VolumeError::InodesLost(_)) = &status.latched {
-        // Since maps may be among what can't be read: without them nothing would seem to be in
-        // common.
+        // Since maps may be among the unreadable inodes: without them there would seem to be no
+        // common snapshot.
         return Err(Refusal::from(reason));
     }
     let head = handed_over(volume, prefix);
@@ -81,8 +81,8 @@ fn check_update(volume: &Volume, update: &Update, prefix: &str) -> Result<(bool,
         return Err(Refusal::DestinationTooSmall { need: status.blocks, have: update.blocks });
     }
     if update.stance == Stance::Follows && update.shown.0 >= volume.numbers().snapshot {
-        // It was never made here: this volume was set back to an earlier copy, and what the mirror
-        // has may be nowhere else.
+        // It was never made here: this volume was set back to an earlier copy, and the mirror may
+        // have the only copy of its content.
         return Err(Refusal::Diverged(update.shown));
     }
     Ok((relays, head))
@@ -133,7 +133,7 @@ fn prepare_new(
         return Ok(Err(status_of(volume, prefix, keep.unwrap_or_default(), None, since)?));
     }
     places::refuse_too_many_held(volume, prefix)?;
-    // By the maps as they are: after the snapshot they tell of that.
+    // By the present maps: after the snapshot they describe that.
     let behind = since.map(|since| status_of(volume, prefix, SnapshotId(0), None, Some(since)));
     let mut behind = behind.transpose()?;
     if since.is_some() && volume.since_files(number).is_none() {

@@ -48,7 +48,7 @@ impl Chain {
         Self { pair, last, device }
     }
 
-    /// B gets the newest image of A; it tells A what C needs.
+    /// B gets the newest image of A, and reports the needs of C to A.
     fn first(&self) -> Result<TransferReport, MirrorError> {
         self.first_with(Trouble { threads: true, ..Trouble::default() })
     }
@@ -63,7 +63,7 @@ impl Chain {
         Destination::new(self.last.clone(), "vol0", Relationship(0xc), Compression::Auto, None)
     }
 
-    /// C gets what B shows.
+    /// C gets the image of B.
     fn second(&self) -> Result<TransferReport, MirrorError> {
         let relay = Relay(self.pair.destination.clone(), None);
         update(&self.mirror(), &self.pair.other_registry, &relay, &mut |_| ())
@@ -289,8 +289,8 @@ fn the_lag_of_a_further_mirror_is_counted_to_the_first_source() {
     assert_eq!(report.kind, TransferKind::UpToDate);
     let seen = mirror.lag().expect("it is known");
     assert_eq!((seen.age, seen.bytes), (Duration::from_secs(60), 8192));
-    // The one in the middle has heard nothing of the first source: since its image anything may
-    // have come there.
+    // The one in the middle has no contact to the first source: anything may have changed there
+    // since its image.
     chain.pair.clock.advance(Duration::from_secs(90));
     let unheard = Relay(chain.pair.destination.clone(), None);
     let report = update(&mirror, &chain.pair.other_registry, &unheard, &mut |_| ()).unwrap();

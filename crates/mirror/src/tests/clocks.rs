@@ -64,7 +64,7 @@ fn lag_grows_by_the_time_that_passes_whatever_either_clock_is_set_to() {
         let lag = mirror.lag().expect("there was contact");
         assert_eq!((lag.age, lag.silent), (seven + Duration::from_secs(5), Duration::from_secs(5)));
         assert_eq!(mirror.loss().silent, Some(Duration::from_secs(5)));
-        // Where the source's clock was put back to before the image, that is of no age.
+        // If the source's clock was set back to before the image, that has no age.
         let age = if back { Duration::ZERO } else { HOUR + Duration::from_secs(107) };
         assert_eq!(mirror.loss().image_age, Some(age + Duration::from_secs(5)));
         pair.update_with(&mirror, Trouble::default()).expect("an update");
@@ -182,7 +182,7 @@ fn lock_is_as_long_as_it_is_whatever_the_clock_of_the_mirror_is_set_to() {
         pair.write(pair.files[0], 0, 20, &mut rng);
         let error = update(&pair, &mirror).expect_err("it is locked");
         assert!(matches!(&error, MirrorError::Locked { name } if name == "payroll"), "{error}");
-        // And is put right again, or wrong once more.
+        // And is set right again, or wrong once more.
         turn(&far, !back, DAY * 200);
         pass(&pair, DAY * 19);
         assert!(update(&pair, &mirror).is_err(), "a day is left");
@@ -329,7 +329,8 @@ fn time_that_an_answer_is_on_its_way_makes_no_lag_smaller() {
         let mut work = Work { cancel: &cancel, progress: &mut |_| {}, threads: None };
         let report = mirror.update(&mut client, &mut work).expect("an update");
         assert_eq!((report.kind, age()), (TransferKind::UpToDate, LATE));
-        // While an image is on its way, and once it is here and the source has heard of that.
+        // While an image is in transfer, and once it is here and the source got the
+        // acknowledgement.
         pair.write(pair.files[0], 0, 50, &mut rng);
         let mut told = None;
         let mut progress = |_: &TransferProgress| {
@@ -404,7 +405,7 @@ fn clock_that_is_put_forward_or_back_while_the_program_is_off_ends_no_lock() {
         assert_eq!(again.locked().len(), 1);
         pair.source.delete_snapshots(&[payroll]).expect("it is deleted");
         pair.write(pair.files[0], 0, 20, &mut rng);
-        // Of a stop a day counts, and of a clock that was put back nothing.
+        // Of the stopped time one day counts, and with a clock that was set back none.
         far.advance(DAY * 28);
         assert!(pair.update_with(&again, Trouble::default()).is_err(), "{:?}", again.locked());
         far.advance(DAY * 2);

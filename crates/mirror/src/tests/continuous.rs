@@ -192,7 +192,7 @@ fn since_maps_go_on_with_the_steps() {
             Ok(())
         });
         stepped.expect("all steps");
-        // Every snapshot at the source is gone, and still the next one sends what changed.
+        // Every snapshot at the source is gone, and still the next update sends the changes.
         for snapshot in pair.source.snapshots() {
             pair.source.hold_snapshot(snapshot.id, false).expect("released");
             pair.source.delete_snapshots(&[snapshot.id]).expect("deleted");
@@ -334,7 +334,7 @@ fn a_source_that_has_given_its_role_away_is_not_followed_by_others() {
     assert!(matches!(refused, Err(MirrorError::Refused(Refusal::NotASource))), "{refused:?}");
 }
 
-/// A volume that has what it gives from one that a mirror of it is called.
+/// A volume whose image came through one with the name of its own mirror.
 struct Ringed(Arc<Volume>, Hop);
 
 impl SourceVolumes for Ringed {

@@ -159,7 +159,7 @@ fn mirrored() -> (Pair, [Arc<dyn Device>; 2], Vec<Piece>) {
     (pair, devices, data)
 }
 
-/// Reads all from the media, so that the volume knows what of it is damaged.
+/// Reads everything from the media, so that the volume knows its damage.
 fn scrub(volume: &Arc<Volume>) -> usize {
     let mut cursor = volume.begin_scrub();
     while !volume.scrub(&mut cursor, 500).expect("it is open").finished {}
@@ -210,7 +210,7 @@ fn block_that_rots_on_both_sides_stays_damaged_and_is_never_given_as_good() {
     let snapshot = pair.destination.snapshots()[0].id;
     let both = Difference { vbn: data[7].vbn, place, snapshot, kind: DifferenceKind::Both };
     assert_eq!((verified.differences, verified.regions_differing), (vec![both], 0));
-    // Written anew at the source, it is whole there, and the next image has it.
+    // Rewritten at the source, it is whole there, and the next image has it.
     let Place::Data { file, lba } = place else { panic!("it is data") };
     pair.write(file, lba.0, 1, &mut Rng::new(5));
     pair.update().expect("an update");

@@ -1,5 +1,5 @@
-//! A source and a destination that talk over a socket pair, random work on the source, and
-//! fingerprints of what a volume shows.
+//! A source and a destination connected by a socket pair, random work on the source, and
+//! fingerprints of a volume's content.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -96,7 +96,7 @@ impl SourceVolumes for One {
     }
 }
 
-/// A stream that breaks off after so many bytes were read, and can spoil one of them.
+/// A stream that breaks after a number of bytes read, and can spoil one of them.
 pub(super) struct Cut {
     pub(super) stream: UnixStream,
     pub(super) left: u64,
@@ -150,7 +150,7 @@ pub(super) struct Trouble<'a> {
     /// Gets the bytes that the destination wrote to the source.
     pub(super) asked: Option<&'a AtomicU64>,
     pub(super) loses_answer: bool,
-    /// Compares checksums where nothing is common.
+    /// Compares checksums if there is no common base.
     pub(super) compare: bool,
     /// Gets how it ended for the source.
     pub(super) heard: Option<&'a Mutex<Option<MirrorError>>>,
@@ -301,7 +301,7 @@ impl Pair {
         self.converse(|client| mirror.refresh(client))
     }
 
-    /// An update that is cancelled after so many records.
+    /// An update that is cancelled after a number of records.
     pub(super) fn update_cancelled_after(
         &self,
         limit: u64,

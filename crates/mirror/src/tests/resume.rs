@@ -15,7 +15,7 @@ use crate::{Compression, MirrorError, Source};
 /// Blocks of a record of the stream.
 const RECORD: u64 = 256;
 
-/// A source with so much in it that a baseline has several records.
+/// A source with enough content that a baseline has several records.
 fn fill(pair: &mut Pair, rng: &mut Rng) {
     pair.add_file();
     pair.add_file();
@@ -44,7 +44,7 @@ fn a_cut_link_costs_the_record_that_was_on_its_way() {
         let arrived = arrived.load(Ordering::Relaxed);
         assert!(arrived + 2 * RECORD > cut_after / 4096, "{arrived} of {cut_after} bytes");
         let report = pair.update().expect("it goes on");
-        // The map and the inodes of the first attempt's snapshot are written anew for the second's.
+        // The map and the inodes of the first attempt's snapshot are rewritten for the second's.
         assert!(report.kept_blocks + 20 >= arrived, "kept {} of {arrived}", report.kept_blocks);
         assert!(report.blocks <= whole.blocks - arrived + 20, "sent {} with {arrived} here", report.blocks);
         pair.assert_mirrored();
@@ -127,8 +127,7 @@ fn it_goes_on_toward_a_newer_snapshot_with_other_options_and_a_restarted_source(
         }
         pair.compression =
             if pair.compression == Compression::None { Compression::Zstd } else { Compression::None };
-        // The snapshot that was on its way goes, and some of its blocks are used for something
-        // else.
+        // The snapshot in transfer is deleted, and some of its blocks are reused.
         super::transfers::delete_bases(&pair);
         for _ in 0..2 {
             pair.write(pair.files[0], 0, 150, &mut rng);

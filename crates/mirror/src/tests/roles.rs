@@ -90,8 +90,7 @@ fn parted(seed: u64) -> (Pair, Rng) {
     (pair, rng)
 }
 
-/// Fails over, and lets both sides be written to. The pair points to the side that was failed over
-/// as the source.
+/// Fails over, and writes to both sides. The pair uses the failed-over side as the source.
 fn part(pair: &mut Pair, rng: &mut Rng, actions: u64) {
     pair.mirror().failover().expect("a failover");
     (0..actions).for_each(|_| pair.work(rng));
@@ -263,7 +262,7 @@ fn what_nobody_has_given_up_is_never_replaced() {
     assert_clean(&pair.destination);
 }
 
-/// The volume itself guards its own head, whatever the mirror's protocol says.
+/// The volume itself guards its own head, independently of the mirror's protocol.
 #[test]
 fn own_head_is_replaced_only_by_its_descendants() {
     let (mut pair, _) = parted(6);
@@ -338,7 +337,7 @@ fn spilled_head_opens_with_its_base_and_has_every_block() {
     }
 }
 
-/// Where nothing is held for the mirror, the newest that both have is the owner's.
+/// If nothing is held for the mirror, the newest common snapshot is the owner's.
 #[test]
 fn base_of_a_spill_stays_also_where_it_is_a_snapshot_of_the_owner() {
     let pair = Pair::new(1);
@@ -366,7 +365,7 @@ fn resync_cut_anywhere_leaves_the_own_head_whole_and_goes_on() {
             break;
         }
         if pair.destination.own_head().is_none() {
-            // The image is there, and only the answer was lost.
+            // The image has arrived, and only the answer was lost.
             break;
         }
         assert_eq!(fingerprint(&pair.destination), before, "after {cut_after} bytes");
@@ -510,7 +509,7 @@ fn power_cut_at_any_operation_of_a_planned_change_of_roles_loses_nothing_and_goe
     }
 }
 
-/// Both servers start anew, on these devices.
+/// Both servers restart, on these devices.
 fn restart(pair: &mut Pair, devices: &[Arc<FaultDevice>; 2]) {
     let [source, destination] = devices.each_ref().map(|device| -> Arc<dyn Device> { device.clone() });
     (pair.source_device, pair.destination_device) = (source, destination);
@@ -519,7 +518,7 @@ fn restart(pair: &mut Pair, devices: &[Arc<FaultDevice>; 2]) {
     pair.reopen_destination();
 }
 
-/// A planned change of roles, or what is left of one. True when it went through.
+/// A planned change of roles, or the rest of one. True when it succeeded.
 fn change_roles(pair: &Pair) -> bool {
     if pair.destination.status().role == Role::Normal {
         return true;
@@ -699,7 +698,7 @@ fn failovers_of_mirrors_that_nobody_knows_are_not_noted_without_end() {
     let made_up = |number| {
         Destination::new(pair.destination.clone(), "vol0", Relationship(number), Compression::None, None)
     };
-    // Nor is the one that there was, as after the loss of what was written down.
+    // Nor is the previous one, as after the loss of the saved records.
     pair.registry = Arc::default();
     let told = pair.converse(|client| {
         (0..1000).try_for_each(|number| made_up(number).standing(client, Some(departure.clone())).map(drop))
@@ -714,8 +713,8 @@ fn failovers_of_mirrors_that_nobody_knows_are_not_noted_without_end() {
     assert_eq!(own.departed, Some(departure));
 }
 
-/// A session keeps the head that it opened, also when the number of its snapshot has come to mean
-/// another one.
+/// A session keeps its opened head, also when the number of that snapshot now belongs to another
+/// one.
 #[test]
 fn readers_of_the_given_up_head_keep_it() {
     let (mut pair, mut rng) = parted(14);

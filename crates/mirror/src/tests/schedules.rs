@@ -58,7 +58,7 @@ fn stamped(version: u64) -> Block {
     bytes.freeze()
 }
 
-/// One version after the other, each block of it by itself.
+/// One version after the other, each of its blocks separately.
 fn write(volume: &Arc<Volume>, lun: FileId, version: u64) {
     for lba in 0..LENGTH {
         volume.write(lun, &mut std::iter::once((Lba(lba), stamped(version)))).expect("there is room");
@@ -205,8 +205,8 @@ fn mirror_that_follows_shows_moments_of_its_source_in_order_in_any_schedule() {
     });
 }
 
-/// Two sessions of one mirror, of which the earlier one is over for the destination: whatever it
-/// still does, the source holds what the later one got, and nothing else.
+/// Two sessions of one mirror, the earlier of which has ended for the destination: whatever it
+/// still does, the source holds exactly the snapshots of the later one.
 #[test]
 fn later_session_of_a_mirror_has_its_base_in_any_schedule() {
     explore(SCHEDULES, || {

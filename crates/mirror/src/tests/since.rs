@@ -217,8 +217,8 @@ fn when_nothing_is_common_the_price_is_said_and_only_the_difference_is_sent() {
         assert!((25..120).contains(&report.blocks), "{report:?}");
         assert!(report.blocks * 4096 <= data_bytes_max, "{report:?} {data_bytes_max}");
         let asked = asked.load(Ordering::Relaxed);
-        // Besides the claims: hello, the request, the acknowledgement; and the questions count,
-        // which the source sends.
+        // In addition to the claims: hello, the request, the acknowledgement; and the source's
+        // questions count.
         assert!(asked.abs_diff(compare_bytes) < 800, "asked {asked}, said {compare_bytes}");
         pair.write(pair.files[0], 0, 5, &mut rng);
         let next = pair.update().expect("the next is an update again");
@@ -247,7 +247,7 @@ fn destination_that_went_back_gets_the_right_image_or_is_told_the_price() {
             pair.write(pair.files[0], round * 30, 60, &mut rng);
             pair.update().expect("an update");
         }
-        // The last one is cut off, and what it had brought goes as well.
+        // The last one is interrupted, and its arrivals are lost as well.
         pair.write(pair.files[0], 100, 100, &mut rng);
         let trouble = Trouble { cut_after: Some(200_000), ..Trouble::default() };
         pair.update_with(&pair.mirror(), trouble).expect_err("it is cut");
@@ -362,8 +362,8 @@ fn image_that_a_source_from_a_backup_never_made_stays_until_it_is_given_up() {
     }
 }
 
-/// The source gives the numbers again that it had given before, and what has the one of the image
-/// goes: nothing that it says then tells that it was put back.
+/// The source assigns the same numbers again, and the snapshot with the image's number is deleted:
+/// its later messages do not reveal that it was set back.
 #[test]
 fn image_that_a_source_from_a_backup_never_made_stays_however_many_snapshots_that_has_made_since() {
     for hold in [true, false] {
@@ -396,13 +396,13 @@ fn image_that_a_source_from_a_backup_never_made_stays_however_many_snapshots_tha
         }
         pair.source.delete_snapshots(&made).expect("they are deleted");
         is_refused(pair.update_with(&mirror, Trouble::default()));
-        // The server of the mirror starts anew.
+        // The server of the mirror restarts.
         let again = pair.mirror();
         again.remember_parted(mirror.parted());
         is_refused(pair.update_with(&again, Trouble::default()));
         is_refused(pair.update_with(&again, Trouble { compare: true, ..Trouble::default() }));
         assert_eq!(fingerprint(&pair.destination), shown, "{hold}");
-        // The right one is put in its place, and has what is shown.
+        // The right one replaces it, and has the image shown.
         pair.source_device.write_from(0, &later).expect("it is put back");
         pair.source = open(&pair.source_device, &pair.clock);
         pair.write(pair.files[0], 7, 5, &mut rng);
@@ -458,8 +458,7 @@ fn source_tells_no_lag_of_an_image_from_which_its_mirror_went_back() {
     }
 }
 
-/// Spoils the block of inodes that the source's since maps are in, and gives what it had, by its
-/// place.
+/// Damages the block of inodes with the source's since maps; returns its content and its place.
 fn rot_since_maps(pair: &mut Pair) -> (u64, Vec<u8>) {
     let bytes = copy_of(&pair.source_device);
     // The kind of an inode is its first byte.
@@ -498,14 +497,14 @@ fn source_whose_since_maps_cannot_be_read_does_not_say_that_there_is_no_common_b
     pair.assert_same();
 }
 
-/// A block of a since map at the source that is spoilt, and what it had.
+/// A damaged block of a since map at the source, and its content.
 struct RottenBlock {
     offset: u64,
     sound: Vec<u8>,
 }
 
 impl RottenBlock {
-    /// The top of a map, or the block of it that describes the volume. The source is opened anew.
+    /// The top of a map, or the block of it that describes the volume. The source is reopened.
     fn of(pair: &mut Pair, in_flight: bool, level: u8) -> Self {
         pair.source.consistency_point().expect("it commits");
         let place = Self::find(&pair.source, &pair.source_device, in_flight, level);
@@ -515,7 +514,7 @@ impl RottenBlock {
         rotten
     }
 
-    /// Where it is; nothing is spoilt yet.
+    /// Its place; nothing is damaged yet.
     fn find(volume: &Arc<Volume>, device: &Arc<dyn Device>, in_flight: bool, level: u8) -> Self {
         let number = volume.since_relationships()[0].relationship;
         let maps = volume.since_files(number).expect("it has maps");
@@ -542,7 +541,7 @@ impl RottenBlock {
         self
     }
 
-    /// The device gives again what it had.
+    /// The device returns the old content again.
     fn heal(self, pair: &mut Pair) {
         pair.source.close().expect("closed");
         pair.source_device.write_from(self.offset, &self.sound).expect("written");
@@ -551,7 +550,7 @@ impl RottenBlock {
     }
 }
 
-/// An update that is right, and tells its price first where it has to.
+/// An update that is right, and reports its price first if it has to.
 fn update_comparing_if_need_be(pair: &Pair) -> bool {
     let shown = fingerprint(&pair.destination);
     let compares = match pair.update() {
@@ -694,7 +693,7 @@ fn map_that_rots_between_two_updates_is_met_before_a_snapshot_is_made_and_the_pr
     pair.write(pair.files[0], 0, 300, &mut rng);
     pair.update().expect("a baseline");
     pair.write(pair.files[1], 0, 50, &mut rng);
-    // No write comes after it, and so no consistency point that would meet it first.
+    // No write follows, and so no consistency point that would find it first.
     RottenBlock::of(&mut pair, false, 0);
     assert_tells_the_price(&pair.update());
     assert_eq!(pair.source.snapshots(), []);
@@ -751,7 +750,7 @@ impl Device for Passing {
     }
 }
 
-/// A source of which a block of the map in flight can't be read for a while once the snapshot is
+/// A source with a block of the map in flight that can't be read for a while once the snapshot is
 /// made.
 struct Failing {
     volume: Arc<Volume>,
