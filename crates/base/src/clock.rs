@@ -28,7 +28,7 @@ pub trait Clock: Send + Sync {
 }
 
 /// A clock that stands still until it is moved, and can be set: its wall time then jumps, as that
-/// of a machine does whose clock was wrong.
+/// of a machine with a wrong clock.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     passed: AtomicU64,

@@ -20,9 +20,8 @@ const PREEMPTIONS: usize = 3;
 /// Bytes of the stack of each thread.
 const STACK: usize = 1 << 20;
 
-/// Runs `scenario` in so many schedules that are chosen at random, and in as many of priorities
-/// that change at a few places (PCT), always the same ones. A failure prints the schedule that
-/// replays it.
+/// Runs `scenario` in `schedules` random schedules, and in as many of priorities that change at a
+/// few places (PCT), always the same ones. A failure prints the schedule that replays it.
 pub fn explore(schedules: usize, scenario: impl Fn() + Send + Sync + 'static) {
     let scenario = Arc::new(scenario);
     let mut config = shuttle::Config::new();
@@ -93,7 +92,7 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-/// Waiting for something that others do under a [`Mutex`].
+/// Waits for a change that other threads make under a [`Mutex`].
 #[derive(Default)]
 pub struct Condvar(sync::Condvar);
 

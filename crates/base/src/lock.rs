@@ -1,9 +1,9 @@
 //! Locks for parts of the engine that several callers are in at once.
 //!
 //! They are `parking_lot`'s, with one addition: callers that take turns on *one* thread (the tasks
-//! of the simulator) must not sleep in a lock, as the one that would wake them could never run.
-//! Such a thread says with [`wait_by`] what it does instead of sleeping: let another caller run,
-//! and look again. Threads that said nothing sleep as usual, and pay for it only when the lock is
+//! of the simulator) must not sleep in a lock, as the caller that would wake them could never run.
+//! Such a thread sets with [`wait_by`] a function to call instead of sleeping: let another caller
+//! run, and check again. Other threads sleep as usual, and pay for the check only when the lock is
 //! taken.
 
 use std::cell::Cell;

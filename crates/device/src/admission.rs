@@ -22,8 +22,8 @@ impl Request {
 }
 
 impl Geometry {
-    /// Refuses what this device does not take: writes to a read-only device, unaligned requests,
-    /// requests past the end (checked in this order).
+    /// Refuses unsupported requests: writes to a read-only device, unaligned requests, requests
+    /// past the end (checked in this order).
     pub fn admit(&self, request: &Request) -> Result<(), DeviceError> {
         if self.read_only && request.is_mutation() {
             return Err(DeviceError::ReadOnly);

@@ -1,4 +1,4 @@
-//! A batch that was begun on a device, so that its caller can do something else meanwhile.
+//! A batch that was begun on a device, so that its caller can do other work meanwhile.
 
 use crate::{DeviceError, Operation};
 

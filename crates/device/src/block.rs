@@ -27,9 +27,8 @@ impl BlockMut {
         Self::had_by_nobody(take())
     }
 
-    /// Appends `count` blocks as [`BlockMut::dirty`] gives them, which stand next to each other in
-    /// memory as far as there is such memory: for data that goes to neighbouring places of a
-    /// device.
+    /// Appends `count` blocks as from [`BlockMut::dirty`], adjacent in memory as far as possible:
+    /// for data that goes to neighbouring places of a device.
     pub fn append_run(into: &mut Vec<Self>, count: usize) {
         into.reserve(count);
         if count < RUN_BLOCKS_MIN {
@@ -115,7 +114,7 @@ impl Block {
     }
 }
 
-/// The bytes of `blocks` in order, those that stand next to each other in memory in one piece.
+/// The bytes of `blocks` in order, with adjacent ones in memory as one piece.
 pub fn pieces(blocks: &[Block]) -> impl Iterator<Item = &[u8]> {
     blocks.chunk_by(|one, next| follows(one.0, next.0)).map(|run| {
         // SAFETY: the blocks of a run follow each other in one slab, which is never freed; each is

@@ -101,8 +101,8 @@ pub enum DeviceError {
     /// The device has failed or was closed; every request is refused until it is opened again.
     #[error("the device is out of service")]
     OutOfService,
-    /// Its client has gone or has aborted it, or its export was closed. Nothing of it happened, or
-    /// no more than a part that was never acknowledged.
+    /// Its client has disconnected or has aborted it, or its export was closed. It had no effect,
+    /// or only a part that was never acknowledged.
     #[error("the request was withdrawn before it began")]
     Withdrawn,
 }

@@ -13,15 +13,15 @@
 //! and so does the rest of its batch. But the batch's operations before the next flush were in
 //! flight and can be kept too. A flush during a cut makes nothing durable for certain.
 //!
-//! **Must be detected, and not more.** Media faults: bytes that rot, a read that fails, a write
-//! that is acknowledged and never reaches the medium, a write that lands elsewhere. The cache does
-//! not hide them: they show at once.
+//! **Must be detected, and not more.** Media faults: damaged bytes, a failing read, a write that is
+//! acknowledged and never reaches the medium, a write to the wrong place. The cache does not hide
+//! them: they show at once.
 //!
 //! **Must be survived** as well: a part of the device can be a sparse file on a host file system
-//! that has no room left for what was never written.
+//! that has no room left for unallocated places.
 //!
-//! Not modelled: a sector that is half written, a device that forgets what it acknowledged as
-//! flushed, and durable bytes that a power cut spoils although nothing was written near them.
+//! Not modelled: a half-written sector, a device that loses acknowledged flushes, and durable bytes
+//! that a power cut spoils although nothing was written near them.
 //!
 //! Parts of it can represent several devices on one power supply: the power fails for all at the
 //! same moment, and a flush of one makes nothing durable that another has in its cache. A batch
@@ -105,7 +105,7 @@ struct State {
     log: Vec<LoggedOperation>,
     /// Batches begun so far: every other one is done first, or when it is waited for.
     begun: u64,
-    /// The power went in a begun batch, and what the next batch does was on its way too.
+    /// The power failed in a begun batch, and the operations of the next batch were in flight too.
     beside: bool,
 }
 
@@ -140,8 +140,8 @@ impl Fate {
     /// All of them.
     pub const ALL: [Fate; 4] = [Fate::Lost, Fate::Kept, Fate::Prefix, Fate::Each];
 
-    /// One at random. With many writes in the cache, independent choices would almost never keep
-    /// all, none, or a prefix, and these are what real disks do most of the time.
+    /// A random fate. With many writes in the cache, independent choices would almost never keep
+    /// all, none, or a prefix, and real disks do these most of the time.
     pub fn random(rng: &mut Rng) -> Self {
         match rng.below(6) {
             0 => Fate::Lost,
@@ -156,9 +156,9 @@ impl Fate {
 #[derive(Debug, Clone)]
 struct Failure {
     range: Range<u64>,
-    /// So many succeed first.
+    /// This many succeed first.
     after: u64,
-    /// So many fail then.
+    /// This many fail then.
     times: u64,
     error: DeviceError,
 }
@@ -213,8 +213,8 @@ impl FaultDevice {
         self.power_cycle_as(fate, rng)
     }
 
-    /// The device as it is after the power went now (or at the cut) and came back. Unreadable
-    /// places stay so; the count of operations and the log start anew.
+    /// The device after the power failed now (or at the cut) and returned. Unreadable places stay
+    /// so; the count of operations and the log restart.
     pub fn power_cycle_as(&self, fate: Fate, rng: &mut Rng) -> FaultDevice {
         let state = self.state.lock();
         let mut medium = state.durable.clone();
@@ -319,7 +319,7 @@ impl FaultDevice {
         state.host = Some(Host::new(file, bytes, promises, &state.current));
     }
 
-    /// The host file system has so many bytes left from now on.
+    /// The host file system has this many bytes left from now on.
     pub fn leave_room(&self, bytes: u64) {
         if let Some(host) = &mut self.state.lock().host {
             host.leave(bytes);
@@ -448,8 +448,8 @@ impl Device for FaultPart {
 }
 
 impl FaultDevice {
-    /// Runs a batch on a part. `under_way`: the power has gone while it was at work beside another
-    /// one.
+    /// Runs a batch on a part. `under_way`: the power has failed while it was at work beside
+    /// another one.
     fn run_in(&self, part: &Range<u64>, batch: &mut [Operation], under_way: bool) {
         let geometry = geometry(part.end - part.start, self.alignment);
         let mut state = self.state.lock();
@@ -495,7 +495,7 @@ impl FaultDevice {
     }
 }
 
-/// A request at a place that lies `by` bytes further.
+/// A request at a place `by` bytes further.
 fn shifted(request: &Request, by: u64) -> Request {
     let mut request = request.clone();
     match &mut request {
@@ -601,7 +601,8 @@ impl State {
         }
     }
 
-    /// Takes what the power cut caught on its way: it may be kept, whatever FUA said.
+    /// Takes an operation that was in flight during the power cut: it may be kept, whatever FUA
+    /// said.
     fn leave_in_cache(&mut self, request: &Request) {
         self.cache.extend(Change::of(request, false));
     }
@@ -626,7 +627,7 @@ impl Change {
         Some(Self { offset, content, certain })
     }
 
-    /// So many bytes of it, from its start.
+    /// This many bytes of it, from its start.
     fn up_to(self, bytes: u64) -> Self {
         if bytes >= self.length() {
             return self;
@@ -687,7 +688,7 @@ impl Change {
 const MAX_TORN_RUNS: u64 = 4096;
 
 impl LoggedOperation {
-    /// `None` for what is neither logged nor counted.
+    /// `None` for an operation that is neither logged nor counted.
     fn of(request: &Request) -> Option<Self> {
         let (kind, fua) = match request {
             Request::Write { fua, .. } => (LoggedKind::Write, *fua),

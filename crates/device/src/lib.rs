@@ -99,7 +99,7 @@ pub trait Device: Send + Sync {
     }
 
     /// The extents from `offset`, in order, covering at most `length` bytes, at most `limit` of
-    /// them. Neighbours of the same kind may come apart. The default says that all is data.
+    /// them. Neighbours of the same kind may be separate. The default reports everything as data.
     fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DeviceError> {
         self.geometry().admit_range(Action::Extents, offset, length)?;
         if length == 0 || limit == 0 {

@@ -1,4 +1,4 @@
-//! One operation of a batch, and what became of it.
+//! One operation of a batch, and its outcome.
 
 use crate::{DeviceError, Pass, Segments, Ticket};
 
@@ -16,12 +16,12 @@ pub enum Request {
     Write {
         /// Where.
         offset: u64,
-        /// What.
+        /// The data.
         data: Segments,
         /// It is durable when it completes.
         fua: bool,
     },
-    /// Make all durable that completed before, or stands before in the batch.
+    /// Make durable all operations that completed earlier, or precede it in the batch.
     Flush,
     /// The bytes are no longer wanted; they read as anything, in Cairn's own layers as zeroes.
     Trim {
@@ -138,7 +138,7 @@ impl Operation {
         }
     }
 
-    /// Declares that all its bytes are there. It changes nothing any more, though it may not be
+    /// Declares that all its bytes are present. It changes nothing any more, though it may not be
     /// durable yet.
     pub fn settle(&mut self) {
         self.pass = None;

@@ -51,9 +51,9 @@ const CHUNK_BLOCKS: usize = 32;
 pub(crate) const RUN_BLOCKS_MIN: usize = 4;
 /// Blocks that a thread keeps for itself before it gives half of them back.
 const THREAD_BLOCKS: usize = 512;
-/// The same where it has taken none since it gave back for the last [`PATIENCE`] times.
+/// The same for a thread that has taken none during the last [`PATIENCE`] returns.
 const GIVER_BLOCKS: usize = 64;
-/// So many times half of its blocks may be surplus before a thread is one that only gives back.
+/// How often half of a thread's blocks may be surplus before it counts as one that only returns.
 const PATIENCE: u8 = 2;
 /// Free blocks that all threads keep, as long as that is at least [`SHARE_MIN`] for each.
 const THREADS_BLOCKS: usize = 4096;
@@ -65,7 +65,7 @@ const SHARE_FOR_RUNS: usize = 128;
 const KEPT_CHUNKS: usize = 64;
 /// Blocks that a thread without any takes at once.
 const REFILL_BLOCKS: usize = 128;
-/// While less than one in so many blocks is free, memory is added for a run that finds no whole
+/// While less than one in this many blocks is free, memory is added for a run that finds no whole
 /// chunk.
 const FREE_PART: usize = 16;
 
@@ -127,8 +127,8 @@ struct Idle {
 /// All blocks that no thread has.
 struct Pool {
     chunks: Vec<Chunk>,
-    /// Chunks all of whose blocks are free. The one that became so last is taken first, as its
-    /// memory may still be in the processor's cache.
+    /// Completely free chunks. The most recent one is taken first, as its memory may still be in
+    /// the processor's cache.
     whole: Vec<usize>,
     /// The least number of whole chunks since the last [`Pool::trim`].
     least_whole: usize,
@@ -203,7 +203,7 @@ impl Pool {
         }
     }
 
-    /// Gives the blocks of one chunk, in order: of a whole one, where there is one or memory may be
+    /// Returns the blocks of one chunk, in order: of a whole one, if there is one or memory may be
     /// added for one.
     fn take_chunk(&mut self, into: &mut Vec<&'static Header>) {
         let with_memory = (self.chunks.len() - self.released.len()) * CHUNK_BLOCKS;
@@ -521,8 +521,8 @@ fn slab_memory() -> NonNull<Bytes> {
     let mapped = mapped.cast::<u8>();
     let before = mapped.align_offset(SLAB_BYTES);
     let after = SLAB_BYTES - before;
-    // SAFETY: all of it lies within the mapping, and the two ends that go are whole pages outside
-    // of the slab.
+    // SAFETY: all of it is within the mapping, and the two ends that are released are whole pages
+    // outside of the slab.
     let memory = unsafe {
         let memory = mapped.add(before);
         if before > 0 {

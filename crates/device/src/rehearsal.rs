@@ -1,12 +1,12 @@
 //! Faults put under a device on purpose, by an owner who wants to see how clients, monitoring and
 //! operators handle them.
 //!
-//! - *Delay*: each batch takes so much longer.
-//! - *Failures*: one in so many reads, writes or flushes fails, by chance, as hardware does it.
-//! - *Losing what was not flushed*: writes stay in memory here, as in the volatile cache of a disk,
-//!   until a flush, a write with FUA, or until the cache is full. When the program is killed they
-//!   are gone. A killed program alone loses nothing that it has written, since the kernel and the
-//!   disk still have it: with this, SIGKILL is a power cut.
+//! - *Delay*: each batch takes that much longer.
+//! - *Failures*: one in N reads, writes or flushes fails, at random, as with real hardware.
+//! - *Losing unflushed data*: writes stay in memory here, as in the volatile cache of a disk, until
+//!   a flush, a write with FUA, or until the cache is full. When the program is killed they are
+//!   gone. A killed program alone loses none of its writes, since the kernel and the disk still
+//!   have them: with this, SIGKILL is a power cut.
 //!
 //! Clients may only see what a bad device does to them: no flushed data is lost, and no wrong byte
 //! is read. The simulator's [`FaultDevice`](crate::FaultDevice) goes further (torn and misdirected
@@ -31,13 +31,13 @@ const HELD_MAX: usize = 16384;
 /// The faults, and how often each occurs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Each batch takes so much longer.
+    /// Each batch takes this much longer.
     pub delay: Duration,
-    /// One in so many reads fails; 0 is none.
+    /// One in this many reads fails; 0 for none.
     pub reads_one_in: u64,
-    /// One in so many writes, trims and write-zeroes fails; 0 is none.
+    /// One in this many writes, trims and write-zeroes fails; 0 for none.
     pub writes_one_in: u64,
-    /// One in so many flushes fails; 0 is none.
+    /// One in this many flushes fails; 0 for none.
     pub flushes_one_in: u64,
     /// Unflushed writes are lost when the program is killed.
     pub lose_unflushed: bool,
@@ -68,7 +68,7 @@ impl Rehearsal {
     /// next operation.
     pub fn set(&self, faults: Faults) {
         *self.faults.write() = faults;
-        // It stays on: devices may hold something back.
+        // It stays on: devices may hold some data back.
         self.active.store(true, Ordering::Release);
     }
 
@@ -139,7 +139,7 @@ impl RehearsalDevice {
         Ok(())
     }
 
-    /// Performs a request on what is held back; `None` when it is for the device below alone.
+    /// Performs a request on the held-back data; `None` when it is for the device below alone.
     fn hold(
         &self,
         request: &Request,
@@ -239,7 +239,7 @@ impl Device for RehearsalDevice {
                     operation.finish(outcome);
                 }
             }
-            // Reads of what is not held back. The lock is kept, or they might miss what is drained
+            // Reads of other data. The lock is kept, or they might miss data that is drained
             // meanwhile.
             return self.device.run(batch);
         }

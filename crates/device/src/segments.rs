@@ -81,7 +81,7 @@ impl Segments {
         self.push(Segment::whole(block));
     }
 
-    /// The pieces in order; none is empty.
+    /// The pieces in order; no piece is empty.
     pub fn iter(&self) -> std::slice::Iter<'_, Segment> {
         self.pieces.iter()
     }

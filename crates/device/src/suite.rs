@@ -15,7 +15,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::{BlockMut, Device, DeviceError, Operation, Request, Segment, Segments};
 
-/// Bytes of most devices of the suite: small, so that random requests meet often.
+/// Bytes of most devices of the suite: small, so that random requests overlap often.
 const LENGTH: u64 = 256 * 1024;
 /// Random histories that are tried.
 const CASES: u32 = 48;
@@ -85,8 +85,8 @@ fn agrees_with_a_vector(make: &dyn Fn(u64) -> Arc<dyn Device>) {
     }
 }
 
-/// Runs a batch on both, and compares what it read. Reads that meet a change of their own batch may
-/// see either.
+/// Runs a batch on both, and compares its reads. Reads that overlap a change of their own batch may
+/// return either.
 fn run_batch(
     device: &dyn Device,
     model: &mut [u8],

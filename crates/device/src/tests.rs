@@ -260,7 +260,7 @@ fn block_is_shared_not_copied_and_comes_back_clean() {
     drop(block);
     assert!(other.iter().all(|byte| *byte == 7), "the last holder keeps it");
     drop(other);
-    // The block is at hand again, with the old bytes; `zeroed` must not show them.
+    // The block is reused with the old bytes; `zeroed` must not show them.
     assert!(BlockMut::zeroed().iter().all(|byte| *byte == 0));
 }
 
@@ -447,7 +447,7 @@ fn power_goes_for_all_parts_at_once_and_each_keeps_a_cache_of_its_own() {
         }
     }
     assert!(first_only > 10 && second_only > 10 && both > 10 && none > 10, "each combination is met");
-    // A flush of one part is none of the other.
+    // A flush of one part does not flush the other.
     let whole = Arc::new(FaultDevice::new(64 * KIB));
     let (one, two) = (whole.part(0..32 * KIB), whole.part(32 * KIB..64 * KIB));
     one.write(0, Segments::copy_of(&[1; 4096])).expect("it is written");
@@ -473,7 +473,7 @@ fn sparse_file_on_a_full_host_takes_what_fits_and_keeps_what_it_has() {
         [[3; 4096], [0; 4096]].concat(),
         "its start fits"
     );
-    // Over a power cut it keeps what it has taken; a trim gives it back.
+    // Over a power cut it keeps its allocations; a trim returns them.
     let device = device.power_cycle_as(Fate::Kept, &mut Rng::new(1));
     device.write_from(4 * KIB, &[4; 8192]).unwrap();
     assert!(device.write_from(32 * KIB, &[5; 4096]).is_err());
@@ -483,7 +483,7 @@ fn sparse_file_on_a_full_host_takes_what_fits_and_keeps_what_it_has() {
     device.write_from(32 * KIB, &[5; 4096]).unwrap();
     device.leave_room(4 * KIB);
     device.write_from(40 * KIB, &[6; 4096]).unwrap();
-    // A host that promises nothing says that it does.
+    // A host that promises nothing reports success.
     device.be_sparse(0..64 * KIB, 0, false);
     device.allocate(48 * KIB, 4 * KIB).unwrap();
     assert!(device.write_from(48 * KIB, &[7; 4096]).is_err());

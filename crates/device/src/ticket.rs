@@ -4,9 +4,9 @@
 //! A front end gives each session a [`Gate`] and each command a [`Ticket`] of it. An operation with
 //! a ticket is in one of three stages:
 //!
-//! - *Under way*: it may change bytes at any moment. The operation holds a [`Pass`]. This is what a
-//!   front end makes of it before it calls the device, so a device that does not know tickets is
-//!   safe: the session counts as busy until the device returns.
+//! - *In progress*: it may change bytes at any moment. The operation holds a [`Pass`]. A front end
+//!   puts it into this state before it calls the device, so a device without tickets is safe: the
+//!   session counts as busy until the device returns.
 //! - *Waiting*: the device called [`Operation::park`] before it waits for room, memory or a lock.
 //!   Nothing of the operation has happened.
 //! - *Begun*: the device called [`Operation::resume`], or [`Ticket::begin`], under the lock that
@@ -37,15 +37,15 @@ use crate::{DeviceError, Operation};
 /// closed only its own direction must get the answer to that.
 const WAITED: Duration = Duration::from_millis(100);
 
-/// True when the client has gone. It is asked under the locks of devices: it never waits. The
-/// argument says that something had to wait: then a client that sends no more has gone as well.
-/// Else the answer may be some milliseconds old.
+/// True when the client has disconnected. Called under the locks of devices: it never waits. With
+/// the argument true an operation had to wait: then a client that sends no more counts as gone too.
+/// Otherwise the answer may be some milliseconds old.
 pub type IsGone = Box<dyn Fn(bool) -> bool + Send + Sync>;
 
 /// Lets the commands of one session begin, until they are withdrawn.
 pub struct Gate {
     state: Mutex<State>,
-    /// Something that was under way is over.
+    /// Signals that an operation has ended.
     over: Condvar,
     is_gone: IsGone,
 }
@@ -71,7 +71,7 @@ pub struct Ticket {
     parked: Option<Instant>,
 }
 
-/// Something is under way until this goes.
+/// An operation is in progress until this is dropped.
 #[derive(Debug)]
 pub struct Pass(Ticket);
 
@@ -124,8 +124,7 @@ impl Gate {
         self.state.lock().withdrawn.clear();
     }
 
-    /// Waits until nothing is under way, for no longer than `deadline`; false when something still
-    /// is.
+    /// Waits until no operation is in progress, at most until `deadline`; false when some still is.
     pub fn wait(&self, deadline: Instant) -> bool {
         self.wait_until(deadline, |state| state.under_way.is_empty())
     }
@@ -158,7 +157,7 @@ impl std::fmt::Debug for Gate {
 }
 
 impl Ticket {
-    /// Begins something in one step with the look whether it was withdrawn. To be called under the
+    /// Begins an operation in one step with the check whether it was withdrawn. Call it under the
     /// lock that orders changes, after all waiting. It counts as one that waited when it was parked
     /// for 100 ms: the device need not know where its time went.
     ///
@@ -191,7 +190,7 @@ impl Ticket {
         self.is_withdrawn_in(&state)
     }
 
-    /// The same by what is known: the client is not looked at.
+    /// The same without asking for the client.
     pub fn is_known_withdrawn(&self) -> bool {
         self.is_withdrawn_in(&self.gate.state.lock())
     }
@@ -200,7 +199,8 @@ impl Ticket {
         state.is_closed || state.generation != self.generation || state.withdrawn.contains(&self.tag)
     }
 
-    /// [`begin`](Self::begin) for what may have no ticket, and then begins in any case.
+    /// [`begin`](Self::begin) for an operation that may have no ticket, and then begins in any
+    /// case.
     ///
     /// # Errors
     /// [`DeviceError::Withdrawn`]: nothing may be changed.
@@ -208,7 +208,7 @@ impl Ticket {
         ticket.map(Self::begin).transpose()
     }
 
-    /// [`begin_with`](Self::begin_with) for what had to wait.
+    /// [`begin_with`](Self::begin_with) for an operation that had to wait.
     ///
     /// # Errors
     /// [`DeviceError::Withdrawn`]: nothing may be changed.

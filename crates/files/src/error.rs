@@ -25,7 +25,7 @@ pub enum FilesError {
         /// The requested size.
         bytes: u64,
     },
-    /// It would lose what is past the new end.
+    /// It would destroy the data past the new end.
     #[error(
         "the LUN has {bytes} bytes now: shrinking destroys what lies past the new end, and must be allowed explicitly"
     )]

@@ -116,8 +116,8 @@ impl Luns {
         look_at_all(&Directory::read_in(image)?, &|file| image.inode(file))
     }
 
-    /// Changes the size. A smaller one destroys what lies past the new end and needs
-    /// `allow_shrink`. Clients see it when they connect again.
+    /// Changes the size. A smaller one destroys the data past the new end and needs `allow_shrink`.
+    /// Clients see it when they reconnect.
     pub fn resize(&self, name: &str, bytes: u64, allow_shrink: bool) -> Result<(), FilesError> {
         check_size(bytes)?;
         let _turn = self.volume.directory_turn();
@@ -128,7 +128,7 @@ impl Luns {
         if bytes < lun.bytes && !bytes.is_multiple_of(BLOCK_SIZE as u64) {
             let end = bytes.next_multiple_of(BLOCK_SIZE as u64).min(lun.bytes);
             if end < lun.bytes {
-                // Whole blocks go first: on a full volume they are the room for what comes next.
+                // Whole blocks go first: on a full volume they are the room for the next step.
                 self.volume.compound().resize(lun.file, end)?;
                 self.volume.consistency_point()?;
             }

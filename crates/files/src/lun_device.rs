@@ -319,7 +319,7 @@ impl LunDevice {
     }
 }
 
-/// FUA is a flush of what was written.
+/// FUA is a flush of the written data.
 fn wants_flush(request: &Request) -> bool {
     match request {
         Request::Write { fua, .. } | Request::Trim { fua, .. } | Request::WriteZeroes { fua, .. } => *fua,

@@ -20,7 +20,7 @@ pub fn path_text(path: &[u8]) -> String {
     text
 }
 
-/// The bytes of a path, percent-encoded; none where its text says the same.
+/// The bytes of a path, percent-encoded; `None` if its text has the same information.
 pub fn path_bytes(path: &[u8]) -> Option<String> {
     std::str::from_utf8(path).is_err().then(|| percent_encoded(path))
 }
@@ -70,7 +70,7 @@ fn percent_encoded(path: &[u8]) -> String {
     text
 }
 
-/// The bytes of a percent-encoded path; none of what is not.
+/// The bytes of a percent-encoded path; `None` for an invalid one.
 pub fn from_percent(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -99,7 +99,7 @@ pub fn kept_path(path: &[u8]) -> String {
     }
 }
 
-/// The bytes of what [`kept_path`] has made.
+/// The bytes of a result of [`kept_path`].
 pub fn kept_bytes(kept: &str) -> Vec<u8> {
     let raw = kept.strip_prefix(RAW).and_then(from_percent);
     raw.unwrap_or_else(|| kept.as_bytes().to_vec())

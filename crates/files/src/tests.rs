@@ -1,4 +1,4 @@
-//! LUNs as devices pass what every device passes; names survive a crash.
+//! LUNs as devices pass the suite of every device; names survive a crash.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -142,7 +142,7 @@ fn what_has_to_be_durable_is_not_done_without_waiting_nor_is_what_comes_behind_i
         write(true),
         Request::Trim { offset: 4096, length: 4096, fua: true },
         Request::WriteZeroes { offset: 4096, length: 4096, may_trim: true, fua: true },
-        // These wait for something else: a part of a block for the rest of it.
+        // These wait for another request: a part of a block for the rest of it.
         Request::Write { offset: 4100, data: Segments::copy_of(&[2; 9]), fua: false },
         Request::WriteZeroes { offset: 4096, length: 4096, may_trim: false, fua: false },
     ];

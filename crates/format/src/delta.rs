@@ -1,5 +1,5 @@
-//! A content of a history that is stored as what differs from an earlier one: XOR of the two,
-//! without the stretches where they are the same. `docs/format.md` is its prose.
+//! A content of a history stored as a difference from an earlier one: XOR of the two, without the
+//! stretches where they are the same. `docs/format.md` is its prose.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -46,9 +46,9 @@ const _: () = assert!(size_of::<RawRun>() == 4);
 /// segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delta {
-    /// The base is stored so many units of 512 bytes before this.
+    /// The distance back to the base in the store, in units of 512 bytes.
     pub back: u32,
-    /// CRC-32C of what is stored of the base.
+    /// CRC-32C of the stored bytes of the base.
     pub base_crc: u32,
     /// Units that the base takes as a delta of its own; 0: it is stored whole.
     pub base_units: u8,
@@ -61,12 +61,12 @@ pub struct Delta {
 }
 
 impl Delta {
-    /// Bytes that the runs of a delta of so many units can have.
+    /// The number of bytes for the runs of a delta of `units` units.
     pub fn room(units: usize) -> usize {
         (units * UNIT).saturating_sub(HEADER)
     }
 
-    /// Checks and reads what is stored.
+    /// Checks and reads the stored bytes.
     pub fn parse(bytes: &[u8]) -> Result<Self, FormatError> {
         let field = |field| FormatError::Field { structure: Structure::HistoryRecord, field };
         let (raw, rest) = RawDelta::ref_from_prefix(bytes).map_err(|_| field("delta"))?;
@@ -158,8 +158,8 @@ fn first_difference(before: &[u8], after: &[u8], from: usize) -> Option<usize> {
     None
 }
 
-/// Past the last byte that differs before the next gap; somewhere past the limit when it is further
-/// away than that.
+/// The end of the last differing byte before the next gap; a value past the limit when it is
+/// further away.
 fn end_of_run(before: &[u8], after: &[u8], start: usize, limit: usize) -> usize {
     let mut end = start;
     for (at, (before, after)) in before.iter().zip(after).enumerate().skip(start) {

@@ -112,8 +112,8 @@ impl DumpHeader {
     /// Bytes.
     pub const SIZE: usize = 256;
 
-    /// Whether a file that begins so may be what there is of a part that was cut, perhaps before a
-    /// whole head was there.
+    /// Whether a file with this beginning may be an interrupted part, perhaps before its head was
+    /// complete.
     pub fn may_begin(bytes: &[u8]) -> bool {
         bytes.iter().zip(MAGIC).all(|(found, expected)| *found == expected)
     }

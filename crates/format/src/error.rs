@@ -75,7 +75,7 @@ impl std::fmt::Display for Structure {
     }
 }
 
-/// Bytes that are not what they should be.
+/// Bytes that fail a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// The magic number is another: this is no such structure.

@@ -1,5 +1,5 @@
-//! A block of a destination's have map: which blocks an unfinished transfer has brought, and what
-//! is in each.
+//! A block of a destination's have map: the blocks that an unfinished transfer has brought, and
+//! their checksums.
 //!
 //! An entry says that the block of that vbn arrived with that checksum. After a restart it is
 //! trusted only when the block in its place has that checksum. So a torn or lost write of the map

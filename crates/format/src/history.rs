@@ -2,9 +2,9 @@
 //! prose.
 //!
 //! A store is a superblock in two slots and up to 8192 segments of one size. A segment is a block
-//! that says which one it is, records one after the other, and, once it is full, a summary of their
-//! entries and a block that ends it. All of it is written once: a segment is used again only after
-//! the superblock no longer names it.
+//! that identifies it, records one after the other, and, once it is full, a summary of their
+//! entries and an end block. All of it is written once: a segment is reused only after the
+//! superblock no longer names it.
 
 use cairn_base::{BLOCK_SIZE, Checksum, HistoryId, crc32c};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -31,7 +31,7 @@ pub const SEGMENT_BLOCKS_MAX: u64 = 1 << 18;
 pub const REVERTS_MAX: usize = 8;
 /// Steps of retention.
 pub const THINNED_MAX: usize = 4;
-/// The place in the index of what belongs to no block. Block numbers are below.
+/// The place in the index for entries without a block. Block numbers are below.
 pub const NO_LBA: u64 = (1 << 40) - 1;
 /// Longest name of a mark, in bytes.
 pub const MARK_NAME_MAX: usize = 64;
@@ -116,7 +116,7 @@ pub enum Placement {
     SplitStream,
     /// Writes go to both when they leave the cache.
     SplitDownStream,
-    /// Checkpointing or split-down-stream, by what each region's temporal distances make cheaper.
+    /// Checkpointing or split-down-stream, whichever each region's temporal distances make cheaper.
     Hybrid,
 }
 
@@ -155,7 +155,7 @@ impl Placement {
 pub enum Granularity {
     /// Between any two writes.
     EveryWrite,
-    /// The end of each stretch of so many nanoseconds since 1970 UTC, above 0; and marks.
+    /// The end of each stretch of this many nanoseconds since 1970 UTC, above 0; and marks.
     Interval(u64),
     /// Marks.
     Marks,
@@ -174,7 +174,7 @@ pub enum FloorPolicy {
 /// How contents are made smaller on their way into the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reduction {
-    /// A version is stored as what differs from an earlier one of its block, where that is less.
+    /// A version is stored as a difference from an earlier one of its block, if that is smaller.
     pub xor: bool,
     /// A content that the segment has already is not stored again.
     pub identical: bool,
@@ -243,7 +243,7 @@ pub struct HistorySuperblock {
     pub window_ns: u64,
     /// How much of the store it may take; 0 is all.
     pub window_bytes: u64,
-    /// The history that is not given up for a lack of room; 0 is none.
+    /// The history that is kept even when room runs out; 0 for none.
     pub floor_ns: u64,
     /// When it began.
     pub created_ns: u64,
@@ -498,12 +498,12 @@ pub struct HistorySegment {
     /// In the first block: the number of its first record. In the last: that of the first record
     /// after it.
     pub record: u64,
-    /// `Some` in the last block: the summary before it takes so many blocks.
+    /// `Some` in the last block: the number of blocks of the summary before it.
     pub summary_blocks: Option<u32>,
 }
 
 impl HistorySegment {
-    /// Checks and reads what was read from block `address` of the store.
+    /// Checks and parses block `address` of the store.
     pub fn parse(bytes: &BlockBytes, store: HistoryId, address: u64) -> Result<Self, FormatError> {
         let field = |field| FormatError::Field { structure: Structure::HistorySegment, field };
         let is_here = |raw: &RawSegment| raw.address.get() == address && raw.store == store.0;
@@ -637,9 +637,9 @@ pub struct HistoryEntry {
     /// Where the content is stored, from the start of the segment; without content, where the
     /// record is. Units of 512 bytes. Several entries of a segment can have one content.
     pub place: u32,
-    /// CRC-32C of what is stored there; 0 without content.
+    /// CRC-32C of the stored bytes; 0 without content.
     pub crc: u32,
-    /// Bytes of what is stored there; 0 without content.
+    /// The number of stored bytes; 0 without content.
     pub length: u32,
     /// The kind of the entry.
     pub kind: EntryKind,
@@ -669,7 +669,7 @@ pub struct HistoryRecord {
 }
 
 impl HistoryRecord {
-    /// Blocks that the head of a record with so many entries takes; the content begins after it.
+    /// Blocks that the head of a record with this many entries takes; the content begins after it.
     pub fn head_blocks(entries: usize) -> u64 {
         ((HEADER + entries * ENTRY) as u64).div_ceil(BLOCK_SIZE as u64)
     }

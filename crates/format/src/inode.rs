@@ -83,7 +83,7 @@ pub enum FileKind {
     SinceAccumulating,
     /// Blocks allocated between the base and the snapshot in flight (in-flight generation).
     SinceInFlight,
-    /// A file, directory, link or device of the tree of names; its mode says which.
+    /// A file, directory, link or device of the tree of names, by its mode.
     Node,
     /// The extended attributes of one of these.
     Extended,
@@ -196,7 +196,7 @@ pub struct Inode {
 }
 
 impl Inode {
-    /// Its form in the log: its blocks are those that the root and the log's other entries say.
+    /// Its form in the log: the root and the log's other entries have its blocks.
     fn without_blocks(self) -> Self {
         let blocks = self.length_bytes.div_ceil(cairn_base::BLOCK_SIZE as u64).max(1);
         Self { tree: TreeRef::empty(blocks), ..self }
@@ -240,7 +240,7 @@ impl Inode {
         bytes
     }
 
-    /// Reads [`Inode::to_log`]; only files of the tree of names are there.
+    /// Reads [`Inode::to_log`]; only files of the tree of names occur there.
     pub(crate) fn from_log(first: &[u8], second: &[u8]) -> Option<Self> {
         let first = RawLogInode::ref_from_bytes(first).ok()?;
         let second = RawLogTimes::ref_from_bytes(second).ok()?;

@@ -111,7 +111,7 @@ pub(crate) struct RawLabelPointer {
 
 const _: () = assert!(size_of::<RawLabelPointer>() == 24 && POINTERS_PER_INDEX * 24 == PAYLOAD);
 
-/// A block of the label space and its checksum. Address 0 is none.
+/// A block of the label space and its checksum. Address 0 means none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LabelPointer {
     /// Blocks from the start of the device.

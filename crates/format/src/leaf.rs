@@ -65,7 +65,7 @@ pub struct LeafPlace {
 }
 
 impl LeafPlace {
-    /// The leaf that says what the directory is.
+    /// The leaf with the directory's own fields.
     pub const TOP: Self = Self { level: 0, prefix: 0 };
 
     /// The leaf of `level` that a key belongs to.
@@ -78,7 +78,7 @@ impl LeafPlace {
         if self.level == 0 { 0 } else { (1 << self.level) + self.prefix }
     }
 
-    /// The leaf at a block; `None` for block 1, where none is, and past the last level.
+    /// The leaf at a block; `None` for block 1, which has none, and past the last level.
     pub fn at(lba: u64) -> Option<Self> {
         match lba {
             0 => Some(Self::TOP),
@@ -95,7 +95,7 @@ impl LeafPlace {
         if level == 0 { 1 } else { 2 << level }
     }
 
-    /// The level that a directory of so many blocks goes down to.
+    /// The deepest level of a directory of this many blocks.
     pub fn level_of(blocks: u64) -> u8 {
         if blocks < 4 { 0 } else { (blocks.ilog2() - 1).min(LEAF_LEVEL_MAX.into()) as u8 }
     }
@@ -193,8 +193,8 @@ impl<'a> Leaf<'a> {
         Ok(leaf)
     }
 
-    /// A leaf that was checked before, seen again: the same block of the same directory. `None` for
-    /// what can't have been.
+    /// A leaf that was checked before, parsed again: the same block of the same directory. `None`
+    /// for one that can't have been.
     pub fn trusted(block: &'a BlockBytes, directory: FileId, place: LeafPlace) -> Option<Self> {
         let (head, body) = block.split_at_checked(HEAD)?;
         let raw = RawLeaf::ref_from_bytes(head).ok()?;

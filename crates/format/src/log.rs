@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{FormatError, Inode, Structure, layout};
 
-/// Entries that fit beside the header into the first block of a record.
+/// Entries that fit next to the header into the first block of a record.
 pub const ENTRIES_PER_FIRST_BLOCK: usize = (BLOCK_SIZE - HEADER) / ENTRY;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"CLOG");
@@ -101,9 +101,8 @@ pub struct LogRecordHeader {
 }
 
 impl LogRecordHeader {
-    /// Reads the header at the start of `bytes` and says how many blocks the record takes. Nothing
-    /// but magic, version and volume is checked: that is for [`LogRecord::parse`] with all of its
-    /// bytes.
+    /// Reads the header at the start of `bytes`, including the number of blocks of the record. Only
+    /// magic, version and volume are checked: [`LogRecord::parse`] checks the rest.
     pub fn peek(bytes: &[u8], volume: VolumeId) -> Result<(Self, u64), FormatError> {
         let structure = Structure::LogRecord;
         let (raw, _) = RawHeader::ref_from_prefix(bytes).map_err(|_| FormatError::Magic(structure))?;
@@ -142,7 +141,7 @@ impl LogRecord {
         entries.iter().map(LogEntry::slots).sum()
     }
 
-    /// Blocks that a record with so many slots takes.
+    /// Blocks that a record with this many slots takes.
     pub fn blocks_for(slots: usize) -> u64 {
         ((HEADER + slots * ENTRY) as u64).div_ceil(BLOCK_SIZE as u64)
     }

@@ -1,8 +1,8 @@
 //! The header of a log device: whose intent log it holds, and which one.
 //!
 //! It is written when a log comes to the device, never while the log is in use, and cleared when
-//! the log leaves or its volume is deleted. Two copies stand apart from each other: the device is a
-//! log as long as one of them verifies.
+//! the log leaves or its volume is deleted. Its two copies are far apart: the device is a log as
+//! long as one of them verifies.
 
 use cairn_base::{Checksum, LogId, Timestamp, VolumeId};
 use zerocopy::little_endian::{U32, U64};

@@ -1,4 +1,4 @@
-//! Nodes of trees: a header that says what and where the block is, and 126 block pointers.
+//! Nodes of trees: a header that identifies the block, and 126 block pointers.
 
 use cairn_base::{Checksum, FileId, Generation, Vbn, VolumeId};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -42,7 +42,7 @@ pub struct NodeAddress {
     pub index: u64,
 }
 
-/// A node on a disk, checked for being what its parent says it is.
+/// A node on a disk, checked against its parent's pointer.
 #[derive(Clone, Copy)]
 pub struct Node<'a>(&'a RawNode);
 

@@ -42,7 +42,7 @@ pub struct QuotaRecord {
 }
 
 impl QuotaRecord {
-    /// The record of quota tree `number`; `None` when there is none.
+    /// The record of quota tree `number`; `None` when it has none.
     pub fn parse(block: &BlockBytes, number: u16) -> Result<Option<Self>, FormatError> {
         let structure = Structure::Quota;
         let field = |field| FormatError::Field { structure, field };

@@ -1,5 +1,4 @@
-//! The image stream: a header, records one after the other, the last of which is the trailer. It
-//! needs no seek.
+//! The image stream: a header, then records, the last of which is the trailer. It needs no seek.
 //!
 //! A record is a header of 48 bytes with a CRC-32C of its own and a payload with an XXH3-128.
 //! Extents name runs of blocks and carry their data. Snapshot records carry new or changed entries
@@ -155,7 +154,7 @@ pub enum RecordKind {
     Gone,
     /// The trailer; nothing follows.
     Trailer,
-    /// The writer gave up; nothing follows. `items` says why.
+    /// The writer aborted; nothing follows. `items` has the reason.
     Abort,
 }
 
@@ -458,7 +457,7 @@ pub fn root_digest(entry: &SnapshotEntry) -> Checksum {
     Checksum::of(&content.to_bytes())
 }
 
-/// A snapshot with everything that the table says of it.
+/// A snapshot with all fields of its table entry.
 pub fn entry_digest(entry: &SnapshotEntry) -> Checksum {
     Checksum::of(&entry.to_bytes())
 }

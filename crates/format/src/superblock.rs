@@ -99,7 +99,8 @@ pub enum SegmentKind {
     Have,
 }
 
-/// A stretch of the device: blocks `first..first + blocks` of its kind stand from `device_block`.
+/// A stretch of the device: blocks `first..first + blocks` of its kind are at `device_block` and
+/// after.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
     /// Its purpose.
@@ -181,7 +182,7 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// The time of arrival of what a volume shows that was written to and became a destination.
+    /// The time of arrival for a volume that shows its own writes and became a destination.
     pub const OWN: Timestamp = Timestamp(0);
 }
 
@@ -337,7 +338,7 @@ impl Superblock {
     }
 }
 
-/// How a superblock says that the intent log is in the label area.
+/// The superblock's value for an intent log in the label area.
 const NO_LOG: ExternalLog = ExternalLog { id: LogId([0; 16]), start: 0, blocks: 0 };
 
 fn parse_external_log(raw: &RawSuperblock) -> Result<Option<ExternalLog>, FormatError> {

@@ -74,7 +74,7 @@ impl TraceHeader {
         bytes
     }
 
-    /// Refuses what is none, newer or damaged.
+    /// Refuses an invalid, newer or damaged one.
     pub fn parse(bytes: &[u8; Self::SIZE]) -> Result<Self, FormatError> {
         let raw = sealed::open(bytes, |_: &RawTraceHeader| true)?;
         if raw.reserved.get() != 0 || raw.reserved_end != [0; 36] {
@@ -170,7 +170,7 @@ impl TraceFrame {
         bytes
     }
 
-    /// Refuses what is none, damaged or too large.
+    /// Refuses an invalid, damaged or too large one.
     pub fn parse(bytes: &[u8; Self::SIZE]) -> Result<Self, FormatError> {
         let refuse = |field| Err(FormatError::Field { structure: Structure::TraceFrame, field });
         let raw = sealed::open(bytes, |_: &RawTraceFrame| true)?;
@@ -218,11 +218,11 @@ pub enum TraceOp {
     Read,
     /// It writes.
     Write,
-    /// It says that bytes are no longer wanted.
+    /// The bytes are no longer needed.
     Trim,
     /// It makes bytes zero.
     Zeroes,
-    /// It makes what was written durable.
+    /// Makes earlier writes durable.
     Flush,
 }
 
@@ -308,8 +308,8 @@ impl TraceDelta {
         self.follow(record);
     }
 
-    /// Takes a record off the front of `bytes`; an error when that is none, or one that is never
-    /// written so.
+    /// Takes a record off the front of `bytes`; an error for an invalid one, or one that is never
+    /// written in this form.
     pub fn decode(&mut self, bytes: &mut &[u8]) -> Result<TraceRecord, FormatError> {
         let refuse = |field| FormatError::Field { structure: Structure::TraceRecord, field };
         let (&first, rest) = bytes.split_first().ok_or_else(|| refuse("end"))?;

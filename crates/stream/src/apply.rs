@@ -40,8 +40,8 @@ struct Table {
     entries: BTreeMap<SnapshotId, SnapshotEntry>,
 }
 
-/// Reads a stream to its end and commits its image to `volume`. On any error the volume shows what
-/// it showed before.
+/// Reads a stream to its end and commits its image to `volume`. On any error the volume still shows
+/// the previous image.
 pub fn apply(
     input: &mut dyn Read,
     volume: &Arc<Volume>,
@@ -70,7 +70,7 @@ pub struct Keeps<'a> {
     pub admits: &'a dyn Fn(&[SnapshotEntry]) -> bool,
 }
 
-/// [`apply_to`], and an image that does not leave in place what `keeps` names is not committed.
+/// [`apply_to`] that refuses to commit an image which changes the state named by `keeps`.
 ///
 /// # Errors
 /// [`StreamError::Locked`] with the first snapshot that it lacks; [`StreamError::Renamed`];
@@ -103,7 +103,7 @@ pub fn apply_keeping(
             });
             let (consumer, table, outcome) = (&mut consumer, &mut table, &mut read);
             let read_all = move || {
-                // The other side is gone only when it has failed, and says why below.
+                // The other side is gone only when it has failed, and its error is returned below.
                 let mut write = |runs: Runs| ahead.send(runs).map_err(|_| StreamError::Cancelled);
                 *outcome = take_records(consumer, table, &mut write, work);
             };

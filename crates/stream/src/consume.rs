@@ -71,7 +71,7 @@ impl<'a> Consumer<'a> {
         self.blocks
     }
 
-    /// The next record. After [`Record::Trailer`] there is none.
+    /// The next record. Do not call it after [`Record::Trailer`].
     pub fn record(&mut self) -> Result<Record, StreamError> {
         let mut bytes = [0; RecordHeader::SIZE];
         self.input.read_exact(&mut bytes)?;

@@ -11,7 +11,7 @@
 //!
 //! # Invariants
 //! 1. A part without its trailer is never taken for a whole one, wherever it was cut.
-//! 2. A damaged record costs that record: the reader finds the next one, and says what lay between.
+//! 2. A damaged record loses only that record: the reader finds the next one, and reports the gap.
 //! 3. A dump changes nothing that it shows: block numbers, trees and snapshots are those of the
 //!    volume, so a block that is wrong does not have the checksum in the block above it, and is not
 //!    served.

@@ -1,10 +1,9 @@
 //! From runs of blocks to records: read, encoded and handed on, each on a thread of its own where
 //! the caller has threads.
 //!
-//! Where a record has the blocks as they were read ([`Form::is_as_read`]) its checksum is all that
-//! there is to encode. There one thread reads, and the other encodes and hands on: to wake another
-//! for so little costs more than it gains, and so does memory on its way that no cache of the
-//! processor holds.
+//! If a record keeps the blocks as read ([`Form::is_as_read`]) its checksum is the only encoding
+//! work. There one thread reads, and the other encodes and passes on: waking another thread for so
+//! little costs more than it gains, and so does memory in transfer that is in no processor cache.
 //!
 //! The device is read in pieces as long as the other stages can use ([`Appetite`]): requests of the
 //! volume's clients queue after them on the device.
@@ -31,8 +30,8 @@ const RECORDS_PER_READ: usize = 4;
 const RECORDS_PER_READ_AS_READ: usize = 2;
 /// How often the encoder finds nothing read before reads become twice as long.
 const WAITS_BEFORE_MORE: usize = 8;
-/// Reads of the device at the same time, so that it has work while the blocks of one are handed on.
-/// Parts of a dump that are made side by side read beside each other as it is.
+/// Concurrent reads of the device, so that it has work while the blocks of one are passed on. Parts
+/// of a dump that are written in parallel already read in parallel.
 const READERS: usize = 2;
 /// Reads of one reader that wait to be encoded, at most; past it the reader waits.
 const READS_AHEAD: usize = 1;
@@ -49,7 +48,7 @@ pub enum Compression {
     None,
     /// zstd level 1 where that makes a record smaller.
     Zstd,
-    /// As [`Compression::Zstd`] while that is faster, by what was measured of the link and of
+    /// As [`Compression::Zstd`] while that is faster, by the measurements of the link and of
     /// packing ([`Gauge`]).
     Auto,
 }
@@ -169,7 +168,7 @@ impl Appetite {
         self.records.load(Ordering::Relaxed)
     }
 
-    /// The encoder has nothing to do. It alone tells what it meets.
+    /// The encoder is idle. It alone notices that.
     fn reads_are_behind(&self) {
         let waits = self.waits.load(Ordering::Relaxed) + 1;
         self.waits.store(waits % WAITS_BEFORE_MORE, Ordering::Relaxed);
@@ -220,8 +219,8 @@ fn read_all<'a, Batches: Iterator<Item = Batch>>(
     }
 }
 
-/// Takes batches from the readers in turn, so in order, until the one whose turn it is has no more,
-/// and gives what becomes of them to `hand_on`, until that wants no more.
+/// Takes batches from the readers in turn, so in order, until the one whose turn it is has no more.
+/// Passes the encoded records to `hand_on`, until that accepts no more.
 fn encode_all(
     encoder: &mut Encoder<'_>,
     pieces_of: Vec<Receiver<Result<Piece, StreamError>>>,
@@ -251,7 +250,7 @@ fn encode_all(
     }
 }
 
-/// Hands records to the thread that sends them; false where that has ended.
+/// Passes records to the thread that sends them; false if that has ended.
 fn queue(encoded: Encoded, to: &SyncSender<Encoded>, appetite: &Appetite) -> bool {
     match to.try_send(encoded) {
         Ok(()) => true,
@@ -289,7 +288,7 @@ impl Encoder<'_> {
             .collect()
     }
 
-    /// The blocks packed, where that is wanted and makes them smaller.
+    /// The packed blocks, if packing is enabled and makes them smaller.
     fn pack(&self, blocks: &[Block]) -> Result<Option<Vec<u8>>, StreamError> {
         let Form { compression, gauge, .. } = self.form;
         let wanted = match compression {

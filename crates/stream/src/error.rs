@@ -7,7 +7,7 @@ use cairn_base::{SnapshotId, VolumeId};
 use cairn_format::FormatError;
 use cairn_volume::VolumeError;
 
-/// Why the writer of a stream gave up, as its last record says it.
+/// Why the writer of a stream aborted, as in its last record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AbortReason {
     /// Its volume could not be read.
@@ -67,8 +67,8 @@ pub enum StreamError {
     /// The reader or writer below failed, or the stream ended before its trailer.
     #[error("the stream broke off: {0}")]
     Io(Arc<io::Error>),
-    /// The owner of threads has none for a part of the work: nothing of that part was done, and
-    /// what was read or written before stands.
+    /// The owner of threads has none for a part of the work: that part was not started, and earlier
+    /// reads and writes remain.
     #[error("cannot start a thread: {0}")]
     NoThread(Arc<io::Error>),
     /// Bytes that are not a stream, are damaged, or come from a newer program.

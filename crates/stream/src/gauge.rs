@@ -1,5 +1,5 @@
-//! Whether compressing pays on a link, by what was measured: how long the wire takes for a byte,
-//! how long packing takes for one, and how much smaller it gets.
+//! Decides by measurements whether compressing pays on a link: the wire's time for a byte, the time
+//! of packing for one, and the ratio.
 //!
 //! Reading, packing and sending overlap, so a transfer takes as long as the slowest of them.
 //! Packing helps when the wire is slower than packing and the bytes get fewer. Both change while a
@@ -12,9 +12,9 @@ use std::time::Duration;
 use cairn_base::Mutex;
 use cairn_format::stream::RECORD_BLOCKS_MAX;
 
-/// Once in so many pieces one is packed only to measure.
+/// One in this many pieces is packed only to measure.
 const TRY_EVERY: u32 = 32;
-/// Packing must save this part of the bytes at least: one in so many.
+/// Packing must save at least this part of the bytes: one in 16.
 const SAVES_ONE_IN: f64 = 16.0;
 /// Of each measurement.
 const WEIGHT: f64 = 0.25;
@@ -93,7 +93,7 @@ impl Gauge {
         measured.pieces % TRY_EVERY == 1 || measured.pays()
     }
 
-    /// Whether packing pays, by what is known.
+    /// Whether packing pays, by the measurements so far.
     pub fn would_pay(&self) -> bool {
         self.0.lock().pays()
     }

@@ -18,7 +18,7 @@ pub const ALIGNMENT: usize = 4096;
 
 const _: () = assert!(ALIGNMENT == BLOCK_SIZE);
 
-/// Memory of records that have gone out: as much of it is costly to get anew each time.
+/// Memory of sent records: allocating that much anew each time is costly.
 #[derive(Default)]
 pub(crate) struct Spare(Mutex<Vec<Vec<u8>>>);
 
@@ -46,7 +46,7 @@ impl Outgoing {
         Self { memory, begin, blocks: Vec::new(), spare: Arc::clone(spare) }
     }
 
-    /// A record that is there already, with its head, for `position` of its stream.
+    /// A record that already has its head, for `position` of its stream.
     pub fn copy_of(bytes: &[u8], position: u64) -> Self {
         let mut record = Self::new(&Arc::default(), position, bytes.len());
         record.memory.truncate(record.begin);
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(spare.0.lock().len(), 1, "one memory was enough");
     }
 
-    /// Takes so many bytes at a time.
+    /// Takes a limited number of bytes at a time.
     struct Narrow(Vec<u8>, usize);
 
     impl Write for Narrow {

@@ -23,7 +23,7 @@ pub struct Have {
     pub root: Checksum,
     /// The digest of its content and its name.
     pub label: Checksum,
-    /// Everything that the snapshot table says of it: [`entry_digest`].
+    /// The digest of its entry in the snapshot table: [`entry_digest`].
     pub entry: Checksum,
     /// A mirror made it for itself: it comes and goes with updates.
     pub mirror: bool,
@@ -68,14 +68,14 @@ pub struct Plan {
     /// Where the blocks of the images below are, also when a mirror receives another image
     /// meanwhile.
     pub(crate) at: Whereabouts,
-    /// Blocks of these images stay where they are until the plan is dropped, also when a snapshot
+    /// Blocks of these images stay in their places until the plan is dropped, also when a snapshot
     /// is deleted meanwhile.
     _pinned: Vec<Image>,
 }
 
 impl Plan {
-    /// Finds what a reader that has `have` lacks to get `target` and every snapshot before it. A
-    /// snapshot counts as common only when its root is the same on both sides.
+    /// Finds the blocks that a reader with `have` lacks for `target` and every snapshot before it.
+    /// A snapshot counts as common only when its root is the same on both sides.
     ///
     /// # Errors
     /// [`StreamError::Diverged`] when a snapshot has the same id and another content; the volume's
@@ -125,8 +125,8 @@ impl Plan {
         Self::of(volume, have, Some(base), changes, target, pinned)
     }
 
-    /// Everything up to `target`; or, with a `base`, what a reader lacks that has that snapshot and
-    /// those before it. For an image dump.
+    /// Everything up to `target`; or, with a `base`, the blocks that a reader with that snapshot
+    /// and those before it lacks. For an image dump.
     ///
     /// # Errors
     /// [`StreamError::BaseMissing`] when the base is not a snapshot here that is older than the
@@ -224,9 +224,9 @@ impl Plan {
         Ok(self)
     }
 
-    /// Leaves out what the reader says it has: blocks with their checksums, in order of vbn. `next`
-    /// gives them piece by piece; an empty piece is the last. Only those count that the snapshots
-    /// have with the same checksum.
+    /// Removes the reader's claims: blocks with their checksums, in order of vbn. `next` returns
+    /// them piece by piece; an empty piece is the last. Only those count that the snapshots have
+    /// with the same checksum.
     pub fn leave_out<E: From<StreamError>>(
         &mut self,
         next: &mut dyn FnMut() -> Result<Vec<(Vbn, Checksum)>, E>,
@@ -299,7 +299,7 @@ impl Plan {
         self.records_of(RECORD_BLOCKS_MAX)
     }
 
-    /// The same with so many blocks in each at most.
+    /// The same with at most `blocks` blocks in each.
     pub(crate) fn records_of(&self, blocks: usize) -> Records<'_> {
         Records { runs: &self.runs, taken: 0, blocks: blocks.clamp(1, RECORD_BLOCKS_MAX) as u64 }
     }
@@ -318,7 +318,7 @@ fn pin(volume: &Arc<Volume>, target: SnapshotId) -> Result<Vec<Image>, StreamErr
     Ok(pinned)
 }
 
-/// Cuts runs into records of at most so many blocks.
+/// Cuts runs into records with a maximum number of blocks.
 pub(crate) struct Records<'a> {
     runs: &'a [Run],
     /// Blocks of the first run that earlier records have.

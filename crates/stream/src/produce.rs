@@ -42,7 +42,7 @@ pub struct Produced {
 ///
 /// # Errors
 /// After [`StreamError::Volume`] and [`StreamError::Cancelled`] the writer still works, and
-/// [`abort`] tells the other side why nothing more comes.
+/// [`abort`] informs the other side why the stream ends.
 pub fn produce(
     plan: &Plan,
     out: &mut dyn Write,
@@ -93,7 +93,8 @@ pub(crate) fn abort_header(reason: AbortReason) -> RecordHeader {
     RecordHeader {
         kind: RecordKind::Abort,
         encoding: Encoding::Plain,
-        // A writer that gave up does not know what arrived, so the reader takes it at any number.
+        // An aborting writer does not know what has arrived, so the reader accepts it at any
+        // number.
         sequence: u64::MAX,
         items: reason.code(),
         blocks: 0,
@@ -111,7 +112,7 @@ pub(crate) struct Sender<'a> {
 }
 
 impl<'a> Sender<'a> {
-    /// `out` has what is before `at`.
+    /// `out` has the stream up to `at`.
     pub(crate) fn new(out: &'a mut dyn Out, dump: Option<DumpId>, at: Reached) -> Self {
         Self { out, dump, at }
     }

@@ -40,7 +40,7 @@ impl Host {
         Self { file, room: bytes / BLOCK, promises, taken }
     }
 
-    /// So many bytes are left from now on.
+    /// This many bytes are left from now on.
     pub(super) fn leave(&mut self, bytes: u64) {
         self.room = bytes / BLOCK;
     }

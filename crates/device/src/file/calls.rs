@@ -104,7 +104,7 @@ pub(super) fn is_byte_locked(file: &File, byte: u64) -> io::Result<bool> {
     }
 }
 
-/// Gives back what this open file has locked of these bytes.
+/// Releases this open file's locks of these bytes.
 pub(super) fn unlock_bytes(file: &File, start: u64, length: u64) {
     let lock = byte_lock(libc::F_UNLCK, start, length);
     // SAFETY: the call reads the lock, which outlives it.

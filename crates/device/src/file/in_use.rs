@@ -1,5 +1,4 @@
-//! Whether another program has a file or a disk open for writing: two writers destroy what is on
-//! it.
+//! Whether another program has a file or a disk open for writing: two writers destroy its content.
 //!
 //! `flock` keeps servers of this kind apart, and `O_EXCL` those of a disk that the kernel knows
 //! (mounts, volume groups, RAIDs). Other programs do neither:
@@ -31,8 +30,8 @@ const KEEPS_TO_ITSELF: u64 = 200;
 const ACTIONS: u64 = 4;
 const READS: u64 = 0;
 
-/// Takes the locks of a QEMU that writes to it, and lets others do nothing but read. Second: false
-/// where another program has locks that go against that, and `insists` has not asked to do without.
+/// Takes the locks of a QEMU that writes to it, and allows others only to read. Second: false where
+/// another program has conflicting locks, and `insists` did not override them.
 pub(super) fn lock_as_qemu(file: &File, insists: bool) -> io::Result<bool> {
     let mut is_ours = true;
     let mut try_each = |act: &dyn Fn(u64) -> io::Result<bool>| -> io::Result<()> {

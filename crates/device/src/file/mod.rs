@@ -54,7 +54,7 @@ pub enum Direct {
 /// How requests reach the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Engine {
-    /// io_uring, or plain calls where it does not work.
+    /// io_uring, or plain calls if it does not work.
     #[default]
     Auto,
     /// `preadv` and `pwritev`, one after the other.
@@ -97,8 +97,8 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Creates a sparse file of `length` bytes that reads as zeroes. Fails if anything is there,
-    /// but for a file without a length, which is what a kill in the middle of this leaves.
+    /// Creates a sparse file of `length` bytes that reads as zeroes. Fails if the path exists,
+    /// except for a file without a length, which remains after a kill in the middle of this.
     pub fn create(path: impl AsRef<Path>, length: u64) -> Result<Self, OpenError> {
         Self::create_with(path, length, FileOptions::default())
     }
@@ -190,17 +190,16 @@ impl FileDevice {
         }
     }
 
-    /// Does them side by side where that can be.
+    /// Runs them in parallel where possible.
     fn carry(&self, file: &File, transfers: &mut [Transfer]) {
-        // One transfer alone has nothing to run beside, and a plain call is some microseconds
-        // faster.
+        // A single transfer has none to run beside, and a plain call is some microseconds faster.
         let done = transfers.len() > 1 && self.rings && uring::run(file, transfers).is_ok();
         if !done {
             transfers.iter_mut().for_each(|transfer| calls::run(file, transfer));
         }
     }
 
-    /// Makes everything durable, or says what the first failure to do so was.
+    /// Makes everything durable, or returns the first failure to do so.
     fn sync(&self) -> Result<(), DeviceError> {
         self.latched()?;
         if let Err(error) = self.file.sync_data() {
@@ -419,7 +418,7 @@ impl Drop for FileDevice {
     }
 }
 
-/// True when io_uring works in this process; says so once if not.
+/// True when io_uring works in this process; logs it once if not.
 fn rings_work() -> bool {
     static SAID: Once = Once::new();
     match uring::probe() {
@@ -431,8 +430,8 @@ fn rings_work() -> bool {
     }
 }
 
-/// True when the file system or the disk does not have the call; also for what it only does to
-/// whole blocks.
+/// True when the file system or the disk does not have the call; also when it supports whole blocks
+/// only.
 fn is_unsupported(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL | libc::ENOTTY))
 }

@@ -11,7 +11,7 @@ use cairn_base::BLOCK_SIZE;
 use super::{Direct, FileOptions, calls, in_use};
 use crate::BlockMut;
 
-/// Why a file or disk could not be opened or created, and what to do.
+/// Why a file or disk could not be opened or created, and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The path does not exist.
@@ -20,7 +20,7 @@ pub enum OpenError {
         /// The path to open.
         path: PathBuf,
     },
-    /// There is something at the path already.
+    /// The path exists already.
     #[error("{} exists already and is not overwritten: choose another path, or remove it", path.display())]
     Exists {
         /// The path to create.
@@ -72,7 +72,7 @@ pub enum OpenError {
         /// Bytes.
         length: u64,
     },
-    /// Anything else that the operating system said.
+    /// Any other error of the operating system.
     #[error("{} cannot be opened: {source}", path.display())]
     Io {
         /// The path to open or create.
@@ -101,7 +101,7 @@ impl OpenError {
     }
 }
 
-/// An open file or disk, locked, and what it can do.
+/// An open file or disk, locked, and its abilities.
 pub(super) struct Opened {
     pub(super) file: File,
     pub(super) past: Option<File>,
@@ -112,8 +112,8 @@ pub(super) struct Opened {
     pub(super) fast_zeroes: bool,
 }
 
-/// Creates a sparse file that is there after a crash as well. An empty one is taken for what a
-/// crash has left of that.
+/// Creates a sparse file that also exists after a crash. An empty one counts as the remains of such
+/// a crash.
 pub(super) fn create(path: &Path, length: u64, options: &FileOptions) -> Result<Opened, OpenError> {
     let error = |source| OpenError::new(path, length, source);
     let new = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
@@ -154,7 +154,7 @@ pub(super) fn create(path: &Path, length: u64, options: &FileOptions) -> Result<
     }
 }
 
-/// Keeps QEMU away, and stays away from what it has.
+/// Locks QEMU out, and refuses files that QEMU uses.
 fn lock_as_qemu(file: &File, path: &Path, options: &FileOptions) -> Result<(), OpenError> {
     if options.read_only {
         return Ok(());
@@ -181,7 +181,7 @@ pub(super) fn open(path: &Path, options: &FileOptions) -> Result<Opened, OpenErr
     if !kind.is_file() && !kind.is_block_device() {
         return Err(OpenError::NotStorage { path: path.to_path_buf() });
     }
-    // On a disk, O_EXCL refuses what is mounted or part of something else.
+    // On a disk, O_EXCL refuses a mounted one, or a part of a larger device.
     let exclusive = if kind.is_block_device() && !options.read_only { libc::O_EXCL } else { 0 };
     // Before it is open here as well.
     let asks = options.is_new && !options.read_only && !options.in_use;
@@ -223,8 +223,8 @@ fn probe(mut file: File, options: &FileOptions) -> io::Result<Opened> {
     Ok(Opened { file, past, length, disk, direct, trims, fast_zeroes })
 }
 
-/// The same file once more, for direct writes, where the file system takes these. It is found by
-/// its descriptor: at its path there may be another one by now.
+/// The same file opened again for direct writes, if the file system supports these. It is found by
+/// its descriptor: its path may lead to another one now.
 fn open_past(file: &File) -> io::Result<Option<File>> {
     let again = format!("/proc/self/fd/{}", file.as_raw_fd());
     let Ok(past) = OpenOptions::new().read(true).write(true).open(again) else { return Ok(None) };

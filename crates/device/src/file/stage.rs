@@ -1,5 +1,5 @@
-//! A stage: the part of a batch that may be done in any order. It ends where a flush covers what is
-//! before it, or where two changes overlap.
+//! A stage: the part of a batch that may be done in any order. It ends where a flush covers earlier
+//! operations, or where two changes overlap.
 
 use std::io;
 use std::sync::Arc;
@@ -225,7 +225,7 @@ impl Member {
     }
 }
 
-/// Joins sorted parts that touch into transfers; beside each, the parts that it is made of.
+/// Joins adjacent sorted parts into transfers; returns with each the parts that it consists of.
 fn merge(
     device: &FileDevice,
     parts: &[Part],
@@ -259,8 +259,8 @@ fn new_transfer(device: &FileDevice, parts: &[Part], iovecs: &[libc::iovec]) -> 
     Transfer::new(parts[0].write, device.goes_past(parts[0].write), parts[0].offset, joined(pieces))
 }
 
-/// Iovecs with those made one that follow each other in memory, as the blocks of a run do: the
-/// kernel takes each by itself.
+/// Iovecs with memory neighbours joined into one, as the blocks of a run are: the kernel handles
+/// each by itself.
 pub(super) fn joined<'a>(pieces: impl Iterator<Item = &'a libc::iovec>) -> Vec<libc::iovec> {
     let mut joined: Vec<libc::iovec> = Vec::new();
     for piece in pieces {
@@ -279,7 +279,7 @@ pub(super) fn joined<'a>(pieces: impl Iterator<Item = &'a libc::iovec>) -> Vec<l
 struct Ranges(Vec<(u64, u64)>);
 
 impl Ranges {
-    /// Adds a range; false, and nothing is added, when it overlaps one that is there.
+    /// Adds a range; false, without adding it, when it overlaps an existing one.
     fn insert(&mut self, offset: u64, length: u64) -> bool {
         if length == 0 {
             return true;

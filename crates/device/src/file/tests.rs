@@ -334,7 +334,7 @@ fn file_that_is_open_for_writing_elsewhere_is_not_taken_unless_its_owner_insists
 fn locks_of_qemu_are_heeded_and_held() {
     let (_folder, path) = place();
     drop(FileDevice::create(&path, MIB).unwrap());
-    // A reader of QEMU that lets others write (`-U`), and one that does not.
+    // A reader of QEMU that allows others to write (`-U`), and one that does not.
     let sharing = other(&path, true);
     assert!(calls::lock_byte(&sharing, 100).unwrap());
     drop(FileDevice::open(&path, FileOptions::default()).expect("it lets others write"));
@@ -343,7 +343,7 @@ fn locks_of_qemu_are_heeded_and_held() {
     assert!(matches!(&refused, OpenError::InUse { by, .. } if by.contains("QEMU")), "{refused}");
     drop(FileDevice::open(&path, FileOptions { in_use: true, ..FileOptions::default() }).unwrap());
     drop(sharing);
-    // A writer that would let others write.
+    // A writer that would allow others to write.
     let writer = other(&path, true);
     assert!(calls::lock_byte(&writer, 101).unwrap());
     assert!(matches!(FileDevice::open(&path, FileOptions::default()), Err(OpenError::InUse { .. })));

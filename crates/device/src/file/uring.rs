@@ -125,7 +125,7 @@ fn entry(file: &File, transfer: &Transfer) -> squeue::Entry {
     }
 }
 
-/// Submits what is queued and waits for up to `count` completions; it may come back with fewer.
+/// Submits queued entries and waits for up to `count` completions; it may return with fewer.
 fn wait(ring: &IoUring, count: usize) {
     let Err(error) = ring.submit_and_wait(count) else { return };
     match error.raw_os_error() {

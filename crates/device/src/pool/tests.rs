@@ -205,7 +205,7 @@ fn thread_that_only_gives_back_keeps_little() {
         taken.into_iter().for_each(|header| giver.give_back(header, &pool));
         assert!(giver.free.len() <= GIVER_BLOCKS, "round {round}");
     }
-    // One that takes as well keeps what it needs next.
+    // A thread that also takes blocks keeps those that it needs next.
     for _ in 0..4 {
         let taken: Vec<_> = (0..THREAD_BLOCKS).map(|_| giver.take(&pool)).collect();
         taken.into_iter().for_each(|header| giver.give_back(header, &pool));

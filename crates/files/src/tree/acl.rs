@@ -1,4 +1,4 @@
-//! Access control lists as the kernel stores them, and what they have to do with a mode.
+//! Access control lists as the kernel stores them, and their relation to a mode.
 //!
 //! The two attributes are lists of (tag, permissions, id) after a version
 //! (`linux/posix_acl_xattr.h`); the rules are those of `acl(5)` and of `fs/posix_acl.c`.
@@ -7,7 +7,7 @@ use super::error::TreeError;
 
 /// The attribute with the access rights of a file.
 pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
-/// The attribute of what is made in a directory.
+/// The attribute with the access list of new files in a directory.
 pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 const VERSION: [u8; 4] = [2, 0, 0, 0];
@@ -90,7 +90,7 @@ impl Acl {
         self.0.iter().any(|rule| rule.tag == MASK)
     }
 
-    /// Says no more than a mode does.
+    /// Has no more information than a mode.
     fn is_a_mode(&self) -> bool {
         self.0.iter().all(|rule| matches!(rule.tag, OWNER | GROUP | OTHER))
     }

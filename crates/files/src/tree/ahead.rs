@@ -24,7 +24,7 @@ const SMALL: u64 = 64 << 10;
 /// Blocks of inodes that count as near: a directory of some hundred files, read in the order of its
 /// names.
 const NEAR: u64 = 8;
-/// Blocks of inodes that are remembered: so many programs at work in so many places.
+/// Blocks of inodes that are remembered: for as many programs at work in different places.
 const SEEN: usize = 16;
 
 /// Where files were lately not in memory: blocks of inodes, and whether all of each was loaded
@@ -33,7 +33,7 @@ const SEEN: usize = 16;
 pub(crate) struct Missed(Mutex<VecDeque<(u64, bool)>>);
 
 impl Missed {
-    /// Notes a file that is not in memory. True when what is beside it is to come along.
+    /// Notes a file that is not in memory. True when its neighbours should be loaded with it.
     fn note(&self, file: FileId) -> bool {
         let block = file.0 / INODES_PER_BLOCK;
         let mut seen = self.0.lock();
@@ -50,7 +50,7 @@ impl Missed {
 }
 
 impl Tree {
-    /// Blocks of a file, with its neighbours where they are wanted next.
+    /// Blocks of a file, with its neighbours if they are likely to be read next.
     pub(crate) fn read_blocks(&self, inode: &Inode, lba: u64, count: u64) -> Result<Segments, TreeError> {
         if inode.length_bytes <= SMALL {
             match self.source.read_ready(inode.id, lba, count) {

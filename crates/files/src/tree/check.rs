@@ -1,8 +1,8 @@
 //! Checks a whole tree from outside: its invariants, without relying on the state of operations. It
 //! changes nothing.
 //!
-//! `cairn volume check` does this after the volume's own check, whose findings say which blocks can
-//! be read.
+//! `cairn volume check` does this after the volume's own check, whose findings name the unreadable
+//! blocks.
 
 use std::collections::BTreeMap;
 
@@ -26,8 +26,8 @@ pub enum TreeFinding {
         /// The block.
         lba: u64,
     },
-    /// A leaf stands above or below another one with names, or where the head says that there is
-    /// none: one of them is never looked at.
+    /// A leaf is above or below another one with names, or where the head excludes one: one of them
+    /// is never read.
     CrossedLeaves {
         /// The directory.
         directory: FileId,
@@ -41,7 +41,7 @@ pub enum TreeFinding {
         /// The key.
         key: u64,
     },
-    /// A name is there twice.
+    /// A name exists twice.
     NameTwice {
         /// The directory.
         directory: FileId,
@@ -71,7 +71,7 @@ pub enum TreeFinding {
         /// The file.
         file: FileId,
     },
-    /// A directory says that its name is somewhere else than it is, or has more than one.
+    /// A directory names another place for its name than the real one, or has more than one.
     WrongParent {
         /// The directory.
         directory: FileId,
@@ -99,9 +99,9 @@ pub enum TreeFinding {
     Quota {
         /// Its number.
         number: u16,
-        /// Blocks and files that it says.
+        /// The recorded blocks and files.
         says: (u64, u64),
-        /// Blocks and files that there are.
+        /// The real blocks and files.
         found: (u64, u64),
     },
     /// Extended attributes that no file has.
@@ -245,8 +245,7 @@ impl Checker {
     /// All leaves of a directory, and their names.
     fn directory(&mut self, inode: &Inode) {
         let directory = inode.id;
-        // Where the leaves that were met end, by where they begin: none may begin within another
-        // one.
+        // The ends of the leaves found so far, by their starts: none may begin within another one.
         let mut ranges: BTreeMap<u64, u64> = BTreeMap::new();
         let mut is_split = None;
         let mut at = 0;
@@ -290,7 +289,7 @@ impl Checker {
         }
     }
 
-    /// A directory must have its name where its block 0 says.
+    /// A directory's name must be where its block 0 says.
     fn parent(&mut self, inode: &Inode, leaf: &Leaf<'_>) {
         let (directory, says) = (inode.id, leaf.head.parent);
         let is_root = [self.roots.root, self.roots.orphans].contains(&directory);
@@ -356,7 +355,7 @@ impl Checker {
         let found = match (says, NodeKind::of(&known.inode)) {
             // Among the orphans directories without a name do not count as links.
             _ if file == roots.orphans || file == roots.quotas => says,
-            // Its one name is there.
+            // Its one name exists.
             (0, _) if file != roots.root => known.names.saturating_sub(1),
             (_, NodeKind::Directory) => 2 + known.directories + known.names.saturating_sub(1),
             _ => known.names,
@@ -387,7 +386,7 @@ impl Checker {
             let record = records.get(&number);
             let says = record.map_or((0, 0), |record| (record.used_blocks, record.used_files));
             let top = record.and_then(|record| self.nodes.get(&record.directory));
-            // One whose top is gone counts what is open still.
+            // A record without a top still counts open files.
             let has_no_top = record.is_some_and(|record| record.directory == roots.orphans) && found.1 > 0;
             let has_top = top.is_some_and(|top| top.inode.attributes.quota == number);
             if says != found || !has_top && !has_no_top {

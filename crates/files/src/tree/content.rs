@@ -12,7 +12,7 @@ use super::stat::{Allocate, NodeKind, SetStat, SetTime, Stat};
 use super::{FILE_BYTES_MAX, Tree};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
-/// Bytes of one change of content: longer writes are several, each of which is taken whole.
+/// Bytes of one change of content: longer writes are several changes, each of which is atomic.
 const PIECE: u64 = 1 << 20;
 /// An access time that is older than this is brought up to date by a read: a day.
 const ACCESS_AGE_NS: i64 = 86_400_000_000_000;
@@ -30,7 +30,7 @@ impl Tree {
     /// `relatime` does.
     ///
     /// # Errors
-    /// [`TreeError::IsDirectory`]; [`TreeError::Invalid`] for what has no bytes;
+    /// [`TreeError::IsDirectory`]; [`TreeError::Invalid`] for a file without content;
     /// [`TreeError::NotFound`]; damage of a block that is read.
     pub fn read(&self, file: FileId, offset: u64, length: usize) -> Result<Vec<u8>, TreeError> {
         Ok(self.read_shared(file, offset, length)?.to_vec())
@@ -89,7 +89,7 @@ impl Tree {
         }
     }
 
-    /// Writes bytes at `offset`, all of them: in pieces of up to 1 MiB, each of which is there
+    /// Writes bytes at `offset`, all of them: in pieces of up to 1 MiB, each of which is present
     /// whole or not at all after a crash. Returns how many.
     ///
     /// # Errors
@@ -161,8 +161,8 @@ impl Tree {
     /// unless it is given.
     ///
     /// # Errors
-    /// [`TreeError::IsDirectory`] and [`TreeError::Invalid`] for the length of what has none;
-    /// [`TreeError::TooLarge`]; [`TreeError::NotFound`]; [`TreeError::ReadOnly`];
+    /// [`TreeError::IsDirectory`] and [`TreeError::Invalid`] for the length of a file that has
+    /// none; [`TreeError::TooLarge`]; [`TreeError::NotFound`]; [`TreeError::ReadOnly`];
     /// [`TreeError::NoSpace`]; damage.
     pub fn set(&self, file: FileId, change: &SetStat) -> Result<Stat, TreeError> {
         let source = self.live()?;
@@ -395,7 +395,7 @@ impl Data<'_> {
     }
 }
 
-/// Writes what comes next of `data`: `length` bytes, which do not reach past the end of a piece.
+/// Writes the next bytes of `data`: `length` bytes, which do not reach past the end of a piece.
 fn write_piece(
     source: &Source,
     quotas: &Quotas,

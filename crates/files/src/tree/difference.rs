@@ -34,7 +34,7 @@ pub enum ChangeKind {
     Linked,
     /// It has a name less, and others still.
     Unlinked,
-    /// It is not there any more.
+    /// It no longer exists.
     Deleted,
 }
 
@@ -54,20 +54,20 @@ pub struct TreeChange {
     pub node: NodeKind,
 }
 
-/// A file of which something differs between two images, and where it lost and got names.
+/// A file that differs between two images, and the directories in which it lost and got names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileDifference {
     /// Which.
     pub file: FileId,
-    /// It is there in the later image, with a name. Of a file whose names alone differ it is not
-    /// looked up whether it is, but it is.
+    /// It exists in the later image, with a name. For a file whose names alone differ this is
+    /// assumed, not looked up.
     pub is_there: bool,
     /// Its content or its attributes are others than in the earlier image, or it is new. The time
     /// of the last read does not count.
     pub is_changed: bool,
     /// Directories of the earlier image, once for each name that is gone there.
     pub gone: Vec<FileId>,
-    /// Directories of the later image, once for each name that has come there.
+    /// Directories of the later image, once for each name added there.
     pub fresh: Vec<FileId>,
 }
 
@@ -178,7 +178,7 @@ impl Tree {
         Ok(changes)
     }
 
-    /// The same by number and without paths, in order of number: nothing is read but what differs.
+    /// The same by number and without paths, in order of number: only differing blocks are read.
     ///
     /// # Errors
     /// As [`Tree::changes_since`].
@@ -312,8 +312,8 @@ impl Tree {
         }
     }
 
-    /// A path from the root, without a slash before it, of each of these files that has one.
-    /// Directories that can't be read are passed over, with what is below them.
+    /// A path from the root, without a leading slash, of each of these files that has one.
+    /// Unreadable directories are skipped, with their descendants.
     pub fn paths_of(&self, files: &HashSet<FileId>) -> HashMap<FileId, Vec<u8>> {
         let mut found = HashMap::new();
         if files.contains(&self.root) {
@@ -353,7 +353,7 @@ impl Tree {
         unnamed: &mut HashMap<FileId, NodeKind>,
     ) -> Result<(), TreeError> {
         let node = differing.node();
-        // A file whose inode is the same and whose names differ was there in both.
+        // A file with the same inode and different names existed in both.
         let names_only = differing.before.is_none() && differing.after.is_none();
         let there = (differing.before.is_some() || names_only, differing.after.is_some() || names_only);
         let mut put = |kind, path: Option<Vec<u8>>, from| {

@@ -1,5 +1,5 @@
-//! An operation on the tree while it is put together: it reads what it has changed itself, and is
-//! taken whole or not at all.
+//! An operation on the tree while it is being assembled: it reads its own changes, and is committed
+//! whole or not at all.
 
 use std::collections::BTreeMap;
 
@@ -111,7 +111,7 @@ impl<'a> Edit<'a> {
         Ok(self.source.volume().next_file()?)
     }
 
-    /// Something of the file changed now.
+    /// The file changed now.
     pub(crate) fn touch(&mut self, file: FileId) -> Result<(), TreeError> {
         self.inode_mut(file)?.attributes.changed_ns = self.now;
         Ok(())
@@ -179,8 +179,8 @@ impl<'a> Edit<'a> {
         self.records.insert(number, record);
     }
 
-    /// Hands changes of attributes alone to the volume where that can be done without waiting for
-    /// anything; else nothing of them is done. They change nothing that counts in a quota.
+    /// Passes changes of attributes alone to the volume if that needs no waiting; otherwise none of
+    /// them is made. They change no count of a quota.
     pub(crate) fn commit_at_once(mut self) -> Result<(), TreeError> {
         self.inodes.values().for_each(|inode| self.change.put(*inode));
         self.source.volume().change_at_once(self.change)?;

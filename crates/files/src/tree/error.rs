@@ -8,7 +8,7 @@ pub enum TreeError {
     /// There is no such name, or the file is gone.
     #[error("no such file or directory")]
     NotFound,
-    /// The name is there already.
+    /// The name exists already.
     #[error("the name exists already")]
     Exists,
     /// A part of the path is not a directory.
@@ -59,13 +59,13 @@ pub enum TreeError {
     /// An extended attribute outside of the namespaces that file systems of Linux have.
     #[error("extended attributes are named user.NAME, trusted.NAME or security.NAME, or are access lists")]
     AttributeNamespace,
-    /// Not something that this tree does.
+    /// This tree does not support it.
     #[error("this is not supported")]
     Unsupported,
     /// It is an image's, or the volume is a mirror's destination.
     #[error("the tree is read-only")]
     ReadOnly,
-    /// The volume was rolled back, or a mirror's image has replaced what was here.
+    /// The volume was rolled back, or a mirror's image has replaced its content.
     #[error("the volume was rolled back since the tree was opened: open it again")]
     Stale,
     /// No file was ever stored in this state of the volume.

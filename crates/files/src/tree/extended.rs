@@ -1,4 +1,4 @@
-//! Extended attributes: all of a file's in one file beside it, read and written as a whole.
+//! Extended attributes: all of a file's in one separate file, read and written as a whole.
 
 use cairn_base::{BLOCK_SIZE, FileId, Timestamp};
 use cairn_format::{
@@ -11,7 +11,7 @@ use super::source::{Source, damaged};
 use super::stat::{NodeKind, SetXattr};
 use super::{Tree, acl};
 
-/// The prefixes of attribute names, besides the access lists.
+/// The prefixes of attribute names other than access lists.
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 /// Permission bits of a mode.
 const PERMISSIONS: u32 = 0o777;
@@ -46,7 +46,7 @@ impl Tree {
     }
 
     /// Sets an extended attribute. An access list (`system.posix_acl_access`) sets the mode too,
-    /// and is kept only where it says more than a mode; one of no bytes is removed.
+    /// and is stored only if it has more information than a mode; one of no bytes is removed.
     ///
     /// # Errors
     /// [`TreeError::Exists`] with [`SetXattr::Create`]; [`TreeError::NoAttribute`] with
@@ -132,7 +132,7 @@ impl Tree {
         if all.0.is_empty() { Ok(()) } else { put_extended(edit, file, &all) }
     }
 
-    /// Lets the access list of a file say what its new mode says.
+    /// Adapts the access list of a file to its new mode.
     pub(crate) fn acl_follows_mode(
         &self,
         edit: &mut Edit<'_>,

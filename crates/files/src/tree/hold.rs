@@ -28,7 +28,7 @@ pub(crate) struct Holds {
 }
 
 impl Holds {
-    /// A file is held so many times less. True for one without names that is not held any more.
+    /// Reduces a file's holds by `times`. True for one without names and without holds.
     pub(crate) fn release(&mut self, file: FileId, times: u64) -> bool {
         let Some(count) = self.counts.get_mut(&file) else { return false };
         *count = count.saturating_sub(times);
@@ -53,13 +53,12 @@ impl Tree {
         Ok(stat)
     }
 
-    /// Gives back what [`Tree::hold`] has taken. When it was the last one of a file without names,
-    /// the file is gone.
+    /// Releases a hold of [`Tree::hold`]. After the last one a file without names is gone.
     pub fn release(&self, file: FileId) {
         self.release_all([(file, 1)]);
     }
 
-    /// The same for several files, each with how often it was held. Those that are gone by that go
+    /// The same for several files, each with its number of holds. Files that go by that are removed
     /// a few at a time.
     pub fn release_all(&self, files: impl IntoIterator<Item = (FileId, u64)>) {
         let nameless: Vec<FileId> = {
@@ -218,8 +217,8 @@ impl Tree {
         holds.unnamed.remove(&file);
     }
 
-    /// True for a file that is held, of which the last name goes. It is noted as one without names,
-    /// also should that fail: then its release finds that it has one.
+    /// True for a held file whose last name goes. It is recorded as nameless, even if the removal
+    /// fails: then its release finds that it has a name.
     pub(crate) fn stays_without_name(&self, file: FileId) -> bool {
         let mut holds = self.holds.lock();
         let stays = holds.counts.contains_key(&file);
@@ -239,7 +238,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Puts a file that has lost its last name where it is found again.
+    /// Puts a file that has lost its last name into the orphan directory.
     pub(crate) fn keep_orphan(
         &self,
         edit: &mut Edit<'_>,

@@ -7,14 +7,14 @@
 //! 1. Every operation on names, attributes or directories is one [`cairn_volume::Change`]. After a
 //!    crash it is present whole or not at all, and so is every earlier operation on the same
 //!    objects. Everything that [`Tree::sync`] covered is present.
-//! 2. A directory that has a name has one: its block 0 says which. So `..` and the path of a
-//!    directory are found without search, and no directory is below itself.
+//! 2. A directory has at most one name, and its block 0 has its place. So `..` and the path of a
+//!    directory are found without a search, and no directory is below itself.
 //! 3. A file's `links` is the number of its names; a directory's 2 and one for each directory in
 //!    it.
 //! 4. A held file without names is in the orphan directory, and is freed when its last hold ends.
 //!    (FUSE's kernel holds a file from the first lookup until it forgets the file.) Opening empties
 //!    that directory.
-//! 5. In the last block of a file what lies past its end is zero.
+//! 5. In the last block of a file the bytes past its end are zero.
 //! 6. `blocks` of an inode is the number of blocks of its content that are not holes.
 //!
 //! # What it does not do
@@ -77,7 +77,7 @@ const SHARDS: usize = 64;
 const COOKIE_SELF: u64 = 1;
 const COOKIE_PARENT: u64 = 2;
 
-/// Names in the root directory, beside LUNs, whose names don't begin with a dot.
+/// Names in the root directory other than LUNs, whose names don't begin with a dot.
 const ROOT_NAME: &str = ".files";
 const ORPHANS_NAME: &str = ".orphans";
 const QUOTAS_NAME: &str = ".quotas";
@@ -127,13 +127,13 @@ impl Tree {
         Self::open_for(volume, Owner::default())
     }
 
-    /// The tree of a live volume. At first it makes an empty one, whose root directory is of
-    /// `owner` (mode 0755), and in any case frees what was without a name and open when the volume
-    /// was last used.
+    /// The tree of a live volume. The first call makes an empty one, whose root directory is of
+    /// `owner` (mode 0755). Every call frees files that were nameless and open when the volume was
+    /// last used.
     ///
     /// # Errors
-    /// [`TreeError::ReadOnly`] while the volume is a destination: [`Tree::of_image`] reads what it
-    /// shows. [`TreeError::NoSpace`]; damage; the volume's states.
+    /// [`TreeError::ReadOnly`] while the volume is a destination: [`Tree::of_image`] reads its
+    /// image. [`TreeError::NoSpace`]; damage; the volume's states.
     pub fn open_for(volume: Arc<Volume>, owner: Owner) -> Result<Self, TreeError> {
         if volume.status_role() == Role::Destination {
             return Err(TreeError::ReadOnly);
@@ -183,9 +183,9 @@ impl Tree {
         matches!(self.source, Source::Frozen(_))
     }
 
-    /// False once a live tree has to be opened anew: the volume was rolled back, or an image of a
-    /// mirror has come. Changes are refused from then on ([`TreeError::Stale`]), and reads show
-    /// what the volume has now.
+    /// False once a live tree has to be opened anew: the volume was rolled back, or a mirror's
+    /// image has arrived. Changes are refused from then on ([`TreeError::Stale`]), and reads return
+    /// the volume's present content.
     pub fn is_current(&self) -> bool {
         self.is_read_only() || self.volume().head() == self.quotas.head()
     }
@@ -273,8 +273,8 @@ impl Tree {
         Ok(parts.join(&b'/'))
     }
 
-    /// Calls `visit` with a directory and all above it, but for the root, and what the block 0 of
-    /// each says.
+    /// Calls `visit` with a directory and all above it, except the root, and the content of block 0
+    /// of each.
     fn go_up(
         &self,
         directory: FileId,
@@ -398,7 +398,7 @@ impl Tree {
     /// done to the volume before the call. Callers share flushes.
     ///
     /// # Errors
-    /// After an error nothing is promised for what was not durable before, and the volume takes no
+    /// After an error nothing more is guaranteed to be durable than before, and the volume takes no
     /// more changes.
     pub fn sync(&self, _file: FileId) -> Result<(), TreeError> {
         self.sync_all()

@@ -11,7 +11,7 @@ use super::{LINKS_MAX, Owner, Tree, acl, as_directory};
 
 /// Longest target of a symbolic link.
 const TARGET_MAX: usize = 4095;
-/// Set-group-ID: of a directory, that it gives its group to what is made in it.
+/// Set-group-ID: a directory with it gives its group to new files in it.
 const SET_GROUP: u32 = 0o2000;
 
 impl Tree {
@@ -316,9 +316,9 @@ impl Tree {
     }
 
     /// As [`Tree::rename`], and leaves a whiteout of that owner under the old name, in the same
-    /// step: a character device 0:0 without permissions, by which overlayfs knows that what is
-    /// below it has no such name any more. Gives its file; none where nothing is left, or both
-    /// names are of one file, which stay.
+    /// step: a character device 0:0 without permissions, which hides the name in the layer below
+    /// for overlayfs. Returns its file; `None` where nothing is left, or both names are of one
+    /// file, which stay.
     ///
     /// # Errors
     /// As [`Tree::rename`]; [`TreeError::Invalid`] with [`Rename::Exchange`], which leaves no name.
@@ -390,7 +390,7 @@ impl Tree {
         Ok(file)
     }
 
-    /// Moves what has a name, under which `left` stays, to another one, which may be there.
+    /// Moves a named file, under whose name `left` stays, to another name, which may exist.
     fn move_name(
         &self,
         edit: &mut Edit<'_>,
@@ -467,8 +467,8 @@ impl Tree {
     /// Files stay in the quota tree where they were made, in which their blocks count.
     fn check_quota_of(&self, edit: &Edit<'_>, file: FileId, directory: FileId) -> Result<(), TreeError> {
         let (inode, quota) = (edit.inode(file)?, edit.inode(directory)?.attributes.quota);
-        // A top does not go into itself, so that it is none: its record is not needed, and may be
-        // damaged.
+        // A top does not move into itself, which is refused anyway: its record is not needed, and
+        // may be damaged.
         if inode.attributes.quota == quota {
             return Ok(());
         }

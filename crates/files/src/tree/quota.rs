@@ -1,4 +1,4 @@
-//! Quota trees: directories whose files, with all below, take no more than they may.
+//! Quota trees: directories with a limit for the total of their descendants.
 //!
 //! A quota tree begins as an empty directory. Files made in it belong to it for life: no file is
 //! linked or moved into or out of it, as between file systems, so that its usage is known without a
@@ -85,8 +85,7 @@ pub(crate) struct Quotas {
 #[derive(Default)]
 struct KnownRecords {
     records: BTreeMap<u16, QuotaRecord>,
-    /// Numbers whose records could not be read when they were last looked at, or of which it is not
-    /// known whether they have one.
+    /// Numbers whose records could not be read at the last attempt, or that may have one.
     damaged: BTreeSet<u16>,
 }
 
@@ -139,7 +138,7 @@ impl Quotas {
         self.file
     }
 
-    /// Adds what a change counts for, and hands it to the volume. `own` are records that the
+    /// Adds the counts of a change, and passes it to the volume. `own` are records that the
     /// operation makes, changes or removes.
     pub(crate) fn commit(
         &self,
@@ -210,7 +209,7 @@ impl Quotas {
 
     /// The quota tree that a directory is the top of.
     pub(crate) fn topped_by(&self, source: &Source, inode: &Inode) -> Result<Option<u16>, TreeError> {
-        // Of what can't be a top this is known without its record.
+        // A file that can't be a top is known without its record.
         if NodeKind::of(inode) != NodeKind::Directory {
             return Ok(None);
         }
@@ -228,8 +227,8 @@ impl Quotas {
         record.directory == self.orphans
     }
 
-    /// A number without a record. One that is not known to have none is none of these: its record
-    /// would be written over.
+    /// A number without a record. A number that may have one is not free: its record would be
+    /// overwritten.
     fn free_number(&self) -> Option<u16> {
         let known = self.known.lock();
         (1..=u16::MAX).find(|number| !known.records.contains_key(number) && !known.damaged.contains(number))
@@ -398,7 +397,7 @@ impl Tree {
     /// All quota trees.
     ///
     /// # Errors
-    /// Damage of any record: a list without it would say that nothing limits what it does.
+    /// Damage of any record: a list without it would report no limit for its tree.
     pub fn quotas(&self) -> Result<Vec<Quota>, TreeError> {
         let quotas = &self.quotas;
         let mut known = quotas.known.lock();

@@ -33,7 +33,7 @@ impl NodeKind {
         NodeKind::Socket,
     ];
 
-    /// The kind that a whole `st_mode` says; no type bits are a file, as with `mknod`.
+    /// The kind of a whole `st_mode`; without type bits a file, as with `mknod`.
     pub fn of_mode(mode: u32) -> Option<Self> {
         match mode & 0o170_000 {
             0 => Some(NodeKind::File),
@@ -199,7 +199,7 @@ pub struct SetStat {
 /// A time to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetTime {
-    /// The volume's clock says which.
+    /// The volume's clock.
     Now,
     /// Nanoseconds since 1970.
     At(i64),
@@ -239,7 +239,7 @@ pub enum Allocate {
 pub enum SetXattr {
     /// Sets it.
     Any,
-    /// Refuses if it is there.
+    /// Fails if it exists.
     Create,
     /// Refuses if it is not.
     Replace,

@@ -166,7 +166,7 @@ fn reads_of_a_full_volume_wait_for_no_room_to_note_their_time() {
         assert_eq!(tree.read(*file, 0, 99).expect("it reads"), b"content");
     }
     assert_eq!(points(), before, "consistency points were made to find room for the times of reads");
-    // Where there is room they are noted.
+    // If there is room they are recorded.
     tree.unlink(tree.root(), b"full").expect("it is there");
     for _ in 0..4 {
         tree.volume().background(Duration::ZERO).expect("it frees");

@@ -29,7 +29,7 @@ const SAME_HASH: u64 = 3;
 /// Two leaves that have fewer bytes than this become one.
 const MERGE_BELOW: usize = LEAF_BYTES / 2;
 
-/// A name that is there.
+/// An existing name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FoundName {
     pub(crate) key: u64,
@@ -78,7 +78,7 @@ pub(crate) fn head(blocks: &mut impl Blocks, directory: FileId) -> Result<LeafHe
     Ok(known_leaf(&block, directory, LeafPlace::TOP)?.head)
 }
 
-/// The leaf on a key's way; `None` when there is none.
+/// The leaf on a key's path; `None` when there is none.
 fn leaf_of(
     blocks: &mut impl Blocks,
     directory: &Inode,
@@ -229,7 +229,7 @@ pub(crate) fn top_block(directory: FileId, parent: FileId) -> Block {
     leaf_block(&head, std::iter::empty())
 }
 
-/// Adds a name that is not there. Returns its key.
+/// Adds a new name. Returns its key.
 pub(crate) fn insert(
     edit: &mut Edit<'_>,
     directory: FileId,
@@ -256,7 +256,7 @@ pub(crate) fn insert(
     Ok(key)
 }
 
-/// Writes names where the leaf `head` stands, or into leaves below it.
+/// Writes names into the leaf `head`, or into leaves below it.
 fn spread(edit: &mut Edit<'_>, head: LeafHead, names: &[LeafName<'_>]) -> Result<(), TreeError> {
     let bytes: usize = names.iter().map(LeafName::size).sum();
     if bytes <= LEAF_BYTES {
@@ -292,7 +292,7 @@ fn write_leaf(edit: &mut Edit<'_>, head: &LeafHead, names: &[LeafName<'_>]) -> R
     edit.write_leaf(head.directory, head.place, leaf_block(head, names.iter().copied()))
 }
 
-/// Lets a name that is there name another file.
+/// Points an existing name to another file.
 pub(crate) fn replace(
     edit: &mut Edit<'_>,
     directory: FileId,
@@ -347,7 +347,7 @@ fn write_or_merge(
         false => Ok(None),
     };
     let neighbour = match neighbour {
-        // It costs its own names, and those beside it go without a merge.
+        // It loses its own names, and its neighbours are not merged.
         Err(TreeError::Damaged(_)) => None,
         neighbour => neighbour?,
     };

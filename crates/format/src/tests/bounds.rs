@@ -1,5 +1,5 @@
-//! Numbers at their bounds: the last that is read, and the first that is refused. Bytes that come
-//! back unchanged say nothing of these.
+//! Numbers at their bounds: the last that is accepted, and the first that is refused. Round trips
+//! of bytes do not test these.
 
 use std::fmt::Debug;
 
@@ -106,7 +106,7 @@ fn superblock() {
     for (at, value, refused) in [
         (top("role"), 2, "role"),
         (top("segment_count"), SEGMENTS_MAX as u32 + 1, "segment count"),
-        // The segment after the first place for segments is not there.
+        // The segment after the first place for segments is missing.
         (top("segment_count"), 17, "segment"),
         (top("segment_count"), 0, "unused segment"),
         (kind, 0, "segment"),
@@ -144,7 +144,7 @@ fn snapshots_and_redirects() {
         let past = run(last[0].vbn.0, last[0].slot, last[0].count + 1);
         assert!(reread(&past).is_err(), "{past:?}");
     }
-    // More than fit are refused by their count, not by what follows the block.
+    // More than fit are refused by their count, not by the bytes after the block.
     for (bytes, most) in [(redirect_bytes(&runs()), RUNS_PER_BLOCK), (index_bytes(&[]), POINTERS_PER_INDEX)] {
         let mut bytes = bytes;
         let at = document::field("label::RawHeader", "count").0;
@@ -289,7 +289,7 @@ fn extended_attributes() {
         let field = |field| FormatError::Field { structure: Structure::Extended, field };
         assert_eq!(outcome, refused.map_or(Ok(extended), |name| Err(field(name))));
     }
-    // A name that is there twice.
+    // A duplicate name.
     let mut bytes = of(&[(b"a", 1), (b"b", 1)]).to_bytes(OWNER);
     let second = document::size("extended::RawExtended") + 2 * document::size("extended::RawValue") + 2;
     assert_eq!(bytes[second], b'b');

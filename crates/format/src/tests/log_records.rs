@@ -53,7 +53,7 @@ fn record_cut_off_is_refused_at_every_length() {
     for length in (0..whole.len()).step_by(SECTOR).chain([1, 63, 64, 65]) {
         assert!(LogRecord::parse(&whole[..length], VOLUME).is_err(), "{length}");
     }
-    // Replay hands over what follows in the log as well.
+    // Replay passes the following bytes of the log as well.
     let longer = [whole.as_slice(), &[0xff; BLOCK]].concat();
     assert_eq!(LogRecord::parse(&longer, VOLUME), Ok(log_record(170)));
 }

@@ -58,7 +58,7 @@ impl Part for PartIndex {
 /// reverted). Such a dump can have other blocks under the required numbers, and would overwrite
 /// them.
 ///
-/// With `without_base` the first dump may be one that was made against something that is not here.
+/// With `without_base` the first dump may have a base that is missing here.
 ///
 /// # Errors
 /// Parts that are missing, double, of another volume, or whose base none of the others has; two

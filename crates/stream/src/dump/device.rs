@@ -91,9 +91,9 @@ pub struct OpenDump {
 }
 
 impl OpenDump {
-    /// Opens the volume that the dumps have in `parts`: a dump of everything, and any made against
-    /// it, in any order. With `without_base` what is there of an incremental dump opens alone;
-    /// blocks that only its base has can't be read then.
+    /// Opens the volume in `parts`: a full dump, and any increments of it, in any order. With
+    /// `without_base` an incremental dump opens alone; blocks that only its base has can't be read
+    /// then.
     ///
     /// # Errors
     /// Those of [`arrange`]; [`DumpError::Cut`] for parts that are cut off, unless those are wanted

@@ -10,7 +10,7 @@ use crate::error::StreamError;
 /// Why a dump was not read, put together or restored. Files are named as their opener named them.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum DumpError {
-    /// It is something else, or both copies of its head are damaged.
+    /// It is another file, or both copies of its head are damaged.
     #[error("{file}: {source}")]
     Head {
         /// The file.
@@ -37,7 +37,7 @@ pub enum DumpError {
     GivenUp {
         /// The file.
         file: String,
-        /// Why, as the writer said.
+        /// The writer's reason.
         reason: crate::AbortReason,
     },
     /// A record is damaged, and the caller did not accept that.
@@ -54,7 +54,7 @@ pub enum DumpError {
         /// The file.
         file: String,
     },
-    /// A part is not there.
+    /// A part is missing.
     #[error("part {part} of {parts} of dump {dump} is missing")]
     MissingPart {
         /// The dump.
@@ -64,7 +64,7 @@ pub enum DumpError {
         /// How many it has.
         parts: u32,
     },
-    /// A part is there twice.
+    /// A part occurs twice.
     #[error("{file} and {other} are the same part of the same dump")]
     DoublePart {
         /// One.
@@ -82,7 +82,7 @@ pub enum DumpError {
         /// Of this one.
         found: VolumeId,
     },
-    /// Two files say that they are parts of the same dump, and differ in what they say of it.
+    /// Two files claim to be parts of the same dump, and contradict each other about it.
     #[error("{file} and {other} do not belong together, though they name the same dump")]
     Contradiction {
         /// One.
@@ -118,7 +118,7 @@ pub enum DumpError {
         /// The snapshot.
         snapshot: SnapshotId,
     },
-    /// The file to resume is something else.
+    /// The file to resume is not this part.
     #[error("{file} is not part {part} of the image dump to resume")]
     OtherFile {
         /// The file.

@@ -28,8 +28,8 @@ pub trait DumpBytes: Send + Sync {
     /// Bytes in all.
     fn length(&self) -> std::io::Result<u64>;
 
-    /// All from `offset` on, in order, where there is a better way to it than
-    /// [`read_at`](Self::read_at), as threads that read ahead are. They begin at the last multiple
+    /// All bytes from `offset` on, in order, if there is a better way than
+    /// [`read_at`](Self::read_at), such as threads that read ahead. They begin at the last multiple
     /// of 4 KiB before `offset`.
     fn in_order(&self, _offset: u64) -> Option<Box<dyn InBlocks>> {
         None
@@ -149,7 +149,7 @@ impl RecordEntry {
         usize::from(self.items) * StreamRun::SIZE
     }
 
-    /// Where in the payload the blocks begin, or what they are packed as.
+    /// The offset of the blocks in the payload, or their compression.
     pub(crate) fn data_at(&self) -> usize {
         self.header().data_at()
     }
@@ -237,7 +237,7 @@ impl PartIndex {
         self.whole
     }
 
-    /// It has no end: neither the trailer nor what follows it.
+    /// It has no end: neither the trailer nor the head after it.
     pub fn is_cut(&self) -> bool {
         self.cut
     }
@@ -282,7 +282,7 @@ impl PartIndex {
                 }
                 RecordKind::Trailer => {
                     let mut payload = vec![0; header.payload as usize];
-                    // It is there, whatever it says.
+                    // It exists, whatever its content.
                     self.cut = self.bytes.read_at(payload_at, &mut payload)? < payload.len();
                     let verified = Checksum::of(&payload) == header.checksum;
                     self.whole = verified && self.blocks() == self.head.stream.changed_blocks;
@@ -304,9 +304,9 @@ impl PartIndex {
         self.entries.iter().map(|entry| u64::from(entry.blocks)).sum()
     }
 
-    /// Whether the next entry follows those before it. Where it does not, one of them names blocks
+    /// Whether the next entry follows the previous ones. If it does not, one of them names blocks
     /// that it does not have: its record is damaged, and is read to find out which. A damaged one
-    /// before it goes, so that it costs none of those that follow.
+    /// before it is removed, so that it affects none of the later ones.
     fn makes_room_for(&mut self, entry: &RecordEntry) -> std::io::Result<bool> {
         while let Some(before) = self.entries.last().copied() {
             if before.last < entry.first {
@@ -320,7 +320,7 @@ impl PartIndex {
         Ok(true)
     }
 
-    /// Whether the whole record is as its head says.
+    /// Whether the whole record matches its head.
     fn verifies(&self, entry: &RecordEntry) -> std::io::Result<bool> {
         let mut payload = vec![0; entry.payload as usize];
         let have = self.bytes.read_at(entry.payload_at, &mut payload)?;

@@ -66,7 +66,7 @@ pub struct Lost {
     pub offset: u64,
     /// Bytes; 0 where records are missing altogether.
     pub length: u64,
-    /// Blocks in it, where the head of the record still says so.
+    /// The number of its blocks, if the head of the record still has it.
     pub blocks: Option<u32>,
     /// The last block before it; 0 for none.
     pub after: Vbn,
@@ -277,7 +277,7 @@ impl PartReader {
         Ok(None)
     }
 
-    /// Up to where it is read; none as long as it passes over what is restored already.
+    /// The position that it has read up to; `None` while it skips restored records.
     pub(crate) fn reached(&self) -> Option<PartReached> {
         self.passing.is_none().then(|| PartReached {
             offset: self.window.offset(),
@@ -483,16 +483,16 @@ impl PartReader {
         }
     }
 
-    /// Whether the records that are missing before `next` held none, or only the first copy of the
-    /// table, or only what follows the last blocks.
+    /// Whether the records missing before `next` were none, or only the first copy of the table, or
+    /// only records after the last blocks.
     fn nothing_lost_before(&self, next: &RecordHeader) -> bool {
         let of_table = self.head.dump.snapshots.div_ceil(RECORD_SNAPSHOTS_MAX as u64);
         let past_blocks = self.blocks == self.head.stream.changed_blocks && next.kind != RecordKind::Extents;
         next.sequence == self.sequence || next.sequence <= of_table || past_blocks
     }
 
-    /// Reads what follows the trailer: the copy of the head, and nothing else. A damaged one costs
-    /// nothing of the image.
+    /// Reads the end after the trailer: the copy of the head, and nothing else. A damaged one
+    /// affects no part of the image.
     fn finish(&mut self) -> Result<(), DumpError> {
         let start = self.window.offset();
         let have = self.fill(HEAD_BYTES + 1)?;

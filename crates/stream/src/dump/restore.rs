@@ -69,12 +69,12 @@ pub trait RestoreLedger {
     /// Where the restore resumes.
     fn standing(&self) -> Standing;
 
-    /// These blocks of that dump are written next, in place of what is there; those before them may
-    /// be on their way still.
+    /// These blocks of that dump are written next, over existing ones; earlier ones may still be in
+    /// flight.
     fn writing(&mut self, dump: usize, runs: &[(Vbn, Vec<Block>)]) -> Result<(), DumpError>;
 
-    /// The device has got all up to here, and the first of what was on its way. It is durable there
-    /// once it was flushed.
+    /// The device has got all blocks up to here, and the first of those that were in flight. They
+    /// are durable after a flush.
     fn written(&mut self, standing: &Standing) -> Result<(), DumpError>;
 }
 
@@ -93,8 +93,8 @@ impl RestoreLedger for () {
     }
 }
 
-/// Puts `dumps` (as [`arrange`](super::arrange) made them) on `device`, which must be empty, as a
-/// volume with a block space of `blocks` blocks. With `accept_damage` what can't be read is left
+/// Puts `dumps` (as [`arrange`](super::arrange) returned them) on `device`, which must be empty, as
+/// a volume with a block space of `blocks` blocks. With `accept_damage` unreadable parts are left
 /// out: those blocks are never served afterwards, and `volume check --deep` names them.
 ///
 /// # Errors
@@ -111,7 +111,7 @@ pub fn restore(
     restore_on(dumps, device, blocks, accept_damage, now, &mut (), work)
 }
 
-/// As [`restore`], from where `ledger` says, on a device that has what was written until then.
+/// As [`restore`], from the position in `ledger`, on a device with everything written until then.
 ///
 /// # Errors
 /// As [`restore`]; and those of the ledger.
@@ -243,7 +243,7 @@ impl Writer<'_> {
         written
     }
 
-    /// Writes what comes through `queue`, with several batches under way.
+    /// Writes the batches that come through `queue`, several at a time.
     fn write_all(
         &mut self,
         queue: &Receiver<Taken>,

@@ -44,7 +44,7 @@ impl Begun {
         self.whole
     }
 
-    /// The file is as the marks say.
+    /// The file matches the marks.
     pub fn is_as_marked(&self) -> bool {
         self.trusted
     }
@@ -74,7 +74,7 @@ impl Dump<'_> {
     /// # Errors
     /// [`DumpError::OtherFile`] for anything but this part of this dump, unless it is empty or
     /// zeros; [`DumpError::OtherBegin`] when the dump would begin with another head;
-    /// [`StreamError::Cancelled`] once `ended` says so.
+    /// [`StreamError::Cancelled`] once `ended` returns true.
     pub fn begun(
         &self,
         part: u32,
@@ -109,8 +109,8 @@ impl Dump<'_> {
         walk.go(start, None)
     }
 
-    /// A file that does not begin with the head: a torn beginning is none, and anything else is not
-    /// written over.
+    /// Whether a file begins with something other than the head: a torn beginning counts as none,
+    /// and anything else is not overwritten.
     fn begins_otherwise(
         &self,
         part: u32,
@@ -151,7 +151,7 @@ impl Walk<'_> {
         records.saturating_sub(self.shape.table).min(self.shape.extents) as usize
     }
 
-    /// Whether the plan has so many blocks in so many records.
+    /// Whether the plan has that many blocks in that many records.
     fn fits(&self, at: &Reached) -> bool {
         let records = self.dump.batches(self.part).flatten().take(self.extents_in(at.records));
         let blocks: u64 = records.flatten().map(|(_, count)| count).sum();

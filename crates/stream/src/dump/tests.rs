@@ -1,4 +1,4 @@
-//! Dumps in memory: round trips against what the volume shows, every flipped byte of a small one,
+//! Dumps in memory: round trips against the volume's content, every flipped byte of a small one,
 //! cuts, and files that do not belong together.
 
 use std::collections::BTreeMap;
@@ -188,7 +188,7 @@ fn what_was_dumped_is_restored_and_mounted_byte_for_byte_with_all_snapshots() {
         (4, 1, Compression::Zstd),
     ] {
         let (expected, dumps) = life(seed, parts, compression);
-        // In any order: each file says where it belongs.
+        // In any order: each file contains its place.
         let mut files = dumps.concat();
         let mut rng = Rng::new(seed);
         for at in (1..files.len()).rev() {
@@ -362,7 +362,7 @@ fn mounted_dump_serves_what_is_whole_and_refuses_what_is_not() {
 fn part_that_was_cut_anywhere_is_never_taken_for_a_whole_one() {
     let (shown_before, file) = small();
     for (length, room) in (0..file.len()).flat_map(|length| [(length, 0), (length, 9000)]) {
-        // A killed writer leaves the room that it had taken for what comes next.
+        // A killed writer leaves the room that it had reserved for the next records.
         let cut = [&file[..length], &vec![0; room]].concat();
         // Only the second copy of the head follows the trailer; for a trailer whose rest is zeroes
         // the head suffices to know that all records are present.
@@ -389,7 +389,7 @@ fn part_that_was_cut_anywhere_is_never_taken_for_a_whole_one() {
             Err(other) => panic!("cut at {length}: {other}"),
         }
     }
-    // All of it is there, and the room was not cut off yet.
+    // All of it is present, and the reserved room was not cut off yet.
     let (volume, restored) = restored(&[[&file[..], &[0; 9000]].concat()], false, false).expect("restored");
     assert!(shown(&volume) == shown_before && restored.lost.iter().all(|(_, lost)| lost.spare));
 }

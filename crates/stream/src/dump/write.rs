@@ -65,7 +65,7 @@ pub struct Dump<'a> {
 }
 
 impl<'a> Dump<'a> {
-    /// A dump of what `plan` found, in `parts` parts (1 to [`PARTS_MAX`]).
+    /// A dump of the content of `plan`, in `parts` parts (1 to [`PARTS_MAX`]).
     pub fn new(plan: &'a Plan, label: DumpLabel, parts: u32) -> Self {
         Self { plan, label, parts: parts.clamp(1, PARTS_MAX) }
     }
@@ -95,8 +95,7 @@ impl<'a> Dump<'a> {
     /// thread of its own.
     ///
     /// # Errors
-    /// When the volume can't be read or the work is cancelled, the part ends with a record that
-    /// says so.
+    /// When the volume can't be read or the work is cancelled, the part ends with an abort record.
     pub fn write_part(
         &self,
         part: u32,

@@ -16,7 +16,7 @@ use crate::life::{BLOCKS, Made, clock, made, open, work_on, write};
 use crate::shown::{compared, shown, sound};
 use crate::{expected, folder, keep, unpacked};
 
-/// Every version that there are dumps of.
+/// Every version with golden dumps.
 const VERSIONS: &[&str] = &["dump-v1"];
 /// Where the dumps of this program's version are.
 const NEWEST: &str = "dump-v1";

@@ -27,15 +27,15 @@ use cairn_volume::{FormatOptions, LogTarget, Role, Volume};
 use life::{ID, clock, open};
 use shown::{compared, shown, sound};
 
-/// Every version that there are images of.
+/// Every version with golden images.
 const VERSIONS: &[&str] = &["v1"];
 /// Where the images of this program's version are.
 const NEWEST: &str = "v1";
-/// Every version that there is a volume of many segments of.
+/// Every version with a golden volume of many segments.
 const VERSIONS_IN_PIECES: &[&str] = &["v1-many-segments"];
 /// Where that of this program's version is.
 const NEWEST_IN_PIECES: &str = "v1-many-segments";
-/// Every version that there is a volume with a log device of.
+/// Every version with a golden volume on a log device.
 const VERSIONS_WITH_LOG: &[&str] = &["v1-log-device"];
 /// Where that of this program's version is.
 const NEWEST_WITH_LOG: &str = "v1-log-device";

@@ -3,7 +3,7 @@
 use super::*;
 
 const FILES: u64 = 1024;
-/// Inodes in a block: so many files come along with one.
+/// Inodes in a block: the number of files loaded with one.
 const BESIDE: u64 = cairn_format::INODES_PER_BLOCK;
 
 fn name(number: u64) -> Vec<u8> {

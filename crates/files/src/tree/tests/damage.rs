@@ -101,7 +101,7 @@ fn record_of_a_quota_that_cannot_be_read_costs_what_counts_in_it_and_no_tree() {
         assert_damaged(tree.set_quota(hurt, QuotaLimits::default()));
         assert_damaged(tree.set_quota(hurt, limits));
         assert_damaged(tree.quotas());
-        // Whether that is the top only its record says.
+        // Only its record tells whether that is the top.
         assert_damaged(tree.rename(root, b"hurt", root, b"moved", Rename::Replace));
         let third = make_top(&tree, b"third").expect("there are numbers");
         let number = tree.source.inode(third).expect("it is there").attributes.quota;
@@ -122,7 +122,7 @@ fn record_of_a_quota_that_cannot_be_read_costs_what_counts_in_it_and_no_tree() {
     }
 }
 
-/// Where it is not known either which numbers have records.
+/// It is also unknown which numbers have records.
 #[test]
 fn node_above_the_records_of_quotas_that_has_rotted_costs_no_tree() {
     let (device, tree) = faulty();

@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 
 use super::*;
 
-/// A device that does something before it reads, once.
+/// A device that calls a function before it reads, once.
 struct Interrupting {
     device: MemoryDevice,
     before: Mutex<Option<Box<dyn FnOnce() + Send>>>,

@@ -6,7 +6,7 @@ use super::*;
 use crate::tree::edit::Edit;
 use crate::tree::trie;
 
-/// Adds a name without a look at what it names.
+/// Adds a name without checking its file.
 fn forge(tree: &Tree, directory: FileId, name: &[u8], file: FileId, kind: NodeKind) {
     let mut edit = Edit::new(tree.live().expect("it is live"), &tree.quotas);
     trie::insert(&mut edit, directory, name, file, kind).expect("there is room");

@@ -29,7 +29,7 @@ fn access_lists_and_modes_follow_each_other() {
     let changed = acl(&[(1, 6, NOBODY), (2, 7, 1000), (4, 4, NOBODY), (16, 3, NOBODY), (32, 0, NOBODY)]);
     assert_eq!(tree.xattr(file, ACCESS).expect("it is there"), changed);
     assert_eq!(tree.stat(file).expect("it is there").mode, 0o104_630);
-    // One that says no more than a mode is kept as a mode.
+    // A list with no more information than a mode is stored as a mode.
     let plain = acl(&[(1, 7, NOBODY), (4, 5, NOBODY), (32, 4, NOBODY)]);
     tree.set_xattr(file, ACCESS, &plain, SetXattr::Any).expect("it is a list");
     assert_eq!(tree.stat(file).expect("it is there").mode, 0o104_754);

@@ -1,5 +1,5 @@
-//! Any of the parts, in any order: they are put in the order in which they build on each other, or
-//! what is missing is named.
+//! Any of the parts, in any order: they are put in the order of their bases, or the missing ones
+//! are named.
 
 use super::*;
 
@@ -45,7 +45,7 @@ fn any_set_of_parts_in_any_order_is_put_in_order_or_what_is_missing_is_named() {
             let note = format!("{parts:?}, {without_base}");
             let there: Vec<usize> =
                 (0..DUMPS).filter(|dump| (0..PARTS).any(|part| has(*dump, part))).collect();
-            // By their ids, the first of which a part is missing.
+            // By their ids, the first of which lacks a part.
             let mut by_id = there.clone();
             by_id.sort_by_key(|dump| ids[*dump]);
             let short = by_id.iter().find_map(|dump| {

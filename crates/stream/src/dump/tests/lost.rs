@@ -17,7 +17,7 @@ use crate::dump::read::HEAD_BYTES;
 /// Blocks by their numbers.
 pub(super) type Blocks = BTreeMap<u64, Vec<u8>>;
 
-/// A record of a part, with what it has of the block space.
+/// A record of a part, with its blocks of the block space.
 pub(super) struct Spot {
     pub(super) kind: RecordKind,
     pub(super) bytes: Range<usize>,
@@ -173,7 +173,7 @@ fn assert_named(got: &Got, whole: &Blocks, note: &str) {
     assert!(counted <= missing.len() as u64 && (!all || counted == missing.len() as u64), "{note}: {told:?}");
 }
 
-/// A part of which `whole` is right, as a device: it has at least what a reader gets of it.
+/// A part as a device, compared with `whole`: it has at least the blocks that a reader gets of it.
 fn assert_mounted(bytes: &[u8], got: &Got, note: &str) {
     let index = PartIndex::open("f", bytes_of(bytes)).expect("a head");
     assert_eq!(index.is_cut(), got.cut, "{note}");
@@ -192,7 +192,7 @@ fn assert_served(index: PartIndex, got: &Got, note: &str) {
     }
 }
 
-/// A restore that takes what there is has that, and zeroes elsewhere.
+/// A restore that accepts damage has the readable blocks, and zeroes elsewhere.
 fn assert_restored(bytes: &[u8], got: &Got, note: &str) {
     let device = MemoryDevice::new(Volume::device_bytes(BLOCKS, Role::Normal));
     let dumps = arrange(readers(&[bytes.to_vec()]).expect("heads"), false).expect("arranged");
@@ -248,14 +248,14 @@ fn what_is_named_as_lost_of_a_damaged_part_is_what_is_missing_and_where_it_was_d
             assert_eq!(got.blocks.len() + missing, whole.len(), "{note}");
             let of_table = |spot: &&&Spot| spot.kind == RecordKind::Entries;
             assert_eq!(got.table, damaged.iter().filter(of_table).count() < 2, "{note}");
-            // The bytes that are named are those of what was damaged.
+            // The reported bytes are those of the damaged record.
             let heads = [&front, &back].into_iter().filter(|head| is_altered(head)).cloned();
             let expected = bytes_in(damaged.iter().map(|spot| spot.bytes.clone()).chain(heads), file.len());
             let range = |lost: &Lost| lost.offset as usize..(lost.offset + lost.length) as usize;
             let named = bytes_in(got.lost.iter().map(range), file.len());
             let differ = (0..file.len()).find(|at| expected[*at] != named[*at]);
             assert_eq!(differ, None, "{note}: {:?}", got.lost);
-            // Without a trailer and what follows it, it is as good as cut off.
+            // Without a trailer and the end after it, it is as good as cut off.
             let ends = damaged.last().is_some_and(|spot| {
                 spot.kind == RecordKind::Trailer && is_altered(&(spot.bytes.start..spot.data_at))
             });
@@ -296,7 +296,7 @@ fn what_was_cut_out_of_a_part_or_put_into_it_is_named() {
                     drop(bytes.splice(from..from, more));
                 }
                 2 => {
-                    // Records of its own once more.
+                    // Records of its own, repeated.
                     let again = file[from..to].to_vec();
                     drop(bytes.splice(to..to, again));
                 }

@@ -1,4 +1,4 @@
-//! A dump as a device, against a plain copy of what the dumps have.
+//! A dump as a device, against a plain copy of its content.
 
 use cairn_base::BLOCK_SIZE;
 use cairn_device::{DeviceError, Request};

@@ -429,7 +429,7 @@ fn pipe_that_is_passed_over_is_the_same_by_its_sums_and_damage_in_what_is_restor
         assert_eq!(rest(&mut reader).expect(note), expected, "{note}");
         assert!(reader.lost().is_empty(), "{note}");
     }
-    // Damage that was accepted then, of a file that is whole by now.
+    // Damage that was accepted then, of a file that is whole now.
     let mut damaged = pipe(&head);
     let runs = damaged.extents().expect("the next one is found").expect("a record");
     let with_damage = damaged.reached().expect("it passes over nothing");

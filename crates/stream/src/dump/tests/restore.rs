@@ -6,7 +6,7 @@ use cairn_device::Block;
 
 use super::*;
 
-/// Notes how far a restore is every so many writes, and ends it after some.
+/// Notes the progress of a restore after every few writes, and cancels it after some.
 struct Notes<'a> {
     device: &'a dyn Device,
     every: u64,
@@ -173,7 +173,7 @@ fn damage_ends_a_restore_that_goes_on_with_another_copy_of_the_file() {
         assert!(matches!(refused, DumpError::Damaged { .. }), "{refused}");
         let noted = notes.noted;
         assert!(noted.blocks > 0 && noted.lost.is_empty());
-        // Of a pipe, what is damaged before that place was written already: it costs nothing.
+        // For a pipe, damaged records before that place were written already: they lose nothing.
         let mut again = sound.clone();
         if pipes {
             again[0][9000] ^= 1;
@@ -199,7 +199,8 @@ fn pipe_that_does_not_go_on_as_it_did_is_refused() {
         let mut notes = Notes::from(&device, &noted, 10_000);
         let refused = go_on(&packed.concat(), true, (accept, false), &mut notes).expect_err("refused");
         assert!(matches!(refused, DumpError::Changed { .. }), "{refused}");
-        // One that ends before is cut again, and nothing of what is there is given up for lost.
+        // One that ends earlier is a cut again, and none of the restored blocks is reported as
+        // lost.
         let mut short = dumps.concat();
         short[0].truncate(5000);
         let mut notes = Notes::from(&device, &noted, 10_000);

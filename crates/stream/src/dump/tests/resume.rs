@@ -134,7 +134,7 @@ fn parts_that_were_cut_in_the_middle_of_a_batch_go_on_and_are_restored() {
     }
 }
 
-/// Takes so many bytes and is full then.
+/// Takes a number of bytes and is full then.
 struct Full<'a>(&'a mut Vec<u8>, usize);
 
 impl Out for Full<'_> {}
@@ -181,7 +181,7 @@ fn disk_that_is_full_again_and_again_costs_a_record_each_time() {
     }
 }
 
-/// Counts what is read.
+/// Counts its reads.
 struct Counting<'a>(&'a Vec<u8>, AtomicU64);
 
 impl DumpBytes for Counting<'_> {
@@ -221,7 +221,7 @@ fn what_was_made_durable_is_not_read_again_unless_the_file_is_another_one() {
     // Cut off before the marks.
     let short = cut[..ends[0].bytes as usize + 77].to_vec();
     assert_eq!(begun(&dump, 0, &short, &marks).expect("it is that part").at(), &ends[0]);
-    // Marks of something else.
+    // Marks of another file.
     let wrong = [Reached { blocks: before.blocks + 1, ..before }, last];
     assert_eq!(begun(&dump, 0, &cut, &wrong).expect("it is that part").at(), &tail);
     let wrong = [before, Reached { digest: before.digest, ..last }];
@@ -271,7 +271,7 @@ fn what_happens_to_the_volume_meanwhile_does_not_change_what_is_dumped() {
         let (whole, ends) = uncut(&dump, 0, Compression::None);
         (whole[..ends[0].bytes as usize].to_vec(), whole)
     };
-    // As after a restart: nothing is pinned, and owners do what they do.
+    // As after a restart: nothing is pinned, and owners change what they like.
     drop(plan);
     let one = volume.snapshot_named("one").expect("the snapshot").id;
     assert!(volume.delete_snapshots(&[one]).is_err(), "it is kept for the dump");
