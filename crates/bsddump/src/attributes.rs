@@ -1,8 +1,8 @@
-//! Extended attributes in a dump: a block of ext2's, since that is what Linux `dump` copies and
-//! Linux `restore` knows.
+//! Extended attributes in a dump: a block of ext2's, since Linux `dump` copies these and Linux
+//! `restore` reads them.
 //!
-//! An attribute's name is a number for its beginning (`user.` is 1) and the rest. Access control
-//! lists have a form of their own on ext2's disks, which is not what `getxattr` gives: they are
+//! An attribute's name is a number for its prefix (`user.` is 1) and the rest. Access control lists
+//! have a form of their own on ext2's disks, which differs from that of `getxattr`: they are
 //! converted.
 
 use zerocopy::little_endian::{U16, U32};
@@ -136,7 +136,7 @@ fn lay_out(block: &[Packed<'_>]) -> Vec<u8> {
     bytes
 }
 
-/// The attributes of a block; false beside them when some of it makes no sense.
+/// The attributes of a block; false with them when some of it is invalid.
 pub(crate) fn parse(bytes: &[u8]) -> (Vec<Attribute>, bool) {
     let mut attributes = Vec::new();
     let magic = bytes.first_chunk::<4>().map_or(0, |magic| u32::from_le_bytes(*magic));

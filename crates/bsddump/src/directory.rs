@@ -76,10 +76,10 @@ pub(crate) struct Parsed {
     pub(crate) entries: Vec<Entry>,
     /// The number that `..` has.
     pub(crate) parent: Option<u32>,
-    /// Those whose names no file can have, and what calls itself `.` or `..` and is not the first
-    /// to do so.
+    /// Entries with impossible names, and entries called `.` or `..` that are not the first of that
+    /// name.
     pub(crate) refused: Vec<Entry>,
-    /// Some block did not make sense, and what was left of it was skipped.
+    /// Some block was invalid, and its rest was skipped.
     pub(crate) mangled: bool,
 }
 

@@ -13,7 +13,7 @@ pub enum WriteError {
     /// There is no root directory.
     #[error("what is to be dumped has no root directory")]
     NoRoot,
-    /// No path leads to what was asked for.
+    /// The requested path does not exist.
     #[error("no such path in the data to dump: {}", .0.escape_ascii())]
     NoSuchPath(Vec<u8>),
     /// The caller asked to end it.
@@ -21,10 +21,10 @@ pub enum WriteError {
     Cancelled,
 }
 
-/// Why something can't be read as a dump.
+/// Why the input can't be read as a dump.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// Where it is read from.
+    /// The input.
     #[error("the dump can't be read: {0}")]
     Input(#[from] std::io::Error),
     /// The receiver of a file's content.
@@ -41,7 +41,7 @@ pub enum ReadError {
     /// A volume of several, and not the first.
     #[error("this is volume {0} of a dump of several; only the first can be started with")]
     NotTheFirst(i32),
-    /// Where a volume must be there is nothing.
+    /// There is no volume where one must be.
     #[error("volume {wanted} of the dump is empty")]
     NoVolume {
         /// Which, from 1.

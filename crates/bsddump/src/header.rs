@@ -1,8 +1,9 @@
-//! Headers: the records that say what follows (`struct s_spcl` of `protocols/dumprestore.h`).
+//! Headers: the records that describe the following ones (`struct s_spcl` of
+//! `protocols/dumprestore.h`).
 //!
-//! The last 64 bytes of a header are spare in the format. Cairn keeps there what the format has no
-//! room for: whole nanoseconds, times past 2038, when a file was made, and a checksum of the pieces
-//! that follow. Readers that don't know of it don't look.
+//! The last 64 bytes of a header are spare in the format. Cairn stores there the data that the
+//! format has no room for: whole nanoseconds, times past 2038, the time when a file was made, and a
+//! checksum of the following pieces. Readers without support for that ignore them.
 
 use cairn_base::crc32c;
 use zerocopy::little_endian::{I32, I64, U16, U32, U64};
@@ -119,9 +120,9 @@ pub(crate) enum What {
     File,
     /// More of them (`TS_ADDR`).
     More,
-    /// The map of what the dump has (`TS_BITS`).
+    /// The map of the inodes in the dump (`TS_BITS`).
     Dumped,
-    /// The map of what is in use (`TS_CLRI`).
+    /// The map of the inodes in use (`TS_CLRI`).
     Used,
     /// Nothing: the dump ends (`TS_END`).
     End,
@@ -145,7 +146,7 @@ pub(crate) struct Header {
     pub(crate) what: What,
     pub(crate) common: Common,
     pub(crate) number: u32,
-    /// How many-th record of the dump it is, as far as 32 bits tell.
+    /// The number of the record in the dump, as far as 32 bits reach.
     pub(crate) record: u32,
     /// Which volume of tape, from 1.
     pub(crate) volume: i32,
@@ -153,13 +154,13 @@ pub(crate) struct Header {
     pub(crate) first_record: u32,
     /// For a label: the number of records after it that still belong to the previous header.
     pub(crate) rest: u32,
-    /// The file; none where the header is of something else, or the mode says nothing known.
+    /// The file; `None` if the header is of another kind, or the mode is unknown.
     pub(crate) file: Option<Inode>,
     /// Bytes of all pieces of the file, or of these extended attributes.
     pub(crate) size: u64,
-    /// For a map: its records. For others 0; their pieces say it.
+    /// For a map: its records. For others 0; their pieces have the count.
     pub(crate) map_records: u32,
-    /// Which of the next pieces of the file are there; the others are holes.
+    /// Which of the next pieces of the file are present; the others are holes.
     pub(crate) pieces: Vec<bool>,
     /// The following records are extended attributes of the previous file.
     pub(crate) extended: Option<u32>,
@@ -248,7 +249,7 @@ impl Header {
         ] {
             flags |= if holds { flag } else { 0 };
         }
-        // On the last header the flag of new inodes would say that it lists volumes.
+        // On the last header the flag of new inodes would mean that it lists volumes.
         raw.flags = if self.what == What::End { 0 } else { flags }.into();
         raw.first_record = self.first_record.into();
         raw.records_per_block = (crate::record::RECORDS_PER_BLOCK as u32).into();
@@ -261,7 +262,7 @@ impl Header {
         bytes
     }
 
-    /// Reads a header; `None` when the record is none, or not of this format.
+    /// Reads a header; `None` when the record is invalid, or not of this format.
     pub(crate) fn parse(bytes: &[u8; RECORD]) -> Option<Self> {
         let raw = RawDumpHeader::ref_from_bytes(bytes).ok()?;
         if raw.magic.get() != MAGIC || SUM.wrapping_sum(bytes) != 0 {
@@ -316,7 +317,7 @@ impl Header {
     }
 }
 
-/// Whether bytes may be the beginning of a header: as much as tells it is there.
+/// Whether the bytes may be the beginning of a header, as far as they reach.
 pub(crate) fn may_begin(bytes: &[u8]) -> bool {
     let at = std::mem::offset_of!(RawDumpHeader, magic);
     bytes.get(at..at + size_of::<u32>()) == Some(&MAGIC.to_le_bytes()[..])

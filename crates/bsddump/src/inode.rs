@@ -41,7 +41,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The bits of a mode that say it (`S_IFMT`).
+    /// Its bits in a mode (`S_IFMT`).
     pub fn mode(self) -> u32 {
         u32::from(self.entry_type()) << 12
     }
@@ -77,7 +77,7 @@ impl Kind {
         })
     }
 
-    /// True for what has bytes of its own.
+    /// True for a file with bytes of its own.
     pub fn has_content(self) -> bool {
         matches!(self, Kind::Regular | Kind::Symlink)
     }

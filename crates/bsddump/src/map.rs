@@ -15,7 +15,7 @@ impl InodeMap {
         Self::default()
     }
 
-    /// The set that these bytes say: see [`InodeMap::as_bytes`].
+    /// The set in these bytes: see [`InodeMap::as_bytes`].
     pub fn from_bytes(bytes: Vec<u8>) -> Self {
         Self { bytes }
     }

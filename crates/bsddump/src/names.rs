@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use crate::directory::Entry;
 use crate::inode::ROOT;
 
-/// Directories and what they name, from [`ROOT`] down.
+/// Directories and their entries, from [`ROOT`] down.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Names {
     directories: HashMap<u32, Vec<Entry>>,
@@ -38,7 +38,7 @@ impl Names {
         self.directories.remove(&directory);
     }
 
-    /// Its entries, by name; none for what is no directory here.
+    /// Its entries, by name; `None` if it is not a directory here.
     pub fn entries(&self, directory: u32) -> Option<&[Entry]> {
         self.directories.get(&directory).map(Vec::as_slice)
     }
@@ -66,8 +66,8 @@ impl Names {
         names.into_iter().try_fold(ROOT, |directory, name| self.lookup(directory, name))
     }
 
-    /// Shows every name below `start` with its path from there, a directory before what is in it.
-    /// Each directory is entered once, whatever a damaged dump says.
+    /// Shows every name below `start` with its path from there, a directory before its content.
+    /// Each directory is entered once, even in a damaged dump.
     pub fn walk(&self, start: u32, each: &mut dyn FnMut(&[u8], &Entry)) {
         let mut entered = HashSet::from([start]);
         let mut path: Vec<u8> = Vec::new();

@@ -1,9 +1,9 @@
 //! Reading a dump: its label and maps, then directories and files one after the other.
 //!
-//! A header that does not verify is looked for further on, record by record. A record is taken for
-//! a header only when its checksum, its date and, as long as the dump counts its records right, its
-//! number fit: a file may hold a dump itself. A number that is higher tells how many records are
-//! missing before it; one of a dump inside of a file is lower.
+//! After a header that does not verify, the next one is searched record by record. A record counts
+//! as a header only when its checksum, its date and, as long as the dump counts its records right,
+//! its number fit: a file may contain a dump itself. A higher number shows how many records are
+//! missing before it; the number in a dump inside of a file is lower.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -16,8 +16,8 @@ use crate::inode::{Inode, Kind};
 use crate::map::InodeMap;
 use crate::record::{Input, NextVolume, RECORD};
 
-/// Records that may be missing in one place: numbers of records have 32 bits, so what seems to be
-/// more is a lower number.
+/// The maximum number of records missing in one place: numbers of records have 32 bits, so a larger
+/// gap is a lower number.
 const MISSING_MAX: u32 = u32::MAX / 2;
 /// Records of a map of all numbers that there can be.
 const MAP_RECORDS_MAX: u64 = (1 << u32::BITS) / 8 / RECORD as u64;
@@ -35,7 +35,7 @@ pub struct Label {
     pub level: u32,
     /// When it was made, in seconds since 1970.
     pub date: u32,
-    /// It has what changed since then; 0 for everything.
+    /// It has the changes since then; 0 for everything.
     pub since: u32,
     /// For people.
     pub label: Vec<u8>,
@@ -52,7 +52,7 @@ pub struct Label {
 pub struct VolumeLabel {
     /// Which it is, from 1.
     pub volume: i32,
-    /// When the dump was made, and since when it has what changed: volumes of one dump have the
+    /// The date of the dump, and the date since when it has changes: volumes of one dump have the
     /// same.
     pub date: u32,
     /// See [`VolumeLabel::date`].
@@ -73,8 +73,8 @@ impl VolumeLabel {
         Some(Self { volume: header.volume, date, since, is_label, is_end })
     }
 
-    /// Whether a file that begins so may be what there is of a volume that was cut, perhaps before
-    /// a whole record was there.
+    /// Whether a file with this beginning may be an interrupted volume, perhaps before its first
+    /// record was complete.
     pub fn may_begin(bytes: &[u8]) -> bool {
         crate::header::may_begin(bytes)
     }
@@ -90,12 +90,12 @@ pub enum Damage {
         /// How many.
         records: u64,
     },
-    /// A file or directory of which something is missing or changed.
+    /// A file or directory with missing or changed parts.
     Hurt {
         /// Which.
         number: u32,
     },
-    /// A file or directory that the dump says it has, and that was not found.
+    /// A file or directory that the dump claims to have, and that was not found.
     Missing {
         /// Which.
         number: u32,
@@ -124,7 +124,7 @@ pub struct Reader<R> {
     dumped: InodeMap,
     /// The header that was read ahead.
     ahead: Option<Header>,
-    /// Records are missing somewhere between the header before and that one.
+    /// Records are missing somewhere between the previous header and that one.
     lacks_records: bool,
     /// The file that [`Reader::next_inode`] gave, until its content is read.
     current: Option<Header>,
@@ -132,7 +132,7 @@ pub struct Reader<R> {
     missing: InodeMap,
     damage: Vec<Damage>,
     hurt: BTreeSet<u32>,
-    /// Names that no file can have, each with the directory in which it stands.
+    /// Impossible names, each with its directory.
     refused: Vec<(u32, Entry)>,
     /// Files followed by skipped records, and the next record found: these were the next file, or
     /// extended attributes.
@@ -152,9 +152,9 @@ impl<R: Read> Reader<R> {
         Self::begin(from, None)
     }
 
-    /// The same of a dump in volumes: `from` is the first, and `next` is asked for each that
-    /// follows. One out of turn or of another dump is an error whenever it comes; one that is not
-    /// there is where the dump is cut off.
+    /// The same for a dump in volumes: `from` is the first, and `next` is asked for each that
+    /// follows. One out of turn or of another dump is an error whenever it comes; a missing one is
+    /// where the dump is cut off.
     ///
     /// # Errors
     /// As [`Reader::open`].
@@ -233,7 +233,8 @@ impl<R: Read> Reader<R> {
         self.input.volume
     }
 
-    /// Files and directories that the dump says it has, and that were not found: known at its end.
+    /// Files and directories that the dump claims to have, and that were not found: known at its
+    /// end.
     pub fn missing(&self) -> &InodeMap {
         &self.missing
     }
@@ -438,7 +439,7 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
-    /// Tells what was lost between volumes.
+    /// Reports the loss between volumes.
     fn note_lost(&mut self) {
         let lost = std::mem::take(&mut self.input.lost);
         self.damage.extend(lost.into_iter().map(|(record, records)| Damage::Skipped { record, records }));
@@ -513,8 +514,8 @@ impl<R: Read> Reader<R> {
         self.damage.extend(passed.map(|(record, records)| Damage::Skipped { record, records }));
     }
 
-    /// How many records are missing before a header of this dump, by its number; none for what is
-    /// no header of it.
+    /// How many records are missing before a header of this dump, by its number; `None` for a
+    /// header of another dump.
     fn missing_before(&self, header: &Header, position: u64) -> Option<u64> {
         let is_kind = matches!(header.what, What::File | What::More | What::End);
         if !is_kind || header.common.date != self.common.date {

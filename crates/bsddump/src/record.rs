@@ -11,20 +11,19 @@ use crate::header::{Common, Header, What};
 
 /// Bytes of a record (`TP_BSIZE`).
 pub const RECORD: usize = 1024;
-/// Records that are written at once (`NTREC`), and of which a dump and each of its volumes is a
+/// Records that are written at once (`NTREC`); the length of a dump and of each volume is a
 /// multiple.
 pub const RECORDS_PER_BLOCK: u64 = 10;
-/// Fewest records of a volume: Linux `restore` reads 32 at once, and takes what is missing of these
-/// in a shorter file for records.
+/// Fewest records of a volume: Linux `restore` reads 32 at once, and takes the missing ones of a
+/// shorter file for records.
 pub const VOLUME_RECORDS_MIN: u64 = 4 * RECORDS_PER_BLOCK;
 /// Pieces that one header can describe (`TP_NINDIR`).
 pub(crate) const PIECES_MAX: usize = 512;
 
-/// Gives the volume with that number, from 2 on; none when there is none.
+/// Returns the volume with that number, from 2 on; `None` when there is none.
 pub type NextVolume<R> = Box<dyn FnMut(u32) -> std::io::Result<Option<R>>>;
 
-/// The writing end: counts records, so that each header can say which one it is, and begins
-/// volumes.
+/// The writing end: counts records, so that each header can contain its number, and begins volumes.
 pub(crate) struct Output<'a> {
     to: &'a mut dyn Write,
     common: Common,
@@ -73,7 +72,7 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Where a volume is full, and something more comes, the next one begins.
+    /// Begins the next volume when one is full, and more follows.
     fn begin_volume(&mut self) -> std::io::Result<()> {
         let is_full = self.volume_records.is_some_and(|most| self.records.is_multiple_of(most));
         if self.records == 0 || !is_full {
@@ -86,7 +85,7 @@ impl<'a> Output<'a> {
         self.put_record(&label.to_bytes())
     }
 
-    /// Says in which volume a header is, and with which record that begins.
+    /// Records in a header its volume, and the first record of that.
     fn place(&self, header: &mut Header) {
         if let Some(most) = self.volume_records {
             header.volume = (self.records / most) as i32 + 1;
@@ -120,13 +119,13 @@ impl<'a> Output<'a> {
 pub(crate) struct Input<R> {
     from: R,
     next: Option<NextVolume<R>>,
-    /// Which dump it is: volumes say so. Not known before the first label is read.
+    /// The identity of the dump, which its volumes contain. Unknown before the first label is read.
     dump: Option<(u32, u32)>,
     /// The volume that is read, from 1.
     pub(crate) volume: u32,
     /// Records taken so far, and those that are known to be lost.
     pub(crate) records: u64,
-    /// Records that were there.
+    /// Records that were read.
     pub(crate) read: u64,
     /// The headers at the beginning have their own numbers, and so have all.
     pub(crate) counted: bool,

@@ -8,14 +8,14 @@ use crate::map::InodeMap;
 /// A tree of files that stays as it is while it is dumped: a snapshot.
 ///
 /// Numbers of inodes are 32 bits, and [`crate::ROOT`] is the root directory's. Errors are the
-/// source's own; but for [`Source::each_inode`], they cost one file or directory, and the dump says
-/// which.
+/// source's own. Except for [`Source::each_inode`], an error loses one file or directory, and the
+/// dump reports which.
 pub trait Source {
     /// Shows every inode in use, in order of number, but for those that can't be read.
     fn each_inode(&mut self, each: &mut dyn FnMut(&Inode)) -> std::io::Result<()>;
 
-    /// The numbers that [`Source::each_inode`] has passed over, as what would say whether there is
-    /// such a file can't be read. The default says that there are none.
+    /// The numbers that [`Source::each_inode`] has skipped, because the existence of such a file
+    /// can't be determined. The default returns none.
     fn unreadable(&mut self) -> InodeMap {
         InodeMap::new()
     }
@@ -31,7 +31,7 @@ pub trait Source {
     /// overlapping. For a symbolic link this is all of it.
     fn extents(&mut self, number: u32) -> std::io::Result<Vec<(u64, u64)>>;
 
-    /// Fills `bytes` with what a file or link has from `offset`, all of it below the size.
+    /// Fills `bytes` with the content of a file or link from `offset`, all of it below the size.
     fn read(&mut self, number: u32, offset: u64, bytes: &mut [u8]) -> std::io::Result<()>;
 
     /// The extended attributes with their whole names (`user.x`), values as `getxattr` gives them.

@@ -27,7 +27,7 @@ const SEGMENT: u64 = (PIECES_MAX * RECORD) as u64;
 pub struct Options {
     /// 0 to 9: 0 has everything.
     pub level: u32,
-    /// When what is dumped was frozen, in seconds since 1970.
+    /// When the dumped content was frozen, in seconds since 1970.
     pub date: u32,
     /// The cut-off in seconds: files that changed at it or later are dumped. It is the date of the
     /// base dump; 0 for everything.
@@ -37,7 +37,7 @@ pub struct Options {
     pub had: Option<InodeMap>,
     /// Up to 15 bytes for people.
     pub label: Vec<u8>,
-    /// Where it is mounted or what it is called; up to 63 bytes, as the two that follow.
+    /// Its mount point or its name; up to 63 bytes, as the two that follow.
     pub file_system: Vec<u8>,
     /// The device of the file system.
     pub device: Vec<u8>,
@@ -52,8 +52,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Bytes of every volume but the last, which may be shorter: where what is written is to be
-    /// cut.
+    /// Bytes of every volume but the last, which may be shorter: where the output must be cut.
     pub fn volume_bytes(&self) -> Option<u64> {
         let whole = |records: u64| records.max(VOLUME_RECORDS_MIN) / RECORDS_PER_BLOCK * RECORDS_PER_BLOCK;
         self.volume_records.map(|records| whole(records).saturating_mul(RECORD as u64))
@@ -86,13 +85,13 @@ pub struct Progress {
     pub bytes: u64,
 }
 
-/// Told how far the dump is; false ends it.
+/// Receives the progress of the dump; false cancels it.
 pub type Watch<'a> = &'a mut dyn FnMut(Progress) -> bool;
 
 /// Asked about every path from the root down, without a leading slash.
 pub type Filter<'a> = &'a mut dyn FnMut(&[u8]) -> Selection;
 
-/// Something of a source that could not be read, or has no place in the format.
+/// A part of a source that could not be read, or has no place in the format.
 #[derive(Debug)]
 pub struct Failed {
     /// Which file.
@@ -138,7 +137,7 @@ pub struct Written {
     pub failed: Vec<Failed>,
 }
 
-/// A dump before it is written: it is known what belongs to it.
+/// A planned dump: its content is known.
 #[derive(Debug)]
 pub struct Dump {
     options: Options,
@@ -179,7 +178,7 @@ struct Step {
 }
 
 impl Dump {
-    /// Phases one and two: finds what belongs to the dump.
+    /// Phases one and two: finds the content of the dump.
     ///
     /// # Errors
     /// [`WriteError::Source`] when the list of inodes can't be read, [`WriteError::NoRoot`],
@@ -211,7 +210,7 @@ impl Dump {
         let everything = dump.options.since == 0 && dump.options.subtree.is_empty() && filter.is_none();
         let lost = source.unreadable();
         let mut all = dump.used.clone();
-        // Which of the files that can't be looked at there are, their names say.
+        // Names show which of the unreadable files exist.
         if !everything || lost.count() > 0 {
             dump.map_directories(source, filter, &lost, watch)?;
         }
@@ -381,8 +380,8 @@ impl Dump {
             if let Some(filter) = &mut filter
                 && filter(&path) == Selection::Skip
             {
-                // The dump before may have had this name. Its file is not gone, so a restore takes
-                // the name away by what the directory says.
+                // The base dump may have had this name. Its file is not gone, so a restore removes
+                // the name by the content of the directory.
                 step.leads_to_dumped |= self.leave_out(step.number, entry) && self.options.since > 0;
                 continue;
             }
@@ -508,7 +507,7 @@ impl Dump {
     }
 }
 
-/// Sizes of files, to say beforehand how much a dump will have.
+/// Sizes of files, to report the size of a dump in advance.
 #[derive(Default)]
 struct Sizes(Vec<(u32, u64)>);
 
@@ -579,7 +578,7 @@ impl Tape<'_> {
         };
         let (entries, parent) = match source.entries(number) {
             Ok(entries) => entries,
-            // One without its names would say that all in it is gone.
+            // One without its names would mean that everything in it is gone.
             Err(reason) => {
                 self.fail_below(number, "this directory with the names in it", reason);
                 return Ok(());
@@ -727,8 +726,8 @@ impl Tape<'_> {
     }
 
     /// A file's extended attributes as blocks, and how many there are. They are read before its
-    /// header is written, which says that: of those that can't be read, so that they are known to
-    /// be missing.
+    /// header is written, which contains that number: also of unreadable ones, so that they are
+    /// known to be missing.
     fn attribute_blocks(&mut self, source: &mut dyn Source, inode: &Inode) -> (Vec<Vec<u8>>, u32) {
         let attributes = match source.attributes(inode.number) {
             Ok(attributes) => attributes,
@@ -763,7 +762,7 @@ impl Tape<'_> {
     }
 }
 
-/// Reads what can be read of these bytes; the rest is zeroes.
+/// Reads the readable ones of these bytes; the rest is zeroes.
 fn read_blocks(source: &mut dyn Source, number: u32, from: u64, bytes: &mut [u8]) {
     for (index, block) in bytes.chunks_mut(BLOCK).enumerate() {
         if source.read(number, from + (index * BLOCK) as u64, block).is_err() {
@@ -772,7 +771,7 @@ fn read_blocks(source: &mut dyn Source, number: u32, from: u64, bytes: &mut [u8]
     }
 }
 
-/// Which pieces of `length` bytes from `at` have something of an extent in them.
+/// Which pieces of `length` bytes from `at` contain a part of an extent.
 fn pieces_of(extents: &[(u64, u64)], at: u64, length: u64) -> Vec<bool> {
     let mut pieces = vec![false; length.div_ceil(RECORD as u64) as usize];
     for (offset, size) in extents.iter().take_while(|(offset, _)| *offset < at + length) {

@@ -73,7 +73,7 @@ const GRAIN_MAX_NS: u64 = 1 << 60;
 pub struct AnalyseOptions {
     /// Bytes of a block: a power of two from 512 B to 64 KiB. 4 KiB in the papers.
     pub block_bytes: u64,
-    /// Granularities of history, besides every write.
+    /// Granularities of history, in addition to every write.
     pub granularities: Vec<Duration>,
     /// Intervals of a mirror.
     pub intervals: Vec<Duration>,
@@ -83,8 +83,8 @@ pub struct AnalyseOptions {
     pub read_caches: Vec<u64>,
     /// Bytes of memory at most.
     pub memory_max: u64,
-    /// Only what a [`Plan`](crate::Plan) needs: no temporal distances, and no snap blocks. They are
-    /// empty in the report, and so are the claims that follow from them.
+    /// Only the inputs of a [`Plan`](crate::Plan): no temporal distances, and no snap blocks. They
+    /// are empty in the report, and so are the claims that follow from them.
     pub plan_only: bool,
 }
 

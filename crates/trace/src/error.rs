@@ -11,7 +11,7 @@ pub enum TraceError {
     /// The file or pipe under it failed.
     #[error("reading or writing the trace failed: {0}")]
     Io(#[from] io::Error),
-    /// It is none of the formats, as far as its first lines tell.
+    /// Its first lines match none of the formats.
     #[error("the trace is in none of the formats that are known, or its first part has no request at all")]
     UnknownFormat,
     /// A trace of ours whose head is bad.

@@ -10,12 +10,12 @@
 //! overestimated where it is few blocks: it is the largest of many counts with the noise of a
 //! sample.
 //!
-//! *What it costs.* One block in eight is looked at, while few were touched; once the sample has
-//! 16,384 blocks it makes way for one of a sixty-fourth, and so on, all of which were kept from the
-//! beginning. That is at most 2 MiB for a curve, whatever the device and however long. A write pays
-//! for a hash of each block that it touches; one in eight of them for a clock, a lock and some
-//! hundred nanoseconds more. Reads and flushes pay for nothing. After a day a curve begins again,
-//! and the last whole day is remembered.
+//! *What it costs.* One block in eight is sampled, while few were touched. Once the sample has
+//! 16,384 blocks it is replaced by one of a sixty-fourth, and so on, all of which were maintained
+//! from the beginning. That is at most 2 MiB for a curve, whatever the device and however long. A
+//! write costs a hash of each block that it touches; one in eight of them costs a clock, a lock and
+//! some hundred nanoseconds more. Reads and flushes cost nothing. After a day a curve restarts, and
+//! the last whole day is kept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,9 +41,9 @@ const BLOCKS_MAX: u64 = 16_384;
 const CACHE: u64 = 256 << 20;
 /// How long a curve lasts before it restarts: the longest lag in a plan's table.
 const DAY: Duration = Duration::from_secs(86_400);
-/// A curve that is younger says less than the last whole day does.
+/// A curve younger than this is less informative than the last whole day.
 const YOUNG: Duration = Duration::from_secs(21_600);
-/// Devices that a curve of several can tell apart.
+/// Devices that a curve of several can distinguish.
 const DEVICES_MAX: usize = 4096;
 
 /// One sample on its way.
@@ -82,7 +82,7 @@ struct State {
     devices: Vec<String>,
 }
 
-/// A plan out of what is written to a device while it is used.
+/// A plan from the writes to a device while it is used.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LivePlan {
     /// Since when.
@@ -91,7 +91,7 @@ pub struct LivePlan {
     pub elapsed: Duration,
     /// Bytes that were written meanwhile, in whole blocks of 4 KiB.
     pub written_bytes: u64,
-    /// One block in so many is in the sample.
+    /// One block in this many is in the sample.
     pub one_in: u64,
     /// Blocks of the sample that were written.
     pub sampled_blocks: u64,
@@ -175,7 +175,7 @@ impl Curve {
         number as u32
     }
 
-    /// Takes what clients ask of a device.
+    /// Takes clients' requests to a device.
     pub fn note<'a>(&self, device: u32, requests: impl Iterator<Item = &'a Request>) {
         // Records of the sample, gathered before the lock is taken; most writes have none.
         let mut picked: Vec<(TraceRecord, u32)> = Vec::new();

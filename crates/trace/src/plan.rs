@@ -13,13 +13,13 @@ use crate::Report;
 const LINK_SHARE_MAX: f64 = 0.5;
 /// Lags that a plan has lines for, in seconds.
 pub const LAGS_S: [u64; 9] = [1, 10, 60, 300, 900, 3600, 21_600, 43_200, 86_400];
-/// Granularities that a plan has lines for, in seconds, besides every write.
+/// Granularities in a plan's table, in seconds, in addition to every write.
 pub const GRAINS_S: [u64; 9] = [1, 10, 60, 300, 600, 1800, 3600, 21_600, 86_400];
 /// Windows that a plan has lines for.
 const WINDOWS: [(&str, f64); 4] = [("1h", 3600.0), ("1d", 86_400.0), ("7d", 604_800.0), ("30d", 2_592_000.0)];
-/// The room of a version in a store besides its content, in bytes.
+/// The room of a version in a store in addition to its content, in bytes.
 const ENTRY: u64 = 64;
-/// A finer granularity is worth so much more I/O, and so much more space, than the next.
+/// A finer granularity may cost this much more I/O, and this much more space, than the next.
 const FINER_IO: f64 = 1.10;
 const FINER_SPACE: f64 = 1.25;
 
@@ -30,7 +30,7 @@ pub struct Lag {
     pub lag_s: f64,
     /// Sent in a day.
     pub bytes_per_day: f64,
-    /// Per cent of what was written.
+    /// Per cent of the written bytes.
     pub pct_of_written: f64,
     /// Of the link.
     pub link_share: f64,

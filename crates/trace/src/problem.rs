@@ -45,7 +45,7 @@ pub enum Problem {
     /// A version of the format that is not known.
     #[error("unknown version")]
     Version,
-    /// A frame whose checksum fails, or that holds what is never written.
+    /// A frame whose checksum fails, or with content that is never written.
     #[error("it is damaged")]
     Damaged,
     /// A trace of ours without its last frame.

@@ -26,7 +26,8 @@ const ZSTD_WINDOW_LOG: u32 = 27;
 const XZ_MEMORY: u64 = 256 << 20;
 /// Bytes that identify a compression.
 const COMPRESSED_MAGIC: usize = 6;
-/// How long a trace can be: 73 years. A time beyond is none, and could not be added to others.
+/// The longest possible trace: 73 years. A time beyond is invalid, and could not be added to
+/// others.
 const TRACE_TIME_MAX_NS: u64 = 1 << 61;
 /// Nanoseconds from 1601, where Windows file times begin, to 1970.
 const FILE_TIME_EPOCH_NS: u64 = 11_644_473_600 * 1_000_000_000;
@@ -34,7 +35,7 @@ const FILE_TIME_EPOCH_NS: u64 = 11_644_473_600 * 1_000_000_000;
 /// How to read a trace.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ReadOptions {
-    /// Its format; by what it looks like when not given.
+    /// Its format; detected by default.
     pub format: Option<TraceFormat>,
     /// Of blkparse: which step of a request.
     pub action: BlkparseAction,
@@ -151,8 +152,8 @@ impl TraceReader {
         &self.devices.names
     }
 
-    /// When the first request was, in nanoseconds since 1970 UTC, as far as the format says; 0 is
-    /// not known. Known once a request was read.
+    /// The time of the first request, in nanoseconds since 1970 UTC, if the format has it; 0 if
+    /// unknown. Valid after a request was read.
     pub fn began_ns(&self) -> u64 {
         self.began_ns
     }
@@ -199,7 +200,7 @@ impl TraceReader {
 }
 
 impl Source {
-    /// The next request and where it stands.
+    /// The next request and its place.
     fn next(
         &mut self,
         devices: &mut Devices,

@@ -1,9 +1,9 @@
 //! Recording: client requests to a device go into a trace of ours while they use it.
 //!
-//! A [`Tap`] stands between a front end and a device, and gives all that it is asked to the device.
-//! While its [`Feed`] records, it also notes of each request when it came, what it was and where;
-//! content is not looked at. One feed serves all sessions of an export, so a recording can begin
-//! and end while they are open.
+//! A [`Tap`] sits between a front end and a device, and passes all requests to the device. While
+//! its [`Feed`] records, it also notes the time, kind and place of each request, but not its
+//! content. One feed serves all sessions of an export, so a recording can begin and end while they
+//! are open.
 //!
 //! A request costs one flag without a recording, otherwise a clock, some ten instructions of
 //! encoding and its share of a lock that a batch takes once. About every ten thousand requests one

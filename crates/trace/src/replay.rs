@@ -20,9 +20,9 @@ use crate::{AnalyseOptions, Analysis, TraceError, TraceOp, TraceReader, TraceRec
 const BEGAN_NS: u64 = 20_000 * 86_400 * 1_000_000_000;
 /// Contents that blocks get by turns.
 const CONTENTS: usize = 64;
-/// Bytes of memory that a history's write cache takes for a version besides its content.
+/// Bytes of memory that a history's write cache takes for a version in addition to its content.
 const CACHE_OVERHEAD: u64 = 64;
-/// Devices of a trace stand one after another, each at a multiple of this.
+/// The devices of a trace follow one another, each at a multiple of this.
 const DEVICE_ALIGNMENT: u64 = 1 << 20;
 
 /// How a trace is replayed.
@@ -89,7 +89,7 @@ pub struct Replayed {
     pub versions: u64,
     /// Bytes of memory that the index takes.
     pub index_bytes: u64,
-    /// Bytes of the store that something needs.
+    /// Bytes of the store that are needed.
     pub live_bytes: u64,
     /// I/O by kind.
     pub counters: Counters,
@@ -137,8 +137,8 @@ impl Survey {
         let cache = report.lrw.0.first().map_or(1.0, |(_, cache)| cache.c_evicted_flush_at_end);
         let (r, d) = match (options.granularity, io) {
             (Granularity::Interval(_), Some((_, row))) => (row.io.r, row.io.d),
-            // At marks alone one version a block would be kept if there were one; there is none
-            // here.
+            // With marks alone one version a block would be kept if there were a mark; there is
+            // none here.
             (Granularity::Marks, _) => (0.0, cache),
             _ => (1.0, 1.0),
         };
@@ -148,7 +148,7 @@ impl Survey {
 }
 
 /// Replays a trace from its beginning on a new history over `origin` and `store`, which are at
-/// least as long as `survey` says.
+/// least as long as in `survey`.
 pub fn replay(
     reader: &mut TraceReader,
     survey: &Survey,

@@ -1,5 +1,4 @@
-//! Writes a trace of ours: frames of some ten thousand records, and an end that says that it is
-//! whole.
+//! Writes a trace of ours: frames of some ten thousand records, and an end that marks it as whole.
 
 use std::io::Write;
 
@@ -97,7 +96,7 @@ impl<W: Write> TraceWriter<W> {
         self.bytes
     }
 
-    /// Writes what waits, so that a reader after a crash finds it.
+    /// Writes the waiting records, so that a reader after a crash finds them.
     pub fn flush(&mut self) -> Result<(), TraceError> {
         self.end_frame()?;
         Ok(self.output.flush()?)

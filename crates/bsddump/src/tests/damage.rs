@@ -1,4 +1,4 @@
-//! A damaged record costs the file that it is in, and the reader says which.
+//! A damaged record affects only its own file, and the reader reports which.
 
 use std::ops::Range;
 
@@ -35,7 +35,7 @@ fn damaged_record_costs_its_file_and_the_reader_names_it() {
     for record in 0..records {
         let mut damaged = bytes.clone();
         damaged[record * RECORD + 300] ^= 0x40;
-        // The label and the two maps: without them the dump says nothing.
+        // The label and the two maps: without them the dump has no information.
         let Ok(mut reader) = Reader::open(&damaged[..]) else {
             assert!(record < 5, "record {record}");
             continue;
@@ -69,7 +69,7 @@ fn sum(header: &mut [u8]) {
     header[28..32].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Where the headers of a dump stand.
+/// The places of a dump's headers.
 fn headers(bytes: &[u8]) -> Vec<(usize, Header)> {
     let (mut headers, mut at) = (Vec::new(), 0);
     while let Some(record) = bytes.get(at..).and_then(|rest| rest.first_chunk()) {
@@ -326,7 +326,7 @@ fn records_that_are_missing_cost_the_files_that_they_were_of_and_the_reader_name
     }
 }
 
-/// Another program's may count nothing: then each header is taken where it is expected.
+/// Another program may count nothing: then each header is accepted where it is expected.
 #[test]
 fn dump_that_does_not_count_its_records_is_read() {
     let mut tree = tree();

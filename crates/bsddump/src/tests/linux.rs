@@ -140,7 +140,7 @@ fn linux_restore_reads_what_we_write() {
     assert!(!told.contains("Missing") && !told.contains("skipp"), "{told}");
     compare(&tree, ROOT, &target);
 
-    // One file alone, and a comparison of what is there with the dump.
+    // One file alone, and a comparison of the files with the dump.
     let alone = scratch.path().join("alone");
     std::fs::create_dir(&alone).unwrap();
     // It asks whether `.` gets the root's owner and mode.
@@ -198,7 +198,7 @@ fn linux_restore_reads_our_volumes() {
         assert!(!compared.contains("differ") && !compared.contains("changed"), "{compared}");
         let listed = run(&mut restore("-tMf", &prefix, &target, ""));
         assert!(listed.contains("./sub/crowd/a rather long name of a file, number 299"), "{listed}");
-        // One file, of which it reads the volumes in order; then it asks whether `.` gets the
+        // One file, for which it reads the volumes in order; then it asks whether `.` gets the
         // root's owner and mode.
         let alone = scratch.path().join(format!("alone{records}"));
         std::fs::create_dir(&alone).unwrap();
@@ -317,12 +317,12 @@ fn what_linux_dump_writes_in_volumes_is_read() {
         let mut reader = Reader::open_volumes(std::fs::File::open(path(1)).unwrap(), next).unwrap();
         is_what_was_filled(&mut reader, &content);
         assert!(reader.volume() > 2, "the file of 200 KB spans volumes");
-        // The last one may have no more than the end once more.
+        // The last one may have no more than a repeated end.
         assert!(!Path::new(&path(reader.volume() + 2)).exists(), "all of them were read");
     }
 }
 
-/// With `-m` it writes no content of what has changed and was not modified.
+/// With `-m` it writes no content of files whose attributes changed and whose content did not.
 #[test]
 fn what_linux_dump_has_the_attributes_alone_of_is_told() {
     let scratch = tempfile::tempdir().unwrap();
@@ -353,7 +353,7 @@ fn what_linux_dump_has_the_attributes_alone_of_is_told() {
     assert_eq!(alone, [OLD_SECONDS]);
 }
 
-/// Linux `dump`, and a device of ext4 for it that has what `content` is filled with.
+/// Linux `dump`, and a device of ext4 for it with the files that `content` makes.
 fn dumpable(content: &Path, image: &Path) -> Option<(PathBuf, Loop)> {
     let (dump, mkfs, losetup) = (program("dump")?, program("mkfs.ext4")?, program("losetup")?);
     if !is_root() {

@@ -117,7 +117,7 @@ fn subtree_and_filter_leave_the_rest_out() {
         names.sort();
         names
     };
-    // `again` is another name of a file that is in the dump, and outside of what was asked for.
+    // `again` is another name of a file that is in the dump, and outside of the requested part.
     let expected = ["deep", "empty", "file", "huge", "sub"].map(|name| name.as_bytes().to_vec());
     assert_eq!(names(&read), expected);
     assert_eq!(read.0.len(), 6);
@@ -141,8 +141,8 @@ fn file_that_cannot_be_read_costs_itself() {
     assert_eq!(read.plain(), tree.plain());
 }
 
-/// A tree with a file of which one byte can't be read, or where its holes are, or its extended
-/// attributes.
+/// A tree with a file in which one byte, its map of holes, or its extended attributes can't be
+/// read.
 struct Rotten {
     tree: Tree,
     number: u32,
@@ -271,14 +271,14 @@ fn what_the_lower_dump_had_not_is_dumped_however_old_it_is() {
     let (read, damage) = read_back(&bytes);
     assert_eq!(damage, []);
     assert_eq!(read.0.keys().copied().collect::<Vec<_>>(), [ROOT, home, moved, deep, old]);
-    // It is kept as bytes; of what is not known to have been there all comes.
+    // It is saved as bytes; files that may not have been there are all included.
     let options = Options { had: Some(InodeMap::from_bytes(had.as_bytes().to_vec())), ..options };
     assert_eq!(tree.dump(options.clone()).0, bytes);
     let (bytes, _) = tree.dump(Options { had: Some(InodeMap::new()), ..options });
     assert_eq!(read_back(&bytes).0.0.len(), 6);
 }
 
-/// Dumps level 1 of what has not changed; the names of each directory in it, and the files.
+/// Dumps level 1 of an unchanged tree; returns the names of each directory in it, and the files.
 fn unchanged(tree: &mut Tree, options: Options, filter: Option<Filter<'_>>) -> Vec<(u32, Vec<Vec<u8>>)> {
     let options = Options { level: 1, since: DATE - 1000, ..options };
     let dump = Dump::plan(tree, options, filter, &mut |_| true).unwrap();
@@ -290,7 +290,7 @@ fn unchanged(tree: &mut Tree, options: Options, filter: Option<Filter<'_>>) -> V
     read.0.iter().map(|(number, file)| (*number, names(file))).collect()
 }
 
-/// A file that is dumped by another name does not say that this one is missing, or too many.
+/// A file that is dumped by another name does not show that this one is missing, or too many.
 #[test]
 fn name_that_was_left_out_of_a_file_with_others_comes_and_goes_with_the_pattern() {
     let mut tree = Tree::new();
@@ -310,8 +310,8 @@ fn name_that_was_left_out_of_a_file_with_others_comes_and_goes_with_the_pattern(
     assert_eq!(unchanged(&mut tree, had.clone(), None), with);
     let without = [(ROOT, root), (second, names(&["sub"])), (sub, names(&[]))];
     assert_eq!(unchanged(&mut tree, Tree::options(), Some(&mut { filter })), without);
-    // The same pattern means something else once a directory above has another name, of which the
-    // directory itself knows nothing.
+    // The same pattern has another meaning once a directory above is renamed, which the directory
+    // itself does not record.
     tree.get(ROOT).entries.iter_mut().find(|entry| entry.number == second).unwrap().name = b"moved".to_vec();
     let with = [(ROOT, names(&["first", "moved"])), (second, names(&["sub"])), (sub, names(&["other"]))];
     assert_eq!(unchanged(&mut tree, had, Some(&mut { filter })), with);
@@ -341,7 +341,7 @@ fn names_beside_the_way_to_a_part_make_no_dump_of_it_larger() {
     assert!(dumped.contains(&(home, vec![b"beside".to_vec()])), "{dumped:?}");
 }
 
-/// Whatever could not be read of a directory, no restore takes what is in it for gone.
+/// Whatever could not be read of a directory, no restore treats its content as deleted.
 #[test]
 fn directory_that_cannot_be_read_costs_itself_and_nothing_of_it_is_said_to_be_gone() {
     let mut tree = mixed();
@@ -386,8 +386,8 @@ fn dump_can_be_ended() {
     assert!(matches!(ended, Err(WriteError::Cancelled)));
 }
 
-/// A tree of which inodes can't be read, the first so many times or always; when they are looked at
-/// in order neither.
+/// A tree with inodes that can't be read, the first that many times or always; a walk in order
+/// can't read them either.
 struct WithoutInodes(Tree, Vec<u32>, u32);
 
 impl WithoutInodes {

@@ -1,4 +1,4 @@
-//! Directories, attributes and maps, each against what it was made of.
+//! Directories, attributes and maps, each against its input.
 
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;

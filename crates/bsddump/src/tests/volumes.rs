@@ -1,4 +1,4 @@
-//! Dumps in volumes: cut anywhere, read again, and what is missing or out of turn.
+//! Dumps in volumes: cut anywhere, read again, with missing volumes and volumes out of turn.
 
 use std::io::Cursor;
 
@@ -24,7 +24,7 @@ fn open(volumes: &[Vec<u8>]) -> Result<Reader<Volume>, ReadError> {
     Reader::open_volumes(first, next)
 }
 
-/// A tree of which one file alone fills several small volumes.
+/// A tree with a file that fills several small volumes.
 pub(super) fn tree() -> Tree {
     let mut tree = Tree::new();
     let sub = tree.add(ROOT, "sub", Kind::Directory);
@@ -96,7 +96,7 @@ fn volumes_out_of_turn_and_of_other_dumps_are_named() {
     assert_eq!(error.to_string(), "what was given as volume 2 of the dump is volume 2 of another dump");
     assert!(matches!(refused(&[parts[0].clone(), Vec::new()]), ReadError::NoVolume { wanted: 2 }));
     assert_eq!(read(&parts).unwrap(), []);
-    // One that is not there is where the dump ends.
+    // A missing one is where the dump ends.
     assert!(read(&parts[..3]).unwrap().contains(&Damage::Truncated));
 }
 

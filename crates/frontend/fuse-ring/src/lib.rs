@@ -14,8 +14,7 @@
 //!   None can be taken away as long as the mount lives, as a request may be on its way to it.
 //! - A request without a free seat waits in its queue until a seat there hands over an answer. A
 //!   new seat does not fetch it (Linux 6.18).
-//! - Forgotten files, interrupts and what the server tells the kernel unasked go by `/dev/fuse` as
-//!   before.
+//! - Forget requests, interrupts and the server's unasked notices go by `/dev/fuse` as before.
 //!
 //! This crate is all of it that is `unsafe`, and nothing else.
 
@@ -182,7 +181,7 @@ impl Seat {
         Ok(())
     }
 
-    /// Hands over what is in the ring, and waits for so many completions, or fewer.
+    /// Submits the entries in the ring, and waits for that many completions, or fewer.
     fn submit(&self, completions: usize) -> io::Result<()> {
         match self.ring.submit_and_wait(completions) {
             Err(error) if is_passing(&error) => std::thread::yield_now(),
@@ -191,8 +190,8 @@ impl Seat {
         Ok(())
     }
 
-    /// The bytes of the request, in order and in pieces: together they are what a read of
-    /// `/dev/fuse` gives. `None` when there is none, or its parts don't make one.
+    /// The bytes of the request, in order and in pieces: together they equal a read of `/dev/fuse`.
+    /// `None` without a request, or when its parts don't form one.
     pub fn request(&self) -> Option<[&[u8]; 3]> {
         let (headers, payload) = self.memory()?;
         let length = u32::from_ne_bytes(*headers.in_out.first_chunk()?) as usize;
@@ -225,7 +224,7 @@ impl Seat {
         if self.is_given {
             return None;
         }
-        // SAFETY: the kernel does not have it, and what changes it borrows the whole seat.
+        // SAFETY: the kernel does not have it, and code that changes it borrows the whole seat.
         Some(unsafe { (self.memory.headers.as_ref(), self.memory.payload.as_ref()) })
     }
 
@@ -297,8 +296,8 @@ fn processors(file: &str) -> io::Result<Vec<u16>> {
     listed(&said).ok_or_else(|| io::Error::other(format!("{file} has {said:?}")))
 }
 
-/// The processors of a list such as `0-3,8`. `None` for what is none, and for numbers that no set
-/// of processors has.
+/// The processors of a list such as `0-3,8`. `None` for an invalid list, and for numbers that no
+/// set of processors has.
 fn listed(text: &str) -> Option<Vec<u16>> {
     let mut all = Vec::new();
     for range in text.trim().split(',') {
@@ -312,8 +311,8 @@ fn listed(text: &str) -> Option<Vec<u16>> {
     Some(all)
 }
 
-/// Has the calling thread stay on a processor. False where it can't: the processor is off, or not
-/// for this process.
+/// Pins the calling thread to a processor. False if that fails: the processor is off, or not for
+/// this process.
 pub fn stay_on(processor: u16) -> bool {
     let mut only = CpuSet::new();
     if usize::from(processor) >= CpuSet::MAX_CPU {

@@ -179,8 +179,7 @@ pub(crate) mod fattr {
     pub(crate) const KILL_SUIDGID: u32 = 1 << 11;
 }
 
-/// How the kernel treats what was opened.
-/// Reads and writes of this handle go past the kernel's cache.
+/// How the kernel handles an open file. Reads and writes of this handle bypass the kernel's cache.
 pub(crate) const FOPEN_DIRECT_IO: u32 = 1;
 pub(crate) const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 pub(crate) const FOPEN_CACHE_DIR: u32 = 1 << 3;
@@ -197,7 +196,7 @@ pub(crate) const STATX_BASIC_STATS_AND_BTIME: u32 = 0xfff;
 pub(crate) const FUSE_NOTIFY_INVAL_INODE: i32 = 2;
 pub(crate) const FUSE_NOTIFY_INVAL_ENTRY: i32 = 3;
 pub(crate) const FUSE_NOTIFY_RETRIEVE: i32 = 5;
-/// All names are to be looked up anew (Linux 6.16 and later).
+/// All names must be looked up again (Linux 6.16 and later).
 pub(crate) const FUSE_NOTIFY_INC_EPOCH: i32 = 8;
 
 /// Errors that are given here and not by the tree, as Linux numbers them.

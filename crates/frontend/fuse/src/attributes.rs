@@ -76,7 +76,7 @@ pub(crate) fn entry(number: u64, generation: u32, stat: &Stat) -> fuse_entry_out
     }
 }
 
-/// The answer to a lookup of what is not there, which the kernel may keep as well.
+/// The answer to a lookup of a missing name, which the kernel may cache as well.
 pub(crate) fn no_entry() -> fuse_entry_out {
     fuse_entry_out { entry_valid: KEPT_SECONDS, ..fuse_entry_out::default() }
 }

@@ -23,8 +23,7 @@ impl Caller {
         Self::parse(&fs::read_to_string(format!("/proc/{thread}/status")).ok()?)
     }
 
-    /// `Uid` and `Gid` are real, effective, saved, and what counts for files
-    /// (`proc_pid_status(5)`).
+    /// `Uid` and `Gid` are real, effective, saved, and that for file access (`proc_pid_status(5)`).
     pub(crate) fn parse(status: &str) -> Option<Self> {
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         let for_files = |name: &str| field(name)?.split_whitespace().nth(3)?.parse::<u32>().ok();

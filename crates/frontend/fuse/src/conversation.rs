@@ -25,7 +25,7 @@ const PAGES_MAX: u16 = (WRITE_MAX / 4096) as u16;
 /// many precede a program's own request in the queue, also while a snapshot has the kernel send all
 /// its cached data.
 pub(crate) const BACKGROUND_MAX: u16 = 8;
-/// From so many on it lets writers wait.
+/// From this number on the kernel blocks writers.
 const CONGESTION: u16 = 6;
 
 /// The options requested from the kernel for every mount.
@@ -53,14 +53,14 @@ pub(crate) enum Step {
     Answer { unique: u64, answer: Answer },
     /// These bytes of a file are, or the number of an error.
     Data { unique: u64, data: Result<Segments, i32> },
-    /// The same for a write, once the kernel has forgotten what it holds of these bytes of a file.
+    /// The same for a write, once the kernel has dropped its cache of these bytes of a file.
     AfterForgetting { unique: u64, answer: Answer, stretch: fuse_notify_inval_inode_out },
     /// The same, before the kernel is made to forget the content, the length and the names of a
     /// file that no program has open: it shows bytes that were not kept.
     BeforeForgetting { unique: u64, answer: Answer, node: u64 },
     /// It has none.
     Silence,
-    /// It is answered ([`FileSystem::answer_late`]) once the kernel has sent what it holds of the
+    /// It is answered ([`FileSystem::answer_late`]) once the kernel has sent its cached data of the
     /// file with this number.
     AfterData { node: u64 },
     /// It was the last one, and is answered.
@@ -68,7 +68,7 @@ pub(crate) enum Step {
 }
 
 impl FileSystem {
-    /// Does what the request that was read asks for.
+    /// Executes the request that was read.
     pub(crate) fn take(&self, received: &mut Received) -> Step {
         match received.take_write() {
             Some(write) => {
@@ -130,7 +130,7 @@ impl FileSystem {
         }
     }
 
-    /// The answer to a write, also one of which only a part was written.
+    /// The answer to a write, also to a partial one.
     fn write_step(&self, header: &fuse_in_header, write: &fuse_write_in, answer: Answer) -> Step {
         let (unique, node) = (header.unique, header.nodeid);
         if answer.is_err() && write.write_flags & FUSE_WRITE_CACHE != 0 {
@@ -230,14 +230,14 @@ pub(crate) fn with_data<T>(
     write(&parts)
 }
 
-/// A mount without a kernel: bytes of requests in, bytes of answers out, in one thread. It is what
-/// a fuzzer and a test speak with.
+/// A mount without a kernel: bytes of requests in, bytes of answers out, in one thread. For fuzzers
+/// and tests.
 pub struct Unmounted {
     files: FileSystem,
 }
 
 impl Unmounted {
-    /// Shows what a mount would.
+    /// Shows the same as a mount.
     ///
     /// # Errors
     /// [`MountError::Tree`] when a mirror has no tree yet.

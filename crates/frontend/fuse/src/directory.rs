@@ -20,7 +20,7 @@ const SNAPSHOTS_MODE: u32 = 0o040_555;
 /// Cookies of a `.snapshot`: `.` is 1, `..` is 2, a snapshot's is its number and this.
 const COOKIE_BASE: u64 = 2;
 
-/// A listing as it grows, up to what the kernel has room for.
+/// A growing listing, up to the kernel's size limit.
 struct Listing {
     bytes: Vec<u8>,
     room: usize,
@@ -87,8 +87,8 @@ fn read_tree(
             let Ok(number) = shown.number(slot, found.file) else { continue };
             let is_dot = found.name == b"." || found.name == b"..";
             let kind = entry_type(found.kind.type_bits());
-            // One that is gone meanwhile is listed without what a lookup would say, and the kernel
-            // looks itself.
+            // A name that was removed meanwhile is listed without a lookup answer, and the kernel
+            // looks it up itself.
             let stat = (listing.plus && !is_dot).then(|| slot.tree.stat(found.file)).and_then(Result::ok);
             // Earlier entries count already, so the answer must not fail as a whole.
             let told = stat.and_then(|stat| {
@@ -152,7 +152,7 @@ pub(crate) fn snapshot_entry(
     Ok(fuse_entry_out { entry_valid: 0, ..shown.entry(slot, stat)? })
 }
 
-/// A directory of what is mounted, as it is in a snapshot: it has the same number. The root is the
+/// A directory of the mounted tree, as it is in a snapshot: it has the same number. The root is the
 /// root.
 pub(crate) fn in_snapshot(shown: &Shown, slot: &Slot, directory: FileId) -> Result<FileId, i32> {
     let (root, top) = shown.file(FUSE_ROOT_ID)?;

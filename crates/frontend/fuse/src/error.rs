@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use cairn_files::TreeError;
 
-/// Why something was not mounted or unmounted.
+/// Why a mount or an unmount failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     /// There is no device of the kernel's.

@@ -6,8 +6,8 @@
 //! (`STATX`), and no C library has to be installed.
 //!
 //! Promises to a program in a mount:
-//! - A file or directory without names is there until the kernel forgets it: as long as a program
-//!   has it open, refers to it (`O_PATH`), works in it, or has it mounted elsewhere.
+//! - A file or directory without names exists until the kernel forgets it: as long as a program has
+//!   it open, refers to it (`O_PATH`), works in it, or has it mounted elsewhere.
 //! - A write that `close` or `fsync` followed is here; one that `fsync` followed is durable, with
 //!   the names of the file.
 //! - After the server died, every use of the mount fails with `ENOTCONN`. It works again when the

@@ -68,7 +68,7 @@ pub struct MountOptions {
     pub set_user_id: bool,
 }
 
-/// Something mounted. Dropping it leaves it mounted as long as the process lives.
+/// A mount. Dropping it leaves it mounted as long as the process lives.
 pub struct Mount {
     point: PathBuf,
     device: DeviceNumber,
@@ -110,7 +110,7 @@ impl Mount {
         Ok(Self { point, device, connection })
     }
 
-    /// Where it is mounted first.
+    /// Its first mount point.
     pub fn point(&self) -> &Path {
         &self.point
     }
@@ -124,8 +124,8 @@ impl Mount {
     /// from now on. Also has the kernel forget snapshots that are deleted or renamed, so that their
     /// blocks can be reused.
     ///
-    /// Takes locks of the kernel, so not to be called by a thread that holds what a file operation
-    /// needs.
+    /// Takes locks of the kernel: do not call it from a thread that holds a resource needed by a
+    /// file operation.
     pub fn refresh(&self) {
         match self.connection.files.shown.follow() {
             Ok(Some(names)) => {
@@ -169,7 +169,7 @@ impl Mount {
         if !self.connection.files.shown.is_live() || self.has_ended() {
             return Ok(());
         }
-        // Another file system can lie over it.
+        // Another file system can cover it.
         if let Some(place) = self.places()?.iter().find(|place| is_on(place, self.device)) {
             return sync(place);
         }
@@ -177,8 +177,8 @@ impl Mount {
         Ok(())
     }
 
-    /// The same file by file, where there is no place by which to ask for all: it was unmounted,
-    /// and programs still write to what they have open.
+    /// The same file by file, when there is no place for a call for all of them: it was unmounted,
+    /// and programs still write to their open files.
     fn collect_files(&self) {
         for number in self.connection.files.written() {
             self.connection.forget_content(number);
@@ -297,7 +297,7 @@ fn receive_device(socket: &UnixStream) -> Option<OwnedFd> {
     })
 }
 
-/// Shows what is mounted on `from` on another directory as well: one file system in two places,
+/// Mounts the file system on `from` on another directory as well: one file system in two places,
 /// with one cache and one set of locks.
 ///
 /// # Errors
@@ -307,7 +307,7 @@ pub fn show_also(from: &Path, at: &Path) -> Result<(), MountError> {
         .map_err(|error| MountError::Refused { path: at.to_owned(), reason: error.to_string() })
 }
 
-/// Has the kernel write what it holds of the file system at `place`.
+/// Has the kernel write its cached data of the file system at `place`.
 fn sync(place: &Path) -> std::io::Result<()> {
     let mut sync = Command::new(SYNC);
     match sync.arg("-f").arg("--").arg(place).env("LC_ALL", "C").stdin(Stdio::null()).output() {
@@ -349,8 +349,7 @@ pub fn unmount(point: &Path, lazily: bool) -> Result<(), MountError> {
     }
 }
 
-/// The directories on which something of Cairn's is mounted, with what the kernel lists as its
-/// source.
+/// The directories with Cairn's mounts, with the kernel's source name of each.
 pub fn mounted() -> Vec<(PathBuf, String)> {
     lines().unwrap_or_default().into_iter().map(|line| (line.path, line.source)).collect()
 }
@@ -362,7 +361,7 @@ pub fn cut_all(places: &[PathBuf]) -> Vec<(PathBuf, Result<(), MountError>)> {
     mounted.map(|line| (line.path, cut(line.device.1))).collect()
 }
 
-/// Tells whether something was mounted or unmounted, without reading the table of mounts.
+/// Detects mounts and unmounts, without reading the table of mounts.
 #[derive(Default)]
 pub struct MountsWatch {
     table: Mutex<Option<File>>,
@@ -388,7 +387,7 @@ pub(crate) struct Line {
     pub(crate) path: PathBuf,
     pub(crate) source: String,
     pub(crate) device: DeviceNumber,
-    /// Its root is there, not a directory of it.
+    /// Its root is mounted there, not a directory of it.
     pub(crate) whole: bool,
 }
 
@@ -423,7 +422,7 @@ pub(crate) fn device_at(path: &Path) -> std::io::Result<DeviceNumber> {
     Ok((found.stx_dev_major, found.stx_dev_minor))
 }
 
-/// Whether what a path leads to is on the file system.
+/// Whether the target of a path is on the file system.
 pub(crate) fn is_on(path: &Path, device: DeviceNumber) -> bool {
     device_at(path).is_ok_and(|found| found == device)
 }
@@ -471,8 +470,8 @@ fn unescape(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Has the kernel read ahead further than it does by itself. Only root may; without it, reading in
-/// order is slower.
+/// Makes the kernel read ahead further than by default. Only root may; without it, reading in order
+/// is slower.
 fn read_ahead((major, minor): DeviceNumber) {
     let setting = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
     if let Err(error) = std::fs::write(&setting, READ_AHEAD_KIB.to_string()) {

@@ -68,10 +68,10 @@ pub(crate) struct FileSystem {
     pub(crate) shown: Shown,
     /// Files that are open for writing. The kernel may hold data of these that is not here.
     writers: Mutex<HashMap<FileId, Writers>>,
-    /// Files of which the kernel shows what could not be kept.
+    /// Files for which the kernel still shows data that could not be stored.
     lost: Mutex<HashSet<FileId>>,
     pub(crate) forgetting: Forgetting,
-    /// The kernel lets programs map files of which it keeps no writes back (Linux 6.6 and later).
+    /// The kernel allows mappings of files without write-back (Linux 6.6 and later).
     pub(crate) maps_all: AtomicBool,
 }
 
@@ -106,7 +106,7 @@ impl FileSystem {
         }
     }
 
-    /// True when answering needs what the kernel has not sent yet: see [`crate::session`].
+    /// True when the answer needs data that the kernel has not sent yet: see [`crate::session`].
     pub(crate) fn wants_data_first(&self, request: &Request<'_>) -> bool {
         matches!(request.operation, Operation::Lseek(_)) && self.is_written(request.header.nodeid)
     }
@@ -132,7 +132,7 @@ impl FileSystem {
         goes_past && self.shown.file(node).is_ok_and(|(_, file)| is_cached(file))
     }
 
-    /// Does what a request asks for. FORGET and INIT have no answer of this kind.
+    /// Executes a request. FORGET and INIT have no answer of this kind.
     pub(crate) fn answer(&self, request: &Request<'_>) -> Answer {
         let header = &request.header;
         let node = header.nodeid;
@@ -326,9 +326,8 @@ impl FileSystem {
             return Ok(bytes(attr_out(node, &stat)));
         }
         // A file system above this one (overlayfs) has found that its caller may not keep the
-        // rights, and asks with its own, which may. Of that request the kernel leaves out all that
-        // it asks for, as
-        // this side takes rights away by itself.
+        // rights, and asks with its own rights, which may. The kernel strips the contents of that
+        // request, as this side clears rights by itself.
         let asks_nothing = arguments.valid & !(fattr::FH | fattr::LOCKOWNER) == 0;
         if asks_nothing && !slot.tree.is_read_only() {
             self.take_rights(header, &slot, file, true)?;

@@ -29,8 +29,7 @@ use crate::received::Received;
 use crate::received::WRITE_MAX;
 use crate::session::{Connection, THREADS};
 
-/// Seats of all queues together, as far as that makes no fewer than the least and no more than the
-/// most of one.
+/// Seats of all queues together, limited by the minimum and the maximum of one.
 const SEATS: usize = 16;
 const SEATS_MIN: usize = 2;
 const SEATS_MAX: usize = 4;
@@ -47,11 +46,11 @@ struct Seats {
     all: usize,
     /// Their threads wait for the kernel.
     apart: usize,
-    /// Their threads answer something, or wait for what they need for it.
+    /// Seats whose threads answer a request, or wait to answer one.
     busy: usize,
 }
 
-/// The seats of each queue of the kernel; none where that can't be.
+/// The seats of each queue of the kernel; none if that is impossible.
 pub(crate) fn seats(device: &Arc<OwnedFd>) -> Vec<Vec<Seat>> {
     let all = ring::queues().and_then(|queues| {
         let each = of_each(queues.into());
@@ -63,7 +62,7 @@ pub(crate) fn seats(device: &Arc<OwnedFd>) -> Vec<Vec<Seat>> {
     })
 }
 
-/// How many seats each of so many queues has.
+/// The number of seats of each of `queues` queues.
 fn of_each(queues: usize) -> usize {
     (SEATS / queues.max(1)).clamp(SEATS_MIN, SEATS_MAX)
 }
@@ -87,7 +86,7 @@ impl Connection {
         !self.queues.is_empty()
     }
 
-    /// Has a thread take a seat of a queue. It is there when this returns.
+    /// Has a thread take a seat of a queue. It is registered when this returns.
     fn add(self: &Arc<Self>, queue: usize, seat: Seat) -> io::Result<()> {
         let (registered, is_registered) = sync_channel(1);
         self.thread(&format!("q{queue}"), move |own| own.sit(queue, seat, &registered))?;
@@ -141,7 +140,7 @@ impl Connection {
         self.queues[number].seats.lock().busy -= 1;
     }
 
-    /// Counts a request, and adds a seat where that has the last one.
+    /// Counts a request, and adds a seat if it takes the last one.
     fn keep_one_free(self: &Arc<Self>, number: usize, received: &Received) {
         let is_last = {
             let mut seats = self.queues[number].seats.lock();

@@ -1,9 +1,9 @@
 //! Which threads of a mount wait at `/dev/fuse`.
 //!
-//! The kernel gives each request to the thread that has waited there for longest. With many of them
-//! each request wakes another one, whose memory no cache of the processor has any more and which
-//! ran last on whatever processor; two that take turns are quicker. So no more than [`READING`]
-//! wait there, and the others wait here.
+//! The kernel gives each request to the thread that has waited longest. With many of them each
+//! request wakes another one, whose memory is in no processor cache any more and which ran last on
+//! any processor; two that take turns are faster. So at most [`READING`] wait there, and the others
+//! wait here.
 //!
 //! # Invariants
 //! 1. While one of the threads is free, one waits at the device or is on its way there: a thread
@@ -13,8 +13,8 @@
 
 use parking_lot::{Condvar, Mutex};
 
-/// Threads that wait for a request while there is none: one, and one for what the kernel forgets,
-/// which comes beside the next request.
+/// Threads that wait for a request while there is none: one, and one for the kernel's forget
+/// requests, which come with the next request.
 pub(crate) const READING: usize = 2;
 
 #[derive(Default)]
@@ -118,7 +118,7 @@ mod tests {
             Self { device, ask, seen, threads }
         }
 
-        /// A request, which ends when what this gives goes.
+        /// A request, which ends when the returned sender is dropped.
         fn request(&self) -> Sender<()> {
             let (end, request) = channel();
             self.ask.send(request).expect("somebody reads");

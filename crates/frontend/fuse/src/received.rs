@@ -42,7 +42,7 @@ impl Received {
         Self { head: [0; HEAD], blocks: Vec::with_capacity(BLOCKS), length: 0 }
     }
 
-    /// Has `read` fill the memory with a request; it says how long that is.
+    /// Has `read` fill the memory with a request and return its length.
     pub(crate) fn read<E>(
         &mut self,
         read: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,

@@ -82,7 +82,7 @@ impl<'a> Rest<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// The request in `bytes`, which is one read from the device; `None` for what is none.
+    /// The request in `bytes`, which is one read from the device; `None` for an invalid one.
     pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (header, rest) = fuse_in_header::read_from_prefix(bytes).ok()?;
         if header.len as usize != bytes.len() {

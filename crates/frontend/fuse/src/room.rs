@@ -1,5 +1,5 @@
-//! Room for what is written: of which files the kernel may keep writes back, and room that comes as
-//! it forgets files without names.
+//! Room for writes: which files' writes the kernel may cache, and room that is freed as the kernel
+//! forgets files without names.
 //!
 //! A cached write has succeeded for the program before the server gets it. When it might not fit,
 //! the kernel does not cache it (`FOPEN_DIRECT_IO`): then the write itself fails, and reads return
@@ -7,9 +7,9 @@
 //! there is none, fails at the latest at its close. When its last user has closed it, the server
 //! has the kernel forget its cache of the file.
 //!
-//! A file that has lost its last name keeps its blocks until the kernel forgets it, which it does
-//! within the call that removes it, and says beside the next requests. So what finds no room waits
-//! a moment for that.
+//! A file that has lost its last name keeps its blocks until the kernel forgets it. The kernel does
+//! so within the call that removes it, and reports it with the next requests. So an operation
+//! without room waits a moment for that.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -24,11 +24,11 @@ use crate::shown::Slot;
 /// is more than the kernel caches of a mount on most machines (a hundredth of the limit for dirty
 /// pages).
 const KEPT_BACK_ROOM: u64 = 1 << 30;
-/// Bytes that directories and nodes take besides the written data.
+/// Bytes that directories and nodes take in addition to the written data.
 const BESIDE: u64 = 1 << 20;
-/// How long what finds no room waits for the kernel to forget files.
+/// How long an operation without room waits for the kernel to forget files.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How often the kernel may forget something else meanwhile.
+/// How often the kernel may forget other files meanwhile.
 const ROUNDS: u32 = 64;
 
 /// The kernel's forgetting of files, and the threads that wait for it.
@@ -41,7 +41,7 @@ pub(crate) struct Forgetting {
 #[derive(Default)]
 struct State {
     waiting: u32,
-    /// Counts how often the kernel has forgotten something.
+    /// Counts how often the kernel has forgotten files.
     rounds: u64,
     /// The number of nameless files at the last wait that timed out: the remaining ones are in use.
     in_vain: u64,
@@ -84,15 +84,15 @@ impl Forgetting {
 }
 
 impl FileSystem {
-    /// Whether the kernel may keep back what a program writes to a file that it opens now. It has
-    /// to where the program could not map the file otherwise.
+    /// Whether the kernel may cache writes of a program to a file that it opens now. It must, if
+    /// the program could not map the file otherwise.
     pub(crate) fn may_keep_writes_back(&self, slot: &Slot, file: FileId) -> Result<bool, i32> {
         let maps_all = self.maps_all.load(Ordering::Relaxed);
         Ok(!maps_all || slot.tree.room(file).map_err(errno)?.bytes >= KEPT_BACK_ROOM)
     }
 
-    /// Waits a moment for room that comes as the kernel forgets files without names, where so many
-    /// bytes and files do not fit beside them.
+    /// Waits a moment for room that is freed as the kernel forgets files without names, when that
+    /// many bytes and files do not fit.
     pub(crate) fn wait_for_room(&self, slot: &Slot, file: FileId, bytes: u64, files: u64) {
         let (nameless, kept) = slot.tree.nameless();
         if nameless == 0 {

@@ -46,7 +46,7 @@ pub(crate) struct Connection {
     readers: Readers,
     /// Those that take requests and have not been waited for. Only one of them adds others.
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Counts what was asked for by `have_asked`.
+    /// Counts the requests made by `have_asked`.
     asked: AtomicU64,
     ended: Mutex<bool>,
     changed: Condvar,
@@ -74,7 +74,7 @@ impl Connection {
             ended: Mutex::default(),
             changed: Condvar::new(),
         });
-        // By the device comes what is forgotten, and everything should the kernel not take the
+        // Forget requests come by the device, and all requests should the kernel not accept the
         // seats.
         let is_seated = connection.sit_down(seats);
         if is_seated {

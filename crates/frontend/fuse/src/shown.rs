@@ -27,12 +27,12 @@ pub enum View {
     Following(Arc<dyn Follows>),
 }
 
-/// Says what a mount of a mirror shows.
+/// Provides the present image of a mirror to a mount.
 pub trait Follows: Send + Sync {
     /// The mirror.
     fn volume(&self) -> &Arc<Volume>;
 
-    /// Its image now; none where it is to stay what it is.
+    /// Its image now; `None` if it stays the same.
     ///
     /// # Errors
     /// The volume's.
@@ -122,8 +122,7 @@ impl Shown {
         }
     }
 
-    /// The image that a number of the kernel's is in, and the file; `None` beside it for a
-    /// directory `.snapshot`.
+    /// The image and the file of a kernel's number; `None` with it for a directory `.snapshot`.
     pub(crate) fn find(&self, number: u64) -> Result<(Node, Option<Arc<Slot>>), i32> {
         let Some(node) = Node::of_number(number) else {
             let slot = self.slot(self.root.load(Ordering::Acquire))?;
@@ -160,7 +159,7 @@ impl Shown {
     /// The answer to the kernel about a file; adds one to the kernel's references.
     pub(crate) fn entry(&self, slot: &Arc<Slot>, stat: &Stat) -> Result<fuse_entry_out, i32> {
         let number = self.number(slot, stat.file)?;
-        // The kernel knows the root as long as it is mounted, and does not say when it forgets it.
+        // The kernel knows the root as long as it is mounted, and sends no forget for it.
         if number == FUSE_ROOT_ID {
             return Ok(entry(number, slot.generation, stat));
         }
@@ -247,8 +246,7 @@ impl Shown {
         }
     }
 
-    /// The mount has ended: the kernel knows nothing of it any more, and does not say so of each
-    /// file.
+    /// The mount has ended: the kernel has dropped everything, without a forget for each file.
     pub(crate) fn forget_everything(&self) {
         if let View::Live(tree) = &self.view {
             tree.release_everything();
@@ -287,8 +285,8 @@ impl Shown {
         Ok(slot)
     }
 
-    /// The number of the directory `.snapshot` in a directory; none where there are no snapshots to
-    /// look into: in a snapshot.
+    /// The number of the directory `.snapshot` in a directory; `None` where there are no snapshots
+    /// to show: in a snapshot.
     pub(crate) fn snapshots_in(&self, slot: &Slot, directory: FileId) -> Option<Result<u64, i32>> {
         let is_root_image = slot.number == self.root.load(Ordering::Acquire);
         let shows_them = is_root_image && self.volume().is_some();
@@ -316,8 +314,8 @@ impl Shown {
         self.take_slot(Arc::new(tree), Some(id))
     }
 
-    /// Moves on to what is shown now; the names below the root that the kernel must forget, or none
-    /// when it is that already.
+    /// Moves to the image shown now; returns the names below the root that the kernel must forget,
+    /// or `None` when it is that already.
     pub(crate) fn follow(&self) -> Result<Option<HashSet<Vec<u8>>>, TreeError> {
         let View::Following(follows) = &self.view else { return Ok(None) };
         let Some(image) = follows.image()? else { return Ok(None) };

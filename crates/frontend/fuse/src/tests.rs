@@ -141,7 +141,7 @@ fn live_tree() -> Arc<Tree> {
     Arc::new(Tree::open(volume).unwrap())
 }
 
-/// A mount without a kernel, and what it says.
+/// A mount without a kernel, and its answers.
 struct Asked(Unmounted);
 
 impl Asked {
@@ -394,8 +394,8 @@ fn writes_of_any_place_and_length_are_read_back() {
     ask(request(opcode::WRITE, &[arguments.as_bytes(), &vec![1; WRITE_MAX + 1]], 0));
 }
 
-/// To the kernel a snapshot is a part of the same file system, and what is named there has the
-/// number of the live file.
+/// To the kernel a snapshot is a part of the same file system, and a file in it has the number of
+/// the live file.
 #[test]
 fn nothing_is_linked_or_moved_between_a_snapshot_and_the_live_tree() {
     let tree = live_tree();
@@ -468,7 +468,7 @@ fn rename_leaves_what_overlayfs_takes_for_a_name_that_is_gone() {
     assert!(tree.lookup(root, b"lower").is_err());
 }
 
-/// Entries of a listing with what lookups would say, by name.
+/// Entries of a listing with their lookup answers, by name.
 fn listed(answer: &[u8]) -> std::collections::BTreeMap<Vec<u8>, fuse_entry_out> {
     let mut rest = answer;
     let mut entries = std::collections::BTreeMap::new();
@@ -547,7 +547,7 @@ fn names_that_were_listed_are_taken_back_when_a_mirror_moves_on() {
     assert_eq!(names(), [b"first".to_vec(), b"second".to_vec()]);
 }
 
-/// A device that does something before it reads, once.
+/// A device that calls a function before it reads, once.
 struct Interrupting {
     device: MemoryDevice,
     before: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -690,7 +690,7 @@ fn listing_of_a_damaged_directory_has_what_is_before_the_damage_and_its_image_is
     assert_eq!(attributes(), Err(errno::ESTALE), "nobody knows anything of that image");
 }
 
-/// A device that does what it should, until it has a bug.
+/// A device that works until it has a bug.
 struct Buggy {
     below: MemoryDevice,
     has_bug: AtomicBool,

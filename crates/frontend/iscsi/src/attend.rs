@@ -36,7 +36,7 @@ fn look(shared: &Weak<Shared>) {
     }
 }
 
-/// Serves a session beside its thread until that is back.
+/// Serves a session in place of its thread until that is back.
 fn attend(entry: &Entry) {
     let mut visit = None;
     loop {

@@ -50,8 +50,8 @@ pub(crate) struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Does it with the data that came; returns data for the initiator. Of what is done in pieces
-    /// the data belongs at `at`.
+    /// Executes it with the received data; returns data for the initiator. For a command that is
+    /// done in pieces the data belongs at `at`.
     pub(crate) fn run(&self, medium: &Medium, data: &Segments, at: u64) -> Result<Vec<u8>, Failure> {
         let bytes = |blocks: u64| blocks * u64::from(self.block_bytes);
         let whole = u64::from(self.block_bytes);
@@ -189,7 +189,7 @@ impl Place<'_> {
         Ok(())
     }
 
-    /// Compares what is there with `data`, before which `done` bytes were compared; says where they
+    /// Compares the content with `data`, after `done` bytes that were compared; returns where they
     /// first differ.
     fn compare(&self, offset: u64, data: &Segments, done: u64) -> Result<(), Sense> {
         let wanted = data.to_vec();
@@ -290,9 +290,9 @@ fn failed(error: DeviceError) -> Failure {
     }
 }
 
-/// Stretches of bytes in blocks of `whole` bytes: how many, and whether they are mapped. A block
-/// that is mapped in part is mapped, as what is not mapped reads as zeroes; one whose end is not
-/// known is left out.
+/// Converts stretches of bytes into blocks of `whole` bytes: how many, and whether they are mapped.
+/// A partly mapped block counts as mapped, as unmapped bytes read as zeroes; one with an unknown
+/// end is left out.
 fn in_blocks(stretches: &[(u64, bool)], whole: u64) -> Vec<(u64, bool)> {
     let mut blocks: Vec<(u64, bool)> = Vec::new();
     let mut add = |count: u64, mapped: bool| match blocks.last_mut() {

@@ -20,8 +20,8 @@ pub(crate) const PACED_ADDRESSES_MAX: usize = 4096;
 /// How often a login that has to wait looks whether its initiator is still there.
 pub(crate) const PACE_LOOK: Duration = Duration::from_millis(50);
 
-/// How long a task management function waits for what the device has begun; then it is rejected.
-/// Linux gives one 15 s.
+/// How long a task management function waits for commands that the device has begun; then it is
+/// rejected. Linux gives one 15 s.
 pub(crate) const TASK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A session whose thread is in the device for this long is attended to by another one.
@@ -35,7 +35,7 @@ pub(crate) const STUCK_LOOK: Duration = Duration::from_millis(100);
 /// this](cairn_proto_iscsi::limits::COMMAND_WINDOW) unasked.
 pub(crate) const ATTENDED_BYTES_MAX: u64 = 8 << 20;
 
-/// How often an idle session looks whether there is something to tell its initiator.
+/// How often an idle session checks whether there is a notice for its initiator.
 pub(crate) const IDLE_LOOK: Duration = Duration::from_secs(2);
 
 /// An initiator that takes no byte for this long is closed.

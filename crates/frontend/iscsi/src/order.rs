@@ -51,7 +51,7 @@ impl Session {
         request.immediate.min(most)
     }
 
-    /// Begins what has waited long enough.
+    /// Begins commands that have waited long enough.
     pub(crate) fn begin_held(&mut self, round: &mut Round) {
         loop {
             self.forget_ordered();

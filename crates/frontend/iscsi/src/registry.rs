@@ -43,7 +43,7 @@ pub(crate) struct Entry {
     pub(crate) peer: SocketAddr,
     /// The server asked it to end.
     pub(crate) leaving: AtomicBool,
-    /// Since when its thread is in the device: milliseconds since `since`, and one; 0 while it is
+    /// Since when its thread is in the device: milliseconds since `since`, plus one; 0 while it is
     /// not there.
     busy: AtomicU64,
     /// Its session, for the thread that attends to it meanwhile.
@@ -79,7 +79,7 @@ impl Entry {
         self.busy.store(0, Ordering::Release);
     }
 
-    /// Has it say good-bye and go.
+    /// Makes it say good-bye and end.
     fn end(&self) {
         self.leaving.store(true, Ordering::Release);
         self.gate.close();
@@ -134,7 +134,7 @@ impl Default for Registry {
 }
 
 impl Registry {
-    /// With places for so many initiators that log in.
+    /// With places for `handshakes_max` initiators that log in.
     pub(crate) fn new(handshakes_max: usize) -> Self {
         Self { roster: Arc::new(Roster::new(handshakes_max)), last_tsih: AtomicU16::new(0) }
     }
@@ -162,7 +162,7 @@ impl Registry {
         self.roster.serve("iscsi", entry.id, serve)
     }
 
-    /// An initiator that logs in has said something.
+    /// An initiator that logs in has sent data.
     pub(crate) fn spoke(&self, entry: &Entry) {
         self.roster.spoke(entry);
     }
@@ -294,8 +294,7 @@ impl Registry {
             Self::end(&table, |session: &Established| session.export.as_deref() == Some(export))
         };
         let begun = wait_for_begun(&of_export, export);
-        // Their threads may still wait for a read, or in the middle of what a volume does for
-        // others.
+        // Their threads may still wait for a read, or in the middle of a volume's work for others.
         if !self.roster.wait_for(&of_export, Instant::now() + LINGER) {
             tracing::warn!("iSCSI sessions that are closed still wait for their device");
             of_export.iter().for_each(|entry| entry.socket.close());

@@ -46,7 +46,7 @@ impl Slot {
     }
 }
 
-/// A command that is done by itself, after the batch.
+/// A command that is executed by itself, after the batch.
 pub(crate) struct Later {
     pub(crate) request: CommandRequest,
     pub(crate) ticket: Ticket,
@@ -70,9 +70,10 @@ pub(crate) struct Round {
     pub(crate) later: Vec<Later>,
     /// Of reads and writes in the batch.
     pub(crate) bytes: u64,
-    /// PDUs without data of the medium, and what goes around such data.
+    /// PDUs without data of the medium, and the headers and digests around such data.
     pub(crate) out: Vec<u8>,
-    /// Data among `out`: where in `out` it stands, its operation, where in its data, how much.
+    /// Data among `out`: its position in `out`, its operation, the position in its data, its
+    /// length.
     data: Vec<(usize, usize, usize, usize)>,
     writes: bool,
 }
@@ -129,7 +130,7 @@ impl Round {
         self.operations.push(operation);
     }
 
-    /// Sends what is ready.
+    /// Sends the ready answers.
     pub(crate) fn send(&mut self, socket: &Socket) -> io::Result<()> {
         if self.out.is_empty() {
             return Ok(());
@@ -214,7 +215,7 @@ impl Session {
         is_aborted
     }
 
-    /// Prepares the answers of what finished since the last call.
+    /// Prepares the answers of operations that finished since the last call.
     fn answer_operations(&mut self, round: &mut Round) {
         let entry = Arc::clone(&self.entry);
         let mut batch = entry.meter.batch(Instant::now());
@@ -225,7 +226,7 @@ impl Session {
                 self.note(error);
             }
             let slot = std::mem::replace(&mut round.slots[index], Slot::Answered);
-            // Its tag may be another command's by now.
+            // Its tag may belong to another command now.
             if slot.tag().is_some_and(|tag| self.dropped.contains(&tag)) {
                 continue;
             }

@@ -42,7 +42,7 @@ fn session(registry: &Registry, initiator: u64, using: &[AtomicU64; 2]) -> u64 {
     requests
 }
 
-/// Two sessions of one initiator, of which the later one replaces the other, and one of another;
+/// Two sessions of one initiator, the later one of which replaces the other, and one of another;
 /// then the server stops.
 #[test]
 fn session_replaces_only_one_that_is_over_and_nobody_comes_in_behind_a_stop_in_any_schedule() {

@@ -92,7 +92,7 @@ impl IscsiServer {
         &self.addresses
     }
 
-    /// The sessions that there are now.
+    /// The present sessions.
     pub fn sessions(&self) -> Vec<SessionInfo> {
         self.shared.registry.sessions()
     }
@@ -107,8 +107,8 @@ impl IscsiServer {
     /// the target from [`Targets`] first, or initiators come back.
     ///
     /// # Errors
-    /// The device does not finish what it has begun. The sessions are ended, and the caller leaves
-    /// all else as it is.
+    /// The device does not finish commands that it has begun. The sessions are ended, and the
+    /// caller must leave the device as it is.
     pub fn close_export(&self, export: &str) -> Result<usize, Unfinished> {
         self.shared.registry.close_export(export)
     }

@@ -27,7 +27,7 @@ use crate::targets::{Export, Initiator};
 use crate::task::Task;
 use crate::units::{Attached, geometry};
 
-/// Why a session ended before the initiator said good-bye.
+/// Why a session ended without a good-bye of the initiator.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SessionEnd {
     #[error("the connection failed: {0}")]
@@ -174,13 +174,13 @@ pub(crate) struct Session {
     pub(crate) text: Vec<u8>,
     /// The session ends after this round.
     pub(crate) ending: Option<Gathered>,
-    /// Held while there is something to do.
+    /// Held while there is work.
     window: Option<Window>,
     pub(crate) window_bytes: u64,
     patience: Patience,
     /// When bytes came last.
     pub(crate) received: Instant,
-    /// As the initiator was last told.
+    /// As in the last notice to the initiator.
     blocks: u64,
     /// The unit was brought up to date with its device since this session last waited. Asking the
     /// device for each command would cost a lock of its volume.
@@ -221,8 +221,8 @@ impl Session {
         done
     }
 
-    /// Takes what the initiator has sent while the thread is in the device. False when no more is
-    /// to be taken meanwhile: the session is over, or there is no room for it.
+    /// Takes the initiator's PDUs while the thread is in the device. False when no more may be
+    /// taken meanwhile: the session is over, or there is no room for it.
     pub(crate) fn attend(&mut self) -> bool {
         let mut next = std::mem::take(&mut self.next);
         self.is_attended = true;
@@ -275,7 +275,7 @@ impl Session {
         round.is_full(if self.is_attended { ATTENDED_BYTES_MAX } else { self.window_bytes })
     }
 
-    /// Takes PDUs until the round is full or no more are there; waits for the first only.
+    /// Takes PDUs until the round is full or no more have arrived; waits for the first only.
     fn gather(&mut self, round: &mut Round) -> Result<Gathered, SessionEnd> {
         self.is_current = false;
         if let Some(end) = self.ending.take() {
@@ -314,7 +314,7 @@ impl Session {
         }
     }
 
-    /// Nothing came for a while: is there something to say?
+    /// Nothing came for a while: checks whether there is a notice to send.
     fn look_around(&mut self, round: &mut Round) {
         self.drop_aborted(round);
         let blocks = self.unit_blocks();
@@ -335,7 +335,7 @@ impl Session {
         geometry.blocks
     }
 
-    /// Takes what is complete in the input. `None` when more bytes are needed.
+    /// Takes a complete PDU from the input. `None` when more bytes are needed.
     fn take(&mut self, round: &mut Round) -> Result<Option<Gathered>, SessionEnd> {
         loop {
             if self.is_full(round) {
@@ -374,8 +374,8 @@ impl Session {
         }
         // A command that depends on the order waits until the earlier ones are done.
         let busy = !round.is_empty() || !self.reads.is_empty();
-        // Beside the device they are held back otherwise, and task management is what the device is
-        // not waited for.
+        // While the thread is in the device they are held back otherwise, and task management does
+        // not wait for the device.
         if busy && !self.is_attended && waits_for_others(&header) {
             return Ok(Begun::Later);
         }

@@ -53,7 +53,7 @@ pub struct Export {
     pub device: Arc<dyn Device>,
     /// Names the unit: the same for ever, and of no other unit.
     pub id: u64,
-    /// Writes are refused, whatever the device says.
+    /// Writes are refused, even if the device accepts them.
     pub read_only: bool,
     /// Bytes of a logical block: 512 or 4096.
     pub block_bytes: u32,
@@ -71,7 +71,7 @@ pub struct Export {
 /// Why a target was not opened.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum OpenTargetError {
-    /// There is none of this name.
+    /// There is no target of this name.
     #[error("no such target: {name:?}")]
     Unknown {
         /// The requested name.

@@ -48,7 +48,7 @@ pub(crate) struct Task {
     reserved: u64,
 }
 
-/// A read, or what is left of it.
+/// A read, or the rest of it.
 pub(crate) struct Read {
     pub(crate) tag: u32,
     /// When it came.
@@ -65,7 +65,7 @@ pub(crate) struct Read {
 }
 
 impl Task {
-    /// A command that has not begun, with room for what may come unasked.
+    /// A command that has not begun, with room for unsolicited data.
     pub(crate) fn held(request: CommandRequest, since: Instant, payload: Option<Payload>) -> Self {
         let work = Work::Held;
         Self { request, since, work, actual: 0, wanted: 0, offset: 0, payload, begun: false, reserved: 0 }
@@ -185,7 +185,7 @@ impl Session {
     fn await_data(&mut self, request: CommandRequest, work: Work, actual: u64, offset: u64) -> u32 {
         let wanted = if request.writes { u64::from(request.expected).min(actual) as u32 } else { 0 };
         self.protocol.begin(request.tag, wanted);
-        // Of a plain write, what comes by itself is its first piece.
+        // For a plain write, the unsolicited data is its first piece.
         let first_burst = self.protocol.operational().first_burst.max(request.immediate);
         let unasked = request.immediate > 0 || self.protocol.wants(request.tag) == Wants::Data;
         let first = match work {
@@ -226,7 +226,7 @@ impl Session {
         fua || self.place.as_ref().is_some_and(|place| place.attached.unit.state.lock().writes_through())
     }
 
-    /// Gives what is here of a plain write to the round.
+    /// Adds the present data of a plain write to the round.
     fn piece(&mut self, tag: u32, last: bool, round: &mut Round) {
         let Some(Work::Write { fua }) = self.tasks.get(&tag).map(|task| &task.work) else { return };
         let fua = last && self.is_durable(*fua);
@@ -369,8 +369,8 @@ impl Session {
             ended.push(unit.abort(&state, concerned));
         }
         drop(keeping);
-        // Reservations have changed by now. Where what was ended is not over, that must not be
-        // called done: the command fails, and is repeated.
+        // Reservations have changed already. If an aborted task has not ended, the command must not
+        // report success: it fails, and is repeated.
         if !ended.iter().all(Ended::wait_long) {
             let sense = Sense::of_failure(cairn_proto_iscsi::scsi::Failure::Write);
             let answer = unit.state.lock().failed(sense);
@@ -436,7 +436,7 @@ impl Session {
         self.protocol.respond(tag, status, &sense.encode(descriptors), residual, data_count, &mut round.out);
     }
 
-    /// Takes a task out of the table, with what it had reserved.
+    /// Removes a task from the table, with its reserved room.
     pub(crate) fn release(&mut self, tag: u32) -> Option<Task> {
         let task = self.tasks.remove(&tag)?;
         self.reserved -= task.reserved;
@@ -454,7 +454,7 @@ impl Session {
         }
     }
 
-    /// Forgets a task without an answer. False when there is none.
+    /// Drops a task without an answer. False when there is none.
     pub(crate) fn drop_task(&mut self, tag: u32, round: &mut Round) -> bool {
         let waited = self.release(tag).is_some();
         let before = self.reads.len();

@@ -125,8 +125,8 @@ impl Units {
 }
 
 impl Unit {
-    /// Resets it: all tasks of all sessions end. False when what some have begun is not over in
-    /// time.
+    /// Resets it: all tasks of all sessions end. False when commands that some have begun do not
+    /// end in time.
     pub(crate) fn reset(&self) -> bool {
         let ended = {
             let mut state = self.state.lock();
@@ -137,8 +137,8 @@ impl Unit {
         ended.wait()
     }
 
-    /// Ends all tasks of all sessions for one of them. False when what some have begun is not over
-    /// in time.
+    /// Ends all tasks of all sessions on behalf of one of them. False when commands that some have
+    /// begun do not end in time.
     pub(crate) fn clear(&self, by: Nexus) -> bool {
         let ended = {
             let mut state = self.state.lock();

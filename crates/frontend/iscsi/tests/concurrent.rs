@@ -83,7 +83,7 @@ impl Device for Watched {
     }
 }
 
-/// Two units, and what initiators of the second are to prove from now on.
+/// Two units, and the account that initiators of the second must prove from now on.
 struct Two([Arc<Watched>; 2], Mutex<Option<Account>>);
 
 impl Targets for Two {
@@ -181,7 +181,7 @@ fn compare_and_write(initiator: &mut Initiator, compared: u8, written: u8) {
     initiator.command(2, &cdb, WRITES, data.len() as u32, &data);
 }
 
-/// Has a device tell when it was read, and answer when it was written, or a while later.
+/// Makes a device report when it was read, and answer when it was written, or a while later.
 fn hold_read(device: &Watched) -> Receiver<()> {
     let (has_read, reads) = channel();
     let (has_changed, changes) = channel();
@@ -271,7 +271,7 @@ fn copy_from_or_into_a_unit_that_wants_a_proof_is_refused() {
 #[test]
 fn copy_goes_no_further_into_a_unit_that_somebody_reserves_meanwhile() {
     let (_server, devices, [mut copier, mut other]) = two();
-    // More than is copied in one go; the last block tells.
+    // More than one copy step; the last block shows it.
     let blocks: u16 = 5 << 11;
     let last = u64::from(blocks - 1) * BLOCK as u64;
     devices[1].inner.write_from(last, &[9; BLOCK]).unwrap();
@@ -297,8 +297,8 @@ fn reserve_out(initiator: &mut Initiator, action: u8, kind: u8, keys: (u64, u64)
     initiator.status().0 == 0
 }
 
-/// A server, its second device, and two initiators that have registered there, of which the second
-/// is to end the tasks of the first.
+/// A server, its second device, and two initiators that have registered there, the second of which
+/// will end the tasks of the first.
 fn fenced() -> (IscsiServer, Arc<Watched>, Initiator, Initiator) {
     let (server, [_, device], [_, mut fenced]) = two();
     let mut other = Initiator::login(&server.addresses()[0], &format!("{PREFIX}v.1"), 2, false).unwrap();
@@ -306,8 +306,8 @@ fn fenced() -> (IscsiServer, Arc<Watched>, Initiator, Initiator) {
     (server, device, fenced, other)
 }
 
-/// Sends commands that write the first block in one go, each with its tag, its code and what it
-/// writes.
+/// Sends commands that write the first block in one step, each with its tag, its code and its
+/// content.
 fn write_all(initiator: &mut Initiator, commands: &[(u32, u8, u8)]) {
     let content = |content| vec![content; BLOCK];
     let commands =
@@ -373,7 +373,7 @@ fn write_that_has_yet_to_be_done_is_not_done_once_its_task_was_ended_by_another(
     let (writes, has_written) = channel();
     *device.at_once.lock() = Some(Box::new(move || {
         begins.send(()).unwrap();
-        // Until the other one waits for this look at what is ready to be over.
+        // Until the other one waits for this check of ready data to end.
         std::thread::sleep(WHILE);
     }));
     *device.before_changes.lock() = VecDeque::from([Box::new(move || {

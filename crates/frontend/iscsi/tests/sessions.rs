@@ -167,8 +167,8 @@ fn resize_and_removal_are_told_to_initiators_that_are_idle() {
     assert!(initiator.is_closed());
 }
 
-/// One session manages tasks while another one's write waits for its data; gives what both hear by
-/// the next command.
+/// One session manages tasks while another one's write waits for its data; returns the answers that
+/// both get to the next command.
 fn manages(function: u8) -> [(u8, Vec<u8>); 2] {
     let server = TestServer::plain();
     let (mut one, mut other) = (login(&server, 1), login(&server, 2));
@@ -339,8 +339,7 @@ fn initiator_that_does_not_log_in_in_time_is_closed() {
         stream.write_all(bytes).unwrap();
         stream
     };
-    // One says nothing, one stops in a header, one in its text, and one never comes to the end of
-    // its login.
+    // One sends nothing, one stops in a header, one in its text, and one never finishes its login.
     let mut header = Vec::new();
     pdu::put_header(&mut header, &Header::new(opcode::LOGIN, 1).immediate().with_data(500), false);
     for bytes in [&[][..], &header[..20], &header[..]] {
@@ -555,7 +554,7 @@ fn session_has_what_its_target_is_once_others_know_of_the_session() {
 fn initiator_that_may_not_log_in_any_more_is_refused_at_the_end_of_its_login() {
     let secret = Credential { name: "me".to_owned(), secret: b"a-secret-of-17-by".to_vec() };
     let proof = Account { initiator: secret, target: None };
-    // It was let in by its first request, and then its owner says something else.
+    // It was admitted by its first request, and then its owner changes the rules.
     for (said, status) in [(Err(LoginError::Forbidden), 0x0202), (Ok(Some(proof)), 0x0301)] {
         let (server, portal, _) = named_and_asked(None, vec![said, Ok(None)]);
         let refused = Initiator::login(&portal, &format!("{PREFIX}v.lun"), 1, false);
@@ -719,7 +718,7 @@ fn data_that_is_compared_or_ored_is_taken_in_pieces_and_not_held() {
         cdb[1] = bytes_check << 1;
         cdb
     };
-    // WRITE AND VERIFY, at an odd place, with an odd length of what comes unasked.
+    // WRITE AND VERIFY, at an odd place, with an odd length of unsolicited data.
     initiator.command(1, &with(0x2e, 0), WRITES, BYTES as u32, &data[..1000]);
     let (_, (said, _)) = send_asked(&mut initiator, 1, &data);
     assert_eq!((said.opcode(), said.detail[1], said.flags), (opcode::SCSI_RESPONSE, 0, 0x80));

@@ -1,5 +1,5 @@
-//! Commands that wait in their device: task management is answered at once, and what was ended
-//! never happens later.
+//! Commands that wait in their device: task management is answered at once, and an aborted command
+//! never takes effect later.
 
 #[allow(dead_code, reason = "this test program uses a part of it")]
 #[path = "harness/initiator.rs"]

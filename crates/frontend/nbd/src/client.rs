@@ -52,7 +52,7 @@ pub enum ClientError {
     /// The server closed it.
     #[error("the server closed the connection")]
     Closed,
-    /// The server does not let us in.
+    /// The server does not admit us.
     #[error(transparent)]
     Handshake(#[from] HandshakeFailure),
     /// The server sent an invalid reply.
@@ -79,7 +79,7 @@ pub enum ClientError {
 pub struct Completion {
     /// As [`Client::submit`] returned it.
     pub cookie: u64,
-    /// Success, or what the server said.
+    /// Success, or the server's error.
     pub outcome: Result<Answer, ClientError>,
 }
 
@@ -106,7 +106,7 @@ pub enum ClientRequest<'a> {
     Write {
         /// Where.
         offset: u64,
-        /// What.
+        /// The data.
         data: &'a [u8],
         /// Durable when it completes.
         fua: bool,
@@ -367,7 +367,7 @@ impl Client {
         self.perform(request).map(|answer| answer.status)
     }
 
-    /// Says good-bye. Dropping a client only closes the connection.
+    /// Sends a good-bye. Dropping a client only closes the connection.
     pub fn disconnect(mut self) -> Result<(), ClientError> {
         put_request(&mut self.out, self.offer.mode, NBD_CMD_DISC, 0, 0, 0, 0);
         self.transport.send_all(&mut [IoSlice::new(&self.out)])?;
@@ -395,7 +395,7 @@ impl Client {
         }
     }
 
-    /// Takes in what a reply says; returns the request that it completes.
+    /// Applies a reply; returns the request that it completes.
     fn apply(&mut self, event: ReplyEvent) -> Result<Option<u64>, ClientError> {
         let cookie = match &event {
             ReplyEvent::Simple { cookie, .. }
@@ -439,7 +439,7 @@ impl Client {
         Ok(finished.then_some(cookie))
     }
 
-    /// Takes data that follows a header: first what is here, then straight from the socket.
+    /// Takes data that follows a header: first the received bytes, then directly from the socket.
     fn take_data(&mut self, into: &mut [u8]) -> Result<(), ClientError> {
         let here = (self.input.len() - self.taken).min(into.len());
         let (now, mut later) = into.split_at_mut(here);

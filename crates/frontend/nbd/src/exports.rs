@@ -37,7 +37,7 @@ pub struct Export {
     pub device: Arc<dyn Device>,
     /// For people; may be empty.
     pub description: String,
-    /// Writes are refused, whatever the device says.
+    /// Writes are refused, even if the device accepts them.
     pub read_only: bool,
     /// Every write is durable when it is answered, as if it had NBD_CMD_FLAG_FUA.
     pub writes_through: bool,
@@ -50,7 +50,7 @@ pub struct Export {
     pub changed: Option<Arc<dyn ChangedBlocks>>,
 }
 
-/// Tells which bytes changed since a snapshot.
+/// Returns the bytes that changed since a snapshot.
 pub trait ChangedBlocks: Send + Sync {
     /// Stretches from `offset` in order: (bytes, whether they changed since `snapshot`), covering
     /// at most `length` bytes, at most `limit` of them.
@@ -66,7 +66,7 @@ pub trait ChangedBlocks: Send + Sync {
 /// Why an export was not opened. The text goes to the client.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum OpenExportError {
-    /// There is none of this name.
+    /// There is no export of this name.
     #[error("no such export: {name:?}; list the exports, and name one as VOLUME/LUN")]
     Unknown {
         /// The requested name.

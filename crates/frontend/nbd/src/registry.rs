@@ -81,17 +81,17 @@ impl Default for Registry {
     }
 }
 
-/// Why a session was not let in.
+/// Why a session was not admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotLetIn {
     TooMany,
     Stopping,
-    /// A device has not finished what an earlier session began.
+    /// A device has not finished changes of an earlier session.
     Unfinished,
 }
 
 impl Registry {
-    /// With places for so many clients of each listener that negotiate.
+    /// With places for `handshakes_max` negotiating clients of each listener.
     pub(crate) fn new(handshakes_max: usize) -> Self {
         Self { roster: Arc::new(Roster::new(handshakes_max)) }
     }
@@ -113,7 +113,7 @@ impl Registry {
         self.roster.serve("nbd", entry.id, serve)
     }
 
-    /// A client that negotiates has said something.
+    /// A negotiating client has sent data.
     pub(crate) fn spoke(&self, entry: &Entry) {
         self.roster.spoke(entry);
     }
@@ -188,7 +188,7 @@ impl Registry {
             let table = self.roster.lock();
             table.established.values().filter(gone).map(|other| Arc::clone(&other.entry)).collect()
         };
-        // One that has only said that it sends no more gets its last answers.
+        // A client that has only closed its own direction gets its last answers.
         self.roster.wait_for(&earlier, Instant::now() + LAST_ANSWERS);
         earlier.iter().for_each(|other| other.gate.close());
         let deadline = Instant::now() + CLOSE_PATIENCE;
@@ -215,8 +215,7 @@ impl Registry {
         };
         of_export.iter().for_each(|entry| entry.close());
         wait_for_begun(&of_export, export)?;
-        // Their threads may still wait for a read, or in the middle of what a volume does for
-        // others.
+        // Their threads may still wait for a read, or in the middle of a volume's work for others.
         if !self.roster.wait_for(&of_export, Instant::now() + LINGER) {
             tracing::warn!(export, "sessions that are closed still wait for their device");
         }

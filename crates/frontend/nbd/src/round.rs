@@ -81,10 +81,10 @@ pub(crate) struct Round {
     failed_piece: Option<NbdError>,
     /// Bytes that may be taken at once.
     pub(crate) window: u64,
-    /// When the first bytes of what is added next came.
+    /// When the first bytes of the next added request came.
     pub(crate) since: Instant,
     bytes: u64,
-    /// Replies without data, and what goes before data.
+    /// Replies without data, and the headers before data.
     headers: Vec<u8>,
     /// For each reply with data: where its header ends, and its operation.
     data: Vec<(usize, usize)>,
@@ -262,7 +262,7 @@ impl Round {
         for (offset, length) in pieces(offset, length, self.window) {
             let data = match read_piece(around, offset, length) {
                 Ok(data) => data,
-                // It could be read just now. The client learns that this reply is none.
+                // It could be read just now. The client learns that this reply is invalid.
                 Err(error) if one_chunk => return Err(io::Error::other(error)),
                 Err(error) => {
                     fail(&mut self.headers, around, to, &error);
@@ -306,7 +306,7 @@ impl Round {
         }
     }
 
-    /// Sends the replies of what finished since the last call.
+    /// Sends the replies of operations that finished since the last call.
     fn answer(&mut self, around: &Surroundings<'_>, transport: &mut Transport) -> io::Result<()> {
         let mode = around.negotiated.mode;
         if self.slots.is_empty() {

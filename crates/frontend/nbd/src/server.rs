@@ -109,8 +109,8 @@ impl NbdServer {
     /// the export from [`Exports`] first, or clients come back.
     ///
     /// # Errors
-    /// The device does not finish what it has begun. The sessions are ended, and the caller leaves
-    /// all else as it is.
+    /// The device does not finish requests that it has begun. The sessions are ended, and the
+    /// caller must leave the device as it is.
     pub fn close_export(&self, name: &str) -> Result<usize, Unfinished> {
         self.shared.registry.close_export(name)
     }

@@ -20,7 +20,7 @@ use crate::round::{Round, Surroundings, piece_bytes};
 use crate::server::Shared;
 use crate::transport::Transport;
 
-/// Why a session ended before the client said good-bye.
+/// Why a session ended without a good-bye of the client.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SessionEnd {
     #[error("the connection failed: {0}")]
@@ -152,7 +152,7 @@ struct Negotiation<'a> {
 }
 
 impl Negotiation<'_> {
-    /// The default export is opened, told, listed and closed by its own name.
+    /// The default export is opened, reported, listed and closed by its own name.
     fn name(&self, asked: &str) -> Result<String, (Refusal, String)> {
         match asked {
             "" => self.shared.exports.default_export().map_err(refused),
@@ -266,7 +266,7 @@ enum Incoming {
         /// Bytes of the same write after this payload: it does not fit into the window.
         rest: u64,
     },
-    /// Refused, but its payload has to go somewhere.
+    /// Refused, but its payload has to be consumed.
     Refused { to: ReplyTo, error: NbdError, left: u64 },
 }
 
@@ -297,7 +297,7 @@ struct Session<'a> {
     /// The last write was long, so the next probably is.
     long_writes: bool,
     windows: Arc<Windows>,
-    /// Held while there is something to do.
+    /// Held while there is work.
     window: Option<Window>,
     patience: Patience,
     /// When bytes came last.
@@ -328,7 +328,7 @@ impl Session<'_> {
         }
     }
 
-    /// A piece of a write failed: the rest of its payload has to go somewhere, and then it is
+    /// A piece of a write failed: the rest of its payload has to be consumed, and then it is
     /// answered.
     fn refuse_rest(&mut self, error: NbdError) {
         if let Some(Incoming::Write { to, payload, rest, .. }) = self.incoming.take() {
@@ -346,7 +346,7 @@ impl Session<'_> {
         }
     }
 
-    /// Takes requests until the round is full or no more are there; waits for the first only.
+    /// Takes requests until the round is full or no more have arrived; waits for the first only.
     fn gather(&mut self, round: &mut Round, transport: &mut Transport) -> Result<Gathered, SessionEnd> {
         let geometry = self.export.device.geometry();
         let state = ExportState {
@@ -359,8 +359,8 @@ impl Session<'_> {
             if let Some(end) = self.take_requests(round, state) {
                 return Ok(end);
             }
-            // A long write that has begun is worth another look; else what is here is answered at
-            // once.
+            // A long write that has begun is worth another look; otherwise the received requests
+            // are answered at once.
             let write_began = matches!(self.incoming, Some(Incoming::Write { .. }));
             if !round.is_empty() && !write_began {
                 return Ok(Gathered::Round);
@@ -376,7 +376,7 @@ impl Session<'_> {
         }
     }
 
-    /// Takes what is complete in the input. `None` when more bytes are needed.
+    /// Takes complete requests from the input. `None` when more bytes are needed.
     fn take_requests(&mut self, round: &mut Round, state: ExportState) -> Option<Gathered> {
         loop {
             if round.is_full() {

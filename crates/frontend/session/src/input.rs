@@ -16,7 +16,7 @@ impl Input {
         &self.buffer[self.start..self.end]
     }
 
-    /// Forgets the first `count` bytes of what waits.
+    /// Drops the first `count` waiting bytes.
     pub fn consume(&mut self, count: usize) {
         self.start += count;
         debug_assert!(self.start <= self.end);

@@ -10,8 +10,8 @@
 //! - Connections that have shown nothing yet have places of their own, and make room for each other
 //!   ([`Lobby`]).
 //! - A server's connections are on one roster, from their acceptance to their end ([`Roster`]).
-//! - A session's activity is counted once a batch, under a lock that only its readers take besides
-//!   ([`Meter`]).
+//! - A session's activity is counted once a batch, under a lock that only readers of the counts
+//!   also take ([`Meter`]).
 
 mod acceptors;
 mod input;

@@ -1,4 +1,4 @@
-//! How much a session of any front end takes at once, and what happens past it.
+//! How much a session of any front end takes at once, and the behaviour beyond that.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 /// Bytes taken from a socket in one call. Requests that did not fit come with the next.
 pub const RECEIVE_BYTES: usize = 256 << 10;
 
-/// Bytes taken in one call beside the data of a long write: the next header, and little of its
-/// data, since that would have to be copied.
+/// Bytes taken in one call together with the data of a long write: the next header, and little of
+/// its data, since that would have to be copied.
 pub const RECEIVE_BYTES_BETWEEN: usize = 512;
 
 /// Memory that is set aside for the data of one write before its bytes come.
@@ -27,9 +27,8 @@ pub const BATCH_BYTES_MAX: u64 = 8 << 20;
 /// The window of a session when the budget is used up, in bytes.
 pub const WINDOW_BYTES_MIN: u64 = 256 << 10;
 
-/// The budget of all windows of a server, in bytes; past it sessions get the least window each. A
-/// batch can be longer than its window by one request that is not, and what a client may send
-/// unasked comes on top.
+/// The budget of all windows of a server, in bytes; beyond it sessions get the least window each. A
+/// batch can exceed its window by one short request, and unsolicited data of a client comes on top.
 pub const WINDOWS_BYTES: u64 = 32 << 20;
 
 /// Pieces in one call that sends or receives (IOV_MAX of Linux); more go with the next call.
@@ -53,13 +52,13 @@ pub const HANDSHAKES_MAX: usize = 256;
 
 /// How long a connection keeps its place on which nothing came.
 pub const SILENT_GRACE: Duration = Duration::from_millis(250);
-/// The same of one on which something came. A handshake over a long link takes that long.
+/// The same for one with received data. A handshake over a slow link takes that long.
 pub const SPOKEN_GRACE: Duration = Duration::from_secs(2);
 
 /// Sessions at once by default, of each listener; one more is refused.
 pub const SESSIONS_MAX: usize = 256;
 
-/// One in so many sessions is for other addresses than the one that has most of them.
+/// One in this many sessions is reserved for other addresses than the one with the most sessions.
 pub const SESSIONS_FOR_OTHERS: usize = 8;
 
 /// A session that has asked for nothing since it began gives its place to another client once it is

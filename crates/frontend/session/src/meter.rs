@@ -118,13 +118,13 @@ impl Recent {
         let recent = age < 2 * METER_PERIOD;
         let begun = if recent { self.current.begun + METER_PERIOD } else { now };
         let over = std::mem::replace(&mut self.current, Half::new(begun));
-        // After a long silence nothing of what was before is of the last seconds.
+        // After a long silence no earlier request is of the last seconds.
         let before = begun.checked_sub(METER_PERIOD).unwrap_or(begun);
         self.previous = Some(if recent { over } else { Half::new(before) });
     }
 }
 
-/// Counts what one session does. One thread records; any may look.
+/// Counts the activity of one session. One thread records; any may read.
 #[derive(Debug)]
 pub struct Meter {
     requests: AtomicU64,
@@ -241,7 +241,7 @@ fn rate(current: &Series, previous: Option<&Series>, window: Duration) -> Rate {
         });
         found.filter(|_| requests > 0).map(|(index, _)| bound(index))
     };
-    // A session that has just begun has no rate yet that would mean something.
+    // A session that has just begun has no meaningful rate yet.
     let seconds = window.as_secs_f64().max(0.1);
     Rate {
         per_second: requests as f64 / seconds,

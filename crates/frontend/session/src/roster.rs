@@ -1,5 +1,5 @@
 //! The connections of a server: those whose client still negotiates, those that have a session, and
-//! what sessions did that are over.
+//! the counts of ended sessions.
 //!
 //! Each protocol has its own data of a connection ([`Member`]) and of its session ([`Session`]).
 //! There is one lock. It is never held during a wait, except a wait for sessions to end; the locks
@@ -46,7 +46,7 @@ impl Connection {
         self.socket.close();
     }
 
-    /// Its seat as a session, of which nothing was asked or something was.
+    /// Its seat as a session, `unused` if it has had no request.
     pub fn seat(&self, unused: bool) -> Seat {
         Seat { id: self.id, from: self.from, since: self.since, unused }
     }
@@ -104,7 +104,7 @@ impl<S: Session> Table<S> {
         self.established.insert(member.id, session);
     }
 
-    /// A session is none after all: its client negotiates on.
+    /// A session is withdrawn: its client continues to negotiate.
     pub fn withdraw(&mut self, member: &Arc<S::Member>) {
         if self.established.remove(&member.id).is_some() {
             self.negotiating.insert(member.id, Arc::clone(member));
@@ -124,7 +124,7 @@ pub struct Roster<S: Session> {
 }
 
 impl<S: Session> Roster<S> {
-    /// With places for so many clients of each listener that negotiate.
+    /// With places for `handshakes_max` negotiating clients of each listener.
     pub fn new(handshakes_max: usize) -> Self {
         let table = Table {
             next_id: 0,
@@ -199,7 +199,7 @@ impl<S: Session> Roster<S> {
         Ok(())
     }
 
-    /// A client that negotiates has said something.
+    /// A negotiating client has sent data.
     pub fn spoke(&self, connection: &Connection) {
         if let Some(lobby) = self.table.lock().lobbies.get_mut(&connection.listener) {
             lobby.spoke(connection.id);
@@ -284,7 +284,7 @@ impl<S: Session> Drop for Ending<S> {
     }
 }
 
-/// Waits until what closed sessions of an export have begun is over.
+/// Waits until changes begun by closed sessions of an export have ended.
 ///
 /// # Errors
 /// It is not, after [`CLOSE_PATIENCE`].

@@ -1,5 +1,5 @@
-//! Schedules of what sessions share, explored:
-//! `cargo test -p cairn-frontend-session --features shuttle --lib schedules`.
+//! Explores schedules of state that sessions share: `cargo test -p cairn-frontend-session
+//! --features shuttle --lib schedules`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -21,7 +21,7 @@ fn windows_stay_within_the_budget_and_all_come_back_in_any_schedule() {
     const SESSIONS: u64 = 3;
     explore(SCHEDULES, || {
         let windows = Arc::new(Windows::default());
-        // From a budget that is nearly used up on the least window is what they get.
+        // With a nearly used-up budget they get the least window.
         let before: Vec<_> = (0..5).map(|_| windows.take()).collect();
         let held_before = windows.used();
         let held = Arc::new(AtomicU64::new(held_before));

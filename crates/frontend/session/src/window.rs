@@ -26,7 +26,7 @@ pub struct Window {
 }
 
 impl Windows {
-    /// Half of what is left, within limits. Never waits.
+    /// Half of the rest, within limits. Never waits.
     pub fn take(self: &Arc<Self>) -> Window {
         let wanted = |used: u64| {
             let half = WINDOWS_BYTES.saturating_sub(used) / 2;

@@ -61,7 +61,7 @@ impl Algorithm {
     }
 }
 
-/// A name and what proves it.
+/// A name and its secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credential {
     /// `CHAP_N`
@@ -112,7 +112,7 @@ impl Challenge {
     /// True when `name` and `response` (`CHAP_N`, `CHAP_R`) prove `credential`.
     pub fn is_proof(&self, credential: &Credential, name: &str, response: &str) -> bool {
         let expected = self.algorithm.response(self.identifier, &credential.secret, &self.bytes);
-        // Both are compared, so that the time does not tell which is wrong.
+        // Both are compared, so that the time does not reveal which is wrong.
         let named = name.as_bytes().ct_eq(credential.name.as_bytes());
         let proved = binary(response).unwrap_or_default().as_slice().ct_eq(expected.as_slice());
         (named & proved).into()

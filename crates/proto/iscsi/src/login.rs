@@ -93,7 +93,7 @@ impl Identity {
     }
 }
 
-/// Answers what a login can't know.
+/// Answers questions that a login can't.
 pub trait Gatekeeper {
     /// May this initiator try this target (none for discovery), and how must it prove itself?
     /// `None`: it need not.
@@ -141,7 +141,7 @@ pub enum Step {
     More,
     /// A session begins.
     Done(Box<LoggedIn>),
-    /// The response says why; the connection is to be closed.
+    /// The response has the reason; the connection must be closed.
     Failed(LoginError),
 }
 
@@ -421,7 +421,7 @@ impl Login {
             self.judge(name, response, find("CHAP_I").zip(find("CHAP_C")), gatekeeper, answer)?;
         }
         if self.account.is_none() && matches!(self.proof, Proof::Open) {
-            // It says nothing of methods, and need not.
+            // It contains no methods, and need not.
             self.proof = Proof::Done;
         }
         Ok(())

@@ -138,7 +138,7 @@ impl Operational {
         }
     }
 
-    /// Settles what depends on other keys; to be called when all were offered.
+    /// Settles keys that depend on others; call it when all were offered.
     pub fn settle(&mut self) {
         self.first_burst = self.first_burst.min(self.max_burst);
     }

@@ -60,7 +60,7 @@ pub const FLAG_STATUS: u8 = 0x01;
 #[repr(C)]
 pub struct Header {
     pub(crate) opcode: u8,
-    /// F and what the opcode says.
+    /// F and the flags of the opcode.
     pub flags: u8,
     /// Bytes 2 and 3: response, status, versions, by opcode.
     pub detail: [u8; 2],
@@ -92,7 +92,7 @@ impl Header {
         self.opcode & 0x3f
     }
 
-    /// It is to be delivered at once and takes no place in the command window.
+    /// It must be delivered at once and takes no place in the command window.
     pub fn is_immediate(&self) -> bool {
         self.opcode & 0x40 != 0
     }

@@ -47,7 +47,7 @@ pub enum Violation {
         /// The tag.
         tag: u32,
     },
-    /// There is data where none was agreed on.
+    /// There is data where none was allowed.
     #[error("a command carries {bytes} bytes at once, more than was agreed on")]
     Unsolicited {
         /// Bytes.
@@ -215,14 +215,14 @@ pub enum Event {
     Management(Management),
     /// A text request.
     Text,
-    /// A logout of the session or its connection; or of something else, with the response to give.
+    /// A logout of the session or its connection; or of another object, with the response to give.
     Logout {
         /// 0: closed; 1: no such connection; 2: not supported.
         response: u8,
     },
     /// Nothing is to be answered.
     Ignore,
-    /// It is to be rejected.
+    /// It must be rejected.
     Reject(RejectReason),
 }
 
@@ -314,8 +314,8 @@ impl Session {
         &self.operational
     }
 
-    /// Renegotiates by text request what may be renegotiated in full feature phase: how long a
-    /// segment the initiator takes.
+    /// Renegotiates by text request the keys that may change in full feature phase: the longest
+    /// segment that the initiator takes.
     pub fn set_send_segment(&mut self, bytes: u32) {
         self.operational.send_segment = bytes;
     }
@@ -345,7 +345,7 @@ impl Session {
         }
     }
 
-    /// Takes a request's number. False when it is to be ignored.
+    /// Takes a request's number. False when it must be ignored.
     fn is_due(&mut self, header: &Header) -> Result<bool, Violation> {
         if header.is_immediate() {
             return Ok(true);
@@ -436,8 +436,8 @@ impl Session {
         Ok(Event::Command(request))
     }
 
-    /// A command that writes wants so many bytes of data, at most what the initiator expects to
-    /// send.
+    /// A command that writes wants that many bytes of data, at most as many as the initiator
+    /// expects to send.
     pub fn begin(&mut self, tag: u32, wanted: u32) {
         if let Some(transfer) = self.transfers.get_mut(&tag) {
             transfer.wanted = wanted;
@@ -485,7 +485,7 @@ impl Session {
         }
     }
 
-    /// Asks for the next `bytes` of a task's data, at most what [`Wants::Solicit`] said.
+    /// Requests the next `bytes` of a task's data, at most as many as [`Wants::Solicit`] returned.
     pub fn solicit(&mut self, tag: u32, bytes: u32, out: &mut Vec<u8>) {
         self.next_transfer_tag = (self.next_transfer_tag + 1) % NO_TAG;
         let transfer_tag = self.next_transfer_tag;
@@ -597,7 +597,7 @@ impl Session {
         self.put(out, header, data);
     }
 
-    /// Asks whether the initiator is there; it answers with a NOP-Out, which is ignored.
+    /// Checks whether the initiator is alive; it answers with a NOP-Out, which is ignored.
     pub fn ping(&mut self, out: &mut Vec<u8>) {
         self.next_transfer_tag = (self.next_transfer_tag + 1) % NO_TAG;
         let header = Header::new(opcode::NOP_IN, NO_TAG).with_word(0, self.next_transfer_tag);
@@ -639,13 +639,13 @@ impl Session {
         self.put(out, header, request.as_bytes());
     }
 
-    /// Tells the initiator that the target ends the session: it should log out (RFC 7143, section
+    /// Informs the initiator that the target ends the session: it should log out (RFC 7143, section
     /// 11.9: event 1), within `seconds`.
     pub fn ask_for_logout(&mut self, seconds: u16, out: &mut Vec<u8>) {
         self.event(1, u32::from(seconds), &[], out);
     }
 
-    /// Tells the initiator that the connection is about to be dropped (event 3: all connections),
+    /// Informs the initiator that the connection is about to be dropped (event 3: all connections),
     /// and when to come back.
     pub fn announce_drop(&mut self, out: &mut Vec<u8>) {
         let wait = u32::from(self.operational.time_to_wait) << 16;

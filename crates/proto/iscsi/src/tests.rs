@@ -150,7 +150,7 @@ fn account(mutual: bool) -> Account {
     }
 }
 
-/// Goes through CHAP; the last step and what was answered to it.
+/// Runs CHAP; returns the last step and its answer.
 fn chap(
     account: Account,
     algorithm: &str,
@@ -573,8 +573,8 @@ fn reserve_out(
     matches!(outcome.plan, Plan::Answer(answer) if answer.status == Status::Good)
 }
 
-/// The caching mode page, as MODE SENSE (6) with the values of `control` shows it: true when it
-/// says that there is a write cache.
+/// The caching mode page, as MODE SENSE (6) with the values of `control` returns it: true when it
+/// announces a write cache.
 fn shows_write_cache(unit: &mut LogicalUnit, control: u8) -> bool {
     let bytes = [0x1a, 0x08, control << 6 | 0x08, 0, 255, 0];
     let plan = unit.receive(Nexus(1), &[0; 8], &cdb(&bytes), 4096);
@@ -618,7 +618,7 @@ fn write_cache_comes_on_behind_nobodys_back() {
             "the modes have changed"
         );
     }
-    // Both have read that there is no write cache, and flush nothing.
+    // Both have read that there is no write cache, and do not flush.
     unit.set_write_cache(true);
     unit.detach(Nexus(1));
     unit.set_write_cache(true);
@@ -657,7 +657,7 @@ fn nexus_that_is_not_registered_and_registers_no_key_changes_nothing() {
         let before = unit.reservations().clone();
         let plan = unit.receive(Nexus(2), &[0; 8], &cdb(&[0x5f, action, 0, 0, 0, 0, 0, 0, 24, 0]), 24);
         let Plan::Parameters(24, command) = plan else { panic!("{plan:?}") };
-        // APTPL is not set, which would end the persistence of what others have.
+        // APTPL is not set, which would end the persistence of others' registrations.
         let outcome = unit.parameters(Nexus(2), &command, &[0; 24]);
         assert!(matches!(&outcome.plan, Plan::Answer(answer) if answer.status == Status::Good));
         outcome.change.into_iter().for_each(|change| _ = unit.apply(change));
@@ -755,7 +755,7 @@ fn attention(unit: &mut LogicalUnit, nexus: u64) -> Option<(u8, u8)> {
 const PREEMPTED: Option<(u8, u8)> = Some((0x2a, 0x03));
 const RELEASED: Option<(u8, u8)> = Some((0x2a, 0x04));
 const UNREGISTERED: Option<(u8, u8)> = Some((0x2a, 0x05));
-/// Types of reservations: those that let others read, and those that let registrants in.
+/// Types of reservations: those that allow others to read, and those that admit registrants.
 const KINDS: [(u8, bool, bool); 6] = [
     (1, true, false),
     (3, false, false),
@@ -828,7 +828,7 @@ fn preempt_takes_what_the_key_stands_for_and_nothing_else() {
     for (kind, _, registrants) in KINDS {
         let is_for_all = kind >= 7;
         // The key of the holder: its registration goes, and the reservation, which all registrants
-        // hold, only where it is its own.
+        // hold, only if it is its own.
         let mut unit = reserved(kind);
         let generation = unit.reservations().generation;
         assert!(reserve_out(&mut unit, 2, 4, 1, (22, 11), false));

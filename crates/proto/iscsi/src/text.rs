@@ -2,7 +2,7 @@
 
 use crate::limits::{KEYS_MAX, VALUE_BYTES_MAX};
 
-/// A text that is none.
+/// An invalid text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TextError {
     /// A pair has no `=`, or a key is empty or too long.

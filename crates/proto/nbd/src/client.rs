@@ -22,7 +22,7 @@ pub struct ClientWishes {
 /// The parameters that the server granted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportOffer {
-    /// The canonical name, when the server told one.
+    /// The canonical name, when the server sent one.
     pub name: String,
     /// For people; may be empty.
     pub description: String,
@@ -380,7 +380,7 @@ pub enum ReplyFailure {
 }
 
 /// Decodes the reply or chunk at the front of `input`: how many bytes it took (without data that
-/// follows), and what it says. `None` when more bytes are needed.
+/// follows), and its content. `None` when more bytes are needed.
 pub fn decode_reply(input: &[u8], mode: ReplyMode) -> Result<Option<(usize, ReplyEvent)>, ReplyFailure> {
     let mut cursor = Cursor::new(input);
     let Some(magic) = cursor.u32() else { return Ok(None) };
@@ -471,7 +471,7 @@ fn decode_chunk(
 fn status_extents(mut fields: Cursor<'_>, extended: bool) -> Option<ContextStatus> {
     let context = fields.u32()?;
     if extended {
-        // The count says no more than the length of the chunk does.
+        // The count has no more information than the length of the chunk.
         fields.u32()?;
     }
     let mut extents = Vec::new();

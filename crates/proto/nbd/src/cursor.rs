@@ -74,7 +74,7 @@ impl Put for Vec<u8> {
     }
 }
 
-/// The length of something that is known to be small, as it goes over the wire.
+/// The length of a short object, as it goes over the wire.
 pub(crate) fn wire_length(length: usize) -> u32 {
     u32::try_from(length).expect("what is sent is limited far below 4 GiB")
 }

@@ -48,7 +48,7 @@ impl NbdError {
         }
     }
 
-    /// The error of a number; an unknown one counts as `NBD_EINVAL`, as the specification says.
+    /// The error of a number; an unknown one counts as `NBD_EINVAL`, as the specification requires.
     pub fn from_wire(number: u32) -> Self {
         match number {
             NBD_EPERM => Self::NotPermitted,

@@ -26,8 +26,7 @@ pub enum TlsPolicy {
 /// The information about an export for a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportDescription {
-    /// The canonical name; differs from what the client asked for when it asked for the default
-    /// export.
+    /// The canonical name; differs from the requested one for the default export.
     pub name: String,
     /// For people.
     pub description: String,
@@ -48,7 +47,7 @@ pub struct ExportDescription {
 /// Why an export is not to be had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// `NBD_REP_ERR_UNKNOWN`: there is none of this name.
+    /// `NBD_REP_ERR_UNKNOWN`: there is no export of this name.
     Unknown,
     /// `NBD_REP_ERR_POLICY`: not for this client, or not now (too many sessions).
     Policy,
@@ -108,9 +107,9 @@ pub enum Step {
     Again,
     /// Start TLS, then call [`Handshake::tls_started`].
     StartTls,
-    /// The negotiation is over and what follows are requests.
+    /// The negotiation is over and requests follow.
     Transmit(Negotiated),
-    /// The client said good-bye.
+    /// The client sent a good-bye.
     Goodbye,
     /// Close: nothing can be answered.
     Close(Violation),

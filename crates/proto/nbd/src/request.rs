@@ -82,7 +82,7 @@ pub enum Command {
         /// Positions in [`Negotiated::contexts`], when the client filtered them by payload.
         only: Option<Vec<usize>>,
     },
-    /// `NBD_CMD_DISC`: no reply; the session ends when what is running is answered.
+    /// `NBD_CMD_DISC`: no reply; the session ends when running requests are answered.
     Disconnect,
 }
 
@@ -104,7 +104,7 @@ pub struct Request {
 /// The content at the front of the input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decoded {
-    /// Not enough to tell.
+    /// Not enough bytes to decide.
     Incomplete,
     /// A request of this many bytes, without the payload that it announces.
     Request(usize, Request),

@@ -47,7 +47,7 @@ impl Pages {
         Self { pages: Vec::new(), table: Table::new() }
     }
 
-    /// The number of a block, a new one where it has none.
+    /// The number of a block, a new one if it has none.
     pub(crate) fn number(&mut self, key: u64) -> u32 {
         let pages = &self.pages;
         let number = self.table.find_or_insert(key, pages.len() as u32, |number| pages[number as usize].key);
@@ -69,7 +69,7 @@ impl Pages {
     }
 }
 
-/// Numbers by key, in open addressing; keys stand elsewhere.
+/// Numbers by key, in open addressing; keys are stored elsewhere.
 #[derive(Clone)]
 pub(crate) struct Table {
     slots: Vec<u32>,

@@ -1,4 +1,4 @@
-//! Caches of many sizes that evict what was used least recently, run at once: one list of pages by
+//! Caches of many sizes that evict the least recently used page, run at once: one list of pages by
 //! their last use, and a mark in it for each size.
 //!
 //! Such a cache of n pages holds the n pages that were used last (inclusion), so a page's *band*,
@@ -54,7 +54,7 @@ impl Recency {
         self.count[..=index].iter().sum()
     }
 
-    /// Uses a page; the band where it was.
+    /// Uses a page; returns its previous band.
     pub(crate) fn touch(&mut self, pages: &mut [Page], page: u32) -> u8 {
         let which = self.which;
         let link = pages[page as usize].links[which];

@@ -1,5 +1,5 @@
-//! The figures of an analysis, as types: tables, JSON and plots are made of them. Names and
-//! definitions are those of the papers; each says where it is from.
+//! The figures of an analysis, as types for tables, JSON and plots. Names and definitions are those
+//! of the papers; each names its source.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -166,7 +166,7 @@ pub struct AtGrain {
     pub io: Io,
 }
 
-/// FAST 2007, section 3.5: a write cache that evicts what was written least recently.
+/// FAST 2007, section 3.5: a write cache that evicts the least recently written block.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Cache {
     /// The cache of which it is 3 %, rounded up to MiB.
@@ -210,7 +210,7 @@ pub struct SnapBlock {
     pub first_touch_copies_cow: u64,
     /// Figure 7.
     pub snapshot_volume_bytes: u64,
-    /// Figure 9: mean over writes of their length over what they touch.
+    /// Figure 9: mean over writes of their length divided by the touched bytes.
     pub mean_per_write_space_efficiency: Option<f64>,
     /// The same of all bytes.
     pub aggregate_space_efficiency: Option<f64>,
@@ -270,7 +270,7 @@ pub struct Report {
     pub block_writes_with_successor: u64,
     /// FAST 2002, table 1.
     pub table1: Table1,
-    /// FAST 2007, figure 7: the share of all block writes with a distance up to so many seconds.
+    /// FAST 2007, figure 7: the share of all block writes with a distance up to that many seconds.
     pub T_all: Labelled<f64>,
     /// The same among those that have a successor.
     pub T_sub: Option<Labelled<f64>>,

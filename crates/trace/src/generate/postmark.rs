@@ -1,4 +1,4 @@
-//! A stand-in for PostMark on a file system that writes in place (MSST 2006, figure 6): the
+//! A substitute for PostMark on a file system that writes in place (MSST 2006, figure 6): the
 //! program's own parameters, and the simplest file system under it.
 //!
 //! Files of 500 B to 9.77 KiB are created, then each transaction reads a file or appends to one,
@@ -96,7 +96,7 @@ impl PostMark {
                 return first;
             }
         }
-        // Twice what all files can ever take is free at the beginning.
+        // Twice the maximum of all files is free at the beginning.
         0
     }
 
@@ -140,8 +140,8 @@ impl PostMark {
         }
     }
 
-    /// Appends up to what the file's last block, or one more, takes; a file that can't grow where
-    /// it is moves.
+    /// Appends up to the room of the file's last block, or one more; a file that can't grow in its
+    /// place moves.
     fn append(&mut self) {
         let index = self.rng.below(self.files.len() as u64) as usize;
         let bytes = self.files[index].bytes + 1 + self.rng.below(UNIT);

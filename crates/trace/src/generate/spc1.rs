@@ -36,7 +36,7 @@ const LEAF: u64 = 8;
 const CLIMB: u32 = 7;
 /// Chance to climb one more.
 const CLIMB_ON: f64 = 0.44;
-/// Writes that are done once more.
+/// The share of repeated writes.
 const AGAIN: f64 = 0.15;
 /// Lengths of sequential requests, in blocks, and their weights.
 const SMIX: [(u64, u64); 5] = [(1, 10), (2, 6), (4, 5), (8, 2), (16, 2)];
@@ -103,8 +103,8 @@ impl Spc1 {
     /// The devices, by number.
     pub const DEVICES: [&str; 3] = ["ASU1", "ASU2", "ASU3"];
 
-    /// `bsus` business scaling units on `capacity_bytes` for `seconds`. The paper leaves ASU3, a
-    /// log, out of what it measures.
+    /// `bsus` business scaling units on `capacity_bytes` for `seconds`. The paper excludes ASU3, a
+    /// log, from its measurements.
     pub fn new(bsus: u32, capacity_bytes: u64, seconds: f64, with_asu3: bool, seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let blocks = ASUS.map(|share| ((capacity_bytes as f64 * share) as u64 / UNIT).max(1024));

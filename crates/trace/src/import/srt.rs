@@ -17,13 +17,13 @@ use crate::Problem;
 
 /// Bytes of the longest record.
 pub(crate) const RECORD_MAX: usize = 256;
-/// Bytes of what every record begins with.
+/// The length in bytes of the fixed part at the start of every record.
 pub(crate) const PREFIX: usize = 16;
 /// The newest version whose records begin as all before it do.
 const VERSION_MAX: u32 = 6;
 /// Bits of a device's number that name a section of a disk.
 const SECTION_BITS: u32 = 8;
-/// Bytes of a sector where the head does not say.
+/// Bytes of a sector if the head does not give it.
 pub(crate) const SECTOR: u64 = 512;
 /// Bytes that a sector can have.
 const SECTORS: std::ops::RangeInclusive<u64> = 128..=65_536;
@@ -40,7 +40,7 @@ pub(crate) fn length(prefix: &[u8]) -> Option<usize> {
     (known && (BODY_MIN..=RECORD_MAX).contains(&(size as usize))).then_some(size as usize)
 }
 
-/// A record of the length that it says.
+/// A record of its claimed length.
 pub(crate) fn record(bytes: &[u8], sector_bytes: u64, devices: &mut Devices) -> Result<Line, Problem> {
     let word = |index| word(bytes, index).ok_or(Problem::CutOff);
     if word(1)? & 0xffff == SUSPECT_IO {

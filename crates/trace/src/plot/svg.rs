@@ -14,9 +14,9 @@ const COLOURS: [&str; 6] = ["#1b6ca8", "#c0392b", "#27803b", "#8e44ad", "#b9770e
 /// An axis.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Scale {
-    /// From 0 to what the data needs.
+    /// From 0 to the maximum of the data.
     Linear,
-    /// From 0 to so much, or to what the data needs.
+    /// From 0 to this, or to the maximum of the data.
     LinearTo(f64),
     /// Decades.
     Log,

@@ -32,8 +32,7 @@ const GOOD: u8 = 0;
 const CHECK_CONDITION: u8 = 2;
 const CONFLICT: u8 = 0x18;
 
-/// A device that takes its time and remembers what was written to it, in order: the first byte of
-/// each.
+/// A slow device that records its writes, in order: the first byte of each.
 struct Recorded {
     inner: MemoryDevice,
     written: Mutex<Vec<u8>>,
@@ -291,7 +290,7 @@ fn fence_is_the_last_word(fence: Fence) {
         let last = written.iter().position(|content| *content == LAST).expect("it is written");
         let place = |content: u8| written.iter().position(|written| *written == content);
         let what = || format!("{fence:?}: {fenced:?} {other:?} {written:?}");
-        // Its own unit attention of a reset is all that the other one hears.
+        // The other one gets nothing but its own unit attention of a reset.
         assert!(other.iter().all(|status| *status == Some(GOOD) || fence == Fence::Reset), "{}", what());
         assert_eq!(other.last(), Some(&Some(GOOD)), "{}", what());
         let heard = fenced.iter().position(|status| matches!(status, Some(CHECK_CONDITION | CONFLICT)));

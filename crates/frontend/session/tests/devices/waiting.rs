@@ -25,7 +25,7 @@ impl Waiting {
         Arc::new(Self { inner, begun, state, changed })
     }
 
-    /// Until so many writes wait.
+    /// Waits until `count` writes wait.
     pub fn until_waiting(&self, count: usize) {
         let mut state = self.state.lock();
         while state.0 != count {

@@ -45,7 +45,7 @@ pub enum Medium {
         blocks: u32,
         /// Durable when answered.
         fua: bool,
-        /// Read back and compared with what was sent.
+        /// Read back and compared with the sent data.
         verify: bool,
     },
     /// WRITE ATOMIC (16): all of it or nothing, whenever a cut comes; whole physical blocks.
@@ -63,7 +63,7 @@ pub enum Medium {
         lba: u64,
         /// How much.
         blocks: u32,
-        /// With what.
+        /// The comparison.
         compare: Compare,
     },
     /// ORWRITE (16)
@@ -231,7 +231,7 @@ pub(crate) struct Row {
     pub(crate) opcode: u8,
     pub(crate) action: Option<u16>,
     pub(crate) access: Access,
-    /// CDB usage data (SPC-4, section 6.35): the bits that mean something.
+    /// CDB usage data (SPC-4, section 6.35): the bits with a meaning.
     pub(crate) usage: &'static [u8],
 }
 

@@ -30,7 +30,7 @@ pub struct CopySegment {
     pub source: usize,
     /// Index of the target to write to.
     pub destination: usize,
-    /// Blocks: of the destination if it says so (DC), else of the source.
+    /// Blocks: of the destination with the DC bit, otherwise of the source.
     pub blocks: u32,
     /// `blocks` counts blocks of the destination.
     pub counts_destination: bool,
@@ -127,7 +127,7 @@ pub(crate) fn status(failed: bool, segments: u16) -> Vec<u8> {
     bytes
 }
 
-/// The answer about what is supported (SPC-4, section 6.24.4).
+/// The answer about supported features (SPC-4, section 6.24.4).
 pub(crate) fn operating_parameters() -> Vec<u8> {
     let mut bytes = vec![0; 44];
     let available = bytes.len() as u32 + 2 - 4;

@@ -14,9 +14,9 @@ pub struct Geometry {
     pub physical_bytes: u32,
     /// It takes no writes.
     pub read_only: bool,
-    /// UNMAP frees space, and what was freed reads as zeroes.
+    /// UNMAP frees space, and freed blocks read as zeroes.
     pub thin: bool,
-    /// The longest WRITE ATOMIC, in bytes, of whole physical blocks; 0: there is none.
+    /// The longest WRITE ATOMIC, in bytes, of whole physical blocks; 0 if there is none.
     pub atomic_bytes: u32,
 }
 
@@ -39,7 +39,7 @@ impl Geometry {
 /// The names of a unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
-    /// For people: the name of what is exported; the product in INQUIRY is "Cairn LUN".
+    /// For people: the name of the export; the product in INQUIRY is "Cairn LUN".
     pub name: String,
     /// The same for ever, on this server; in the serial number and the NAA designator (its lower 60
     /// bits).
@@ -49,7 +49,7 @@ pub struct Description {
     /// It can be ejected.
     pub removable: bool,
     /// Writes may be answered before they are durable (WCE of the caching mode page), until an
-    /// initiator asks for something else.
+    /// initiator changes that.
     pub write_cache: bool,
 }
 
@@ -118,7 +118,7 @@ impl Description {
             0xb0 => limits(geometry),
             0xb1 => {
                 let mut body = vec![0; 60];
-                // Nothing rotates.
+                // Non-rotating medium.
                 body[1] = 1;
                 body
             }

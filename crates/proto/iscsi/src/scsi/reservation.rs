@@ -37,7 +37,7 @@ fn ports_of(nexus: &str) -> (&str, u8) {
 /// Persistent reservations of a unit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReservationState {
-    /// Counts changes (PRGENERATION); starts anew with the server.
+    /// Counts changes (PRGENERATION); restarts with the server.
     pub generation: u32,
     /// Registrations are kept over a restart.
     pub persists: bool,
@@ -99,7 +99,7 @@ impl ReservationState {
         }
     }
 
-    /// True when a command of `access` from `port` meets a reservation of others.
+    /// True when a command of `access` from `port` conflicts with a reservation of others.
     pub(crate) fn conflicts(&self, port: &str, access: Access) -> bool {
         let Some((kind, _)) = &self.reserved else { return false };
         let exclusive =
@@ -171,7 +171,7 @@ impl ReservationState {
         let fields = Fields(parameters);
         let (key, action_key) = (fields.u64(0), fields.u64(8));
         let flags = fields.u8(20);
-        // SPEC_I_PT and ALL_TG_PT are not supported, as REPORT CAPABILITIES says.
+        // SPEC_I_PT and ALL_TG_PT are not supported, as REPORT CAPABILITIES reports.
         if flags & 0x0c != 0 {
             return Err(Sense::INVALID_FIELD_IN_PARAMETERS.into());
         }
@@ -202,7 +202,7 @@ impl ReservationState {
         let position = self.registrations.iter().position(|known| known.port == port);
         let mut effects = Effects::default();
         match (position, key) {
-            // It asks for nothing, and must not decide whether what others have persists.
+            // It changes nothing, and must not decide whether others' registrations persist.
             (None, 0) => return Ok(effects),
             (Some(at), 0) => {
                 let held = self.holds(port);
@@ -232,7 +232,7 @@ impl ReservationState {
         self.told_of_release(kind, "")
     }
 
-    /// Registrants learn of the end of a reservation of a type that lets them in.
+    /// Registrants learn of the end of a reservation of a type that admits them.
     fn told_of_release(&self, kind: u8, but: &str) -> Effects {
         let mut effects = Effects::default();
         if kind >= WRITE_EXCLUSIVE_REGISTRANTS {

@@ -86,13 +86,13 @@ impl Sense {
     pub(crate) const COMMANDS_CLEARED: Self = Self::new(0x06, 0x2f, 0x00);
     pub(crate) const WRITE_PROTECTED: Self = Self::new(0x07, 0x27, 0x00);
     pub(crate) const SOFTWARE_WRITE_PROTECTED: Self = Self::new(0x07, 0x27, 0x02);
-    /// A copy manager could not reach what a descriptor names.
+    /// A copy manager could not reach the target of a descriptor.
     pub const COPY_TARGET_UNREACHABLE: Self = Self::new(0x0a, 0x0d, 0x02);
     /// A copy was ended: a segment failed.
     pub const COPY_ABORTED: Self = Self::new(0x0a, 0x00, 0x00);
     /// Data of a command came in a wrong order or amount.
     pub const DATA_PHASE: Self = Self::new(0x0b, 0x4b, 0x00);
-    /// The data that was sent is not the data that is there.
+    /// The sent data differs from the content.
     pub const MISCOMPARE: Self = Self::new(0x0e, 0x1d, 0x00);
 
     /// The same with an INFORMATION field.

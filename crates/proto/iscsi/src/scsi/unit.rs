@@ -40,7 +40,7 @@ pub struct Nexus(pub u64);
 pub struct Answer {
     /// The status.
     pub status: Status,
-    /// Data for the initiator, cut to what it allocated.
+    /// Data for the initiator, cut to its allocation length.
     pub data: Vec<u8>,
     /// Sense data, as sent on the wire; empty unless the status is CHECK CONDITION.
     pub sense: Vec<u8>,
@@ -53,7 +53,7 @@ pub enum Plan {
     Answer(Answer),
     /// The medium is concerned.
     Medium(Medium),
-    /// So many bytes of parameters are wanted first; then [`LogicalUnit::parameters`].
+    /// This many bytes of parameters are needed first; then [`LogicalUnit::parameters`].
     Parameters(u32, Command),
 }
 
@@ -62,9 +62,9 @@ pub enum Plan {
 pub struct Outcome {
     /// An answer, or a command for the medium.
     pub plan: Plan,
-    /// Reservations that persist are to change: [what they will be](Change::state) is to be kept,
-    /// then [applied](LogicalUnit::apply), before the answer goes out. When it can't be kept,
-    /// nothing has changed.
+    /// Persistent reservations are about to change: [the new state](Change::state) must be saved,
+    /// then [applied](LogicalUnit::apply), before the answer is sent. If it can't be saved, nothing
+    /// has changed.
     pub change: Option<Change>,
     /// Nexuses whose tasks are to be ended, by their names.
     pub abort: Vec<String>,
@@ -195,8 +195,8 @@ impl LogicalUnit {
         resized
     }
 
-    /// An initiator port logs in through a target port; `name` is what
-    /// [`nexus_name`](super::nexus_name) makes of both.
+    /// An initiator port logs in through a target port; `name` is the
+    /// [`nexus_name`](super::nexus_name) of both.
     pub fn attach(&mut self, nexus: Nexus, name: String, through: TargetPort) {
         let state = NexusState {
             port: name,
@@ -407,7 +407,7 @@ impl LogicalUnit {
         }
     }
 
-    /// Reserves the unit for a nexus in the way of SCSI-2, or releases it.
+    /// Reserves the unit for a nexus as in SCSI-2, or releases it.
     fn reserve(&mut self, nexus: Nexus, takes: bool) -> Answer {
         if !self.persistent.registrations.is_empty() {
             return Self::conflict();
@@ -674,8 +674,8 @@ impl LogicalUnit {
         }
     }
 
-    /// The answer to GET LBA STATUS: stretches from `lba` on, each so many blocks, mapped or not
-    /// (SBC-3, section 5.4).
+    /// The answer to GET LBA STATUS: stretches from `lba` on, each with its number of blocks,
+    /// mapped or not (SBC-3, section 5.4).
     pub fn lba_status(lba: u64, stretches: &[(u64, bool)], allocation: u32) -> Vec<u8> {
         let mut data = vec![0; 8];
         let mut at = lba;
