@@ -42,7 +42,7 @@ pub(crate) fn continuous(plan: &Plan, report: &mut Report) -> Result<()> {
         for _ in 0..plan.rounds() {
             destination.cli(&["mirror", "pause", "vol0"])?;
             settle()?;
-            // Asked for as much as in the other turn: that is ten programs a second beside the
+            // Polled as often as in the other turn: that is ten programs a second beside the
             // client.
             off.push(beside(&destination, &run, false)?.0);
             destination.cli(&["mirror", "resume", "vol0"])?;

@@ -235,8 +235,8 @@ pub(crate) fn clocked(work: impl FnOnce() -> Result<()>) -> Result<Duration> {
     Ok(start.elapsed())
 }
 
-/// Puts everything on the disk. The kernel tells FUSE nothing of `sync -f`, which writes back what
-/// programs wrote: fsync does the rest there.
+/// Puts everything on the disk. The kernel does not pass `sync -f`, which writes back the programs'
+/// writes, to FUSE: fsync does the rest there.
 pub(crate) fn sync(folder: &Path) -> Result<()> {
     run(Command::new("sync").arg("-f").arg(folder))?;
     Ok(File::open(folder)?.sync_all()?)

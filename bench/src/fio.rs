@@ -18,7 +18,7 @@ pub(crate) struct Load {
     pub(crate) request: u64,
     /// Requests in flight.
     pub(crate) depth: u32,
-    /// A flush after each so many writes; 0 for none.
+    /// A flush after this many writes; 0 for none.
     pub(crate) flush_each: u32,
     /// The part of the export that is touched, from its start, in bytes.
     pub(crate) bytes: u64,
@@ -33,7 +33,7 @@ pub(crate) struct Load {
 pub(crate) enum Until {
     /// After a time.
     Elapsed(Duration),
-    /// Once so many bytes have gone through.
+    /// Until this many bytes were transferred.
     Bytes(u64),
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct Target<'a> {
 }
 
 impl Load {
-    /// 4 KiB requests over the whole of `bytes`.
+    /// 4 KiB requests over all of `bytes`.
     pub(crate) fn small(pattern: &'static str, depth: u32, bytes: u64, length: Duration) -> Self {
         let until = Until::Elapsed(length);
         Self { pattern, request: 4096, depth, flush_each: 0, bytes, until, iops: 0 }

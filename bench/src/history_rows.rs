@@ -272,8 +272,8 @@ fn tell(measured: &Measured, report: &mut Report) {
     );
 }
 
-/// Every write durable when it is answered, as over iSCSI unless its owner says otherwise: 32 in
-/// flight, from as many clients as threads, on the engine itself.
+/// Every write durable when it is answered, as over iSCSI by default: 32 in flight, from as many
+/// clients as threads, on the engine itself.
 fn write_through(plan: &Plan, report: &mut Report, folder: &Path) -> Result<()> {
     const IN_FLIGHT: u64 = 32;
     let bytes = plan.export_bytes() / 8;

@@ -16,7 +16,7 @@ use crate::wires::{self, Place};
 
 /// A write-anywhere volume needs room to write anywhere: blocks of volume for each block of LUN.
 const VOLUME_FACTOR: u64 = 3;
-/// As in the table of what is served.
+/// As in the table of `served`.
 const MEMORY_MIB: u64 = 1024;
 /// As its package installs it: segments of 8 KiB and an R2T for every write.
 const TGT: &str = "tgt";

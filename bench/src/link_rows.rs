@@ -1,4 +1,4 @@
-//! Mirrors over links: a long one with one connection and with eight, a limit, and four
+//! Mirrors over links: a slow one with one connection and with eight, a limit, and four
 //! destinations of which one is slow.
 
 use std::time::{Duration, Instant};

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use crate::Plan;
 use crate::process::run;
 
-/// Where cargo builds, and so where there is room for data.
+/// Cargo's build folder, which has room for data.
 pub(crate) fn target_folder() -> PathBuf {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace.join("target"), PathBuf::from)
@@ -74,8 +74,7 @@ pub(crate) fn ask_room(folder: &Path, bytes: u64) -> Result<()> {
 pub(crate) struct Busy {
     /// Hundredths of a second of all cores: at work, and in all.
     cores: (f64, f64),
-    /// Milliseconds in which the disk had something to do; none where the kernel counts nothing for
-    /// it.
+    /// Milliseconds in which the disk was busy; `None` if the kernel does not count them.
     disk: Option<f64>,
     at: Instant,
 }
@@ -108,7 +107,7 @@ impl Busy {
     }
 }
 
-/// The first thing a program prints, or that it is not there.
+/// The first line of a program's output, or a note that it is missing.
 fn said(program: &str, arguments: &[&str]) -> String {
     match Command::new(program).args(arguments).output() {
         Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).trim().to_owned(),

@@ -116,7 +116,7 @@ pub(crate) fn open_after_kill(plan: &Plan, report: &mut Report) -> Result<()> {
     let mut seconds = Vec::new();
     for _ in 0..plan.rounds() {
         let uri = cairn.lun()?;
-        // Flushed writes that no consistency point holds yet are what the next start replays.
+        // The next start replays flushed writes that are in no consistency point yet.
         let load = Load {
             flush_each: 32,
             ..Load::small("randwrite", 32, bytes, plan.turn().min(std::time::Duration::from_secs(5)))

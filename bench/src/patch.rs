@@ -34,8 +34,8 @@ impl Known {
         Ok(Self { sums })
     }
 
-    /// Writes the blocks that are not what they were to an export on a socket, flushes it, and says
-    /// how many bytes that were.
+    /// Writes the changed blocks to an export on a socket, flushes it, and returns how many bytes
+    /// they were.
     pub(crate) fn write_changes(&mut self, file: &Path, socket: &Path, export: &str) -> Result<u64> {
         let mut client = Client::connect(socket, export)?;
         let (mut run, mut from, mut written) = (Vec::new(), 0, 0);

@@ -29,9 +29,9 @@ use crate::tree::{self, Noise, QUARTERS};
 
 /// How many drives the paper had.
 const STREAMS: [usize; 3] = [1, 2, 4];
-/// One file in so many changes before an update.
+/// One file in this many changes before an update.
 const CHANGED_ONE_IN: usize = 100;
-/// How often the server is asked what it is at.
+/// How often the server is asked for its phase.
 const ASK_EVERY: Duration = Duration::from_millis(10);
 const GIB: f64 = (1u64 << 30) as f64;
 
@@ -42,11 +42,11 @@ struct Took {
     cpu: f64,
 }
 
-/// By what a server said it was at: time, and its own processor time. The resolution of that is 10
+/// By the server's reported phase: time, and its own processor time. The resolution of that is 10
 /// ms.
 type Stages = BTreeMap<String, (f64, f64)>;
 
-/// Runs work and counts what it took.
+/// Runs work and counts its cost.
 fn took(servers: &[&Cairn], work: impl FnOnce() -> Result<()>) -> Result<Took> {
     let cpu = || -> Result<f64> {
         let mut all = children_cpu()?;
@@ -61,8 +61,8 @@ fn took(servers: &[&Cairn], work: impl FnOnce() -> Result<()>) -> Result<Took> {
     Ok(Took { wall, cpu: cpu()? - before })
 }
 
-/// Runs work and asks the server what it is at, time and again. That costs processor itself, so it
-/// is no turn that is counted.
+/// Runs work and polls the server for its phase. That costs processor time itself, so the turn is
+/// not counted.
 fn watched(server: &Cairn, work: impl FnOnce() -> Result<()>) -> Result<Stages> {
     let is_over = AtomicBool::new(false);
     let (done, stages) = std::thread::scope(|scope| {
@@ -75,7 +75,7 @@ fn watched(server: &Cairn, work: impl FnOnce() -> Result<()>) -> Result<Stages> 
     stages.map_err(|_| anyhow::anyhow!("the watch panicked"))?
 }
 
-/// Adds up how long the jobs of a server are at what. Of several, it is the one that is least far.
+/// Adds up how long the jobs of a server are in each phase. With several jobs, the slowest counts.
 fn watch(server: &Cairn, is_over: &AtomicBool) -> Result<Stages> {
     let mut stages = Stages::new();
     let mut last = (Instant::now(), server.server()?.cpu()?);
@@ -271,7 +271,7 @@ impl Logical {
         self.workers.iter().flatten().map(|(_, file)| file.as_str())
     }
 
-    /// Runs something for each of what a worker has, all workers at the same time.
+    /// Runs a function for each part of a worker, all workers at the same time.
     fn each(&self, act: &(dyn Fn(&str, &str) -> Result<()> + Sync)) -> Result<()> {
         std::thread::scope(|scope| {
             let start = |worker| {
@@ -407,7 +407,7 @@ fn mirrors(plan: &Plan, report: &mut Report, source: &Cairn, files: usize, devic
     Ok(())
 }
 
-/// Dumps what a level has and restores it; gives the bytes of the dump.
+/// Dumps a level and restores it; returns the bytes of the dump.
 fn by_dump(plan: &Plan, source: &Cairn, level: usize, target: &Path) -> Result<f64> {
     let told = plan.folder.join("told");
     let dump = source.command(&["dump", &format!("-{level}"), "--json", "-f", "-", VOLUME]);

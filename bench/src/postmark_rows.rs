@@ -2,11 +2,11 @@
 //! fuse2fs, ext4 and btrfs of the kernel.
 //!
 //! PostMark (Katz, NetApp TR-3022): a pool of small files is made; each transaction creates or
-//! deletes one, and reads or appends to one, all chosen at random; then what is left is deleted.
-//! The paper has 50,000 files, 100,000 transactions, and reads and writes of 4 KB; sizes are
-//! PostMark's own, 500 to 9,770 bytes. Its own way of putting all files into one directory is left
-//! out: fuse2fs reads a directory from its beginning for each name that it adds. Each file system
-//! gets the same files and transactions in the same order.
+//! deletes one, and reads or appends to one, all chosen at random; then the rest is deleted. The
+//! paper has 50,000 files, 100,000 transactions, and reads and writes of 4 KB; sizes are PostMark's
+//! own, 500 to 9,770 bytes. PostMark's habit of putting all files into one directory is left out:
+//! fuse2fs reads a directory from its beginning for each name that it adds. Each file system gets
+//! the same files and transactions in the same order.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};

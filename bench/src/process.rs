@@ -87,13 +87,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself, which is no concern of the figures.
+        // It may have ended by itself, which does not affect the figures.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// CPU time of programs that were run to their end so far, and of what they ran.
+/// CPU time of programs that were run to their end so far, and of their children.
 pub(crate) fn children_cpu() -> Result<Duration> {
     // cutime and cstime.
     cpu_of("self", 16..18)
@@ -111,7 +111,7 @@ fn cpu_of(process: &str, fields: Range<usize>) -> Result<Duration> {
     Ok(Duration::from_millis(ticks * 10))
 }
 
-/// Runs a program to its end and gives what it printed.
+/// Runs a program to its end and returns its output.
 pub(crate) fn run(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("{:?} did not start", command.get_program()))?;
     if !output.status.success() {

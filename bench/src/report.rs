@@ -5,9 +5,9 @@ use std::fmt;
 /// The target of a row.
 #[derive(Clone, Copy)]
 pub(crate) enum Target {
-    /// At least so many times the peer.
+    /// At least this many times the peer.
     AtLeast(f64),
-    /// At most so many times the peer.
+    /// At most this many times the peer.
     AtMost(f64),
     /// At most this much, in the row's own unit; there is no peer.
     Limit(f64),
@@ -47,7 +47,7 @@ impl Report {
         self.rows.push(Row { work: work.into(), unit, cairn, peer: Some(peer), target });
     }
 
-    /// A figure of Cairn that stands alone.
+    /// A figure of Cairn without a peer.
     pub(crate) fn alone(&mut self, work: impl Into<String>, unit: &'static str, cairn: f64, target: Target) {
         self.rows.push(Row { work: work.into(), unit, cairn: Some(cairn), peer: None, target });
     }

@@ -29,9 +29,9 @@ use crate::tree::{self, Noise, QUARTERS};
 /// An interval between updates: its name, its length, the part of it that an update is spread over,
 /// and the target.
 type Interval = (&'static str, f64, f64, Target);
-/// How often the mirror is updated, in seconds of the paper's time, and for how long of them an
-/// update is spread, as `--every` does; and what is asked of the mean response, next to none. The
-/// paper has 2 to 3 x at 1 min, and 1.22 x at 30 min.
+/// How often the mirror is updated, in seconds of the paper's time, and the part of that time that
+/// an update is spread over, as `--every` does; and the target for the mean response, relative to
+/// none. The paper has 2 to 3 x at 1 min, and 1.22 x at 30 min.
 const INTERVALS: [Interval; 5] = [
     ("1 s", 1.0, 0.5, Target::None),
     ("15 s", 15.0, 7.5, Target::None),
@@ -206,8 +206,8 @@ struct Turns<'a> {
 }
 
 impl Turns<'_> {
-    /// A turn: so many operations a second of all clients, or as many as they get; an update of the
-    /// mirror every so often.
+    /// A turn: a fixed number of operations a second of all clients, or as many as possible; an
+    /// update of the mirror at intervals.
     fn run(
         &self,
         clients: &mut [Client],
@@ -323,7 +323,7 @@ struct Client {
     noise: Noise,
 }
 
-/// Clients that share the files that there are.
+/// Clients that share the existing files.
 fn clients(mount: &Path, files: usize) -> Vec<Client> {
     let client = |number: usize| Client {
         mount: mount.to_owned(),
@@ -410,7 +410,7 @@ impl Client {
                 File::create(&path)?.write_all_at(self.noise.take(bytes), 0)?;
                 self.files.push((path, bytes));
             }
-            // A handful is left whatever the dice say.
+            // A handful is always left.
             Kind::Delete if self.files.len() > 10 => {
                 let at = self.rng.below(self.files.len() as u64) as usize;
                 let (path, _) = self.files.swap_remove(at);
@@ -426,7 +426,7 @@ impl Client {
         self.files[at].clone()
     }
 
-    /// A whole block from which on there are so many bytes.
+    /// A random whole block with that many bytes after its start.
     fn offset(&mut self, bytes: usize, length: usize) -> u64 {
         self.rng.below(((bytes - length) / 4096) as u64 + 1) * 4096
     }

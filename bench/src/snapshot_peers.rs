@@ -1,8 +1,8 @@
 //! Peers that take snapshots: qcow2 images, and a file on a file system with snapshots, served by
 //! nbdkit.
 //!
-//! btrfs needs its kernel module, a loop device and root; zfs-fuse needs its daemon and root. A
-//! machine without them leaves them out, and the table says so.
+//! btrfs needs its kernel module, a loop device and root; zfs-fuse needs its daemon and root. They
+//! are left out on a machine without them, and the table says so.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -16,13 +16,13 @@ use crate::fio::Target;
 use crate::peers::{Qcow2, nbdkit_file};
 use crate::process::{Server, run};
 
-/// Something that serves a disk and takes snapshots of it.
+/// A peer that serves a disk and takes snapshots of it.
 pub(crate) trait Snapshots {
     /// Its name in a row.
     fn label(&self) -> &'static str;
 
-    /// The most snapshots that it is asked to have: more are past what it opens, or past an
-    /// evening.
+    /// The maximum number of snapshots to request: more are past the number that it opens, or would
+    /// take an evening.
     fn snapshots_max(&self) -> usize {
         usize::MAX
     }
@@ -68,8 +68,8 @@ impl Snapshots for Qcow2 {
         self.push()
     }
 
-    /// Without the newest image its writes are gone too, which is no matter here: the next turn
-    /// meets an empty one again.
+    /// Without the newest image its writes are gone too, which does not matter here: the next turn
+    /// starts with an empty one again.
     fn forget(&mut self, _number: usize) -> Result<()> {
         self.pop()
     }

@@ -56,7 +56,7 @@ pub(crate) fn writes(plan: &Plan, report: &mut Report) -> Result<()> {
         settle()?;
         for _ in 0..plan.rounds() {
             for (contender, seen) in contenders.iter_mut().zip(&mut seen) {
-                // The newest is fresh in every turn, so that writes meet blocks that it shares.
+                // The newest is fresh in every turn, so that writes hit blocks that it shares.
                 if count > 0 {
                     contender.snapshot()?;
                 }

@@ -47,7 +47,7 @@ pub(crate) fn trace(plan: &Plan, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Begins a recording into a file of its own; where that is.
+/// Begins a recording into a file of its own; returns its path.
 fn begin(plan: &Plan, cairn: &Cairn, name: &str, limits: &[&str]) -> Result<std::path::PathBuf> {
     let path = plan.folder.join(format!("{name}.ctr"));
     let to = path.display().to_string();
@@ -55,7 +55,7 @@ fn begin(plan: &Plan, cairn: &Cairn, name: &str, limits: &[&str]) -> Result<std:
     Ok(path)
 }
 
-/// Pairs of turns of one load, of which one is recorded; which is the first changes.
+/// Pairs of turns of one load, one of which is recorded; the order alternates.
 fn compare(
     plan: &Plan,
     report: &mut Report,

@@ -1,5 +1,5 @@
-//! A tree of files of mixed sizes, as a file server has them, made in a volume by the engine
-//! itself: it is what a table begins with, and in none of its figures.
+//! A tree of files of mixed sizes, as on a file server, made in a volume by the engine itself: the
+//! start of a table, and not part of its figures.
 //!
 //! Four directories at the top with a quarter of the files each, so that four programs can dump a
 //! quarter each.
@@ -51,7 +51,7 @@ impl Noise {
         Self { bytes, rng }
     }
 
-    /// So many bytes of it, 256 KiB at most.
+    /// That many bytes of it, at most 256 KiB.
     pub(crate) fn take(&mut self, count: usize) -> &[u8] {
         let from = self.rng.below((NOISE_BYTES - count) as u64) as usize;
         &self.bytes[from..from + count]

@@ -1,5 +1,6 @@
-//! A client that speaks iSCSI and NBD over TCP with the same loop: one thread, one connection, so
-//! many requests in flight, so that what two targets or two protocols differ in is the server.
+//! A client that speaks iSCSI and NBD over TCP with the same loop: one thread, one connection, a
+//! fixed number of requests in flight, so that only the servers of two targets or two protocols
+//! differ.
 //!
 //! fio has no iSCSI engine here, and one client for the one protocol and another for the other
 //! would measure the clients.
@@ -73,7 +74,8 @@ struct Client {
     data: Vec<u8>,
 }
 
-/// Headers, and where data stands among them: where in the headers, where in the data, how much.
+/// Headers, and the data among them: its position in the headers, its position in the data, its
+/// length.
 #[derive(Default)]
 struct Out {
     headers: Vec<u8>,
@@ -240,7 +242,7 @@ impl Client {
                 Wire::Nbd
             }
         };
-        // Differs from block to block, as what is written to stay does.
+        // Differs from block to block, like lasting content.
         let mut data = vec![0; 4 << 20];
         Rng::new(1).fill(&mut data);
         let input = vec![0; INPUT_BYTES];
@@ -252,7 +254,7 @@ impl Client {
         Ok(client)
     }
 
-    /// A unit may have something to say before it serves.
+    /// A unit may have unit attentions before it serves.
     fn clear_attentions(&mut self) -> Result<()> {
         for _ in 0..4 {
             let read = Request { kind: Kind::Read, offset: 0, length: 4096, begun: Instant::now() };
@@ -317,7 +319,7 @@ impl Client {
         Ok(())
     }
 
-    /// The next request whose answer is complete in what came.
+    /// The next request whose answer is complete in the received bytes.
     fn answered(&mut self, slots: &[Option<Request>]) -> Result<Option<usize>> {
         loop {
             let skipped = self.skip.min(self.end - self.start);

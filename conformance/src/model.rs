@@ -108,7 +108,7 @@ impl Model {
         }
     }
 
-    /// Compares what a read of a claimed run brought, and gives the run back.
+    /// Compares the data of a read of a claimed run, and releases the run.
     pub(crate) fn compare(&mut self, start: u32, bytes: &[u8]) -> Result<()> {
         for (block, bytes) in (start..).zip(bytes.chunks(BLOCK_SIZE)) {
             let newest = self.newest(block);
@@ -186,7 +186,7 @@ impl Model {
         Ok(())
     }
 
-    /// Compares the whole LUN after a kill, and starts over from what it shows.
+    /// Compares the whole LUN after a kill, and starts over from its content.
     pub(crate) fn settle(&mut self, bytes: &[u8]) -> Result<()> {
         for (block, bytes) in (0..).zip(bytes.chunks(BLOCK_SIZE)) {
             let cell = &self.cells[block as usize];
@@ -220,7 +220,8 @@ impl Model {
     }
 }
 
-/// The bytes of a version: each word tells block, version and place, so that a mixture shows.
+/// The bytes of a version: each word contains block, version and place, so that a mixture is
+/// detected.
 pub(crate) fn content(seed: u64, block: u32, version: u32) -> Block {
     let mut bytes = [0; BLOCK_SIZE];
     let name = u64::from(block) << 32 | u64::from(version);

@@ -18,7 +18,7 @@ const PROGRAMS: &[&str] =
     &["nbdfuse", "/sbin/losetup", "mount", "umount", "/sbin/mke2fs", "/sbin/e2fsck", "setpriv"];
 const KERNEL: &[&str] = &["/dev/fuse", "/dev/loop-control"];
 
-/// A mounted LUN. It goes when this goes, whatever became of its server.
+/// A mounted LUN. It is unmounted when this is dropped, whatever happened to its server.
 pub(crate) struct Mounted {
     fuse: Option<Running>,
     /// Its mount; a disk that is a file by itself has none.
@@ -95,7 +95,7 @@ impl Mounted {
         Self::show(world, name, (&mut daemon, "qemu-storage-daemon.log"), &file, &file, taken)
     }
 
-    /// Mounts what a program shows as a file, once it has mounted that at `shown`.
+    /// Mounts the file of a program's export, once the program has mounted that at `shown`.
     fn show(
         world: &World,
         name: &str,

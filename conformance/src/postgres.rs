@@ -73,7 +73,7 @@ impl Postgres {
     fn serve(&mut self) -> Result<()> {
         let mut command = self.as_user("postgres");
         command.arg("-D").arg(&self.data).arg("-k").arg(&self.sockets).args(["-c", "listen_addresses="]);
-        // Checkpoints often, so that kills meet them too.
+        // Checkpoints often, so that kills hit them too.
         for setting in ["shared_buffers=16MB", "checkpoint_timeout=30s", "max_wal_size=64MB"] {
             command.args(["-c", setting]);
         }
@@ -107,9 +107,8 @@ impl Postgres {
         run(self.client("pgbench").args(["--initialize", "--quiet", "--scale=1", "postgres"])).map(drop)
     }
 
-    /// Ends it at once, without a checkpoint; its files are whatever they are. SIGKILL would leave
-    /// alone the children that wait for one which met an error, and they would keep the file system
-    /// busy.
+    /// Ends it at once, without a checkpoint, and leaves its files as they are. SIGKILL would not
+    /// reach the children that wait for a failed one, and they would keep the file system busy.
     pub(crate) fn end_at_once(&mut self) -> Result<()> {
         let mut process = self.process.take().context("the database does not run")?;
         run(Command::new("kill").args(["-QUIT", &process.id().to_string()]))?;
@@ -262,7 +261,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Whether one has met an error.
+    /// Whether one has failed.
     pub(crate) fn is_broken(&self) -> bool {
         self.clients.iter().any(|client| client.thread.as_ref().is_none_or(JoinHandle::is_finished))
     }

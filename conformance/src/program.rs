@@ -10,11 +10,11 @@ use anyhow::{Context, Result, bail};
 /// Longest run of anything that ought to end.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How often something that is awaited is looked at.
+/// The time between two checks of a condition.
 pub(crate) const LOOK: Duration = Duration::from_millis(2);
 
-/// The `cairn` that `CAIRN_PROGRAM` names, or the one beside the program that runs (a test lies one
-/// folder deeper), made up to date when cargo runs us.
+/// The `cairn` named by `CAIRN_PROGRAM`, or the one next to the running program (a test is one
+/// folder deeper), brought up to date when cargo runs us.
 pub fn find_cairn() -> Result<PathBuf> {
     if let Some(named) = std::env::var_os("CAIRN_PROGRAM") {
         return Ok(named.into());
@@ -115,7 +115,7 @@ impl Running {
         Ok(())
     }
 
-    /// The last of what it printed.
+    /// The end of its output.
     pub(crate) fn tail(&self) -> String {
         let text = std::fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(&text[text.len().saturating_sub(2000)..]).into_owned()
@@ -124,7 +124,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself, and been waited for: then its number may be another's.
+        // It may have ended by itself, and been waited for: then its number may have been reused.
         if matches!(self.child.try_wait(), Ok(None)) {
             let _ = self.kill();
         }

@@ -11,9 +11,9 @@ use parking_lot::{Condvar, Mutex};
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Flow {
     Free,
-    /// After so many more bytes nothing passes.
+    /// After this many more bytes nothing passes.
     StopsAfter(usize),
-    /// After so many more bytes both directions end.
+    /// After this many more bytes both directions end.
     CutAfter(usize),
     Over,
 }

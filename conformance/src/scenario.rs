@@ -13,11 +13,11 @@ pub struct World {
     pub cairn: PathBuf,
     /// Where its data goes; empty, and the scenario's own.
     pub folder: PathBuf,
-    /// Decides the moments of kills, and what our own clients do.
+    /// Decides the moments of kills, and the work of our own clients.
     pub seed: u64,
     /// Sizes for seconds instead of minutes.
     pub short: bool,
-    /// A kill loses what was not flushed, as in a power cut: each volume is rehearsed with
+    /// A kill loses unflushed data, as in a power cut: each volume is rehearsed with
     /// `--lose-unflushed`.
     pub power_cuts: bool,
 }

@@ -23,7 +23,7 @@ pub(crate) struct Cairn {
     arguments: Vec<String>,
     process: Mutex<Option<Running>>,
     power_cuts: bool,
-    /// The volume that loses what was not flushed, once it is made.
+    /// The volume that loses unflushed data, once it is made.
     rehearsed: AtomicBool,
 }
 
@@ -201,7 +201,7 @@ impl Cairn {
         Ok(connect(&self.socket(), export)?)
     }
 
-    /// The log must not tell of a bug, whatever else it tells.
+    /// The log must not report a bug; other messages are fine.
     pub(crate) fn log_is_clean(&self) -> Result<()> {
         let log = std::fs::read_to_string(&self.log)?;
         match log.lines().find(|line| line.contains("panicked") || line.contains("ERROR")) {

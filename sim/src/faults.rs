@@ -1,5 +1,5 @@
-//! Faults of the media beyond rot in single places: tables, writes that are lost or land elsewhere,
-//! errors. Each is survived, or told, or refused; nothing wrong is ever served.
+//! Faults of the media beyond damaged blocks: tables, lost and misdirected writes, errors. Each is
+//! survived, reported or refused; no wrong content is ever served.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub fn run(
     world.held.clear();
     let fate = match fault {
         Fault::RotInTable => {
-            // One that has, or had, something in it: a small volume has few.
+            // A table with entries, now or earlier: a small volume has few.
             let mut tables = Vec::new();
             for block in TABLES {
                 let bytes = world.device.read(block * BLOCK, BLOCK as u32)?.to_vec();
@@ -178,7 +178,7 @@ fn unreadable_for_a_while(world: &mut World, rng: &mut Rng, timeline: &mut Timel
         ensure!(refused == 0, "{refused} reads are refused of a device that can be read again");
         changes(world, rng).context("changes once the device can be read again")?;
         let volume = world.volume();
-        // Those above first: the way to what is below leads through them.
+        // Upper blocks first: the path to lower ones leads through them.
         for _ in 0..8 {
             for block in volume.damaged() {
                 match volume.look_again(&block) {
@@ -194,7 +194,7 @@ fn unreadable_for_a_while(world: &mut World, rng: &mut Rng, timeline: &mut Timel
     Ok(if latched { Fate::Refused } else { Fate::Survived })
 }
 
-/// Some writes, a flush and a consistency point; the model keeps up with what succeeded.
+/// Some writes, a flush and a consistency point; the model records the successful ones.
 fn changes(world: &mut World, rng: &mut Rng) -> Result<(), VolumeError> {
     let volume = world.volume();
     for _ in 0..1 + rng.below(4) {
@@ -236,7 +236,7 @@ fn told(error: &VolumeError) -> Result<()> {
     Ok(())
 }
 
-/// Opens anew with nothing in the cache, and reads everything.
+/// Reopens with an empty cache, and reads everything.
 fn reopened(world: &mut World) -> Result<Fate> {
     world.volume = None;
     world.power_cycle();

@@ -66,8 +66,8 @@ impl<'a> Forks<'a> {
             for (target, batch) in &point.beside {
                 parts[*target].catch(&mut operations(batch));
             }
-            // Up to the next flush all of the batch is on its way wherever the cut falls: the same
-            // choices of what is kept.
+            // Up to the next flush the whole batch is in flight wherever the cut comes: the same
+            // choices of kept writes.
             let fates: &[Fate] = if fresh { &Fate::ALL } else { &[Fate::Each] };
             fresh = matches!(request, Request::Flush);
             for fate in fates {

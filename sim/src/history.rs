@@ -30,7 +30,7 @@ const SECOND: u64 = 1_000_000_000;
 struct Host {
     /// The origin is a sparse file on it as well as the store.
     with_origin: bool,
-    /// It gives room ahead of writes, and then it is there.
+    /// It reserves room ahead of writes, reliably.
     promises: bool,
 }
 
@@ -68,7 +68,7 @@ fn config(rng: &mut Rng, small: bool) -> Config {
     };
     let mut id = [0; 16];
     rng.fill(&mut id);
-    // By what is random already: a seed from before this choice makes the same of its others.
+    // From numbers that are random already: a seed from before this choice keeps its other choices.
     window.reduction = Reduction { xor: id[0] & 1 == 1, identical: id[0] & 2 == 2 };
     let host = (id[1] & 3 == 0).then_some(Host { with_origin: id[1] & 4 == 4, promises: id[1] & 8 == 8 });
     let blocks = if small { 4 + rng.below(28) } else { 8 + rng.below(120) };
@@ -259,7 +259,7 @@ impl<'a> Life<'a> {
         };
         match outcome {
             Ok(()) => {
-                // Without a number of the dice: lives stay what they were.
+                // Without another random number: earlier lives stay unchanged.
                 if self.whole.operations().is_multiple_of(2) {
                     self.known = self.history()?.position().context("no device has failed")?;
                 }
@@ -523,7 +523,7 @@ impl<'a> Life<'a> {
         self.compare()
     }
 
-    /// Closes and opens: in order, or killed with what is in memory.
+    /// Closes and opens: in order, or killed with its memory lost.
     fn reopen(&mut self, tally: &mut Tally) -> Result<()> {
         if self.rng.one_in(2) && self.flush().is_err() {
             return if self.whole.is_off() { self.recover(tally) } else { Ok(()) };
@@ -586,7 +586,7 @@ impl<'a> Life<'a> {
         cairn_base::Clock::now(&*self.clock).0
     }
 
-    /// After a cut each sector is what it was at the last flush or became later.
+    /// After a cut each sector has its content at the last flush or a later one.
     fn check_present(&self, current: &[u8]) -> Result<()> {
         if let (true, Some(target)) = (self.reverting, &self.attempted)
             && **target == current

@@ -1,9 +1,9 @@
-//! A connection between two servers: bytes in order, as a socket gives them, until something goes
-//! wrong at one of its messages.
+//! A connection between two servers: bytes in order, as from a socket, until a fault at one of its
+//! messages.
 //!
-//! A message is what one side hands over at a time: a frame of the protocol, or a header or payload
-//! of the stream. The promises do not rest on any of these to arrive, to arrive once, or to arrive
-//! as it was sent.
+//! A message is one unit that a side sends: a frame of the protocol, or a header or payload of the
+//! stream. The promises do not depend on any of these arriving, arriving once, or arriving
+//! unchanged.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -18,7 +18,7 @@ use crate::tasks;
 /// A fault of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mishap {
-    /// The connection breaks before it, and what was on its way is lost too.
+    /// The connection breaks before it, and messages in flight are lost too.
     BrokenBefore,
     /// It arrives, and then the connection breaks.
     BrokenAfter,
@@ -63,7 +63,7 @@ pub struct Link(Arc<Mutex<Shared>>);
 pub struct End {
     link: Link,
     number: usize,
-    /// A server without power says nothing more.
+    /// A server without power sends nothing more.
     device: Arc<FaultDevice>,
 }
 

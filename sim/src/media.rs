@@ -36,7 +36,7 @@ pub fn run(seed: u64, timeline: &mut Timeline, config: Config, tally: &mut Tally
     Ok(())
 }
 
-/// Opens what is durable anew, with nothing in the cache.
+/// Reopens the durable content, with an empty cache.
 fn power_cycle(world: &mut World) -> Result<(), VolumeError> {
     world.held.clear();
     world.volume = None;
@@ -120,8 +120,8 @@ fn damaged_block(world: &mut World, rng: &mut Rng, timeline: &mut Timeline, tall
     Ok(())
 }
 
-/// Damage under files only: each write is taken or refused for its own damage, and what was taken
-/// is committed and there.
+/// Damage under files only: each write is accepted or refused for its own damage, and accepted ones
+/// are committed and present.
 fn write_under_damage(world: &mut World, rng: &mut Rng, timeline: &mut Timeline) -> Result<()> {
     let volume = world.volume();
     let files: Vec<_> = world.model.files().map(|(id, file)| (id, file.length())).collect();

@@ -15,7 +15,7 @@ use cairn_base::{FileId, Generation};
 
 use crate::content::{Seen, Tag};
 
-/// The exact content of one state: a snapshot, or what is active at a moment.
+/// The exact content of one state: a snapshot, or the active state at a moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frozen {
     /// Files by number.
@@ -40,7 +40,7 @@ impl FrozenFile {
     }
 }
 
-/// A write: into which generation, the how many-th of all, and what.
+/// A write: its generation, its number in the order of all, and its content.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     generation: Generation,
@@ -65,8 +65,8 @@ impl BlockModel {
         within.map_or(self.floor, |entry| entry.tag)
     }
 
-    /// The last write for which `must` is true, or what was there before all, and everything after
-    /// it.
+    /// The last write for which `must` is true, or the content before all writes, and everything
+    /// after it.
     fn from(&self, must: impl Fn(&Entry) -> bool) -> Vec<Tag> {
         let first = self.history.iter().rposition(must);
         let before = first.is_none().then_some(self.floor);
@@ -223,7 +223,7 @@ impl Model {
         }
     }
 
-    /// Blocks were written, all of which are there after a cut or none.
+    /// Blocks were written atomically: after a cut all are present or none.
     pub fn write_whole(&mut self, file: FileId, blocks: &[(u64, Tag)], generation: Generation) {
         let mut orders = Vec::with_capacity(blocks.len());
         for (lba, tag) in blocks {

@@ -39,7 +39,7 @@ impl Floor<'_> {
         outcome.map(|what| if what.is_empty() { what } else { format!("owner {number}: {what}") })
     }
 
-    /// Notes what is under way, so that a cut in it can be judged.
+    /// Records the operation in progress, so that a cut in it can be judged.
     fn begin(&self, number: usize, pending: Pending) {
         self.world.lock().pending.insert(number, pending);
     }
@@ -260,7 +260,7 @@ impl Floor<'_> {
             _ => LogTarget::Internal,
         };
         match volume.move_log(&target) {
-            // It is there already, or a move that a cut caught left its traces.
+            // It is there already, or a move interrupted by a cut left its traces.
             Err(VolumeError::LogTaken { .. }) => return Ok(String::new()),
             other => other?,
         }

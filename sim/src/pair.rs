@@ -51,7 +51,7 @@ struct Shown {
 struct Offered {
     content: Arc<Frozen>,
     names: BTreeSet<String>,
-    /// It was there from the beginning of the transfer to its end.
+    /// It existed from the beginning of the transfer to its end.
     throughout: bool,
 }
 
@@ -67,7 +67,7 @@ pub struct With<'f, 'a> {
     pub mishap: Option<(u64, Mishap)>,
     /// Tries cuts at every operation of both sides.
     pub forks: Option<&'f mut Forks<'a>>,
-    /// How often the destination asks for what has changed, on one connection, as one that follows
+    /// How often the destination asks for changes on one connection, as a destination that follows
     /// continuously does; 0 for a usual update.
     pub steps: u64,
 }
@@ -127,8 +127,8 @@ fn in_words(outcome: &Outcome) -> String {
     }
 }
 
-/// Lets two sides talk until both have ended. A link on which they wait for each other is broken
-/// once, as a time-out does.
+/// Runs the conversation of two sides until both have ended. A link on which they wait for each
+/// other is broken once, as by a time-out.
 fn talk_out(tasks: &mut Tasks<'_>, link: &Link, rng: &mut Rng) -> Result<()> {
     loop {
         match tasks.turn(rng) {
@@ -173,13 +173,13 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Adds what happened here.
+    /// Adds the counts of this pair.
     pub fn count(&self, tally: &mut Tally) {
         self.source.count(tally);
         self.destination.count(tally);
     }
 
-    /// One update, and what must hold after it. True when the destination has a new image.
+    /// One update, and the checks after it. True when the destination has a new image.
     pub fn transfer(&mut self, timeline: &mut Timeline, with: With<'_, '_>) -> Result<(bool, u64)> {
         timeline.step();
         let With { crew, mishap, mut forks, steps } = with;
@@ -217,8 +217,7 @@ impl Pair {
                 let peer = PeerName::new(PEER).expect("a name as it must be");
                 let cancel = AtomicBool::new(false);
                 let mut work = cairn_stream::Work { cancel: &cancel, progress: &mut |_| {}, threads: None };
-                // How it ends here is the destination's to tell; that nothing came of it shows in
-                // the images.
+                // The destination reports how it ended; a failure shows in the images.
                 let _ = sessions.serve_session(&mut source_end, &offering, &peer, &mut work);
                 drop(source_end);
             });
@@ -273,7 +272,7 @@ impl Pair {
         if self.destination.device.is_off() {
             return self.recover(timeline, &offers).map(|news| (news, link.messages()));
         }
-        // A garbled announcement is found out when the image is there already.
+        // A garbled announcement is detected when the image is there already.
         let garbled = matches!(mishap, Some((_, Mishap::Garbled)));
         let news = self.judge(&outcome, &offers, quiet, (garbled, steps))?;
         self.judge_readers(&unlike.into_inner(), &offers, steps)?;
@@ -340,7 +339,7 @@ impl Pair {
         Ok(())
     }
 
-    /// As its server does at each update, once it has heard how long the source is.
+    /// As its server does at each update, once it knows the size of the source.
     fn grow_destination(&self, volume: &Arc<Volume>) -> Result<()> {
         let wanted = self.source.volume().status().blocks;
         if wanted <= volume.status().blocks {
@@ -360,8 +359,8 @@ impl Pair {
         all.filter(|(_, s)| s.name.starts_with(&prefix)).map(|(id, _)| *id).collect()
     }
 
-    /// The destination shows what it showed, or a new image if that may be; whole. True when it is
-    /// new.
+    /// The destination shows the previous image, or a new one if that is possible; whole. True when
+    /// it is new.
     fn look(&mut self, offers: &Offers, may_be_new: bool) -> Result<bool> {
         let (shown, news) = shown_by(&mut self.destination, &self.shown, offers)?;
         ensure!(

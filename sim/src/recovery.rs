@@ -15,7 +15,7 @@ const KEPT_PREFIX: &str = "before-rollback-";
 const RECOVERY_OPERATIONS: u64 = 8;
 
 impl World {
-    /// Lets the power go at one of the next operations.
+    /// Arms a power cut at one of the next operations.
     pub fn arm_cut(&mut self, most: u64) {
         self.device.cut_after(self.fault_rng.below(most));
     }
@@ -49,7 +49,8 @@ impl World {
                 Err(error) => return Err(error).context("opening after a power cut"),
             }
         }
-        // A cut that was armed for opening and not reached must not hit what follows by accident.
+        // A cut that was armed for opening and not reached must not hit later operations by
+        // accident.
         self.device.cut_after(u64::MAX);
         self.settle_pending()?;
         self.compare_all().context("after a power cut")?;
@@ -139,8 +140,8 @@ impl World {
         self.snapshots.insert(kept.id, model);
     }
 
-    /// Sees what others than clients did to the volume since the last look: mirrors their
-    /// snapshots, an owner a rollback that is not through yet.
+    /// Learns the changes that others than clients made to the volume since the last look:
+    /// snapshots of mirrors, an unfinished rollback of an owner.
     pub(crate) fn observe(&mut self) -> Result<()> {
         if self.volume.is_none() {
             return Ok(());

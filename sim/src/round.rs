@@ -162,7 +162,7 @@ impl<'w> Floor<'w> {
         };
         self.leave(file);
         match done {
-            // It was made after a rollback had begun, and is not in what that brought back.
+            // It was made after a rollback had begun, and is not in the restored state.
             Err(error)
                 if is_no_file(&error, file) && self.world.lock().model.files().all(|(id, _)| id != file) =>
             {
@@ -189,7 +189,7 @@ impl<'w> Floor<'w> {
         }
     }
 
-    /// A volume that is full says so, and nothing else happens.
+    /// A full volume reports it, and nothing else happens.
     fn full(&self, error: VolumeError) -> Result<&'static str> {
         match error {
             VolumeError::NoSpace => {

@@ -23,7 +23,7 @@ pub enum Kind {
     Volume,
     /// A short life, run once for every device operation in it, with a cut there.
     EveryCut,
-    /// Media that rot.
+    /// Damaged media.
     Media,
     /// Images that arrive at a destination, as any sender may send them, with cuts on both sides,
     /// then a failover.
@@ -39,8 +39,8 @@ pub enum Kind {
     Continuous,
     /// As `EveryMessage`, in the steps of one that follows continuously while clients write.
     EveryStep,
-    /// A mirror one of whose sides has bad media: rot by kind of block, passing errors, writes that
-    /// are lost or land elsewhere.
+    /// A mirror one of whose sides has bad media: damage by kind of block, temporary errors, lost
+    /// and misdirected writes.
     MirrorMedia,
     /// A mirror one of whose sides takes no writes for a while: full, or failing.
     MirrorFull,
@@ -49,7 +49,7 @@ pub enum Kind {
     /// A short life of them, run once for every device operation of one of them or of a clone, with
     /// a cut there.
     ChainEveryCut,
-    /// A mirror whose source lies: an adversary that has its key.
+    /// A mirror whose source lies: an adversary with its key.
     LyingSource,
     /// A source one of whose mirrors lies.
     LyingDestination,
@@ -197,7 +197,7 @@ fn mirror(seed: u64, follows: bool, timeline: &mut Timeline, tally: &mut Tally) 
         let mut with = With { crew: rng.one_in(2).then_some(crew), ..With::default() };
         if follows && !rng.one_in(4) {
             with.steps = 1 + rng.below(5);
-            // Something has to happen between the steps.
+            // Some work has to happen between the steps.
             with.crew = Some(Crew { actions: crew.actions * 2, ..crew });
         }
         if rng.one_in(3) {

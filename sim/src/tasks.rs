@@ -15,7 +15,7 @@ thread_local! {
     static ASKED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Words of a task's stack: 2 MiB, of which the system gives what is used.
+/// Words of a task's stack: 2 MiB, of which the system allocates the used part.
 const STACK_WORDS: usize = 1 << 18;
 
 /// Why a task lets others run.
@@ -120,7 +120,7 @@ impl<'a> Tasks<'a> {
         Turn::Ran
     }
 
-    /// Lets each that waits say where, for the report of a run in which all do.
+    /// Makes each waiting task report its place, for the report of a run in which all wait.
     pub fn ask(&mut self) {
         ASKED.set(true);
         for task in &mut self.list {
@@ -131,7 +131,7 @@ impl<'a> Tasks<'a> {
         ASKED.set(false);
     }
 
-    /// Something happened that waiting tasks may wait for.
+    /// An event that waiting tasks may wait for.
     pub fn wake(&mut self) {
         self.idle = 0;
         self.list.iter_mut().for_each(|task| task.waits = false);

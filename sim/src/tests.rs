@@ -35,13 +35,13 @@ fn seeds(kind: Kind, seeds: std::ops::Range<u64>) -> Tally {
             kind.name()
         );
     }
-    // Past the capture of tests, so that what was tried is to be seen in any run.
+    // Bypasses the capture of tests, so that the trials are visible in any run.
     let _ = writeln!(std::io::stderr(), "{}: {tally}", kind.name());
     tally
 }
 
 /// Seeds of a kind that tries a cut at every device operation: it did, in each of its fates, and
-/// some seeds have something to cut.
+/// some seeds have writes to cut.
 fn every_cut(kind: Kind, range: std::ops::Range<u64>) -> Tally {
     let tally = seeds(kind, range);
     assert!(tally.points > 0 && tally.cuts >= tally.points, "{}: {tally}", kind.name());
@@ -122,7 +122,7 @@ fn cascade_with_clones_drills_and_locks_shows_whole_images_over_cuts_and_mishaps
 #[test]
 fn cascade_with_clones_drills_and_locks_survives_a_cut_at_every_device_operation() {
     for victim in 0..4 {
-        // It is on or off, and has something to do or not, as the seed says.
+        // It is on or off, and busy or idle, as the seed decides.
         let points = [victim, victim + 8].map(|seed| seeds(Kind::ChainEveryCut, seed..seed + 1).points);
         assert!(points.iter().sum::<u64>() > 0, "{victim} did nothing");
     }

@@ -1,6 +1,6 @@
-//! The devices that a simulated volume sees: its own and that of its intent log, two parts of what
-//! the power cuts hit. At every operation other tasks may take their turn, and an eye is kept on
-//! every moment at which the power may go.
+//! The devices that a simulated volume sees: its own and that of its intent log, two parts of the
+//! device that power cuts hit. At every operation other tasks may run, and an observer sees every
+//! moment at which the power may fail.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub struct CutPoint {
     /// The pending operations, and their part of the device.
     pub batch: Vec<Request>,
     pub target: usize,
-    /// Batches that were under way beside it.
+    /// Batches that were in progress at the same time.
     pub beside: Vec<(usize, Vec<Request>)>,
 }
 

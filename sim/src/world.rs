@@ -44,7 +44,7 @@ pub struct Config {
     /// The intent log begins on a device of its own; else in the label area. It moves in the course
     /// of a life.
     pub log_device: bool,
-    /// The power goes about once in so many actions; 0 for never.
+    /// The power fails about once in this many actions; 0 for never.
     pub cut_every: u64,
 }
 
@@ -103,7 +103,7 @@ pub struct World {
     pub(crate) mirrored: bool,
     /// The snapshot that it is a clone of.
     pub(crate) origin: Option<Origin>,
-    /// Images held open, with what they must show for as long as they are.
+    /// Open images, with the content that they must show as long as they are open.
     pub(crate) held: Vec<(Image, Arc<Frozen>)>,
     pub(crate) next_tag: u64,
     pub(crate) next_name: u64,
@@ -111,7 +111,7 @@ pub struct World {
     pub(crate) free_before: u64,
     /// Power cuts so far.
     pub cuts: u64,
-    /// Refusals for want of space so far.
+    /// Refusals for lack of space so far.
     pub full: u64,
 }
 
@@ -190,7 +190,8 @@ impl World {
         Ok(world)
     }
 
-    /// One that takes no changes for want of inodes counts as one that does not open.
+    /// A volume that takes no changes because inodes can't be read counts as one that does not
+    /// open.
     pub(crate) fn open(&mut self) -> Result<Arc<Volume>, VolumeError> {
         let volume = self.open_as_it_is()?;
         match volume.status().latched {
@@ -238,14 +239,14 @@ impl World {
         Ok(world)
     }
 
-    /// The volume that a clone was made of has been opened anew.
+    /// The parent volume of a clone has been reopened.
     pub(crate) fn stands_on(&mut self, parent: Arc<Volume>, snapshot: SnapshotId) -> Result<()> {
         let kept = Some(parent.keep_snapshot(snapshot)?);
         self.origin = Some(Origin { parent, snapshot, _kept: kept, _own: None });
         Ok(())
     }
 
-    /// The parent does not keep what this clone is made of.
+    /// The parent no longer keeps this clone's base.
     pub(crate) fn let_base_go(&mut self) {
         if let Some(origin) = &mut self.origin {
             origin._kept = None;
@@ -276,8 +277,8 @@ impl World {
         self.device = Arc::new(self.device.power_cycle(&mut self.fault_rng));
     }
 
-    /// The same volume with the same past on another device, where something else happens to it
-    /// from here on. It is not open yet.
+    /// The same volume with the same past on another device, with a different future. It is not
+    /// open yet.
     pub(crate) fn fork(&self, device: FaultDevice) -> World {
         World {
             side: self.side,
@@ -328,7 +329,7 @@ impl World {
         }
     }
 
-    /// Adds what happened here.
+    /// Adds the counts of this world.
     pub fn count(&self, tally: &mut Tally) {
         tally.operations += self.device.operations();
         tally.cuts += self.cuts;
@@ -417,14 +418,14 @@ impl World {
         Ok(())
     }
 
-    /// Compares a snapshot with what it must show.
+    /// Compares a snapshot with its expected content.
     pub fn compare_snapshot(&self, id: SnapshotId) -> Result<()> {
         let image = self.volume().image(Some(id))?;
         compare_image(&image, &self.snapshots[&id].content)
             .map_err(|error| error.context(format!("in snapshot {id} ({})", self.snapshots[&id].name)))
     }
 
-    /// Compares everything that there is.
+    /// Compares everything that exists.
     pub fn compare_all(&mut self) -> Result<()> {
         self.compare_active(None)?;
         let listed: BTreeMap<SnapshotId, (String, bool)> =
@@ -438,7 +439,7 @@ impl World {
         self.compare_held()
     }
 
-    /// Images that are held open show what they showed.
+    /// Open images show their earlier content.
     pub fn compare_held(&self) -> Result<()> {
         for (image, content) in &self.held {
             compare_image(image, content).map_err(|error| error.context("in an image that is held open"))?;
@@ -500,7 +501,7 @@ pub(crate) fn is_of_owners(kind: FileKind) -> bool {
     matches!(kind, FileKind::Lun | FileKind::Directory)
 }
 
-/// Compares an image with what it must show: files, lengths, every block.
+/// Compares an image with its expected content: files, lengths, every block.
 pub fn compare_image(image: &Image, expected: &Frozen) -> Result<()> {
     let found: BTreeMap<FileId, u64> = image
         .inodes()?

@@ -5,7 +5,7 @@
 //! programs and keeps several of them running, the slowest first. Each program prints to a file of
 //! its own, which is shown whole when the program fails.
 //!
-//! A program that fails beside others runs once more, alone, and that outcome counts: its first
+//! A program that fails beside others runs once more, alone, and that outcome counts; its first
 //! output is shown all the same.
 
 mod build;

@@ -78,7 +78,7 @@ pub fn anchors(document: &File, files: &[File]) -> Vec<Finding> {
             continue;
         }
         let page = if path.is_empty() { document.path.clone() } else { resolve(&document.path, path) };
-        // A path that leads nowhere is a finding of another rule.
+        // Another rule reports a broken path.
         let Some(page) = files.iter().find(|file| file.path == page) else { continue };
         if page.path.ends_with(".md") && !headings(&page.text).any(|heading| heading == anchor) {
             let message = format!("`{target}`: {} has no heading `#{anchor}`", page.path);

@@ -12,10 +12,10 @@ const SENTENCE_WORDS_MAX: usize = 40;
 /// Words of a sentence, on average over a document.
 const SENTENCE_WORDS_MEAN: f64 = 20.0;
 
-/// Sentences that a document needs for its mean to say something.
+/// Sentences that a document needs for a meaningful mean.
 const SENTENCES_FOR_A_MEAN: usize = 5;
 
-/// Phrases that no reader expects, in lower case, and what to write instead.
+/// Phrases that read as translated, in lower case, and their replacements.
 pub(crate) const PHRASES: &[(&str, &str)] = &[
     ("as ever", "as usual"),
     ("as is wanted", "within the limit"),
@@ -50,7 +50,7 @@ pub(crate) const PHRASES: &[(&str, &str)] = &[
     ("whoever", "the client, the user, anyone who"),
 ];
 
-/// Words that begin no statement; "What", "Who" as a subject hides the thing that acts.
+/// Words that must not begin a statement; "What" or "Who" as a subject hides the acting thing.
 const NO_SUBJECTS: &[&str] = &["What", "Who", "Whoever", "Nobody"];
 
 /// Documents that are not judged, and why.
@@ -104,7 +104,7 @@ pub fn english_of_comments(file: &File) -> Vec<Finding> {
         let numbered = |paragraph: Paragraph| Paragraph { line: paragraph.line + first - 1, ..paragraph };
         found.extend(paragraphs(&text).into_iter().map(numbered));
     }
-    // A mean over short remarks says nothing.
+    // The mean of short remarks is meaningless.
     let findings = sentences_are_plain(&file.path, &found);
     findings.into_iter().filter(|finding| finding.line > 0).collect()
 }
@@ -216,7 +216,7 @@ fn split(text: &str) -> Vec<&str> {
     sentences
 }
 
-/// The words of a text, without what stands around them.
+/// The words of a text, without surrounding punctuation.
 fn words_of(text: &str) -> impl Iterator<Item = &str> {
     text.split_whitespace()
         .map(|word| word.trim_matches(|c: char| !c.is_alphanumeric() && c != '_'))

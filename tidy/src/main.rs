@@ -1,7 +1,7 @@
 //! The house rules on this repository, from the command line: every finding a line, exit code 1
 //! when there is one. `tests/house.rs` has the same as tests. With the argument `tests` it prints
-//! the index of all tests instead, with `comments` what the rules on sentences find in comments,
-//! which is no failure yet.
+//! the index of all tests instead, with `comments` the findings of the rules on sentences in
+//! comments, which do not fail yet.
 
 use std::process::ExitCode;
 

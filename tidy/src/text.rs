@@ -100,7 +100,7 @@ pub(crate) fn backticked(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// The cells of a Markdown table row, or nothing when the line is none.
+/// The cells of a Markdown table row, or `None` for another line.
 pub(crate) fn cells(line: &str) -> Option<Vec<&str>> {
     let row = line.trim().strip_prefix('|')?.strip_suffix('|')?;
     Some(row.split('|').map(str::trim).collect())

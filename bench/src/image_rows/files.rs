@@ -1,4 +1,4 @@
-//! Image dumps into files and back, next to what the disk takes and gives.
+//! Image dumps into files and back, next to the disk's own speed.
 //!
 //! On one disk a dump reads as much as it writes, and many disks share their bandwidth between
 //! reads and writes. So there are two peers: fio that writes and does nothing else, and fio that

@@ -1,5 +1,5 @@
-//! Our own load: several clients with requests in flight on one LUN, snapshots beside them, and a
-//! server that dies after a random number of answers.
+//! Our own load: several clients with requests in flight on one LUN, concurrent snapshots, and a
+//! server that is killed after a random number of answers.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -202,7 +202,7 @@ impl Load<'_> {
         }
     }
 
-    /// Submits something; nothing when all that was looked at is busy.
+    /// Submits a request; none when all the blocks tried are busy.
     fn ask(&self, disk: &mut Client, rng: &mut Rng) -> Result<Option<(u64, Asked)>> {
         let kind = rng.below(100);
         if kind < 6 {

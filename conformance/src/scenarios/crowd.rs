@@ -127,7 +127,7 @@ pub(crate) fn luns(world: &World, _rounds: u32) -> Result<Verdict> {
 
 /// Two hundred sessions that all work, and one too many.
 pub(crate) fn connections(world: &World, rounds: u32) -> Result<Verdict> {
-    /// As many as a server takes beside the probe and the commands.
+    /// As many as a server takes in addition to the probe and the commands.
     const SESSIONS: u32 = 200;
     /// The server's limit.
     const SESSIONS_MAX: u32 = 256;

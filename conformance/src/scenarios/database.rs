@@ -117,7 +117,7 @@ impl<'a> Site<'a> {
         })
     }
 
-    /// SIGKILL of the server under a running load, and the end of all that stood on it.
+    /// SIGKILL of the server under a running load, and the end of everything that used it.
     fn kill_under(&mut self, load: Load) -> Result<()> {
         self.cairn.kill()?;
         // Clients that run on see errors now; whatever is still acknowledged must hold as well.

@@ -1,5 +1,5 @@
-//! Programs of others on the files of a volume: pjdfstest and fsx find nothing wrong beyond what is
-//! listed; git and a build that are killed with the server come back.
+//! Foreign programs on the files of a volume: pjdfstest and fsx find no fault beyond the listed
+//! ones; git and a build that are killed with the server recover.
 //!
 //! With power cuts a killed server loses all unflushed data. Fsynced files must exist all the same;
 //! the rest may be of any moment, and the tree is whole.
@@ -74,8 +74,8 @@ impl Files {
         Ok(Self { tree: Tree::mount(world, &cairn, "vol0")?, cairn })
     }
 
-    /// Kills the server, at times while it starts again; the mount is there afterwards, and the
-    /// volume is sound.
+    /// Kills the server, sometimes while it restarts; the mount exists afterwards, and the volume
+    /// is sound.
     fn fall(&self, rng: &mut cairn_base::Rng) -> Result<u64> {
         self.cairn.kill()?;
         self.tree.is_gone()?;
@@ -165,8 +165,8 @@ fn judge(text: &str, facts: &mut Facts) -> Vec<String> {
     failed
 }
 
-/// fsx: reads, writes, mapped and not, truncations, holes and copies, each compared with what the
-/// file must hold.
+/// fsx: reads, writes, mapped and not, truncations, holes and copies, each compared with the
+/// expected content.
 pub(crate) fn exerciser(world: &World, rounds: u32) -> Result<Verdict> {
     if let Some(verdict) = cannot_mount(&["fsx"])? {
         return Ok(verdict);

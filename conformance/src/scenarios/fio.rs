@@ -20,8 +20,8 @@ const PLACES: u64 = 8;
 
 /// A pass that writes, and leaves it to a later one to verify.
 const WRITE: &[&str] = &["--do_verify=0"];
-/// A pass that reads what the same job wrote. Without `do_verify` it would read nothing, and find
-/// nothing wrong.
+/// A pass that reads the data that the same job wrote. Without `do_verify` it would read nothing,
+/// and find no fault.
 const VERIFY: &[&str] = &["--verify_only", "--do_verify=1"];
 
 /// A run of the scenario.

@@ -1,8 +1,8 @@
-//! fsx on an ext4 of a LUN: it finds nothing wrong while the server lives, and after a kill the
-//! file system is whole and fsx begins anew.
+//! fsx on an ext4 of a LUN: it finds no fault while the server runs, and after a kill the file
+//! system is whole and fsx starts anew.
 //!
-//! fsx itself does not survive a disk that goes away: its run that is killed proves nothing by its
-//! own result, only by what e2fsck and the next run say.
+//! fsx itself does not survive the loss of its disk: its killed run proves nothing by its own
+//! result. Only e2fsck and the next run count.
 
 use std::process::Command;
 use std::time::Duration;

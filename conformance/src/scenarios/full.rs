@@ -34,7 +34,7 @@ pub(crate) fn volume(world: &World, rounds: u32) -> Result<Verdict> {
 }
 
 fn fill_and_free(cairn: &Cairn, round: u32, facts: &mut Facts) -> Result<()> {
-    // The client beside begins with zeroes.
+    // The other client starts with zeroes.
     clear(cairn, "calm/lun")?;
     let mut probe = Probe::new(cairn, "calm/lun", u64::from(round))?;
     let written = std::thread::scope(|scope| {
@@ -116,8 +116,8 @@ fn compare(disk: &mut Client, version: u32, written: u32) -> Result<()> {
     Ok(())
 }
 
-/// The command fails for want of space, and says what to do. (It may fit into what is kept for
-/// deleting; then it is undone.)
+/// The command fails for lack of space, and prints the remedy. (It may fit into the reserve for
+/// deletions; then it is undone.)
 fn says_no_space(cairn: &Cairn, arguments: &[&str]) -> Result<()> {
     let said = cairn.said(arguments)?;
     if said["message_type"] != "error" {
@@ -209,7 +209,7 @@ fn host_fills(cairn: &Cairn, small: &Small, host_bytes: u64, round: u32, facts: 
     Ok(())
 }
 
-/// Writes and flushes until something fails; how many writes an answered flush covers.
+/// Writes and flushes until a request fails; returns how many writes an answered flush covers.
 fn fill_host(disk: &mut Client, version: u32) -> Result<u32> {
     let mut index = 0;
     loop {

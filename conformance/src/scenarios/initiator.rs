@@ -201,7 +201,7 @@ pub(crate) fn run(world: &World, rounds: u32) -> Result<Verdict> {
     }
     // The database's user passes through.
     std::fs::set_permissions(&world.folder, std::fs::Permissions::from_mode(0o755))?;
-    // The portal stays where it is, or an initiator would not find it again.
+    // The portal's address stays the same, or an initiator would not find it again.
     let portal = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
     let cairn = Cairn::start(world, "target", &["--mirror", "off", "--iscsi", &portal])?;
     cairn.cli(&["volume", "create", "vol0", "--size", &VOLUME_BYTES.to_string()])?;

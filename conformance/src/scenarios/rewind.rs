@@ -188,7 +188,7 @@ impl<'a> Walk<'a> {
                     std::thread::sleep(moment);
                     self.cairn.kill()
                 });
-                // Whatever becomes of it.
+                // Its outcome does not matter.
                 let _ = self.cairn.command(arguments).output()?;
                 killer.join().map_err(|_| anyhow::anyhow!("the killer panicked"))?
             })?;
@@ -312,8 +312,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Back to an instant, from there to where it was, and back again, under a client that connects
-    /// again.
+    /// Back to an instant, from there to the earlier state, and back again, under a client that
+    /// reconnects.
     fn revert(&mut self, at: &str, facts: &mut Facts) -> Result<()> {
         let (present, target) = (self.digest(DEVICE)?, self.digest(&format!("{DEVICE}@before-seen"))?);
         let mut connected = self.cairn.disk(DEVICE)?;
@@ -341,7 +341,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Leaves a plain disk with what was served last, and nothing else.
+    /// Leaves a plain disk with the last served content, and nothing else.
     fn release(&mut self, facts: &mut Facts) -> Result<()> {
         let served = self.digest(DEVICE)?;
         let delete = ["history", "view", DEVICE, "--delete", "before-seen", "--yes"];
@@ -370,12 +370,12 @@ struct Instants {
     after: String,
 }
 
-/// The rows that are there.
+/// The existing rows.
 fn postgres_rows(postgres: &Postgres) -> Result<Vec<u64>> {
     Ok(postgres.sql("select id from acknowledged")?.lines().map(str::parse).collect::<Result<_, _>>()?)
 }
 
-/// Waits until so many more transactions are acknowledged.
+/// Waits until `more` further transactions are acknowledged.
 fn wait_for(ledger: &Ledger, load: &Load, more: u64) -> Result<()> {
     let wanted = ledger.count() + more;
     wait_until("transactions are acknowledged", || {

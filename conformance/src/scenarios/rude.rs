@@ -16,8 +16,8 @@ const DEAF: usize = 8;
 /// Blocks of the longest write that is cut.
 const CUT_BLOCKS_MAX: u64 = 512;
 
-/// Clients that ask and do not listen, beside one that works; their sessions are closed when their
-/// LUN must go.
+/// Clients that send requests and read no answers, beside one that works; their sessions are closed
+/// when their LUN must go.
 pub(crate) fn deaf(world: &World, rounds: u32) -> Result<Verdict> {
     let cairn = Cairn::start_alone(world, "server")?;
     let lun_bytes: u64 = if world.short { 32 << 20 } else { 256 << 20 };
@@ -106,7 +106,7 @@ pub(crate) fn cut(world: &World, rounds: u32) -> Result<Verdict> {
         let mut rng = world.rng(round);
         relay.forth.open();
         let mut disk = Client::connect(&address, &ClientOptions::new("vol0/db"))?;
-        // Some whole writes, then one of which a part arrives.
+        // Some whole writes, then one that arrives in part.
         let mut cut = None;
         for _ in 0..1 + rng.below(3) {
             let (start, length) = model.claim(&mut rng, CUT_BLOCKS_MAX).context("all blocks are busy")?;

@@ -1,5 +1,5 @@
-//! xfstests on the files of a volume: its generic tests (the quick ones; all in more than one
-//! round) pass, are not run for what a FUSE file system does not have, or are listed with the
+//! xfstests on the files of a volume. Its generic tests (the quick ones; all in more than one
+//! round) pass, are skipped for features that a FUSE file system lacks, or are listed with the
 //! reason.
 //!
 //! The suite is built and installed by hand (`make && make install`, which puts it into

@@ -24,7 +24,7 @@ pub(crate) fn block(data: &[u8]) -> BlockBytes {
     block
 }
 
-/// Fails when `reread` ignored something of what it accepted.
+/// Fails when `reread` ignored a part of its accepted input.
 #[track_caller]
 pub(crate) fn canonical(bytes: &[u8], reread: Result<Vec<u8>, FormatError>) {
     if let Ok(again) = reread {
@@ -147,7 +147,8 @@ pub(crate) fn log_record(data: &[u8]) {
 }
 
 fn log_bytes(bytes: &[u8]) {
-    // Whatever is announced: nothing of that size is read or kept before it is there.
+    // Whatever size is announced: no memory of that size is read or kept before the bytes are
+    // there.
     let _ = LogRecordHeader::peek(bytes, VOLUME);
     if let Ok(record) = LogRecord::parse(bytes, VOLUME) {
         let again = record.to_bytes(VOLUME);

@@ -49,13 +49,13 @@ pub(crate) fn image_dump(data: &[u8]) {
         let clock = Arc::new(ManualClock::new(Timestamp(1)));
         let mounted = OpenDump::open(vec![index], true, true, clock.clone(), 1 << 20);
         let mounted = mounted.map(|dump| look_at(&dump.volume));
-        // Of a record whose sum alone is wrong the mounted dump serves what the block above bears
-        // out; a restore leaves it out.
+        // For a record whose sum alone is wrong the mounted dump serves the blocks that the block
+        // above confirms; a restore leaves it out.
         restored(&bytes, whole && mounted.is_ok_and(|sound| sound));
     }
 }
 
-/// `sound`: the part is whole, and so is what is mounted of it.
+/// `sound`: the part is whole, and so is the mounted volume.
 fn restored(bytes: &Arc<dyn DumpBytes>, sound: bool) {
     let Ok(part) = PartReader::open_file("input", bytes) else { return };
     let blocks = part.head().stream.space_blocks;

@@ -280,8 +280,8 @@ pub(crate) fn request_seeds() -> Vec<Vec<u8>> {
     let start = request(INIT, 0, &[&words(&[7, 39, 1 << 17, u32::MAX, u32::MAX]), &[0; 44]]);
     let look = |name: &'static str| request(LOOKUP, 0, &[named(name)]);
     let conversations: [Vec<Vec<u8>>; 6] = [
-        // Files are made, written, read and removed. 1 is the folder, 2 the file in it, 3 what is
-        // made.
+        // Files are made, written, read and removed. 1 is the folder, 2 the file in it, 3 the new
+        // file.
         vec![
             look("folder\0"),
             request(LOOKUP, 1, &[b"file\0"]),

@@ -96,8 +96,8 @@ pub(crate) fn login_seeds() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Headers of a session, one after the other. Whatever comes, data is never wanted beyond what was
-/// promised.
+/// Headers of a session, one after the other. Whatever comes, no data is requested beyond the
+/// announced amount.
 pub(crate) fn session(data: &[u8]) {
     let mut operational = Operational::default();
     operational.initial_r2t = false;

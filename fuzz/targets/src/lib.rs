@@ -108,7 +108,7 @@ pub const TARGETS: &[Target] = &[
 /// Runs a target on one input.
 ///
 /// # Panics
-/// When the target fails on it, which is what a fuzzer looks for; and when there is no such target.
+/// When the target fails on it, which a fuzzer looks for; and when there is no such target.
 pub fn run(name: &str, data: &[u8]) {
     let target = TARGETS.iter().find(|target| target.name == name);
     (target.expect("the programs of libFuzzer are named after targets").run)(data);

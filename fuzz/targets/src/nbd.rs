@@ -53,7 +53,7 @@ fn negotiate(data: &[u8], tls: TlsPolicy, piece: usize) -> (Vec<u8>, Step, usize
             Step::More if here == data.len() => return (out, step, taken),
             Step::More => here = (here + piece).min(data.len()),
             Step::StartTls => handshake.tls_started(),
-            // A wrong magic is known before all of it has come, and then not told in full.
+            // A wrong magic is known before all of it has arrived, and is then reported in part.
             Step::Close(Violation::OptionMagic { .. }) => {
                 return (out, Step::Close(Violation::OptionMagic { found: 0 }), taken);
             }
@@ -62,8 +62,8 @@ fn negotiate(data: &[u8], tls: TlsPolicy, piece: usize) -> (Vec<u8>, Step, usize
     }
 }
 
-/// The answers do not depend on how the bytes were cut on their way. (What follows a request for
-/// TLS in the same piece ends the session, so that policy is tried with whole input alone.)
+/// The answers do not depend on how the bytes were split on their way. (Bytes after a request for
+/// TLS in the same piece end the session, so that policy is tried with whole input alone.)
 pub(crate) fn handshake(data: &[u8]) {
     let whole = negotiate(data, TlsPolicy::Unavailable, usize::MAX);
     for piece in [1, 7] {

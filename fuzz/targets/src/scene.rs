@@ -98,7 +98,7 @@ pub(crate) fn take(stream: &[u8], into: &Arc<Volume>) -> Result<Applied, StreamE
     apply(&mut &stream[..], into, &mut Work { cancel: &cancel, progress: &mut |_| {}, threads: None })
 }
 
-/// Reads as clients and administrators do; true when `check` has nothing to say. Errors are fine,
+/// Reads as clients and administrators do; true when `check` has no finding. Errors are fine,
 /// panics are not.
 pub(crate) fn look_at(volume: &Arc<Volume>) -> bool {
     let luns = Luns::new(volume.clone());

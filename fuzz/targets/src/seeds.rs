@@ -66,7 +66,7 @@ pub fn read(target: &str) -> Result<Vec<(PathBuf, Vec<u8>)>> {
     paths.into_iter().map(|path| Ok((path.clone(), std::fs::read(&path)?))).collect()
 }
 
-/// For inputs that choose what is done: any bytes will do.
+/// For inputs that choose operations: any bytes will do.
 pub(crate) fn noise(count: u64, length: usize) -> Vec<Vec<u8>> {
     (0..count)
         .map(|seed| {

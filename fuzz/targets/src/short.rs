@@ -21,8 +21,8 @@ const INPUT_MAX: usize = 1 << 16;
 /// The present input, for the report of a panic.
 static TRIED: Mutex<(&str, Vec<u8>)> = Mutex::new(("", Vec::new()));
 
-/// Runs `target`: its seeds, its corpus, and `count` changed inputs; of each target as many as its
-/// table says when `None`. Returns how many inputs were tried.
+/// Runs `target`: its seeds, its corpus, and `count` changed inputs; with `None`, the number in its
+/// table. Returns how many inputs were tried.
 ///
 /// A panic in any thread ends the process: the input is left in the current folder under the name
 /// that is printed.

@@ -160,7 +160,7 @@ pub(crate) fn sealed(data: &[u8], here: &[SnapshotEntry]) -> Vec<u8> {
     out
 }
 
-/// The records at the start of `data`, and what is none.
+/// The records at the start of `data`, and the invalid rest.
 pub(crate) fn split(mut data: &[u8]) -> (Vec<(RecordHeader, Vec<u8>)>, &[u8]) {
     let mut records = Vec::new();
     while let Some((head, rest)) = data.split_first_chunk::<{ RecordHeader::SIZE }>() {
@@ -201,7 +201,7 @@ pub(crate) fn stream_seeds() -> Vec<Vec<u8>> {
     vec![short(&scene().baseline), short(&scene().update)]
 }
 
-/// A stream without most of its blocks, so that a fuzzer's changes hit what is not data.
+/// A stream without most of its blocks, so that a fuzzer's changes rarely hit data.
 fn short(stream: &[u8]) -> Vec<u8> {
     let (records, _) = split(&stream[StreamHeader::SIZE..]);
     let mut out = stream[..StreamHeader::SIZE].to_vec();
@@ -234,7 +234,7 @@ pub(crate) fn packed(stream: &[u8]) -> Vec<u8> {
     sealed(&out, &[])
 }
 
-/// The seeds of what is applied are whole streams: only those are committed.
+/// The seeds of applied streams are whole streams: only those are committed.
 pub(crate) fn apply_seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for (first, stream) in [scene().baseline.clone(), packed(&scene().update)].into_iter().enumerate() {

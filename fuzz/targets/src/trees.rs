@@ -179,7 +179,7 @@ impl<'a> Sealing<'a> {
         self.pointer(&mut tree.pointer, NodeAddress { file, level: tree.height, index: 0 });
     }
 
-    /// `address` is of what the pointer leads to; level 0 is data.
+    /// `address` is that of the pointer's target; level 0 is data.
     fn pointer(&mut self, pointer: &mut BlockPointer, address: NodeAddress) {
         let Some(place) = self.place(pointer.vbn).filter(|_| !pointer.is_hole()) else { return };
         match self.known.get(&pointer.vbn.0) {

@@ -4,8 +4,8 @@
 //!
 //! - The last one shows exactly the content of the middle one at some moment of the transfer, with
 //!   the same snapshots; and continues without it, from the first, with no new baseline.
-//! - A clone is a volume like any other, whatever becomes of the mirror under it, and the mirror
-//!   shows nothing of it. Its server is that of the mirror: the power goes for both.
+//! - A clone is a volume like any other, whatever happens to the mirror under it, and the mirror
+//!   shows none of its writes. Its server is that of the mirror: the power fails for both.
 //! - An image without a snapshot that is locked, or that a clone is made of, is never shown.
 
 use std::collections::BTreeMap;
@@ -42,8 +42,8 @@ const SECOND: Relationship = Relationship(8);
 struct Offspring {
     world: World,
     base: SnapshotId,
-    /// It is there until it is removed. A drill's is not: it ends with its server, and keeps no
-    /// update away.
+    /// It exists until it is removed. A drill's clone does not: it ends with its server, and blocks
+    /// no update.
     lasts: bool,
 }
 
@@ -114,7 +114,7 @@ impl Chain {
         })
     }
 
-    /// Adds what happened here.
+    /// Adds the counts of this chain.
     pub fn count(&self, tally: &mut Tally) {
         self.pair.count(tally);
         self.last.count(tally);
@@ -129,8 +129,8 @@ impl Chain {
         self.pair.destination.volume()
     }
 
-    /// Snapshots that no image may lack: those that cannot be older than the lock is long by the
-    /// clock in the middle, whatever the source's says; and what a clone is made of.
+    /// Snapshots that no image may lack: those that cannot be older than the lock's length by the
+    /// middle server's clock, whatever the source's shows; and the base of a clone.
     fn promised(&self) -> Vec<Snapshot> {
         let now = self.pair.destination.clock.now();
         let is_young = |s: &Snapshot| {
@@ -151,7 +151,7 @@ impl Chain {
         self.clone.as_ref().is_some_and(|clone| clone.lasts && clone.base == snapshot.id)
     }
 
-    /// Notes what the one in the middle got in a round that began at `began`, by its clock.
+    /// Records the arrivals of the middle server in a round that began at `began`, by its clock.
     fn note_arrivals(&mut self, began: Timestamp) {
         let before = self.asked.map(|asked| asked.min(began));
         let known = std::mem::take(&mut self.arrived);
@@ -163,8 +163,8 @@ impl Chain {
         self.asked = Some(began);
     }
 
-    /// Updates of both links at once, with work on the first volume and on the clone; and what must
-    /// hold after it.
+    /// Updates of both links at once, with work on the first volume and on the clone; and the
+    /// checks after it.
     pub fn round(&mut self, timeline: &mut Timeline, round: Round) -> Result<()> {
         timeline.step();
         let mut rng = self.rng.fork();
@@ -335,7 +335,7 @@ impl Chain {
         Ok(())
     }
 
-    /// The last one shows what the middle one showed before the round or after it.
+    /// The last one shows the image that the middle one showed before the round or after it.
     fn judge_last(&mut self, outcome: &Outcome, before: &Shown, quiet: bool, learnt: bool) -> Result<()> {
         if self.last.device.is_off() {
             self.last.cuts += 1;
@@ -417,7 +417,7 @@ impl Chain {
         }
     }
 
-    /// Looks at the clone once more, and removes it.
+    /// Checks the clone once more, and removes it.
     pub fn remove_clone(&mut self, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
         let Some(mut clone) = self.clone.take() else { return Ok(()) };
         timeline.step();
@@ -722,7 +722,7 @@ fn short_life(
     for round in alone {
         chain.round(timeline, round)?;
     }
-    // The last one has something to get when the power may go, whatever comes to the middle one
+    // The last one has an update to get when the power may fail, whatever comes to the middle one
     // then.
     for _ in 0..4 {
         chain.pair.source.live(timeline)?;
@@ -754,8 +754,8 @@ fn short_life(
     Ok(after - before)
 }
 
-/// Lets all tasks of a round run until they are done, with what follows when a device or a link
-/// between them fails.
+/// Runs all tasks of a round until they are done, and handles failures of a device or a link
+/// between them.
 fn take_turns(
     tasks: &mut Tasks<'_>,
     rng: &mut Rng,

@@ -21,7 +21,7 @@ use crate::world::Config;
 
 /// EIO of Linux.
 const EIO: i32 = 5;
-/// A fault comes at one of so many operations.
+/// A fault comes at one of this many operations.
 const OPERATIONS: u64 = 30;
 
 /// A mirror lives for a while, with one such fault after the other.
@@ -144,7 +144,7 @@ impl Pair {
         })
     }
 
-    /// Both servers start anew; nothing was flushed that is not there.
+    /// Both servers restart; all flushed data is present.
     fn restart_both(&mut self) -> Result<()> {
         self.sessions = Arc::default();
         let mut scratch = Timeline::new(false);

@@ -72,7 +72,7 @@ enum How {
     Role,
 }
 
-/// A destination, the true source, and one that lies.
+/// A destination, the true source, and a lying one.
 struct Life {
     rng: Rng,
     source: World,
@@ -89,13 +89,13 @@ struct Life {
     left_out: Vec<u64>,
     tag: u64,
     locks: bool,
-    /// An update has come, so that the next one knows when it was made at the earliest.
+    /// An update has arrived, so that the next one has a lower bound for its time.
     has_image: bool,
     /// An image of the liar was accepted.
     spoilt: bool,
     /// The liar has sent blocks since the last image was accepted.
     tainted: bool,
-    /// A block has rotted.
+    /// A block is damaged.
     rotten: bool,
 }
 
@@ -112,7 +112,7 @@ fn config(rng: &mut Rng) -> Config {
     }
 }
 
-/// A mirror whose source lies now and then.
+/// A mirror whose source lies sometimes.
 pub fn run_source(seed: u64, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
     let mut rng = Rng::new(seed ^ 0x006c_6961_7273);
     let mut life = Life::new(&mut rng)?;
@@ -526,13 +526,13 @@ impl Life {
         self.memory.lose(&bytes);
         self.rotten = true;
         self.destination.note(timeline, &format!("! block {number} rots"));
-        // It is found, and mending has something to do.
+        // It is found, and the repair has work to do.
         let _ = self.destination.volume().check(&mut |_| {});
         Ok(())
     }
 
-    /// The source is lost; the destination takes writes, its owner deletes snapshots, and what is
-    /// left of them stays.
+    /// The source is lost; the destination takes writes, its owner deletes snapshots, and the
+    /// others stay.
     fn fail_over(&mut self, timeline: &mut Timeline) -> Result<()> {
         timeline.step();
         let mirror = self.mirror();

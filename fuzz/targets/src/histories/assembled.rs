@@ -1,5 +1,5 @@
-//! Logs that are put together entry by entry, so that what each instant shows is known: the store
-//! is opened, every instant is looked at, and the device is used.
+//! Logs that are assembled entry by entry, so that the content at each instant is known: the store
+//! is opened, every instant is checked, and the device is used.
 //!
 //! The entries of a block are chosen among all that the rule of a history allows (`cairn-history`,
 //! "What the log says"), also where no placement writes them so: the history must show the intended
@@ -46,7 +46,7 @@ struct Head {
     /// How entries are distributed over records and segments.
     order: u64,
     records: [u8; 4],
-    /// Of the records so many parts of 256 were durable at the last superblock.
+    /// The part of the records, in 256ths, that was durable at the last superblock.
     durable: u8,
     /// Segments that the superblock names as ahead.
     ahead: u8,
@@ -349,7 +349,7 @@ struct Segment {
     closed: bool,
 }
 
-/// Writes the log as `docs/format.md` says it is written.
+/// Writes the log in the form of `docs/format.md`.
 struct Assembler {
     superblock: HistorySuperblock,
     segments: Vec<Segment>,

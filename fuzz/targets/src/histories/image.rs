@@ -75,12 +75,12 @@ pub(crate) fn image_seeds() -> Vec<Vec<u8>> {
     let whole = (0..goldens().len() as u8).map(|which| vec![which, 0, 1]);
     // The window begins in the far future, and the store goes out of service between two flushes.
     let cut_short = b"\x03\xed\xad\x00\xaa\xbe\xcb\x86\xff\xff\xff\xff\xff\xff\xff\xff\x7a\x00\xc0".to_vec();
-    // The segment that was ahead says that its number is far beyond those that were given.
+    // The segment ahead claims a number far beyond the assigned ones.
     let far_ahead = b"\x26\x00\x00EEEE#EEEEEE\x05\x05\x05\x05F\x01\xa7r\xe3f\x05\x05\x05\x05\x05\x05\x05\x05\x05\x05[\x05EEEEEEE\xff\xff\xff~\x01\x00\x01\x00\x01".to_vec();
     whole.chain([cut_short, far_ahead]).chain(noise(8, 90)).collect()
 }
 
-/// A device that is used, and what its blocks may show.
+/// A device in use, and the possible contents of its blocks.
 struct Used {
     origin: Arc<dyn Device>,
     store: Arc<dyn Device>,
@@ -241,7 +241,7 @@ impl Used {
             self.written = self.marked.get(&reverted.instant.0).cloned().unwrap_or_default();
             self.flushed.clone_from(&self.written);
         }
-        // It may be that there is no room, or that the window has left it.
+        // There may be no room, or the window may have passed it.
         true
     }
 }

@@ -67,7 +67,7 @@ impl Life {
         }
     }
 
-    /// Lives it, with so many bytes of writes that may wait in memory.
+    /// Runs it, with that many bytes of writes that may wait in memory.
     pub(super) fn live(mut self, dirty_bytes: u64, is_spoiled: bool, work: &[Work]) {
         self.is_spoiled = is_spoiled;
         let Some(mut history) = self.open(dirty_bytes) else { return };
@@ -98,8 +98,8 @@ impl Life {
         }
     }
 
-    /// Refusals that a device may give: there is no room, or, where bytes were changed, something
-    /// is damaged.
+    /// Allowed refusals of a device: there is no room, or, if bytes were changed, a block is
+    /// damaged.
     fn is_fine(&self, outcome: Result<(), DeviceError>) -> bool {
         match outcome {
             Ok(()) => true,

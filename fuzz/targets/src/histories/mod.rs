@@ -45,7 +45,7 @@ fn open(
     Ok(history)
 }
 
-/// Time passes, and something is written.
+/// Time passes, and a block is written.
 fn put(history: &History, clock: &ManualClock, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
     clock.advance(Duration::from_millis(10));
     history.write(offset, Segments::copy_of(bytes))

@@ -26,7 +26,7 @@ pub struct Reached {
 }
 
 impl Reached {
-    /// It is what clients wrote.
+    /// It is written by clients.
     pub fn is_data(&self) -> bool {
         self.at.level == 0 && self.at.file > ROOT_DIRECTORY && self.at.file < INODE_FILE
     }

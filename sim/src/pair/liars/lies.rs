@@ -17,7 +17,7 @@ use super::twin::twin;
 use crate::content::Tag;
 use crate::world::VOLUME;
 
-/// Blocks of which a liar makes another one with the same checksum, at most.
+/// The maximum number of blocks for which a liar makes another one with the same checksum.
 const TWINS_MAX: u64 = 30;
 
 /// Makes lies.
@@ -29,9 +29,9 @@ pub struct Lies<'a> {
     pub others: &'a [Known],
     /// How the names of the mirror's snapshots begin.
     pub prefix: &'a str,
-    /// Numbers what is written.
+    /// Numbers the written blocks.
     pub tag: &'a mut u64,
-    /// An image of which only a part was sent.
+    /// An image that was only sent in part.
     pub unfinished: &'a mut Option<Draft>,
     /// Numbers that images have which it sent, and that their maps leave out.
     pub left_out: &'a mut Vec<u64>,
@@ -234,7 +234,7 @@ impl Lies<'_> {
         image.told.push(format!("{} images of another volume", ids.len()));
     }
 
-    /// A snapshot here once more, as a new one.
+    /// Repeats a snapshot here, as a new one.
     fn replay(&mut self, image: &mut Image) {
         let entries = &self.known.table;
         let Some(entry) = entries.get(self.rng.below(entries.len().max(1) as u64) as usize).cloned() else {

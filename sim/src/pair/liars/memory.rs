@@ -236,7 +236,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Closes what is open.
+    /// Closes the open images.
     pub fn close(&mut self) {
         self.open.clear();
     }
@@ -266,8 +266,7 @@ impl Memory {
         Ok(())
     }
 
-    /// A block with these bytes has rotted: where they stood anything may be read from here on, or
-    /// nothing.
+    /// A block with these bytes is damaged: its places may return anything from here on, or fail.
     pub fn lose(&mut self, bytes: &BlockBytes) {
         self.lost.push(*bytes);
     }

@@ -1,4 +1,4 @@
-//! A source that lies: it answers every question as it likes, and sends what it likes.
+//! A source that lies: its answers and images are arbitrary.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -31,8 +31,8 @@ pub struct Sent {
     /// The announced image.
     pub target: SnapshotId,
     pub name: String,
-    /// It asks what the destination has, so often, and leaves that out, whether or not it is the
-    /// same.
+    /// How often it asks for the destination's claims, and omits those blocks, whether or not they
+    /// are the same.
     pub asks_claims: u64,
     pub confirms_all: bool,
     /// It asks about since maps first.
@@ -46,7 +46,7 @@ pub struct Liar<'a> {
     pub status: SourceStatus,
     /// The destination's content.
     pub known: &'a Known,
-    /// One answer of so many is to another question; 0 for none.
+    /// One in this many answers is to another question; 0 for none.
     pub absurd_every: u64,
     inbox: Vec<u8>,
     outbox: VecDeque<u8>,
@@ -162,8 +162,7 @@ impl<'a> Liar<'a> {
         self.asked = 0;
     }
 
-    /// A block that is asked for: as it is, with another content of the same checksum, or something
-    /// else.
+    /// A requested block: as it is, with other content of the same checksum, or another block.
     fn block(&mut self, vbn: Vbn) -> Option<Vec<u8>> {
         let known = self.known.blocks.get(&vbn.0)?;
         let other = Tag(self.rng.next() << 8 | u64::from(b'L')).block();
@@ -222,7 +221,7 @@ impl Read for Liar<'_> {
             self.inbox.drain(..length);
             self.answer(asked);
         }
-        // Nothing to say is a connection that ends.
+        // An empty outbox is a connection that ends.
         self.outbox.read(buffer)
     }
 }

@@ -13,9 +13,9 @@ use cairn_format::stream::{
 pub enum Flaw {
     /// Nothing.
     None,
-    /// It ends somewhere.
+    /// It ends early.
     EndsEarly,
-    /// It is given up somewhere.
+    /// It is aborted.
     Aborts,
     /// A record comes twice, each time as itself.
     Repeats,
@@ -114,7 +114,7 @@ impl Draft {
                 bytes.truncate(length);
             }
             Flaw::Aborts => {
-                // Between two records, so that what came before counts.
+                // Between two records, so that the earlier ones count.
                 let kept = rng.below(records_in_all + 1);
                 bytes.truncate(end_of_record(&bytes, kept));
                 bytes.extend_from_slice(&abort());

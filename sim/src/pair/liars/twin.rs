@@ -30,12 +30,11 @@ const STRIPES: usize = 16;
 const LANES: usize = 8;
 /// Words of a lane that are taken as they are wanted.
 const FREE: usize = 12;
-/// Stretches of a block that can be changed: after the last one the hash looks at the end once
-/// more.
+/// Changeable stretches of a block: after the last one the hash reads the end once more.
 const STRETCHES: usize = 3;
 const LOW: u64 = u32::MAX as u64;
 
-/// The word of the secret that a word of the input meets.
+/// The word of the secret for a word of the input.
 fn key(stripe: usize, lane: usize) -> u64 {
     word(&SECRET, stripe + lane)
 }
@@ -91,7 +90,7 @@ fn lane_with_the_sums_of(before: &[u64], mut words: Vec<u64>, lane: usize) -> Ve
     };
     words.push((LOW << 32 | most) ^ key(12, lane));
     words.push((1 << 32 | rest) ^ key(13, lane));
-    // One half of each is the secret's, so that its product is none; the other half is free.
+    // One half of each equals the secret's, so that its product is zero; the other half is free.
     let (low, high) = (key(14, lane) & LOW, key(15, lane) >> 32 << 32);
     let missing = sum(before.iter().copied()).wrapping_sub(sum(words.iter().copied()));
     let free = missing.wrapping_sub(low).wrapping_sub(high);
