@@ -205,7 +205,7 @@ impl Cairn {
     pub(crate) fn log_is_clean(&self) -> Result<()> {
         let log = std::fs::read_to_string(&self.log)?;
         match log.lines().find(|line| line.contains("panicked") || line.contains("ERROR")) {
-            Some(line) => bail!("the log of the server says: {line}"),
+            Some(line) => bail!("the log of the server reports: {line}"),
             None => Ok(()),
         }
     }

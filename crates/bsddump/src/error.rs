@@ -8,10 +8,10 @@ pub enum WriteError {
     #[error("the dump can't be written: {0}")]
     Output(#[source] std::io::Error),
     /// The source as a whole.
-    #[error("what is to be dumped can't be read: {0}")]
+    #[error("the source of the dump can't be read: {0}")]
     Source(#[source] std::io::Error),
     /// There is no root directory.
-    #[error("what is to be dumped has no root directory")]
+    #[error("the source of the dump has no root directory")]
     NoRoot,
     /// The requested path does not exist.
     #[error("no such path in the data to dump: {}", .0.escape_ascii())]
@@ -28,7 +28,7 @@ pub enum ReadError {
     #[error("the dump can't be read: {0}")]
     Input(#[from] std::io::Error),
     /// The receiver of a file's content.
-    #[error("what was read can't be written: {0}")]
+    #[error("the content read can't be written: {0}")]
     Output(#[source] std::io::Error),
     /// No label where one must be.
     #[error("not a BSD dump: the first 1,024 bytes are not a label")]
@@ -48,7 +48,7 @@ pub enum ReadError {
         wanted: u32,
     },
     /// A volume out of turn, or of another dump.
-    #[error("what was given as volume {wanted} of the dump is {}", other(*found, *is_of_it))]
+    #[error("the file given as volume {wanted} of the dump is {}", other(*found, *is_of_it))]
     OtherVolume {
         /// Which, from 1.
         wanted: u32,

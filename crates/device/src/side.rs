@@ -89,7 +89,7 @@ impl Drop for SideDevice {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the thread of a log device had panicked");
+            tracing::error!("the thread of a log device panicked");
         }
     }
 }

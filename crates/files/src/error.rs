@@ -27,7 +27,7 @@ pub enum FilesError {
     },
     /// It would destroy the data past the new end.
     #[error(
-        "the LUN has {bytes} bytes now: shrinking destroys what lies past the new end, and must be allowed explicitly"
+        "the LUN has {bytes} bytes now: shrinking destroys the data past the new end, and must be allowed explicitly"
     )]
     WouldShrink {
         /// The present size.

@@ -88,7 +88,7 @@ impl History {
             Err(DeviceError::NoSpace { .. }) => {
                 if !writer.below.is_full() {
                     tracing::warn!(
-                        "the file system below the store of a history is full: the store grows no more, and its oldest history goes for what is written"
+                        "the file system below the store of a history is full: the store can't grow, and new writes replace the oldest history"
                     );
                 }
                 writer.below.asked = Some(self.clock.now().0);
@@ -184,10 +184,7 @@ impl History {
             writer.below.refused[which] = is_refused;
             self.tell_of_room(writer);
             if is_refused {
-                tracing::warn!(
-                    below,
-                    "a write found no room: what waits stays in memory until there is some"
-                );
+                tracing::warn!(below, "a write found no room: its blocks stay in memory until there is some");
             }
         }
         if is_refused {

@@ -103,7 +103,7 @@ pub enum HistoryError {
         by: Duration,
     },
     /// The clock has shown that time twice.
-    #[error("the clock was put back and shows that time for the second time: what was written since then has later times, which it reaches in {} s", .by.as_secs_f64().ceil())]
+    #[error("the clock was set back and shows that time again: later writes have later times, which the clock reaches in {} s", .by.as_secs_f64().ceil())]
     ClockPutBack {
         /// The time until the clock reaches its earlier reading.
         by: Duration,

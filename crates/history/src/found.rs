@@ -159,7 +159,7 @@ impl History {
                     if record.is_some_and(|record| record.segment != end.sequence) {
                         return Err(HistoryError::Damaged { offset: first * BLOCK, source });
                     }
-                    tracing::error!(segment = index, %source, "the first block of a history segment is damaged; its summary serves");
+                    tracing::error!(segment = index, %source, "the first block of a history segment is damaged; its summary is used");
                     let (sequence, end) = (end.sequence, Some(end));
                     Ok(FoundSegment { index, sequence, first_record: None, end, lacks_begin: true })
                 }
@@ -252,7 +252,7 @@ impl History {
                 }
                 Err(error @ HistoryError::Device(_)) => return Err(error),
                 Err(error) => {
-                    tracing::error!(segment = found.index, %error, "the summary of a history segment is damaged; its records serve");
+                    tracing::error!(segment = found.index, %error, "the summary of a history segment is damaged; its records are used");
                     damage = Some(error);
                 }
             }
@@ -265,7 +265,7 @@ impl History {
         if found.end.is_none() {
             tracing::error!(
                 segment = found.index,
-                "the last block of a history segment is damaged; its records serve"
+                "the last block of a history segment is damaged; its records are used"
             );
         }
         let durable = writer.superblock.durable_through;

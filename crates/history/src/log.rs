@@ -474,7 +474,7 @@ impl History {
         outcome.map_err(|error| {
             let mut state = self.state.lock();
             if state.failed.is_none() {
-                tracing::error!(%error, "a device of a history failed: it takes no more writes until it is opened again");
+                tracing::error!(%error, "a device of a history failed: the history takes no more writes until it is reopened");
                 state.failed = Some(error.clone());
             }
             HistoryError::Device(error)

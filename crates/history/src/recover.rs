@@ -341,7 +341,7 @@ impl History {
             };
             tracing::error!(
                 segment = last.index,
-                "a record of a history segment is damaged; its summary serves"
+                "a record of a history segment is damaged; its summary is used"
             );
             let starts = vec![(end.record - 1, 0)];
             let position = writer.superblock.segment_blocks;
@@ -524,7 +524,7 @@ impl History {
             let mark = mark.unwrap_or_else(|| {
                 tracing::error!(
                     time_ns = version.time,
-                    "the name of a mark is damaged; its instant is there"
+                    "the name of a mark is damaged; its instant is available"
                 );
                 MarkContent { name: format!("damaged-{}", version.time), consistent: false }
             });

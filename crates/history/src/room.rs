@@ -308,7 +308,7 @@ impl History {
         self.reclaim(writer)?;
         let mut state = self.state.lock();
         let state = &mut *state;
-        tracing::warn!(start_ns = start, "the store of a history is full: its oldest history was given up");
+        tracing::warn!(start_ns = start, "the store of a history is full: its oldest history was discarded");
         let (time, views) =
             (state.last, state.views.range(..start).map(|(_, count)| u64::from(*count)).sum());
         state.events.push_back(HistoryEvent { time, start, views_ended: views });

@@ -371,7 +371,7 @@ impl Source {
                 .filter(|known| known.volume == volume.id() && known.peer() == peer)
                 .count();
             if told >= UNKNOWN_DEPARTED_MAX {
-                tracing::debug!(peer, "a failover of a mirror that is not known here is not noted");
+                tracing::debug!(peer, "a failover of an unknown mirror is ignored");
                 return false;
             }
         }

@@ -114,7 +114,7 @@ pub enum StreamError {
         have: u64,
     },
     /// A snapshot of the same id has another content on the two sides.
-    #[error("snapshot {snapshot} has another content here than at the other side: the copies have diverged")]
+    #[error("snapshot {snapshot} has different content on the two sides: the copies have diverged")]
     Diverged {
         /// The snapshot.
         snapshot: SnapshotId,

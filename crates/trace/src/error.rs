@@ -12,7 +12,7 @@ pub enum TraceError {
     #[error("reading or writing the trace failed: {0}")]
     Io(#[from] io::Error),
     /// Its first lines match none of the formats.
-    #[error("the trace is in none of the formats that are known, or its first part has no request at all")]
+    #[error("the trace has none of the known formats, or its first part has no request")]
     UnknownFormat,
     /// A trace of ours whose head is bad.
     #[error("{0}")]

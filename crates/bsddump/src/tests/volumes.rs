@@ -93,7 +93,7 @@ fn volumes_out_of_turn_and_of_other_dumps_are_named() {
     let mixed = [parts[0].clone(), other[1].clone()];
     let error = refused(&mixed);
     assert!(matches!(error, ReadError::OtherVolume { wanted: 2, found: 2, is_of_it: false }), "{error}");
-    assert_eq!(error.to_string(), "what was given as volume 2 of the dump is volume 2 of another dump");
+    assert_eq!(error.to_string(), "the file given as volume 2 of the dump is volume 2 of another dump");
     assert!(matches!(refused(&[parts[0].clone(), Vec::new()]), ReadError::NoVolume { wanted: 2 }));
     assert_eq!(read(&parts).unwrap(), []);
     // A missing one is where the dump ends.

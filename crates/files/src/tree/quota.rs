@@ -121,7 +121,7 @@ impl Quotas {
         // For an image, a request of a quota reports its damage. No change depends on it.
         if let (Source::Live(_), Some(first)) = (source, found.damaged.first()) {
             let (number, ranges) = (first.start(), found.damaged.len());
-            tracing::error!(%file, number, ranges, "records of quotas can't be read: what counts in them is not changed");
+            tracing::error!(%file, number, ranges, "records of quotas can't be read: changes that count in them are refused");
         }
         let known =
             KnownRecords { records: found.records, damaged: found.damaged.into_iter().flatten().collect() };

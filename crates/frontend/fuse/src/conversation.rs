@@ -191,7 +191,7 @@ pub(crate) fn unless_panic<T>(work: impl FnOnce() -> T) -> Result<T, i32> {
     // Locks that it had are free again, as in a session of any other front end whose thread has
     // panicked.
     catch_unwind(AssertUnwindSafe(work)).map_err(|_| {
-        tracing::error!("a request of a mount had panicked: it is answered with an error");
+        tracing::error!("a request of a mount panicked: it is answered with an error");
         errno::EIO
     })
 }

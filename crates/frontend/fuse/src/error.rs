@@ -43,6 +43,6 @@ pub enum MountError {
     #[error(transparent)]
     Tree(#[from] TreeError),
     /// The system.
-    #[error("the system refused what a mount needs: {0}")]
+    #[error("the system refused a call that a mount needs: {0}")]
     System(#[from] std::io::Error),
 }

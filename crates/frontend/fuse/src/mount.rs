@@ -475,6 +475,6 @@ fn unescape(text: &str) -> String {
 fn read_ahead((major, minor): DeviceNumber) {
     let setting = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
     if let Err(error) = std::fs::write(&setting, READ_AHEAD_KIB.to_string()) {
-        tracing::debug!(setting, %error, "the kernel keeps its own read-ahead");
+        tracing::debug!(setting, %error, "the kernel keeps its default read-ahead");
     }
 }

@@ -57,7 +57,7 @@ pub(crate) fn seats(device: &Arc<OwnedFd>) -> Vec<Vec<Seat>> {
         (0..queues).map(|queue| (0..each).map(|_| seat(device, queue)).collect()).collect()
     });
     all.unwrap_or_else(|error: io::Error| {
-        tracing::warn!(%error, "no requests of a mount by io_uring: they are read from /dev/fuse");
+        tracing::warn!(%error, "a mount can't use io_uring: its requests are read from /dev/fuse");
         Vec::new()
     })
 }
@@ -79,7 +79,7 @@ impl Connection {
             (0..).zip(seats).flat_map(|(queue, seats)| seats.into_iter().map(move |seat| (queue, seat)));
         for (queue, seat) in each {
             if let Err(error) = self.add(queue, seat) {
-                tracing::warn!(%error, queue, "no requests of a mount by io_uring: they are read from /dev/fuse");
+                tracing::warn!(%error, queue, "a mount can't use io_uring: its requests are read from /dev/fuse");
                 return false;
             }
         }
@@ -118,7 +118,7 @@ impl Connection {
         if !matches!(error.kind(), NotConnected | ConnectionAborted) {
             tracing::error!(%error, queue = number, "a seat for requests of a mount is lost");
             if let Err(error) = self.add_another(number) {
-                tracing::error!(%error, queue = number, "there is no other one");
+                tracing::error!(%error, queue = number, "this queue has no other seat");
             }
         }
     }
@@ -131,7 +131,7 @@ impl Connection {
     fn take_seated(self: &Arc<Self>, number: usize, seat: &mut Seat, received: &mut Received) {
         let Some(request) = seat.request() else {
             // Passed on as it is, the answer is invalid, and the kernel turns it into an error.
-            tracing::error!("a request of the kernel is none");
+            tracing::error!("a request of the kernel is invalid");
             return;
         };
         received.put(&request);
@@ -194,7 +194,7 @@ impl Connection {
         let added = if others < of_each(self.queues.len()) { self.add_another(number) } else { Ok(()) };
         let outcome = match added {
             Err(error) if others == 0 => {
-                tracing::error!(%error, "nobody could take what the kernel still holds of a file");
+                tracing::error!(%error, "no thread could take the kernel's cached data of a file");
                 Err(errno::EIO)
             }
             _ => {

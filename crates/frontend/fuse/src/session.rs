@@ -88,7 +88,7 @@ impl Connection {
         let wait = move || {
             while let Some(thread) = own.last_thread() {
                 if thread.join().is_err() {
-                    tracing::error!("a thread of a mount had panicked");
+                    tracing::error!("a thread of a mount panicked");
                 }
             }
             own.files.shown.forget_everything();
@@ -143,7 +143,9 @@ impl Connection {
                 Err(rustix::io::Errno::NOENT | rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
                 // The mount is gone; the second also while an abandoned request was taken.
                 Err(rustix::io::Errno::NODEV | rustix::io::Errno::CONNABORTED) => return self.readers.end(),
-                Err(error) => return tracing::error!(%error, "a thread of a mount has no more requests"),
+                Err(error) => {
+                    return tracing::error!(%error, "a thread of a mount can't read requests any more");
+                }
             }
         }
     }
@@ -189,7 +191,7 @@ impl Connection {
         let answer = move || reply(&own.device, unique, unless_panic(|| work(&own)).flatten());
         let spawned = std::thread::Builder::new().name("fuse-data".to_owned()).spawn(answer);
         if let Err(error) = spawned {
-            tracing::error!(%error, "no thread for a request");
+            tracing::error!(%error, "no thread is available for a request");
             reply(&self.device, unique, Err(errno::EIO));
         }
     }
@@ -204,7 +206,7 @@ impl Connection {
             own.notify(FUSE_NOTIFY_INC_EPOCH, &[]);
         };
         if let Err(error) = std::thread::Builder::new().name("fuse-lost".to_owned()).spawn(forget) {
-            tracing::error!(%error, "the kernel goes on to show what could not be written");
+            tracing::error!(%error, "the kernel still shows data that could not be written");
         }
     }
 

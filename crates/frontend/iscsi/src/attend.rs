@@ -30,7 +30,7 @@ fn look(shared: &Weak<Shared>) {
         for entry in stuck {
             let name = format!("iscsi-{}-beside", entry.id);
             if let Err(error) = thread::Builder::new().name(name).spawn(move || attend(&entry)) {
-                tracing::warn!(%error, "nobody reads what an initiator sends while its command waits");
+                tracing::warn!(%error, "no thread reads the data of an initiator while its command waits");
             }
         }
     }

@@ -160,7 +160,7 @@ impl Gatekeeper for Gate<'_> {
         };
         pacer.leave(ticket);
         if outcome.is_err() {
-            tracing::warn!(peer = %self.entry.peer, "a login was refused unseen: too many secrets are tried at once");
+            tracing::warn!(peer = %self.entry.peer, "a login was refused without a check: too many secrets are tried at once");
         }
         outcome
     }

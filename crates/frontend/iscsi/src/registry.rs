@@ -225,7 +225,7 @@ impl Registry {
             }
             Room::Of(id) => {
                 Self::end(&table, |session| session.entry.id == id);
-                tracing::info!(peer = %entry.peer, "a session that asked for nothing was ended, for another initiator");
+                tracing::info!(peer = %entry.peer, "closed a session without requests, for another initiator");
             }
         }
         let tsih = self.last_tsih.load(Ordering::Relaxed).checked_add(1).unwrap_or(1);
@@ -296,7 +296,7 @@ impl Registry {
         let begun = wait_for_begun(&of_export, export);
         // Their threads may still wait for a read, or in the middle of a volume's work for others.
         if !self.roster.wait_for(&of_export, Instant::now() + LINGER) {
-            tracing::warn!("iSCSI sessions that are closed still wait for their device");
+            tracing::warn!("closed iSCSI sessions still wait for their device");
             of_export.iter().for_each(|entry| entry.socket.close());
         }
         begun.map(|()| of_export.len())

@@ -400,7 +400,7 @@ impl Session {
     pub(crate) fn note(&self, error: &DeviceError) {
         if matches!(error, DeviceError::Io { .. } | DeviceError::Corrupt { .. }) {
             let export = self.place.as_ref().map_or("", |place| place.export.name.as_str());
-            tracing::warn!(export, %error, "a command failed; the initiator was told");
+            tracing::warn!(export, %error, "a command failed; the initiator got the error");
         }
     }
 }

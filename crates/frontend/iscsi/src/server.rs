@@ -135,7 +135,7 @@ fn start_session(shared: &Arc<Shared>, peer: SocketAddr, socket: Socket) -> io::
         match session::run(&own, &entry, &socket) {
             Ok(()) => tracing::debug!(session = entry.id, peer = %entry.peer, "session ended"),
             Err(SessionEnd::Connection(error)) => {
-                tracing::debug!(session = entry.id, peer = %entry.peer, %error, "the initiator went away");
+                tracing::debug!(session = entry.id, peer = %entry.peer, %error, "the initiator disconnected");
             }
             Err(error) => tracing::info!(session = entry.id, peer = %entry.peer, %error, "closed a session"),
         }

@@ -356,7 +356,7 @@ impl Session {
         if let Some(change) = outcome.change {
             let name = &place.export.unit;
             if let Err(error) = self.shared.targets.keep(name, change.state()) {
-                tracing::error!(unit = name, %error, "persistent reservations can't be written down; they stay as they were");
+                tracing::error!(unit = name, %error, "persistent reservations can't be saved; they stay unchanged");
                 let sense = Sense::of_failure(cairn_proto_iscsi::scsi::Failure::Write);
                 let answer = unit.state.lock().failed(sense);
                 self.answer(request, &answer, round);

@@ -59,7 +59,7 @@ pub enum ClientError {
     #[error("the server broke the protocol: {0}")]
     Reply(#[from] ReplyFailure),
     /// The server sent a reply to nothing, or of the wrong kind.
-    #[error("the server answered what was not asked (cookie {cookie})")]
+    #[error("the server answered an unknown request (cookie {cookie})")]
     Unasked {
         /// Names the request.
         cookie: u64,

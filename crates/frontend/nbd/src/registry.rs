@@ -140,7 +140,7 @@ impl Registry {
                 if let Some(Established { entry: unused, .. }) = table.established.get(&id) {
                     tracing::info!(
                         peer = unused.peer,
-                        "closed a session that asked for nothing, for another client"
+                        "closed a session without requests, for another client"
                     );
                     unused.evicted.store(true, Ordering::Relaxed);
                     unused.close();
@@ -217,7 +217,7 @@ impl Registry {
         wait_for_begun(&of_export, export)?;
         // Their threads may still wait for a read, or in the middle of a volume's work for others.
         if !self.roster.wait_for(&of_export, Instant::now() + LINGER) {
-            tracing::warn!(export, "sessions that are closed still wait for their device");
+            tracing::warn!(export, "closed sessions still wait for their device");
         }
         Ok(of_export.len())
     }

@@ -411,7 +411,7 @@ fn fail(headers: &mut Vec<u8>, around: &Surroundings<'_>, to: ReplyTo, error: &D
 /// Notes a failure, and gives it NBD's name.
 fn failed(around: &Surroundings<'_>, error: &DeviceError) -> NbdError {
     if matches!(error, DeviceError::Io { .. } | DeviceError::Corrupt { .. }) {
-        tracing::warn!(export = around.name, %error, "a request failed; the client was told");
+        tracing::warn!(export = around.name, %error, "a request failed; the client got the error");
     }
     nbd_error(error)
 }

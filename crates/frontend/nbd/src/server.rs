@@ -137,7 +137,7 @@ fn start_session(shared: &Arc<Shared>, peer: Peer, socket: Socket) -> io::Result
         match session::run(&own, &entry, socket) {
             Ok(()) => tracing::debug!(session = entry.id, peer = entry.peer, "session ended"),
             Err(SessionEnd::Connection(error)) => {
-                tracing::debug!(session = entry.id, peer = entry.peer, %error, "the client went away");
+                tracing::debug!(session = entry.id, peer = entry.peer, %error, "the client disconnected");
             }
             Err(error) => tracing::info!(session = entry.id, peer = entry.peer, %error, "closed a session"),
         }

@@ -66,7 +66,7 @@ impl Acceptors {
         drop(self.wake.lock().take());
         for thread in self.threads.lock().drain(..) {
             if thread.join().is_err() {
-                tracing::error!(protocol = self.protocol, "a thread that takes connections panicked");
+                tracing::error!(protocol = self.protocol, "a thread that accepts connections panicked");
             }
         }
     }
@@ -92,7 +92,7 @@ fn take_connections<P: Portal>(
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => {
                 let address = portal.place();
-                tracing::error!(protocol, address, %error, "connections can't be taken any more");
+                tracing::error!(protocol, address, %error, "connections can't be accepted any more");
                 return;
             }
         }
@@ -117,7 +117,7 @@ fn take_connections<P: Portal>(
             }
             Err(error) if is_transient(&error) => {}
             Err(error) => {
-                tracing::warn!(protocol, %error, "a connection can't be taken; trying again");
+                tracing::warn!(protocol, %error, "a connection can't be accepted; retrying");
                 if sleep(woken, ACCEPT_PAUSE) {
                     return;
                 }

@@ -294,6 +294,6 @@ pub fn wait_for_begun<M: Member>(members: &[Arc<M>], export: &str) -> Result<(),
     if unfinished == 0 {
         return Ok(());
     }
-    tracing::warn!(export, unfinished, "a device has not finished what sessions had begun");
+    tracing::warn!(export, unfinished, "a device has not finished changes that sessions had begun");
     Err(Unfinished { export: export.to_owned(), sessions: unfinished })
 }

@@ -20,7 +20,7 @@ pub enum LoginError {
     #[error("the initiator broke the protocol of the login")]
     Initiator,
     /// 0x0201
-    #[error("the initiator did not prove who it is")]
+    #[error("the initiator did not prove its identity")]
     Authentication,
     /// 0x0202
     #[error("the initiator may not use this target")]

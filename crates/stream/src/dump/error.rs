@@ -108,7 +108,7 @@ pub enum DumpError {
     },
     /// The two newest ones are not of one state of the volume.
     #[error(
-        "{file} and {other} both end at snapshot {snapshot}, with another content: they are of two copies of the volume, each of which has gone on by itself"
+        "{file} and {other} both end at snapshot {snapshot}, with different content: they are of two diverged copies of the volume"
     )]
     TwoCopies {
         /// One.

@@ -489,7 +489,7 @@ impl Volume {
                     if !given_up.insert(relationship) {
                         return Err(error);
                     }
-                    tracing::error!(%error, "a since map can't be read, and is given up with its mirror's other one: the next update of that mirror needs a snapshot that both sides have, or compares everything");
+                    tracing::error!(%error, "a since map can't be read, and is discarded with its mirror's other one: the next update of that mirror needs a common snapshot, or compares everything");
                 }
                 Err(MapError::Other(error)) => return Err(error),
             }

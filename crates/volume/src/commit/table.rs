@@ -202,7 +202,7 @@ impl<'a> TableReader<'a> {
         }
         let block = block?;
         if is_lost {
-            tracing::error!(address, ?what, "a block of a table is damaged; its copy serves");
+            tracing::error!(address, ?what, "a block of a table is damaged; its copy is used");
         }
         self.read.push((address, block.clone(), is_lost));
         Ok(block)

@@ -365,7 +365,7 @@ impl Volume {
         if mends && !missing.is_empty() {
             let writes = missing.into_iter().map(|(offset, block)| Operation::write(offset, block.into()));
             let written = self.store.run(writes.collect()).and_then(|()| Ok(device.flush()?));
-            let _ = written.inspect_err(|error| tracing::warn!(%error, "tables can't be written anew"));
+            let _ = written.inspect_err(|error| tracing::warn!(%error, "tables can't be rewritten"));
         }
         let finding = |(address, has_copy)| Finding::TableBlock { address, has_copy };
         let served = with_copy.into_iter().map(|address| (address, true));

@@ -145,7 +145,7 @@ impl Volume {
         };
         for block in self.damaged().iter().filter(|block| is_of_inodes(block)) {
             if let Err(error) = self.look_again(block) {
-                tracing::debug!(vbn = block.vbn.0, %error, "a damaged block can't be looked at");
+                tracing::debug!(vbn = block.vbn.0, %error, "a damaged block can't be checked");
             }
         }
     }
@@ -159,9 +159,9 @@ impl Volume {
         match self.find_special_files() {
             Ok(()) => {
                 self.state.lock().latched = None;
-                tracing::warn!("the inodes that were missing can be read: the volume takes changes again");
+                tracing::warn!("the missing inodes can be read again: the volume takes changes");
             }
-            Err(reason) => tracing::warn!(%reason, "inodes can't be read still"),
+            Err(reason) => tracing::warn!(%reason, "inodes still can't be read"),
         }
     }
 

@@ -109,7 +109,7 @@ impl Volume {
         tracing::warn!(
             files = files.len(),
             blocks = count,
-            "removed files with nodes that can't be read were freed: nothing else has their blocks"
+            "removed files with unreadable nodes were freed: no other file has their blocks"
         );
         Ok(true)
     }

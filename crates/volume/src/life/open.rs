@@ -203,7 +203,7 @@ impl Volume {
             state.known_from = Generation(state.open.generation.0 + 1);
         }
         if matches!(log, Log::Discarded) {
-            tracing::warn!(generation = %superblock.root.generation, "the intent log is thrown away: the volume opens at its last consistency point");
+            tracing::warn!(generation = %superblock.root.generation, "the intent log is discarded: the volume opens at its last consistency point");
             area.zero(&*device)?;
         }
         mend_slots(&*device, &superblock, &mut mends)?;
@@ -262,7 +262,7 @@ impl Volume {
         // A volume that only shows an image needs none of that until it takes writes, and then
         // looks for it again. An image dump is read as far as possible. So is a volume, which takes
         // no changes until its mirror has restored the blocks that a change needs.
-        tracing::error!(%error, "inodes can't be read that have to be known before anything is changed");
+        tracing::error!(%error, "inodes that are required for any change can't be read");
         if self.status_role() == Role::Normal {
             self.state.lock().latched = Some(VolumeError::InodesLost(Box::new(error)));
         }
@@ -423,7 +423,7 @@ fn mend_slots(device: &dyn Device, superblock: &Superblock, mends: &mut Mends) -
 fn mend(store: &mut Store, device: Arc<dyn Device>, mends: Mends) -> Result<(), VolumeError> {
     match mends.write(&*device) {
         Err(error @ DeviceError::NoSpace { .. }) => {
-            tracing::warn!(%error, "its device has no room for what has to be mended; the volume is opened, and that comes before its next change");
+            tracing::warn!(%error, "the device has no room for repairs; the volume is opened, and the repairs come before its next change");
             store.stand_on(Arc::new(Unmended::new(device, mends)));
             Ok(())
         }
@@ -444,7 +444,7 @@ pub(crate) fn load_used<'a>(
     let roots = std::iter::once(root.active_map).chain(snapshots.map(|root| root.active_map));
     let maps = Maps { store, redirects };
     maps.each_region(roots, &mut |region, bits| used.merge(region, bits), &mut |first, regions, reason| {
-        tracing::error!(%reason, "an active map is damaged; what it describes is taken as in use, run `cairn volume check`");
+        tracing::error!(%reason, "an active map is damaged; its blocks count as in use, run `cairn volume check`");
         unknown.push((first, regions));
     });
     for (first, regions) in unknown {
@@ -562,7 +562,7 @@ impl Volume {
             if lost.may_have_since_map(image.root()) || changed.range(lost.numbers.clone()).next().is_some() {
                 return Err(lost.error);
             }
-            tracing::error!(from = %lost.numbers.start, to = %lost.numbers.end, error = %lost.error, "inodes can't be read; the files with these numbers are lost until they can be, and no others");
+            tracing::error!(from = %lost.numbers.start, to = %lost.numbers.end, error = %lost.error, "inodes can't be read; only the files with these numbers are unavailable until they can be");
             all_known = false;
             Ok(())
         });

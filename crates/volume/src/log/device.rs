@@ -135,7 +135,7 @@ impl Volume {
         if let Some(device) = old.log_device()
             && let Err(error) = clear(&**device)
         {
-            tracing::warn!(%error, "the log device that the volume has left still says that it has its log");
+            tracing::warn!(%error, "the log device that the volume has left still has the header of its log");
         }
         Ok(())
     }
@@ -228,7 +228,7 @@ fn verify(device: &dyn Device, volume: VolumeId, log: &ExternalLog) -> Result<()
     let damaged =
         [LOG_HEADER_A, LOG_HEADER_B].into_iter().zip(&headers).filter(|(_, copy)| **copy != Ok(header));
     for (address, _) in damaged {
-        tracing::warn!(address, "one copy of the header of the log device is damaged; it is written anew");
+        tracing::warn!(address, "one copy of the header of the log device is damaged; it is rewritten");
         write_header(device, &header, address)
             .and_then(|()| device.flush())
             .map_err(VolumeError::LogDevice)?;

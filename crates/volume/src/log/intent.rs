@@ -295,7 +295,7 @@ impl LogWriter {
                     return Err(self.spoil(store, positions, error));
                 }
                 if let Err(error) = logged {
-                    tracing::error!(%error, "the device of the intent log failed; the log goes to the volume's own device");
+                    tracing::error!(%error, "the device of the intent log failed; the log moves to the volume's own device");
                     self.failed = Some(error);
                     return Ok(false);
                 }

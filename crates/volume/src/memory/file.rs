@@ -156,7 +156,7 @@ impl Volume {
                     Err(reason) => {
                         // The blocks below an unreadable node are unknown. The file's blocks stay
                         // in use, and the volume continues.
-                        tracing::error!(%file, %reason, "a removed file has a damaged node; its space is not freed until that is repaired, or all else is looked through");
+                        tracing::error!(%file, %reason, "a removed file has a damaged node; its space is freed after a repair, or after a search of all other files");
                         let mut state = self.state.lock();
                         state.removed.retain(|removed| *removed != file);
                         state.stranded.push(file);

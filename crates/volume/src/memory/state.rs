@@ -206,7 +206,7 @@ impl State {
         self.room_failures += 1;
         if self.lacks_room.replace(now).is_none() {
             tracing::warn!(
-                "what the volume lies on has no room left: it takes no writes until there is some"
+                "the file system below the volume has no room left: the volume takes no writes until there is some"
             );
         }
     }
@@ -214,7 +214,7 @@ impl State {
     /// Everything that waited for room is written.
     pub(crate) fn note_room(&mut self) {
         if self.lacks_room.take().is_some() {
-            tracing::info!("what the volume lies on has room again: it takes writes");
+            tracing::info!("the file system below the volume has room again: the volume takes writes");
         }
     }
 

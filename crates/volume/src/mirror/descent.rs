@@ -143,7 +143,7 @@ fn tops(
             // The content of a damaged map here is unknown: damage here is no reason to refuse an
             // arriving image.
             Err(reason) if is_parent_here => {
-                tracing::warn!(%reason, snapshot = child.name, "a map is damaged: the descent of a new snapshot is not known");
+                tracing::warn!(%reason, snapshot = child.name, "a map is damaged: the descent of a new snapshot is unknown");
             }
             Err(reason) => return Err(reason),
         }

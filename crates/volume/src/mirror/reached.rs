@@ -118,7 +118,7 @@ fn check_whole(store: &Store, image: Rooted<'_>) -> Result<(), VolumeError> {
         if !reason.is_of_a_block() {
             return Err(reason);
         }
-        tracing::warn!(%reason, "a block is damaged: whether an image reaches more than its map names is not known of what lies below it");
+        tracing::warn!(%reason, "a block is damaged: the blocks below it can't be compared with the map of the image");
     }
     outcome?;
     let regions: Vec<u64> = reached.regions().collect();

@@ -429,7 +429,7 @@ impl Receiver {
                 spoiled = spoiled.or(Some(vbn).filter(|vbn| self.own.has(*vbn)));
             }
             if let Some(vbn) = spoiled {
-                tracing::error!(vbn = vbn.0, "a block arrived with another content than its tree says");
+                tracing::error!(vbn = vbn.0, "a block arrived with other content than its tree requires");
                 return Err(VolumeError::Refused(MISSING));
             }
         }
@@ -572,7 +572,7 @@ impl Receiver {
             if let Some(here) = known.get(&entry.id) {
                 if here.root != entry.root {
                     return Err(VolumeError::Refused(
-                        "a snapshot here has another content than at the source",
+                        "a snapshot has different content here and at the source",
                     ));
                 }
                 continue;
@@ -687,7 +687,13 @@ fn shown_roots(volume: &Volume) -> (Arc<Committed>, Vec<Root>) {
 
 fn missing_block(reached: &Reached) -> VolumeError {
     let Reached { file, level, at, pointer } = *reached;
-    tracing::error!(vbn = pointer.vbn.0, file = file.0, level, at, "a block did not arrive as its tree says");
+    tracing::error!(
+        vbn = pointer.vbn.0,
+        file = file.0,
+        level,
+        at,
+        "a block did not arrive as its tree requires"
+    );
     VolumeError::Refused(MISSING)
 }
 

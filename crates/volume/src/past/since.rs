@@ -485,7 +485,7 @@ impl Volume {
             && error.is_of_a_block()
             && self.state.lock().lost_since.insert(map)
         {
-            tracing::error!(%error, "a since map can't be read, and is used no more");
+            tracing::error!(%error, "a since map can't be read, and is no longer used");
         }
         outcome
     }

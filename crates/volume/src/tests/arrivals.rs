@@ -658,7 +658,7 @@ fn image_with_another_content_for_a_snapshot_that_is_here_is_refused() {
         match lies {
             true => {
                 let told =
-                    matches!(&outcome, Err(VolumeError::Refused(why)) if why.contains("another content"));
+                    matches!(&outcome, Err(VolumeError::Refused(why)) if why.contains("different content"));
                 assert!(told, "{outcome:?}");
                 there.shows_its_image();
             }
