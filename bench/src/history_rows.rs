@@ -1,6 +1,6 @@
-//! Disks with a history: the cost of the placements for a client, next to the same disk without a
-//! history, to nbdkit and to qcow2 with an external snapshot; I/O per write by the server's
-//! counters; an instant in a window of ten million writes.
+//! Disks with a history. The cost of the placements for a client, next to the same disk without a
+//! history, to nbdkit and to qcow2 with an external snapshot. I/O per write by the server's
+//! counters. An instant in a window of ten million writes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

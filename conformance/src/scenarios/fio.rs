@@ -1,8 +1,8 @@
 //! fio with its own verify: a job that has ended with a flush is whole after a kill, and after a
 //! kill in the middle of the same job run again.
 //!
-//! The second run writes the same bytes over the first, so either version of a block is right, and
-//! any other content (lost, torn, from another place) is not. fio does not survive its server, so
+//! The second run writes the same bytes over the first, so either version of a block is right. Any
+//! other content (lost, torn, from another place) is wrong. fio does not survive its server, so
 //! each pass is a process.
 
 use std::process::Command;

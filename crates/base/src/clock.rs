@@ -23,7 +23,7 @@ pub trait Clock: Send + Sync {
     fn coarse(&self) -> Timestamp {
         self.now()
     }
-    /// Time since an arbitrary start; it never goes back.
+    /// Time since an arbitrary start; it never goes backwards.
     fn monotonic(&self) -> Duration;
 }
 

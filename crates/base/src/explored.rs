@@ -71,7 +71,7 @@ impl<T: Default> Default for Mutex<T> {
     }
 }
 
-/// The lock is held until this goes.
+/// The lock is held until this is dropped.
 pub struct MutexGuard<'a, T> {
     mutex: &'a Mutex<T>,
     /// Empty only while a condition is waited for.

@@ -145,7 +145,7 @@ impl Clone for Block {
 impl Drop for Block {
     fn drop(&mut self) {
         let holders = &self.0.holders;
-        // The only holder stays the only one, and need not write that it goes.
+        // The only holder stays the only one, and need not update the count when it ends.
         if holders.load(Ordering::Acquire) == 1 {
             give_back(self.0);
         } else if holders.fetch_sub(1, Ordering::Release) == 1 {

@@ -94,7 +94,7 @@ struct State {
     operations: u64,
     /// Batches with reads since the last query.
     read_batches: u64,
-    /// Operations until the power goes.
+    /// Operations until the power fails.
     cut: Option<u64>,
     off: bool,
     unreadable: Vec<Range<u64>>,
@@ -186,7 +186,7 @@ impl FaultDevice {
         self.state.lock().operations
     }
 
-    /// The next `n` operations complete; at the one after them the power goes. From then on every
+    /// The next `n` operations complete; at the one after them the power fails. From then on every
     /// request fails with [`DeviceError::OutOfService`], until [`power_cycle`](Self::power_cycle).
     pub fn cut_after(&self, n: u64) {
         self.state.lock().cut = Some(n);
@@ -206,8 +206,7 @@ impl FaultDevice {
         }
     }
 
-    /// The device as it is after the power went now (or at the cut) and came back, with a fate at
-    /// random.
+    /// The device after the power failed now (or at the cut) and returned, with a random fate.
     pub fn power_cycle(&self, rng: &mut Rng) -> FaultDevice {
         let fate = Fate::random(rng);
         self.power_cycle_as(fate, rng)

@@ -2,7 +2,7 @@
 //!
 //! A [`Device`] is an array of bytes that takes batches of operations. Everything that stores bytes
 //! is one (a file, a raw disk, memory, a LUN of a volume, a snapshot), and everything that serves
-//! bytes takes one. Data travels in [`Segments`]: pieces of reference-counted, aligned 4 KiB
+//! bytes uses one. Data travels in [`Segments`]: pieces of reference-counted, aligned 4 KiB
 //! [`Block`]s, so that a block goes from a socket to a disk, or from the cache to a socket, without
 //! being copied.
 //!

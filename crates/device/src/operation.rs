@@ -23,7 +23,7 @@ pub enum Request {
     },
     /// Make durable all operations that completed earlier, or precede it in the batch.
     Flush,
-    /// The bytes are no longer wanted; they read as anything, in Cairn's own layers as zeroes.
+    /// The bytes are no longer needed; they read as anything, in Cairn's own layers as zeroes.
     Trim {
         /// Where.
         offset: u64,
@@ -58,7 +58,7 @@ pub struct Operation {
     request: Request,
     outcome: Option<Result<Segments, DeviceError>>,
     ticket: Option<Ticket>,
-    /// While a change with a ticket is under way.
+    /// While a change with a ticket is in progress.
     pass: Option<Pass>,
 }
 
@@ -169,7 +169,7 @@ impl Operation {
         self.finish(Ok(Segments::default()));
     }
 
-    /// Records the outcome; `Ok` holds the bytes of a read and is empty for all else.
+    /// Records the outcome; `Ok` holds the bytes of a read and is empty for other requests.
     pub fn finish(&mut self, outcome: Result<Segments, DeviceError>) {
         debug_assert!(self.is_pending(), "an operation has one outcome");
         self.outcome = Some(outcome);

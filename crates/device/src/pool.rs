@@ -59,7 +59,7 @@ const PATIENCE: u8 = 2;
 const THREADS_BLOCKS: usize = 4096;
 /// The least that a thread may keep.
 const SHARE_MIN: usize = 16;
-/// A thread that may keep less than this gives the rest of a run back.
+/// A thread that may keep less than this returns the rest of a run.
 const SHARE_FOR_RUNS: usize = 128;
 /// Whole chunks that stay with the pool in any case: 8 MiB.
 const KEPT_CHUNKS: usize = 64;
@@ -282,7 +282,7 @@ impl Pool {
         None
     }
 
-    /// Adds memory: a chunk that has none, or else a slab.
+    /// Adds memory: a chunk without memory, or otherwise a slab.
     fn grow(&mut self) {
         if let Some(index) = self.released.pop() {
             self.free += CHUNK_BLOCKS;
@@ -317,7 +317,7 @@ struct Local {
     free: Vec<&'static Header>,
     /// The rest of the chunk that runs come from; the next one is at the end.
     run: Vec<&'static Header>,
-    /// How often it may still give back before it keeps few.
+    /// How often it may still return blocks before it keeps few.
     patience: u8,
     /// How many it may keep.
     share: usize,
@@ -479,8 +479,8 @@ pub(crate) fn give_back(header: &'static Header) {
     }
 }
 
-/// Gives the memory of blocks of a chunk back; it reads as zeroes from then on. The slab is in
-/// small pages from then on, or the kernel would fill a large one again.
+/// Returns the memory of blocks of a chunk to the system; it reads as zeroes from then on. The slab
+/// is in small pages from then on, or the kernel would fill a large one again.
 fn release(chunk: NonNull<Bytes>, mut bits: u32) {
     let start = chunk.as_ptr().cast::<u8>();
     let slab = start.wrapping_sub(start.addr() % SLAB_BYTES);
@@ -500,8 +500,8 @@ fn release(chunk: NonNull<Bytes>, mut bits: u32) {
     }
 }
 
-/// Zeroed memory for a slab, aligned to its size, in a large page if the kernel has one. It is
-/// asked for twice over, as only a place in the middle may be aligned; the ends are given back.
+/// Zeroed memory for a slab, aligned to its size, in a large page if the kernel has one. Twice the
+/// size is requested, as only a place in the middle may be aligned; the ends are returned.
 fn slab_memory() -> NonNull<Bytes> {
     // SAFETY: a new mapping at a place of the kernel's choice touches no existing memory.
     let mapped = unsafe {

@@ -47,7 +47,7 @@ pub struct Faults {
 #[derive(Debug)]
 pub struct Rehearsal {
     faults: RwLock<Faults>,
-    /// Whether devices have to look at the faults at all.
+    /// Whether devices have to check the faults at all.
     active: AtomicBool,
     rng: Mutex<Rng>,
     failed: AtomicU64,
@@ -97,7 +97,7 @@ impl Rehearsal {
     }
 }
 
-/// A device with the faults of a [`Rehearsal`]. Without any it costs one look at a flag for each
+/// A device with the faults of a [`Rehearsal`]. Without any it costs one check of a flag for each
 /// batch.
 pub struct RehearsalDevice {
     device: Arc<dyn Device>,
@@ -114,7 +114,7 @@ impl RehearsalDevice {
         Self { device, rehearsal, held: Mutex::default() }
     }
 
-    /// Gives the device below all that was held back, and with `flush` makes it durable.
+    /// Passes all held-back writes to the device below, and with `flush` makes them durable.
     fn drain(&self, held: &mut BTreeMap<u64, Block>, flush: bool) -> Result<(), DeviceError> {
         let mut batch: Vec<Operation> = Vec::new();
         let mut run: Option<(u64, Segments)> = None;

@@ -125,7 +125,7 @@ impl Segments {
         slice
     }
 
-    /// The blocks, in order, where each piece is a whole one; else as it was.
+    /// The blocks, in order, if each piece is a whole one; otherwise the segments unchanged.
     pub fn into_blocks(self) -> Result<impl Iterator<Item = Block>, Self> {
         match self.pieces.len() * BLOCK_SIZE == self.length {
             true => Ok(self.pieces.into_iter().map(|piece| piece.block)),

@@ -421,8 +421,8 @@ fn power_goes_for_all_parts_at_once_and_each_keeps_a_cache_of_its_own() {
         let (first, second) = parts(&whole);
         let write =
             |byte: u8| vec![Operation::write(0, Segments::copy_of(&[byte; 4096])), Operation::flush()];
-        // A first pair of batches is whole; in the second pair the power goes at every operation in
-        // turn.
+        // A first pair of batches is whole; in the second pair the power fails at every operation
+        // in turn.
         second.begin(write(1)).wait().expect("the power is on");
         first.run(&mut write(1));
         assert_eq!(whole.operations(), 4, "operations count together");

@@ -11,7 +11,7 @@
 //!   Nothing of the operation has happened.
 //! - *Begun*: the device called [`Operation::resume`], or [`Ticket::begin`], under the lock that
 //!   orders changes of its content. This is one atomic step: it fails for a ticket that was
-//!   withdrawn, and a withdrawal that comes later finds the operation under way.
+//!   withdrawn, and a later withdrawal finds the operation in progress.
 //!
 //! To end a session, first withdraw (which never waits), then wait for the requests in progress
 //! ([`Gate::wait`]). After that the session changes nothing any more, although its thread may still
@@ -91,7 +91,7 @@ impl Gate {
         Ticket { gate: Arc::clone(self), generation, tag, parked: None }
     }
 
-    /// Goes up with each [`withdraw_all`](Self::withdraw_all).
+    /// Increases with each [`withdraw_all`](Self::withdraw_all).
     pub fn generation(&self) -> u64 {
         self.state.lock().generation
     }
@@ -101,7 +101,7 @@ impl Gate {
         self.state.lock().is_closed = true;
     }
 
-    /// True once it was closed, or its client has gone.
+    /// True once it was closed, or its client has disconnected.
     pub fn is_closed(&self) -> bool {
         let mut state = self.state.lock();
         state.is_closed |= (self.is_gone)(true);
@@ -119,7 +119,7 @@ impl Gate {
         self.state.lock().withdrawn.push(tag);
     }
 
-    /// The commands that were withdrawn by their tags are over: the tags are free for others.
+    /// The commands withdrawn by their tags have ended: the tags are free for others.
     pub fn forget_withdrawn(&self) {
         self.state.lock().withdrawn.clear();
     }
@@ -134,7 +134,7 @@ impl Gate {
         self.wait_until(deadline, |state| !state.under_way.contains(&tag))
     }
 
-    /// True while nothing is under way.
+    /// True while no operation is in progress.
     pub fn is_quiet(&self) -> bool {
         self.state.lock().under_way.is_empty()
     }
@@ -183,7 +183,7 @@ impl Ticket {
         Ok(Pass(self.clone()))
     }
 
-    /// Whether it can't begin any more: for one that waits, again and again.
+    /// Whether it can't begin any more: for one that waits, to check repeatedly.
     pub fn is_withdrawn(&self) -> bool {
         let mut state = self.gate.state.lock();
         state.is_closed |= (self.gate.is_gone)(true);

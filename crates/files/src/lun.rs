@@ -78,7 +78,7 @@ impl Luns {
     /// All LUNs, by name.
     ///
     /// # Errors
-    /// Also when one of them can't be looked at: see [`Luns::readable`].
+    /// Also when one of them can't be read: see [`Luns::readable`].
     pub fn list(&self) -> Result<Vec<LunInfo>, FilesError> {
         self.all()?.into_iter().collect()
     }
@@ -181,7 +181,7 @@ impl Luns {
         Ok(self.device(&self.find(name)?))
     }
 
-    /// A LUN of an image as a read-only device. It holds the image: its content stays as it is,
+    /// A LUN of an image as a read-only device. It holds the image: its content does not change,
     /// whatever is deleted or transferred meanwhile.
     pub fn open_in(&self, image: &Image, name: &str) -> Result<Arc<dyn Device>, FilesError> {
         let LunInfo { file, bytes, .. } = self.find_in(image, name)?;

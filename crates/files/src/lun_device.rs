@@ -29,7 +29,7 @@ const PREFETCH_BLOCKS_MAX: u64 = 4096;
 enum Source {
     /// The active state of a volume.
     Active(Arc<Volume>),
-    /// A root that stays as it is.
+    /// A root that does not change.
     Frozen(Image),
 }
 
@@ -37,7 +37,7 @@ enum Source {
 pub struct LunDevice {
     source: Source,
     file: FileId,
-    /// Its length as it was known last, in bytes.
+    /// Its last known length, in bytes.
     known_length: AtomicU64,
     /// Taken for writing by requests that cover part of a block, for reading by all other writes.
     partial: RwLock<()>,
@@ -447,7 +447,7 @@ impl Device for LunDevice {
         };
         let found: Vec<FileExtent> = found.map_err(|error| error.to_device(offset, length))?;
         let mut extents = Vec::with_capacity(found.len());
-        // The first and the last extent are cut to the bytes that were asked for.
+        // The first and the last extent are cut to the requested bytes.
         let (mut at, mut left) = (first * BLOCK, length);
         for extent in found {
             let end = at + extent.count * BLOCK;

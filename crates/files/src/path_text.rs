@@ -25,8 +25,8 @@ pub fn path_bytes(path: &[u8]) -> Option<String> {
     std::str::from_utf8(path).is_err().then(|| percent_encoded(path))
 }
 
-/// A path as people see it, and as a shell takes it: as it is, and in `$'...'` where that would be
-/// no UTF-8, have control characters, or begin like one of these.
+/// A path for people, in the syntax of a shell: plain, and in `$'...'` if it is not UTF-8, has
+/// control characters, or begins like one of these.
 pub fn quoted_path(path: &[u8]) -> String {
     let text = std::str::from_utf8(path).ok();
     let is_plain = |text: &&str| !text.contains(char::is_control) && !text.starts_with("$'");
@@ -90,8 +90,8 @@ pub fn from_percent(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// A path as text that can be kept and compared: other paths have other texts. [`kept_bytes`] gives
-/// it back.
+/// A path as text that can be stored and compared: other paths have other texts. [`kept_bytes`]
+/// reverses it.
 pub fn kept_path(path: &[u8]) -> String {
     match std::str::from_utf8(path) {
         Ok(text) => text.to_owned(),

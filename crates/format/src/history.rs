@@ -171,7 +171,7 @@ pub enum FloorPolicy {
     Fail,
 }
 
-/// How contents are made smaller on their way into the log.
+/// How contents are reduced on their way into the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reduction {
     /// A version is stored as a difference from an earlier one of its block, if that is smaller.
@@ -181,7 +181,7 @@ pub struct Reduction {
 }
 
 impl Reduction {
-    /// Contents are stored as they are.
+    /// Contents are stored unreduced.
     pub const NONE: Reduction = Reduction { xor: false, identical: false };
 
     fn code(self) -> u8 {
@@ -198,7 +198,7 @@ impl Reduction {
 pub struct RevertState {
     /// When it was made: a place in history.
     pub time: u64,
-    /// The instant that it brought back.
+    /// The restored instant.
     pub target: u64,
     /// Blocks before this one are copied.
     pub cursor: u64,
@@ -493,7 +493,7 @@ impl Sealed for RawSegment {
 pub struct HistorySegment {
     /// Whose it is.
     pub store: HistoryId,
-    /// The how many-th segment of the log's life.
+    /// The number of the segment in the log's life.
     pub sequence: u64,
     /// In the first block: the number of its first record. In the last: that of the first record
     /// after it.
@@ -654,8 +654,8 @@ pub struct HistoryRecord {
     pub summary: bool,
     /// The segment that it was written into, by its sequence.
     pub segment: u64,
-    /// The how many-th record of the log's life; no gaps. In a summary: the first record after the
-    /// segment.
+    /// The number of the record in the log's life; no gaps. In a summary: the first record after
+    /// the segment.
     pub sequence: u64,
     /// Every record up to this one was durable when this one was written.
     pub durable_through: u64,

@@ -130,7 +130,7 @@ pub struct Attributes {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// A device's numbers, in the 32 bits of Linux: 12 of major, 20 of minor. Of anything else 0.
+    /// A device's numbers, in the 32 bits of Linux: 12 of major, 20 of minor. 0 for other files.
     pub device: u32,
     /// Blocks of content that it takes, nodes not counted. Of a device 0: it has none.
     pub blocks: u32,
@@ -284,7 +284,7 @@ impl Inode {
         (good && id.0 < crate::layout::COUNTER_MAX).then(|| inode.without_blocks())
     }
 
-    /// Whether it is as [`Inode::from_log`] gives it: it has no blocks of its own.
+    /// Whether it equals a result of [`Inode::from_log`]: it has no blocks of its own.
     pub fn is_as_logged(&self) -> bool {
         *self == self.without_blocks()
     }

@@ -87,7 +87,7 @@ impl LogEntry {
 /// The fields of a record's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogRecordHeader {
-    /// The how many-th record of the volume's life; no gaps.
+    /// The number of the record in the volume's life; no gaps.
     pub sequence: u64,
     /// The generation that its changes belong to: a root of that generation or a later one has
     /// them.

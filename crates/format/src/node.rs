@@ -107,7 +107,7 @@ impl<'a> NodeMut<'a> {
         }
     }
 
-    /// Writes the header; the pointers stay as they are.
+    /// Writes the header; the pointers are unchanged.
     pub fn set_header(&mut self, volume: VolumeId, address: NodeAddress, vbn: Vbn, birth: Generation) {
         self.0.magic = MAGIC.into();
         self.0.version = (layout::VERSION as u16).into();

@@ -161,11 +161,11 @@ pub enum RecordKind {
 /// How a record's blocks are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
-    /// As they are.
+    /// Uncompressed.
     Plain,
     /// One zstd frame.
     Zstd,
-    /// As they are, after less than 4 KiB of zeroes: at a multiple of 4 KiB of a dump's part, so
+    /// Uncompressed, after less than 4 KiB of zeroes: at a multiple of 4 KiB of a dump's part, so
     /// that they go from disk to disk without being copied.
     Aligned,
 }
@@ -291,7 +291,7 @@ impl RecordHeader {
         if !header.is_sane() {
             return Err(field("length"));
         }
-        // A writer that gave up has no number for that.
+        // An aborting writer has no number for that.
         if header.sequence >= layout::COUNTER_MAX && kind != RecordKind::Abort {
             return Err(field("sequence"));
         }
@@ -467,7 +467,7 @@ pub fn table_digest<'a>(entries: impl Iterator<Item = &'a SnapshotEntry>) -> Che
     entries.fold(Checksum::default(), |digest, entry| chain_digest(digest, &entry.to_bytes()))
 }
 
-/// The ids in the payload of a record of gone snapshots.
+/// The ids in the payload of a record of deleted snapshots.
 pub fn parse_ids(payload: &[u8]) -> impl Iterator<Item = SnapshotId> + '_ {
     payload.chunks_exact(8).map(|bytes| {
         let mut raw = [0; 8];

@@ -1,5 +1,5 @@
-//! Every struct as a sample: a fixed value, its bytes, and the reader that takes them back. The
-//! tests below go over all samples.
+//! Every struct as a sample: a fixed value, its bytes, and the reader that parses them. The tests
+//! below go over all samples.
 
 use cairn_base::{Checksum, FileId, Generation, Lba, LogId, SnapshotId, Timestamp, Vbn, VolumeId, crc32c};
 

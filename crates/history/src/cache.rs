@@ -21,8 +21,7 @@ pub(crate) struct WriteCache {
     /// order, however often its block is written.
     queue: BTreeSet<(u64, u64)>,
     bytes: u64,
-    /// Versions up to this time are on their way out for a flush: a later write does not replace
-    /// them.
+    /// Versions up to this time are leaving for a flush: a later write does not replace them.
     fence: u64,
 }
 

@@ -15,7 +15,7 @@ pub(crate) enum Content {
 }
 
 impl Content {
-    /// Bytes as they were read; zeroes are recognised.
+    /// Bytes of a read; zeroes are recognised.
     pub(crate) fn of(data: Segments) -> Self {
         let zero = |piece: &Segment| match piece.as_whole() {
             Some(block) => block.is_zero(),

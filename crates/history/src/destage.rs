@@ -60,7 +60,7 @@ impl Planned {
     }
 }
 
-/// A flush that clients share, until it is over or has failed.
+/// A flush that clients share, until it ends or has failed.
 struct SharedFlush<'a>(&'a History);
 
 impl Drop for SharedFlush<'_> {
@@ -95,7 +95,7 @@ impl History {
         (2 * batch * self.block_bytes as usize).div_ceil(segment)
     }
 
-    /// Writes the blocks out that were not written for longest; false when there are none.
+    /// Writes out the least recently written blocks; false when there are none.
     pub(crate) fn destage(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
         self.check_failed()?;
         if self.state.lock().cache.is_empty() {
@@ -140,10 +140,10 @@ impl History {
         Ok(())
     }
 
-    /// Writes out the cache and makes all durable that was taken up to `asked`. Clients that wait
-    /// for each other's flush share the next one: one of them makes it, and it is over for all
-    /// whose writes were taken before it began. None of these waits for `writer`, where the next
-    /// flush may be before it.
+    /// Writes out the cache and makes all writes durable that were taken up to `asked`. Clients
+    /// that wait for each other's flush share the next one: one of them makes it, and it serves all
+    /// whose writes were taken before it began. None of these waits for `writer`, which the next
+    /// flush may get first.
     pub(crate) fn flush_all(&self, asked: u64) -> Result<(), HistoryError> {
         {
             let mut state = self.state.lock();
@@ -178,8 +178,8 @@ impl History {
         Ok(())
     }
 
-    /// Puts versions where the placement wants them. Blocks come once; their versions are later
-    /// than all that the log has of them.
+    /// Puts versions to the places that the placement requires. Each block comes once; its versions
+    /// are later than all of its versions in the log.
     pub(crate) fn place(&self, writer: &mut Writer, mut work: Vec<Work>) -> Result<(), HistoryError> {
         work.sort_by_key(|(lba, _)| *lba);
         let lasts: Vec<(u64, u64)> =

@@ -133,8 +133,7 @@ impl Elapsed {
         Some(StampAt { stamp, stands_from })
     }
 
-    /// For a moment before the first note: the clock showed what it would have shown had it never
-    /// been set.
+    /// For a moment before the first note: assumes that the clock was not set in between.
     fn before_all(&self, at: i128, ago: Duration, began: u64) -> Option<u64> {
         let first = *self.notes.front()?;
         if self.forgot || !first.goes {

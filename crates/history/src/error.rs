@@ -58,7 +58,7 @@ pub enum HistoryError {
         .found.record, .found.superblock, .known.record, .known.superblock
     )]
     StoreOlder {
-        /// As far as it goes.
+        /// The position that it has reached.
         found: LogPosition,
         /// As far as it had come.
         known: LogPosition,

@@ -120,7 +120,7 @@ impl History {
                     }
                 }
             }
-            // Most blocks are content, or nothing yet: a look at the first bytes is enough.
+            // Most blocks are content, or unused yet: the first bytes are enough to tell.
             for (position, _) in
                 (start..).zip(&*piece).filter(|(_, block)| HistoryRecord::peek(block, store).is_ok())
             {

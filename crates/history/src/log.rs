@@ -58,11 +58,11 @@ pub(crate) struct Pending {
 
 /// State that belongs to the present writer, one at a time.
 pub(crate) struct Writer {
-    /// As it was last written.
+    /// Its last written state.
     pub(crate) superblock: HistorySuperblock,
     /// The segment that is being filled.
     pub(crate) segment: usize,
-    /// Block in it where the next record goes.
+    /// The place of the next record, in blocks of the segment.
     pub(crate) position: u64,
     /// It has its end, and the next one is not begun.
     pub(crate) ended: bool,
@@ -71,8 +71,8 @@ pub(crate) struct Writer {
     /// Contents that it has, which later ones can be less by.
     pub(crate) recent: Recent,
     pub(crate) segment_sequence: u64,
-    /// Of the segment that begins next. Above every one that was ever given, also to segments that
-    /// a cut took away.
+    /// The number of the next segment. Above every assigned number, also of segments that a cut
+    /// removed.
     pub(crate) next_sequence: u64,
     /// The checksum of its last record.
     pub(crate) previous: u32,

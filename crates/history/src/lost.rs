@@ -6,8 +6,8 @@
 //! entry without content. Reads that need it fail, as they did before; no wrong content replaces
 //! it. A write of the whole block ends it.
 //!
-//! A device that answers nothing at all is another matter: then the work fails, and all is as it
-//! was when the device is back.
+//! A device that does not answer at all is another matter: then the work fails, and everything is
+//! unchanged when the device is back.
 
 use cairn_base::BLOCK_SIZE;
 use cairn_device::{Device, DeviceError, Segments};

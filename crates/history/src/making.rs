@@ -16,8 +16,8 @@ use crate::status::set_in_superblock;
 const SECTOR: usize = 512;
 
 impl History {
-    /// Makes a new history of `origin` in `store`, which must hold none, and opens it. The origin
-    /// stays as it is.
+    /// Makes a new history of `origin` in `store`, which must be empty, and opens it. The origin is
+    /// unchanged.
     pub fn create(
         origin: Arc<dyn Device>,
         store: Arc<dyn Device>,

@@ -99,8 +99,8 @@ pub struct HistoryOptions {
 /// How a history is opened.
 #[derive(Clone)]
 pub struct OpenOptions {
-    /// Bytes of written blocks that wait in memory at most (least recently written leave first). At
-    /// least 1: with less than a few blocks each write goes through.
+    /// The maximum number of bytes of written blocks that wait in memory (least recently written
+    /// leave first). At least 1: with less than a few blocks each write is written through.
     pub dirty_bytes: u64,
     /// Bytes of read cache (least recently used leave first); 0 for none.
     pub read_bytes: u64,

@@ -21,7 +21,7 @@ use crate::log::{RECORD_BYTES, Writer};
 use crate::resolve::NOW;
 use crate::room::RESERVE;
 
-/// Versions that are looked at under one lock.
+/// Versions that are examined under one lock.
 const SLICE: usize = 4096;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
@@ -75,7 +75,7 @@ impl History {
         let batch = self.small_batch(writer) as u64;
         let bytes = batch * contents * content;
         let heads = HistoryRecord::head_blocks(entries * batch as usize) + bytes / RECORD_BYTES;
-        // A batch that has looked at many versions ends early.
+        // A batch that has examined many versions ends early.
         let early = (versions / SLICE * (writer.superblock.reverts.len() + 1)) as u64 * (heads + 1);
         let all = blocks.div_ceil(batch) * (heads + bytes.div_ceil(BLOCK)) + early;
         all.div_ceil(self.usable_blocks(writer, entries)) as usize
@@ -136,7 +136,7 @@ impl History {
         let segment_blocks = writer.superblock.segment_blocks;
         let mut left = Left { needed: vec![0; writer.superblock.segments as usize], rebased: 0 };
         let mut cursor = Some((0, 0, 0));
-        // The version before the one that is looked at.
+        // The version before the examined one.
         let mut before: Option<Version> = None;
         while let Some(start) = cursor {
             let state = self.state.lock();

@@ -252,8 +252,8 @@ impl History {
         // Until the log records the losses, the next opening looks for them again.
         self.state.lock().unsettled = lost.len() as u64;
         self.sync(writer)?;
-        // From here on the superblock knows every segment of the log, and those that a cut took
-        // away are ahead again.
+        // From here on the superblock knows every segment of the log, and those that a cut removed
+        // are ahead again.
         self.write_superblock(writer)?;
         self.sync_store(writer)?;
         if self.state.lock().segments[writer.segment].closed {
@@ -470,7 +470,7 @@ impl History {
         Ok(())
     }
 
-    /// Entries of a segment are on their way into the index, unless they no longer count.
+    /// Adds the entries of a segment to those for the index, unless they no longer count.
     fn take_entries(
         &self,
         writer: &Writer,

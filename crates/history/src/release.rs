@@ -46,8 +46,8 @@ impl History {
         Ok(())
     }
 
-    /// Ends the copies and the move of the window that are under way, in slices; clients have their
-    /// turn between them. False when it is to go no further.
+    /// Ends the running copies and the running move of the window, in slices; clients have their
+    /// turn between them. False when it must stop.
     fn move_on(&self, go_on: &dyn Fn(u64, u64) -> bool) -> Result<bool, HistoryError> {
         loop {
             let reached = {
@@ -70,7 +70,7 @@ impl History {
         }
     }
 
-    /// The block that a move or a copy which is under way has reached.
+    /// The block that a running move or copy has reached.
     fn reached(&self, writer: &Writer) -> u64 {
         let copy = || self.state.lock().reverts.first().map_or(self.blocks(), |revert| revert.cursor);
         writer.trim.map_or_else(copy, |trim| trim.reached())

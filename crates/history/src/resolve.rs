@@ -276,7 +276,7 @@ impl History {
         read
     }
 
-    /// Whole blocks as they are on the origin, for the history: counted.
+    /// Whole blocks of the origin, for the history: counted.
     pub(crate) fn stage_origin(&self, lbas: &[u64]) -> Vec<Result<Content, DeviceError>> {
         let pieces: Vec<Piece> =
             lbas.iter().map(|lba| Piece { lba: *lba, at: 0, count: self.length_of(*lba) }).collect();

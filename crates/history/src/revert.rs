@@ -12,7 +12,7 @@ use crate::log::Writer;
 use crate::resolve::NOW;
 use crate::room::RESERVE;
 
-/// Versions that a slice of the background copy looks at.
+/// Versions that a slice of the background copy examines.
 const SLICE: usize = 4096;
 /// How the marks begin that reverts set.
 pub(crate) const BEFORE: &str = "before-revert-";
@@ -86,7 +86,7 @@ impl History {
         self.check_room_to_revert(&writer, target, waiting).map(|_| ())
     }
 
-    /// The instant that a revert to `at` goes back to.
+    /// The target instant of a revert to `at`.
     fn target_of(&self, at: When) -> Result<u64, HistoryError> {
         let mut state = self.state.lock();
         if state.reverts.len() >= REVERTS_MAX {
@@ -181,8 +181,8 @@ impl History {
         Ok(())
     }
 
-    /// Writes the content that a revert brought back as a write of its time: of those blocks that
-    /// have changed since its target and not since the revert.
+    /// Writes the restored content of a revert as a write of its time: for those blocks that have
+    /// changed since its target and not since the revert.
     fn copy_blocks(
         &self,
         writer: &mut Writer,

@@ -1,5 +1,5 @@
-//! Room in the store: segments that nothing needs become free, sparse ones are emptied, and when
-//! that is not enough the oldest history goes.
+//! Room in the store: unneeded segments become free, sparse ones are emptied, and when that is not
+//! enough the oldest history is discarded.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ impl History {
     }
 
     /// Background work: one slice of it. True when there is more to do at once. The owner's thread
-    /// calls it again and again.
+    /// calls it repeatedly.
     pub fn step(&self) -> Result<bool, HistoryError> {
         // The clock is read regularly, to know how far it was set back.
         self.state.lock().see_clock(self.clock.now().0, self.clock.monotonic());

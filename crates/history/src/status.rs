@@ -21,7 +21,7 @@ pub struct Mark {
     pub name: String,
     /// When.
     pub time: Timestamp,
-    /// The owner had brought the device to rest; else it is as after a crash.
+    /// The owner had quiesced the device; otherwise it is as after a crash.
     pub consistent: bool,
 }
 
@@ -52,7 +52,7 @@ pub struct RevertProgress {
     pub time: Timestamp,
     /// The restored instant.
     pub instant: Timestamp,
-    /// Blocks that were looked at, of [`blocks`](Self::blocks).
+    /// The number of examined blocks, of [`blocks`](Self::blocks).
     pub done: u64,
     /// Of the device.
     pub blocks: u64,
@@ -94,7 +94,7 @@ pub struct HistoryStatus {
     pub dirty_bytes: u64,
     /// In order of time.
     pub marks: Vec<Mark>,
-    /// How far the window's move is, when it moves: blocks looked at, of those of the device.
+    /// The progress of the window's move, when it moves: examined blocks, and those of the device.
     pub folding: Option<(u64, u64)>,
     /// Background copies that are not over.
     pub reverts: Vec<RevertProgress>,

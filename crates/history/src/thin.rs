@@ -19,12 +19,12 @@ use crate::index::{Key, Version};
 use crate::log::Writer;
 use crate::timeline::end_before;
 
-/// Versions that a slice looks at.
+/// Versions that a slice examines.
 const SLICE: usize = 4096;
 /// A thinning is due after this part of its age.
 const ROUNDS: u64 = 16;
 
-/// A round of thinning that is under way.
+/// A running round of thinning.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Thinning {
     cursor: Key,

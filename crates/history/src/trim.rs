@@ -20,14 +20,14 @@ use crate::history::History;
 use crate::index::{Key, Version};
 use crate::log::Writer;
 
-/// Versions that a slice looks at.
+/// Versions that a slice examines.
 const SLICE: usize = 4096;
 /// The maximum number of blocks that a slice moves beside writers, which wait for its end.
 pub(crate) const MOVES: usize = 64;
 /// Bytes of blocks that a slice moves at most when writers wait for the end of the move anyway.
 const AWAITED_BYTES: usize = 8 << 20;
 
-/// A move of the window that is under way.
+/// A running move of the window.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Trim {
     to: u64,
@@ -130,8 +130,7 @@ impl History {
         let mut found = SliceFindings::default();
         let logging = self.placement == Placement::Logging;
         let state = self.state.lock();
-        // The last version up to `to` of the block that is looked at, until its next version is
-        // known.
+        // The last version up to `to` of the examined block, until its next version is known.
         let mut last: Option<Version> = None;
         let mut block = None;
         let settle =
@@ -168,7 +167,7 @@ impl History {
         (found, next.filter(|(lba, ..)| *lba != NO_LBA))
     }
 
-    /// Logging: versions go to the origin. Gives the blocks that are lost.
+    /// Logging: versions go to the origin. Returns the lost blocks.
     fn fold(&self, writer: &mut Writer, versions: Vec<Version>) -> Result<Vec<u64>, HistoryError> {
         if versions.is_empty() {
             return Ok(Vec::new());
@@ -179,7 +178,7 @@ impl History {
         Ok(lost)
     }
 
-    /// Splits: versions become undos. Gives the blocks that are lost.
+    /// Splits: versions become undos. Returns the lost blocks.
     fn rebase(&self, writer: &mut Writer, versions: Vec<(Version, u64)>) -> Result<Vec<u64>, HistoryError> {
         if versions.is_empty() {
             return Ok(Vec::new());

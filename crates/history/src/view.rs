@@ -108,7 +108,8 @@ impl History {
             let time = self.stamp(state);
             state.timeline.cut(time);
             if name.starts_with(BEFORE) {
-                // By its name an opening takes it for one of a revert, which has the next stamp.
+                // An opening recognises it by its name as that of a revert, which has the next
+                // stamp.
                 state.last = after_mark(time);
                 state.timeline.cut(state.last);
             }

@@ -144,7 +144,7 @@ impl Births {
         known.map_or(entry.root.created, |birth| birth.at)
     }
 
-    /// An image has arrived under `lock`, which was asked for at `asked`; the source's clock showed
+    /// An image has arrived under `lock`, which was requested at `asked`; the source's clock showed
     /// `theirs` when it answered.
     pub(crate) fn arrived(
         &mut self,

@@ -3,8 +3,8 @@
 //! consistency point, and no reads of the blocks that it wrote.
 //!
 //! 1. *Await*: the source answers when a change that the destination lacks is older than
-//!    [`Pace::step`], or when [`Pace::wait`] is over, with the lag. So a destination that waits
-//!    knows its lag all the time, and a source that is gone is noticed.
+//!    [`Pace::step`], or after [`Pace::wait`], with the lag. So a waiting destination always knows
+//!    its lag, and the loss of a source is noticed.
 //! 2. *Step*: one consistency point of the source makes and holds the snapshot, releases the one
 //!    before its base, and advances the since maps. The blocks that it wrote are still in memory
 //!    ([`cairn_volume::Volume::keep_fresh`]) and are sent from there; a client's write is written

@@ -199,7 +199,7 @@ pub struct Verified {
     pub blocks: u64,
     /// Snapshots that were compared.
     pub snapshots: u64,
-    /// Snapshots that the source does not have any more: they were looked at here alone.
+    /// Snapshots that the source does not have any more: they were checked here alone.
     pub only_here: u64,
     /// Blocks that were read from the media here.
     pub read_here: u64,

@@ -29,11 +29,11 @@ mod transfer;
 pub enum DestinationState {
     /// No image has arrived.
     Uninitialized,
-    /// The first image is on its way.
+    /// The first image is being transferred.
     TransferringBaseline,
     /// It shows an image and waits.
     Idle,
-    /// It shows an image, and the next is on its way.
+    /// It shows an image, and the next is being transferred.
     Updating,
     /// The last transfer failed; the previous image is still shown. The next update retries.
     Failed(MirrorError),
@@ -424,8 +424,8 @@ impl Destination {
         self.run(client, work, Manner::Usual)
     }
 
-    /// As [`Destination::update`], with as little work for the source as goes: one that comes again
-    /// in a moment.
+    /// As [`Destination::update`], with as little work for the source as possible: for one that
+    /// comes again in a moment.
     pub(crate) fn step<S: Read + Write + ?Sized>(
         &self,
         client: &mut Client<'_, S>,
@@ -636,7 +636,7 @@ impl Destination {
     }
 }
 
-/// An update that runs; it is over when this goes, also where a bug has ended it.
+/// A running update; it ends when this is dropped, also after a bug.
 struct Running<'a> {
     destination: &'a Destination,
     /// The state of the destination afterwards: unchanged, unless the outcome differs.

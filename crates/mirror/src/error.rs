@@ -106,7 +106,7 @@ impl Refusal {
     /// unknown one for a version mismatch.
     pub fn for_who_knows(self, last: u32) -> Self {
         match self {
-            // Its owner looks at `cairn status` of the source for that, too, which has the reason.
+            // Its owner looks up the reason in `cairn status` of the source, also for this one.
             Refusal::NoRoom if last < 17 => Refusal::Hook,
             Refusal::TooMany if last < 18 => Refusal::Hook,
             known => known,
@@ -114,7 +114,7 @@ impl Refusal {
     }
 }
 
-/// Why a destination gave a transfer up.
+/// Why a destination aborted a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NackReason {
     /// The received data was damaged or inconsistent.
@@ -170,7 +170,7 @@ pub enum MirrorError {
     /// The volume at this end.
     #[error(transparent)]
     Volume(#[from] VolumeError),
-    /// The destination gave up.
+    /// The destination aborted.
     #[error("the destination gave the transfer up: {0}")]
     Nack(NackReason),
     /// A transfer of this mirror is in progress.

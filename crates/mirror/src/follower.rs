@@ -24,7 +24,7 @@ pub struct Follower {
     pub hold: bool,
     /// It follows continuously.
     pub continuous: bool,
-    /// The lag that its owner wants at most.
+    /// The maximum lag that its owner wants.
     pub rpo: Option<Duration>,
     /// Its last contact, by this side's clock.
     pub heard: Timestamp,
@@ -79,7 +79,7 @@ pub struct MirrorAtSource {
     pub base: Option<Snapshot>,
     /// Changes since; `None` when it is unknown what the destination has.
     pub behind: Option<Behind>,
-    /// Another snapshot is on its way.
+    /// Another snapshot is being transferred.
     pub transferring: bool,
     /// The record from its sessions; `None` since a restart that lost it.
     pub follower: Option<Follower>,

@@ -76,7 +76,7 @@ pub enum Told {
     Status(SourceStatus),
     /// No.
     Refused(Refusal),
-    /// Bytes of blocks that were asked for.
+    /// The requested bytes of blocks.
     Blocks(Vec<Option<Vec<u8>>>),
     /// The damaged blocks at the source.
     Needs(Vec<(Vbn, Checksum)>),

@@ -1,5 +1,5 @@
-//! Doors for the fuzz targets of `fuzz/`: the codec of messages, which nothing else outside needs,
-//! on bytes alone.
+//! Doors for the fuzz targets of `fuzz/`: the codec of messages, which no other crate needs, on
+//! bytes alone.
 
 use cairn_base::{FileId, Generation, SnapshotId, Timestamp, Vbn, VolumeId};
 use cairn_stream::{Compression, Have};

@@ -39,7 +39,7 @@ pub struct Successor {
     pub continuous: bool,
     /// In which time zone; empty for UTC.
     pub zone: String,
-    /// The lag that is wanted at most.
+    /// The wanted maximum lag.
     pub rpo_ms: Option<u64>,
 }
 
@@ -61,7 +61,7 @@ pub struct Standing {
     pub id: VolumeId,
     /// Whether it takes writes.
     pub role: Role,
-    /// The snapshot of its own head, while it shows that; else 0.
+    /// The snapshot of its own head, while it shows that; otherwise 0.
     pub own_head: SnapshotId,
     /// That head was handed over to the caller.
     pub handed_over: bool,

@@ -15,7 +15,7 @@ pub trait Keeper: Send + Sync {
     /// retries with the arrivals.
     fn admits(&self, snapshots: &[SnapshotEntry]) -> Result<(), Withheld>;
 
-    /// A transfer is over, whatever came of it.
+    /// A transfer has ended, whatever the outcome.
     fn settled(&self);
 }
 

@@ -142,7 +142,7 @@ impl Stance {
 pub(crate) struct StatusOf {
     pub(crate) volume: String,
     pub(crate) relationship: Relationship,
-    /// The lag that the destination's owner wants at most.
+    /// The maximum lag that the destination's owner wants.
     pub(crate) rpo_ms: Option<u64>,
     pub(crate) base: SnapshotId,
     pub(crate) base_root: Checksum,
@@ -172,7 +172,7 @@ pub(crate) struct Update {
     pub(crate) hold: bool,
     /// Without a common base, compare checksums rather than refuse.
     pub(crate) compare: bool,
-    /// It comes again in a moment: as little is to be done for it as goes.
+    /// It comes again in a moment: the source must do as little as possible for it.
     pub(crate) step: bool,
     pub(crate) stance: Stance,
     pub(crate) rpo_ms: Option<u64>,
@@ -278,7 +278,7 @@ fn hello(version: u32) -> Body {
     Body::default().u64(MAGIC).u32(version)
 }
 
-/// A hello may be longer in a later version; only its start is looked at.
+/// A hello may be longer in a later version; only its start is parsed.
 fn parse_hello(body: &[u8]) -> Result<u32, MirrorError> {
     let mut parser = Parser(body);
     if parser.u64()? != MAGIC {

@@ -15,7 +15,7 @@ use crate::route::Route;
 
 /// The volumes that a source offers.
 pub trait SourceVolumes {
-    /// The volume of that name, if this peer may mirror it; [`Refusal::NoSuchVolume`] else.
+    /// The volume of that name, if this peer may mirror it; otherwise [`Refusal::NoSuchVolume`].
     fn volume(&self, name: &str, peer: &PeerName) -> Result<Arc<Volume>, Refusal>;
 
     /// An address that the other side gives for itself, as this side reaches it.
@@ -37,8 +37,8 @@ pub trait SourceVolumes {
     }
 
     /// The mirrors of a group want to take over, all at one instant. As
-    /// [`SourceVolumes::hand_over`], for all of them or for none: of some it may have been done
-    /// before, and a crash kept it from the others; those take writes again first.
+    /// [`SourceVolumes::hand_over`], for all of them or for none. After a crash some may have
+    /// handed over already; those take writes again first.
     fn hand_over_together(
         &self,
         _group: &str,
@@ -90,8 +90,8 @@ pub trait SourceVolumes {
     /// Makes a snapshot of a volume with the owner's hooks around it.
     ///
     /// # Errors
-    /// Why that failed, and `make` was not called: [`Refusal::NoRoom`] as of
-    /// [`SourceVolumes::check_room`], else [`Refusal::Hook`].
+    /// Why that failed, and `make` was not called: [`Refusal::NoRoom`] as from
+    /// [`SourceVolumes::check_room`], otherwise [`Refusal::Hook`].
     fn around_snapshot(&self, _volume: &str, make: &mut dyn FnMut()) -> Result<(), Refusal> {
         make();
         Ok(())

@@ -16,7 +16,7 @@ use cairn_base::Checksum;
 /// not found by its route, but by its lag.
 pub const HOPS_MAX: usize = 8;
 
-/// A volume on a server, as a number that means nothing anywhere else; not 0.
+/// A volume on a server, as a number without any other meaning; not 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hop(u64);
 

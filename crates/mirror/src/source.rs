@@ -42,8 +42,8 @@ use transfer::Transfer;
 /// A volume, and how the names of a mirror's snapshots begin.
 pub(crate) type Key = (VolumeId, String);
 
-/// Mirrors of a volume that are known of one peer: past it, failovers of further ones of which
-/// nothing is kept here are not noted.
+/// The maximum number of known mirrors of a volume for one peer: beyond it, failovers of further
+/// ones without state here are ignored.
 const UNKNOWN_DEPARTED_MAX: usize = 64;
 
 /// A source's state of its mirrors' sessions; one for a server. State that must survive a restart
@@ -285,8 +285,8 @@ impl Source {
         outcome
     }
 
-    /// The destination has `target`: every other snapshot of this mirror goes; also `target` when
-    /// it is not to be held.
+    /// The destination has `target`: every other snapshot of this mirror is deleted; also `target`
+    /// when it is not to be held.
     pub(crate) fn advance(
         &self,
         volume: &Arc<Volume>,
@@ -300,8 +300,8 @@ impl Source {
         self.let_go_of_own(volume, prefix, claim, is_over)
     }
 
-    /// Deletes the snapshots of a mirror that are over, unless the volume was handed over, and
-    /// nothing is changed here any more.
+    /// Deletes the obsolete snapshots of a mirror, unless the volume was handed over and nothing
+    /// may change here any more.
     fn let_go_of_own(
         &self,
         volume: &Arc<Volume>,

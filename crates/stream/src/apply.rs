@@ -63,7 +63,7 @@ pub fn apply_to(
 /// other side says.
 #[derive(Clone, Copy)]
 pub struct Keeps<'a> {
-    /// A snapshot here that the image must have too, as it is.
+    /// A snapshot here that the image must have too, unchanged.
     pub locked: &'a dyn Fn(&SnapshotEntry) -> bool,
     /// Whether an image with these snapshots may be shown. Asked once everything has arrived, right
     /// before the commit.

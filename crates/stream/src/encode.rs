@@ -43,7 +43,7 @@ const ZSTD_LEVEL: i32 = 1;
 /// How extents are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Compression {
-    /// As they are: best on a fast link.
+    /// Uncompressed: best on a fast link.
     #[default]
     None,
     /// zstd level 1 where that makes a record smaller.
@@ -66,7 +66,7 @@ pub(crate) struct Form<'a> {
 }
 
 impl Form<'_> {
-    /// Records are made of the blocks as they were read, without a copy.
+    /// Records contain the blocks as read, without a copy.
     fn is_as_read(&self) -> bool {
         self.aligned && self.compression == Compression::None
     }

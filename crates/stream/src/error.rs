@@ -119,7 +119,7 @@ pub enum StreamError {
         /// The snapshot.
         snapshot: SnapshotId,
     },
-    /// The writer gave up.
+    /// The writer aborted.
     #[error("the source gave the transfer up: {0}")]
     Aborted(AbortReason),
     /// This side was cancelled.

@@ -20,7 +20,7 @@ const SAVES_ONE_IN: f64 = 16.0;
 const WEIGHT: f64 = 0.25;
 /// Breaks after which records get no smaller: they have 4 blocks then.
 const BREAKS_MAX: u32 = 3;
-/// Less is over before it can be measured.
+/// Smaller amounts are sent too fast to be measured.
 const LITTLE: u64 = 64 << 10;
 
 #[derive(Debug, Clone, Copy, Default)]

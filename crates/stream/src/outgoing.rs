@@ -22,14 +22,14 @@ const _: () = assert!(ALIGNMENT == BLOCK_SIZE);
 #[derive(Default)]
 pub(crate) struct Spare(Mutex<Vec<Vec<u8>>>);
 
-/// A record as it goes out.
+/// A record ready to be sent.
 pub struct Outgoing {
     memory: Vec<u8>,
     /// Where the record begins in that.
     begin: usize,
     /// The blocks that follow the memory.
     blocks: Vec<Block>,
-    /// Where its memory goes when it is gone.
+    /// Where its memory goes when it is dropped.
     spare: Arc<Spare>,
 }
 
@@ -80,7 +80,7 @@ impl Outgoing {
         self.memory.len() - self.begin + self.blocks.len() * BLOCK_SIZE
     }
 
-    /// The record, in as few pieces of memory as it is in.
+    /// The record, in as few pieces of memory as possible.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         self.pieces_from(self.begin)
     }
@@ -137,7 +137,7 @@ pub trait Out: Write {
 
 impl Out for Vec<u8> {}
 
-/// A writer that wants nothing but bytes.
+/// A writer that only takes bytes.
 pub(crate) struct Plain<'a>(pub(crate) &'a mut dyn Write);
 
 impl Out for Plain<'_> {}

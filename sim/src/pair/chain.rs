@@ -1,6 +1,6 @@
-//! Three servers in a row, A to B to C, with an administrator's work on the one in the middle:
-//! clones of its images that stay in use, drills that come and go, and a lock on the snapshots that
-//! the source may delete.
+//! Three servers in a row, A to B to C, with an administrator's work on the one in the middle. That
+//! is clones of its images that stay in use, drills that come and go, and a lock on the snapshots
+//! that the source may delete.
 //!
 //! - The last one shows exactly the content of the middle one at some moment of the transfer, with
 //!   the same snapshots; and continues without it, from the first, with no new baseline.

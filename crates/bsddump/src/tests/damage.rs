@@ -378,7 +378,7 @@ fn hole_in_a_directory_hurts_it() {
     }
 }
 
-/// A map's claims cost no more than the map itself, whoever made it.
+/// A map's claims cost no more than the map itself, even if it is hostile.
 #[test]
 fn map_that_says_of_millions_of_files_that_they_are_there_is_told_in_a_thousand() {
     let mut tree = Tree::new();

@@ -57,7 +57,7 @@ pub(super) fn seek(file: &File, offset: u64, whence: i32) -> io::Result<Option<u
     if error.raw_os_error() == Some(libc::ENXIO) { Ok(None) } else { Err(error) }
 }
 
-/// Tells the page cache that the bytes will be wanted. Advice: a failure changes nothing.
+/// Tells the page cache that the bytes will be needed. Advice: a failure changes nothing.
 pub(super) fn advise(file: &File, offset: u64, length: u64) {
     // SAFETY: the call takes no memory of ours.
     unsafe {
@@ -72,7 +72,7 @@ pub(super) fn lock(file: &File, shared: bool) -> io::Result<()> {
     retry(|| unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) })
 }
 
-/// A lock of one byte that goes with the open file.
+/// A lock of one byte that ends with the open file.
 fn byte_lock(kind: i32, start: u64, length: u64) -> libc::flock {
     // SAFETY: all of its fields are integers.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };

@@ -41,7 +41,7 @@ const ZERO_PIECE: u64 = (stage::IOVECS_MAX * BLOCK_SIZE) as u64;
 /// Whether to go past the page cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Direct {
-    /// Where the file system takes it and the length is a multiple of 4096.
+    /// If the file system supports it and the length is a multiple of 4096.
     #[default]
     Auto,
     /// Writes as with `Auto`, reads through the page cache: for a log, which is written once and in
@@ -80,7 +80,7 @@ pub struct FileOptions {
 /// A regular file or a raw disk.
 #[derive(Debug)]
 pub struct FileDevice {
-    /// It holds the lock. All but some writes goes through it.
+    /// It holds the lock. All requests but some writes use it.
     file: File,
     /// The same file for writes past the page cache, where reads go through it.
     past: Option<File>,
@@ -132,7 +132,7 @@ impl FileDevice {
     }
 
     /// Makes a file at least `length` bytes long; a disk must be that long already (it has been
-    /// enlarged). It is durable when it returns. A device that is long enough stays as it is.
+    /// enlarged). It is durable when it returns. A device that is long enough is unchanged.
     pub fn grow(&self, length: u64) -> Result<(), DeviceError> {
         let now = self.length.load(Ordering::Acquire);
         if length <= now {
@@ -409,9 +409,9 @@ impl Device for FileDevice {
 }
 
 impl Drop for FileDevice {
-    /// Releases the lock now, and not with the last user of the open file: a starting program has
-    /// the file until its exec, and the ring of an idle thread may have it for a transfer that a
-    /// kernel worker released late.
+    /// Releases the lock now, and not with the last user of the open file. A starting program has
+    /// the file until its exec. The ring of an idle thread may have it for a transfer that a kernel
+    /// worker released late.
     fn drop(&mut self) {
         in_use::unlock_as_qemu(&self.file);
         calls::unlock(&self.file);

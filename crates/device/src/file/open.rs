@@ -176,7 +176,7 @@ fn is_empty_file(path: &Path) -> bool {
 /// Opens a file or a disk and locks it.
 pub(super) fn open(path: &Path, options: &FileOptions) -> Result<Opened, OpenError> {
     let error = |source| OpenError::new(path, 0, source);
-    // A pipe would wait for its other end, so the kind is looked at before.
+    // A pipe would wait for its other end, so the kind is checked before.
     let kind = fs::metadata(path).map_err(error)?.file_type();
     if !kind.is_file() && !kind.is_block_device() {
         return Err(OpenError::NotStorage { path: path.to_path_buf() });

@@ -34,7 +34,7 @@ struct Member {
     offset: u64,
     length: u64,
     fua: bool,
-    /// Where a read goes.
+    /// The memory for a read.
     blocks: SmallVec<[BlockMut; 1]>,
     /// A copy of the data when its pieces do not suit direct I/O; only held so that its memory
     /// stays.
@@ -155,8 +155,8 @@ impl Stage {
         device.transfer(&mut transfers);
         for (transfer, group) in transfers.into_iter().zip(groups) {
             let Err(error) = transfer.into_outcome() else { continue };
-            // Space that ran out failed before anything was written; all else may have been the
-            // flush within.
+            // A lack of space failed before anything was written; any other failure may come from
+            // the flush within.
             if alone && !is_no_space(&error) {
                 device.latch(&error);
             }

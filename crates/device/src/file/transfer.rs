@@ -1,4 +1,4 @@
-//! One vectored read or write on its way, continued until all of its bytes are through.
+//! One vectored read or write in progress, continued until all of its bytes are done.
 //!
 //! A transfer names memory by raw pointers, as the kernel requires. Its maker guarantees that the
 //! memory stays valid until it is done, that memory to be read into is not accessed meanwhile, and

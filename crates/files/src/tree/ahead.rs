@@ -61,7 +61,7 @@ impl Tree {
         self.source.read(inode.id, lba, count)
     }
 
-    /// A file is about to go: the nodes above its blocks are looked at then.
+    /// A file is about to be removed: the nodes above its blocks are read then.
     pub(crate) fn load_to_remove(&self, file: FileId) {
         if !self.volume().has_path(file) {
             self.load_beside(file, false);

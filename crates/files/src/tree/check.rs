@@ -87,7 +87,7 @@ pub enum TreeFinding {
         /// How many there are.
         found: u64,
     },
-    /// The extended attributes of a file are missing or are no such thing.
+    /// The extended attributes of a file are missing or invalid.
     BadExtended {
         /// The file whose they are.
         file: FileId,
@@ -175,7 +175,7 @@ struct Checker {
     findings: Vec<TreeFinding>,
 }
 
-/// Looks at the tree of an image, if it has one. It holds some 300 bytes a file in memory.
+/// Checks the tree of an image, if it has one. It takes some 300 bytes of memory a file.
 ///
 /// # Errors
 /// Only when checking is impossible; faults of the tree are in the findings.

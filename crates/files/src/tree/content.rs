@@ -53,7 +53,7 @@ impl Tree {
     /// The target of a symbolic link.
     ///
     /// # Errors
-    /// [`TreeError::Invalid`] for anything else; [`TreeError::NotFound`]; damage.
+    /// [`TreeError::Invalid`] for other files; [`TreeError::NotFound`]; damage.
     pub fn read_link(&self, file: FileId) -> Result<Vec<u8>, TreeError> {
         let inode = self.source.inode(file)?;
         if NodeKind::of(&inode) != NodeKind::SymbolicLink {
@@ -110,8 +110,8 @@ impl Tree {
         self.write_at(file, offset, data.len(), Data::Bytes(data), false)
     }
 
-    /// Either of the two for the first `length` bytes in `blocks`, which are kept as they are: no
-    /// byte is copied but those of a block that is written in part.
+    /// Either of the two for the first `length` bytes in `blocks`, which are stored as they are:
+    /// only the bytes of a partly written block are copied.
     ///
     /// # Errors
     /// Those of [`Tree::write`] or [`Tree::write_back`]; [`TreeError::Invalid`] for an offset that

@@ -65,7 +65,7 @@ pub struct FileDifference {
     /// Its content or its attributes are others than in the earlier image, or it is new. The time
     /// of the last read does not count.
     pub is_changed: bool,
-    /// Directories of the earlier image, once for each name that is gone there.
+    /// Directories of the earlier image, once for each removed name.
     pub gone: Vec<FileId>,
     /// Directories of the later image, once for each name added there.
     pub fresh: Vec<FileId>,

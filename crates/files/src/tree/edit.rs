@@ -13,12 +13,12 @@ use super::error::TreeError;
 use super::quota::{Counted, Quotas, Records};
 use super::source::{Blocks, Source, check_leaf};
 
-/// A block of a directory that was looked at.
+/// A block of a directory that was read.
 struct Seen {
     content: Option<Block>,
     changed: bool,
-    /// It was checked for being the leaf that it should be, or made as one. An operation looks at a
-    /// leaf several times and checks it once.
+    /// It was checked to be the right leaf, or made as one. An operation reads a leaf several times
+    /// and checks it once.
     is_leaf: bool,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Edit<'a> {
     coarse: i64,
     inodes: BTreeMap<FileId, Inode>,
     blocks: BTreeMap<(FileId, u64), Seen>,
-    /// Contents of files: more blocks than one looks at.
+    /// Contents of files: too many blocks to search.
     change: Change,
     /// Quota trees that are made, changed or removed.
     records: Records,

@@ -9,7 +9,7 @@ use super::error::TreeError;
 use super::stat::{Entry, NodeKind, Stat};
 use super::{Tree, trie};
 
-/// Names that one round of emptying the orphan directory looks at.
+/// The number of names that one round of emptying the orphan directory reads.
 const ROUND: usize = 256;
 /// Files without names that one change frees: the lock of all names is held meanwhile.
 const FREED_TOGETHER: usize = 16;
@@ -123,7 +123,7 @@ impl Tree {
             {
                 let mut holds = self.holds.lock();
                 if holds.counts.contains_key(file) {
-                    // A file that was looked at by its number again goes when it is released.
+                    // A file that was looked up by its number again is removed when it is released.
                     holds.nameless.insert(*file);
                     continue;
                 }

@@ -1,7 +1,7 @@
 //! A POSIX tree in a volume: names, directories, attributes and content of files.
 //!
 //! A [`Tree`] is of the live volume, or of an image (a snapshot, or the last consistency point),
-//! which is read-only. Both are asked in the same way.
+//! which is read-only. Both have the same interface.
 //!
 //! # Invariants
 //! 1. Every operation on names, attributes or directories is one [`cairn_volume::Change`]. After a

@@ -68,13 +68,13 @@ impl From<&QuotaRecord> for Quota {
     }
 }
 
-/// Records of quota trees by number; `None` is one that goes.
+/// Records of quota trees by number; `None` is a removed one.
 pub(crate) type Records = BTreeMap<u16, Option<QuotaRecord>>;
 
 /// The quota trees of a live volume, and the lock of their records. It is the last to be taken.
 pub(crate) struct Quotas {
     file: FileId,
-    /// The top of quota trees whose own is gone, while files that were in them are open.
+    /// The top of quota trees whose own is gone, while their files are open.
     orphans: FileId,
     /// The active state whose records these are; changes are of it alone.
     head: Head,
@@ -161,13 +161,13 @@ impl Quotas {
         for number in numbers {
             let now = self.record_in(&mut known, source, number)?;
             let record = match own.get(&number) {
-                // Writes after the operation's look at it count.
+                // Writes after the operation's read of it count.
                 Some(Some(record)) => {
                     let now = now.unwrap_or(*record);
                     Some(QuotaRecord { used_blocks: now.used_blocks, used_files: now.used_files, ..*record })
                 }
-                // Files that were in it may be open without a name, and count on: nothing else gets
-                // its number before.
+                // Its files may be open without a name, and still count: its number is not reused
+                // before that ends.
                 Some(None) => now.map(|record| self.without_top(&record)),
                 None => now,
             };
@@ -218,7 +218,7 @@ impl Quotas {
         Ok(record.filter(|record| record.directory == inode.id).map(|_| number))
     }
 
-    /// The record of a quota tree that goes, or has gone but for files that are open.
+    /// The record of a quota tree that is being removed, or of which only open files are left.
     fn without_top(&self, record: &QuotaRecord) -> QuotaRecord {
         QuotaRecord { directory: self.orphans, limit_bytes: 0, limit_files: 0, ..*record }
     }

@@ -84,7 +84,7 @@ pub struct Stat {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Numbers of a device, in Linux's 32 bits; of anything else 0.
+    /// Numbers of a device, in Linux's 32 bits; 0 for other files.
     pub device: u32,
     /// Bytes; of a directory those of the blocks that it takes.
     pub bytes: u64,
@@ -128,7 +128,7 @@ impl From<&Inode> for Stat {
     }
 }
 
-/// Files by number, where not all can be looked at.
+/// Files by number, if not all can be read.
 #[derive(Debug)]
 pub struct ReadableNodes {
     /// Those that can be.
@@ -175,7 +175,7 @@ pub struct New {
     pub umask: u32,
 }
 
-/// Changes of attributes; `None` leaves one as it is.
+/// Changes of attributes; `None` leaves one unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SetStat {
     /// Permissions, 12 bits.

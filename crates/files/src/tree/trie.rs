@@ -9,9 +9,8 @@
 //!    name that existed all the time, and sees none twice.
 //!
 //! # Cost
-//! A lookup reads one leaf, and looks at one hole or two: keys are evenly spread, so leaves are on
-//! two levels, mostly. A name that is added or taken away changes one leaf; one in a hundred makes
-//! two of one.
+//! A lookup reads one leaf, and one hole or two: keys are evenly spread, so leaves are usually on
+//! two levels. Adding or removing a name changes one leaf; one time in a hundred it splits one.
 
 use cairn_base::{BLOCK_SIZE, Checksum, FileId, VolumeId};
 use cairn_device::{Block, BlockMut};

@@ -70,7 +70,7 @@ fn empty_slots_are_zeroes() {
 #[test]
 fn zeroes_are_no_block_of_metadata() {
     let zeroes = [0; cairn_base::BLOCK_SIZE];
-    // But for the record of a quota tree: zeroes are none.
+    // Except for the record of a quota tree: zeroes mean no record.
     let is_one = |sample: &Sample| sample.parts[0].1 == 0 && sample.name != "quota tree";
     for sample in samples().into_iter().filter(is_one) {
         assert!(matches!((sample.reread)(&zeroes), Err(FormatError::Magic(_))), "{}", sample.name);

@@ -1,6 +1,6 @@
-//! The parts of a session of any front end, independent of the protocol: the threads that take
-//! connections, a socket with vectored calls, bytes on their way from it into blocks, the memory
-//! limit of all sessions, the wait for a client, and recent activity.
+//! The parts of a session of any front end, independent of the protocol. The threads that take
+//! connections, a socket with vectored calls, and bytes on their way from it into blocks. The
+//! memory limit of all sessions, the wait for a client, and recent activity.
 //!
 //! Nothing here knows a protocol. Invariants:
 //! - Data is placed in its blocks as the device needs it ([`Payload`]), so that an aligned write

@@ -20,7 +20,7 @@ fn filled(placement: Placement) -> (Stack, Vec<(Timestamp, Vec<u8>)>) {
     (stack, known)
 }
 
-/// Every instant is as it was, or reads of damaged blocks fail.
+/// Every instant is unchanged, or reads of damaged blocks fail.
 fn check(stack: &Stack, known: &[(Timestamp, Vec<u8>)]) -> usize {
     check_blocks(stack, known, 16)
 }
@@ -420,7 +420,7 @@ fn end_from_before_a_cut_serves_nothing_that_came_after_it() {
 
 /// A cut keeps the head of a record and a part of its content, and the log continues in the next
 /// segment, as no larger record fits after it. The abandoned record must not return when the
-/// summary, which knows of it, is damaged.
+/// summary, which lists it, is damaged.
 #[test]
 fn record_that_a_cut_had_torn_does_not_come_back_with_a_damaged_summary() {
     const BLOCK: usize = 16 * B;
@@ -482,7 +482,7 @@ fn gone_round() -> (Stack, Vec<(Timestamp, Vec<u8>)>, Before, Before) {
             let read = |block: u64, blocks: usize| {
                 bytes(&*stack.store, block * B as u64, blocks * B).expect("a read")
             };
-            // The summary goes with the end: they are one write.
+            // The summary is lost with the end: they are one write.
             for (places, found, mark) in
                 [(&mut begins, read(start, 1), 0), (&mut ends, read(start + SEGMENT - 2, 2), B)]
             {

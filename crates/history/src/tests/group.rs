@@ -1,4 +1,4 @@
-//! Clients that each want their writes durable at once share flushes.
+//! Clients that need each write durable at once share flushes.
 
 use super::*;
 use cairn_base::BLOCK_SIZE;

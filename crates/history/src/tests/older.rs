@@ -70,7 +70,7 @@ fn store_that_has_not_come_as_far_as_it_had_is_refused_and_nothing_is_written() 
                 stack.refuses(known, &what);
             }
             stack.store = Arc::new(copy);
-            // By its owner's word it opens as it is, and as its own again.
+            // With its owner's consent it opens, and later as its own again.
             stack.reopen_from(LogPosition::default()).unwrap_or_else(|error| panic!("{what}: {error}"));
             stack.store = running;
         }

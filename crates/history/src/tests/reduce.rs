@@ -68,7 +68,7 @@ fn lived(stack: &Stack, blocks: usize, rounds: usize) -> Vec<(Timestamp, Vec<u8>
     known
 }
 
-/// Every instant of the window is as it was; how many were looked at.
+/// Checks that every instant of the window is unchanged; returns how many were read.
 fn check(stack: &Stack, known: &[(Timestamp, Vec<u8>)]) -> usize {
     let mut seen = 0;
     for (at, image) in known {

@@ -19,7 +19,7 @@ use crate::*;
 const SCHEDULES: usize = 100;
 /// The same of a scenario that has much to do.
 const SCHEDULES_LONG: usize = 16;
-/// The same of scenarios that look at instants as another one does, in other windows.
+/// The same for scenarios that read instants as another one does, in other windows.
 const SCHEDULES_THINNED: usize = 60;
 /// The same for a short one, in which two have to meet in a narrow place.
 const SCHEDULES_NARROW: usize = 2000;

@@ -359,7 +359,7 @@ fn retention_that_contradicts_itself_or_what_was_thinned_is_refused() {
     }
     stack.history.flush().expect("a flush");
     while stack.history.step().expect("a step") {}
-    // Without the step, instants that are gone would be promised again.
+    // Without the step, discarded instants would be promised again.
     assert!(matches!(stack.history.set_window(Window::default()), Err(HistoryError::Refused { .. })));
     let mut later = options.window;
     later.thin = [step(100, 1), step(1000, 10), None, None];

@@ -1,4 +1,5 @@
-//! Writes and flushes that wait for room, because their owner wants no young history to go.
+//! Writes and flushes that wait for room, because their owner wants no young history to be
+//! discarded.
 
 use super::*;
 use cairn_base::Clock;

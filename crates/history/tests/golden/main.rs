@@ -1,5 +1,5 @@
-//! Histories of every released format, opened by this program: the instants that they kept are
-//! shown as they were.
+//! Histories of every released format, opened by this program: their kept instants are shown
+//! unchanged.
 //!
 //! `vN/` holds two lives written by version N: an origin, the store of its history, and in
 //! `shown.txt` the content at each mark. Both were thinned and reverted, and closed with an

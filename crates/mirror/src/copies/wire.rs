@@ -55,7 +55,7 @@ pub(crate) struct RegionOf {
 /// A source's answers about copies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CopiesAnswer {
-    /// Of each block that was asked for: its bytes, or nothing.
+    /// For each requested block: its bytes, or nothing.
     Blocks(Vec<Option<Vec<u8>>>),
     /// The damaged blocks at the source.
     Needs(Vec<(Vbn, Checksum)>),

@@ -95,7 +95,7 @@ impl Source {
             let has = follower.as_ref().and_then(|follower| follower.base);
             let is_it = |snapshot: &&Snapshot| Some((snapshot.generation, snapshot.root.changed)) == has;
             let relayed = follower.iter().flat_map(|follower| follower.relayed.iter().copied()).min();
-            // The one that it has; else the oldest: a newer one is on its way.
+            // The one that it has; otherwise the oldest: a newer one is being transferred.
             let held = (own.iter().find(|snapshot| snapshot.held && is_it(snapshot)))
                 .or_else(|| own.iter().find(|snapshot| snapshot.held))
                 .cloned()

@@ -76,7 +76,7 @@ impl Transfer<'_> {
             Request::Ack { target: acknowledged, keep } if acknowledged == target => {
                 gauge.came_through();
                 if sent < BUFFERED {
-                    // The sockets took it at once: only now it is known how long it was on its way.
+                    // The sockets took it at once: its transfer time is known only now.
                     gauge.sent(sent, clock.monotonic().saturating_sub(began));
                 }
                 self.acknowledged(stream, &keep)
@@ -217,8 +217,7 @@ fn leave_out<S: Read + Write + ?Sized>(
 /// Informs the other side why the stream ends.
 fn give_up<S: Write + ?Sized>(volume: &Volume, stream: &mut S, error: StreamError) -> MirrorError {
     let reason = match &error {
-        // It goes back to an instant, or gets a history, or its server ends: nothing is wrong with
-        // it.
+        // It is being rolled back, or gets a history, or its server ends: it has no fault.
         StreamError::Volume(_) if volume.is_closed() => Some(AbortReason::Cancelled),
         StreamError::Volume(_) => Some(AbortReason::ReadFailed),
         StreamError::Cancelled => Some(AbortReason::Cancelled),

@@ -207,7 +207,7 @@ fn births_that_were_not_written_down_are_those_of_the_last_image() {
     pair.source.create_snapshot("new").expect("a snapshot");
     far.advance(DAY);
     update(&pair, &mirror).expect("the snapshot comes along");
-    // The power goes before that is written down.
+    // The power fails before that is saved.
     pair.destination = open(&pair.destination_device, &far);
     let again = pair.mirror();
     again.remember_births(&births, None);
@@ -271,7 +271,7 @@ fn lag_during_a_transfer_counts_the_time_that_went_by_until_it_was_announced() {
     assert_eq!(told, Some(Duration::from_secs(71 + 61)));
 }
 
-/// How long an answer is on its way over a [`Late`] link.
+/// The travel time of an answer over a [`Late`] link.
 const LATE: Duration = Duration::from_secs(30);
 
 /// A link that delays every answer by that time.

@@ -117,7 +117,7 @@ fn what_rots_on_one_side_is_found_and_brought_from_the_other_wherever_it_stands(
                 rotten_there.insert(vbn);
             }
         }
-        // Nothing of it may be in memory on the side that gives it back.
+        // None of it may be in memory on the side that sends it back.
         pair.reopen_destination();
         let verified = verify(&pair, true);
         assert!(verified.snapshots > 0 && verified.blocks > 0, "seed {seed}: {verified:?}");

@@ -176,7 +176,7 @@ fn an_attempt_that_brings_nothing_new_costs_next_to_nothing() {
     fill(&mut pair, &mut rng);
     let whole = pair.source.status().used;
     let mut sent = 0;
-    // Cut again and again: the sum of all that is sent is one copy and a little.
+    // Interrupted repeatedly: the total of the sent data is little more than one copy.
     for round in 0..40 {
         let arrived = AtomicU64::new(0);
         let trouble = Trouble { cut_after: Some(1_500_000), arrived: Some(&arrived), ..Trouble::default() };

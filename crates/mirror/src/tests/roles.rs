@@ -622,7 +622,7 @@ fn source_gives_its_role_only_to_the_mirror_that_has_its_base_and_takes_it_back_
     pair.update().expect("a baseline");
     pair.converse(|client| mirror.ask_for_role(client, successor())).expect("it is handed over");
     let kept = seen(&pair.source);
-    // The one that was to take over is gone.
+    // The successor is gone.
     pair.swap();
     pair.mirror().failover().expect("it takes its role back");
     pair.swap();

@@ -23,7 +23,7 @@ const SCHEDULES: usize = 200;
 const LENGTH: u64 = 16;
 const RELATIONSHIP: Relationship = Relationship(0xabc);
 
-/// A device that takes its time.
+/// A slow device.
 struct Slow(MemoryDevice);
 
 impl Device for Slow {
@@ -84,7 +84,7 @@ struct Pipe {
     moved: Condvar,
 }
 
-/// One end of a connection; both are closed with the first that goes.
+/// One end of a connection; both are closed when the first is dropped.
 struct End {
     from: Arc<Pipe>,
     to: Arc<Pipe>,

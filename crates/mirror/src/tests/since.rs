@@ -133,7 +133,7 @@ fn random_work_without_a_held_base_is_mirrored() {
                 2 => delete_all(&pair),
                 3 => pair.move_home(),
                 4 => pair.add_file(),
-                // Now and then the base is held for a while.
+                // Sometimes the base is held for a while.
                 _ => pair.hold = !pair.hold,
             }
         }
@@ -642,7 +642,7 @@ fn update_after_a_node_of_a_since_map_rotted_needs_it_no_more_once_the_map_is_fr
         pair.update().expect_err("no image is taken");
         pair.source.background(Duration::ZERO).expect("it goes on");
         if snapshot {
-            // One that has it keeps it, and goes.
+            // A snapshot that has it is made, and deleted.
             let shown = pair.source.create_snapshot("daily").expect("a snapshot");
             assert!(pair.source.free_stranded().expect("all else is whole"));
             pair.update().expect_err("no image is taken");

@@ -422,7 +422,7 @@ fn failover_keeps_the_image_and_takes_writes() {
     }
 }
 
-/// The blocks of a snapshot that is on its way are not reused when it is deleted at the source
+/// The blocks of a snapshot being transferred are not reused when it is deleted at the source
 /// meanwhile.
 #[test]
 fn a_snapshot_deleted_while_it_is_sent_arrives_whole() {

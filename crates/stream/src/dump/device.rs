@@ -96,8 +96,8 @@ impl OpenDump {
     /// then.
     ///
     /// # Errors
-    /// Those of [`arrange`]; [`DumpError::Cut`] for parts that are cut off, unless those are wanted
-    /// all the same (`damaged`).
+    /// Those of [`arrange`]; [`DumpError::Cut`] for truncated parts, unless those are accepted
+    /// (`damaged`).
     pub fn open(
         parts: Vec<PartIndex>,
         without_base: bool,

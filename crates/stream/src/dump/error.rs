@@ -32,7 +32,7 @@ pub enum DumpError {
         /// The file.
         file: String,
     },
-    /// Its writer gave up.
+    /// Its writer aborted.
     #[error("{file} is incomplete: the dump was aborted: {reason}")]
     GivenUp {
         /// The file.

@@ -46,8 +46,8 @@ impl DumpBytes for File {
     }
 }
 
-/// Reads until `buffer` is full or nothing comes any more, by reads that may give less than they
-/// were asked for; how many bytes.
+/// Reads until `buffer` is full or the input ends, by reads that may return less than requested;
+/// returns how many bytes.
 pub(super) fn read_whole(
     offset: u64,
     buffer: &mut [u8],
@@ -190,8 +190,8 @@ impl PartIndex {
     /// found.
     ///
     /// # Errors
-    /// [`DumpError::Head`] for anything that is no part of a dump. A part that is cut off is opened
-    /// as far as it goes: see [`PartIndex::is_cut`].
+    /// [`DumpError::Head`] for a file that is not a part of a dump. A truncated part is opened as
+    /// far as it goes: see [`PartIndex::is_cut`].
     pub fn open(file: &str, bytes: Arc<dyn DumpBytes>) -> Result<Self, DumpError> {
         let failed = |error| read_error(file, error);
         let mut head = [0; HEAD_BYTES];

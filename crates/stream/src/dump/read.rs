@@ -547,7 +547,7 @@ pub(crate) fn acceptable(
     dump: DumpId,
     sequence: u64,
 ) -> Option<RecordHeader> {
-    // Most bytes are none, and this is cheaper than a CRC.
+    // Most bytes can't begin a head, and this check is cheaper than a CRC.
     if bytes[0] == 0 || bytes[0] > 5 || bytes[1..4] != [0; 3] {
         return None;
     }

@@ -26,9 +26,9 @@ use crate::work::{Helper, Progress, Threads, Work, beside};
 
 /// Records that wait to be written, at most; past it the readers wait.
 const RECORDS_AHEAD: usize = 16;
-/// Records that are written in one batch, so that several writes are under way: 8 MiB.
+/// Records that are written in one batch, so that several writes are in flight: 8 MiB.
 const RECORDS_PER_WRITE: usize = 8;
-/// Batches under way at a time, so that the device has work while the last write of one is waited
+/// Batches in flight at a time, so that the device has work while the last write of one is waited
 /// for.
 const BATCHES: usize = 2;
 
@@ -54,7 +54,7 @@ pub struct Restored {
 /// How far a restore is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Standing {
-    /// The dump that is written from, by its place among all; those before it are through.
+    /// The dump being written from, by its place among all; earlier ones are complete.
     pub dump: usize,
     /// Up to where each of its parts is written; none for one without a record yet.
     pub parts: Vec<Option<PartReached>>,
@@ -318,7 +318,7 @@ impl Writer<'_> {
         Ok(Batch { operations: runs.into_iter().map(write).collect(), blocks: blocks as u64, reached })
     }
 
-    /// The device has run a batch, and those before it.
+    /// The device has run a batch, and the earlier ones.
     fn written(&mut self, batch: Batch, work: &mut Work<'_>) -> Result<(), DumpError> {
         batch.operations.into_iter().try_for_each(Operation::into_outcome)?;
         self.standing.blocks += batch.blocks;
@@ -335,7 +335,7 @@ impl Writer<'_> {
     }
 }
 
-/// Records on their way to the device.
+/// Records in flight to the device.
 struct Batch {
     operations: Vec<Operation>,
     blocks: u64,

@@ -284,8 +284,8 @@ fn every_flipped_byte_is_found_or_harmless() {
                 let (device, restored) =
                     restored_to(&[bytes], true, false).expect("restored as far as it goes");
                 assert!(restored.lost.iter().any(|(_, lost)| !lost.spare));
-                // With its only record everything is gone, and a volume whose trees are not there
-                // takes no changes.
+                // With its only record everything is gone, and a volume without its trees takes no
+                // changes.
                 let options = OpenOptions { cache_bytes: 1 << 20, clock: clock() };
                 let volume = Volume::open(device, options).expect("what there is can be looked at");
                 let latched = volume.status().latched;
@@ -517,8 +517,7 @@ fn restore_that_is_cut_at_any_device_operation_leaves_no_volume_or_a_whole_one()
     let mut rng = Rng::new(10);
     let (mut none, mut whole) = (0, 0);
     for at in 0..=operations {
-        // The first writes are all alike; the end, where the volume comes into being, is looked at
-        // closely.
+        // The first writes are all alike; the end, where the volume is created, is tested closely.
         if at + 12 < operations && at % 5 != 0 {
             continue;
         }

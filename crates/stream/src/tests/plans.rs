@@ -80,7 +80,7 @@ impl Source {
         }
     }
 
-    /// Takes the whole space once more, so that blocks without a holder are reused.
+    /// Allocates the whole space again, so that blocks without a holder are reused.
     fn reuse_everything(&mut self) {
         for _ in 0..4096 / BLOCKS {
             self.write(0, BLOCKS);

@@ -1,13 +1,13 @@
 //! Images and streams of every released format, opened by this program: it reads everything that an
 //! older Cairn wrote.
 //!
-//! `vN/` holds files written by version N: a volume in the middle of its life (flushed writes wait
-//! in its intent log), a destination in the middle of its life (blocks in the redirect area), a
-//! baseline and an update, and in `shown.txt` their whole content. `vN-log-device/` holds a volume
-//! with its intent log on a device of its own, and that device; `vN-many-segments/` a volume of
-//! many segments; `dump-vN/` an image dump in two parts and an incremental one. Those of a release
-//! are never made anew. A format change adds the next folder: raise the version, set `NEWEST` to
-//! the folder, and run `cargo test -p cairn-stream --test golden -- --ignored
+//! `vN/` holds files written by version N, and their whole content in `shown.txt`. The files are a
+//! volume in the middle of its life (flushed writes wait in its intent log), a destination in the
+//! middle of its life (blocks in the redirect area), a baseline and an update. `vN-log-device/`
+//! holds a volume with its intent log on a device of its own, and that device; `vN-many-segments/`
+//! a volume of many segments; `dump-vN/` an image dump in two parts and an incremental one. Those
+//! of a release are never made anew. A format change adds the next folder: raise the version, set
+//! `NEWEST` to the folder, and run `cargo test -p cairn-stream --test golden -- --ignored
 //! golden_images_are_written`. `docs/format.md` has the whole recipe.
 
 mod dumps;

@@ -12,11 +12,11 @@
 //! | ASU3-1 | .281 | 0 % | SMIX | sequential: start U(70 %), run 30 % |
 //!
 //! The publication does not define the walk over a hot spot exactly. Here each request of such a
-//! stream takes a step: from its leaf of 8 blocks up to level 7 of a binary tree, on with
-//! probability .44 a level up to the top, and down to a uniformly chosen leaf under that node. A
-//! read takes the leaf's blocks in turn; a write a random one of them or the next to be read, with
-//! even chances. Of 100 writes that are not repetitions themselves the stream's next write repeats
-//! 15.
+//! stream takes a step. It goes from its leaf of 8 blocks up to level 7 of a binary tree, and on
+//! with probability .44 a level up to the top. Then it goes down to a uniformly chosen leaf under
+//! that node. A read takes the leaf's blocks in turn; a write a random one of them or the next to
+//! be read, with even chances. Of 100 writes that are not repetitions themselves the stream's next
+//! write repeats 15.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -677,9 +677,9 @@ impl Volume {
         Ok(())
     }
 
-    /// Which blocks that the active state gave up no snapshot holds. Those born before the snapshot
-    /// that it descends from are in that one; later ones can only be in its siblings, and there
-    /// only when an ancestor of both was deleted.
+    /// The blocks released by the active state that no snapshot holds. Blocks born before the
+    /// snapshot that it descends from are in that one. Later ones can only be in its siblings, and
+    /// there only when an ancestor of both was deleted.
     fn unheld(&self, freed: &[BlockPointer], before: &Committed) -> Result<Vec<BlockPointer>, VolumeError> {
         let (mut free, siblings) = {
             let state = self.state.lock();

@@ -29,8 +29,9 @@ pub(crate) struct Commit {
     /// A generation that was frozen and that no root has yet, as there was no room below for its
     /// consistency point. The next one commits it first.
     pub(crate) left: Option<Left>,
-    /// A consistency point of which all is durable but the superblock, for which there was no room
-    /// below. Whether a slot has it is not known: nothing else is written to the slots before.
+    /// A consistency point that is durable except for the superblock, for which there was no room
+    /// below. It is unknown whether a slot has it: no other superblock is written to the slots
+    /// before it.
     pub(crate) sealed: Option<Box<Sealed>>,
 }
 

@@ -17,7 +17,7 @@ pub(crate) enum Rider {
     /// A snapshot of the new root for a mirror relationship: changes since its base are in flight
     /// from here on.
     SnapshotSince(String, u64),
-    /// The next snapshot for a mirror that follows closely, with all that goes along with it.
+    /// The next snapshot for a mirror that follows closely, with its accompanying changes.
     Step(StepRider),
     /// The destination acknowledged the changes in flight of a relationship.
     AcknowledgeSince(u64),
@@ -39,7 +39,7 @@ pub(crate) enum Rider {
     Failover,
     /// A snapshot of the new root, which the volume shows as a destination from here on.
     Demote(String, bool),
-    /// The intent log goes to another place, which is empty.
+    /// The intent log moves to another place, which is empty.
     Log(LogArea),
     /// The end of removed files whose blocks were found by exclusion.
     Exclude(Excluded),

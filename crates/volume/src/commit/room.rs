@@ -103,7 +103,7 @@ impl Volume {
             if matches!(reason, VolumeError::NoRoomBelow) {
                 state.note_no_room(self.clock.monotonic());
             } else if state.frozen.is_some() || matches!(reason, VolumeError::Device(_)) {
-                // Whatever else fails from the freeze on must not be tried again as if nothing had
+                // Any other failure after the freeze must not be retried as if nothing had
                 // happened. Without changes to freeze a snapshot's table and the superblock are
                 // written all the same, and the device may have failed there.
                 state.latch(reason);

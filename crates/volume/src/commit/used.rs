@@ -2,9 +2,9 @@
 //! region are free and others are not, so at most 32 MiB of memory per TiB; and 16 bytes a region,
 //! 128 KiB per TiB.
 //!
-//! A bit is set while any root or snapshot reaches the block, while an uncommitted generation has
-//! allocated it, and until a freed block is safe to reuse (its free is committed in both superblock
-//! slots and no reader can still see it).
+//! A bit is set in three cases: while any root or snapshot reaches the block, while an uncommitted
+//! generation has allocated it, and until a freed block is safe to reuse. It is safe once its free
+//! is committed in both superblock slots and no reader can still see it.
 
 use cairn_base::Vbn;
 use cairn_format::layout::BITS_PER_MAP_BLOCK;

@@ -1,4 +1,4 @@
-//! `cairn volume check`: every promise of the format, looked at from outside. It changes nothing.
+//! `cairn volume check`: checks every promise of the format from outside. It changes nothing.
 //!
 //! Roots are compared with their parents in the tree of descent, by trees and by maps, so that
 //! shared parts of snapshots are checked at once. The blocks that a root's tree adds must be those
@@ -188,7 +188,7 @@ impl std::fmt::Display for Finding {
 /// How far a check is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CheckProgress {
-    /// Roots that were looked at.
+    /// The number of checked roots.
     pub roots: u64,
     /// Roots in all.
     pub roots_total: u64,
@@ -203,7 +203,7 @@ pub struct CheckProgress {
 pub struct CheckReport {
     /// Empty when all is well.
     pub findings: Vec<Finding>,
-    /// Roots that were looked at.
+    /// The number of checked roots.
     pub roots: u64,
     /// Blocks that were read and verified.
     pub blocks: u64,
@@ -406,7 +406,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Compares a root with its parent, which was looked at before.
+    /// Compares a root with its parent, which was checked before.
     fn root(&mut self, parent: Option<&Root>, image: &Image) {
         let root = *image.root();
         let redirects = image.redirects().clone();
@@ -472,7 +472,7 @@ impl Checker<'_> {
             damage.push(error);
             Ok(())
         };
-        // Nothing else fails, as all damage is passed.
+        // No other error is possible, as all damage is passed.
         let interrupted = difference_past(old, new, &mut differ, &mut pass).is_err();
         delta.incomplete |= interrupted || !damage.is_empty();
         for error in damage {

@@ -58,7 +58,7 @@ impl Volume {
         for file in files {
             match self.committed_inode(image.committed(), file)? {
                 Some(inode) if inode.removed => there.insert(file, inode.tree),
-                // A rollback brought it back, or it is gone.
+                // A rollback restored it, or it is gone.
                 _ => None,
             };
         }

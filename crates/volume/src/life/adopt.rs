@@ -28,9 +28,8 @@ impl Volume {
     /// that `image` describes: its active state is the content of the target. The device must hold
     /// no volume before.
     ///
-    /// Blocks are not looked at here: the caller has put every block of the image in its place. One
-    /// that is missing or wrong does not have the checksum that its parent names, and is never
-    /// served.
+    /// Blocks are not read here: the caller has put every block of the image in its place. A
+    /// missing or wrong one does not have the checksum that its parent names, and is never served.
     ///
     /// # Errors
     /// [`VolumeError::Size`] when `options.blocks` is less than a snapshot has;

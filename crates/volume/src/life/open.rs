@@ -47,8 +47,8 @@ pub struct FormatOptions {
 
 /// How to open.
 pub struct OpenOptions {
-    /// Bytes of memory for blocks and changes: half is block cache, the rest is for writes on their
-    /// way. The map of blocks in use (32 MiB per TiB) comes on top.
+    /// Bytes of memory for blocks and changes: half is block cache, the rest is for writes in
+    /// flight. The map of blocks in use (32 MiB per TiB) comes on top.
     pub cache_bytes: u64,
     /// The source of the time.
     pub clock: Arc<dyn Clock>,

@@ -10,9 +10,9 @@
 //! - While the log moves no record is written: from the freeze of the consistency point that moves
 //!   it, until both slots name the new place. A flush makes a consistency point instead.
 //!
-//! A log device that fails while the volume is open loses nothing: all that its records name is on
-//! the volume's own device, and a consistency point makes it durable without them. The log goes to
-//! the label area then, which is always there.
+//! A log device that fails while the volume is open loses nothing: all blocks that its records name
+//! are on the volume's own device, and a consistency point makes them durable without the records.
+//! The log then moves to the label area, which always exists.
 
 use std::sync::Arc;
 
@@ -71,8 +71,8 @@ pub struct Inspection {
 }
 
 impl Volume {
-    /// Looks at the superblock of the volume on `device`, to see which devices opening it takes,
-    /// and where it would be without its log.
+    /// Reads the superblock of the volume on `device`, to find the devices needed for opening it,
+    /// and the state that it would have without its log.
     pub fn inspect(device: &dyn Device) -> Result<Inspection, VolumeError> {
         let superblock = newest_superblock(device)?;
         Ok(Inspection {
@@ -85,8 +85,8 @@ impl Volume {
         })
     }
 
-    /// True when the volume on `device` is as it was made: it has had no consistency point, and its
-    /// log on the device has no record.
+    /// True when the volume on `device` is unchanged since it was made: it has had no consistency
+    /// point, and its log on the device has no record.
     pub fn is_as_made(device: &dyn Device) -> bool {
         let Ok(superblock) = newest_superblock(device) else { return false };
         let area = LogArea::internal(&superblock.layout);
@@ -140,7 +140,7 @@ impl Volume {
         Ok(())
     }
 
-    /// The log's device failed: everything becomes durable without it, and the log goes into the
+    /// The log's device failed: everything becomes durable without it, and the log moves into the
     /// label area.
     pub(crate) fn leave_failed_log(self: &Arc<Self>) -> Result<(), VolumeError> {
         let moved = self.move_log(&LogTarget::Internal);

@@ -29,7 +29,7 @@ const RECORD_BLOCKS_MAX: u64 = 32;
 const ENTRIES_MAX: usize = (RECORD_BLOCKS_MAX as usize * BLOCK_SIZE - 64) / 48;
 /// Blocks that one read of replay takes.
 const SCAN_BLOCKS: u64 = 256;
-/// Such pieces that are under way at once. All at once would take the memory of a whole log twice.
+/// The number of such pieces read at once. All at once would take the memory of a whole log twice.
 const SCAN_PIECES: usize = 4;
 
 /// Where a log is.
@@ -79,7 +79,7 @@ impl LogArea {
     }
 
     /// The first blocks of records that must never be read again, by their offsets on its device,
-    /// as they are to be.
+    /// with their new content.
     pub(crate) fn erasures(&self, positions: &[u64]) -> Vec<(u64, Block)> {
         let erased = |position: &u64| ((self.start + position) * BLOCK_SIZE as u64, Block::zero());
         positions.iter().map(erased).collect()
@@ -322,8 +322,8 @@ impl LogWriter {
     /// Erases the possible remains of a flush without room, durably.
     ///
     /// # Errors
-    /// [`VolumeError::NoRoomBelow`]: it is still there, and no record is written before it is gone.
-    /// Any other: the volume's device failed.
+    /// [`VolumeError::NoRoomBelow`]: they still exist, and no record is written before they are
+    /// erased. Any other: the volume's device failed.
     pub(crate) fn erase_spoiled(&mut self, store: &Store) -> Result<(), VolumeError> {
         if self.spoiled.is_empty() {
             return Ok(());

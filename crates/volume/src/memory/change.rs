@@ -104,7 +104,7 @@ pub struct Head(u64);
 type Known = BTreeMap<FileId, Option<Inode>>;
 
 impl Volume {
-    /// The number of a file that is to be made. One that is not used is lost, and nothing else.
+    /// The number for a new file. An unused number is lost, and has no other effect.
     ///
     /// # Errors
     /// The volume's states; an inode block that the file would share with others can't be read.
@@ -132,11 +132,11 @@ impl Volume {
     /// Otherwise it waits for room as any write does.
     ///
     /// # Errors
-    /// Always without any effect. [`VolumeError::NoSpace`]; [`VolumeError::NoSuchFile`] for a file
-    /// that neither exists nor is made by the change; [`VolumeError::Damaged`] or
-    /// [`VolumeError::Device`] for a node above the changed blocks; [`VolumeError::Refused`] for a
-    /// block past a file's end; [`VolumeError::OtherHead`] when the change is based on another
-    /// active state; the volume's other states.
+    /// Always without any effect. [`VolumeError::NoSpace`]. [`VolumeError::NoSuchFile`] for a file
+    /// that neither exists nor is made by the change. [`VolumeError::Damaged`] or
+    /// [`VolumeError::Device`] for a node above the changed blocks. [`VolumeError::Refused`] for a
+    /// block past a file's end. [`VolumeError::OtherHead`] when the change is based on another
+    /// active state. The volume's other states.
     ///
     /// Change times in it are raised to at least the last consistency point. So a query for changes
     /// since a snapshot finds every change that is not in the snapshot.
@@ -362,8 +362,7 @@ impl State {
     }
 }
 
-/// Whether the files are as they were when they were looked at, in the root of that generation or
-/// later.
+/// Whether the files are unchanged since they were read, in the root of that generation or later.
 fn is_still_so(state: &State, known: &Known, root: Generation) -> bool {
     known.iter().all(|(file, inode)| match state.length_of(*file) {
         Some(now) => now == inode.map(|inode| inode.tree.length),

@@ -42,7 +42,7 @@ impl Compound<'_> {
         let id = match kind {
             FileKind::Directory => {
                 let committed = volume.state.lock().committed.clone();
-                // The block that its inode goes into must be readable.
+                // The block for its inode must be readable.
                 volume.committed_inode(&committed, ROOT_DIRECTORY)?;
                 ROOT_DIRECTORY
             }
@@ -188,7 +188,7 @@ impl Volume {
     ) -> Result<u64, VolumeError> {
         let inode = match self.inode(file) {
             Ok(inode) if inode.removed => inode,
-            // A rollback brought it back, or it is gone.
+            // A rollback restored it, or it is gone.
             Ok(_) | Err(VolumeError::NoSuchFile(_)) => {
                 self.state.lock().removed.retain(|removed| *removed != file);
                 return Ok(0);

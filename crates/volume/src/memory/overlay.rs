@@ -34,7 +34,7 @@ impl Arrival {
     }
 }
 
-/// A block on its way to its place.
+/// A block in flight to its place.
 pub(crate) struct Flight {
     pub(crate) file: FileId,
     pub(crate) lba: u64,
@@ -77,7 +77,7 @@ pub(crate) struct FileOverlay {
     pub(crate) slots: Slots,
     /// Start and end of ranges that were punched; slots are newer than holes.
     pub(crate) holes: BTreeMap<u64, u64>,
-    /// Leaves of the committed tree to which the way was looked at since the generation began.
+    /// Leaves of the committed tree whose paths were read since the generation began.
     pub(crate) leaves: NumberSet,
     /// There is no change at or past this block.
     reach: u64,
@@ -189,7 +189,7 @@ pub(crate) struct Overlay {
     /// Blocks of the inode file that have inodes of these files, and the nodes above them. Numbers
     /// of files are never reused, so in an old volume each existing file may have its own path.
     inode_nodes: NumberSet,
-    /// Blocks that this generation allocated and gave up again.
+    /// Blocks that this generation allocated and released again.
     pub(crate) abandoned: Vec<Vbn>,
     /// Batches of blocks in flight, by the numbers of their launches.
     pub(crate) flights: Vec<u64>,

@@ -8,9 +8,9 @@
 //! damaged node fails. All other requests continue.
 //!
 //! # Cost
-//! Nodes are mostly in the node cache, and a leaf is looked at once in a generation: then it is one
-//! lookup in a set of numbers. On a cold cache the read that the merge would do later is done now,
-//! by the client's thread; a batch of requests loads its paths together ([`Volume::load_paths`]).
+//! Nodes are usually in the node cache, and a leaf's path is read once in a generation: after that
+//! it is one lookup in a set of numbers. On a cold cache the client's thread does now the read that
+//! the merge would do later; a batch of requests loads its paths together ([`Volume::load_paths`]).
 //!
 //! # What remains
 //! Not covered: a node that becomes damaged after it was read and is evicted from the cache before
@@ -107,7 +107,7 @@ impl Tree<'_> {
 }
 
 impl State {
-    /// True when the paths to these leaves were looked at since this generation began.
+    /// True when the paths to these leaves were read since this generation began.
     pub(crate) fn knows_leaves(&self, file: FileId, leaves: &[u64]) -> bool {
         self.open
             .files

@@ -35,7 +35,7 @@ impl Spot {
 pub(crate) enum Slot {
     /// In memory only; `order` is that of the first write that it covers.
     Unplaced { block: Block, checksum: Checksum, order: u64, keep: Keep },
-    /// On its way to its place.
+    /// In flight to its place.
     InFlight { block: Block, spot: Spot },
     /// At its place.
     Placed(Spot),

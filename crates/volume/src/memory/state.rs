@@ -89,7 +89,7 @@ pub(crate) struct State {
     /// Levels of the tallest file's tree.
     pub(crate) levels: u8,
     /// When the last consistency point began. Changes in a file of the tree of names get this time
-    /// or later, however long ago the caller began: a snapshot has that moment, and a query for
+    /// or later, however long ago the caller began. A snapshot has that moment, and a query for
     /// changes since the snapshot would otherwise miss changes that are not in it.
     pub(crate) changes_from: Timestamp,
     /// Arrivals so far.
@@ -117,13 +117,13 @@ pub(crate) struct State {
     pub(crate) removed: Vec<FileId>,
     /// Removed files that can't be freed, as a node of theirs can't be read.
     pub(crate) stranded: Vec<FileId>,
-    /// When their blocks were looked for by exclusion, by the clock that never goes back; none when
-    /// others have come since.
+    /// When their blocks were last searched by exclusion, by the monotonic clock; `None` when
+    /// others were added since.
     pub(crate) tried_stranded: Option<Duration>,
     /// When the open generation got its first change.
     pub(crate) changed_since: Option<Duration>,
-    /// When the generations of this run of the program got their first change, by the clock that
-    /// never goes back.
+    /// When the generations of this run of the program got their first change, by the monotonic
+    /// clock.
     pub(crate) first_changes: BTreeMap<Generation, Duration>,
     /// Every change of this and later generations was made in this run of the program, and is in
     /// `first_changes` or `changed_since`.
@@ -144,20 +144,19 @@ pub(crate) struct State {
     /// Set when the layer below has no room for an accepted change: the monotonic time of the last
     /// attempt. No other change is accepted meanwhile.
     pub(crate) lacks_room: Option<Duration>,
-    /// How often a write found no room below: blocks that were on their way then wait for a place
+    /// How often a write found no room below: blocks that were in flight then wait for a place
     /// again.
     pub(crate) room_failures: u64,
     /// Blocks that the consistency point in progress took for its nodes.
     pub(crate) taken: HashSet<Vbn>,
-    /// When inodes without which no changes are taken were looked for, by the clock that never goes
-    /// back.
+    /// When the inodes that block all changes were last checked, by the monotonic clock.
     pub(crate) looked_for_inodes: Duration,
     pub(crate) closed: bool,
     /// A transfer into this volume is in progress.
     pub(crate) receiving: bool,
     /// The blocks of an unfinished transfer, while none runs.
     pub(crate) arrivals: Option<Arrivals>,
-    /// The have map on the device was looked at since opening.
+    /// The have map on the device was read since opening.
     pub(crate) recalled: bool,
 }
 
@@ -295,8 +294,8 @@ impl State {
     }
 
     /// True when a change that frees space (a hole, a file's removal) and takes up to `cost` blocks
-    /// itself can be taken, and be committed even if snapshots keep all that it frees. It may use
-    /// most of the reserve.
+    /// itself can be accepted, and committed even if snapshots keep all blocks that it frees. It
+    /// may use most of the reserve.
     pub(crate) fn has_room_to_free(&self, cost: u64) -> bool {
         let cost = cost.max(self.cost_at_most(4));
         self.used.free() >= self.promised(0) + cost + self.reserve() - RESERVE_MIN * 3 / 4

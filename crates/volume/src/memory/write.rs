@@ -35,7 +35,7 @@ pub(crate) struct Batch {
 /// Entries that are due for the log, of one generation.
 type Due = (Generation, Vec<Unlogged>);
 
-/// A flush under way.
+/// A flush in progress.
 struct Flushing {
     /// It covers writes that arrived up to here.
     cut: u64,
@@ -120,8 +120,8 @@ impl Volume {
         outcome.unwrap_or(Err(VolumeError::Closed))
     }
 
-    /// The same for a caller that does not want to wait for a read of the device: `None`, and
-    /// nothing was taken, when it would.
+    /// The same for a caller that must not wait for a read of the device: `None`, without any
+    /// effect, when it would.
     pub fn write_ready(
         self: &Arc<Self>,
         file: FileId,
@@ -216,8 +216,8 @@ impl Volume {
         self.take_hole(ticket, file, lba, count)
     }
 
-    /// The same for a caller that does not want to wait for a read of the device: `None`, and
-    /// nothing was done, when it would.
+    /// The same for a caller that must not wait for a read of the device: `None`, without any
+    /// effect, when it would.
     pub fn punch_ready(
         self: &Arc<Self>,
         file: FileId,
@@ -284,8 +284,8 @@ impl Volume {
         exactly: impl Fn(&State) -> u64,
     ) -> Result<MutexGuard<'_, State>, VolumeError> {
         let mut state = self.admit_to_memory()?;
-        // Mostly there is room whatever the blocks' places in the file are. Where there may not be,
-        // the places are looked at.
+        // Usually there is room whatever the blocks' places in the file are. Where there may not
+        // be, the places are checked.
         if state.may_take(state.cost_at_most(blocks) + more) {
             return Ok(state);
         }
@@ -406,7 +406,7 @@ impl Volume {
         if state.has_room_to_free(cost) { Ok(state) } else { Err(VolumeError::NoSpace) }
     }
 
-    /// Gives up to `limit` unplaced blocks that arrived up to `order` their places, without writing
+    /// Assigns places to up to `limit` unplaced blocks that arrived up to `order`, without writing
     /// them. The generation being committed goes first.
     fn launch(&self, state: &mut State, limit: usize, order: u64) -> Result<Option<Batch>, VolumeError> {
         let draining = match &state.frozen {
@@ -631,8 +631,8 @@ impl Volume {
     ) -> Result<Vec<Due>, VolumeError> {
         let Flushing { batches, due, .. } = flushing;
         if matches!(outcome, Err(VolumeError::NoRoomBelow)) {
-            // Blocks that found no room are logged with their next places, and all others as they
-            // were to be.
+            // Blocks that found no room are logged with their next places, and all others with the
+            // planned ones.
             let flown = batches.iter().flat_map(|batch| &batch.flights).map(|flight| flight.pointer.vbn.0);
             let flown: NumberSet = flown.collect();
             for (generation, mut due) in due {

@@ -11,8 +11,8 @@
 //! Hence:
 //! - Of the blocks that a snapshot shows and its parent does not, only children of that parent show
 //!   any.
-//! - Of those that are here already this was found, and stays true while each has the nearest
-//!   ancestor that still exists as its parent. Then only new ones are looked at.
+//! - For snapshots that are already here this was checked, and stays true while each has the
+//!   nearest ancestor that still exists as its parent. Then only new ones are checked.
 //!
 //! A descent that is not the true one and keeps to this is taken: deleting is as safe in it.
 //!
@@ -118,7 +118,7 @@ fn sorted<'a>(
         ancestor
     };
     // A side that gives up its own head may have deleted ancestors that the other side still has:
-    // then all are looked at.
+    // then all are checked.
     let follows = image.iter().filter(|entry| is_here(entry)).all(|entry| entry.parent == nearest(entry));
     let (kept, fresh): (Vec<&SnapshotEntry>, Vec<&SnapshotEntry>) =
         image.iter().partition(|entry| follows && is_here(entry));

@@ -52,8 +52,8 @@ impl Volume {
     /// destination that shows it as its own head, which is held under its own one of these names
     /// ([`Volume::demote`]). The heads.
     ///
-    /// No write is answered between the snapshots and the last demotion. A crash in between leaves
-    /// some that are demoted, and the others as they were.
+    /// No write is acknowledged between the snapshots and the last demotion. A crash in between
+    /// leaves some volumes demoted, and the others unchanged.
     ///
     /// # Errors
     /// As [`Volume::snapshot_together`]; those that were demoted take writes again, unless they

@@ -78,7 +78,7 @@ fn forged(vbn: Vbn) -> VolumeError {
     VolumeError::Contradicts(Contradiction::Forged(vbn))
 }
 
-/// Looks at the numbers in a list of snapshots that arrived, on which everything else relies.
+/// Checks the numbers in an arrived list of snapshots, on which all later checks rely.
 ///
 /// # Errors
 /// [`VolumeError::Contradicts`].
@@ -165,7 +165,7 @@ pub(crate) fn check_content(
         return Ok(());
     }
     for entry in snapshots {
-        // A map that is here is read as it was before.
+        // A map that is here is read as before.
         let redirects = if lineage.0.contains_key(&entry.id) { after } else { before };
         let shows = match (Maps { store, redirects }).holds(&entry.root, &moved) {
             Ok(shows) => shows,

@@ -77,7 +77,7 @@ pub(crate) fn check(store: &Store, new: Rooted<'_>, compared: &Compared<'_>) -> 
             Some(base) => Bits::of(store, base, chunk, &parted.regions, |(old, _)| *old)?,
             None => Bits::default(),
         };
-        // Damage here is no reason to refuse an image, which is looked at as a whole then.
+        // Damage here is no reason to refuse an image, which is checked as a whole then.
         is_counted &= before.damaged.is_empty();
         doubtful |= !before.damaged.is_empty();
         for region in chunk {

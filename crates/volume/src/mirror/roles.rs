@@ -54,8 +54,8 @@ impl Volume {
     ///
     /// # Errors
     /// [`VolumeError::WrongRole`], [`VolumeError::TransferInProgress`]; [`VolumeError::Damaged`] or
-    /// [`VolumeError::Device`] when its inodes can't be read. The volume is then a destination as
-    /// it was.
+    /// [`VolumeError::Device`] when its inodes can't be read. The volume is then still a
+    /// destination.
     pub fn failover(self: &Arc<Self>) -> Result<(), VolumeError> {
         self.without_transfer(|| {
             let mut commit = self.commit_turn()?;
@@ -106,8 +106,8 @@ impl Volume {
     /// (held, with `held`). The device must already have [`Volume::device_bytes_as_destination`].
     ///
     /// # Errors
-    /// As [`Volume::create_snapshot`]; [`VolumeError::DeviceTooSmall`]. The volume is then as it
-    /// was.
+    /// As [`Volume::create_snapshot`]; [`VolumeError::DeviceTooSmall`]. The volume is then
+    /// unchanged.
     pub fn demote(self: &Arc<Self>, name: &str, held: bool) -> Result<Snapshot, VolumeError> {
         let mut commit = self.commit_turn()?;
         self.check_room_as_destination(&commit)?;

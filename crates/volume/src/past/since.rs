@@ -7,8 +7,9 @@
 //!
 //! # Invariants
 //! 1. Every block that came into the active state after the consistency point that began an
-//!    accumulating map, newly allocated or brought back by a rollback, has its bit there; blocks of
-//!    the map itself too. So `target & in flight` is all that a destination with the base lacks.
+//!    accumulating map, newly allocated or restored by a rollback, has its bit there; blocks of the
+//!    map itself too. So `target & in flight` is exactly the set of blocks that a destination with
+//!    the base lacks.
 //! 2. In the root that began an accumulating map, and in no root with other content, that map is
 //!    one hole. So the maps themselves show the snapshot at which they began, and the number of a
 //!    map's file (numbers only grow) shows which snapshots are older.
@@ -57,7 +58,7 @@ use crate::volume::{Snapshot, Volume};
 /// A mirror relationship that has since maps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SinceRelationship {
-    /// Its number, as its owner gave it.
+    /// Its number, assigned by its owner.
     pub relationship: u64,
     /// A snapshot was made for it that is not acknowledged.
     pub in_flight: bool,
@@ -70,7 +71,7 @@ pub struct SinceRelationship {
 pub struct SinceFiles {
     /// Changes since the last snapshot for the destination.
     pub accumulating: FileId,
-    /// Changes since the one before, until the destination has the last one.
+    /// Changes since the previous snapshot, until the destination has the last one.
     pub in_flight: Option<FileId>,
 }
 
@@ -434,8 +435,7 @@ impl Volume {
         Ok(changes)
     }
 
-    /// Blocks that any of `roots` reaches and a since map has. Only the map's regions are looked
-    /// at.
+    /// Blocks that any of `roots` reaches and a since map has. Only the map's regions are read.
     fn reached_and_marked(
         &self,
         committed: &Committed,

@@ -342,7 +342,7 @@ impl Volume {
     }
 }
 
-/// Blocks that one query of extents looks at: 4 GiB.
+/// Blocks that one query of extents covers: 4 GiB.
 const EXTENT_WINDOW: u64 = 1 << 20;
 
 /// Overrides the map with `start..end`.

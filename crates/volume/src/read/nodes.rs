@@ -32,8 +32,8 @@ impl Volume {
         self.clock.coarse()
     }
 
-    /// Keeps everybody else from changing the root directory, which LUNs and the tree of names
-    /// share. Taken before [`Volume::compound`].
+    /// Prevents other changes of the root directory, which LUNs and the tree of names share. Taken
+    /// before [`Volume::compound`].
     pub fn directory_turn(&self) -> DirectoryTurn<'_> {
         DirectoryTurn(self.directory.lock())
     }
@@ -146,7 +146,7 @@ impl Image {
     /// # Errors
     /// [`VolumeError::Damaged`] or [`VolumeError::Device`] of a node or of a block of inodes.
     pub fn inodes_from(&self, from: FileId) -> Result<(Vec<Inode>, Option<FileId>), VolumeError> {
-        // Numbers are given once: of an old volume most may be those of files that are gone.
+        // Numbers are never reused: in an old volume most may be those of deleted files.
         let Some(first) = self.inode_tree().next_under_leaf(from.0 / INODES_PER_BLOCK)? else {
             return Ok((Vec::new(), None));
         };

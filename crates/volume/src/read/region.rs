@@ -24,7 +24,8 @@ use crate::read::store::Wanted;
 use crate::read::tree::{Tree, pointer_in, span};
 use crate::volume::Volume;
 
-/// Nodes that are loaded together before the walk goes below them: those of some 32 MiB of data.
+/// Nodes that are loaded together before the walk descends below them: those of some 32 MiB of
+/// data.
 const NODES_AHEAD: usize = 32;
 
 /// A place in the order of a root's blocks.
@@ -108,7 +109,7 @@ pub struct Piece {
     pub checksum: Checksum,
     /// The place of the block in a tree.
     pub place: Place,
-    /// The media have it with that checksum, or it was not looked at.
+    /// The media have it with that checksum, or it was not checked.
     pub sound: bool,
 }
 
@@ -336,7 +337,7 @@ fn below(
     };
     let old_node = match before.is_hole() {
         true => None,
-        // Without it more is looked at than need be.
+        // Without it more blocks are read than necessary.
         false => old.store.load_node(before, old.address(level, at), old.redirects).ok(),
     };
     *incomplete |= old_node.is_none() && !before.is_hole();

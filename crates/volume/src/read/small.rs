@@ -86,8 +86,8 @@ impl Volume {
         self.image_for_a_call().load_beside(file, content);
     }
 
-    /// How many files' nodes are loaded together: few enough that they are in the cache when they
-    /// are wanted.
+    /// How many files' nodes are loaded together: few enough that they are still in the cache when
+    /// they are used.
     pub(crate) fn nodes_ahead(&self) -> usize {
         let blocks = self.memory.node_cache as usize / BLOCK_SIZE;
         (blocks / CACHE_PART as usize).clamp(1, BATCH)
@@ -104,8 +104,8 @@ impl Volume {
         load_nodes(&trees);
     }
 
-    /// True when the nodes above the first block of a file are in memory, or there are none that
-    /// can be read: then taking it away reads nothing.
+    /// True when the nodes above the first block of a file are in memory, or none of them can be
+    /// read: then removing the file reads nothing.
     pub fn has_path(&self, file: FileId) -> bool {
         let committed = self.state.lock().committed.clone();
         match self.committed_inode(&committed, file) {

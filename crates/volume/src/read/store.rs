@@ -23,7 +23,7 @@ use crate::read::fresh::Fresh;
 /// new blocks go there at once, so with a large part the first fill of a volume kept all later
 /// blocks out.
 const HOT_DATA: f64 = 0.1;
-/// The same of nodes, most of which are wanted again and again: the library's own.
+/// The same for nodes, most of which are used repeatedly: the library's default.
 const HOT_NODES: f64 = 0.97;
 /// Evicted blocks that are remembered, for each block in the cache: one that is read again soon
 /// stays then.

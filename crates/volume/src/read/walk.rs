@@ -44,8 +44,8 @@ pub(crate) fn new_blocks(
 }
 
 /// Calls `visit` with each block that `new` reaches and `base` (nothing without one) does not have
-/// in the same position. Where both have the same block nothing below is looked at; nor are the
-/// trees of the files in `but`. A block is visited before anything that it points to is read.
+/// in the same position. Where both have the same block the blocks below are skipped; so are the
+/// trees of the files in `but`. A block is visited before its children are read.
 pub(crate) fn new_blocks_but(
     but: &BTreeSet<FileId>,
     store: &Store,

@@ -255,7 +255,7 @@ fn have_map_that_is_longer_than_what_is_kept_of_it_in_memory_is_whole() {
     let mut receiver = volume.receive().expect("nothing else is received");
     let numbers: Vec<u64> = (0..count).map(|n| n * 255 + 45).collect();
     bring(&mut receiver, &numbers, 1);
-    // Blocks of the map that are no longer in memory come back as they were.
+    // Blocks of the map that are no longer in memory return unchanged.
     bring(&mut receiver, &numbers[..3], 9);
     let beside: Vec<u64> = numbers[..3].iter().map(|number| number + 1).collect();
     bring(&mut receiver, &beside, 5);
@@ -327,7 +327,7 @@ fn restart_finds_each_block_where_it_stands_in_a_place_that_is_no_other_ones() {
     for seed in 0..20 {
         let mut rng = Rng::new(seed);
         let epoch = Checksum::of(&seed.to_le_bytes());
-        // With few contents many places have what is looked for.
+        // With few contents many places have the wanted content.
         let contents = if seed % 2 == 0 { 3 } else { u64::MAX >> 1 };
         let shown: HashSet<u64> = (1..BLOCKS).filter(|_| rng.one_in(2)).collect();
         let held: HashSet<u64> = (0..area).filter(|_| rng.one_in(6)).collect();

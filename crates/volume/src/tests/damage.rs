@@ -34,8 +34,8 @@ fn offset(vbn: u64) -> u64 {
     (cairn_format::layout::space_start(BLOCKS) + vbn) * 4096
 }
 
-/// Two files of ten leaves each, written and committed; then the third leaf of the first rots, and
-/// the volume is opened with nothing in its cache.
+/// Two files of ten leaves each, written and committed; then the third leaf of the first is
+/// damaged, and the volume is opened with an empty cache.
 fn damaged() -> (Arc<MemoryDevice>, Arc<Volume>, [FileId; 2], u64) {
     let (device, volume) = fresh(BLOCKS);
     let files = [file(&volume, 10 * LEAF), file(&volume, 10 * LEAF)];
@@ -138,7 +138,7 @@ fn blocks_of_a_removed_file_with_a_rotten_node_are_freed_by_exclusion() {
     assert!(known.is_none_or(|block| volume.look_again(&block).is_ok_and(|health| health == Health::Gone)));
 }
 
-/// It is there as before, or gone with all that it had.
+/// It exists as before, or is gone with all its blocks.
 #[test]
 fn removed_file_with_a_rotten_node_is_whole_or_gone_after_a_cut_of_its_exclusion() {
     let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
@@ -234,7 +234,7 @@ fn node_that_rots_after_the_write_was_taken_stops_the_volume_and_loses_nothing()
     volume.flush().expect("it flushes");
     device.write_from(offset(vbn), &[9; 100]).expect("it is there");
     drop(volume);
-    // The log brings the write back, above a node that is damaged by now.
+    // The log replays the write, above a node that is damaged now.
     let volume = open(&device);
     assert_eq!(read(&volume, lun, 0, 1), [7], "what was flushed is served");
     names_the_node(volume.consistency_point(), lun, vbn);
@@ -284,8 +284,8 @@ struct Hurt {
 }
 
 impl Hurt {
-    /// Files of two and of three levels with blocks here and there, committed; then a node rots,
-    /// and some others come into memory.
+    /// Files of two and of three levels with blocks here and there, committed; then a node is
+    /// damaged, and some others are loaded.
     fn new(rng: &mut Rng) -> Self {
         let (device, volume) = fresh(BLOCKS);
         let length = if rng.one_in(3) { 20 * LEAF } else { 2 * LEAF * LEAF };
@@ -353,7 +353,7 @@ impl Hurt {
                 if outcome.is_ok() {
                     self.model.extend(range.clone().map(|lba| (lba, salt + lba)));
                 }
-                // A block of another leaf is none of the node's.
+                // A block of another leaf does not depend on the node.
                 (range, outcome)
             }
             2 | 3 => {
@@ -518,7 +518,7 @@ fn long_hole_beside_a_damaged_node_is_taken_and_one_that_reaches_below_it_is_not
     assert_eq!(read(&volume, lun, 11 * LEAF, long), vec![0; long as usize]);
 }
 
-/// A look at each of its leaves would never end.
+/// Reading each of its leaves would never end.
 #[test]
 fn hole_over_most_of_a_huge_file_costs_what_the_file_has_there() {
     const HUGE: u64 = 1 << 44;
@@ -628,8 +628,8 @@ fn each_block(reads: impl Fn(&mut [BlockRead]), length: u64) -> Vec<Option<u64>>
     (0..length).map(one).collect()
 }
 
-/// Nothing of `images`, by snapshot (none is the active state), reads as anything else; returns how
-/// many reads failed.
+/// Checks that no block of `images`, by snapshot (`None` is the active state), reads as other
+/// content; returns how many reads failed.
 fn shows(volume: &Arc<Volume>, lun: FileId, images: &[(Option<SnapshotId>, Vec<u64>)], note: &str) -> usize {
     let mut refused = 0;
     for (snapshot, expected) in images {

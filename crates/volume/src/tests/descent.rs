@@ -32,7 +32,7 @@ fn destination(source: &Volume) -> Arc<Volume> {
     open(&device)
 }
 
-/// Sends a snapshot whole, with what `lie` makes of the entries.
+/// Sends a snapshot whole, with entries changed by `lie`.
 fn send(
     source: &Arc<Volume>,
     to: &Arc<Volume>,
@@ -76,7 +76,7 @@ fn invented_descent_of_snapshots_is_refused_and_a_true_one_is_not() {
     is_refused(send(&source, &to, ids[3], with_parent(ids[1], ids[1])));
     assert_eq!(to.snapshots().len(), 0, "the volume shows what it showed");
     send(&source, &to, ids[2], |_| {}).expect("the truth");
-    // One is new, and shows what its invented parent's child brought.
+    // One is new, and shows blocks that its invented parent's child brought.
     is_refused(send(&source, &to, ids[3], with_parent(ids[3], ids[0])));
     send(&source, &to, ids[3], |_| {}).expect("the truth");
     // All but the last are known, and one is claimed to have another past.
@@ -85,7 +85,7 @@ fn invented_descent_of_snapshots_is_refused_and_a_true_one_is_not() {
     send(&source, &to, last.id, |_| {}).expect("the truth");
     source.delete_snapshots(&[last.id]).expect("it is deleted");
 
-    // A branch; its common ancestor is deleted, and what it brought is shown by siblings then.
+    // A branch; its common ancestor is deleted, and then siblings show the blocks that it brought.
     write(&source, lun, 50, 10, 5000).expect("there is room");
     let kept = source.rollback(ids[3]).expect("it is rolled back");
     send(&source, &to, kept.id, |_| {}).expect("the truth after a rollback");
@@ -176,7 +176,7 @@ fn descent_is_believed_where_each_block_came_into_the_world_in_one_place_and_now
                 image[at].parent = if above == at { SnapshotId(0) } else { image[above].id };
             }
             // Other snapshots that got the same numbers here: one, or all of them, in the descent
-            // that the source tells of.
+            // that the source claims.
             match rng.below(6) {
                 0 if !here.is_empty() => {
                     let at = rng.below(here.len() as u64) as usize;
@@ -248,7 +248,7 @@ fn looked_at(
 
 #[test]
 fn damaged_map_of_a_snapshot_here_is_no_reason_to_refuse_what_arrives() {
-    // The first is not what anything new descends from; the fourth is.
+    // The first is not an ancestor of any new one; the fourth is.
     for which in [&[0][..], &[3], &[0, 1, 2, 3]] {
         let (source, entries, shown) = hurt(which);
         let (known, newest) = (&entries[..4], entries[4].id);

@@ -159,7 +159,7 @@ fn newer_generation_hides_the_one_that_is_being_committed() {
                 }
             }
             if generation == 0 {
-                // As a consistency point does while its blocks are on their way.
+                // As a consistency point does while its blocks are in flight.
                 let mut state = volume.state.lock();
                 let next = Overlay::new(Generation(state.open.generation.0 + 1));
                 let frozen = std::mem::replace(&mut state.open, next);

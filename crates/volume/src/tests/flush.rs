@@ -31,7 +31,7 @@ fn launches(volume: &Volume) -> u64 {
     volume.state.lock().launches
 }
 
-/// The volume as it is after a power cut now that took all that was not flushed.
+/// The volume after a power cut now that lost all unflushed writes.
 fn cut(device: &FaultDevice) -> Arc<Volume> {
     open(&Arc::new(device.power_cycle_as(Fate::Lost, &mut Rng::new(1))))
 }
@@ -68,7 +68,7 @@ fn flush_beside_a_consistency_point_that_waits_for_its_last_block_covers_both_ge
             cut(&device.device)
         });
         let launched = comes_true(SURELY, || launches(&volume) > before);
-        // A record that names the early block is not on its way before that block is there.
+        // A record that names the early block is not written before that block is.
         let reached = launched && comes_true(MOSTLY, || device.waiting() > 1);
         device.open(LATE);
         device.open(EARLY);
@@ -128,8 +128,8 @@ fn flush_fails_when_one_that_it_waited_for_has_failed() {
         write(&volume, lun, 2, 1, 1000).expect("there is room");
         let before = launches(&volume);
         let second = scope.spawn(|| volume.flush());
-        // It finds the log taken, and its block is at its place when only the early one is under
-        // way.
+        // It finds the log taken, and its block is at its place when only the early one is in
+        // flight.
         comes_true(SURELY, || {
             let state = volume.state.lock();
             state.launches > before && state.flying == 1

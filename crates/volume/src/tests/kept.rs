@@ -167,7 +167,7 @@ impl Pair {
         Self { source, lun, kept, device, destination }
     }
 
-    /// The next image, of which the nodes above block 150 of the LUN are its own.
+    /// The next image, which has its own nodes above block 150 of the LUN.
     fn next(&self, name: &str) -> (Snapshot, Sent) {
         write(&self.source, self.lun, 150, 10, 9000).expect("there is room");
         let next = self.source.create_snapshot(name).expect("it is made");
@@ -193,8 +193,8 @@ impl Pair {
         }
     }
 
-    /// The snapshot is as it was: now, after a restart, with the next true image, and after a
-    /// failover and a lot of writes.
+    /// The snapshot is unchanged: now, after a restart, with the next true image, and after a
+    /// failover and many writes.
     fn assert_unharmed(self) {
         self.shows_kept(&self.destination);
         let volume = open(&self.device);
@@ -311,8 +311,8 @@ fn forged_block_is_refused_when_only_the_cache_has_the_true_one() {
 
 #[test]
 fn number_of_a_kept_block_that_an_image_gives_to_other_content_is_refused() {
-    // The image has nothing else in the place where the snapshot has the block, and says that it
-    // descends from nothing: then no map contradicts it.
+    // The image has no other block in the place where the snapshot has the block, and claims no
+    // ancestor: then no map contradicts it.
     let pair = Pair::new();
     let at = pair.vbn(7);
     write(&pair.source, pair.lun, 0, 100, 500).expect("there is room");
@@ -327,7 +327,7 @@ fn number_of_a_kept_block_that_an_image_gives_to_other_content_is_refused() {
     sent.set_bit(at.vbn, true);
     let kept = pair.kept.id;
     pair.refuses(sent.clone(), |what| what == Contradiction::Content(kept));
-    // Nor after a restart, which finds what has arrived.
+    // Nor after a restart, which finds the arrivals.
     let destination = open(&pair.device);
     let again = Pair { destination, ..pair };
     again.refuses(sent, |what| what == Contradiction::Content(kept));
@@ -392,7 +392,7 @@ fn first_image_whose_map_leaves_out_a_block_is_refused() {
 fn image_that_reaches_a_block_twice_or_before_it_was_born_is_refused() {
     let pair = Pair::new();
     let (next, sent) = pair.next("next");
-    // Twice of its own, and once more what its parent has elsewhere.
+    // Twice its own, and again a block that its parent has elsewhere.
     let mut twice = sent.clone();
     let own = twice.pointer(pair.lun, 155);
     let other = twice.pointer(pair.lun, 156);

@@ -345,8 +345,8 @@ fn log_that_was_thrown_away_never_comes_back() {
     assert_sound(&volume);
     drop(volume);
     let volume = Volume::open(pair.main.clone(), options()).expect("it needs the log device no longer");
-    // The device turns up again: it is cleared at its beginning, and taken. Its ring still has the
-    // sequences that are given out now.
+    // The device reappears: it is cleared at its beginning, and accepted. Its ring still has the
+    // sequences that are assigned now.
     pair.log.write_from(0, &[0; 32 * 4096]).expect("it is cleared");
     volume.move_log(&pair.target(2)).expect("it moves");
     write(&volume, lun, 100, 1, 5000).expect("there is room");

@@ -95,8 +95,7 @@ fn volume_of_which_inodes_have_rotted_opens_and_loses_their_files_alone_until_th
         // The log has changes of other files.
         let volume = open(&device);
         assert_eq!((read(&volume, kept, 0, 1), read(&volume, new, 0, 1)), (vec![600], vec![700]));
-        // The same holds for a snapshot that is brought back: the block is as old in it, or it has
-        // another.
+        // The same holds for a restored snapshot: the block is as old in it, or it has another.
         volume.rollback(after.id).expect("it rolls back");
         assert_eq!(read(&volume, kept, 0, 1), [400]);
         assert!(volume.inode(lost).is_err());

@@ -1,5 +1,5 @@
-//! Active maps of volumes that are larger than one block of map describes, and than one node of a
-//! map is over.
+//! Active maps of volumes that are larger than one block of map, and larger than one node of a map,
+//! describes.
 
 use std::collections::BTreeSet;
 

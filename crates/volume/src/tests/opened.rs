@@ -92,8 +92,8 @@ impl Side {
         Self { device, volume, sequence: 0 }
     }
 
-    /// A superblock is written when all else is durable, one slot after the other, and nothing is
-    /// left to the device's cache.
+    /// A superblock is written when everything else is durable, one slot after the other, and
+    /// nothing is left to the device's cache.
     fn assert_order(&self, note: &str) {
         let slots = [SUPERBLOCK_A, SUPERBLOCK_B].map(|address| address * BLOCK_SIZE as u64);
         let mut unflushed = 0;

@@ -44,7 +44,7 @@ fn blocks_of(source: &Arc<Volume>, bases: &[SnapshotId], target: SnapshotId) -> 
 
 /// A destination that shows its source's second image, most of whose blocks are in the redirect
 /// area, and its LUN of 100 blocks (content 7000 and up in the first image, 100 and up in the
-/// second). The image of the first, where `holds` says so, has been held since then.
+/// second). With `holds`, the image of the first has been held since then.
 fn redirected(holds: bool) -> Collided {
     let (_source_device, source) = fresh(BLOCKS);
     collided(&source, holds)
@@ -66,8 +66,8 @@ fn collided(source: &Arc<Volume>, holds: bool) -> Collided {
     (device, destination, lun, second, held)
 }
 
-/// The source gives the blocks of a snapshot that is not in `bases`, and which the destination
-/// shows, to something else: a LUN is written with `content` and up.
+/// The source reuses the blocks of a snapshot that is not in `bases`, and which the destination
+/// shows, for other data: a LUN is written with `content` and up.
 fn used_again(
     source: &Arc<Volume>,
     lun: FileId,
@@ -384,8 +384,8 @@ fn blocks_that_waited_for_a_reader_who_is_gone_need_no_table() {
     }
 }
 
-/// A destination that was written to, gave blocks up while their content was redirected, and gave
-/// way: an image that has these numbers again.
+/// A destination that was written to, released blocks while their content was redirected, and was
+/// demoted: an image that has these numbers again.
 #[test]
 fn blocks_that_an_own_head_gave_up_are_in_use_when_an_image_has_them_again() {
     let (_source_device, source) = fresh(BLOCKS);

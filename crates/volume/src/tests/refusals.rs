@@ -27,7 +27,7 @@ fn changes(volume: &Arc<Volume>, id: SnapshotId) -> Vec<(&'static str, Result<()
     ]
 }
 
-/// The volume is as it was, in memory and on its device.
+/// Checks that the volume is unchanged, in memory and on its device.
 fn unchanged<T>(volume: &Arc<Volume>, change: impl FnOnce() -> T) -> T {
     let status = || {
         let status = volume.status();

@@ -25,8 +25,7 @@ fn taken(taken: u64) -> (Arc<Volume>, FileId) {
 #[test]
 fn writer_waits_for_a_short_reader_instead_of_hearing_no_space() {
     let (volume, lun) = taken(300);
-    // A read that takes its time: it has the root, as every read of the active state has while it
-    // runs.
+    // A slow read: it has the root, as every read of the active state has while it runs.
     let reading = volume.state.lock().committed.clone();
     write(&volume, lun, 0, 300, 1000).expect("there is room");
     volume.consistency_point().expect("it commits");
@@ -147,7 +146,7 @@ fn image_stays_whole_when_its_snapshot_is_deleted_after_a_check() {
     let (volume, lun) = taken(200);
     let snapshot = volume.create_snapshot("short-lived").expect("it is made");
     let image = volume.image(Some(snapshot.id)).expect("it exists");
-    // It looks at all images, this one as well.
+    // It checks all images, this one as well.
     assert_sound(&volume);
     volume.delete_snapshots(&[snapshot.id]).expect("it is deleted");
     for round in 1..10 {

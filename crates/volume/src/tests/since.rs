@@ -163,7 +163,7 @@ fn block_that_a_rollback_brought_back_is_sent_after_another_rollback_to_the_same
 
 #[test]
 fn what_is_in_flight_is_sent_though_the_volume_was_rolled_back_meanwhile() {
-    // To a snapshot from before the one in flight, or to that itself, which has the map as it is.
+    // To a snapshot from before the one in flight, or to that itself, which has the same map.
     for to_before in [true, false] {
         let (_device, volume) = fresh(4096);
         let lun = file(&volume, 100);
@@ -470,8 +470,7 @@ fn maps_grow_taller_with_the_volume() {
     assert_sound(&volume);
 }
 
-/// A consistency point of which nothing comes or goes but the new top of the map: that one is in
-/// the map too.
+/// A consistency point whose only change is the new top of the map: that one is in the map too.
 #[test]
 fn map_that_grows_taller_has_its_new_top_though_nothing_else_changed() {
     let before = 126 * 32_768;
@@ -596,7 +595,7 @@ struct Life {
 
 struct Mirror {
     destination: Destination,
-    /// Updates that arrived and whose acknowledgement is on its way.
+    /// Updates that arrived and whose acknowledgement is in flight.
     late: Vec<SnapshotId>,
 }
 

@@ -100,7 +100,7 @@ fn place_that_cannot_be_read_or_is_damaged_costs_its_own_file_of_those_read_toge
     let hurt = [3, 4, 5, 40].map(|at: usize| files[at]);
     let places = hurt.map(|file| places(&volume, file));
     volume.store.forget();
-    // A node and a block in the midst of others, of two neighbouring files; and bytes of two more.
+    // A node and a block in the middle of others, of two neighbouring files; and bytes of two more.
     device.fail_reads(offset(places[0][0])..offset(places[0][0]) + 512);
     device.fail_reads(offset(places[1][1])..offset(places[1][1]) + 512);
     device.write_from(offset(places[2][0]), &[9; 4096]).expect("it is there");

@@ -76,8 +76,8 @@ fn image_of_a_deleted_snapshot_is_whole_until_it_is_closed() {
     let snapshot = volume.create_snapshot("short-lived").expect("it is made");
     let image = volume.image(Some(snapshot.id)).expect("it exists");
     volume.delete_snapshots(&[snapshot.id]).expect("it is deleted");
-    // The active state gives up the blocks that it shared with the deleted snapshot, and needs room
-    // again and again.
+    // The active state releases the blocks that it shared with the deleted snapshot, and needs room
+    // repeatedly.
     for round in 1..20 {
         match write(&volume, lun, 0, 100, 1000 * round) {
             Ok(()) => {}

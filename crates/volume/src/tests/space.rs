@@ -151,7 +151,7 @@ fn files_come_and_go_in_a_full_volume_with_snapshots() {
     let small: Vec<FileId> = (0..40).map(|_| file(&volume, 10)).collect();
     fill(&volume, lun, 0);
     volume.consistency_point().expect("it commits");
-    // A snapshot after each removal keeps all that it gave up.
+    // A snapshot after each removal keeps all the released blocks.
     for (number, id) in small.iter().enumerate() {
         match volume.compound().remove(*id) {
             Ok(()) | Err(VolumeError::NoSpace) => {}
@@ -258,8 +258,8 @@ fn nodes_that_every_generation_changes_stay_in_memory() {
 /// Parts of the space that a block of the active map describes each.
 const REGIONS: u64 = 300;
 
-/// A volume with a block of a LUN in each of its regions, and before that a snapshot without them;
-/// nothing is free. It has since maps of so many relationships.
+/// A volume with a block of a LUN in each of its regions, and an earlier snapshot without them; no
+/// block is free. It has the since maps of that many relationships.
 fn wide(relationships: u64) -> (Arc<Volume>, FileId, SnapshotId) {
     let (_device, volume) = fresh((REGIONS + 1) * BITS_PER_MAP_BLOCK);
     let lun = file(&volume, REGIONS);

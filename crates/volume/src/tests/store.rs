@@ -57,7 +57,7 @@ impl Device for Asked {
     }
 }
 
-/// The same bytes in pieces, some of which are as long as a block and are none.
+/// The same bytes in pieces, some of which have the length of a block but are not blocks.
 fn in_pieces(mut bytes: &[u8], rng: &mut Rng) -> Segments {
     let mut pieces = Segments::default();
     while !bytes.is_empty() {

@@ -159,7 +159,7 @@ fn table_of_which_a_block_has_rotted_is_read_from_the_copy_and_there_twice_again
         let device = MemoryDevice::new(4 << 20);
         let (mut table, mut label) = (SnapshotTable::default(), label(blocks));
         let mut twice = 0;
-        // Time and again, so that places of copies are needed by others and become free.
+        // Repeatedly, so that places of copies are needed by others and become free.
         for step in 0..60_u64 {
             let count = 1 + step % (5 * blocks / 2).min(100);
             let gone = table.all().into_iter().map(|entry| TableChange::Remove(entry.id));

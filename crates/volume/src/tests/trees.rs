@@ -352,7 +352,7 @@ fn number_of_a_lost_file_is_not_given_to_another() {
 fn listing_files_passes_the_numbers_of_those_that_are_gone() {
     let (_device, volume) = fresh(1024);
     let first = volume.compound().create(FileKind::Lun, 40_960).expect("there is room");
-    // As many as a volume gives in the longest of lives: to look at each of them would not end.
+    // As many as a volume assigns in the longest life: reading each of them would not end.
     volume.state.lock().next_file = 1 << 44;
     let late = volume.compound().create(FileKind::Lun, 40_960).expect("there is room");
     assert_eq!(late, FileId(1 << 44));

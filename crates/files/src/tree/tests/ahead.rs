@@ -1,4 +1,4 @@
-//! Files that come into memory before they are asked for.
+//! Files that are loaded before they are requested.
 
 use super::*;
 

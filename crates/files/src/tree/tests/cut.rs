@@ -7,7 +7,7 @@ fn open_or_tell(device: &Arc<FaultDevice>) -> Tree {
     Tree::open(open_volume(device, Arc::new(ManualClock::new(Timestamp(5))))).expect("the tree opens")
 }
 
-/// One life until the power goes. Returns the states that there were since the last sync.
+/// One life until the power fails. Returns the states since the last sync.
 pub(super) fn live(tree: &Tree, player: &mut Player, steps: u32, rng: &mut Rng) -> Vec<Model> {
     let mut states = vec![player.model.clone()];
     for _ in 0..steps {
@@ -156,7 +156,7 @@ fn file_that_was_made_without_a_name_gets_one_or_is_gone() {
     assert!(matches!(tree.link(named, folder, b"named"), Err(TreeError::Exists)));
     tree.release(named);
     assert_whole(&tree);
-    // The last name that goes is the last.
+    // After its last name it is lost.
     let lost = unnamed(b"lost");
     tree.link(lost, folder, b"lost").expect("there is room");
     tree.unlink(folder, b"lost").expect("it is there");

@@ -156,7 +156,7 @@ fn what_gives_room_back_works_on_a_full_volume() {
 /// remaining attributes.
 #[test]
 fn attribute_that_is_removed_from_a_full_volume_takes_no_more_than_there_is() {
-    // How much of the reserve is gone before.
+    // How much of the reserve is used before.
     for before in (0..16).map(|blocks| blocks * 4096) {
         let (_device, tree) = fresh(2048);
         let root = tree.root();

@@ -242,7 +242,7 @@ fn what_is_named_as_lost_of_a_damaged_part_is_what_is_missing_and_where_it_was_d
             };
             assert!(!(is_altered(&front) && is_altered(&back)), "{note}: no head is whole");
             assert_named(&got, &whole, &note);
-            // Every record that is as it was comes, and no other one.
+            // Every unchanged record is read, and no other one.
             let damaged: Vec<&Spot> = spots.iter().filter(|spot| is_altered(&spot.bytes)).collect();
             let missing: usize = damaged.iter().map(|spot| spot.blocks.len()).sum();
             assert_eq!(got.blocks.len() + missing, whole.len(), "{note}");

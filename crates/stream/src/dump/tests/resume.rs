@@ -25,7 +25,7 @@ fn label() -> DumpLabel {
     DumpLabel { id: ID, level: DumpLevel::Level(0), name: "vol0".to_owned(), created: Timestamp(3) }
 }
 
-/// The part as it is when nothing cuts it, and where its records with blocks end.
+/// The part without an interruption, and the ends of its records with blocks.
 fn uncut(dump: &Dump<'_>, part: u32, compression: Compression) -> (Vec<u8>, Vec<Reached>) {
     let (mut bytes, mut ends) = (Vec::new(), Vec::new());
     let reached = &mut |at: &Reached| {
