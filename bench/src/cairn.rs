@@ -1,4 +1,4 @@
-//! Cairn as its users drive it: `cairn serve`, and the command line for everything else.
+//! Cairn as its users drive it: `cairn serve`, and the command line for other work.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -140,7 +140,7 @@ impl Cairn {
         Ok(())
     }
 
-    /// Runs a command with `--json` and gives the last object that it printed.
+    /// Runs a command with `--json` and returns the last object that it printed.
     pub(crate) fn json(&self, arguments: &[&str]) -> Result<Value> {
         let said = run(self.command(arguments).arg("--json"))?;
         match serde_json::from_str(&said) {

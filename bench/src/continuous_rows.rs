@@ -14,7 +14,7 @@ use crate::report::{self, Report, median};
 /// The offered loads, in writes of 4 KiB a second and writes to a flush: this machine carries them
 /// with both servers and the client on it, and time to spare.
 const LOADS: [(u32, u32); 3] = [(1000, 0), (4000, 0), (1000, 8)];
-/// The lag that is asked for.
+/// The target lag.
 const LAG_MAX: f64 = 5.0;
 
 /// Writes at a given rate, with the mirror paused and following, by turns.

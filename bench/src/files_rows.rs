@@ -145,7 +145,7 @@ pub(crate) fn files(plan: &Plan, report: &mut Report) -> Result<()> {
         "Small files: {} of {SMALL_BYTES} bytes, {PER_DIRECTORY} a directory, one thread. Create and delete end with a sync (`sync -f`, and fsync of the directory, as the kernel tells FUSE nothing of the first); before stat and read all caches of the kernel are dropped, and Cairn's server is started anew.",
         sizes.files
     ));
-    // Before its server goes.
+    // Before its server ends.
     contenders.retain(|contender| contender.name != "cairn");
     Ok(())
 }
@@ -161,7 +161,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// One turn of all work that is wanted.
+    /// One turn of all selected work.
     fn turn(
         &mut self,
         plan: &Plan,

@@ -35,7 +35,7 @@ const DEVICES: [(&str, &[&str]); 5] = [
     ("split", &["--placement", "split-down-stream", "--granularity", "every-write"]),
 ];
 
-/// The two further placements at every write: no figure is asked of them.
+/// The two further placements at every write: they have no target.
 const OTHERS: [(&str, &[&str]); 2] = [
     ("stream", &["--placement", "split-stream", "--granularity", "every-write"]),
     ("checkpoint", &["--placement", "checkpointing", "--granularity", "every-write"]),

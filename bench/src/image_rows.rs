@@ -137,7 +137,7 @@ impl Drop for Ext4 {
     }
 }
 
-/// A directory that may be mounted on; not any more when this goes, whatever went wrong.
+/// A directory that may have a mount; it is unmounted when this is dropped, after any failure.
 struct Mounted<'a>(&'a str);
 
 impl Drop for Mounted<'_> {

@@ -21,7 +21,7 @@ pub(crate) struct Shape {
     pub(crate) round_trip: Duration,
     /// Bits a second, in each direction, of all connections together.
     pub(crate) bits: f64,
-    /// Bytes on their way of each connection in each direction.
+    /// Bytes in flight of each connection in each direction.
     pub(crate) window: usize,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Link {
 /// When the link is free again, in one direction.
 type Free = Arc<Mutex<Instant>>;
 
-/// Bytes of one connection that are on their way.
+/// Bytes of one connection that are in flight.
 #[derive(Default)]
 struct Way {
     bytes: Mutex<usize>,

@@ -57,12 +57,12 @@ pub(crate) struct Plan {
     pub(crate) rows: Option<String>,
     /// The server under test.
     pub(crate) cairn: PathBuf,
-    /// Where data goes: one file system for all.
+    /// The folder for data: one file system for all.
     pub(crate) folder: PathBuf,
 }
 
 impl Plan {
-    /// True for rows that are wanted.
+    /// True for selected rows.
     pub(crate) fn wants(&self, work: &str) -> bool {
         self.rows.as_ref().is_none_or(|word| work.contains(word.as_str()))
     }

@@ -60,7 +60,7 @@ pub(crate) fn mirror(plan: &Plan, report: &mut Report) -> Result<()> {
         drop(copy);
         std::fs::remove_file(folder.join(format!("{name}.data")))?;
         settle()?;
-        // The older destinations have served their turn; their disks are wanted.
+        // The older destinations are no longer needed; their disks are.
         if round > 0 && cairn.is_some() {
             std::fs::remove_dir_all(plan.folder.join(format!("mirror-destination{}", round - 1)))?;
         }

@@ -23,7 +23,7 @@ use crate::volume_rows::Bench;
 /// No factor of it is one of a round number: multiples of it modulo the count are all numbers below
 /// it, far from their neighbours.
 const STRIDE: usize = 618_033_989;
-/// Names that the engine is asked for at once.
+/// Names requested from the engine at once.
 const LISTED_AT_ONCE: usize = 1000;
 
 /// Names a second of each kind of work, a turn each.
@@ -53,7 +53,7 @@ const WORKS: [Work; 4] = [
     ("take away, in another order", |seen| &seen.remove),
 ];
 
-/// Creates, lists, looks up and takes away many names of one directory.
+/// Creates, lists, looks up and removes many names of one directory.
 pub(crate) fn names(plan: &Plan, report: &mut Report) -> Result<()> {
     let count = if plan.quick { 20_000 } else { 1_000_000 };
     let rounds = plan.turns.unwrap_or(1);
@@ -115,7 +115,7 @@ fn mounted(plan: &Plan, report: &mut Report, sizes: &Sizes, rounds: usize) -> Re
             report.against(&work, "names/s", ours, peer, Target::None);
         }
     }
-    // Before its server goes.
+    // Before its server ends.
     contenders.retain(|contender| contender.name != "cairn");
     Ok(())
 }

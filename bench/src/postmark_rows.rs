@@ -88,7 +88,7 @@ pub(crate) fn postmark(plan: &Plan, report: &mut Report) -> Result<()> {
         pool.transactions,
         dbench_seconds(plan),
     ));
-    // Before its server goes.
+    // Before its server ends.
     contenders.retain(|contender| contender.name != "cairn");
     Ok(())
 }
@@ -169,7 +169,7 @@ impl Seen {
     }
 }
 
-/// The pool as it is now: numbers and sizes.
+/// The present pool: numbers and sizes.
 struct Files {
     folder: PathBuf,
     all: Vec<(u64, usize)>,

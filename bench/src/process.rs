@@ -122,7 +122,7 @@ pub(crate) fn run(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs a program to its end and gives the time that it took.
+/// Runs a program to its end and returns the time that it took.
 pub(crate) fn timed(command: &mut Command) -> Result<Duration> {
     let start = Instant::now();
     run(command)?;

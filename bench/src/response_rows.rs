@@ -191,7 +191,7 @@ fn rows(report: &mut Report, name: &str, intervals: &[Interval], without: &[Seen
     report.note(format!("At {name}: {}.", lines.join("; ")));
 }
 
-/// How a mirror is updated: so often, and each within that time.
+/// How a mirror is updated: the interval, and the time that each update is spread over.
 #[derive(Debug, Clone, Copy)]
 struct Updates {
     every: Duration,
@@ -347,8 +347,7 @@ impl Client {
         let mut due = Instant::now();
         loop {
             if let Some(rate) = rate {
-                // Exponential gaps: the client does not wait for an answer before it wants the next
-                // thing.
+                // Exponential gaps: the client does not wait for an answer before its next request.
                 let part = (self.rng.below(1 << 53) + 1) as f64 / (1u64 << 53) as f64;
                 due += Duration::from_secs_f64(-part.ln() / rate);
             }

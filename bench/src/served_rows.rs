@@ -120,7 +120,7 @@ fn rows(
     }
 }
 
-/// Everything that is asked of a LUN without snapshots, but the sustained writes.
+/// All measurements of a LUN without snapshots, except the sustained writes.
 pub(crate) fn served(plan: &Plan, report: &mut Report) -> Result<()> {
     use report::Target::{AtLeast, AtMost};
     let contenders = Contenders::start(plan, true, MEMORY_FOR_CACHED_MIB)?;

@@ -43,7 +43,7 @@ impl Bench {
         Ok(bench)
     }
 
-    /// The volume as it is on the device, with the file that it was made with.
+    /// The volume on the device, with the file that it was made with.
     fn open(path: &Path, file: FileId) -> Result<Self> {
         let device = Arc::new(FileDevice::open(path, FileOptions::default())?);
         let options = OpenOptions { cache_bytes: CACHE_BYTES, clock: Arc::new(SystemClock::new()) };
@@ -58,7 +58,7 @@ impl Bench {
         Ok(Self { volume, file, stop, background: Some(background) })
     }
 
-    /// The volume as it is on the device, for callers that need no LUN.
+    /// The volume on the device, for callers that need no LUN.
     pub(crate) fn reopen(path: &Path) -> Result<Self> {
         Self::open(path, FileId(0))
     }
@@ -94,7 +94,7 @@ impl Drop for Bench {
     }
 }
 
-/// A block that is no other: eight bytes that count, the rest as they are.
+/// A unique block: eight random bytes, the rest unchanged.
 fn block(rng: &mut Rng) -> Block {
     let mut block = BlockMut::zeroed();
     block[..8].copy_from_slice(&(rng.next() | 1).to_le_bytes());

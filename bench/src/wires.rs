@@ -16,7 +16,7 @@ use crate::fio::{Load, Seen, Until};
 use crate::process::Server;
 use crate::report::percentile;
 
-/// Where a client goes.
+/// The target of a client.
 #[derive(Debug, Clone)]
 pub(crate) enum Place {
     /// A portal, a target, and the LUN.
@@ -112,8 +112,7 @@ impl Out {
     }
 }
 
-/// Stays in the cache of a core: the client is to cost little, as it is the servers that are
-/// measured.
+/// Fits into the cache of a core: the client must cost little, as the servers are measured.
 const INPUT_BYTES: usize = 256 << 10;
 const NO_TAG: u32 = u32::MAX;
 const HEADER: usize = 48;
@@ -192,7 +191,7 @@ pub(crate) fn bare_stream(bytes: usize, request: usize, length: Duration) -> Res
         let mut data = vec![0; bytes];
         Rng::new(1).fill(&mut data);
         let (mut stream, _) = listener.accept()?;
-        // Until the client has gone.
+        // Until the client has disconnected.
         while data.chunks(request).all(|piece| stream.write_all(piece).is_ok()) {}
         Ok(())
     });
@@ -377,11 +376,11 @@ impl Client {
                             let request = slots.get(tag as usize).copied().flatten();
                             let request = request.context("an R2T for nothing")?;
                             let from = request.offset as usize % (2 << 20);
-                            // Goes out with whatever else there is to send: the loop around this
-                            // sends before it waits.
+                            // Sent with the other pending bytes: the loop around this sends before
+                            // it waits.
                             iscsi.data_out(&header, from, &mut self.out);
                         }
-                        // A NOP-In: an answer if it wants one.
+                        // A NOP-In: an answer if it requests one.
                         0x20 if be32(&header, 20) != NO_TAG => {
                             let mut pong = [0; HEADER];
                             (pong[0], pong[1]) = (0x40, 0x80);

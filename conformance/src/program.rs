@@ -55,8 +55,8 @@ pub(crate) fn run(command: &mut Command) -> Result<String> {
     Ok(text)
 }
 
-/// A child that is ended when it goes; with all that it has started, when it leads a process group
-/// of its own.
+/// A child that is killed when this is dropped; with all its descendants, when it leads a process
+/// group of its own.
 pub(crate) struct Running {
     child: Child,
     log: PathBuf,
@@ -83,7 +83,7 @@ impl Running {
         Ok(self.child.try_wait()?)
     }
 
-    /// Waits until it ends, or `limit` is over.
+    /// Waits until it ends, or until `limit`.
     pub(crate) fn ended_within(&mut self, limit: Duration) -> Result<Option<ExitStatus>> {
         let deadline = Instant::now() + limit;
         loop {

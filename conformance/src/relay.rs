@@ -76,7 +76,7 @@ impl Valve {
     }
 }
 
-/// The relay. Its connections end when it goes.
+/// The relay. Its connections end when it is dropped.
 pub(crate) struct Relay {
     /// HOST:PORT to connect to.
     pub(crate) address: String,

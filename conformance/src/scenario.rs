@@ -11,7 +11,7 @@ use cairn_base::Rng;
 pub struct World {
     /// The program under test.
     pub cairn: PathBuf,
-    /// Where its data goes; empty, and the scenario's own.
+    /// The folder for its data; empty, and the scenario's own.
     pub folder: PathBuf,
     /// Decides the moments of kills, and the work of our own clients.
     pub seed: u64,
@@ -23,7 +23,7 @@ pub struct World {
 }
 
 impl World {
-    /// The random numbers of one round: a round replays without those before it.
+    /// The random numbers of one round: a round replays without the earlier ones.
     pub(crate) fn rng(&self, round: u32) -> Rng {
         Rng::new(self.seed.wrapping_mul(0x9e37_79b9).wrapping_add(u64::from(round)))
     }

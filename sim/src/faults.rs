@@ -17,7 +17,7 @@ const BLOCK: u64 = 4096;
 /// Where the tables of a small volume are, in blocks.
 const TABLES: std::ops::Range<u64> = 32..288;
 
-/// Damages a volume at rest or at work in one of the ways, and looks at everything afterwards.
+/// Damages a volume at rest or at work in one of the ways, and checks everything afterwards.
 pub fn run(
     world: &mut World,
     fault: Fault,

@@ -51,8 +51,8 @@ impl<'a> Forks<'a> {
         Ok(())
     }
 
-    /// The device after a cut at each operation of the batch: where the volatile writes differ in
-    /// all the fates, else in one.
+    /// The device after a cut at each operation of the batch: in all the fates where the volatile
+    /// writes differ, otherwise in one.
     pub fn each_device(&mut self, point: &CutPoint, judge: &mut Judge<'_, Self>) -> Result<()> {
         let mut fresh = true;
         for (number, request) in point.batch.iter().enumerate() {

@@ -85,7 +85,7 @@ fn config(rng: &mut Rng, small: bool) -> Config {
     }
 }
 
-/// Steps of retention that fit the granularity, now and then.
+/// Steps of retention that fit the granularity, in some lives.
 fn thin(rng: &mut Rng, granularity: Granularity) -> [Option<Thin>; 4] {
     let mut steps = [None; 4];
     if granularity == Granularity::Marks || !rng.one_in(3) {
@@ -533,7 +533,7 @@ impl<'a> Life<'a> {
         self.open()
     }
 
-    /// The power goes and comes back.
+    /// The power fails and returns.
     fn recover(&mut self, tally: &mut Tally) -> Result<()> {
         tally.cuts += 1;
         self.history = None;

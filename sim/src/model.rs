@@ -81,7 +81,7 @@ pub struct FileModel {
     blocks: BTreeMap<u64, BlockModel>,
     created: Generation,
     removed: Option<Generation>,
-    /// Length in blocks: durable, and as it was changed since.
+    /// Length in blocks: the durable one, and later changes.
     length: u64,
     lengths: Vec<(Generation, u64)>,
 }
@@ -118,7 +118,7 @@ impl FileModel {
 struct Whole {
     file: FileId,
     generation: Generation,
-    /// Its blocks, and the how many-th of all writes each was.
+    /// Its blocks, each with the number of its write.
     blocks: Vec<(u64, u64)>,
 }
 
@@ -146,7 +146,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// A state that is durable as it is.
+    /// A durable state.
     pub fn of(frozen: &Frozen, generation: Generation) -> Self {
         let files = frozen.files.iter().map(|(id, file)| {
             let blocks =
@@ -251,12 +251,12 @@ impl Model {
         self.durable_order = self.durable_order.max(order);
     }
 
-    /// A flush succeeded, and nothing else happened meanwhile.
+    /// A flush succeeded without concurrent operations.
     pub fn flushed(&mut self) {
         self.flushed_through(self.order);
     }
 
-    /// A consistency point succeeded, while others may be under way.
+    /// A consistency point succeeded, while others may be in progress.
     pub fn durable(&mut self, generation: Generation) {
         self.durable_generation = self.durable_generation.max(generation);
     }

@@ -152,8 +152,8 @@ impl Floor<'_> {
         {
             let mut world = self.world.lock();
             let mut rollbacks = self.rollbacks.lock();
-            // Clients keep their exports, so the files that they are at must be the same in the
-            // snapshot; and one owner at a time goes back.
+            // Clients keep their exports, so the files that they use must be the same in the
+            // snapshot; and only one owner at a time rolls back.
             let then = &world.snapshots[&id].content.files;
             let same = |(file, now): (FileId, &crate::model::FileModel)| {
                 then.get(&file).is_some_and(|then| then.blocks == now.length())

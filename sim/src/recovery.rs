@@ -11,7 +11,7 @@ use crate::world::{Pending, SnapshotModel, World, is_of_owners, read_active};
 
 /// How the names of snapshots begin that a rollback makes.
 const KEPT_PREFIX: &str = "before-rollback-";
-/// The most operations of recovery itself that complete before the power goes again.
+/// The most operations of recovery itself that complete before the power fails again.
 const RECOVERY_OPERATIONS: u64 = 8;
 
 impl World {

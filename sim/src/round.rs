@@ -286,7 +286,7 @@ impl World {
         self.end_round(timeline)
     }
 
-    /// Nothing is under way any more.
+    /// No operation is in progress any more.
     pub(crate) fn end_round(&mut self, timeline: &mut Timeline) -> Result<()> {
         if self.device.is_off() {
             self.note(timeline, "! power cut");

@@ -232,8 +232,8 @@ fn mirror(seed: u64, follows: bool, timeline: &mut Timeline, tally: &mut Tally) 
     Ok(())
 }
 
-/// An update of a small mirror, again and again from the same moment: once for every mishap at
-/// every message of it.
+/// An update of a small mirror, repeated from the same moment: once for every mishap at every
+/// message of it.
 ///
 /// A destination that follows continuously makes several steps meanwhile, and a client writes; the
 /// outcome differs each time.

@@ -169,7 +169,7 @@ impl RoomFault {
         !matches!(self, RoomFault::DestinationFull | RoomFault::DestinationFails)
     }
 
-    /// There is no room; else writes fail.
+    /// There is no room; otherwise writes fail.
     pub fn is_full(self) -> bool {
         matches!(self, RoomFault::SourceFull | RoomFault::LogFull | RoomFault::DestinationFull)
     }

@@ -72,7 +72,7 @@ struct Task<'a> {
 #[derive(Default)]
 pub struct Tasks<'a> {
     list: Vec<Task<'a>>,
-    /// Times that all waited and each was asked again.
+    /// The number of times that all waited and each was asked again.
     idle: u32,
 }
 

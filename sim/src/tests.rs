@@ -57,7 +57,7 @@ fn volume_keeps_its_promises_over_power_cuts_at_random() {
 #[test]
 fn volume_keeps_its_promises_over_other_power_cuts_at_random() {
     seeds(Kind::Volume, 60..80);
-    // A client is at a file that was made while a rollback was under way.
+    // A client uses a file that was made during a rollback.
     seeds(Kind::Volume, 117_674_440_720_857..117_674_440_720_858);
 }
 

@@ -22,7 +22,7 @@ pub fn parts(device: &Arc<FaultDevice>) -> [FaultPart; 2] {
 
 /// The moment before a batch of operations: the power may go at each of them.
 pub struct CutPoint {
-    /// The device as it was.
+    /// The device at that moment.
     pub device: FaultDevice,
     /// The pending operations, and their part of the device.
     pub batch: Vec<Request>,

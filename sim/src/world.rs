@@ -41,8 +41,8 @@ pub struct Config {
     pub file_blocks: u64,
     /// Most snapshots at a time.
     pub snapshots: usize,
-    /// The intent log begins on a device of its own; else in the label area. It moves in the course
-    /// of a life.
+    /// The intent log begins on a device of its own; otherwise in the label area. It moves in the
+    /// course of a life.
     pub log_device: bool,
     /// The power fails about once in this many actions; 0 for never.
     pub cut_every: u64,
@@ -107,7 +107,7 @@ pub struct World {
     pub(crate) held: Vec<(Image, Arc<Frozen>)>,
     pub(crate) next_tag: u64,
     pub(crate) next_name: u64,
-    /// Blocks that writes could take when nothing was under way.
+    /// Blocks that writes could take when no operation was in progress.
     pub(crate) free_before: u64,
     /// Power cuts so far.
     pub cuts: u64,
@@ -119,7 +119,7 @@ pub struct World {
 pub(crate) struct Origin {
     parent: Arc<Volume>,
     snapshot: SnapshotId,
-    /// The parent keeps it while this lives; a drill's clone goes without.
+    /// The parent keeps it while this lives; a drill's clone has none.
     _kept: Option<Kept>,
     /// The clone keeps it always.
     _own: Option<Kept>,
@@ -148,8 +148,8 @@ pub(crate) fn set_clock(clock: &ManualClock, rng: &mut Rng) {
 }
 
 impl World {
-    /// Formats and opens a volume. Each server has a clock of its own, which is wrong, and is set
-    /// now and then.
+    /// Formats and opens a volume. Each server has a clock of its own, which is wrong, and is
+    /// sometimes set.
     pub fn new(side: &'static str, rng: &mut Rng, config: Config, role: Role) -> Result<Self> {
         let clock = Arc::new(ManualClock::new(EPOCH));
         set_clock(&clock, rng);
@@ -253,7 +253,7 @@ impl World {
         }
     }
 
-    /// The server of a clone is gone, and nothing of the parent is open here any more.
+    /// The server of a clone is gone, and the parent is closed here.
     pub(crate) fn close_parent(&mut self) {
         self.volume = None;
         self.origin = None;

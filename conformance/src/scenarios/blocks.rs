@@ -21,7 +21,7 @@ const CLIENTS: usize = 3;
 const DEPTH: usize = 8;
 /// Blocks of the longest request.
 const RUN_BLOCKS_MAX: u64 = 16;
-/// Snapshots that stay; the oldest goes first.
+/// Snapshots that stay; the oldest is deleted first.
 const SNAPSHOTS_MAX: usize = 3;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
@@ -132,7 +132,7 @@ fn snapshots(
 ) -> Result<()> {
     while !dying.load(Ordering::SeqCst) {
         if shown.len() >= SNAPSHOTS_MAX {
-            // Once asked for, it may be gone.
+            // After the request, it may be gone.
             let oldest = shown.remove(0);
             cairn.said(&["snapshot", "delete", &format!("vol0@{}", oldest.name), "--yes"])?;
             continue;

@@ -19,7 +19,7 @@ use crate::server::Cairn;
 /// reason.
 const EXCEPTIONS: &str = include_str!("../../pjdfstest.txt");
 
-/// Files of a volume on a directory; they go from there when this goes.
+/// Files of a volume on a directory; they are unmounted when this is dropped.
 pub(crate) struct Tree {
     pub(crate) folder: PathBuf,
 }

@@ -147,7 +147,7 @@ impl<'a> Disk<'a> {
         }
         self.cairn.kill()?;
         facts.add("kills", 1 + self.cairn.serve_after_stumbling(rng)?);
-        // Every client may have had a transaction under way at the kill: more than that must be
+        // Every client may have had a transaction in progress at the kill: more than that must be
         // acknowledged.
         self.wait_for(&load, 20)?;
         facts.add("kills that the initiator got over", 1);

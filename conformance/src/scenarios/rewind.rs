@@ -241,8 +241,8 @@ impl<'a> Walk<'a> {
         Ok(site)
     }
 
-    /// A table goes under load. Instants, and the transactions that had been acknowledged before
-    /// that.
+    /// A table is dropped under load. Returns instants, and the transactions that had been
+    /// acknowledged before that.
     fn drop_table(
         &mut self,
         (mounted, mut postgres): (Mounted, Postgres),

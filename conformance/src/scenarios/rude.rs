@@ -1,4 +1,5 @@
-//! Clients that behave badly: one stops reading its replies, one goes in the middle of a write.
+//! Clients that behave badly: one stops reading its replies, one disconnects in the middle of a
+//! write.
 
 use anyhow::{Context, Result, bail};
 use cairn_base::{BLOCK_SIZE, Rng};

@@ -39,7 +39,7 @@ const KNOWN_MAX: u8 = 6;
 pub struct Attribute {
     /// The whole name, as `user.x`.
     pub name: Vec<u8>,
-    /// The value, as `getxattr` gives it.
+    /// The value, in the form of `getxattr`.
     pub value: Vec<u8>,
 }
 

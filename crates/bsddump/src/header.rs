@@ -352,7 +352,7 @@ impl WrappingSum for u32 {
 }
 
 fn put_text(place: &mut [u8], text: &[u8]) {
-    // The last byte stays zero: readers take it for C text.
+    // The last byte stays zero: readers expect a C string.
     let length = text.len().min(place.len() - 1);
     place[..length].copy_from_slice(&text[..length]);
 }

@@ -126,7 +126,7 @@ pub struct Reader<R> {
     ahead: Option<Header>,
     /// Records are missing somewhere between the previous header and that one.
     lacks_records: bool,
-    /// The file that [`Reader::next_inode`] gave, until its content is read.
+    /// The file that [`Reader::next_inode`] returned, until its content is read.
     current: Option<Header>,
     seen: InodeMap,
     missing: InodeMap,
@@ -213,7 +213,8 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Inodes that were in use when it was made. Of those that are not, an earlier dump's are gone.
+    /// Inodes that were in use when it was made. Files of an earlier dump that are not among them
+    /// are deleted.
     pub fn used(&self) -> &InodeMap {
         &self.used
     }
@@ -309,7 +310,8 @@ impl<R: Read> Reader<R> {
         self.ahead.as_ref().is_some_and(|header| header.extended.is_none() && is_directory(header))
     }
 
-    /// The content of the file that [`Reader::next_inode`] gave last, and its extended attributes.
+    /// The content of the file that [`Reader::next_inode`] returned last, and its extended
+    /// attributes.
     ///
     /// # Errors
     /// The input's, and the sink's own.
@@ -366,8 +368,8 @@ impl<R: Read> Reader<R> {
         Ok(Content { whole: !self.hurt.contains(&number), attributes })
     }
 
-    /// The entries of the directory that [`Reader::next_inode`] gave last, without `.` and `..`,
-    /// and how its content came out.
+    /// The entries of the directory that [`Reader::next_inode`] returned last, without `.` and
+    /// `..`, and the outcome of reading its content.
     pub fn entries(&mut self) -> Result<(Vec<Entry>, Content), ReadError> {
         let told = self.current.as_ref().map(|header| (header.number, header.size));
         let mut bytes = Vec::new();
@@ -463,7 +465,7 @@ impl<R: Read> Reader<R> {
         for _ in 0..header.map_records {
             bytes.extend_from_slice(&self.input.take_next()?.ok_or(ReadError::NoMaps)?);
         }
-        // A map that is not as it was written would have files deleted that exist.
+        // A changed map would have existing files deleted.
         if header.content_crc.is_some_and(|sum| sum != content_checksum(&bytes)) {
             return Err(ReadError::NoMaps);
         }

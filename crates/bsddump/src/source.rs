@@ -5,7 +5,7 @@ use crate::directory::Entry;
 use crate::inode::Inode;
 use crate::map::InodeMap;
 
-/// A tree of files that stays as it is while it is dumped: a snapshot.
+/// A tree of files that does not change while it is dumped: a snapshot.
 ///
 /// Numbers of inodes are 32 bits, and [`crate::ROOT`] is the root directory's. Errors are the
 /// source's own. Except for [`Source::each_inode`], an error loses one file or directory, and the
@@ -34,7 +34,7 @@ pub trait Source {
     /// Fills `bytes` with the content of a file or link from `offset`, all of it below the size.
     fn read(&mut self, number: u32, offset: u64, bytes: &mut [u8]) -> std::io::Result<()>;
 
-    /// The extended attributes with their whole names (`user.x`), values as `getxattr` gives them.
+    /// The extended attributes with their full names (`user.x`), values in the form of `getxattr`.
     fn attributes(&mut self, number: u32) -> std::io::Result<Vec<Attribute>>;
 }
 

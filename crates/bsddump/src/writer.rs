@@ -43,8 +43,8 @@ pub struct Options {
     pub device: Vec<u8>,
     /// The machine.
     pub host: Vec<u8>,
-    /// The only directory or file that is wanted, as names from the root; the directories that lead
-    /// there come along. Empty for all.
+    /// The only directory or file to dump, as names from the root; the directories that lead there
+    /// are included. Empty for all.
     pub subtree: Vec<Vec<u8>>,
     /// Records of a volume, label included; `None` for one volume without an end. Of these as many
     /// count as fill blocks of [`RECORDS_PER_BLOCK`], and at least [`VOLUME_RECORDS_MIN`].
@@ -276,9 +276,9 @@ impl Dump {
     /// The files that a restore of it and its base dumps has whole: dumped ones, and unchanged
     /// ones. For [`Options::had`] of dumps based on it.
     ///
-    /// A directory is not among that where a name was left out whose file may be there by another
-    /// one. Neither of the two is newer once the name is wanted, as by another pattern or another
-    /// name of a directory above.
+    /// It excludes a directory with an omitted name whose file may be in the dump by another name.
+    /// Neither of the two is newer once the name is wanted, for example with another pattern or
+    /// another name of a directory above.
     pub fn had(&self) -> InodeMap {
         let mut had = self.named.clone();
         self.left_out.keys().for_each(|directory| had.remove(*directory));
@@ -431,7 +431,7 @@ impl Dump {
         Ok(())
     }
 
-    /// Remembers a name that is not wanted, if its file may be there by another one; whether it
+    /// Remembers an omitted name, if its file may be in the dump by another one; returns whether it
     /// may.
     fn leave_out(&mut self, directory: u32, entry: Entry) -> bool {
         let may_be_there = self.linked.contains(entry.number);
@@ -523,7 +523,7 @@ impl Sizes {
     }
 }
 
-/// The dump as it is written.
+/// The output of the dump.
 struct Tape<'a> {
     output: Output<'a>,
     common: Common,
@@ -605,7 +605,7 @@ impl Tape<'_> {
 
     fn file(&mut self, source: &mut dyn Source, number: u32) -> Result<(), WriteError> {
         let inode = match source.inode(number) {
-            // Its turn is over: it was not known for one, as it could not be read.
+            // Its turn is over: it was not recognised as one, as it could not be read.
             Ok(inode) if inode.kind == Kind::Directory => {
                 let reason = std::io::Error::other("it could not be read before");
                 self.fail_below(number, "the whole directory", reason);

@@ -61,7 +61,7 @@ pub(crate) const T_POINTS_NS: [u64; 21] = {
         604_800 * S,
     ]
 };
-/// Requests and blocks that they touch between two looks at the memory.
+/// Requests and touched blocks between two checks of the memory.
 const LOOK_EVERY: u64 = 4096;
 /// The share of a cache that can be dirty (2007 paper, section 4.1), in per cent.
 const DIRTY_PER_CENT: u64 = 3;
@@ -111,7 +111,7 @@ pub fn dirty_blocks(total_bytes: u64, block_bytes: u64) -> u64 {
     (u128::from(total_bytes) * u128::from(DIRTY_PER_CENT) / 100 / u128::from(block_bytes)) as u64
 }
 
-/// An analysis on its way.
+/// A running analysis.
 #[derive(Clone)]
 pub struct Analysis {
     options: AnalyseOptions,
@@ -127,7 +127,7 @@ pub struct Analysis {
     counts: Counts,
     devices: std::collections::BTreeSet<u32>,
     last_ns: u64,
-    /// How many requests and blocks there were at the last look at the memory.
+    /// How many requests and blocks there were at the last check of the memory.
     looked_at: u64,
 }
 
@@ -337,7 +337,7 @@ impl Analysis {
             }
             return;
         }
-        // Longer than all that was touched: then it is cheaper to look at that.
+        // Longer than all touched blocks: then it is cheaper to search those.
         let range = key(record.device, first)..key(record.device, end);
         for number in 0..self.pages.pages.len() {
             if range.contains(&self.pages.pages[number].key) {

@@ -46,7 +46,7 @@ const YOUNG: Duration = Duration::from_secs(21_600);
 /// Devices that a curve of several can distinguish.
 const DEVICES_MAX: usize = 4096;
 
-/// One sample on its way.
+/// A running sample.
 struct Sample {
     shift: u32,
     /// Until it has too many blocks.
@@ -231,7 +231,7 @@ impl Curve {
         Ok(())
     }
 
-    /// A day is over: it is remembered, and another one begins.
+    /// A day is over: it is stored, and another one begins.
     fn turn(&self, state: &mut State) -> Result<(), TraceError> {
         let elapsed = self.clock.monotonic().saturating_sub(state.life.start);
         if elapsed >= DAY {

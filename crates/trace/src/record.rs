@@ -12,7 +12,7 @@
 //! leaves all written frames.
 //!
 //! Not recorded: prefetches, which change nothing, and whether a write had to be durable at once.
-//! Requests that the device refuses are in the trace: they were asked for.
+//! Requests that the device refuses are in the trace, as clients made them.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -43,11 +43,11 @@ pub const RECORD_BYTES_MIN: u64 = 1 << 20;
 /// Why a recording ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RecordEnd {
-    /// It was asked to.
+    /// On request.
     Asked,
     /// The next requests could have made it longer than was allowed.
     Full,
-    /// Its time was over.
+    /// At its time limit.
     Time,
     /// It could not be written: the reason. The written part is a truncated trace.
     Failed(String),
@@ -181,7 +181,7 @@ impl Feed {
         Ok(state)
     }
 
-    /// Ends the recording, when one is under way. How it is or was; `None` when there was none.
+    /// Ends a running recording. Returns its last state; `None` when there was none.
     pub fn stop(&self) -> Option<RecordState> {
         let mut slot = self.recording.lock();
         let recording = slot.as_mut()?;
@@ -190,8 +190,8 @@ impl Feed {
         Some(recording.state())
     }
 
-    /// How the recording is, or how the last one was. One whose time is over ends here at the
-    /// latest.
+    /// The state of the recording, or of the last one. A recording past its time limit ends here at
+    /// the latest.
     pub fn state(&self) -> Option<RecordState> {
         let mut slot = self.recording.lock();
         let recording = slot.as_mut()?;

@@ -7,9 +7,8 @@
 //! otherwise, the length is corrected, and a number is mapped to one of the numbers that were
 //! given.
 //!
-//! Whatever is asked: the answer is one that a kernel takes, and at the end neither the volume nor
-//! the tree has anything wrong with it. So no request breaks rules of the tree, in whatever order
-//! they come.
+//! For any request, the answer is one that a kernel accepts, and at the end neither the volume nor
+//! the tree has a fault. So no request breaks rules of the tree, in any order.
 
 use std::sync::Arc;
 
@@ -247,7 +246,7 @@ fn note(entry: &[u8], known: &mut Vec<u64>) {
     }
 }
 
-/// A request as a kernel makes it, with its length before it. `node` is the how many-th number that
+/// A request as a kernel makes it, with its length before it. `node` is the index of a number that
 /// was given.
 fn request(operation: u32, node: u64, arguments: &[&[u8]]) -> Vec<u8> {
     let body: Vec<u8> = arguments.concat();

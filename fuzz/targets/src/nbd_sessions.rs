@@ -174,13 +174,13 @@ struct Told {
 struct Asked {
     kind: u8,
     flags: u8,
-    /// In units of 512 bytes when it is odd, else in bytes.
+    /// In units of 512 bytes when it is odd, otherwise in bytes.
     offset: u32,
     length: u32,
     fill: u8,
 }
 
-/// The longest read or write here; the longest allowed is tried now and then.
+/// The longest read or write here; the longest allowed is tried sometimes.
 const LENGTH: u32 = 256 << 10;
 
 /// Complete requests, possibly with invalid contents: each is answered once, in a form that a

@@ -40,7 +40,7 @@ pub fn stale() -> Result<Vec<PathBuf>> {
     Ok(stale)
 }
 
-/// Writes the seeds of all targets, and takes away those that no target makes any more.
+/// Writes the seeds of all targets, and removes those that no target makes any more.
 pub fn write() -> Result<()> {
     for (path, seed) in TARGETS.iter().flat_map(made) {
         let folder = path.parent().context("a seed lies in a folder")?;

@@ -73,7 +73,7 @@ fn tried() -> std::sync::MutexGuard<'static, (&'static str, Vec<u8>)> {
     TRIED.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// A thread that panics would else die alone, and the next input be tried.
+/// Otherwise a thread that panics would die alone, and the next input would be tried.
 fn fail_on_any_panic() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic: &PanicHookInfo<'_>| {

@@ -92,7 +92,7 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Formats all three. Their clocks differ by two hours at most, and are set now and then.
+    /// Formats all three. Their clocks differ by two hours at most, and are sometimes set.
     pub fn new(rng: &mut Rng, config: Config) -> Result<Self> {
         let pair = Pair::new(rng, config)?;
         let last = World::new("lst", rng, Config { log_device: false, ..config }, Role::Destination)?;
@@ -272,7 +272,7 @@ impl Chain {
         Ok(())
     }
 
-    /// The power goes at the server in the middle, if it has not gone, and comes back.
+    /// The power fails at the server in the middle, unless it has failed, and returns.
     fn restart_middle(&mut self, timeline: &mut Timeline, offers: &Offers) -> Result<()> {
         switch_off(&self.pair.destination.device);
         let mut clone = self.clone.take();
@@ -557,7 +557,7 @@ fn switch_off(device: &Arc<FaultDevice>) {
     }
 }
 
-/// The power goes for both devices of a server, or for none. True when it has.
+/// The power fails for both devices of a server, or for none. True when it has.
 fn one_supply(one: &Arc<FaultDevice>, other: &Arc<FaultDevice>) -> bool {
     if !one.is_off() && !other.is_off() {
         return false;

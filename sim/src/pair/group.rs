@@ -45,7 +45,7 @@ struct Group {
     /// The writes of each client, in order.
     clients: Vec<Vec<Written>>,
     names: u64,
-    /// Names of snapshots of the group that were asked for, done or not.
+    /// Requested names of snapshots of the group, made or not.
     asked: BTreeSet<String>,
 }
 

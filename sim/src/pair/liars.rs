@@ -57,7 +57,7 @@ pub use destination::run as run_destination;
 const LOCK: Duration = Duration::from_secs(30 * 86400);
 /// Volumes that went another way.
 const STRAYS: usize = 2;
-/// Snapshots that a destination gets too slow to look at so often.
+/// The number of snapshots beyond which a destination gets too slow to check it so often.
 const LISTED_MAX: usize = 14;
 
 /// A destination's request.
@@ -399,7 +399,7 @@ impl Life {
         self.check().with_context(|| format!("after it lied: {told}"))
     }
 
-    /// A conversation is over. True when another image is shown, or others are listed.
+    /// A conversation has ended. True when another image is shown, or others are listed.
     fn end(&mut self, mirror: &Destination, timeline: &mut Timeline) -> Result<bool> {
         self.contact = mirror.contact();
         let moment = Moment { may_change: true, locks: self.locks && self.has_image };

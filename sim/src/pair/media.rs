@@ -103,7 +103,7 @@ impl Pair {
             news || updated.is_err() || self.source.volume().status().dirty == 0 || rots,
             "no image came"
         );
-        // Nothing wrong is shown, whatever came of the update.
+        // No wrong content is shown, whatever the outcome of the update.
         self.both(&offers).context("after the update")?;
         let is_latched = |world: &World| world.volume().status().latched.is_some();
         if is_latched(&self.source) || is_latched(&self.destination) {

@@ -158,8 +158,8 @@ fn linux_restore_reads_what_we_write() {
     assert!(!compared.contains("differ") && !compared.contains("changed"), "{compared}");
 }
 
-/// Volumes of a dump in files `NAME001`, `NAME002` and so on, as `restore -M` wants them; their
-/// paths.
+/// Volumes of a dump in files `NAME001`, `NAME002` and so on, as `restore -M` expects them; returns
+/// their paths.
 fn put(tree: &mut Tree, records: u64, options: Options, prefix: &Path) -> Vec<PathBuf> {
     let parts = volumes(tree, records, options);
     let path = |number: usize| PathBuf::from(format!("{}{number:03}", prefix.display()));
@@ -249,8 +249,8 @@ fn linux_restore_applies_our_increments() {
     let date = 1_750_000_000;
     apply(&mut tree, Options { date, ..Tree::options() });
 
-    // A file changes, a name moves to another directory, one goes, one comes, and a number is used
-    // again.
+    // A file changes, a name moves to another directory, one is removed, one is added, and a number
+    // is reused.
     let touch = |tree: &mut Tree, number: u32, seconds: u32| {
         tree.get(number).inode.modified.seconds = i64::from(seconds);
         tree.get(number).inode.changed.seconds = i64::from(seconds);
@@ -273,7 +273,7 @@ fn linux_restore_applies_our_increments() {
     }
     apply(&mut tree, Options { date: later + 1, since: date, level: 1, ..Tree::options() });
 
-    // A directory goes elsewhere with all that is in it.
+    // A directory moves with its descendants.
     let position = tree.0[&sub].entries.iter().position(|entry| entry.name == b"crowd").unwrap();
     let mut entry = tree.get(sub).entries.remove(position);
     entry.name = b"moved crowd".to_vec();
@@ -384,7 +384,7 @@ fn fill(content: &Path) {
 /// When one of the files was modified last: in 2001.
 const OLD_SECONDS: i64 = 1_000_000_000;
 
-/// A block device that is ext4 with some content; it goes when this does.
+/// A block device with an ext4 and some content; it is removed when this is dropped.
 struct Loop {
     losetup: PathBuf,
     name: String,

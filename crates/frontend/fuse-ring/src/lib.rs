@@ -11,12 +11,12 @@
 //! - The kernel accesses the memory of a seat while a thread is in [`Seat::exchange`], and at no
 //!   other time; a seat that may still be in use by the kernel never frees its memory.
 //! - A mount answers nothing before there is a seat in every queue. Seats can be added at any time.
-//!   None can be taken away as long as the mount lives, as a request may be on its way to it.
+//!   None can be removed as long as the mount lives, as a request may be on its way to it.
 //! - A request without a free seat waits in its queue until a seat there hands over an answer. A
 //!   new seat does not fetch it (Linux 6.18).
 //! - Forget requests, interrupts and the server's unasked notices go by `/dev/fuse` as before.
 //!
-//! This crate is all of it that is `unsafe`, and nothing else.
+//! This crate contains all of the `unsafe` code, and nothing else.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -130,8 +130,8 @@ impl Seat {
     /// Requests that wait in the queue already do not come to it, see the head of the crate.
     ///
     /// # Errors
-    /// Those of io_uring, and of the kernel when it does not want the seat (`ENOMEM`, `ENOTCONN`).
-    /// The seat is of no use then.
+    /// Those of io_uring, and of the kernel when it refuses the seat (`ENOMEM`, `ENOTCONN`). The
+    /// seat is unusable then.
     pub fn register(&mut self) -> io::Result<()> {
         // The thread that does this is the one that may use the ring.
         self.ring.submitter().register_enable_rings()?;

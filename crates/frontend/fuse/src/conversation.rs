@@ -196,12 +196,12 @@ pub(crate) fn unless_panic<T>(work: impl FnOnce() -> T) -> Result<T, i32> {
     })
 }
 
-/// The number of a request, of which nothing else need be understood.
+/// The number of a request, whose other parts may be invalid.
 pub(crate) fn unique_of(bytes: &[u8]) -> Option<u64> {
     bytes.get(8..16).and_then(|raw| raw.try_into().ok()).map(u64::from_ne_bytes)
 }
 
-/// Hands an answer as the kernel takes it to `write`.
+/// Passes an answer to `write` in the kernel's form.
 pub(crate) fn with_answer<T>(unique: u64, answer: Answer, write: impl FnOnce(&[IoSlice<'_>]) -> T) -> T {
     let (error, body) = match answer {
         Ok(body) => (0, body),

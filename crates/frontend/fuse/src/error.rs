@@ -25,7 +25,7 @@ pub enum MountError {
         "only root mounts without the program fusermount3, and it is not installed here (package `fuse3`)"
     )]
     NoHelper,
-    /// The kernel, or fusermount3, did not want to.
+    /// The kernel, or fusermount3, refused.
     #[error("{} was not mounted: {reason}", .path.display())]
     Refused {
         /// Where.

@@ -15,7 +15,7 @@
 //!   kernel's write-back cache or in the server's memory may be lost.
 //! - A mount of a mirror shows one image at a time: a new path lookup from the root sees the newest
 //!   image, and open files and working directories stay in theirs.
-//! - Everything below `.snapshot/NAME` is as it was when that snapshot was made.
+//! - Everything below `.snapshot/NAME` is unchanged since that snapshot was made.
 //!
 //! A live tree has one connection, wherever it appears: so the kernel's cache and the kernel's
 //! locks are right.

@@ -39,7 +39,8 @@ const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
 /// With `-f`, has the file system of a path written.
 const SYNC: &str = "sync";
-/// Where the helper finds the socket on which it gives the device back; it is its standard input.
+/// The environment variable for the socket on which the helper returns the device; it is its
+/// standard input.
 const HELPER_SOCKET: (&str, &str) = ("_FUSE_COMMFD", "0");
 /// Bytes that the kernel reads ahead; its own choice is an eighth of it, and each request costs a
 /// change of processes.

@@ -30,13 +30,13 @@ use crate::shown::{Shown, Slot};
 
 /// The name below which every directory shows its snapshots. It is in no listing.
 pub(crate) const SNAPSHOTS_NAME: &[u8] = b".snapshot";
-/// The attribute that gives a program rights; a write takes it away.
+/// The attribute that gives a program rights; a write removes it.
 const CAPABILITY: &[u8] = b"security.capability";
 /// Bits of a file handle: the file has [`CAPABILITY`].
 const HANDLE_CAPABILITY: u64 = 1;
 /// It was opened with [`FOPEN_DIRECT_IO`].
 const HANDLE_DIRECT: u64 = 2;
-/// Bytes that one request copies at most: others want to be served as well.
+/// The maximum number of bytes that one request copies: others must be served as well.
 const COPY_BYTES_MAX: u64 = 16 << 20;
 /// Bytes of a copy between two trees that are in memory.
 const COPY_PIECE: usize = 1 << 20;
@@ -334,7 +334,7 @@ impl FileSystem {
             let stat = slot.tree.stat(file).map_err(errno)?;
             return Ok(bytes(attr_out(node, &stat)));
         }
-        // Of a new length it does not even send that, so that the caller is looked at.
+        // For a new length it does not even send that, so that the caller is examined.
         if arguments.valid & (fattr::SIZE | fattr::KILL_SUIDGID) == fattr::SIZE {
             self.take_rights(header, &slot, file, false)?;
         }
@@ -476,8 +476,9 @@ impl FileSystem {
         Ok(Vec::new())
     }
 
-    /// Notes that a write which the kernel had kept back has failed. True when no program has the
-    /// file open for writing: the kernel can be made to show it as it is. Else its last close does.
+    /// Records that a cached write has failed. True when no program has the file open for writing:
+    /// the kernel can then be made to show the stored content. Otherwise the file's last close does
+    /// that.
     pub(crate) fn loses(&self, node: u64) -> bool {
         let Ok((_, file)) = self.shown.file(node) else { return false };
         let is_closed = !self.writers.lock().contains_key(&file);
@@ -488,7 +489,7 @@ impl FileSystem {
     }
 
     /// True when such a file has lost its last writer: from now on the kernel can be made to show
-    /// it as it is.
+    /// the stored content.
     pub(crate) fn lost_and_closed(&self, node: u64) -> bool {
         let Ok((_, file)) = self.shown.file(node) else { return false };
         !self.writers.lock().contains_key(&file) && self.lost.lock().remove(&file)

@@ -19,7 +19,7 @@ pub(crate) const READING: usize = 2;
 
 #[derive(Default)]
 struct State {
-    /// Threads that wait at the device, or are on their way there.
+    /// Threads that wait at the device, or are about to.
     reading: usize,
     ended: bool,
 }
@@ -50,7 +50,7 @@ impl Readers {
     }
 }
 
-/// One thread waits at the device, until this goes.
+/// One thread waits at the device, until this is dropped.
 pub(crate) struct Turn<'a>(&'a Readers);
 
 impl Drop for Turn<'_> {

@@ -82,8 +82,7 @@ impl Received {
         BlockMut::append_run(&mut self.blocks, missing);
     }
 
-    /// The write of whole blocks that the request is, with its memory; `None` when it is anything
-    /// else.
+    /// The write of whole blocks in the request, with its memory; `None` for any other request.
     pub(crate) fn take_write(&mut self) -> Option<BlockWrite> {
         let behind = self.length.checked_sub(HEAD)?;
         let (header, rest) = fuse_in_header::read_from_prefix(&self.head).ok()?;

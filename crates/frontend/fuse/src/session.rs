@@ -197,8 +197,8 @@ impl Connection {
     }
 
     /// Makes the kernel forget a file whose writes were lost: its content, its length and all
-    /// names. Its own thread does that, as the kernel waits for writes that are under way. Only for
-    /// a file that no program writes: a server that ends could not answer the writes of others.
+    /// names. A separate thread does that, as the kernel waits for writes in progress. Only for a
+    /// file without writers: a server that ends could not answer the writes of others.
     pub(crate) fn forget_lost(self: &Arc<Self>, node: u64) {
         let own = self.clone();
         let forget = move || {

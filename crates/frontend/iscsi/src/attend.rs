@@ -2,9 +2,9 @@
 //! initiators.
 //!
 //! An initiator whose write waits pings the target, aborts the write after half a minute, and takes
-//! the disk off line when that is not answered. So a thread of the server looks which sessions are
-//! stuck, and gives each a thread of its own for as long as it is. Mostly there are none, and a
-//! session costs no second thread.
+//! the disk off line when that is not answered. So a thread of the server looks for stuck sessions,
+//! and gives each a second thread for as long as it is stuck. Usually there are none, and a session
+//! costs no second thread.
 
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};

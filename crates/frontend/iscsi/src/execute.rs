@@ -123,7 +123,7 @@ impl Place<'_> {
             }
             Medium::LbaStatus { lba, allocation } => {
                 let blocks = self.unit.state.lock().geometry().blocks;
-                // The device may have become shorter since the command was looked at.
+                // The device may have become shorter since the command was checked.
                 let left =
                     blocks.checked_sub(*lba).filter(|left| *left > 0).ok_or(Sense::of_failure(OutOfRange))?;
                 let found = stretches(self.device, bytes(*lba), bytes(left), EXTENTS_MAX);

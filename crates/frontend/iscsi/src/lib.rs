@@ -16,7 +16,7 @@
 //!   initiators by the name that they used.
 //! - Task management is answered at once, however long the device takes: waiting commands are
 //!   dropped. For a command that has begun, either the function waits or it is rejected.
-//! - An initiator that breaks the protocol, stalls or goes away harms no other session.
+//! - An initiator that breaks the protocol, stalls or disconnects harms no other session.
 
 mod attend;
 mod control;

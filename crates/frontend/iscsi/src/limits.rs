@@ -7,8 +7,8 @@ pub(crate) const LONG_SEGMENT_BYTES: usize = 8 << 10;
 
 /// Proofs of CHAP that an address may get wrong before it has to wait.
 pub(crate) const FREE_TRIES: u32 = 4;
-/// The least time between two looks at proofs that have to wait, however many those are: 20 looks a
-/// second.
+/// The least time between two checks of proofs that have to wait, however many those are: 20 checks
+/// a second.
 pub(crate) const PACE_OF_ALL: Duration = Duration::from_millis(50);
 /// Tries are forgotten after this time without one.
 pub(crate) const PACE_MEMORY: Duration = Duration::from_secs(120);
@@ -41,7 +41,7 @@ pub(crate) const IDLE_LOOK: Duration = Duration::from_secs(2);
 /// An initiator that takes no byte for this long is closed.
 pub(crate) const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Extents that one GET LBA STATUS looks at.
+/// The maximum number of extents that one GET LBA STATUS reads.
 pub(crate) const EXTENTS_MAX: usize = 256;
 
 /// Bytes that a command which reads and writes by itself (WRITE SAME, VERIFY, EXTENDED COPY)

@@ -101,7 +101,7 @@ impl Table {
 pub(crate) struct Pacer(Mutex<Table>);
 
 impl Pacer {
-    /// A proof of an initiator is here. `None`: it may be looked at; else it waits for its
+    /// A proof of an initiator has arrived. `None`: it may be checked; otherwise it waits for its
     /// [turn](Pacer::has_turn), and must [leave](Pacer::leave).
     pub(crate) fn arrive(&self, address: IpAddr, initiator: &str, now: Instant) -> Option<u64> {
         let mut table = self.0.lock();

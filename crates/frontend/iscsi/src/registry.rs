@@ -69,7 +69,7 @@ impl Member for Entry {
 }
 
 impl Entry {
-    /// Its thread goes into the device.
+    /// Its thread enters the device.
     pub(crate) fn enters(&self) {
         self.busy.store(self.since.elapsed().as_millis() as u64 + 1, Ordering::Release);
     }
@@ -195,7 +195,7 @@ impl Registry {
                 break;
             }
             older.iter().for_each(|other| other.close());
-            // Mostly it goes at once.
+            // Usually it ends at once.
             if !self.roster.wait_until(&mut table, lingering) {
                 continue;
             }

@@ -155,7 +155,7 @@ impl Round {
 }
 
 impl Session {
-    /// Does all of a round and sends all answers. An error means that the initiator is gone.
+    /// Executes a round and sends all answers. An error means that the initiator has disconnected.
     pub(crate) fn run_round(held: &mut Held<'_>, round: &mut Round) -> Result<(), SessionEnd> {
         held.take_reads(round);
         held.executing = round.tags().collect();
@@ -232,7 +232,7 @@ impl Session {
             }
             match (slot, failure) {
                 (Slot::Answered, _) => {}
-                // Its tasks were ended, or the session is over.
+                // Its tasks were aborted, or the session is over.
                 (slot, Some(DeviceError::Withdrawn)) => {
                     if let Some(tag) = slot.tag() {
                         self.release(tag);

@@ -1,4 +1,5 @@
-//! A session, on a thread of its own: login, then rounds of commands until the initiator goes.
+//! A session, on a thread of its own: login, then rounds of commands until the initiator
+//! disconnects.
 //!
 //! The thread holds the session's lock except while it is in the device. If that takes long,
 //! [another thread](crate::attend) takes the lock meanwhile and does the work that needs no device:
@@ -108,7 +109,7 @@ pub(crate) struct Place {
     pub(crate) target: String,
 }
 
-/// A PDU whose data is on its way.
+/// A PDU whose data is being received.
 pub(crate) struct Incoming {
     pub(crate) header: Header,
     pub(crate) event: Event,
@@ -136,7 +137,7 @@ pub(crate) struct Session {
     pub(crate) shared: Arc<Shared>,
     pub(crate) entry: Arc<Entry>,
     pub(crate) socket: Arc<Socket>,
-    /// Of the gate, as far as it was noticed: commands have tickets of it.
+    /// The gate's generation as last seen: commands have its tickets.
     pub(crate) generation: u64,
     /// PDUs that came while the thread was in the device.
     pub(crate) next: Round,
@@ -163,12 +164,12 @@ pub(crate) struct Session {
     pub(crate) reads: VecDeque<crate::task::Read>,
     /// Tasks that wait to be asked for data.
     pub(crate) waiting: VecDeque<u32>,
-    /// Tasks that wait for others, as they or those before them are ordered; in the order in which
-    /// they came.
+    /// Tasks that wait for others, because of their own order or that of earlier ones; in the order
+    /// of arrival.
     pub(crate) held: VecDeque<u32>,
     /// The ordered command that has begun and is not answered.
     pub(crate) ordered: Option<u32>,
-    /// Bytes that tasks which were asked for data may hold.
+    /// Bytes reserved for tasks whose data was requested.
     pub(crate) reserved: u64,
     /// The unsent rest of the answer to a text request.
     pub(crate) text: Vec<u8>,
@@ -359,7 +360,7 @@ impl Session {
         }
     }
 
-    /// Looks at a header.
+    /// Handles a header.
     fn begin(&mut self, round: &mut Round) -> Result<Begun, SessionEnd> {
         let operational = *self.protocol.operational();
         let bytes = self.input.bytes();
@@ -403,7 +404,7 @@ impl Session {
         Ok(Begun::Yes)
     }
 
-    /// Gives the input's bytes to the PDU under way. True when it is complete.
+    /// Passes the input's bytes to the PDU being received. True when it is complete.
     fn feed(&mut self) -> bool {
         let Some(incoming) = &mut self.incoming else { return true };
         let digests = self.protocol.operational().data_digest;

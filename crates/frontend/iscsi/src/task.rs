@@ -37,9 +37,9 @@ pub(crate) struct Task {
     pub(crate) work: Work,
     /// Bytes that the CDB describes, whatever the initiator sends.
     actual: u64,
-    /// Bytes that it wants from the initiator.
+    /// Bytes that it needs from the initiator.
     wanted: u32,
-    /// Where in the device the payload goes.
+    /// The place of the payload in the device.
     offset: u64,
     pub(crate) payload: Option<Payload>,
     /// Pieces of it went to the device before.
@@ -71,7 +71,7 @@ impl Task {
         Self { request, since, work, actual: 0, wanted: 0, offset: 0, payload, begun: false, reserved: 0 }
     }
 
-    /// Gives it bytes of its data.
+    /// Passes it bytes of its data.
     pub(crate) fn fill(&mut self, bytes: &[u8]) {
         if let Some(payload) = &mut self.payload {
             payload.fill(bytes);
@@ -84,8 +84,8 @@ impl Task {
 }
 
 impl Session {
-    /// A command came: answers it, or makes it a task. Returns how many bytes of the PDU's own data
-    /// it wants.
+    /// A command arrived: answers it, or makes it a task. Returns how many bytes of the PDU's own
+    /// data it needs.
     pub(crate) fn command(&mut self, request: &CommandRequest, round: &mut Round) -> u32 {
         let Some(place) = &self.place else {
             let sense = Sense::INVALID_FIELD_IN_CDB.encode(false);
@@ -180,8 +180,8 @@ impl Session {
         Slot::Plain { tag: request.tag, since: self.received, expected: request.expected }
     }
 
-    /// Makes a command a task that wants `actual` bytes of data. Returns how many of the PDU's own
-    /// it wants.
+    /// Makes a command a task that needs `actual` bytes of data. Returns how many of the PDU's own
+    /// it needs.
     fn await_data(&mut self, request: CommandRequest, work: Work, actual: u64, offset: u64) -> u32 {
         let wanted = if request.writes { u64::from(request.expected).min(actual) as u32 } else { 0 };
         self.protocol.begin(request.tag, wanted);
@@ -476,8 +476,8 @@ impl Session {
         self.executing.contains(&tag) && !self.dropped.contains(&tag)
     }
 
-    /// Asks for data as far as the window allows. A task that was asked once is asked again in any
-    /// case, so that it ends.
+    /// Requests data as far as the window allows. A task with a first request gets further ones in
+    /// any case, so that it ends.
     pub(crate) fn solicit(&mut self, round: &mut Round) {
         let mut later = std::collections::VecDeque::new();
         while let Some(tag) = self.waiting.pop_front() {
@@ -516,7 +516,7 @@ impl Session {
             let room = (self.window_bytes - round.bytes).max(u64::from(block)) as u32 / block * block;
             let bytes = (read.length - read.done).min(room);
             let offset = read.offset + u64::from(read.done);
-            // The device gives whole blocks; of the last the initiator may want a part.
+            // The device returns whole blocks; the initiator may need only a part of the last.
             let operation = Operation::read(offset, bytes.next_multiple_of(block));
             round.read(read, bytes, operation);
         }

@@ -39,13 +39,13 @@ pub(crate) struct Units {
     next: AtomicU64,
 }
 
-/// A session's place at a unit, until this goes.
+/// A session's place at a unit, until this is dropped.
 pub(crate) struct Attached {
     pub(crate) unit: Arc<Unit>,
     pub(crate) nexus: Nexus,
 }
 
-/// Tasks that were ended, some of which may be under way.
+/// Aborted tasks, some of which may still run.
 #[must_use = "what has begun has to be waited for"]
 pub(crate) struct Ended(Vec<Arc<Gate>>);
 

@@ -6,7 +6,8 @@ use std::process::Command;
 
 use harness::TestServer;
 
-/// Tests that are skipped, with the reason, and where else a test passes: see the file's own head.
+/// Skipped tests, with the reason, and the other suite in which a test passes: see the file's own
+/// head.
 const EXPECTED: &str = include_str!("../../../../conformance/libiscsi.txt");
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

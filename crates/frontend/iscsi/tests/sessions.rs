@@ -358,8 +358,8 @@ fn writes_whose_data_never_comes_are_asked_for_within_the_window_and_hold_up_nob
         stuck.command(tag, &transfer(0x2a, tag * 100, (EACH / 512) as u16), WRITES, EACH, &[]);
     }
     let mut asked = 0;
-    // The first ping is answered once all of them were looked at, the second once they were asked
-    // for.
+    // The first ping is answered once all of them were checked, the second after a request for
+    // them.
     for _ in 0..2 {
         let ping = Header::new(opcode::NOP_OUT, 99).immediate().with_word(0, pdu::NO_TAG);
         stuck.send(ping, &[]);
@@ -423,7 +423,7 @@ fn rates_and_latencies_of_a_session_are_told() {
     }
     initiator.command(1, &[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0, 0, &[]);
     assert_eq!(initiator.status().0, 0);
-    // A write that is asked for in bursts counts once, with all its bytes.
+    // A write requested in bursts counts once, with all its bytes.
     initiator.command(2, &transfer(0x2a, 0, 2048), WRITES, 1 << 20, &[]);
     loop {
         let (said, _) = initiator.receive().unwrap();
@@ -667,7 +667,7 @@ fn what_was_answered_with_a_write_cache_is_durable_once_a_reset_has_ended_that()
 fn write_that_began_with_a_write_cache_is_durable_when_it_is_answered_without_one() {
     let device = Arc::new(FaultDevice::new(1 << 20));
     let (_server, mut initiator) = through(device.clone());
-    // In pieces, and in one that is asked for.
+    // In pieces, and in one requested piece.
     for at_once in [64 << 10, 0] {
         set_write_cache(&mut initiator, true);
         let data = vec![at_once as u8 ^ 7; 128 << 10];
@@ -752,7 +752,7 @@ fn ordered(initiator: &mut Initiator, tag: u32, cdb: &[u8; 16], flags: u8, expec
     initiator.command(tag, cdb, flags | 2, expected, data);
 }
 
-/// Sends the data of a write that was asked for by that R2T.
+/// Sends the data of a write that the R2T requests.
 fn send_rest(initiator: &mut Initiator, asked: &Header, byte: u8) {
     let header =
         Header::new(opcode::DATA_OUT, asked.tag()).with_word(0, asked.word(0)).with_word(5, asked.word(5));
@@ -764,7 +764,7 @@ fn ordered_command_waits_for_all_before_it_and_those_behind_it_for_its_end() {
     let server = TestServer::plain();
     let mut initiator = login(&server, 1);
     let (write, read) = (transfer(0x2a, 0, 8), transfer(0x28, 0, 8));
-    // Of three writes one comes whole; the first and the ordered one are asked for their data.
+    // Of three writes one arrives whole; the first and the ordered one wait for their data.
     initiator.command(1, &write, WRITES, 4096, &[]);
     let (first, _) = initiator.receive().unwrap();
     assert_eq!((first.opcode(), first.tag()), (opcode::R2T, 1));

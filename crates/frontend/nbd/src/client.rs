@@ -151,11 +151,11 @@ pub enum ClientRequest<'a> {
     },
 }
 
-/// A request that is under way.
+/// A request in flight.
 #[derive(Default)]
 struct Pending {
     offset: u64,
-    /// Bytes that a read brings; 0 for all else.
+    /// Bytes of a read's result; 0 for other requests.
     read_bytes: usize,
     answer: Answer,
     failure: Option<(NbdError, String)>,
@@ -291,7 +291,7 @@ impl Client {
         }
     }
 
-    /// Performs one request. Nothing else may be in flight.
+    /// Performs one request. No other may be in flight.
     pub fn perform(&mut self, request: ClientRequest<'_>) -> Result<Answer, ClientError> {
         assert_eq!(self.in_flight(), 0, "completions of other requests would be lost");
         self.submit(request)?;

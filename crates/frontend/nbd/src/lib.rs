@@ -10,7 +10,7 @@
 //!   sent.
 //! - The size is the one at the time of connecting; a device that grew shows its new size after
 //!   reconnecting. Requests are checked against the size as of now.
-//! - A client that breaks the protocol, stalls or goes away harms no other session.
+//! - A client that breaks the protocol, stalls or disconnects harms no other session.
 
 mod address;
 mod client;

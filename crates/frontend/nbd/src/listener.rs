@@ -60,7 +60,7 @@ pub struct Peer {
     pub(crate) listener: usize,
 }
 
-/// A socket that takes connections. A unix socket is removed from its folder when this goes.
+/// A socket that takes connections. A unix socket is removed from its folder when this is dropped.
 #[derive(Debug)]
 pub struct Listener {
     kind: Kind,
@@ -90,7 +90,8 @@ impl Listener {
     }
 
     fn set_nonblocking(&self) -> io::Result<()> {
-        // Only accepting: a client that goes between poll and accept must not block the thread.
+        // Only accepting: a client that disconnects between poll and accept must not block the
+        // thread.
         match &self.kind {
             Kind::Tcp(listener) => listener.set_nonblocking(true),
             Kind::Unix { listener, .. } => listener.set_nonblocking(true),

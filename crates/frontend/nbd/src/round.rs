@@ -37,7 +37,7 @@ struct Slot {
     to: ReplyTo,
     /// When its first bytes came.
     since: Instant,
-    /// Of a read: which bytes of the operation's data were asked for.
+    /// For a read: the requested bytes of the operation's data.
     read: Option<Wanted>,
     /// A piece of a write that is not its last: the session reports only its failure.
     piece: bool,
@@ -191,7 +191,8 @@ impl Round {
         self.operations.push(Operation::new(request));
     }
 
-    /// Does all and sends all replies. An error means that the client is gone.
+    /// Executes all requests and sends all replies. An error means that the client has
+    /// disconnected.
     pub(crate) fn run(&mut self, around: &Surroundings<'_>, transport: &mut Transport) -> io::Result<()> {
         let count = self.operations.len() + self.queries.len() + usize::from(self.long.is_some());
         around.meter.taken(count as u64);
@@ -408,7 +409,7 @@ fn fail(headers: &mut Vec<u8>, around: &Surroundings<'_>, to: ReplyTo, error: &D
     put_error(headers, around.negotiated.mode, to, wire, &error.to_string());
 }
 
-/// Notes a failure, and gives it NBD's name.
+/// Records a failure, and returns its NBD error.
 fn failed(around: &Surroundings<'_>, error: &DeviceError) -> NbdError {
     if matches!(error, DeviceError::Io { .. } | DeviceError::Corrupt { .. }) {
         tracing::warn!(export = around.name, %error, "a request failed; the client got the error");

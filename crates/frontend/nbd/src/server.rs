@@ -46,7 +46,7 @@ pub enum StartError {
     /// TLS is required without a certificate.
     #[error("TLS is required, but there is no certificate; configure one, or do not require TLS")]
     NoCertificate,
-    /// The system gave no thread or no socket.
+    /// The system provided no thread or no socket.
     #[error("can't start the NBD server: {0}")]
     System(#[from] io::Error),
 }

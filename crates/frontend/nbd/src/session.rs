@@ -1,4 +1,5 @@
-//! A session, on a thread of its own: negotiation, then rounds of requests until the client goes.
+//! A session, on a thread of its own: negotiation, then rounds of requests until the client
+//! disconnects.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -254,7 +255,7 @@ fn with_fua(command: Command) -> Command {
     }
 }
 
-/// A request whose payload is on its way.
+/// A request whose payload is being received.
 enum Incoming {
     Write {
         to: ReplyTo,

@@ -1,4 +1,4 @@
-//! Bytes that came in and wait to be looked at.
+//! Received bytes that wait to be parsed.
 
 use crate::limits::RECEIVE_BYTES;
 

@@ -1,4 +1,4 @@
-//! How a session waits for its client: asleep, or by looking again and again.
+//! How a session waits for its client: asleep, or by polling.
 //!
 //! Waking a thread on an idle core takes longer than many a client needs for its next request, so a
 //! client with one request in flight gets its replies sooner when the session stays awake. If both

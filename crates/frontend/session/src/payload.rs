@@ -1,4 +1,4 @@
-//! The data of a write on its way from the socket into blocks.
+//! The data of a write between the socket and its blocks.
 //!
 //! Bytes have the same offset in their block as in the device's block, so that a write at an
 //! aligned offset becomes whole blocks, whatever its neighbours on the wire are.
@@ -16,7 +16,7 @@ pub struct Payload {
     blocks: Vec<BlockMut>,
     /// The offset of the first byte in the first block.
     start: usize,
-    /// Where the next byte goes, counted from the start of the first block.
+    /// The place of the next byte, counted from the start of the first block.
     next: usize,
     /// Past the last byte, counted in the same way.
     end: usize,

@@ -179,8 +179,8 @@ impl<S: Session> Roster<S> {
         Some(member)
     }
 
-    /// Serves a connection on a thread of its own, and takes it off the roster when that ends, also
-    /// by a panic.
+    /// Serves a connection on a thread of its own, and removes it from the roster when that ends,
+    /// also after a panic.
     ///
     /// # Errors
     /// The system gives no thread; the connection is off the roster.

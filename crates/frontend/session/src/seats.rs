@@ -19,7 +19,7 @@ pub struct Seat {
     pub from: Option<IpAddr>,
     /// When its client connected.
     pub since: Instant,
-    /// Nothing was asked for.
+    /// It had no request.
     pub unused: bool,
 }
 

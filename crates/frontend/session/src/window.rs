@@ -1,4 +1,4 @@
-//! How much memory sessions may hold for data on its way in or out.
+//! The memory limit of sessions for incoming and outgoing data.
 //!
 //! A session with work holds a window: the bytes that it takes at once. Windows come from one
 //! budget and get smaller as it is used up, down to a least window that every session gets. So a
@@ -18,7 +18,7 @@ pub struct Windows {
     used: AtomicU64,
 }
 
-/// A session's part of it, until this goes.
+/// A session's part of it, until this is dropped.
 #[derive(Debug)]
 pub struct Window {
     windows: Arc<Windows>,

@@ -118,8 +118,8 @@ impl Challenge {
         (named & proved).into()
     }
 
-    /// Our answer to the initiator's own `CHAP_I` and `CHAP_C`. `None` when they are none, or are
-    /// our own challenge sent back to have us answer it.
+    /// Our answer to the initiator's own `CHAP_I` and `CHAP_C`. `None` when they are invalid, or
+    /// are our own challenge reflected to make us answer it.
     pub fn answer(&self, credential: &Credential, identifier: &str, challenge: &str) -> Option<String> {
         let identifier = u8::try_from(crate::text::number(identifier)?).ok()?;
         let challenge = binary(challenge)?;

@@ -102,8 +102,8 @@ pub trait Gatekeeper {
     /// Random bytes for a challenge.
     fn challenge(&mut self) -> [u8; CHALLENGE_BYTES + 1];
 
-    /// A proof of the initiator is here. Returns when it may be looked at, so that secrets can't be
-    /// tried fast; an error ends the login.
+    /// A proof of the initiator has arrived. Returns when it may be checked, so that secrets can't
+    /// be tried fast; an error ends the login.
     fn before_proof(&mut self, identity: &Identity) -> Result<(), LoginError>;
 
     /// The proof was right.
@@ -427,7 +427,7 @@ impl Login {
         Ok(())
     }
 
-    /// Looks at the initiator's proof, and gives ours when it asks.
+    /// Checks the initiator's proof, and sends ours on request.
     fn judge(
         &mut self,
         name: &str,

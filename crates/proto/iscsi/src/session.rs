@@ -5,7 +5,7 @@
 //! PDUs. Data never passes through it. Invariants, at error recovery level 0 with one connection:
 //! - commands are taken in the order of CmdSN, each once; numbers outside the window are ignored;
 //! - data of a command comes in order (DataPDUInOrder and DataSequenceInOrder are Yes), never
-//!   beyond what was asked for or announced;
+//!   beyond the requested or announced amount;
 //! - MaxCmdSN never goes back, and leaves room for commands under way.
 
 use std::collections::HashMap;

@@ -23,7 +23,7 @@ const TARGET: &str = "iqn.2026-11.io.cairn:v.lun";
 #[derive(Default)]
 struct Gate {
     account: Option<Account>,
-    /// Proofs are not looked at.
+    /// Proofs are not checked.
     closed: bool,
     proved: u32,
 }

@@ -13,7 +13,7 @@ use crate::reply::StatusExtent;
 pub struct ClientWishes {
     /// The export; "" is the server's default.
     pub export: String,
-    /// The most that it wants; a server that can't gets less.
+    /// The most that it supports; a server without that grants less.
     pub mode: ReplyMode,
     /// Metadata contexts, by their names on the wire.
     pub contexts: Vec<String>,
@@ -60,7 +60,7 @@ pub enum HandshakeFailure {
         /// The server's words.
         message: String,
     },
-    /// It wants TLS.
+    /// It requires TLS.
     #[error("the server wants TLS, which this client does not speak; use its unix socket")]
     TlsRequired,
     /// It refused for another reason.
@@ -304,7 +304,7 @@ pub struct ContextStatus {
 /// The content of a reply, or of a chunk of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplyEvent {
-    /// A simple reply; the data of a successful read follows, as long as it was asked for.
+    /// A simple reply; the requested data of a successful read follows.
     Simple {
         /// The request.
         cookie: u64,

@@ -19,7 +19,7 @@ pub enum TlsPolicy {
     Unavailable,
     /// Clients may ask for it.
     Offered,
-    /// Nothing else is answered before it.
+    /// No other option is answered before it.
     Required,
 }
 
@@ -68,7 +68,7 @@ impl Refusal {
     }
 }
 
-/// The known exports. Messages of refusals go to the client as they are.
+/// The known exports. Messages of refusals go to the client unchanged.
 pub trait Catalog {
     /// Names and descriptions.
     fn list(&mut self) -> Vec<(String, String)>;
@@ -459,7 +459,7 @@ fn list(data: &[u8], catalog: &mut dyn Catalog, out: &mut Vec<u8>) {
     reply(out, NBD_OPT_LIST, NBD_REP_ACK, &[]);
 }
 
-/// A name that is text of a legal length; else the option is refused.
+/// A name that is text of a valid length; otherwise the option is refused.
 fn checked_string<'a>(option: u32, name: &'a [u8], out: &mut Vec<u8>) -> Option<&'a str> {
     if name.len() > STRING_BYTES_MAX {
         refuse(out, option, NBD_REP_ERR_TOO_BIG, "the name is longer than 4096 bytes");

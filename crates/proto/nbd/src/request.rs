@@ -17,7 +17,7 @@ pub struct ExportState {
     pub size: u64,
     /// Writes are refused.
     pub read_only: bool,
-    /// Write-zeroes is faster than writing zeroes; else `NBD_CMD_FLAG_FAST_ZERO` is refused.
+    /// Write-zeroes is faster than writing zeroes; otherwise `NBD_CMD_FLAG_FAST_ZERO` is refused.
     pub fast_zeroes: bool,
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct Recency {
     count: Vec<u64>,
     tail: Vec<u32>,
     head: u32,
-    /// Pages that a cache of each size gave up.
+    /// Pages evicted from a cache of each size.
     pub(crate) evicted: Vec<u64>,
 }
 

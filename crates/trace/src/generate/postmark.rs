@@ -173,7 +173,7 @@ impl PostMark {
         self.ready.push_back(TraceRecord { at_ns: self.at_ns, device: 0, op, offset, length });
     }
 
-    /// Everything that waits goes out.
+    /// Writes all waiting blocks.
     fn write_back(&mut self) {
         self.written_ns = self.at_ns;
         for (first, blocks) in std::mem::take(&mut self.freed) {

@@ -16,7 +16,7 @@ pub enum BlkparseAction {
     /// Q: as the layers above asked for it.
     #[default]
     Queued,
-    /// D: as it was given to the driver, after merging.
+    /// D: as passed to the driver, after merging.
     Issued,
     /// C: when it was done.
     Completed,

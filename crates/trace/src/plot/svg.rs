@@ -1,5 +1,5 @@
-//! A chart of lines as SVG: two axes, ticks, marks, a legend. Nothing else is needed, so no library
-//! of plots is.
+//! A chart of lines as SVG: two axes, ticks, marks, a legend. No plotting library is needed for
+//! that.
 
 use std::fmt::Write;
 

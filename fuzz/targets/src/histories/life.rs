@@ -1,5 +1,5 @@
-//! A device that remembers, whose every instant is known: it is opened, used, closed and opened
-//! again, and shows nothing else.
+//! A device with a history, whose every instant is known: it is opened, used, closed and opened
+//! again, and shows exactly these.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -230,7 +230,7 @@ impl Life {
         self.check(&**history, u64::MAX);
     }
 
-    /// All instants of the window are as they were.
+    /// All instants of the window are unchanged.
     fn check_instants(&self, history: &Arc<History>) {
         for time in self.images.keys() {
             match history.view(Timestamp(*time)) {

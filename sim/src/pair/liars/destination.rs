@@ -23,7 +23,7 @@ use crate::world::{Config, VOLUME, World};
 
 /// Mirrors that it claims to have.
 const RELATIONSHIPS: u64 = 3;
-/// Snapshots of a mirror at its source: its base, and the one on its way.
+/// Snapshots of a mirror at its source: its base, and the one being transferred.
 const HELD_MAX: usize = 2;
 /// The prefix of snapshots that are kept for content which a mirror gave up.
 const SPLIT_PREFIX: &str = "split-";

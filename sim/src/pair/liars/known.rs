@@ -15,7 +15,7 @@ use crate::world::VOLUME;
 /// The files that have no inode (docs/format.md, "Files").
 pub const INODE_FILE: FileId = FileId(u64::MAX - 1);
 pub const ACTIVE_MAP: FileId = FileId(u64::MAX);
-/// Blocks of one image that are looked at; an image that was made up may claim to have any number.
+/// The maximum number of examined blocks of one image; an invented image may claim any number.
 const REACHED_MAX: usize = 4096;
 
 /// A block of an image, and its place in it.

@@ -338,7 +338,7 @@ impl Lies<'_> {
         image.told.push("rubbish".to_owned());
     }
 
-    /// Blocks as they are here.
+    /// Unchanged blocks.
     fn send_again(&mut self, image: &mut Image) {
         let some = self.known.blocks.iter().filter(|_| self.rng.one_in(4));
         image.blocks.extend(some.map(|(number, block)| (*number, block.clone())));

@@ -13,7 +13,8 @@ use cairn_format::{BlockBytes, Root, SnapshotEntry};
 use cairn_stream::MIRROR_PREFIX;
 use cairn_volume::{BlockRead, Image, Kept, Volume};
 
-/// Blocks of a file that are looked at; a file of an image that was made up may claim any length.
+/// The maximum number of checked blocks of a file; a file of an invented image may claim any
+/// length.
 const LENGTH_MAX: u64 = 512;
 /// Blocks that are read at once.
 const READ: u64 = 32;
@@ -90,7 +91,7 @@ fn read(image: &Image, file: FileId, first: u64, count: u64) -> Option<Vec<Arc<B
 struct Remembered {
     entry: SnapshotEntry,
     content: Arc<Content>,
-    /// No update may take it away, or rename it.
+    /// No update may delete it, or rename it.
     locked: bool,
 }
 

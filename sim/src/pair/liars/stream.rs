@@ -1,5 +1,5 @@
-//! Streams that a liar writes: any blocks, snapshots and numbers, sealed so that nothing but their
-//! content gives them away; or with a flaw.
+//! Streams that a liar writes: any blocks, snapshots and numbers, sealed so that only their content
+//! reveals the lie; or with a flaw.
 
 use cairn_base::{BLOCK_SIZE, Checksum, Rng, SnapshotId, Vbn};
 use cairn_device::Block;

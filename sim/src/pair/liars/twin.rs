@@ -11,7 +11,7 @@
 use cairn_base::BLOCK_SIZE;
 use cairn_device::{Block, BlockMut};
 
-/// The hash's own secret, as far as it is used for the words of a block.
+/// The hash's own secret, the part used for the words of a block.
 const SECRET: [u8; 184] = [
     0xb8, 0xfe, 0x6c, 0x39, 0x23, 0xa4, 0x4b, 0xbe, 0x7c, 0x01, 0x81, 0x2c, 0xf7, 0x21, 0xad, 0x1c, 0xde,
     0xd4, 0x6d, 0xe9, 0x83, 0x90, 0x97, 0xdb, 0x72, 0x40, 0xa4, 0xa4, 0xb7, 0xb3, 0x67, 0x1f, 0xcb, 0x79,
@@ -28,7 +28,7 @@ const SECRET: [u8; 184] = [
 
 const STRIPES: usize = 16;
 const LANES: usize = 8;
-/// Words of a lane that are taken as they are wanted.
+/// Freely chosen words of a lane.
 const FREE: usize = 12;
 /// Changeable stretches of a block: after the last one the hash reads the end once more.
 const STRETCHES: usize = 3;
@@ -74,7 +74,7 @@ pub fn twin(original: &[u8], wanted: &[u8]) -> Block {
     bytes.freeze()
 }
 
-/// The words of a lane that begin as wanted and have the sums of those before.
+/// The words of a lane that begin with the wanted ones and have the sums of the old ones.
 fn lane_with_the_sums_of(before: &[u64], mut words: Vec<u64>, lane: usize) -> Vec<u64> {
     let products =
         |words: &[u64]| sum(words.iter().enumerate().map(|(stripe, word)| product(*word, key(stripe, lane))));

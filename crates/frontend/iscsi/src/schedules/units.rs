@@ -75,7 +75,7 @@ impl Device for Recorded {
 struct OneTarget {
     device: Arc<Recorded>,
     reservations: ReservationState,
-    /// Each that was written down, in order.
+    /// Each saved state, in order.
     kept: Mutex<Vec<ReservationState>>,
 }
 
@@ -255,7 +255,7 @@ fn answers(mut from: UnixStream, commands: u32) -> Vec<Option<u8>> {
 enum Fence {
     Reset,
     Clear,
-    /// PREEMPT AND ABORT that takes the reservation over, which is written down or not.
+    /// PREEMPT AND ABORT that takes the reservation over, with or without saving it.
     Preempt {
         persists: bool,
     },

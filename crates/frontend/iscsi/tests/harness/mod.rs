@@ -36,7 +36,7 @@ pub struct Target {
 pub struct TestTargets {
     pub targets: Mutex<Vec<(String, Target)>>,
     pub kept: Mutex<HashMap<String, ReservationState>>,
-    /// Nothing can be written down.
+    /// Nothing can be saved.
     pub forgetful: AtomicBool,
 }
 

@@ -17,7 +17,7 @@ const DESCRIPTOR_BYTES_MAX: usize =
 /// A logical unit that takes part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopyTarget {
-    /// Its designator, as the Device Identification page gives it.
+    /// Its designator, as in the Device Identification page.
     pub designator: Vec<u8>,
     /// The length of its blocks, as the initiator believes.
     pub block_bytes: u32,
@@ -121,7 +121,7 @@ fn segment(bytes: &[u8]) -> Result<CopySegment, Sense> {
 pub(crate) fn status(failed: bool, segments: u16) -> Vec<u8> {
     let mut bytes = vec![0; 12];
     bytes[3] = 8;
-    // Held until it is asked for; then this nexus may use the number again.
+    // Held until it is requested; then this nexus may reuse the number.
     bytes[4] = if failed { 2 } else { 1 };
     bytes[5..7].copy_from_slice(&segments.to_be_bytes());
     bytes

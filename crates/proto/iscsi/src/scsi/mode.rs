@@ -21,7 +21,7 @@ const EXCEPTIONS: u8 = 0x1c;
 const PAGES: [u8; 4] = [ERROR_RECOVERY, CACHING, CONTROL, EXCEPTIONS];
 const ALL_PAGES: u8 = 0x3f;
 
-/// Which values MODE SENSE wants.
+/// The kind of values that MODE SENSE requests.
 const CHANGEABLE: u8 = 1;
 const DEFAULT: u8 = 2;
 const SAVED: u8 = 3;

@@ -222,7 +222,7 @@ impl ReservationState {
         Ok(effects)
     }
 
-    /// A holder unregistered: its reservation goes, unless others hold it as well.
+    /// A holder unregistered: its reservation is released, unless others hold it as well.
     fn released_by_leaving(&mut self, held: bool) -> Effects {
         let Some((kind, _)) = self.reserved.clone().filter(|_| held) else { return Effects::default() };
         if is_for_all(kind) && !self.registrations.is_empty() {

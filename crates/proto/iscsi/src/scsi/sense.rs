@@ -45,7 +45,7 @@ impl Sense {
     pub fn of_failure(failure: Failure) -> Self {
         match failure {
             Failure::Read => Self::UNRECOVERED_READ,
-            // "Data integrity": the medium gave bytes that are not those that were written.
+            // "Data integrity": the medium returned other bytes than the written ones.
             Failure::Damaged => Self::new(0x03, 0x11, 0x14),
             Failure::Write => Self::WRITE_ERROR,
             // SPACE ALLOCATION FAILED WRITE PROTECT: thin provisioning's code for it; initiators

@@ -70,8 +70,7 @@ pub struct Outcome {
     pub abort: Vec<String>,
 }
 
-/// Persistent reservations as they will be. It holds for as long as no other change of the unit is
-/// asked for.
+/// The new persistent reservations. Valid as long as no other change of the unit is requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     state: ReservationState,
