@@ -94,7 +94,7 @@ impl Drop for Bench {
     }
 }
 
-/// A unique block: eight random bytes, the rest unchanged.
+/// A unique block: eight random bytes, the rest zeroes.
 fn block(rng: &mut Rng) -> Block {
     let mut block = BlockMut::zeroed();
     block[..8].copy_from_slice(&(rng.next() | 1).to_le_bytes());

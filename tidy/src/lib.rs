@@ -24,7 +24,9 @@ pub use book::{anchors, pages_are_short_and_name_their_reader, summary};
 pub use circles::{circles, import_circles};
 pub use documents::{architecture_names_every_crate, dependencies, guarantees, links, readme};
 pub use doors::doors;
-pub use english::{Paragraph, english, english_of_comments, paragraphs, sentences_are_plain};
+pub use english::{
+    Paragraph, comments_are_plain, english, english_of_comments, paragraphs, sentences_are_plain,
+};
 pub use format_tables::format_tables;
 pub use index::tests as index_of_tests;
 pub use layers::{LAYERS, Package, layers};

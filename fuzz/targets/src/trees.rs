@@ -84,7 +84,7 @@ pub(crate) fn edited(edits: &[Edit]) -> Blocks {
     seal_superblock(&mut first);
     blocks.insert(SUPERBLOCK_A, block_of(&first));
     let Ok(mut superblock) = Superblock::parse(&first, SUPERBLOCK_A) else {
-        // It would be refused; it is removed, so that the other one is used.
+        // It is refused. The other slot is removed, so that this one is tried.
         blocks.remove(&SUPERBLOCK_B);
         return blocks;
     };
