@@ -242,9 +242,9 @@ impl History {
     /// since.
     ///
     /// # Errors
-    /// [`HistoryError::AgeUnknown`] if the clock was set while the history was closed;
-    /// [`HistoryError::NotKept`] if the clock was set back, and no instant near that moment is
-    /// kept.
+    /// [`HistoryError::AgeUnknown`] if the clock was set and the history was not open all the time
+    /// since the moment; [`HistoryError::NotKept`] if the clock was set back, and no instant near
+    /// that moment is kept.
     pub fn ago(&self, by: Duration) -> Result<When, HistoryError> {
         let mut state = self.state.lock();
         let state = &mut *state;

@@ -121,8 +121,8 @@ fn replay_without_a_cache_costs_what_the_model_says() {
 #[test]
 fn replay_with_a_cache_costs_no_more_than_the_model_says() {
     // The cache holds versions, not blocks, and evicts many at once, so it holds a little less. But
-    // versions that leave it together are neither written to the origin one by one nor read back
-    // from it, as the model assumes.
+    // versions that leave it together are not written to the origin one by one, nor read back from
+    // it, although the model assumes that.
     every_combination(300, |placement, granularity, found, wanted| {
         assert!(found < wanted + 0.1, "{placement:?} {granularity:?}: {found} for {wanted}");
     });
