@@ -1,10 +1,10 @@
-//! A slow link between two servers: a relay with a delay and a bandwidth, in which a connection has
-//! at most a window in flight.
+//! A high-latency link between two servers: a relay with a delay and a bandwidth, in which a
+//! connection has at most a window in flight.
 //!
 //! It takes the bytes that TCP brings and passes them on half a round trip later, in the order in
 //! which the link could have carried them. A byte counts against its connection's window until a
 //! whole round trip is over, as it would until it was acknowledged. Nothing is lost, so the link is
-//! reliable, only slow.
+//! reliable, with a high latency.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

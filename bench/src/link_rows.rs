@@ -1,4 +1,4 @@
-//! Mirrors over links: a slow one with one connection and with eight, a limit, and four
+//! Mirrors over links: a high-latency one with one connection and with eight, a limit, and four
 //! destinations of which one is slow.
 
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::link::{Link, Shape};
 use crate::process::settle;
 use crate::report::{self, Report, median};
 
-/// A long link, with Linux's default limit of a connection's data in flight.
+/// A high-latency link, with Linux's default limit of a connection's data in flight.
 const LONG: Shape = Shape { round_trip: Duration::from_millis(150), bits: 1e9, window: 4 << 20 };
 /// The rate of each quick destination: this machine can do it for all of them at the same time.
 const LEG: u64 = 16 << 20;

@@ -1,5 +1,5 @@
-//! Several connections as one two-way byte stream, for slow links: a connection carries no more
-//! than its window in each round trip.
+//! Several connections as one two-way byte stream, for high-latency links: a connection carries no
+//! more than its window in each round trip.
 //!
 //! Data goes out in chunks, a length (4 bytes, little-endian) and that many bytes, to one
 //! connection after the other. The reader takes them in the same order, so no sorting and no
