@@ -1,4 +1,4 @@
-//! Cairn as its users drive it: `cairn serve`, and the command line for everything else.
+//! Cairn as its users drive it: `cairn serve`, and the command line for other work.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -19,7 +19,7 @@ pub(crate) const VOLUME: &str = "vol0";
 /// A file system in memory.
 const MEMORY_FOLDER: &str = "/dev/shm";
 
-/// What `cairn serve` takes when nothing is said, in MiB.
+/// The default memory of `cairn serve`, in MiB.
 pub(crate) const MEMORY_DEFAULT_MIB: u64 = 256;
 
 /// A server with a data directory of its own.
@@ -28,7 +28,7 @@ pub(crate) struct Cairn {
     data: PathBuf,
     mirror: String,
     memory_mib: u64,
-    /// Lets everything else on this machine go first.
+    /// Lowers its priority below everything else on this machine.
     elsewhere: bool,
     server: Option<Server>,
 }
@@ -42,8 +42,8 @@ impl Cairn {
         Self::at(plan, data, mirror, memory_mib, false)
     }
 
-    /// The same as if on another machine, as far as this one can do that: its data is in memory,
-    /// and it gets what others leave of the processor.
+    /// The same as if on another machine, as far as this one can simulate that: its data is in
+    /// memory, and it gets the processor time that others leave.
     pub(crate) fn elsewhere(plan: &Plan, name: &str, mirror: &str, memory_mib: u64) -> Result<Self> {
         let data = Path::new(MEMORY_FOLDER).join(format!("cairn-bench-{}-{name}", std::process::id()));
         std::fs::create_dir(&data).with_context(|| {
@@ -125,13 +125,13 @@ impl Cairn {
         command
     }
 
-    /// Runs a command of the command line and gives what it printed.
+    /// Runs a command of the command line and returns its output.
     pub(crate) fn cli(&self, arguments: &[&str]) -> Result<String> {
         run(&mut self.command(arguments))
     }
 
-    /// Runs a dump to standard output, and reads it: one that goes to `/dev/null` does not count,
-    /// and none is made against it.
+    /// Runs a dump to standard output, and reads it: a dump to `/dev/null` does not count, and
+    /// can't be a base.
     pub(crate) fn dump_through_pipe(&self, arguments: &[&str]) -> Result<()> {
         let mut dump = self.command(arguments).stdout(Stdio::piped()).spawn()?;
         let mut out = dump.stdout.take().context("no pipe")?;
@@ -140,7 +140,7 @@ impl Cairn {
         Ok(())
     }
 
-    /// Runs a command with `--json` and gives the last object that it printed.
+    /// Runs a command with `--json` and returns the last object that it printed.
     pub(crate) fn json(&self, arguments: &[&str]) -> Result<Value> {
         let said = run(self.command(arguments).arg("--json"))?;
         match serde_json::from_str(&said) {
@@ -151,7 +151,7 @@ impl Cairn {
         }
     }
 
-    /// Asks the server itself, without the start of a program: for what is asked many times a
+    /// Calls the server's API directly, without starting a program: for requests made many times a
     /// second.
     pub(crate) fn api(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value> {
         let mut stream = UnixStream::connect(self.data.join("control.sock"))?;

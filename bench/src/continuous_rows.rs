@@ -1,5 +1,4 @@
-//! What a mirror that follows continuously costs the clients of its source, and how far it is
-//! behind.
+//! The cost of a mirror that follows continuously for the clients of its source, and its lag.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -12,10 +11,10 @@ use crate::fio::{Load, Seen, Target};
 use crate::process::settle;
 use crate::report::{self, Report, median};
 
-/// What clients offer, in writes of 4 KiB a second and writes to a flush: what this machine carries
+/// The offered loads, in writes of 4 KiB a second and writes to a flush: this machine carries them
 /// with both servers and the client on it, and time to spare.
 const LOADS: [(u32, u32); 3] = [(1000, 0), (4000, 0), (1000, 8)];
-/// The lag that is asked for.
+/// The target lag.
 const LAG_MAX: f64 = 5.0;
 
 /// Writes at a given rate, with the mirror paused and following, by turns.
@@ -43,11 +42,12 @@ pub(crate) fn continuous(plan: &Plan, report: &mut Report) -> Result<()> {
         for _ in 0..plan.rounds() {
             destination.cli(&["mirror", "pause", "vol0"])?;
             settle()?;
-            // Asked for as much as in the other turn: that is ten programs a second beside the
+            // Polled as often as in the other turn: that is ten programs a second beside the
             // client.
             off.push(beside(&destination, &run, false)?.0);
             destination.cli(&["mirror", "resume", "vol0"])?;
-            // What was written meanwhile is another matter: how it catches up, not how it follows.
+            // Writes made meanwhile are another matter: they show how it catches up, not how it
+            // follows.
             keeps_up(&destination)?;
             settle()?;
             let (seen, lag) = beside(&destination, &run, true)?;

@@ -1,10 +1,10 @@
 //! Files: many small ones and a large one, through FUSE next to ext4 in fuse2fs, ext4 and btrfs of
 //! the kernel; BSD dump and restore next to Linux's and tar.
 //!
-//! Every file system lies in a file of the same size in the same folder. What is created is synced
-//! inside of the time, so that each has put it on the disk; before it is read, caches are dropped:
-//! the kernel's, and that of a server by starting it anew. The programs are the same for all: a
-//! shell's tools would measure themselves, so files are made here.
+//! Every file system is in a file of the same size in the same folder. The time includes a sync of
+//! the created files, so that each file system has put them on the disk. Before they are read,
+//! caches are dropped: the kernel's, and that of a server by restarting it. The programs are the
+//! same for all: a shell's tools would measure themselves, so files are made here.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -102,7 +102,7 @@ impl Drop for Contender {
     }
 }
 
-/// What `--rows` chooses of: a word of the work is enough.
+/// A name for `--rows`: a word of the work is enough.
 const SMALL_FILES: &str = "small files: create, stat, read and delete of them";
 const LARGE_FILE: &str = "a large file: write with fsync, read of it, cold";
 const DUMPS: &str = "BSD dump of the small files and restore of that dump";
@@ -145,7 +145,7 @@ pub(crate) fn files(plan: &Plan, report: &mut Report) -> Result<()> {
         "Small files: {} of {SMALL_BYTES} bytes, {PER_DIRECTORY} a directory, one thread. Create and delete end with a sync (`sync -f`, and fsync of the directory, as the kernel tells FUSE nothing of the first); before stat and read all caches of the kernel are dropped, and Cairn's server is started anew.",
         sizes.files
     ));
-    // Before its server goes.
+    // Before its server ends.
     contenders.retain(|contender| contender.name != "cairn");
     Ok(())
 }
@@ -161,7 +161,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// One turn of all work that is wanted.
+    /// One turn of all selected work.
     fn turn(
         &mut self,
         plan: &Plan,
@@ -235,8 +235,8 @@ pub(crate) fn clocked(work: impl FnOnce() -> Result<()>) -> Result<Duration> {
     Ok(start.elapsed())
 }
 
-/// Puts everything on the disk. The kernel tells FUSE nothing of `sync -f`, which writes back what
-/// programs wrote: fsync does the rest there.
+/// Puts everything on the disk. The kernel does not pass `sync -f`, which writes back the programs'
+/// writes, to FUSE: fsync does the rest there.
 pub(crate) fn sync(folder: &Path) -> Result<()> {
     run(Command::new("sync").arg("-f").arg(folder))?;
     Ok(File::open(folder)?.sync_all()?)
@@ -336,8 +336,8 @@ fn dumps(
 ) -> Result<()> {
     let find = |name: &str| contenders.iter().find(|contender| contender.name == name);
     let out = folder.join("out.dump");
-    // One for each, and all stay to the end: ext4 passes over inodes that were removed in the last
-    // minutes, so that who restores after a removal is slower.
+    // One for each, and all stay to the end: ext4 skips inodes that were removed in the last
+    // minutes, so a restore after a removal is slower.
     let target = |who: &str| folder.join(format!("restored-{who}"));
     let (by_cairn, by_restore, by_tar) = (target("cairn"), target("restore"), target("tar"));
     let seconds = |time: Duration| time.as_secs_f64();
@@ -423,8 +423,8 @@ fn dumps(
     Ok(fs::remove_file(&out)?)
 }
 
-/// The time in which a dump of level 1 finds what changed after 1 % of the files did: by the maps,
-/// and by looking at all inodes. Nothing is dumped but the level that it stands on.
+/// The time in which a dump of level 1 finds the changes after 1 % of the files changed: by the
+/// maps, and by reading all inodes. Only the base level is dumped.
 fn finding_changes(plan: &Plan, report: &mut Report, cairn: &Cairn, mount: &Path) -> Result<()> {
     let counts: &[usize] = if plan.quick { &[400, 2_000] } else { &[10_000, 100_000, 1_000_000] };
     let tree = mount.join("changing");

@@ -1,5 +1,4 @@
-//! fio with `ioengine=nbd`, the client behind every figure:
-//! `--norandommap --randrepeat=0 --thread`.
+//! fio with `ioengine=nbd`, the client of every figure: `--norandommap --randrepeat=0 --thread`.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +9,7 @@ use serde_json::Value;
 
 use crate::process::{Server, run};
 
-/// What a client does.
+/// The work of a client.
 #[derive(Clone, Copy)]
 pub(crate) struct Load {
     /// fio's own word: `randread`, `write` ...
@@ -19,7 +18,7 @@ pub(crate) struct Load {
     pub(crate) request: u64,
     /// Requests in flight.
     pub(crate) depth: u32,
-    /// A flush after each so many writes; 0 for none.
+    /// A flush after this many writes; 0 for none.
     pub(crate) flush_each: u32,
     /// The part of the export that is touched, from its start, in bytes.
     pub(crate) bytes: u64,
@@ -34,19 +33,19 @@ pub(crate) struct Load {
 pub(crate) enum Until {
     /// After a time.
     Elapsed(Duration),
-    /// Once so many bytes have gone through.
+    /// Until this many bytes were transferred.
     Bytes(u64),
 }
 
-/// What was seen of one load.
+/// The measurements of one load.
 #[derive(Clone, Copy)]
 pub(crate) struct Seen {
     /// Requests a second, without flushes.
     pub(crate) iops: f64,
     /// Bytes a second.
     pub(crate) rate: f64,
-    /// The same until the flush after the load has returned: what a peer left in the page cache
-    /// counts once it is on the disk.
+    /// The same until the flush after the load has returned: data that a peer left in the page
+    /// cache counts once it is on the disk.
     pub(crate) flushed_rate: f64,
     /// Latencies in microseconds.
     pub(crate) p50_us: f64,
@@ -65,7 +64,7 @@ pub(crate) struct Target<'a> {
 }
 
 impl Load {
-    /// 4 KiB requests over the whole of `bytes`.
+    /// 4 KiB requests over all of `bytes`.
     pub(crate) fn small(pattern: &'static str, depth: u32, bytes: u64, length: Duration) -> Self {
         let until = Until::Elapsed(length);
         Self { pattern, request: 4096, depth, flush_each: 0, bytes, until, iops: 0 }
@@ -112,8 +111,8 @@ impl Load {
             .current_dir(target.scratch);
         match self.until {
             Until::Elapsed(length) => fio.arg("--time_based").arg(format!("--runtime={}", length.as_secs())),
-            // What is written to stay differs from block to block; a timed load does not spend its
-            // client's time on that.
+            // Lasting content differs from block to block; a timed load does not spend its client's
+            // time on that.
             Until::Bytes(bytes) => fio.arg("--refill_buffers").arg(format!("--io_size={bytes}")),
         };
         if self.flush_each > 0 {

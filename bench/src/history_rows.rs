@@ -1,6 +1,6 @@
-//! Disks that remember: what the placements cost a client next to the same disk without a history,
-//! next to nbdkit and to qcow2 with an external snapshot; I/O per write by the server's counters;
-//! an instant in a window of ten million writes.
+//! Disks with a history. The cost of the placements for a client, next to the same disk without a
+//! history, to nbdkit and to qcow2 with an external snapshot. I/O per write by the server's
+//! counters. An instant in a window of ten million writes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::report::{self, Report, median};
 /// Block of the history of ten million writes: many small ones, as a trace of a database has.
 const SMALL_BLOCK: u32 = 512;
 
-/// What takes turns. The first is the measure of the others.
+/// The contenders that take turns. The others are measured against the first.
 const DEVICES: [(&str, &[&str]); 5] = [
     ("none", &[]),
     ("row", &["--placement", "logging", "--granularity", "marks"]),
@@ -35,14 +35,14 @@ const DEVICES: [(&str, &[&str]); 5] = [
     ("split", &["--placement", "split-down-stream", "--granularity", "every-write"]),
 ];
 
-/// The two further placements at every write: no figure is asked of them.
+/// The two further placements at every write: they have no target.
 const OTHERS: [(&str, &[&str]); 2] = [
     ("stream", &["--placement", "split-stream", "--granularity", "every-write"]),
     ("checkpoint", &["--placement", "checkpointing", "--granularity", "every-write"]),
 ];
 
-/// What takes turns once more when its store is full: each write then costs as much of the oldest
-/// history.
+/// The contenders that take turns once more when their store is full: each write then discards as
+/// much of the oldest history.
 const FULL: [&str; 2] = ["logging", "split"];
 /// Parts of the disk that a store has: more than a turn writes; and one that is soon full.
 const ROOMY: u64 = 8;
@@ -60,7 +60,7 @@ fn image(path: &Path, bytes: u64) -> Result<()> {
     Ok(file.sync_all()?)
 }
 
-/// What the server counted for a device so far.
+/// The server's counts for a device so far.
 struct Counted {
     written: f64,
     io: f64,
@@ -105,7 +105,7 @@ fn target<'a>(plan: &'a Plan, server: &'a Server, uri: String) -> Target<'a> {
     Target { server, uri, scratch: &plan.folder }
 }
 
-/// What the clients of each device got, by name.
+/// The results of the clients of each device, by name.
 #[derive(Default)]
 struct Measured {
     /// Several devices of one length: the median of their turns.
@@ -272,8 +272,8 @@ fn tell(measured: &Measured, report: &mut Report) {
     );
 }
 
-/// Every write durable when it is answered, as over iSCSI unless its owner says otherwise: 32 in
-/// flight, from as many clients as threads, on the engine itself.
+/// Every write durable when it is answered, as over iSCSI by default: 32 in flight, from as many
+/// clients as threads, on the engine itself.
 fn write_through(plan: &Plan, report: &mut Report, folder: &Path) -> Result<()> {
     const IN_FLIGHT: u64 = 32;
     let bytes = plan.export_bytes() / 8;
@@ -359,9 +359,8 @@ fn write_through(plan: &Plan, report: &mut Report, folder: &Path) -> Result<()> 
     Ok(())
 }
 
-/// What the log takes for each written page, its own entries included, and how many a second one
-/// thread writes: pages of which little changes, with a skew, and now and then a copy of another
-/// one.
+/// The room in the log for each written page, its own entries included, and how many pages a second
+/// one thread writes: pages with few changes, with a skew, and occasionally a copy of another one.
 fn reduced(plan: &Plan, report: &mut Report, folder: &Path) -> Result<()> {
     const PAGE: usize = 4096;
     let writes: u64 = if plan.quick { 20_000 } else { 400_000 };
@@ -441,7 +440,7 @@ fn reduced(plan: &Plan, report: &mut Report, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A window of ten million writes: what it takes to find and export an instant, and in memory.
+/// A window of ten million writes: the time to find and export an instant, and the memory.
 fn many_writes(plan: &Plan, report: &mut Report, folder: &Path) -> Result<()> {
     let writes: u64 = if plan.quick { 200_000 } else { 10_000_000 };
     let path = |end: &str| -> PathBuf { folder.join(format!("many.{end}")) };
@@ -537,7 +536,7 @@ fn start_with_history(
     Ok(cairn)
 }
 
-/// What it takes to find and export an instant.
+/// The time to find and export an instant.
 fn show_instants(
     cairn: &Cairn,
     report: &mut Report,

@@ -1,9 +1,9 @@
-//! Image dump and restore next to what reads and writes the same device: fio, dd, qemu-img,
+//! Image dump and restore next to programs that read and write the same device: fio, dd, qemu-img,
 //! partclone, BSD dump, rsync and btrfs send.
 //!
 //! One data set for all: an ext4 file system with files of mixed sizes, which is a LUN for Cairn
-//! and a loop device for BSD dump and partclone. What needs root or a kernel module that is not
-//! there is left out, and the table says so.
+//! and a loop device for BSD dump and partclone. A measurement that needs root or a missing kernel
+//! module is left out, and the table says so.
 
 mod files;
 
@@ -27,16 +27,16 @@ const FILES: &[usize] = &[4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 
 const FILES_EACH: usize = 200;
 /// The part of the file system that files fill.
 const FILLED: f64 = 0.7;
-/// One in so many blocks, or files, changes before the incremental.
+/// One in this many blocks, or files, changes before the incremental.
 const CHANGED_ONE_IN: u64 = 100;
 /// Of the incremental: small files, each a block of its own.
 const SMALL_FILE: usize = 3000;
 /// Of the LUN whose maps are compared.
 const SPARSE_BYTES: u64 = 100 << 30;
-/// What a shell ends with where there is no such program.
+/// A shell's exit code for a missing program.
 const NOT_FOUND: i32 = 127;
 
-/// What a program took.
+/// The cost of a program.
 #[derive(Clone, Copy)]
 struct Took {
     wall: f64,
@@ -89,7 +89,7 @@ fn fio_of(jobs: &[(&Path, &str, u64)], bytes: u64) -> Result<f64> {
     let mut rates = Vec::new();
     for (job, (_, pattern, _)) in seen["jobs"].as_array().context("fio's jobs")?.iter().zip(jobs) {
         let side = &job[if *pattern == "read" { "read" } else { "write" }];
-        // With the flush at the end, which is not part of the rate that fio tells.
+        // With the flush at the end, which is not part of the rate that fio reports.
         let ms = job["job_runtime"].as_f64().context("fio's runtime")?;
         rates.push(side["io_bytes"].as_f64().context("fio's bytes")? / (ms / 1e3));
     }
@@ -120,7 +120,7 @@ impl Ext4 {
     }
 
     fn mounted<T>(&self, work: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
-        // Reading must not change what is compared.
+        // Reading must not change the compared data.
         run(Command::new("mount").args(["-o", "noatime"]).arg(&self.device).arg(&self.mount))?;
         let worked = work(&self.mount);
         run(Command::new("umount").arg(&self.mount))?;
@@ -130,14 +130,14 @@ impl Ext4 {
 
 impl Drop for Ext4 {
     fn drop(&mut self) {
-        // Mounted only when something went wrong in between.
+        // Mounted only after a failure in between.
         let _ = run(Command::new("umount").arg(&self.mount));
         let _ = run(Command::new("losetup").arg("--detach").arg(&self.device));
         let _ = std::fs::remove_file(&self.image);
     }
 }
 
-/// A directory that may be mounted on; not any more when this goes, whatever went wrong.
+/// A directory that may have a mount; it is unmounted when this is dropped, after any failure.
 struct Mounted<'a>(&'a str);
 
 impl Drop for Mounted<'_> {
@@ -166,7 +166,7 @@ fn noise(rng: &mut Rng, bytes: usize) -> Vec<u8> {
     (0..bytes / 8).flat_map(|_| rng.next().to_le_bytes()).collect()
 }
 
-/// Writes one in a hundred of the files anew.
+/// Rewrites one in a hundred of the files.
 fn change(mount: &Path) -> Result<()> {
     let (mut rng, mut number) = (Rng::new(2), 0u64);
     for folder in std::fs::read_dir(mount)? {
@@ -211,7 +211,7 @@ impl Figures {
 /// Rows that can be taken without the others.
 type Part = fn(&Plan, &mut Report) -> Result<()>;
 
-/// A contender: its name, what it runs, and the bytes that it reads.
+/// A contender: its name, its command, and the bytes that it reads.
 type Peer = (&'static str, String, f64);
 
 /// Dump and restore of everything, and after one in a hundred files has changed.
@@ -259,7 +259,7 @@ fn on_both(
     Ok(Some((ext4, cairn)))
 }
 
-/// Level 0 to nowhere, next to what reads the same device.
+/// Level 0 to nowhere, next to programs that read the same device.
 fn everything(plan: &Plan, report: &mut Report) -> Result<()> {
     let bytes = plan.export_bytes();
     let files = ((bytes as f64 * FILLED) as u64, FILES);
@@ -337,11 +337,11 @@ fn everything(plan: &Plan, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// One in a hundred of many files is written anew: level 1 next to BSD dump and restore -1, rsync
-/// and btrfs send.
+/// One in a hundred of many files is rewritten: level 1 next to BSD dump and restore -1, rsync and
+/// btrfs send.
 fn incremental(plan: &Plan, report: &mut Report) -> Result<()> {
     let files: u64 = if plan.quick { 10_000 } else { 1_000_000 };
-    // A block for each, its inode, and what mkfs and directories want.
+    // A block for each, its inode, and the needs of mkfs and directories.
     let bytes = (files * 5400).next_multiple_of(1 << 30);
     let contents = (files * SMALL_FILE as u64, &[SMALL_FILE][..]);
     let Some((ext4, cairn)) = on_both(plan, report, (bytes, files * 21 / 20), contents)? else {
@@ -416,7 +416,7 @@ fn incremental(plan: &Plan, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Finding what changed in a large sparse LUN.
+/// Finding the changes in a large sparse LUN.
 fn sparse(plan: &Plan, report: &mut Report) -> Result<()> {
     let cairn = Cairn::start(plan, "image-sparse", "off", MEMORY_DEFAULT_MIB)?;
     cairn.cli(&["volume", "create", "large", "--size", &(2 * SPARSE_BYTES).to_string()])?;

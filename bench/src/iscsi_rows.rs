@@ -16,15 +16,16 @@ use crate::wires::{self, Place};
 
 /// A write-anywhere volume needs room to write anywhere: blocks of volume for each block of LUN.
 const VOLUME_FACTOR: u64 = 3;
-/// As in the table of what is served.
+/// As in the table of `served`.
 const MEMORY_MIB: u64 = 1024;
 /// As its package installs it: segments of 8 KiB and an R2T for every write.
 const TGT: &str = "tgt";
-/// With what it can be told to offer: segments of 256 KiB and unsolicited data, as Cairn has them.
+/// With every offer that it can be configured for: segments of 256 KiB and unsolicited data, as
+/// Cairn has them.
 const TGT_TUNED: &str = "tgt, tuned";
 const TUNING: [(&str, &str); 2] = [("MaxRecvDataSegmentLength", "262144"), ("InitialR2T", "No")];
 const NBD: &str = "own NBD";
-/// What one connection of this machine carries at most.
+/// The most that one connection of this machine carries.
 const BARE: &str = "a TCP stream, nothing behind it";
 /// Bytes of a large request.
 const LARGE: usize = 128 << 10;
@@ -56,7 +57,7 @@ fn tgt(folder: &Path, bytes: u64, settings: &[(&str, &str)]) -> Result<(Server, 
     Ok((server, Place::Iscsi(portal, TARGET.to_owned(), 1)))
 }
 
-/// Who takes turns, in the order of [`Contenders::all`].
+/// The contenders, in the order of [`Contenders::all`].
 struct Contenders {
     cairn: Cairn,
     iscsi: Place,
@@ -103,8 +104,8 @@ impl Contenders {
         ])
     }
 
-    /// Cairn answers writes over iSCSI before they are durable, as tgt does; or after, as it does
-    /// unless it is told otherwise.
+    /// Cairn answers writes over iSCSI before they are durable, as tgt does; or after, which is the
+    /// default.
     fn set_write_cache(&self, to: &str) -> Result<()> {
         self.cairn.json(&["export", "set", "vol0/db", "--write-cache", to]).map(drop)
     }

@@ -1,10 +1,10 @@
-//! A long link between two servers: a relay that delays, that has a bandwidth, and in which a
-//! connection has no more than a window on its way.
+//! A high-latency link between two servers: a relay with a delay and a bandwidth, in which a
+//! connection has at most a window in flight.
 //!
-//! It takes what TCP brings and passes it on half a round trip later, in the order in which the
-//! link could have carried it. A byte counts against its connection's window until a whole round
-//! trip is over, as it would until it was acknowledged. Nothing is lost, so it is a good link, only
-//! long.
+//! It takes the bytes that TCP brings and passes them on half a round trip later, in the order in
+//! which the link could have carried them. A byte counts against its connection's window until a
+//! whole round trip is over, as it would until it was acknowledged. Nothing is lost, so the link is
+//! reliable, with a high latency.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-/// What a link is like.
+/// The properties of a link.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     /// There and back.
     pub(crate) round_trip: Duration,
     /// Bits a second, in each direction, of all connections together.
     pub(crate) bits: f64,
-    /// Bytes on their way of each connection in each direction.
+    /// Bytes in flight of each connection in each direction.
     pub(crate) window: usize,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Link {
 /// When the link is free again, in one direction.
 type Free = Arc<Mutex<Instant>>;
 
-/// Bytes of one connection that are on their way.
+/// Bytes of one connection that are in flight.
 #[derive(Default)]
 struct Way {
     bytes: Mutex<usize>,
@@ -88,7 +88,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream, shape: Shape, free: &Free) {
             *arrived.bytes.lock().unwrap_or_else(std::sync::PoisonError::into_inner) -= count;
             arrived.fewer.notify_one();
         }
-        // Nobody takes it any more: what is still sent must not wait for ever.
+        // No one receives it any more: further sends must not wait for ever.
         *arrived.bytes.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = 0;
         arrived.fewer.notify_one();
     });

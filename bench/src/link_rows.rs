@@ -1,4 +1,4 @@
-//! Mirrors over links: a long one with one connection and with eight, a limit, and four
+//! Mirrors over links: a high-latency one with one connection and with eight, a limit, and four
 //! destinations of which one is slow.
 
 use std::time::{Duration, Instant};
@@ -12,10 +12,9 @@ use crate::link::{Link, Shape};
 use crate::process::settle;
 use crate::report::{self, Report, median};
 
-/// The link of the issue, with what Linux lets a connection have on its way when nobody has told it
-/// more.
+/// A high-latency link, with Linux's default limit of a connection's data in flight.
 const LONG: Shape = Shape { round_trip: Duration::from_millis(150), bits: 1e9, window: 4 << 20 };
-/// The rate of each quick destination: what this machine can do for all of them at the same time.
+/// The rate of each quick destination: this machine can do it for all of them at the same time.
 const LEG: u64 = 16 << 20;
 
 fn source(plan: &Plan, report: &mut Report, bytes: u64) -> Result<Option<Cairn>> {
@@ -83,7 +82,7 @@ pub(crate) fn long_link(plan: &Plan, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// What a limit of 20 MiB/s makes of a transfer.
+/// The effect of a limit of 20 MiB/s on a transfer.
 pub(crate) fn limit(plan: &Plan, report: &mut Report) -> Result<()> {
     let bytes = if plan.quick { 64 << 20 } else { 512 << 20 };
     let Some(source) = source(plan, report, bytes)? else { return Ok(()) };

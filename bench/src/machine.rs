@@ -1,4 +1,4 @@
-//! What a figure is worthless without: the machine, the commit, the command.
+//! The context that gives a figure its meaning: the machine, the commit, the command.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use crate::Plan;
 use crate::process::run;
 
-/// Where cargo builds, and so where there is room for data.
+/// Cargo's build folder, which has room for data.
 pub(crate) fn target_folder() -> PathBuf {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace.join("target"), PathBuf::from)
@@ -54,8 +54,7 @@ pub(crate) fn describe(plan: &Plan) -> Result<String> {
     Ok(lines.join("  \n"))
 }
 
-/// Refuses unless the file system of `folder` has `bytes` for it, and a tenth more for who else is
-/// on it.
+/// Refuses unless the file system of `folder` has `bytes` for it, and a tenth more for other users.
 pub(crate) fn ask_room(folder: &Path, bytes: u64) -> Result<()> {
     let said = run(Command::new("df").args(["--output=avail", "--block-size=1"]).arg(folder))?;
     let free: u64 = said.lines().last().and_then(|line| line.trim().parse().ok()).context("df")?;
@@ -75,8 +74,7 @@ pub(crate) fn ask_room(folder: &Path, bytes: u64) -> Result<()> {
 pub(crate) struct Busy {
     /// Hundredths of a second of all cores: at work, and in all.
     cores: (f64, f64),
-    /// Milliseconds in which the disk had something to do; none where the kernel counts nothing for
-    /// it.
+    /// Milliseconds in which the disk was busy; `None` if the kernel does not count them.
     disk: Option<f64>,
     at: Instant,
 }
@@ -109,7 +107,7 @@ impl Busy {
     }
 }
 
-/// The first thing a program prints, or that it is not there.
+/// The first line of a program's output, or a note that it is missing.
 fn said(program: &str, arguments: &[&str]) -> String {
     match Command::new(program).args(arguments).output() {
         Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).trim().to_owned(),

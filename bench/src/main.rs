@@ -2,11 +2,11 @@
 //!
 //! `cargo run --release -p cairn-bench -- TABLE|all [OPTION]...`, with the options `--quick`,
 //! `--rows WORD`, `--turns N`, `--compressed N`, `--only-peers`, `--cairn PATH` and `--dir PATH`,
-//! prints Markdown rows. Every figure is a ratio of medians: contenders take turns (A B A B),
-//! because a shared machine drifts, and only what was taken minutes apart can be compared.
+//! prints Markdown rows. Every figure is a ratio of medians. Contenders take turns (A B A B),
+//! because a shared machine drifts, and only measurements taken minutes apart can be compared.
 //! `--quick` shrinks data and durations until the figures mean nothing and only shows that
-//! everything runs. `--compressed` is for `response`, which makes intervals thirty times shorter
-//! unless it is told otherwise.
+//! everything runs. `--compressed` is for `response`, which makes intervals thirty times shorter by
+//! default.
 
 mod cairn;
 mod continuous_rows;
@@ -42,7 +42,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::report::Report;
 
-/// What a run is made with.
+/// The parameters of a run.
 pub(crate) struct Plan {
     /// Data and durations too small to mean anything.
     pub(crate) quick: bool,
@@ -50,19 +50,19 @@ pub(crate) struct Plan {
     pub(crate) only_peers: bool,
     /// How often each contender takes its turn, when that is not the table's own number.
     pub(crate) turns: Option<usize>,
-    /// How many times shorter the intervals of a table are than those that it stands for, when that
-    /// is not the table's own number.
+    /// How many times shorter the intervals of a table are than the represented ones, when that is
+    /// not the table's own number.
     pub(crate) compressed: Option<usize>,
     /// Only rows whose work has this in its name, where a table can leave out the others.
     pub(crate) rows: Option<String>,
     /// The server under test.
     pub(crate) cairn: PathBuf,
-    /// Where data goes: one file system for all.
+    /// The folder for data: one file system for all.
     pub(crate) folder: PathBuf,
 }
 
 impl Plan {
-    /// True for rows that are wanted.
+    /// True for selected rows.
     pub(crate) fn wants(&self, work: &str) -> bool {
         self.rows.as_ref().is_none_or(|word| work.contains(word.as_str()))
     }
@@ -102,7 +102,7 @@ impl Plan {
 
 type Table = (&'static str, &'static str, fn(&Plan, &mut Report) -> Result<()>);
 
-/// Every table: its name on the command line, what it shows, and what runs it.
+/// Every table: its name on the command line, its content, and its function.
 const TABLES: &[Table] = &[
     (
         "served",

@@ -60,7 +60,7 @@ pub(crate) fn mirror(plan: &Plan, report: &mut Report) -> Result<()> {
         drop(copy);
         std::fs::remove_file(folder.join(format!("{name}.data")))?;
         settle()?;
-        // The older destinations have served their turn; their disks are wanted.
+        // The older destinations are no longer needed; their disks are.
         if round > 0 && cairn.is_some() {
             std::fs::remove_dir_all(plan.folder.join(format!("mirror-destination{}", round - 1)))?;
         }
@@ -116,7 +116,7 @@ pub(crate) fn open_after_kill(plan: &Plan, report: &mut Report) -> Result<()> {
     let mut seconds = Vec::new();
     for _ in 0..plan.rounds() {
         let uri = cairn.lun()?;
-        // Flushed writes that no consistency point holds yet are what the next start replays.
+        // The next start replays flushed writes that are in no consistency point yet.
         let load = Load {
             flush_each: 32,
             ..Load::small("randwrite", 32, bytes, plan.turn().min(std::time::Duration::from_secs(5)))

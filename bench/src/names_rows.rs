@@ -1,10 +1,10 @@
 //! Directories with very many names: 1,000,000 in one, in the engine alone and through FUSE next to
 //! ext4 and btrfs of the kernel.
 //!
-//! Files are empty, so that names and inodes are all there is. They are looked up and taken away in
-//! an order that has nothing to do with the one in which they were made: no file system is helped
-//! by what it read last. `fuse2fs` takes no part: it adds a name by reading the directory from its
-//! beginning, which a million times does not end.
+//! Files are empty, so that only names and inodes are measured. They are looked up and removed in
+//! an order unrelated to that of their creation: no file system benefits from its last reads.
+//! `fuse2fs` does not take part: it adds a name by reading the directory from its beginning, which
+//! never ends for a million names.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -23,7 +23,7 @@ use crate::volume_rows::Bench;
 /// No factor of it is one of a round number: multiples of it modulo the count are all numbers below
 /// it, far from their neighbours.
 const STRIDE: usize = 618_033_989;
-/// Names that the engine is asked for at once.
+/// Names requested from the engine at once.
 const LISTED_AT_ONCE: usize = 1000;
 
 /// Names a second of each kind of work, a turn each.
@@ -53,7 +53,7 @@ const WORKS: [Work; 4] = [
     ("take away, in another order", |seen| &seen.remove),
 ];
 
-/// Creates, lists, looks up and takes away many names of one directory.
+/// Creates, lists, looks up and removes many names of one directory.
 pub(crate) fn names(plan: &Plan, report: &mut Report) -> Result<()> {
     let count = if plan.quick { 20_000 } else { 1_000_000 };
     let rounds = plan.turns.unwrap_or(1);
@@ -115,7 +115,7 @@ fn mounted(plan: &Plan, report: &mut Report, sizes: &Sizes, rounds: usize) -> Re
             report.against(&work, "names/s", ours, peer, Target::None);
         }
     }
-    // Before its server goes.
+    // Before its server ends.
     contenders.retain(|contender| contender.name != "cairn");
     Ok(())
 }

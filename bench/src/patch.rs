@@ -1,5 +1,5 @@
-//! Brings a LUN to what a file has, by writing what has changed in the file since it was looked at
-//! last, as a file system on the LUN would.
+//! Brings a LUN to the content of a file, by writing the file's changes since the last look, as a
+//! file system on the LUN would.
 //!
 //! A copy of the whole file would write every block, and with a volume that never overwrites each
 //! of them has changed then.
@@ -18,13 +18,13 @@ const BLOCK: usize = 4096;
 /// Blocks of one write at most.
 const AT_ONCE: usize = 256;
 
-/// What a file had.
+/// The earlier content of a file.
 pub(crate) struct Known {
     sums: Vec<u64>,
 }
 
 impl Known {
-    /// What a file has now.
+    /// The present content of a file.
     pub(crate) fn of(file: &Path) -> Result<Self> {
         let mut sums = Vec::new();
         each_block(file, |_, block| {
@@ -34,8 +34,8 @@ impl Known {
         Ok(Self { sums })
     }
 
-    /// Writes the blocks that are not what they were to an export on a socket, flushes it, and says
-    /// how many bytes that were.
+    /// Writes the changed blocks to an export on a socket, flushes it, and returns how many bytes
+    /// they were.
     pub(crate) fn write_changes(&mut self, file: &Path, socket: &Path, export: &str) -> Result<u64> {
         let mut client = Client::connect(socket, export)?;
         let (mut run, mut from, mut written) = (Vec::new(), 0, 0);
@@ -87,7 +87,7 @@ fn each_block(file: &Path, mut act: impl FnMut(usize, &[u8]) -> Result<()>) -> R
     Ok(())
 }
 
-/// A client of NBD that waits for each of its requests: what it takes is in no figure.
+/// A client of NBD that waits for each of its requests: its time is in no figure.
 struct Client(UnixStream);
 
 impl Client {

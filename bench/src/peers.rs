@@ -80,7 +80,7 @@ impl Qcow2 {
         self.serve()
     }
 
-    /// Throws the newest image away, with what was written to it, and serves the one below.
+    /// Discards the newest image, with its writes, and serves the one below.
     pub(crate) fn pop(&mut self) -> Result<()> {
         self.server = None;
         std::fs::remove_file(self.image(self.images - 1))?;

@@ -1,12 +1,12 @@
 //! Logical and physical: tables 2 to 5 of the OSDI 1999 paper, and table 2 with figure 4 of the
 //! FAST 2002 paper, on one volume of files.
 //!
-//! The volume is dumped as files (`cairn dump`, the paper's logical dump) and as blocks
-//! (`cairn image dump`, its physical dump), with one, two and four of each at the same time, and
-//! restored both ways: files into a mount of a new volume, blocks into a new volume. The paper's
-//! four pieces are four directories. Then two mirrors follow the same changes: one by maps, one by
-//! dumps of higher levels that are piped into a restore. Each turn begins with nothing in the
-//! server's memory nor in the kernel's.
+//! The volume is dumped as files (`cairn dump`, the paper's logical dump) and as blocks (`cairn
+//! image dump`, its physical dump), with one, two and four of each at the same time. Both are
+//! restored: files into a mount of a new volume, blocks into a new volume. The paper's four pieces
+//! are four directories. Then two mirrors follow the same changes: one by maps, one by dumps of
+//! higher levels that are piped into a restore. Each turn begins with empty caches in the server
+//! and in the kernel.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -29,24 +29,24 @@ use crate::tree::{self, Noise, QUARTERS};
 
 /// How many drives the paper had.
 const STREAMS: [usize; 3] = [1, 2, 4];
-/// One file in so many changes before an update.
+/// One file in this many changes before an update.
 const CHANGED_ONE_IN: usize = 100;
-/// How often the server is asked what it is at.
+/// How often the server is asked for its phase.
 const ASK_EVERY: Duration = Duration::from_millis(10);
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// What one piece of work took: with the processor time of the servers and of the commands.
+/// The cost of one piece of work, with the processor time of the servers and of the commands.
 #[derive(Debug, Clone, Copy)]
 struct Took {
     wall: f64,
     cpu: f64,
 }
 
-/// By what a server said it was at: time, and its own processor time. The resolution of that is 10
+/// By the server's reported phase: time, and its own processor time. The resolution of that is 10
 /// ms.
 type Stages = BTreeMap<String, (f64, f64)>;
 
-/// Runs work and counts what it took.
+/// Runs work and counts its cost.
 fn took(servers: &[&Cairn], work: impl FnOnce() -> Result<()>) -> Result<Took> {
     let cpu = || -> Result<f64> {
         let mut all = children_cpu()?;
@@ -61,8 +61,8 @@ fn took(servers: &[&Cairn], work: impl FnOnce() -> Result<()>) -> Result<Took> {
     Ok(Took { wall, cpu: cpu()? - before })
 }
 
-/// Runs work and asks the server what it is at, time and again. That costs processor itself, so it
-/// is no turn that is counted.
+/// Runs work and polls the server for its phase. That costs processor time itself, so the turn is
+/// not counted.
 fn watched(server: &Cairn, work: impl FnOnce() -> Result<()>) -> Result<Stages> {
     let is_over = AtomicBool::new(false);
     let (done, stages) = std::thread::scope(|scope| {
@@ -75,7 +75,7 @@ fn watched(server: &Cairn, work: impl FnOnce() -> Result<()>) -> Result<Stages> 
     stages.map_err(|_| anyhow::anyhow!("the watch panicked"))?
 }
 
-/// Adds up how long the jobs of a server are at what. Of several, it is the one that is least far.
+/// Adds up how long the jobs of a server are in each phase. With several jobs, the slowest counts.
 fn watch(server: &Cairn, is_over: &AtomicBool) -> Result<Stages> {
     let mut stages = Stages::new();
     let mut last = (Instant::now(), server.server()?.cpu()?);
@@ -106,7 +106,7 @@ pub(crate) fn physical(plan: &Plan, report: &mut Report) -> Result<()> {
     let mut source = Cairn::start(plan, "physical-source", "127.0.0.1:0", MEMORY_DEFAULT_MIB)?;
     source.cli(&["volume", "create", VOLUME, "--size", &device.to_string()])?;
     let bytes = tree::plant(&mut source, files)?;
-    // What changed in the second of a dump is in the next one as well.
+    // Changes in the second of a dump are in the next one as well.
     next_second();
     report.note(format!(
         "{files} files of 4 to 256 KiB in {QUARTERS} directories, {} MB, made by the engine. Processor: that of the server and of the commands, user and system.",
@@ -249,7 +249,7 @@ fn told(stages: &Stages) -> String {
 
 /// Dumps of files, several at the same time.
 struct Logical {
-    /// By worker: what it dumps, one after the other, and into which file.
+    /// By worker: the parts to dump, one after the other, and the file of each.
     workers: Vec<Vec<(String, String)>>,
 }
 
@@ -271,7 +271,7 @@ impl Logical {
         self.workers.iter().flatten().map(|(_, file)| file.as_str())
     }
 
-    /// Runs something for each of what a worker has, all workers at the same time.
+    /// Runs a function for each part of a worker, all workers at the same time.
     fn each(&self, act: &(dyn Fn(&str, &str) -> Result<()> + Sync)) -> Result<()> {
         std::thread::scope(|scope| {
             let start = |worker| {
@@ -317,7 +317,7 @@ fn restore(plan: &Plan, file: &str, to: &Path) -> Result<()> {
     run(Command::new(&plan.cairn).args(["restore", "-q", "-rf", file, "--to"]).arg(to)).map(drop)
 }
 
-/// What changes before an update.
+/// The changes before an update.
 #[derive(Debug, Clone, Copy)]
 enum Change {
     Nothing,
@@ -407,7 +407,7 @@ fn mirrors(plan: &Plan, report: &mut Report, source: &Cairn, files: usize, devic
     Ok(())
 }
 
-/// Dumps what a level has and restores it; gives the bytes of the dump.
+/// Dumps a level and restores it; returns the bytes of the dump.
 fn by_dump(plan: &Plan, source: &Cairn, level: usize, target: &Path) -> Result<f64> {
     let told = plan.folder.join("told");
     let dump = source.command(&["dump", &format!("-{level}"), "--json", "-f", "-", VOLUME]);

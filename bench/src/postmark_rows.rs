@@ -2,11 +2,11 @@
 //! fuse2fs, ext4 and btrfs of the kernel.
 //!
 //! PostMark (Katz, NetApp TR-3022): a pool of small files is made; each transaction creates or
-//! deletes one, and reads or appends to one, all chosen at random; then what is left is deleted.
-//! The paper has 50,000 files, 100,000 transactions, and reads and writes of 4 KB; sizes are
-//! PostMark's own, 500 to 9,770 bytes. Its own way of putting all files into one directory is left
-//! out: fuse2fs reads a directory from its beginning for each name that it adds. Each file system
-//! gets the same files and transactions in the same order.
+//! deletes one, and reads or appends to one, all chosen at random; then the rest is deleted. The
+//! paper has 50,000 files, 100,000 transactions, and reads and writes of 4 KB; sizes are PostMark's
+//! own, 500 to 9,770 bytes. PostMark's habit of putting all files into one directory is left out:
+//! fuse2fs reads a directory from its beginning for each name that it adds. Each file system gets
+//! the same files and transactions in the same order.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -88,7 +88,7 @@ pub(crate) fn postmark(plan: &Plan, report: &mut Report) -> Result<()> {
         pool.transactions,
         dbench_seconds(plan),
     ));
-    // Before its server goes.
+    // Before its server ends.
     contenders.retain(|contender| contender.name != "cairn");
     Ok(())
 }
@@ -130,7 +130,7 @@ fn dbench(plan: &Plan, mount: &Path) -> Result<f64> {
     let mut command = Command::new("timeout");
     command.args(["120", "dbench", "-t", &dbench_seconds(plan).to_string(), "-D"]).arg(&folder).arg(CLIENTS);
     let said = run(&mut command);
-    // What a run that was ended early has left.
+    // The remains of an aborted run.
     let removed = fs::remove_dir_all(&folder);
     let said = said?;
     removed?;
@@ -169,7 +169,7 @@ impl Seen {
     }
 }
 
-/// The pool as it is now: numbers and sizes.
+/// The present pool: numbers and sizes.
 struct Files {
     folder: PathBuf,
     all: Vec<(u64, usize)>,

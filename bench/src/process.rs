@@ -19,14 +19,14 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts `command` and waits until somebody listens on `socket`.
+    /// Starts `command` and waits until it listens on `socket`.
     pub(crate) fn start(command: Command, socket: &Path) -> Result<Self> {
-        // One that was killed leaves its socket behind.
+        // A killed one leaves its socket.
         let _ = std::fs::remove_file(socket);
         Self::start_until(command, socket, || UnixStream::connect(socket).is_ok())
     }
 
-    /// Starts `command` and waits until it is `ready`. What it says goes to a log beside `socket`,
+    /// Starts `command` and waits until it is `ready`. Its output goes to a log beside `socket`,
     /// which need not be one.
     pub(crate) fn start_until(mut command: Command, socket: &Path, ready: impl Fn() -> bool) -> Result<Self> {
         let log = std::fs::File::create(socket.with_extension("log"))?;
@@ -87,13 +87,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself, which is no concern of the figures.
+        // It may have ended by itself, which does not affect the figures.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// CPU time of programs that were run to their end so far, and of what they ran.
+/// CPU time of programs that were run to their end so far, and of their children.
 pub(crate) fn children_cpu() -> Result<Duration> {
     // cutime and cstime.
     cpu_of("self", 16..18)
@@ -102,7 +102,7 @@ pub(crate) fn children_cpu() -> Result<Duration> {
 /// The sum of some fields of `/proc/PROCESS/stat`, whose first has the number 1.
 fn cpu_of(process: &str, fields: Range<usize>) -> Result<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
-    // The name, field 2, may hold spaces; what counts comes after its closing bracket.
+    // The name, field 2, may contain spaces; the needed fields come after its closing bracket.
     let (_, rest) = stat.rsplit_once(')').context("/proc/PID/stat")?;
     let rest: Vec<&str> = rest.split_whitespace().collect();
     let wanted = rest.get(fields.start - 3..fields.end - 3).context("/proc/PID/stat")?;
@@ -111,7 +111,7 @@ fn cpu_of(process: &str, fields: Range<usize>) -> Result<Duration> {
     Ok(Duration::from_millis(ticks * 10))
 }
 
-/// Runs a program to its end and gives what it printed.
+/// Runs a program to its end and returns its output.
 pub(crate) fn run(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("{:?} did not start", command.get_program()))?;
     if !output.status.success() {
@@ -122,15 +122,15 @@ pub(crate) fn run(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs a program to its end and gives the time that it took.
+/// Runs a program to its end and returns the time that it took.
 pub(crate) fn timed(command: &mut Command) -> Result<Duration> {
     let start = Instant::now();
     run(command)?;
     Ok(start.elapsed())
 }
 
-/// Lets everything that a turn left behind reach the disk, so that the next contender does not pay
-/// for it.
+/// Lets everything that a turn has left reach the disk, so that the next contender does not pay for
+/// it.
 pub(crate) fn settle() -> Result<()> {
     run(&mut Command::new("sync"))?;
     std::thread::sleep(Duration::from_millis(500));

@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-/// What a row asks for.
+/// The target of a row.
 #[derive(Clone, Copy)]
 pub(crate) enum Target {
-    /// At least so many times the peer.
+    /// At least this many times the peer.
     AtLeast(f64),
-    /// At most so many times the peer.
+    /// At most this many times the peer.
     AtMost(f64),
-    /// At most so much, in the row's own unit; there is no peer.
+    /// At most this much, in the row's own unit; there is no peer.
     Limit(f64),
     /// Reported only.
     None,
@@ -47,7 +47,7 @@ impl Report {
         self.rows.push(Row { work: work.into(), unit, cairn, peer: Some(peer), target });
     }
 
-    /// A figure of Cairn that stands alone.
+    /// A figure of Cairn without a peer.
     pub(crate) fn alone(&mut self, work: impl Into<String>, unit: &'static str, cairn: f64, target: Target) {
         self.rows.push(Row { work: work.into(), unit, cairn: Some(cairn), peer: None, target });
     }
@@ -93,7 +93,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// A hundredth is as much as anybody asks for.
+/// No target needs more than hundredths.
 fn round(asked: f64) -> f64 {
     (asked * 100.0).round() / 100.0
 }

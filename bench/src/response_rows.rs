@@ -1,13 +1,12 @@
-//! What clients of a file server wait beside a mirror that is updated every so often: section 6 of
+//! The response time of a file server's clients beside a mirror with periodic updates: section 6 of
 //! the FAST 2002 paper, its table 3 and figure 5.
 //!
 //! The paper offered 4,500 and 6,000 NFS operations a second to a server of its own, for an hour
-//! each. Here clients and source share one machine (and the destination gets what they leave of it,
-//! with its data in memory), the loads are parts of what it carries, and time is compressed:
-//! updates come that much more often, and so does what each of them costs whatever has changed (a
-//! snapshot, the comparison of maps, the switch). The load is not compressed, so an update finds
-//! less overwritten twice than it would. Both make the ratios here larger than those of an hour,
-//! not smaller.
+//! each. Here clients and source share one machine (and the destination gets the rest of it, with
+//! its data in memory), and the loads are parts of its capacity. Time is compressed: updates come
+//! that much more often, and so does the fixed cost of each (a snapshot, the comparison of maps,
+//! the switch). The load is not compressed, so an update finds fewer blocks overwritten twice than
+//! it would. Both make the ratios here larger than those of an hour, not smaller.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -27,12 +26,12 @@ use crate::process::settle;
 use crate::report::{Report, Target, median, percentile};
 use crate::tree::{self, Noise, QUARTERS};
 
-/// An interval between updates: what it is called, its length and within how much of it an update
-/// is spread, and what is asked.
+/// An interval between updates: its name, its length, the part of it that an update is spread over,
+/// and the target.
 type Interval = (&'static str, f64, f64, Target);
-/// How often the mirror is updated, in seconds of the paper's time, and for how long of them an
-/// update is spread, as `--every` does; and what is asked of the mean response, next to none. The
-/// paper has 2 to 3 x at 1 min, and 1.22 x at 30 min.
+/// How often the mirror is updated, in seconds of the paper's time, and the part of that time that
+/// an update is spread over, as `--every` does; and the target for the mean response, relative to
+/// none. The paper has 2 to 3 x at 1 min, and 1.22 x at 30 min.
 const INTERVALS: [Interval; 5] = [
     ("1 s", 1.0, 0.5, Target::None),
     ("15 s", 15.0, 7.5, Target::None),
@@ -42,11 +41,11 @@ const INTERVALS: [Interval; 5] = [
 ];
 /// The longest interval: a turn has one update of it.
 const LONGEST: f64 = 900.0;
-/// What is offered, as parts of what clients get who do not wait in between.
+/// The offered loads, as parts of the rate of clients that do not wait in between.
 const LOADS: [f64; 2] = [0.5, 0.67];
 /// Programs that work at the same time.
 const CLIENTS: usize = 8;
-/// Bytes of a read and of a write: what NFS asked for at a time.
+/// Bytes of a read and of a write: the size of NFS requests.
 const READ_BYTES: usize = 32 << 10;
 const WRITE_BYTES: usize = 8 << 10;
 /// Past the kernel's cache, so that a request of the client is one of the server. The number is the
@@ -54,7 +53,8 @@ const WRITE_BYTES: usize = 8 << 10;
 const O_DIRECT: i32 =
     if cfg!(any(target_arch = "aarch64", target_arch = "arm")) { 0o200000 } else { 0o40000 };
 
-/// What clients do, in hundredths: the parts of SFS97's NFS version 3 that a mount passes on.
+/// The operations of clients, in hundredths: the parts of SFS97's NFS version 3 that a mount passes
+/// on.
 const MIX: [(Kind, u64); 7] = [
     (Kind::Look, 50),
     (Kind::List, 5),
@@ -76,7 +76,7 @@ enum Kind {
     Delete,
 }
 
-/// What was seen in a turn.
+/// The measurements of a turn.
 struct Seen {
     /// From the call to its answer.
     call_us: f64,
@@ -152,7 +152,7 @@ pub(crate) fn response(plan: &Plan, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// What a row says that is measured, its unit, and where it stands in what was seen.
+/// A measurement of a row: its name, its unit, and its value in the measurements.
 type Measured = (&'static str, &'static str, fn(&Seen) -> f64);
 const MEASURED: [Measured; 5] = [
     ("mean from the call", "us", |seen| seen.call_us),
@@ -191,14 +191,14 @@ fn rows(report: &mut Report, name: &str, intervals: &[Interval], without: &[Seen
     report.note(format!("At {name}: {}.", lines.join("; ")));
 }
 
-/// How a mirror is updated: so often, and each within that time.
+/// How a mirror is updated: the interval, and the time that each update is spread over.
 #[derive(Debug, Clone, Copy)]
 struct Updates {
     every: Duration,
     within: Duration,
 }
 
-/// What turns are made with.
+/// The parameters of turns.
 struct Turns<'a> {
     plan: &'a Plan,
     source: &'a Cairn,
@@ -206,8 +206,8 @@ struct Turns<'a> {
 }
 
 impl Turns<'_> {
-    /// A turn: so many operations a second of all clients, or as many as they get; an update of the
-    /// mirror every so often.
+    /// A turn: a fixed number of operations a second of all clients, or as many as possible; an
+    /// update of the mirror at intervals.
     fn run(
         &self,
         clients: &mut [Client],
@@ -237,7 +237,7 @@ impl Turns<'_> {
             is_over.store(true, Ordering::Release);
             (outcomes, updating.join())
         });
-        // What the last update still did after the turn is its own.
+        // The work of the last update after the turn is not counted.
         let passed = begun.elapsed().as_secs_f64();
         let (machine, disk) = Busy::now(&self.plan.folder)?.since(&busy);
         let cpu = self.source.server()?.cpu()? - cpu;
@@ -305,8 +305,8 @@ impl Turns<'_> {
     }
 }
 
-/// What a client waited for an operation, in microseconds: from the call, as the load generator of
-/// the paper measures it, and from when it wanted it, which is earlier where its last one was late.
+/// A client's wait for an operation, in microseconds: from the call, as the load generator of the
+/// paper measures it, and from its due time, which is earlier if the previous one was late.
 struct Waited {
     call_us: f64,
     due_us: f64,
@@ -323,7 +323,7 @@ struct Client {
     noise: Noise,
 }
 
-/// Clients that share the files that there are.
+/// Clients that share the existing files.
 fn clients(mount: &Path, files: usize) -> Vec<Client> {
     let client = |number: usize| Client {
         mount: mount.to_owned(),
@@ -347,8 +347,7 @@ impl Client {
         let mut due = Instant::now();
         loop {
             if let Some(rate) = rate {
-                // Exponential gaps: the client does not wait for an answer before it wants the next
-                // thing.
+                // Exponential gaps: the client does not wait for an answer before its next request.
                 let part = (self.rng.below(1 << 53) + 1) as f64 / (1u64 << 53) as f64;
                 due += Duration::from_secs_f64(-part.ln() / rate);
             }
@@ -410,7 +409,7 @@ impl Client {
                 File::create(&path)?.write_all_at(self.noise.take(bytes), 0)?;
                 self.files.push((path, bytes));
             }
-            // A handful is left whatever the dice say.
+            // A handful is always left.
             Kind::Delete if self.files.len() > 10 => {
                 let at = self.rng.below(self.files.len() as u64) as usize;
                 let (path, _) = self.files.swap_remove(at);
@@ -426,7 +425,7 @@ impl Client {
         self.files[at].clone()
     }
 
-    /// A whole block from which on there are so many bytes.
+    /// A random whole block with that many bytes after its start.
     fn offset(&mut self, bytes: usize, length: usize) -> u64 {
         self.rng.below(((bytes - length) / 4096) as u64 + 1) * 4096
     }

@@ -17,8 +17,7 @@ const VOLUME_FACTOR: u64 = 3;
 /// peers have all of the machine's.
 const MEMORY_FOR_CACHED_MIB: u64 = 1024;
 
-/// Everybody who takes turns; all run at once, so that one that is idle costs nothing but its
-/// memory.
+/// All contenders; all run at once, so that an idle one costs only its memory.
 struct Contenders {
     cairn: Option<Cairn>,
     nbdkit: Server,
@@ -26,7 +25,7 @@ struct Contenders {
     qcow2: Option<Qcow2>,
 }
 
-/// What each contender was seen to do, in the order of `Contenders::names`.
+/// The measurements of each contender, in the order of `Contenders::names`.
 type Turns = Vec<(&'static str, Vec<Seen>)>;
 
 impl Contenders {
@@ -103,7 +102,7 @@ fn of(turns: &Turns, contender: &str, figure: fn(&Seen) -> f64) -> Option<f64> {
     Some(median(seen.iter().map(figure).collect()))
 }
 
-/// Adds a row for each peer that took part; `targets` says what is asked against whom.
+/// Adds a row for each peer that took part; `targets` gives the target against each.
 fn rows(
     report: &mut Report,
     turns: &Turns,
@@ -121,7 +120,7 @@ fn rows(
     }
 }
 
-/// Everything that is asked of a LUN without snapshots, but the sustained writes.
+/// All measurements of a LUN without snapshots, except the sustained writes.
 pub(crate) fn served(plan: &Plan, report: &mut Report) -> Result<()> {
     use report::Target::{AtLeast, AtMost};
     let contenders = Contenders::start(plan, true, MEMORY_FOR_CACHED_MIB)?;

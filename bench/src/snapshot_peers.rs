@@ -1,8 +1,8 @@
-//! What takes snapshots next to Cairn: qcow2 images, and a file on a file system that takes them,
-//! served by nbdkit.
+//! Peers that take snapshots: qcow2 images, and a file on a file system with snapshots, served by
+//! nbdkit.
 //!
-//! btrfs needs its kernel module, a loop device and root; zfs-fuse needs its daemon and root. A
-//! machine without them leaves them out, and the table says so.
+//! btrfs needs its kernel module, a loop device and root; zfs-fuse needs its daemon and root. They
+//! are left out on a machine without them, and the table says so.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -16,13 +16,13 @@ use crate::fio::Target;
 use crate::peers::{Qcow2, nbdkit_file};
 use crate::process::{Server, run};
 
-/// Something that serves a disk and takes snapshots of it.
+/// A peer that serves a disk and takes snapshots of it.
 pub(crate) trait Snapshots {
     /// Its name in a row.
     fn label(&self) -> &'static str;
 
-    /// The most snapshots that it is asked to have: more are past what it opens, or past an
-    /// evening.
+    /// The maximum number of snapshots to request: more are past the number that it opens, or would
+    /// take an evening.
     fn snapshots_max(&self) -> usize {
         usize::MAX
     }
@@ -30,7 +30,7 @@ pub(crate) trait Snapshots {
     /// Takes one more; `number` is not in use.
     fn snapshot(&mut self, number: usize) -> Result<()>;
 
-    /// Lets go of the newest, number `number`, so that what a turn wrote doesn't fill the disk.
+    /// Deletes the newest, number `number`, so that the writes of a turn don't fill the disk.
     fn forget(&mut self, number: usize) -> Result<()>;
 
     /// Its export.
@@ -68,8 +68,8 @@ impl Snapshots for Qcow2 {
         self.push()
     }
 
-    /// Without the newest image its writes are gone too, which is no matter here: the next turn
-    /// meets an empty one again.
+    /// Without the newest image its writes are gone too, which does not matter here: the next turn
+    /// starts with an empty one again.
     fn forget(&mut self, _number: usize) -> Result<()> {
         self.pop()
     }
@@ -133,7 +133,7 @@ impl Snapshots for Btrfs {
 impl Drop for Btrfs {
     fn drop(&mut self) {
         self.server = None;
-        // What stays mounted shows when its folder can't be removed.
+        // A remaining mount shows when its folder can't be removed.
         let _ = run(Command::new("umount").arg(&self.mount));
     }
 }

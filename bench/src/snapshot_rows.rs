@@ -1,5 +1,5 @@
-//! What snapshots cost: random writes with some, with many, and the latency of clients while one is
-//! made.
+//! The cost of snapshots: random writes with some, with many, and the latency of clients while one
+//! is made.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -56,7 +56,7 @@ pub(crate) fn writes(plan: &Plan, report: &mut Report) -> Result<()> {
         settle()?;
         for _ in 0..plan.rounds() {
             for (contender, seen) in contenders.iter_mut().zip(&mut seen) {
-                // The newest is fresh in every turn, so that writes meet blocks that it shares.
+                // The newest is fresh in every turn, so that writes hit blocks that it shares.
                 if count > 0 {
                     contender.snapshot()?;
                 }
@@ -140,7 +140,7 @@ pub(crate) fn creation(plan: &Plan, report: &mut Report) -> Result<()> {
     Load::fill(lun_bytes).run(&cairn.target(plan)?)?;
     settle()?;
 
-    // A steady client: what counts is the worst request, with snapshots and without.
+    // A steady client: its worst request counts, with snapshots and without.
     let load = Load::small("randwrite", 4, lun_bytes, plan.turn());
     let (mut quiet, mut busy) = (Vec::new(), Vec::new());
     let mut made = 0;

@@ -1,5 +1,5 @@
-//! What a recording of an export costs its clients: the same load on the same LUN with
-//! `cairn trace record` and without, by turns.
+//! The cost of a recording of an export for its clients: the same load on the same LUN with `cairn
+//! trace record` and without, in turns.
 
 use anyhow::{Context, Result, ensure};
 
@@ -10,10 +10,10 @@ use crate::process::settle;
 use crate::report::Target::{AtLeast, Limit};
 use crate::report::{self, Report, median};
 
-/// Pairs of turns: what is asked for is a few percent, and a shared machine drifts by more from one
-/// minute to the next.
+/// Pairs of turns: the target is a few percent, and a shared machine drifts by more from one minute
+/// to the next.
 const PAIRS: usize = 12;
-/// What a recording may cost: 3 %.
+/// The allowed cost of a recording: 3 %.
 const ASKED: f64 = 0.97;
 /// Where the recordings of the LUN go, in the bench's own folder.
 const EXPORT: &str = "vol0/db";
@@ -47,7 +47,7 @@ pub(crate) fn trace(plan: &Plan, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Begins a recording into a file of its own; where that is.
+/// Begins a recording into a file of its own; returns its path.
 fn begin(plan: &Plan, cairn: &Cairn, name: &str, limits: &[&str]) -> Result<std::path::PathBuf> {
     let path = plan.folder.join(format!("{name}.ctr"));
     let to = path.display().to_string();
@@ -55,7 +55,7 @@ fn begin(plan: &Plan, cairn: &Cairn, name: &str, limits: &[&str]) -> Result<std:
     Ok(path)
 }
 
-/// Pairs of turns of one load, of which one is recorded; which is the first changes.
+/// Pairs of turns of one load, one of which is recorded; the order alternates.
 fn compare(
     plan: &Plan,
     report: &mut Report,

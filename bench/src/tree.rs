@@ -1,5 +1,5 @@
-//! A tree of files of mixed sizes, as a file server has them, made in a volume by the engine
-//! itself: it is what a table begins with, and in none of its figures.
+//! A tree of files of mixed sizes, as on a file server, made in a volume by the engine itself: the
+//! start of a table, and not part of its figures.
 //!
 //! Four directories at the top with a quarter of the files each, so that four programs can dump a
 //! quarter each.
@@ -19,7 +19,7 @@ pub(crate) const QUARTERS: usize = 4;
 const PER_DIRECTORY: usize = 200;
 /// Sizes, one after the other: 4 to 256 KiB, 63 on average.
 const SIZES: [usize; 6] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 256 << 10];
-/// What files are cut out of: no file system takes it for holes, and nothing packs it.
+/// The source of files' content: no file system takes it for holes, and it can't be packed.
 const NOISE_BYTES: usize = 1 << 20;
 
 /// Bytes of the file with a number.
@@ -37,7 +37,7 @@ fn place(number: usize) -> (String, String) {
     (format!("q{}", number % QUARTERS), format!("d{}", number / QUARTERS / PER_DIRECTORY))
 }
 
-/// What can't be packed, and is not the same twice.
+/// Data that can't be packed, and never repeats.
 pub(crate) struct Noise {
     bytes: Vec<u8>,
     rng: Rng,
@@ -51,7 +51,7 @@ impl Noise {
         Self { bytes, rng }
     }
 
-    /// So many bytes of it, 256 KiB at most.
+    /// That many bytes of it, at most 256 KiB.
     pub(crate) fn take(&mut self, count: usize) -> &[u8] {
         let from = self.rng.below((NOISE_BYTES - count) as u64) as usize;
         &self.bytes[from..from + count]

@@ -1,5 +1,5 @@
-//! What only the engine can show: finding the changed blocks of a large sparse volume, opening it
-//! after a crash, and snapshots by the thousand without a program's start in each figure.
+//! Measurements of the engine alone: finding the changed blocks of a large sparse volume, opening
+//! it after a crash, and thousands of snapshots without a program's start in each figure.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl Bench {
         let device = FileDevice::create(path, Volume::device_bytes(blocks, Role::Normal))?;
         let options = FormatOptions { id: VolumeId([7; 16]), blocks, role: Role::Normal };
         Volume::format(&device, &options, &SystemClock::new())?;
-        // Let go of the file's lock.
+        // Releases the file's lock.
         drop(device);
         let mut bench = Self::open(path, FileId(0))?;
         bench.file = bench.volume.compound().create(FileKind::Lun, bytes / 2)?;
@@ -43,7 +43,7 @@ impl Bench {
         Ok(bench)
     }
 
-    /// The volume as it is on the device, with the file that it was made with.
+    /// The volume on the device, with the file that it was made with.
     fn open(path: &Path, file: FileId) -> Result<Self> {
         let device = Arc::new(FileDevice::open(path, FileOptions::default())?);
         let options = OpenOptions { cache_bytes: CACHE_BYTES, clock: Arc::new(SystemClock::new()) };
@@ -58,7 +58,7 @@ impl Bench {
         Ok(Self { volume, file, stop, background: Some(background) })
     }
 
-    /// The volume as it is on the device, for who asks for no LUN.
+    /// The volume on the device, for callers that need no LUN.
     pub(crate) fn reopen(path: &Path) -> Result<Self> {
         Self::open(path, FileId(0))
     }
@@ -74,7 +74,7 @@ impl Bench {
         Ok(self.volume.write(self.file, &mut blocks.into_iter())?)
     }
 
-    /// Forgets everything that is in memory, as a kill would; what is on the device stays.
+    /// Drops everything in memory, as a kill would; the device's content stays.
     fn crash(mut self) {
         self.end_background();
     }
@@ -94,7 +94,7 @@ impl Drop for Bench {
     }
 }
 
-/// A block that is no other: eight bytes that count, the rest as they are.
+/// A unique block: eight random bytes, the rest zeroes.
 fn block(rng: &mut Rng) -> Block {
     let mut block = BlockMut::zeroed();
     block[..8].copy_from_slice(&(rng.next() | 1).to_le_bytes());

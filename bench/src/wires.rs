@@ -1,5 +1,6 @@
-//! A client that speaks iSCSI and NBD over TCP with the same loop: one thread, one connection, so
-//! many requests in flight, so that what two targets or two protocols differ in is the server.
+//! A client that speaks iSCSI and NBD over TCP with the same loop: one thread, one connection, a
+//! fixed number of requests in flight, so that only the servers of two targets or two protocols
+//! differ.
 //!
 //! fio has no iSCSI engine here, and one client for the one protocol and another for the other
 //! would measure the clients.
@@ -15,7 +16,7 @@ use crate::fio::{Load, Seen, Until};
 use crate::process::Server;
 use crate::report::percentile;
 
-/// Where a client goes.
+/// The target of a client.
 #[derive(Debug, Clone)]
 pub(crate) enum Place {
     /// A portal, a target, and the LUN.
@@ -24,7 +25,7 @@ pub(crate) enum Place {
     Nbd(String, String),
 }
 
-/// What is asked of a server.
+/// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Read,
@@ -32,7 +33,7 @@ enum Kind {
     Flush,
 }
 
-/// What is remembered of a request until it is answered.
+/// The record of a request until it is answered.
 #[derive(Debug, Clone, Copy)]
 struct Request {
     kind: Kind,
@@ -47,7 +48,7 @@ enum Wire {
     Nbd,
 }
 
-/// What was agreed on at login.
+/// The parameters agreed at login.
 struct Iscsi {
     lun: u8,
     segment: usize,
@@ -68,12 +69,13 @@ struct Client {
     skip: usize,
     /// Whose request is answered once they came.
     after: Option<usize>,
-    /// What goes out next; data is not copied into it.
+    /// The next bytes to send; data is not copied into it.
     out: Out,
     data: Vec<u8>,
 }
 
-/// Headers, and where data stands among them: where in the headers, where in the data, how much.
+/// Headers, and the data among them: its position in the headers, its position in the data, its
+/// length.
 #[derive(Default)]
 struct Out {
     headers: Vec<u8>,
@@ -110,8 +112,7 @@ impl Out {
     }
 }
 
-/// Stays in the cache of a core: the client is to cost little, as it is the servers that are
-/// measured.
+/// Fits into the cache of a core: the client must cost little, as the servers are measured.
 const INPUT_BYTES: usize = 256 << 10;
 const NO_TAG: u32 = u32::MAX;
 const HEADER: usize = 48;
@@ -180,9 +181,9 @@ pub(crate) fn run(place: &Place, load: &Load, server: &Server) -> Result<Seen> {
     Ok(seen(load, length, begun.elapsed(), cpu, latencies))
 }
 
-/// Bytes a second of one TCP stream to the same client with nothing behind it: a thread sends
-/// pieces of `request` bytes from memory of `bytes` bytes. No server on this machine gives one
-/// connection more.
+/// Bytes a second of one TCP stream to the same client without a server: a thread sends pieces of
+/// `request` bytes from memory of `bytes` bytes. No server on this machine gives one connection
+/// more.
 pub(crate) fn bare_stream(bytes: usize, request: usize, length: Duration) -> Result<f64> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut stream = TcpStream::connect(listener.local_addr()?)?;
@@ -190,7 +191,7 @@ pub(crate) fn bare_stream(bytes: usize, request: usize, length: Duration) -> Res
         let mut data = vec![0; bytes];
         Rng::new(1).fill(&mut data);
         let (mut stream, _) = listener.accept()?;
-        // Until the client has gone.
+        // Until the client has disconnected.
         while data.chunks(request).all(|piece| stream.write_all(piece).is_ok()) {}
         Ok(())
     });
@@ -209,7 +210,7 @@ pub(crate) fn bare_stream(bytes: usize, request: usize, length: Duration) -> Res
     Ok(rate)
 }
 
-/// What was seen of a load that took `length`, and `flushed` with the flush after it.
+/// The measurements of a load that took `length`, and `flushed` with the flush after it.
 fn seen(load: &Load, length: Duration, flushed: Duration, cpu: Duration, mut latencies: Vec<f64>) -> Seen {
     latencies.sort_by(f64::total_cmp);
     let count = latencies.len() as f64;
@@ -240,7 +241,7 @@ impl Client {
                 Wire::Nbd
             }
         };
-        // Differs from block to block, as what is written to stay does.
+        // Differs from block to block, like lasting content.
         let mut data = vec![0; 4 << 20];
         Rng::new(1).fill(&mut data);
         let input = vec![0; INPUT_BYTES];
@@ -252,7 +253,7 @@ impl Client {
         Ok(client)
     }
 
-    /// A unit may have something to say before it serves.
+    /// A unit may have unit attentions before it serves.
     fn clear_attentions(&mut self) -> Result<()> {
         for _ in 0..4 {
             let read = Request { kind: Kind::Read, offset: 0, length: 4096, begun: Instant::now() };
@@ -317,7 +318,7 @@ impl Client {
         Ok(())
     }
 
-    /// The next request whose answer is complete in what came.
+    /// The next request whose answer is complete in the received bytes.
     fn answered(&mut self, slots: &[Option<Request>]) -> Result<Option<usize>> {
         loop {
             let skipped = self.skip.min(self.end - self.start);
@@ -375,11 +376,11 @@ impl Client {
                             let request = slots.get(tag as usize).copied().flatten();
                             let request = request.context("an R2T for nothing")?;
                             let from = request.offset as usize % (2 << 20);
-                            // Goes out with whatever else there is to send: the loop around this
-                            // sends before it waits.
+                            // Sent with the other pending bytes: the loop around this sends before
+                            // it waits.
                             iscsi.data_out(&header, from, &mut self.out);
                         }
-                        // A NOP-In: an answer if it wants one.
+                        // A NOP-In: an answer if it requests one.
                         0x20 if be32(&header, 20) != NO_TAG => {
                             let mut pong = [0; HEADER];
                             (pong[0], pong[1]) = (0x40, 0x80);
@@ -492,7 +493,7 @@ impl Iscsi {
         }
     }
 
-    /// What an R2T asks for. The data of the command stands at `from`.
+    /// The answer to an R2T. The data of the command is at `from`.
     fn data_out(&self, asked: &[u8; HEADER], from: usize, out: &mut Out) {
         let (offset, length) = (be32(asked, 40) as usize, be32(asked, 44) as usize);
         for (number, at) in (0..length).step_by(self.segment).enumerate() {

@@ -3,13 +3,13 @@
 //!
 //! A scenario is a function from a [`World`] and a number of rounds to a [`Verdict`]. The binary
 //! runs one for long (`just conformance NAME ROUNDS`), the tests in `tests/` run each for seconds.
-//! Random moments come from a seed, so that a failure names the seed and the round; what other
-//! programs do meanwhile is theirs, and does not replay exactly.
+//! Random moments come from a seed, so that a failure names the seed and the round. The timing of
+//! other programs is their own, and does not replay exactly.
 //!
-//! What SIGKILL proves: an answered flush was with the kernel or on the device, recovery works from
-//! whatever a dying server leaves, and clients come back. Cairn's direct I/O leaves nothing in the
-//! page cache of its files, but the machine goes on, and with it every write that the kernel had
-//! taken: what only a power cut loses is the simulator's part (`sim/`).
+//! SIGKILL proves the following: an answered flush was with the kernel or on the device, recovery
+//! works from any state that a killed server leaves, and clients reconnect. Cairn's direct I/O
+//! leaves nothing in the page cache of its files. But the machine keeps running, and with it every
+//! write that the kernel had taken: losses that need a power cut are the simulator's part (`sim/`).
 
 mod model;
 mod mount;

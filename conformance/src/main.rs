@@ -1,7 +1,7 @@
 //! `cairn-conformance NAME|all [ROUNDS] [--seed N] [--power-cuts] [--cairn PATH] [--dir PATH]`: the
 //! long runs.
 //!
-//! With `--power-cuts` a killed server loses what was not flushed; without, the kernel and the disk
+//! With `--power-cuts` a killed server loses its unflushed data; without, the kernel and the disk
 //! still have it. Each scenario prints one row for bench/results. One that fails keeps its folder
 //! and prints the seed.
 

@@ -1,9 +1,9 @@
-//! What blocks of a LUN may hold after a kill, from what its clients were answered.
+//! The possible contents of a LUN's blocks after a kill, from the answers that its clients got.
 //!
 //! Each block has versions, numbered as they are submitted; no two requests for a block are in
 //! flight at a time. After a kill a block shows one version, whole: the last one that an answered
-//! flush (or FUA) covered, or a later one that was submitted. What it shows then has been read from
-//! what is durable, so from there on nothing else is allowed until it is written again.
+//! flush (or FUA) covered, or a later one that was submitted. A shown version has been read from
+//! durable content, so from then on only that version is allowed until the block is written again.
 
 use anyhow::{Result, bail};
 use cairn_base::{BLOCK_SIZE, Rng};
@@ -13,9 +13,9 @@ pub(crate) type Block = [u8; BLOCK_SIZE];
 
 #[derive(Default)]
 struct Cell {
-    /// What each version is: true for zeroes (a trim, write-zeroes, or nothing yet).
+    /// The content of each version: true for zeroes (a trim, write-zeroes, or no write yet).
     zeroes: Vec<bool>,
-    /// What was shown after the last kill.
+    /// The version shown after the last kill.
     settled: u32,
     /// The first version since.
     first: u32,
@@ -46,7 +46,7 @@ pub(crate) struct Model {
     covered: usize,
 }
 
-/// What is known of a snapshot.
+/// The known content of a snapshot.
 pub(crate) struct Shown {
     /// Its name.
     pub(crate) name: String,
@@ -108,7 +108,7 @@ impl Model {
         }
     }
 
-    /// Compares what a read of a claimed run brought, and gives the run back.
+    /// Compares the data of a read of a claimed run, and releases the run.
     pub(crate) fn compare(&mut self, start: u32, bytes: &[u8]) -> Result<()> {
         for (block, bytes) in (start..).zip(bytes.chunks(BLOCK_SIZE)) {
             let newest = self.newest(block);
@@ -123,7 +123,7 @@ impl Model {
         Ok(())
     }
 
-    /// A flush is about to be sent: what it covers.
+    /// A flush is about to be sent: returns the writes that it covers.
     pub(crate) fn flush_sent(&self) -> usize {
         self.answered.len()
     }
@@ -149,7 +149,7 @@ impl Model {
         let answered = |block: u32| {
             let cell = &self.cells[block as usize];
             let newest = self.newest(block);
-            // What is in flight may not be in it.
+            // Writes in flight may be missing in it.
             match newest {
                 newest if !cell.busy => newest,
                 newest if newest > cell.first => newest - 1,
@@ -186,7 +186,7 @@ impl Model {
         Ok(())
     }
 
-    /// Compares the whole LUN after a kill, and starts over from what it shows.
+    /// Compares the whole LUN after a kill, and starts over from its content.
     pub(crate) fn settle(&mut self, bytes: &[u8]) -> Result<()> {
         for (block, bytes) in (0..).zip(bytes.chunks(BLOCK_SIZE)) {
             let cell = &self.cells[block as usize];
@@ -220,7 +220,8 @@ impl Model {
     }
 }
 
-/// The bytes of a version: each word tells block, version and place, so that a mixture shows.
+/// The bytes of a version: each word contains block, version and place, so that a mixture is
+/// detected.
 pub(crate) fn content(seed: u64, block: u32, version: u32) -> Block {
     let mut bytes = [0; BLOCK_SIZE];
     let name = u64::from(block) << 32 | u64::from(version);

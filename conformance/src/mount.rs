@@ -13,15 +13,15 @@ use crate::program::{Running, is_installed, run, wait_until};
 use crate::scenario::{Verdict, World};
 use crate::server::Cairn;
 
-/// What attaching needs, and the name by which it is asked for.
+/// The programs needed to attach, each with a name.
 const PROGRAMS: &[&str] =
     &["nbdfuse", "/sbin/losetup", "mount", "umount", "/sbin/mke2fs", "/sbin/e2fsck", "setpriv"];
 const KERNEL: &[&str] = &["/dev/fuse", "/dev/loop-control"];
 
-/// A mounted LUN. It goes when this goes, whatever became of its server.
+/// A mounted LUN. It is unmounted when this is dropped, whatever happened to its server.
 pub(crate) struct Mounted {
     fuse: Option<Running>,
-    /// What it has mounted; a disk that is a file by itself has none.
+    /// Its mount; a disk that is a file by itself has none.
     shown: Option<PathBuf>,
     disk: Option<String>,
     /// Where its files are.
@@ -95,7 +95,7 @@ impl Mounted {
         Self::show(world, name, (&mut daemon, "qemu-storage-daemon.log"), &file, &file, taken)
     }
 
-    /// Mounts what a program shows as a file, once it has mounted that at `shown`.
+    /// Mounts the file of a program's export, once the program has mounted that at `shown`.
     fn show(
         world: &World,
         name: &str,
@@ -142,7 +142,7 @@ impl Mounted {
         Ok(())
     }
 
-    /// Waits for whoever still has a file open: a process that was killed ends when the kernel is
+    /// Waits for processes that still have a file open: a killed process ends when the kernel is
     /// done with it.
     fn unmount(&mut self) -> Result<()> {
         let mut last = String::new();
@@ -158,8 +158,8 @@ impl Mounted {
         unmounted.context(last)
     }
 
-    /// Ends who shows the export, with whatever it has in flight: the disk has only errors from now
-    /// on.
+    /// Ends the process that shows the export, with any requests in flight: the disk returns only
+    /// errors from now on.
     pub(crate) fn cut(&mut self) -> Result<()> {
         self.fuse.take().map_or(Ok(()), |mut fuse| fuse.kill())
     }
@@ -172,8 +172,8 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // Each step is tried: what is left would hold the folder, and the loop device for the next
-        // run.
+        // Each step is tried: a remaining mount would hold the folder, and the loop device for the
+        // next run.
         if self.is_mounted {
             let _ = run(Command::new("umount").arg("--lazy").arg(&self.folder));
         }

@@ -73,7 +73,7 @@ impl Postgres {
     fn serve(&mut self) -> Result<()> {
         let mut command = self.as_user("postgres");
         command.arg("-D").arg(&self.data).arg("-k").arg(&self.sockets).args(["-c", "listen_addresses="]);
-        // Checkpoints often, so that kills meet them too.
+        // Checkpoints often, so that kills hit them too.
         for setting in ["shared_buffers=16MB", "checkpoint_timeout=30s", "max_wal_size=64MB"] {
             command.args(["-c", setting]);
         }
@@ -96,7 +96,7 @@ impl Postgres {
         command
     }
 
-    /// Runs SQL; what it gave, bare.
+    /// Runs SQL; returns its output, without headers.
     pub(crate) fn sql(&self, text: &str) -> Result<String> {
         run(self.client("psql").args(["-qAtX", "-v", "ON_ERROR_STOP=1", "-d", "postgres", "-c", text]))
     }
@@ -107,9 +107,8 @@ impl Postgres {
         run(self.client("pgbench").args(["--initialize", "--quiet", "--scale=1", "postgres"])).map(drop)
     }
 
-    /// Ends it at once, without a checkpoint; its files are whatever they are. SIGKILL would leave
-    /// alone the children that wait for one which met an error, and they would keep the file system
-    /// busy.
+    /// Ends it at once, without a checkpoint, and leaves its files as they are. SIGKILL would not
+    /// reach the children that wait for a failed one, and they would keep the file system busy.
     pub(crate) fn end_at_once(&mut self) -> Result<()> {
         let mut process = self.process.take().context("the database does not run")?;
         run(Command::new("kill").args(["-QUIT", &process.id().to_string()]))?;
@@ -126,8 +125,8 @@ impl Postgres {
         process.succeeds()
     }
 
-    /// Every row that must be there is, nothing that nobody sent is, and what pgbench keeps equal
-    /// is equal.
+    /// Checks that every required row exists, that no unsent row does, and that pgbench's
+    /// invariants hold.
     pub(crate) fn compare(&self, ledger: &Ledger, must_have: &[u64]) -> Result<u64> {
         let rows = self.sql("select id from acknowledged")?;
         let rows = rows.lines().map(str::parse).collect::<Result<HashSet<u64>, _>>()?;
@@ -168,7 +167,8 @@ impl Postgres {
         Ok(Load { _pgbench: pgbench, clients })
     }
 
-    /// Transactions a second of pgbench's own load for so long, with four clients and nothing else.
+    /// Transactions a second of pgbench's own load during `seconds`, with four clients and nothing
+    /// else.
     pub(crate) fn rate(&self, seconds: u32) -> Result<u64> {
         let mut pgbench = self.client("pgbench");
         let said =
@@ -234,7 +234,7 @@ impl Ledger {
     fn note(&self, id: u64) {
         let mut acknowledged = self.acknowledged.lock();
         acknowledged.0.push(id);
-        // For whoever looks at a failure; the run itself goes by the list.
+        // For readers of a failure; the run itself uses the list.
         let _ = writeln!(acknowledged.1, "{id}");
     }
 
@@ -261,12 +261,12 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Whether one has met an error.
+    /// Whether one has failed.
     pub(crate) fn is_broken(&self) -> bool {
         self.clients.iter().any(|client| client.thread.as_ref().is_none_or(JoinHandle::is_finished))
     }
 
-    /// Ends them. What was answered until then is in the ledger.
+    /// Ends them. All transactions acknowledged until then are in the ledger.
     pub(crate) fn end(self) {}
 }
 

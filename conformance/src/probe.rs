@@ -1,5 +1,5 @@
-//! A client that does small things one after the other and notes how long each takes: what others
-//! notice of trouble beside them.
+//! A client that makes small requests one after the other and records how long each takes: the
+//! effect of other clients' trouble on it.
 
 use std::time::{Duration, Instant};
 
@@ -15,15 +15,15 @@ use crate::server::Cairn;
 pub(crate) const PROBE_BYTES: u64 = 4 << 20;
 
 /// How much slower the slowest hundredth may become. Machines that run tests are shared, so this is
-/// far from what is expected; a client that waits for another one's trouble takes longer by orders
-/// of magnitude, or never ends.
+/// far from the expected ratio. A client that waits for another one's trouble takes longer by
+/// orders of magnitude, or never ends.
 const RATIO_MAX: f64 = 50.0;
-/// How often what is too slow is measured again.
+/// How often a slow result is measured again.
 const MEASUREMENTS_MAX: usize = 20;
 /// Requests of one measurement.
 const REQUESTS: usize = 1500;
 
-/// The client. It knows what it wrote, and compares what it reads.
+/// The client. It knows its writes, and compares its reads.
 pub(crate) struct Probe {
     disk: Client,
     versions: Vec<u32>,
@@ -43,10 +43,9 @@ impl Probe {
         Ok(probe)
     }
 
-    /// Measures while the trouble is there, and judges.
+    /// Measures during the trouble, and judges.
     pub(crate) fn judge(&mut self, what: &str, facts: &mut Facts) -> Result<()> {
-        // A disk that others share stalls now and then, and what is measured here lasts: it is
-        // there in every measurement.
+        // A shared disk stalls occasionally, but a real fault lasts: it is in every measurement.
         let mut best = Duration::MAX;
         for _ in 0..MEASUREMENTS_MAX {
             let seen = self.measure(REQUESTS).with_context(|| format!("a client beside: {what}"))?;

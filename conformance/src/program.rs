@@ -10,11 +10,11 @@ use anyhow::{Context, Result, bail};
 /// Longest run of anything that ought to end.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How often something that is awaited is looked at.
+/// The time between two checks of a condition.
 pub(crate) const LOOK: Duration = Duration::from_millis(2);
 
-/// The `cairn` that `CAIRN_PROGRAM` names, or the one beside the program that runs (a test lies one
-/// folder deeper), made up to date when cargo runs us.
+/// The `cairn` named by `CAIRN_PROGRAM`, or the one next to the running program (a test is one
+/// folder deeper), brought up to date when cargo runs us.
 pub fn find_cairn() -> Result<PathBuf> {
     if let Some(named) = std::env::var_os("CAIRN_PROGRAM") {
         return Ok(named.into());
@@ -44,7 +44,7 @@ pub(crate) fn is_installed(program: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// Runs to the end, which must be a good one; what it printed.
+/// Runs to the end, which must be a success; returns its output.
 pub(crate) fn run(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).output();
     let output = output.with_context(|| format!("{:?} does not start", command.get_program()))?;
@@ -55,8 +55,8 @@ pub(crate) fn run(command: &mut Command) -> Result<String> {
     Ok(text)
 }
 
-/// A child that is ended when it goes; with all that it has started, when it leads a process group
-/// of its own.
+/// A child that is killed when this is dropped; with all its descendants, when it leads a process
+/// group of its own.
 pub(crate) struct Running {
     child: Child,
     log: PathBuf,
@@ -83,7 +83,7 @@ impl Running {
         Ok(self.child.try_wait()?)
     }
 
-    /// Waits until it ends, or `limit` is over.
+    /// Waits until it ends, or until `limit`.
     pub(crate) fn ended_within(&mut self, limit: Duration) -> Result<Option<ExitStatus>> {
         let deadline = Instant::now() + limit;
         loop {
@@ -107,7 +107,7 @@ impl Running {
     /// SIGKILL.
     pub(crate) fn kill(&mut self) -> Result<()> {
         let group = format!("-{}", self.child.id());
-        // The child is not waited for yet, so that the number is nobody else's; it fails when there
+        // The child was not waited for yet, so its number was not reused; the kill fails when there
         // is no such group.
         let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
         self.child.kill()?;
@@ -115,7 +115,7 @@ impl Running {
         Ok(())
     }
 
-    /// The last of what it printed.
+    /// The end of its output.
     pub(crate) fn tail(&self) -> String {
         let text = std::fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(&text[text.len().saturating_sub(2000)..]).into_owned()
@@ -124,7 +124,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself, and been waited for: then its number may be another's.
+        // It may have ended by itself, and been waited for: then its number may have been reused.
         if matches!(self.child.try_wait(), Ok(None)) {
             let _ = self.kill();
         }

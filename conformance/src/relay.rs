@@ -7,13 +7,13 @@ use std::sync::Arc;
 use anyhow::Result;
 use parking_lot::{Condvar, Mutex};
 
-/// What a direction does.
+/// The state of a direction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Flow {
     Free,
-    /// After so many more bytes nothing passes.
+    /// After this many more bytes nothing passes.
     StopsAfter(usize),
-    /// After so many more bytes both directions end.
+    /// After this many more bytes both directions end.
     CutAfter(usize),
     Over,
 }
@@ -76,13 +76,13 @@ impl Valve {
     }
 }
 
-/// The relay. Its connections end when it goes.
+/// The relay. Its connections end when it is dropped.
 pub(crate) struct Relay {
     /// HOST:PORT to connect to.
     pub(crate) address: String,
-    /// From who connected to the target.
+    /// From the connecting side to the target.
     pub(crate) forth: Arc<Valve>,
-    /// From the target to who connected.
+    /// From the target to the connecting side.
     pub(crate) back: Arc<Valve>,
 }
 

@@ -1,4 +1,4 @@
-//! What a scenario gets and gives.
+//! The inputs and outputs of a scenario.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -6,30 +6,30 @@ use std::path::PathBuf;
 use anyhow::Result;
 use cairn_base::Rng;
 
-/// What a scenario runs with.
+/// The parameters of a scenario.
 #[derive(Debug, Clone)]
 pub struct World {
     /// The program under test.
     pub cairn: PathBuf,
-    /// Where its data goes; empty, and the scenario's own.
+    /// The folder for its data; empty, and the scenario's own.
     pub folder: PathBuf,
-    /// Decides the moments of kills, and what our own clients do.
+    /// Decides the moments of kills, and the work of our own clients.
     pub seed: u64,
     /// Sizes for seconds instead of minutes.
     pub short: bool,
-    /// A kill loses what was not flushed, as in a power cut: each volume is rehearsed with
+    /// A kill loses unflushed data, as in a power cut: each volume is rehearsed with
     /// `--lose-unflushed`.
     pub power_cuts: bool,
 }
 
 impl World {
-    /// The random numbers of one round: a round replays without those before it.
+    /// The random numbers of one round: a round replays without the earlier ones.
     pub(crate) fn rng(&self, round: u32) -> Rng {
         Rng::new(self.seed.wrapping_mul(0x9e37_79b9).wrapping_add(u64::from(round)))
     }
 }
 
-/// What was counted in a run.
+/// The counts of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts(BTreeMap<&'static str, u64>);
 
@@ -62,14 +62,14 @@ impl std::fmt::Display for Facts {
     }
 }
 
-/// How a scenario ended; what it found wrong is an error.
+/// How a scenario ended; a fault that it found is an error.
 #[derive(Debug)]
 pub enum Verdict {
     /// All held.
     Passed(Facts),
     /// This machine cannot run it.
     Skipped {
-        /// What is missing.
+        /// The missing program or module.
         needs: String,
         /// A kernel does not have it, so that no package helps: never an error.
         kernel: bool,

@@ -23,7 +23,7 @@ pub(crate) struct Cairn {
     arguments: Vec<String>,
     process: Mutex<Option<Running>>,
     power_cuts: bool,
-    /// The volume that loses what was not flushed, once it is made.
+    /// The volume that loses unflushed data, once it is made.
     rehearsed: AtomicBool,
 }
 
@@ -125,7 +125,7 @@ impl Cairn {
         command
     }
 
-    /// Runs a command that must succeed; what it printed.
+    /// Runs a command that must succeed; returns its output.
     pub(crate) fn cli(&self, arguments: &[&str]) -> Result<String> {
         run(&mut self.command(arguments))
     }
@@ -201,11 +201,11 @@ impl Cairn {
         Ok(connect(&self.socket(), export)?)
     }
 
-    /// The log must not tell of a bug, whatever else it tells.
+    /// The log must not report a bug; other messages are fine.
     pub(crate) fn log_is_clean(&self) -> Result<()> {
         let log = std::fs::read_to_string(&self.log)?;
         match log.lines().find(|line| line.contains("panicked") || line.contains("ERROR")) {
-            Some(line) => bail!("the log of the server says: {line}"),
+            Some(line) => bail!("the log of the server reports: {line}"),
             None => Ok(()),
         }
     }

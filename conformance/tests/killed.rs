@@ -1,5 +1,5 @@
-//! Each scenario of kills for seconds, each kill a power cut: what was not flushed is lost;
-//! `just conformance` runs them for long.
+//! Each scenario of kills for seconds, each kill a power cut: unflushed data is lost; `just
+//! conformance` runs them for long.
 
 mod short;
 

@@ -1,4 +1,4 @@
-//! What clients and owners do to a volume, one action at a time.
+//! Actions of clients and owners on a volume, one at a time.
 
 use anyhow::{Context, Result, bail, ensure};
 use cairn_base::{FileId, Generation, Lba, SnapshotId};
@@ -15,8 +15,8 @@ use crate::world::{OWNER, Pending, SnapshotModel, World, log_id, read_active};
 const DIRECTORY_BLOCKS: u64 = 4;
 
 impl World {
-    /// Does one action at random. An error that the power cut explains is none; recovery is the
-    /// caller's.
+    /// Executes one random action. An error caused by the power cut does not count; the caller
+    /// handles recovery.
     pub fn act(&mut self, timeline: &mut Timeline) -> Result<()> {
         timeline.step();
         self.advance();
@@ -151,8 +151,8 @@ impl World {
         (what, outcome)
     }
 
-    /// Clients that write and punch the same few blocks again and again, with write-back in
-    /// between, and then flush: the log must tell the order.
+    /// Clients that write and punch the same few blocks repeatedly, with write-back in between, and
+    /// then flush: the log must keep the order.
     fn churn(&mut self) -> (String, Result<String>) {
         let Some(file) = self.pick_lun() else { return ("churn".to_owned(), Ok(String::new())) };
         let length = self.model.file(file).length();
@@ -160,7 +160,8 @@ impl World {
         let count = (1 + self.rng.below(12)).min(length - start);
         let mut done = Vec::new();
         let outcome = self.churn_in(file, start, count, &mut done);
-        // The power may go at rest as well: nothing is on its way, and what was flushed is there.
+        // The power may fail while idle as well: no write is in flight, and flushed data is
+        // present.
         if outcome.is_ok() && self.config.cut_every > 0 && self.fault_rng.one_in(3) {
             self.device.cut_after(0);
             let _ = cairn_device::Device::flush(&*self.device);
@@ -209,8 +210,8 @@ impl World {
         Ok(())
     }
 
-    /// Writes so much that the next round of background work gives the blocks their places, before
-    /// any flush.
+    /// Writes so much that the next round of background work assigns the blocks their places,
+    /// before any flush.
     fn write_back(&mut self) -> Result<(), VolumeError> {
         let files: Vec<(FileId, u64)> = self
             .model
@@ -376,7 +377,8 @@ impl World {
         (format!("roll back to {id}"), outcome)
     }
 
-    /// What was there is kept as of generation `kept`, and the one after it is the rollback.
+    /// The previous content is kept as of generation `kept`, and the next generation is the
+    /// rollback.
     pub(crate) fn rolled_back(&mut self, target: SnapshotId, kept: Generation) -> Result<()> {
         let content = self.snapshots[&target].content.clone();
         self.model.rolled_back(&content, kept, Generation(kept.0 + 1))
@@ -440,8 +442,8 @@ impl World {
             Ok(()) => {
                 let generation = self.open_generation();
                 self.model.resize(file, length, generation);
-                // What a smaller length cut off must be gone before a flush can make writes there
-                // durable.
+                // Blocks cut off by a smaller length must be gone before a flush can make writes
+                // there durable.
                 self.volume().consistency_point().map(|_| self.committed()).map_err(Into::into)
             }
             Err(error) => self.refused(error, 8).map(drop),
@@ -538,7 +540,7 @@ impl World {
         (what, outcome)
     }
 
-    /// The log goes to the other of its two places, or its device fails and it leaves by itself at
+    /// The log moves to the other of its two places, or its device fails and it leaves by itself at
     /// the next flush.
     fn move_log(&mut self) -> (String, Result<String>) {
         let [_, part] = parts(&self.device);
@@ -552,7 +554,7 @@ impl World {
             return (what, outcome.map(|()| String::new()).map_err(Into::into));
         }
         let Some(log) = self.log.clone() else { return ("move the log".to_owned(), Ok(String::new())) };
-        // A device that a log has left with the power, or in a failure, still says that it has it:
+        // A device that a log has left during a power cut or a failure still has the log's header:
         // an owner clears it.
         let target = LogTarget::Device { device: log.clone(), id: log_id(&mut self.rng) };
         let outcome = log.write_from(0, &[0; 32 * 4096]).map_err(Into::into);
@@ -589,7 +591,7 @@ impl World {
         ("= compare all, check".to_owned(), outcome.map(|()| String::new()))
     }
 
-    /// Everything once more, at the end of a run.
+    /// Checks everything once more, at the end of a run.
     pub fn finish(&mut self, timeline: &mut Timeline) -> Result<()> {
         timeline.step();
         self.device.cut_after(u64::MAX);

@@ -1,5 +1,5 @@
-//! What clients write: every block's bytes follow from one number, so that a read tells which write
-//! it shows, and a mixture of two shows too.
+//! The content that clients write: every block's bytes follow from one number, so that a read
+//! identifies its write, and a mixture of two is detected too.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ pub struct Tag(pub u64);
 const STRIDE: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Tag {
-    /// What a hole reads as.
+    /// The tag of a hole.
     pub const ZERO: Tag = Tag(0);
 
     /// The block that this number names.
@@ -51,5 +51,5 @@ impl fmt::Debug for Tag {
     }
 }
 
-/// Tags of a stretch of blocks as they were read; `None` for a block that nobody wrote so.
+/// Tags of a stretch of blocks as they were read; `None` for a block with other content.
 pub type Seen = Vec<Option<Tag>>;

@@ -1,24 +1,24 @@
-//! The power goes once at every device operation of a life: what the lives of trees and of
-//! histories share.
+//! A power cut at each device operation of a life: the parts shared by the lives of trees and of
+//! histories.
 
 use anyhow::{Context, Result};
 
 use crate::tally::Tally;
 
-/// What an action came to.
+/// The outcome of an action.
 pub(crate) enum Done {
     Fine,
     /// The power is gone.
     Off,
 }
 
-/// Lives a life without a cut, and then once with a cut after each number of operations that it
-/// took. `live` lives it from its beginning, always with the same random numbers, with the power
-/// gone after so many operations; it says how many there were between the moment from which cuts
-/// count and the end.
+/// Runs a life without a cut, and then once with a cut after each number of operations that it
+/// took. `live` runs it from its beginning, always with the same random numbers, and with the power
+/// cut after that many operations. It returns how many there were between the moment from which
+/// cuts count and the end.
 ///
 /// # Errors
-/// What `live` finds, with the cut at which it did.
+/// Errors of `live`, with the cut at which each occurred.
 pub(crate) fn at_every_operation(
     tally: &mut Tally,
     mut live: impl FnMut(Option<u64>, &mut Tally) -> Result<u64>,

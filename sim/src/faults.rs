@@ -1,5 +1,5 @@
-//! Faults of the media beyond rot in single places: tables, writes that are lost or land elsewhere,
-//! errors. Each is survived, or told, or refused; nothing wrong is ever served.
+//! Faults of the media beyond damaged blocks: tables, lost and misdirected writes, errors. Each is
+//! survived, reported or refused; no wrong content is ever served.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ const BLOCK: u64 = 4096;
 /// Where the tables of a small volume are, in blocks.
 const TABLES: std::ops::Range<u64> = 32..288;
 
-/// Damages a volume at rest or at work in one of the ways, and looks at everything afterwards.
+/// Damages a volume at rest or at work in one of the ways, and checks everything afterwards.
 pub fn run(
     world: &mut World,
     fault: Fault,
@@ -29,7 +29,7 @@ pub fn run(
     world.held.clear();
     let fate = match fault {
         Fault::RotInTable => {
-            // One that has, or had, something in it: a small volume has few.
+            // A table with entries, now or earlier: a small volume has few.
             let mut tables = Vec::new();
             for block in TABLES {
                 let bytes = world.device.read(block * BLOCK, BLOCK as u32)?.to_vec();
@@ -60,7 +60,7 @@ pub fn run(
             }
             match changes(world, rng) {
                 Ok(()) => reopened(world)?,
-                // It was met at once, by the write that builds on it.
+                // It was found at once, by the write that depends on it.
                 Err(VolumeError::Damaged { .. } | VolumeError::Latched(_)) => {
                     world.power_cycle();
                     world.volume = None;
@@ -92,8 +92,8 @@ pub fn run(
 /// `EIO` of Linux.
 const EIO: i32 = 5;
 
-/// Operations fail at some moment, once or from then on. Nothing that was flushed before is lost,
-/// and nothing is told to be flushed that is not.
+/// Operations fail at some moment, once or from then on. No earlier flushed data is lost, and no
+/// unflushed data is reported as flushed.
 fn failing_writes(world: &mut World, fault: Fault, rng: &mut Rng, timeline: &mut Timeline) -> Result<Fate> {
     let (offset, length) = (0, BLOCK);
     let error = if matches!(fault, Fault::NoSpace | Fault::NoSpaceForGood) {
@@ -126,8 +126,8 @@ fn failing_writes(world: &mut World, fault: Fault, rng: &mut Rng, timeline: &mut
             looked_at(world, world.model.order())? == 0,
             "a volume without room refuses reads of a device that can be read"
         );
-        // The power goes now, or there is room and it goes on by itself: what was answered is there
-        // as well.
+        // The power fails now, or there is room and it resumes by itself: the acknowledged writes
+        // are present as well.
         if rng.one_in(2) {
             world.device.heal_operations();
             volume.consistency_point().context("once there is room")?;
@@ -145,8 +145,8 @@ fn failing_writes(world: &mut World, fault: Fault, rng: &mut Rng, timeline: &mut
             "a latched volume refuses reads of a device that can be read"
         );
     }
-    // The server starts anew on what the device has, or after the power went as well: what was
-    // flushed is there.
+    // The server restarts with the device's content, or after a power cut as well: flushed data is
+    // present.
     world.device.heal_operations();
     if rng.one_in(2) {
         world.power_cycle();
@@ -158,7 +158,7 @@ fn failing_writes(world: &mut World, fault: Fault, rng: &mut Rng, timeline: &mut
     Ok(if stopped { Fate::Refused } else { Fate::Survived })
 }
 
-/// Nothing can be read for a while: what needs a read fails, and afterwards everything is there.
+/// Reads fail for a while: requests that need one fail, and afterwards everything is present.
 fn unreadable_for_a_while(world: &mut World, rng: &mut Rng, timeline: &mut Timeline) -> Result<Fate> {
     world.volume = None;
     world.power_cycle();
@@ -178,7 +178,7 @@ fn unreadable_for_a_while(world: &mut World, rng: &mut Rng, timeline: &mut Timel
         ensure!(refused == 0, "{refused} reads are refused of a device that can be read again");
         changes(world, rng).context("changes once the device can be read again")?;
         let volume = world.volume();
-        // Those above first: the way to what is below leads through them.
+        // Upper blocks first: the path to lower ones leads through them.
         for _ in 0..8 {
             for block in volume.damaged() {
                 match volume.look_again(&block) {
@@ -194,7 +194,7 @@ fn unreadable_for_a_while(world: &mut World, rng: &mut Rng, timeline: &mut Timel
     Ok(if latched { Fate::Refused } else { Fate::Survived })
 }
 
-/// Some writes, a flush and a consistency point; the model keeps up with what succeeded.
+/// Some writes, a flush and a consistency point; the model records the successful ones.
 fn changes(world: &mut World, rng: &mut Rng) -> Result<(), VolumeError> {
     let volume = world.volume();
     for _ in 0..1 + rng.below(4) {
@@ -236,7 +236,7 @@ fn told(error: &VolumeError) -> Result<()> {
     Ok(())
 }
 
-/// Opens anew with nothing in the cache, and reads everything.
+/// Reopens with an empty cache, and reads everything.
 fn reopened(world: &mut World) -> Result<Fate> {
     world.volume = None;
     world.power_cycle();

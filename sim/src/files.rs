@@ -1,8 +1,8 @@
 //! A tree of files, against a model of POSIX.
 //!
-//! The model ([`cairn_files::model`]) is played beside the tree and compared operation by
-//! operation. After a cut the tree must be, whole, as it was after one of the operations since the
-//! last sync: none in part, and none without those before it. Snapshots must show what they showed,
+//! The model ([`cairn_files::model`]) runs beside the tree and is compared operation by operation.
+//! After a cut the tree must equal, as a whole, the state after one of the operations since the
+//! last sync: none in part, and none without the earlier ones. Snapshots must keep their content,
 //! to the last byte. After each cut and at the end the volume and the tree are checked.
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::timeline::{Standing, Timeline};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// What a life is like.
+/// The parameters of a life.
 #[derive(Debug, Clone, Copy)]
 struct Config {
     blocks: u64,
@@ -39,10 +39,10 @@ struct Life<'a> {
     device: Arc<FaultDevice>,
     tree: Option<Tree>,
     player: Option<Player>,
-    /// What may be there after a cut: the state at the last sync, and all since.
+    /// Possible states after a cut: the one at the last sync, and all since.
     states: Vec<Model>,
     snapshots: Vec<(SnapshotId, Model)>,
-    /// The snapshot that is being deleted: after a cut it is there or not.
+    /// The snapshot that is being deleted: after a cut it may exist or not.
     deleting: Option<SnapshotId>,
     /// Snapshots that were begun so far, which gives their names.
     names: u64,
@@ -110,7 +110,7 @@ impl<'a> Life<'a> {
         self.timeline.note("tree", Standing { operations, generation, free }, what);
     }
 
-    /// Nothing of what was done until now can be lost any more.
+    /// No change made so far can be lost any more.
     fn is_durable(&mut self) {
         self.states = vec![self.model()];
     }
@@ -224,8 +224,7 @@ impl<'a> Life<'a> {
         let volume = tree.volume().clone();
         drop(tree);
         let kept = volume.rollback(id);
-        // Whatever came of it, the tree is opened anew: nobody holds anything that was there
-        // before.
+        // Whatever the outcome, the tree is reopened: no earlier hold exists.
         self.tree = Some(Tree::open(volume)?);
         self.snapshots.push((kept?.id, before));
         self.player()?.go_on_with(model.without_holds());
@@ -245,7 +244,7 @@ impl<'a> Life<'a> {
         Ok(())
     }
 
-    /// The tree shows what the model has, and its snapshots what they had.
+    /// The tree shows the model's content, and its snapshots show theirs.
     fn compare(&mut self) -> Result<()> {
         ensure!(shown(self.tree()?)? == self.model().shown(), "the tree differs from the model");
         for (id, model) in &self.snapshots {
@@ -275,7 +274,7 @@ impl<'a> Life<'a> {
         Ok(())
     }
 
-    /// Power comes back, and what is there is one of the states that may be.
+    /// Power returns, and the content is one of the possible states.
     fn recover(&mut self, tally: &mut Tally, fate: Fate) -> Result<()> {
         tally.cuts += 1;
         self.tree = None;

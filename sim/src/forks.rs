@@ -1,6 +1,6 @@
 //! Cuts that are tried without being taken: at each moment that the device's eye kept, the power
-//! goes in a copy of the world, which is opened, checked, compared and now and then lives on. The
-//! world itself goes on as if nothing had happened, so a run has as many futures as it has moments.
+//! fails in a copy of the world. The copy is opened, checked, compared and sometimes continues to
+//! live. The world itself continues undisturbed, so a run has as many futures as it has moments.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::timeline::Timeline;
 use crate::waist::{CutPoint, parts};
 use crate::world::World;
 
-/// Judges what comes after a cut: gets the device with power again, and what was cut.
+/// Judges the state after a cut: gets the device with power again, and a description of the cut.
 pub type Judge<'a, F> = dyn FnMut(&mut F, FaultDevice, &str) -> Result<()> + 'a;
 
 /// Tries cuts and counts them.
@@ -51,8 +51,8 @@ impl<'a> Forks<'a> {
         Ok(())
     }
 
-    /// The device after a cut at each operation of the batch: where the volatile writes differ in
-    /// all the fates, else in one.
+    /// The device after a cut at each operation of the batch: in all the fates where the volatile
+    /// writes differ, otherwise in one.
     pub fn each_device(&mut self, point: &CutPoint, judge: &mut Judge<'_, Self>) -> Result<()> {
         let mut fresh = true;
         for (number, request) in point.batch.iter().enumerate() {
@@ -66,8 +66,8 @@ impl<'a> Forks<'a> {
             for (target, batch) in &point.beside {
                 parts[*target].catch(&mut operations(batch));
             }
-            // Up to the next flush all of the batch is on its way wherever the cut falls: the same
-            // choices of what is kept.
+            // Up to the next flush the whole batch is in flight wherever the cut comes: the same
+            // choices of kept writes.
             let fates: &[Fate] = if fresh { &Fate::ALL } else { &[Fate::Each] };
             fresh = matches!(request, Request::Flush);
             for fate in fates {

@@ -2,10 +2,9 @@
 //!
 //! The model keeps the whole content of the device after every action, with the stamp of the
 //! action. A view of an instant must show the content after the last action up to it. After a cut
-//! the present may hold, sector by sector, anything that was written since the last flush; every
-//! instant up to that flush, as far as the window reaches, must read exactly as it was. What
-//! happened between that flush and the opening is not known any more, and its instants are not
-//! looked at.
+//! the present may hold, sector by sector, anything that was written since the last flush. Every
+//! instant up to that flush, within the window, must read exactly as it was. Events between that
+//! flush and the opening are unknown, and their instants are not checked.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,16 +25,16 @@ use crate::timeline::{Standing, Timeline};
 const SECTOR: usize = 512;
 const SECOND: u64 = 1_000_000_000;
 
-/// The file system that sparse files lie on, which has room and has none at random.
+/// The file system of the sparse files, which has room and has none at random.
 #[derive(Debug, Clone, Copy)]
 struct Host {
     /// The origin is a sparse file on it as well as the store.
     with_origin: bool,
-    /// It gives room ahead of writes, and then it is there.
+    /// It reserves room ahead of writes, reliably.
     promises: bool,
 }
 
-/// What a life is like.
+/// The parameters of a life.
 #[derive(Debug, Clone, Copy)]
 struct Config {
     options: HistoryOptions,
@@ -69,14 +68,14 @@ fn config(rng: &mut Rng, small: bool) -> Config {
     };
     let mut id = [0; 16];
     rng.fill(&mut id);
-    // By what is random already: a seed from before this choice makes the same of its others.
+    // From numbers that are random already: a seed from before this choice keeps its other choices.
     window.reduction = Reduction { xor: id[0] & 1 == 1, identical: id[0] & 2 == 2 };
     let host = (id[1] & 3 == 0).then_some(Host { with_origin: id[1] & 4 == 4, promises: id[1] & 8 == 8 });
     let blocks = if small { 4 + rng.below(28) } else { 8 + rng.below(120) };
     Config {
         options: HistoryOptions { store: HistoryId(id), placement, granularity, block_bytes, window },
         origin_bytes: blocks * 4096,
-        // With more segments the log goes on in several of them without a superblock.
+        // With more segments the log continues in several of them without a superblock.
         store_bytes: cairn_history::store_bytes_min() + rng.below(if small { 8 } else { 40 }) * (1 << 18),
         dirty_bytes: [1, 16 << 10, 128 << 10][rng.below(3) as usize],
         read_bytes: if rng.one_in(2) { 64 << 10 } else { 0 },
@@ -86,7 +85,7 @@ fn config(rng: &mut Rng, small: bool) -> Config {
     }
 }
 
-/// Steps of retention that fit the granularity, now and then.
+/// Steps of retention that fit the granularity, in some lives.
 fn thin(rng: &mut Rng, granularity: Granularity) -> [Option<Thin>; 4] {
     let mut steps = [None; 4];
     if granularity == Granularity::Marks || !rng.one_in(3) {
@@ -121,11 +120,11 @@ struct Life<'a> {
     flushed: usize,
     /// Stamps between these two are not known.
     gaps: Vec<(u64, u64)>,
-    /// What an action that failed may have written, whole.
+    /// The whole content that a failed action may have written.
     attempted: Option<Rc<Vec<u8>>>,
     reverting: bool,
-    /// How far the history had come, as somebody looked now and then: every opening must have come
-    /// as far.
+    /// The durable position of the history at occasional checks: every opening must have reached
+    /// it.
     known: LogPosition,
     timeline: &'a mut Timeline,
 }
@@ -260,7 +259,7 @@ impl<'a> Life<'a> {
         };
         match outcome {
             Ok(()) => {
-                // Without a number of the dice: lives stay what they were.
+                // Without another random number: earlier lives stay unchanged.
                 if self.whole.operations().is_multiple_of(2) {
                     self.known = self.history()?.position().context("no device has failed")?;
                 }
@@ -302,8 +301,8 @@ impl<'a> Life<'a> {
         (offset, length.min(all - offset))
     }
 
-    /// Where contents are reduced: some of them are what stands there or elsewhere already, but for
-    /// a few bytes of some.
+    /// With reduced contents: makes some of them equal to the old or other content, with a few
+    /// changed bytes in some.
     fn make_alike(&self, bytes: &mut [u8], image: &[u8], offset: usize) {
         let Some(choice) = bytes.first_chunk::<8>().copied().map(u64::from_le_bytes) else { return };
         if self.config.options.window.reduction == Reduction::NONE || choice.is_multiple_of(4) {
@@ -512,7 +511,7 @@ impl<'a> Life<'a> {
         Ok(())
     }
 
-    /// What a release does beside clients, to its end or not so far.
+    /// Folds back beside clients, completely or partly.
     fn fold_back(&mut self) -> Result<()> {
         self.say("fold back");
         let slices = self.whole.operations() % 7;
@@ -524,7 +523,7 @@ impl<'a> Life<'a> {
         self.compare()
     }
 
-    /// Closes and opens: in order, or killed with what is in memory.
+    /// Closes and opens: in order, or killed with its memory lost.
     fn reopen(&mut self, tally: &mut Tally) -> Result<()> {
         if self.rng.one_in(2) && self.flush().is_err() {
             return if self.whole.is_off() { self.recover(tally) } else { Ok(()) };
@@ -534,7 +533,7 @@ impl<'a> Life<'a> {
         self.open()
     }
 
-    /// The power goes and comes back.
+    /// The power fails and returns.
     fn recover(&mut self, tally: &mut Tally) -> Result<()> {
         tally.cuts += 1;
         self.history = None;
@@ -568,7 +567,7 @@ impl<'a> Life<'a> {
         self.check_present(&current)?;
         let durable = self.instants[self.flushed].stamp;
         self.instants.truncate(self.flushed + 1);
-        // All that comes later has a later stamp than what the log has.
+        // All later writes have later stamps than the log.
         let last = self.history()?.status().last.0.max(durable);
         self.gaps.push((durable, last + 1));
         self.clock.advance(Duration::from_nanos(last.saturating_sub(self.clock_now()) + 2));
@@ -577,7 +576,7 @@ impl<'a> Life<'a> {
         Ok(())
     }
 
-    /// The host file system has room, and somebody may ask it for some.
+    /// The host file system gets room, and the history may be asked to use it.
     fn make_room(&self) {
         self.whole.leave_room(self.config.origin_bytes + self.config.store_bytes);
         self.clock.advance(Duration::from_secs(1));
@@ -587,7 +586,7 @@ impl<'a> Life<'a> {
         cairn_base::Clock::now(&*self.clock).0
     }
 
-    /// After a cut each sector is what it was at the last flush or became later.
+    /// After a cut each sector has its content at the last flush or a later one.
     fn check_present(&self, current: &[u8]) -> Result<()> {
         if let (true, Some(target)) = (self.reverting, &self.attempted)
             && **target == current

@@ -1,8 +1,7 @@
-//! A source, a destination, and what may happen to both while blocks travel between them.
+//! A source, a destination, and events at both while blocks travel between them.
 //!
 //! The destination must show exactly the last image that was committed there, or the new one,
-//! whatever happened to either side; an older image that is held open there keeps showing what it
-//! showed.
+//! whatever happened to either side; an open older image keeps its content.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,9 +29,9 @@ struct Promise {
 /// How a transfer ended.
 #[derive(Debug, PartialEq, Eq)]
 enum End {
-    /// The new image is there.
+    /// The new image is shown.
     Committed,
-    /// It was given up, or refused; the old image is there.
+    /// It was aborted, or refused; the old image is shown.
     NotDone(&'static str),
     /// The power went at the destination.
     Cut,
@@ -65,7 +64,7 @@ impl Pair {
         self.source.cuts + self.destination.cuts
     }
 
-    /// Actions at the source, a transfer, and what happens at the destination between transfers.
+    /// Actions at the source, a transfer, and events at the destination between transfers.
     pub fn round(&mut self, timeline: &mut Timeline) -> Result<()> {
         for _ in 0..self.rng.below(12) {
             self.source.live(timeline)?;
@@ -154,8 +153,8 @@ impl Pair {
         // Cuts of the source fall into its clients' actions, also into those during the transfer.
         self.source.device.cut_after(u64::MAX);
         let volume = self.source.volume();
-        // What mirrors do by default: the base is held until the next one is there. Without that it
-        // may be gone, and all goes well too.
+        // Mirrors' default: the base is held until the next one exists. Without a hold it may be
+        // deleted, and everything still works.
         let hold = !self.rng.one_in(3);
         let name = format!("mirror.{}", self.transfers);
         let content = self.source.model.frozen();
@@ -197,7 +196,7 @@ impl Pair {
         let adversary = self.rng.one_in(2);
         let source_cuts = self.source.cuts;
         let end = self.send(timeline, &changes.runs, entries, target, adversary)?;
-        // A transfer that ends early makes durable what it brought.
+        // A transfer that ends early makes its arrivals durable.
         let end = if self.destination.device.is_off() { End::Cut } else { end };
         let redirected = self.destination.volume().status().redirected;
         self.destination.note(timeline, &format!("{what}: {end:?}, {redirected} not at home"));
@@ -218,7 +217,7 @@ impl Pair {
             }
             End::Cut => self.recover(timeline, Some(promise))?,
         }
-        // The base of before is let go.
+        // The previous base is released.
         self.source.device.cut_after(u64::MAX);
         let volume = self.source.volume();
         let bases: Vec<SnapshotId> = self
@@ -276,7 +275,7 @@ impl Pair {
         }
         match receiver.commit(ReceivedImage { target, snapshots: entries }) {
             // Also with a spoiled block, when the image here had the right one already: the
-            // comparison tells.
+            // comparison decides.
             Ok(()) => Ok(End::Committed),
             Err(_) if self.destination.device.is_off() => Ok(End::Cut),
             Err(VolumeError::Refused(_)) if adversary => Ok(End::NotDone("refused")),

@@ -6,7 +6,7 @@
 //! observation: a failure is replayed by its seed.
 //!
 //! A side of a mirror may also lie (`pair::liars`): it has every key and makes every checksum
-//! right. What the other side keeps must stay as it was.
+//! right. The content kept by the other side must stay unchanged.
 
 mod actions;
 mod content;

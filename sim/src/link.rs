@@ -1,9 +1,9 @@
-//! A connection between two servers: bytes in order, as a socket gives them, until something goes
-//! wrong at one of its messages.
+//! A connection between two servers: bytes in order, as from a socket, until a fault at one of its
+//! messages.
 //!
-//! A message is what one side hands over at a time: a frame of the protocol, or a header or payload
-//! of the stream. The promises do not rest on any of these to arrive, to arrive once, or to arrive
-//! as it was sent.
+//! A message is one unit that a side sends: a frame of the protocol, or a header or payload of the
+//! stream. The promises do not depend on any of these arriving, arriving once, or arriving
+//! unchanged.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -15,10 +15,10 @@ use parking_lot::Mutex;
 
 use crate::tasks;
 
-/// What happens to a message.
+/// A fault of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mishap {
-    /// The connection breaks before it, and what was on its way is lost too.
+    /// The connection breaks before it, and messages in flight are lost too.
     BrokenBefore,
     /// It arrives, and then the connection breaks.
     BrokenAfter,
@@ -45,7 +45,7 @@ impl Mishap {
 }
 
 struct Shared {
-    /// What is on its way to each side.
+    /// The messages in flight to each side.
     queues: [VecDeque<u8>; 2],
     /// A side has hung up.
     closed: [bool; 2],
@@ -55,7 +55,7 @@ struct Shared {
     rng: Rng,
 }
 
-/// A connection, seen by the one who breaks it.
+/// A connection, seen by the code that breaks it.
 #[derive(Clone)]
 pub struct Link(Arc<Mutex<Shared>>);
 
@@ -63,7 +63,7 @@ pub struct Link(Arc<Mutex<Shared>>);
 pub struct End {
     link: Link,
     number: usize,
-    /// A server without power says nothing more.
+    /// A server without power sends nothing more.
     device: Arc<FaultDevice>,
 }
 

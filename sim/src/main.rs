@@ -1,4 +1,4 @@
-//! `cairn-sim`: replays a seed as a timeline, runs a range of seeds, or goes on until one fails.
+//! `cairn-sim`: replays a seed as a timeline, runs a range of seeds, or runs until one fails.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};

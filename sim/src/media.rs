@@ -1,4 +1,4 @@
-//! Media that rot: what is damaged is reported, and never served as if it were right.
+//! Damaged media: damage is reported, and never served as correct content.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ pub fn run(seed: u64, timeline: &mut Timeline, config: Config, tally: &mut Tally
     Ok(())
 }
 
-/// Opens what is durable anew, with nothing in the cache.
+/// Reopens the durable content, with an empty cache.
 fn power_cycle(world: &mut World) -> Result<(), VolumeError> {
     world.held.clear();
     world.volume = None;
@@ -120,8 +120,8 @@ fn damaged_block(world: &mut World, rng: &mut Rng, timeline: &mut Timeline, tall
     Ok(())
 }
 
-/// Damage under files only: each write is taken or refused for its own damage, and what was taken
-/// is committed and there.
+/// Damage under files only: each write is accepted or refused for its own damage, and accepted ones
+/// are committed and present.
 fn write_under_damage(world: &mut World, rng: &mut Rng, timeline: &mut Timeline) -> Result<()> {
     let volume = world.volume();
     let files: Vec<_> = world.model.files().map(|(id, file)| (id, file.length())).collect();
@@ -195,14 +195,14 @@ fn damaged_log(world: &mut World, rng: &mut Rng, timeline: &mut Timeline, tally:
         let before = world.volume().status().log_used;
         world.volume().flush()?;
         world.model.flushed();
-        // A volume with little room makes a consistency point for a write, and nobody needs the
-        // records before it.
+        // A volume with little room makes a consistency point for a write, and the earlier records
+        // are not needed.
         let status = world.volume().status();
         if status.log_used <= before || status.generation != began {
             return Ok(());
         }
         let writes = world.device.take_log();
-        // The record is the write below the block space, where the label area is, or the one behind
+        // The record is the write below the block space, where the label area is, or the one after
         // it, on the log device.
         let of_log_device = world.volume().status().log_device.is_some();
         let Some(record) = writes

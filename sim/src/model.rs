@@ -1,11 +1,11 @@
-//! What a volume must hold, as plainly as possible: maps from block numbers to contents.
+//! The expected content of a volume, as plainly as possible: maps from block numbers to contents.
 //!
-//! Every block knows what it was when nothing else was on its way (its *floor*) and what was
-//! written since: in which order, and into which generation each write went. After a power cut the
-//! volume tells which generation it came back with: what that generation has must be there, what
-//! was written before a flush began that succeeded must be there, and what was only written may be
-//! there or not, block by block, but never anything else. The same history tells what a snapshot of
-//! any generation shows, whatever clients did while it was made.
+//! Every block has its content when no write was in flight (its *floor*) and the writes since, with
+//! their order and the generation of each. After a power cut the volume reports the generation that
+//! it restored. The content of that generation must be present, and so must writes made before a
+//! successful flush began. Any other write may be present or not, block by block, but no other
+//! content. The same record gives the content of a snapshot of any generation, whatever clients did
+//! while it was made.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use cairn_base::{FileId, Generation};
 
 use crate::content::{Seen, Tag};
 
-/// The exact content of one state: a snapshot, or what is active at a moment.
+/// The exact content of one state: a snapshot, or the active state at a moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frozen {
     /// Files by number.
@@ -34,13 +34,13 @@ pub struct FrozenFile {
 }
 
 impl FrozenFile {
-    /// What block `lba` reads as.
+    /// The tag of block `lba`.
     pub fn tag(&self, lba: u64) -> Tag {
         self.content.get(&lba).copied().unwrap_or_default()
     }
 }
 
-/// A write: into which generation, the how many-th of all, and what.
+/// A write: its generation, its number in the order of all, and its content.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     generation: Generation,
@@ -59,14 +59,14 @@ impl BlockModel {
         self.history.last().map_or(self.floor, |entry| entry.tag)
     }
 
-    /// What `generation` has.
+    /// The content in `generation`.
     fn at(&self, generation: Generation) -> Tag {
         let within = self.history.iter().rfind(|entry| entry.generation <= generation);
         within.map_or(self.floor, |entry| entry.tag)
     }
 
-    /// The last write for which `must` is true, or what was there before all, and everything after
-    /// it.
+    /// The last write for which `must` is true, or the content before all writes, and everything
+    /// after it.
     fn from(&self, must: impl Fn(&Entry) -> bool) -> Vec<Tag> {
         let first = self.history.iter().rposition(must);
         let before = first.is_none().then_some(self.floor);
@@ -81,7 +81,7 @@ pub struct FileModel {
     blocks: BTreeMap<u64, BlockModel>,
     created: Generation,
     removed: Option<Generation>,
-    /// Length in blocks: durable, and as it was changed since.
+    /// Length in blocks: the durable one, and later changes.
     length: u64,
     lengths: Vec<(Generation, u64)>,
 }
@@ -97,13 +97,13 @@ impl FileModel {
         committed.map_or(self.length, |(_, length)| *length)
     }
 
-    /// What block `lba` reads as now.
+    /// The present tag of block `lba`.
     pub fn tag(&self, lba: u64) -> Tag {
         self.blocks.get(&lba).map_or(Tag::ZERO, BlockModel::now)
     }
 
-    /// What a read of block `lba` may show that began when `order` writes had returned: the last of
-    /// those, or any later one.
+    /// Tags that a read of block `lba` may return if it began when `order` writes had returned: the
+    /// last of those, or any later one.
     pub fn tags_since(&self, lba: u64, order: u64) -> Vec<Tag> {
         self.blocks.get(&lba).map_or(vec![Tag::ZERO], |block| block.from(|entry| entry.order <= order))
     }
@@ -118,13 +118,13 @@ impl FileModel {
 struct Whole {
     file: FileId,
     generation: Generation,
-    /// Its blocks, and the how many-th of all writes each was.
+    /// Its blocks, each with the number of its write.
     blocks: Vec<(u64, u64)>,
 }
 
 impl Whole {
-    /// Whether what a block came back as can be what was there before this write, and whether it
-    /// can be this write's or a later one's.
+    /// Whether the restored content of a block can be from before this write, and whether it can be
+    /// from this write or a later one.
     fn sides(order: u64, block: &BlockModel, seen: Tag) -> (bool, bool) {
         let of = |later: bool| move |entry: &Entry| entry.tag == seen && (entry.order >= order) == later;
         (block.floor == seen || block.history.iter().any(of(false)), block.history.iter().any(of(true)))
@@ -146,7 +146,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// A state that is durable as it is.
+    /// A durable state.
     pub fn of(frozen: &Frozen, generation: Generation) -> Self {
         let files = frozen.files.iter().map(|(id, file)| {
             let blocks =
@@ -206,7 +206,7 @@ impl Model {
         }
     }
 
-    /// A file got another length; what a smaller one cuts off is gone.
+    /// The length of a file changed; the blocks cut off by a smaller one are gone.
     pub fn resize(&mut self, id: FileId, length: u64, generation: Generation) {
         self.put_zeroes(id, length, u64::MAX, generation);
         if let Some(file) = self.files.get_mut(&id) {
@@ -223,7 +223,7 @@ impl Model {
         }
     }
 
-    /// Blocks were written, all of which are there after a cut or none.
+    /// Blocks were written atomically: after a cut all are present or none.
     pub fn write_whole(&mut self, file: FileId, blocks: &[(u64, Tag)], generation: Generation) {
         let mut orders = Vec::with_capacity(blocks.len());
         for (lba, tag) in blocks {
@@ -251,17 +251,17 @@ impl Model {
         self.durable_order = self.durable_order.max(order);
     }
 
-    /// A flush succeeded, and nothing else happened meanwhile.
+    /// A flush succeeded without concurrent operations.
     pub fn flushed(&mut self) {
         self.flushed_through(self.order);
     }
 
-    /// A consistency point succeeded, while others may be under way.
+    /// A consistency point succeeded, while others may be in progress.
     pub fn durable(&mut self, generation: Generation) {
         self.durable_generation = self.durable_generation.max(generation);
     }
 
-    /// A consistency point succeeded, and nothing else is under way: nobody asks for earlier states
+    /// A consistency point succeeded without concurrent operations: earlier states are not needed
     /// any more.
     pub fn committed(&mut self, generation: Generation) {
         self.durable(generation);
@@ -278,12 +278,12 @@ impl Model {
         }
     }
 
-    /// What is there now, exactly.
+    /// The present content, exactly.
     pub fn frozen(&self) -> Arc<Frozen> {
         self.frozen_at(Generation(u64::MAX))
     }
 
-    /// What `generation` has, exactly.
+    /// The content of `generation`, exactly.
     pub fn frozen_at(&self, generation: Generation) -> Arc<Frozen> {
         let files = self.files.iter().filter(|(_, file)| file.is_there(generation)).map(|(id, file)| {
             let content = file.blocks.iter().map(|(lba, block)| (*lba, block.at(generation)));
@@ -293,8 +293,8 @@ impl Model {
         Arc::new(Frozen { files: files.collect() })
     }
 
-    /// The content of a snapshot became the active one in `generation`; what was there is kept as
-    /// of `kept`.
+    /// The content of a snapshot became the active one in `generation`; the previous content is
+    /// kept as of `kept`.
     pub fn rolled_back(&mut self, content: &Frozen, kept: Generation, generation: Generation) -> Result<()> {
         let before = std::mem::replace(self, Self::of(content, generation));
         (self.order, self.durable_order) = (before.order, before.durable_order);
@@ -319,7 +319,7 @@ impl Model {
     }
 
     /// The power was cut, and the volume came back with `generation` and files of these lengths.
-    /// Checks them, takes what `read` finds in each for the truth, and goes on from there.
+    /// Checks them, adopts the content that `read` finds in each, and continues from there.
     pub fn after_cut(
         &mut self,
         generation: Generation,

@@ -1,4 +1,4 @@
-//! What owners do to a volume while clients are at work: snapshots, rollbacks, files, checks.
+//! Actions of owners on a volume while clients are at work: snapshots, rollbacks, files, checks.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl Floor<'_> {
         outcome.map(|what| if what.is_empty() { what } else { format!("owner {number}: {what}") })
     }
 
-    /// Notes what is under way, so that a cut in it can be judged.
+    /// Records the operation in progress, so that a cut in it can be judged.
     fn begin(&self, number: usize, pending: Pending) {
         self.world.lock().pending.insert(number, pending);
     }
@@ -76,7 +76,7 @@ impl Floor<'_> {
         self.begin(number, Pending::Snapshot(name.clone()));
         let snapshot = volume.create_snapshot(&name)?;
         let mut world = self.world.lock();
-        // What was written while it was made may be in it or not; its generation says which.
+        // Concurrent writes may be in it or not; its generation decides.
         let content = world.model.frozen_at(snapshot.generation);
         world.model.durable(snapshot.generation);
         world.snapshots.insert(snapshot.id, SnapshotModel { name: name.clone(), held: false, content });
@@ -152,8 +152,8 @@ impl Floor<'_> {
         {
             let mut world = self.world.lock();
             let mut rollbacks = self.rollbacks.lock();
-            // Clients keep their exports, so the files that they are at must be the same in the
-            // snapshot; and one owner at a time goes back.
+            // Clients keep their exports, so the files that they use must be the same in the
+            // snapshot; and only one owner at a time rolls back.
             let then = &world.snapshots[&id].content.files;
             let same = |(file, now): (FileId, &crate::model::FileModel)| {
                 then.get(&file).is_some_and(|then| then.blocks == now.length())
@@ -169,7 +169,7 @@ impl Floor<'_> {
             return Ok(String::new());
         }
         let kept = match kept {
-            // The map of what a mirror lacks grows by what comes back.
+            // The map of the blocks that a mirror lacks grows by the restored ones.
             Err(VolumeError::NoSpace) => {
                 self.world.lock().pending.remove(&number);
                 *self.rollbacks.lock() -= 1;
@@ -260,7 +260,7 @@ impl Floor<'_> {
             _ => LogTarget::Internal,
         };
         match volume.move_log(&target) {
-            // It is there already, or a move that a cut caught left its traces.
+            // It is there already, or a move interrupted by a cut left its traces.
             Err(VolumeError::LogTaken { .. }) => return Ok(String::new()),
             other => other?,
         }

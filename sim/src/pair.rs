@@ -39,7 +39,7 @@ const VOLUME_NAME: &str = "data";
 const PEER: &str = "dst";
 const RELATIONSHIP: Relationship = Relationship(7);
 
-/// What the destination shows.
+/// The destination's present image.
 #[derive(Clone, Default)]
 struct Shown {
     target: SnapshotId,
@@ -51,23 +51,23 @@ struct Shown {
 struct Offered {
     content: Arc<Frozen>,
     names: BTreeSet<String>,
-    /// It was there from the beginning of the transfer to its end.
+    /// It existed from the beginning of the transfer to its end.
     throughout: bool,
 }
 
 /// Everything that the source had during a transfer.
 type Offers = BTreeMap<SnapshotId, Offered>;
 
-/// What goes with a transfer.
+/// The context of a transfer.
 #[derive(Default)]
 pub struct With<'f, 'a> {
-    /// Who works at the source meanwhile.
+    /// The crew that works at the source meanwhile.
     pub crew: Option<Crew>,
-    /// What happens to which message.
+    /// The faulty message and its fault.
     pub mishap: Option<(u64, Mishap)>,
     /// Tries cuts at every operation of both sides.
     pub forks: Option<&'f mut Forks<'a>>,
-    /// How often the destination asks for what has changed, on one connection, as one that follows
+    /// How often the destination asks for changes on one connection, as a destination that follows
     /// continuously does; 0 for a usual update.
     pub steps: u64,
 }
@@ -77,9 +77,9 @@ pub struct Pair {
     pub source: World,
     pub destination: World,
     rng: Rng,
-    /// What the source's server remembers until it loses power.
+    /// The in-memory state of the source's server, lost with its power.
     sessions: Arc<Source>,
-    /// What the destination's server keeps over restarts.
+    /// The state of the destination's server that survives restarts.
     contact: Option<Contact>,
     shown: Shown,
 }
@@ -95,10 +95,10 @@ impl SourceVolumes for Offering {
 /// The last image that came; none when there was nothing to bring.
 type Outcome = Result<Option<TransferReport>, MirrorError>;
 
-/// A change is due at once, and nobody waits for one.
+/// A change is due at once, without waiting.
 const AT_ONCE: Pace = Pace { step: Duration::ZERO, wait: Duration::ZERO };
 
-/// What the destination's server does in one conversation: an update, or so many steps.
+/// The destination server's part of one conversation: an update, or that many steps.
 fn bring(destination: &Destination, end: &mut End, steps: u64) -> Outcome {
     let cancel = AtomicBool::new(false);
     let mut work = cairn_mirror::Work { cancel: &cancel, progress: &mut |_| {}, threads: None };
@@ -127,8 +127,8 @@ fn in_words(outcome: &Outcome) -> String {
     }
 }
 
-/// Lets two sides talk until both have ended. A link on which they wait for each other is broken
-/// once, as a time-out does.
+/// Runs the conversation of two sides until both have ended. A link on which they wait for each
+/// other is broken once, as by a time-out.
 fn talk_out(tasks: &mut Tasks<'_>, link: &Link, rng: &mut Rng) -> Result<()> {
     loop {
         match tasks.turn(rng) {
@@ -173,13 +173,13 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Adds what happened here.
+    /// Adds the counts of this pair.
     pub fn count(&self, tally: &mut Tally) {
         self.source.count(tally);
         self.destination.count(tally);
     }
 
-    /// One update, and what must hold after it. True when the destination has a new image.
+    /// One update, and the checks after it. True when the destination has a new image.
     pub fn transfer(&mut self, timeline: &mut Timeline, with: With<'_, '_>) -> Result<(bool, u64)> {
         timeline.step();
         let With { crew, mishap, mut forks, steps } = with;
@@ -217,8 +217,7 @@ impl Pair {
                 let peer = PeerName::new(PEER).expect("a name as it must be");
                 let cancel = AtomicBool::new(false);
                 let mut work = cairn_stream::Work { cancel: &cancel, progress: &mut |_| {}, threads: None };
-                // How it ends here is the destination's to tell; that nothing came of it shows in
-                // the images.
+                // The destination reports how it ended; a failure shows in the images.
                 let _ = sessions.serve_session(&mut source_end, &offering, &peer, &mut work);
                 drop(source_end);
             });
@@ -273,15 +272,14 @@ impl Pair {
         if self.destination.device.is_off() {
             return self.recover(timeline, &offers).map(|news| (news, link.messages()));
         }
-        // A garbled announcement is found out when the image is there already.
+        // A garbled announcement is detected when the image is there already.
         let garbled = matches!(mishap, Some((_, Mishap::Garbled)));
         let news = self.judge(&outcome, &offers, quiet, (garbled, steps))?;
         self.judge_readers(&unlike.into_inner(), &offers, steps)?;
         Ok((news, link.messages()))
     }
 
-    /// What must hold after an update that nothing was cut in. True when the destination has a new
-    /// image.
+    /// The requirements after an undisturbed update. True when the destination has a new image.
     fn judge(
         &mut self,
         outcome: &Outcome,
@@ -315,7 +313,7 @@ impl Pair {
                 );
                 if quiet {
                     let own: Vec<SnapshotId> = self.own_snapshots();
-                    // A step leaves the one before to the next.
+                    // A step leaves the previous snapshot to the next step.
                     let over = if steps == 0 { 0 } else { own.len().saturating_sub(1).min(1) };
                     ensure!(
                         own[over..] == [report.target],
@@ -341,7 +339,7 @@ impl Pair {
         Ok(())
     }
 
-    /// As its server does at each update, once it has heard how long the source is.
+    /// As its server does at each update, once it knows the size of the source.
     fn grow_destination(&self, volume: &Arc<Volume>) -> Result<()> {
         let wanted = self.source.volume().status().blocks;
         if wanted <= volume.status().blocks {
@@ -356,13 +354,13 @@ impl Pair {
 
     fn own_snapshots(&self) -> Vec<SnapshotId> {
         let all = self.source.snapshots.iter();
-        // Those of a relationship that a garbled message made up are nobody's.
+        // A relationship that a garbled message made up belongs to no mirror.
         let prefix = format!("{MIRROR_PREFIX}{PEER}-{RELATIONSHIP}.");
         all.filter(|(_, s)| s.name.starts_with(&prefix)).map(|(id, _)| *id).collect()
     }
 
-    /// The destination shows what it showed, or a new image if that may be; whole. True when it is
-    /// new.
+    /// The destination shows the previous image, or a new one if that is possible; whole. True when
+    /// it is new.
     fn look(&mut self, offers: &Offers, may_be_new: bool) -> Result<bool> {
         let (shown, news) = shown_by(&mut self.destination, &self.shown, offers)?;
         ensure!(
@@ -400,7 +398,7 @@ impl Pair {
         Ok(news)
     }
 
-    /// What happens at the destination between updates.
+    /// Events at the destination between updates.
     pub fn rest(&mut self, timeline: &mut Timeline) -> Result<()> {
         timeline.step();
         let what = match self.rng.below(8) {
@@ -474,7 +472,7 @@ fn compression(rng: &mut Rng) -> Compression {
     if rng.one_in(2) { Compression::Zstd } else { Compression::None }
 }
 
-/// Adds what the source has now to what it has offered.
+/// Adds the source's present content to its offers.
 fn offer(offers: &mut Offers, source: &World, first: bool) {
     for (id, snapshot) in &source.snapshots {
         let known = offers.entry(*id).or_insert_with(|| Offered {
@@ -493,8 +491,8 @@ fn offer(offers: &mut Offers, source: &World, first: bool) {
     }
 }
 
-/// A garbled question may be one whose base the source keeps for a spill, under a name that nobody
-/// has given it here.
+/// A garbled request may name a base that the source keeps for a spill, under a name that was not
+/// assigned here.
 fn offer_kept(offers: &mut Offers, source: &World) {
     for snapshot in source.volume.iter().flat_map(|volume| volume.snapshots()) {
         let is_kept = snapshot.name == format!("split-{}", snapshot.generation.0);
@@ -504,8 +502,8 @@ fn offer_kept(offers: &mut Offers, source: &World) {
     }
 }
 
-/// What a destination shows: what it showed before, or an image that the source has offered. All of
-/// it is compared, and checked.
+/// The image of a destination: the previous one, or one that the source has offered. All of it is
+/// compared, and checked.
 fn shown_by(world: &mut World, old: &Shown, offers: &Offers) -> Result<(Shown, bool)> {
     let volume = world.volume();
     let target = volume.status().cursor.snapshot;

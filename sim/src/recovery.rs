@@ -1,4 +1,4 @@
-//! The power goes and comes back: what the volume must be then, whatever it was doing.
+//! The power fails and returns: the required state of the volume then, whatever it was doing.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ use crate::world::{Pending, SnapshotModel, World, is_of_owners, read_active};
 
 /// How the names of snapshots begin that a rollback makes.
 const KEPT_PREFIX: &str = "before-rollback-";
-/// The most operations of recovery itself that complete before the power goes again.
+/// The most operations of recovery itself that complete before the power fails again.
 const RECOVERY_OPERATIONS: u64 = 8;
 
 impl World {
-    /// Lets the power go at one of the next operations.
+    /// Arms a power cut at one of the next operations.
     pub fn arm_cut(&mut self, most: u64) {
         self.device.cut_after(self.fault_rng.below(most));
     }
@@ -49,7 +49,8 @@ impl World {
                 Err(error) => return Err(error).context("opening after a power cut"),
             }
         }
-        // A cut that was armed for opening and not reached must not hit what follows by accident.
+        // A cut that was armed for opening and not reached must not hit later operations by
+        // accident.
         self.device.cut_after(u64::MAX);
         self.settle_pending()?;
         self.compare_all().context("after a power cut")?;
@@ -102,7 +103,8 @@ impl World {
                     }
                 }
                 Pending::Rollback(_) => {
-                    // Not done, or it would have been seen; what was there may be kept already.
+                    // Not done, or it would have been visible; the previous content may be kept
+                    // already.
                     let kept = strangers.iter().position(|new| new.name.starts_with(KEPT_PREFIX));
                     if let Some(at) = kept {
                         self.keep(strangers.remove(at));
@@ -138,8 +140,8 @@ impl World {
         self.snapshots.insert(kept.id, model);
     }
 
-    /// Sees what others than clients did to the volume since the last look: mirrors their
-    /// snapshots, an owner a rollback that is not through yet.
+    /// Learns the changes that others than clients made to the volume since the last look:
+    /// snapshots of mirrors, an unfinished rollback of an owner.
     pub(crate) fn observe(&mut self) -> Result<()> {
         if self.volume.is_none() {
             return Ok(());

@@ -17,7 +17,7 @@ use crate::tasks::{Tasks, Turn};
 use crate::timeline::Timeline;
 use crate::world::{World, read_active, set_clock};
 
-/// Who is there, and how much each does.
+/// The members of a round, and how much each does.
 #[derive(Debug, Clone, Copy)]
 pub struct Crew {
     /// Clients that write, punch, flush and read.
@@ -28,7 +28,7 @@ pub struct Crew {
     pub actions: u64,
 }
 
-/// What the tasks of a round share.
+/// State shared by the tasks of a round.
 pub struct Floor<'w> {
     pub world: Mutex<&'w mut World>,
     pub timeline: Mutex<&'w mut Timeline>,
@@ -38,7 +38,8 @@ pub struct Floor<'w> {
     /// Files that are being removed, and snapshots that an owner is at.
     pub(crate) leaving: Mutex<BTreeSet<FileId>>,
     pub(crate) claimed: Mutex<BTreeSet<SnapshotId>>,
-    /// Rollbacks that began or ended: what a read sees over one is not foretold.
+    /// The number of rollbacks that began or ended: the result of a read during one is not
+    /// predicted.
     pub(crate) rollbacks: Mutex<u64>,
 }
 
@@ -161,7 +162,7 @@ impl<'w> Floor<'w> {
         };
         self.leave(file);
         match done {
-            // It was made after a rollback had begun, and is not in what that brought back.
+            // It was made after a rollback had begun, and is not in the restored state.
             Err(error)
                 if is_no_file(&error, file) && self.world.lock().model.files().all(|(id, _)| id != file) =>
             {
@@ -188,7 +189,7 @@ impl<'w> Floor<'w> {
         }
     }
 
-    /// A volume that is full says so, and nothing else happens.
+    /// A full volume reports it, and nothing else happens.
     fn full(&self, error: VolumeError) -> Result<&'static str> {
         match error {
             VolumeError::NoSpace => {
@@ -285,7 +286,7 @@ impl World {
         self.end_round(timeline)
     }
 
-    /// Nothing is under way any more.
+    /// No operation is in progress any more.
     pub(crate) fn end_round(&mut self, timeline: &mut Timeline) -> Result<()> {
         if self.device.is_off() {
             self.note(timeline, "! power cut");

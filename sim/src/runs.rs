@@ -1,4 +1,4 @@
-//! The kinds of runs that a seed stands for.
+//! The kinds of runs of a seed.
 
 use anyhow::{Context, Result};
 use cairn_base::Rng;
@@ -16,14 +16,14 @@ use crate::tally::Tally;
 use crate::timeline::Timeline;
 use crate::world::{Config, World};
 
-/// What a run does.
+/// The kind of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// One volume, many actions, cuts at random.
     Volume,
     /// A short life, run once for every device operation in it, with a cut there.
     EveryCut,
-    /// Media that rot.
+    /// Damaged media.
     Media,
     /// Images that arrive at a destination, as any sender may send them, with cuts on both sides,
     /// then a failover.
@@ -34,13 +34,13 @@ pub enum Kind {
     /// A small mirror: every mishap at every message of an update, and a cut at every device
     /// operation of both sides.
     EveryMessage,
-    /// As `Mirror`, with a destination that follows continuously, now closely and now behind what
-    /// memory holds.
+    /// As `Mirror`, with a destination that follows continuously, sometimes closely and sometimes
+    /// further behind than memory reaches.
     Continuous,
     /// As `EveryMessage`, in the steps of one that follows continuously while clients write.
     EveryStep,
-    /// A mirror one of whose sides has bad media: rot by kind of block, passing errors, writes that
-    /// are lost or land elsewhere.
+    /// A mirror one of whose sides has bad media: damage by kind of block, temporary errors, lost
+    /// and misdirected writes.
     MirrorMedia,
     /// A mirror one of whose sides takes no writes for a while: full, or failing.
     MirrorFull,
@@ -49,7 +49,7 @@ pub enum Kind {
     /// A short life of them, run once for every device operation of one of them or of a clone, with
     /// a cut there.
     ChainEveryCut,
-    /// A mirror whose source lies: an adversary that has its key.
+    /// A mirror whose source lies: an adversary with its key.
     LyingSource,
     /// A source one of whose mirrors lies.
     LyingDestination,
@@ -121,7 +121,7 @@ impl Kind {
     }
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
     /// Of everything that was done and seen.
@@ -197,7 +197,7 @@ fn mirror(seed: u64, follows: bool, timeline: &mut Timeline, tally: &mut Tally) 
         let mut with = With { crew: rng.one_in(2).then_some(crew), ..With::default() };
         if follows && !rng.one_in(4) {
             with.steps = 1 + rng.below(5);
-            // Something has to happen between the steps.
+            // Some work has to happen between the steps.
             with.crew = Some(Crew { actions: crew.actions * 2, ..crew });
         }
         if rng.one_in(3) {
@@ -219,7 +219,7 @@ fn mirror(seed: u64, follows: bool, timeline: &mut Timeline, tally: &mut Tally) 
             pair.rest(timeline)?;
         }
     }
-    // Whatever happened before, an update with nobody in its way succeeds.
+    // Whatever happened before, an undisturbed update succeeds.
     tally.messages += pair.transfer(timeline, With::default())?.1;
     pair.count(tally);
     let mut world = pair.fail_over(timeline)?;
@@ -232,11 +232,11 @@ fn mirror(seed: u64, follows: bool, timeline: &mut Timeline, tally: &mut Tally) 
     Ok(())
 }
 
-/// An update of a small mirror, again and again from the same moment: once for every mishap at
-/// every message of it.
+/// An update of a small mirror, repeated from the same moment: once for every mishap at every
+/// message of it.
 ///
-/// One that follows continuously goes several steps meanwhile, and a client writes; what comes of
-/// it is another each time.
+/// A destination that follows continuously makes several steps meanwhile, and a client writes; the
+/// outcome differs each time.
 fn every_message(seed: u64, follows: bool, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
     let mut rng = Rng::new(seed);
     let config = Config {

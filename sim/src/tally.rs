@@ -1,4 +1,4 @@
-//! What runs were made of, in numbers.
+//! The contents of runs, in numbers.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -7,13 +7,13 @@ use std::time::Duration;
 /// A fault of the media, on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// A block of the block space rots: data, nodes, inodes, maps.
+    /// A damaged block of the block space: data, nodes, inodes, maps.
     Rot,
-    /// A block in the label area that holds a table rots.
+    /// A damaged block in the label area that holds a table.
     RotInTable,
-    /// A superblock slot rots.
+    /// A damaged superblock slot.
     RotInSlot,
-    /// A record of the intent log rots.
+    /// A damaged record of the intent log.
     RotInLog,
     /// A write is acknowledged and does not happen.
     LostWrite,
@@ -29,7 +29,7 @@ pub enum Fault {
     WriteErrorForGood,
     /// The file below is on a full file system, once.
     NoSpace,
-    /// It stays full until the server starts anew.
+    /// It stays full until the server restarts.
     NoSpaceForGood,
 }
 
@@ -71,7 +71,7 @@ impl Fault {
 /// A fault of the media of one side of a mirror.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CopyFault {
-    /// A block of data, of files or directories, rots.
+    /// A damaged block of data, of files or directories.
     RotInData,
     /// A node above data.
     RotInNode,
@@ -169,20 +169,20 @@ impl RoomFault {
         !matches!(self, RoomFault::DestinationFull | RoomFault::DestinationFails)
     }
 
-    /// There is no room; else writes fail.
+    /// There is no room; otherwise writes fail.
     pub fn is_full(self) -> bool {
         matches!(self, RoomFault::SourceFull | RoomFault::LogFull | RoomFault::DestinationFull)
     }
 }
 
-/// What became of a fault.
+/// The fate of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// Nothing that anyone wants was hit, or another copy served.
+    /// No needed block was hit, or another copy served.
     Survived,
-    /// Reads of what was hit fail, the rest is served.
+    /// Reads of the damaged blocks fail, the rest is served.
     Reported,
-    /// The volume says that it can't be opened, or takes no more writes.
+    /// The volume reports that it can't be opened, or takes no more writes.
     Refused,
 }
 
@@ -201,17 +201,17 @@ pub struct Tally {
     pub cuts: u64,
     /// Connections that broke, and messages that came twice, garbled or not at all.
     pub mishaps: u64,
-    /// Refusals for want of space.
+    /// Refusals for lack of space.
     pub full: u64,
     /// Images that a lock or a clone kept away.
     pub refused: u64,
-    /// Lies that were told, and those that another image came of.
+    /// The number of lies sent, and of those that led to another image.
     pub lies: [u64; 2],
-    /// Images that a source which lies at other times has brought.
+    /// Images brought by a source that lies at other times.
     pub honest: u64,
     /// Locked snapshots at the end of lives with lies.
     pub locked: u64,
-    /// Faults of the media by kind, and by what became of them.
+    /// Faults of the media by kind, and by fate.
     pub faults: [[u64; 3]; Fault::ALL.len()],
     /// The same of one side of a mirror.
     pub copy_faults: [[u64; 3]; CopyFault::ALL.len()],

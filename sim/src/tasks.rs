@@ -1,9 +1,9 @@
 //! Tasks that take turns on one thread: several clients, an owner, two servers, each as plain code
 //! that calls the engine.
 //!
-//! A task runs until it comes to a point where another one may overtake it: an operation of a
-//! device ([`Waist`](crate::waist::Waist)), a message ([`link`](crate::link)), or a lock that
-//! another task holds. Who goes on is drawn from the seed, so the same seed gives the same run.
+//! A task runs until it reaches a point where another one may overtake it: an operation of a device
+//! ([`Waist`](crate::waist::Waist)), a message ([`link`](crate::link)), or a lock that another task
+//! holds. The seed decides which task runs next, so the same seed gives the same run.
 
 use std::cell::Cell;
 
@@ -11,16 +11,16 @@ use cairn_base::{Rng, wait_by};
 use generator::{Generator, Gn, is_generator};
 
 thread_local! {
-    /// Whoever waits says where.
+    /// A waiting task sets it.
     static ASKED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Words of a task's stack: 2 MiB, of which the system gives what is used.
+/// Words of a task's stack: 2 MiB, of which the system allocates the used part.
 const STACK_WORDS: usize = 1 << 18;
 
 /// Why a task lets others run.
 enum Pause {
-    /// It could go on.
+    /// It could continue.
     Ran,
     /// It waits for another one.
     Waits,
@@ -28,10 +28,10 @@ enum Pause {
     Done,
 }
 
-/// What a turn came to.
+/// The outcome of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
-    /// A task went on.
+    /// A task continued.
     Ran,
     /// Each waits for another one.
     Stuck,
@@ -39,12 +39,12 @@ pub enum Turn {
     Done,
 }
 
-/// A point where another task may go on. Outside of tasks it does nothing.
+/// A point where another task may run. Outside of tasks it does nothing.
 pub fn switch() {
     pause(Pause::Ran);
 }
 
-/// The caller can't go on before another task has done something. It must look again afterwards.
+/// The caller cannot continue before another task has acted. It must check again afterwards.
 pub fn wait() {
     assert!(is_generator(), "only a task can wait for another one");
     if ASKED.get() {
@@ -72,12 +72,12 @@ struct Task<'a> {
 #[derive(Default)]
 pub struct Tasks<'a> {
     list: Vec<Task<'a>>,
-    /// Times that all waited and each was asked again.
+    /// The number of times that all waited and each was asked again.
     idle: u32,
 }
 
-/// How often all may wait before that counts as for ever: one that waits may have done something
-/// just before that lets another one go on.
+/// The number of rounds in which all wait that counts as for ever: a waiting task may have just
+/// done something that lets another one continue.
 const IDLE_ROUNDS: u32 = 16;
 
 impl<'a> Tasks<'a> {
@@ -90,7 +90,7 @@ impl<'a> Tasks<'a> {
         self.list.push(Task { body, waits: false });
     }
 
-    /// Lets one of them go on to its next pause.
+    /// Lets one of them run to its next pause.
     pub fn turn(&mut self, rng: &mut Rng) -> Turn {
         if self.list.is_empty() {
             return Turn::Done;
@@ -120,7 +120,7 @@ impl<'a> Tasks<'a> {
         Turn::Ran
     }
 
-    /// Lets each that waits say where, for the report of a run in which all do.
+    /// Makes each waiting task report its place, for the report of a run in which all wait.
     pub fn ask(&mut self) {
         ASKED.set(true);
         for task in &mut self.list {
@@ -131,7 +131,7 @@ impl<'a> Tasks<'a> {
         ASKED.set(false);
     }
 
-    /// Something happened that waiting tasks may wait for.
+    /// An event that waiting tasks may wait for.
     pub fn wake(&mut self) {
         self.idle = 0;
         self.list.iter_mut().for_each(|task| task.waits = false);
@@ -139,7 +139,7 @@ impl<'a> Tasks<'a> {
 }
 
 impl Drop for Tasks<'_> {
-    /// What has not come to its end is left as it stands: its locks are of a run that has failed.
+    /// Unfinished tasks are left as they are: their locks are of a run that has failed.
     fn drop(&mut self) {
         self.list.drain(..).filter(|task| !task.body.is_done()).for_each(std::mem::forget);
     }

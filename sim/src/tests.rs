@@ -35,13 +35,13 @@ fn seeds(kind: Kind, seeds: std::ops::Range<u64>) -> Tally {
             kind.name()
         );
     }
-    // Past the capture of tests, so that what was tried is to be seen in any run.
+    // Bypasses the capture of tests, so that the trials are visible in any run.
     let _ = writeln!(std::io::stderr(), "{}: {tally}", kind.name());
     tally
 }
 
 /// Seeds of a kind that tries a cut at every device operation: it did, in each of its fates, and
-/// some seeds have something to cut.
+/// some seeds have writes to cut.
 fn every_cut(kind: Kind, range: std::ops::Range<u64>) -> Tally {
     let tally = seeds(kind, range);
     assert!(tally.points > 0 && tally.cuts >= tally.points, "{}: {tally}", kind.name());
@@ -57,7 +57,7 @@ fn volume_keeps_its_promises_over_power_cuts_at_random() {
 #[test]
 fn volume_keeps_its_promises_over_other_power_cuts_at_random() {
     seeds(Kind::Volume, 60..80);
-    // A client is at a file that was made while a rollback was under way.
+    // A client uses a file that was made during a rollback.
     seeds(Kind::Volume, 117_674_440_720_857..117_674_440_720_858);
 }
 
@@ -74,7 +74,7 @@ fn rotten_media_are_reported_and_never_served() {
     for (fault, [survived, reported, refused]) in Fault::ALL.into_iter().zip(tally.faults) {
         assert!(survived + reported + refused >= 3, "{fault:?} was tried too seldom: {tally}");
     }
-    // None of them goes by unseen in all lives: it was met, and told or survived for a reason.
+    // No fault goes unnoticed in all lives: it was found, and reported or survived for a reason.
     let told = tally.faults.iter().filter(|[_, reported, refused]| reported + refused > 0).count();
     assert!(told >= 9, "{told} of the faults were told: {tally}");
 }
@@ -122,7 +122,7 @@ fn cascade_with_clones_drills_and_locks_shows_whole_images_over_cuts_and_mishaps
 #[test]
 fn cascade_with_clones_drills_and_locks_survives_a_cut_at_every_device_operation() {
     for victim in 0..4 {
-        // It is on or off, and has something to do or not, as the seed says.
+        // It is on or off, and busy or idle, as the seed decides.
         let points = [victim, victim + 8].map(|seed| seeds(Kind::ChainEveryCut, seed..seed + 1).points);
         assert!(points.iter().sum::<u64>() > 0, "{victim} did nothing");
     }

@@ -1,8 +1,8 @@
-//! What happened in a run: a digest of all of it, and lines for people who ask.
+//! The events of a run: a digest of all of them, and lines for readers.
 
 use std::fmt::Write;
 
-/// The explanation that stands above a printed run.
+/// The explanation above a printed run.
 pub const LEGEND: &str = "\
 step   the how many-th action of the run
 side   whose: vol (a volume on its own), src and dst (a mirror's ends)
@@ -15,7 +15,7 @@ what   the action and its outcome; ! is a fault that the run injected, = what wa
 /// The head of the columns.
 pub const HEAD: &str = "  step side    io   gen   free  what";
 
-/// Where a side stands when a line is written.
+/// The state of a side when a line is written.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Standing {
     /// Operations of the device since it was powered on.
@@ -49,7 +49,7 @@ impl Timeline {
         self.step += 1;
     }
 
-    /// Notes what happened.
+    /// Records an event.
     pub fn note(&mut self, side: &str, at: Standing, what: &str) {
         let mut line = String::new();
         let Standing { operations, generation, free } = at;

@@ -1,6 +1,6 @@
-//! The devices that a simulated volume sees: its own and that of its intent log, two parts of what
-//! the power cuts hit. At every operation other tasks may take their turn, and an eye is kept on
-//! every moment at which the power may go.
+//! The devices that a simulated volume sees: its own and that of its intent log, two parts of the
+//! device that power cuts hit. At every operation other tasks may run, and an observer sees every
+//! moment at which the power may fail.
 
 use std::sync::Arc;
 
@@ -22,16 +22,16 @@ pub fn parts(device: &Arc<FaultDevice>) -> [FaultPart; 2] {
 
 /// The moment before a batch of operations: the power may go at each of them.
 pub struct CutPoint {
-    /// The device as it was.
+    /// The device at that moment.
     pub device: FaultDevice,
-    /// What was about to be done, and on which part.
+    /// The pending operations, and their part of the device.
     pub batch: Vec<Request>,
     pub target: usize,
-    /// Batches that were under way beside it.
+    /// Batches that were in progress at the same time.
     pub beside: Vec<(usize, Vec<Request>)>,
 }
 
-/// What looks at both.
+/// An observer of both.
 pub struct Eye {
     device: Arc<FaultDevice>,
     rng: Rng,
@@ -85,7 +85,7 @@ impl Eye {
     }
 }
 
-/// What of a batch counts as an operation at which a cut can fall.
+/// The operations of a batch at which a cut can occur.
 fn changes(batch: &[Operation]) -> Vec<Request> {
     let counts = |operation: &&Operation| operation.is_flush() || operation.request().is_mutation();
     batch.iter().filter(counts).map(|operation| operation.request().clone()).collect()

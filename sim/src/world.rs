@@ -1,7 +1,7 @@
 //! One volume on a fault device, the model that it must match, and the actions that clients and
 //! owners take.
 //!
-//! The actions stand in `actions`, what happens when the power goes in `recovery`.
+//! The actions are in `actions`, and the handling of power cuts is in `recovery`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::waist::{Eye, Waist, parts};
 /// Block cache of a simulated volume: small, so that much is read from the device.
 const CACHE_BYTES: u64 = 128 << 10;
 
-/// What kind of life a volume leads.
+/// The parameters of a volume's life.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
     /// Blocks of block space at format.
@@ -41,10 +41,10 @@ pub struct Config {
     pub file_blocks: u64,
     /// Most snapshots at a time.
     pub snapshots: usize,
-    /// The intent log begins on a device of its own; else in the label area. It moves in the course
-    /// of a life.
+    /// The intent log begins on a device of its own; otherwise in the label area. It moves in the
+    /// course of a life.
     pub log_device: bool,
-    /// The power goes about once in so many actions; 0 for never.
+    /// The power fails about once in this many actions; 0 for never.
     pub cut_every: u64,
 }
 
@@ -55,7 +55,7 @@ pub struct SnapshotModel {
     pub name: String,
     /// It may not be deleted.
     pub held: bool,
-    /// What it shows.
+    /// Its content.
     pub content: Arc<Frozen>,
 }
 
@@ -70,7 +70,7 @@ pub enum Pending {
     Rename(SnapshotId, String),
     /// Hold or release.
     Hold(SnapshotId, bool),
-    /// Back to a snapshot; what was there is kept as a new one.
+    /// Back to a snapshot; the previous content is kept as a new one.
     Rollback(SnapshotId),
     /// The same, done and known.
     RolledBack,
@@ -78,7 +78,7 @@ pub enum Pending {
     Grow(u64),
 }
 
-/// The owner who is on its own.
+/// The owner's task number.
 pub(crate) const OWNER: usize = 0;
 
 /// A volume and its model.
@@ -89,29 +89,29 @@ pub struct World {
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) config: Config,
     pub(crate) device: Arc<FaultDevice>,
-    /// What looks at the device while the volume is open, and the part of it that is the log's as
-    /// the volume sees it.
+    /// The observer of the device while the volume is open, and the log's part of it as the volume
+    /// sees it.
     pub(crate) eye: Option<Arc<Mutex<Eye>>>,
     pub(crate) log: Option<Arc<Waist>>,
     pub(crate) volume: Option<Arc<Volume>>,
     pub(crate) model: Model,
     pub(crate) snapshots: BTreeMap<SnapshotId, SnapshotModel>,
     pub(crate) blocks: u64,
-    /// What is under way, by who does it.
+    /// The operations in progress, by task.
     pub(crate) pending: BTreeMap<usize, Pending>,
     /// A mirror's source makes and deletes snapshots of its own here.
     pub(crate) mirrored: bool,
-    /// What it is a clone of.
+    /// The snapshot that it is a clone of.
     pub(crate) origin: Option<Origin>,
-    /// Images held open, with what they must show for as long as they are.
+    /// Open images, with the content that they must show as long as they are open.
     pub(crate) held: Vec<(Image, Arc<Frozen>)>,
     pub(crate) next_tag: u64,
     pub(crate) next_name: u64,
-    /// Blocks that writes could take when nothing was under way.
+    /// Blocks that writes could take when no operation was in progress.
     pub(crate) free_before: u64,
     /// Power cuts so far.
     pub cuts: u64,
-    /// Refusals for want of space so far.
+    /// Refusals for lack of space so far.
     pub full: u64,
 }
 
@@ -119,7 +119,7 @@ pub struct World {
 pub(crate) struct Origin {
     parent: Arc<Volume>,
     snapshot: SnapshotId,
-    /// The parent keeps it while this lives; a drill's clone goes without.
+    /// The parent keeps it while this lives; a drill's clone has none.
     _kept: Option<Kept>,
     /// The clone keeps it always.
     _own: Option<Kept>,
@@ -135,7 +135,7 @@ pub(crate) fn log_id(rng: &mut Rng) -> LogId {
 /// The id of every simulated volume: a mirror has its source's.
 pub const VOLUME: VolumeId = VolumeId(*b"simulated volume");
 
-/// When the simulated time begins: late enough for a wall clock that is behind.
+/// The start of simulated time: late enough for a wall clock that is behind.
 const EPOCH: Timestamp = Timestamp(1_700_000_000_000_000_000);
 /// A wall clock is wrong by this at most, in milliseconds: an hour.
 const WRONG_MS_MAX: u64 = 3_600_000;
@@ -148,8 +148,8 @@ pub(crate) fn set_clock(clock: &ManualClock, rng: &mut Rng) {
 }
 
 impl World {
-    /// Formats and opens a volume. Each server has a clock of its own, which is wrong, and is set
-    /// now and then.
+    /// Formats and opens a volume. Each server has a clock of its own, which is wrong, and is
+    /// sometimes set.
     pub fn new(side: &'static str, rng: &mut Rng, config: Config, role: Role) -> Result<Self> {
         let clock = Arc::new(ManualClock::new(EPOCH));
         set_clock(&clock, rng);
@@ -190,7 +190,8 @@ impl World {
         Ok(world)
     }
 
-    /// One that takes no changes for want of inodes counts as one that does not open.
+    /// A volume that takes no changes because inodes can't be read counts as one that does not
+    /// open.
     pub(crate) fn open(&mut self) -> Result<Arc<Volume>, VolumeError> {
         let volume = self.open_as_it_is()?;
         match volume.status().latched {
@@ -238,27 +239,27 @@ impl World {
         Ok(world)
     }
 
-    /// The volume that a clone was made of has been opened anew.
+    /// The parent volume of a clone has been reopened.
     pub(crate) fn stands_on(&mut self, parent: Arc<Volume>, snapshot: SnapshotId) -> Result<()> {
         let kept = Some(parent.keep_snapshot(snapshot)?);
         self.origin = Some(Origin { parent, snapshot, _kept: kept, _own: None });
         Ok(())
     }
 
-    /// The parent does not keep what this clone is made of.
+    /// The parent no longer keeps this clone's base.
     pub(crate) fn let_base_go(&mut self) {
         if let Some(origin) = &mut self.origin {
             origin._kept = None;
         }
     }
 
-    /// The server of a clone is gone, and nothing of the parent is open here any more.
+    /// The server of a clone is gone, and the parent is closed here.
     pub(crate) fn close_parent(&mut self) {
         self.volume = None;
         self.origin = None;
     }
 
-    /// Owners leave alone what a mirror keeps here for itself, and what a clone is made of.
+    /// Owners leave a mirror's own snapshots alone, and the base of a clone.
     pub(crate) fn is_left_alone(&self, id: SnapshotId, snapshot: &SnapshotModel) -> bool {
         self.origin.as_ref().is_some_and(|origin| origin.snapshot == id)
             || self.mirrored && snapshot.name.starts_with(MIRROR_PREFIX)
@@ -276,8 +277,8 @@ impl World {
         self.device = Arc::new(self.device.power_cycle(&mut self.fault_rng));
     }
 
-    /// The same volume with the same past on another device, where something else happens to it
-    /// from here on. It is not open yet.
+    /// The same volume with the same past on another device, with a different future. It is not
+    /// open yet.
     pub(crate) fn fork(&self, device: FaultDevice) -> World {
         World {
             side: self.side,
@@ -304,7 +305,7 @@ impl World {
         }
     }
 
-    /// Learns which snapshots a mirror made, or let go: each shows what its generation has.
+    /// Learns which snapshots a mirror made or released: each shows the content of its generation.
     pub(crate) fn adopt(&mut self) {
         if !self.mirrored {
             return;
@@ -328,7 +329,7 @@ impl World {
         }
     }
 
-    /// Adds what happened here.
+    /// Adds the counts of this world.
     pub fn count(&self, tally: &mut Tally) {
         tally.operations += self.device.operations();
         tally.cuts += self.cuts;
@@ -355,7 +356,7 @@ impl World {
         }
     }
 
-    /// The same while tasks are under way, who may hold what a status needs.
+    /// The same while tasks are in progress, which may hold locks that a status needs.
     pub(crate) fn standing_in_round(&self) -> Standing {
         let generation = self.volume.as_ref().map_or(0, |volume| volume.open_generation().0 - 1);
         Standing { operations: self.device.operations(), generation, free: self.free_before }
@@ -417,14 +418,14 @@ impl World {
         Ok(())
     }
 
-    /// Compares a snapshot with what it must show.
+    /// Compares a snapshot with its expected content.
     pub fn compare_snapshot(&self, id: SnapshotId) -> Result<()> {
         let image = self.volume().image(Some(id))?;
         compare_image(&image, &self.snapshots[&id].content)
             .map_err(|error| error.context(format!("in snapshot {id} ({})", self.snapshots[&id].name)))
     }
 
-    /// Compares everything that there is.
+    /// Compares everything that exists.
     pub fn compare_all(&mut self) -> Result<()> {
         self.compare_active(None)?;
         let listed: BTreeMap<SnapshotId, (String, bool)> =
@@ -438,7 +439,7 @@ impl World {
         self.compare_held()
     }
 
-    /// Images that are held open show what they showed.
+    /// Open images show their earlier content.
     pub fn compare_held(&self) -> Result<()> {
         for (image, content) in &self.held {
             compare_image(image, content).map_err(|error| error.context("in an image that is held open"))?;
@@ -500,7 +501,7 @@ pub(crate) fn is_of_owners(kind: FileKind) -> bool {
     matches!(kind, FileKind::Lun | FileKind::Directory)
 }
 
-/// Compares an image with what it must show: files, lengths, every block.
+/// Compares an image with its expected content: files, lengths, every block.
 pub fn compare_image(image: &Image, expected: &Frozen) -> Result<()> {
     let found: BTreeMap<FileId, u64> = image
         .inodes()?

@@ -8,7 +8,7 @@
 //!
 //! Other checks, such as lints, run beside the tests after the build, at the lowest priority.
 //!
-//! A program that fails beside others runs once more, alone, and that outcome counts: its first
+//! A program that fails beside others runs once more, alone, and that outcome counts; its first
 //! output is shown all the same.
 
 mod build;

@@ -1,7 +1,7 @@
 //! How long each program took, to start the slowest first.
 //!
-//! A run leaves its times in the target folder. A fresh checkout has none, so the programs that
-//! were the slowest when this was written are listed here. A wrong order costs time, nothing else.
+//! A run leaves its times in the target folder. A fresh checkout has none, so the slowest programs
+//! at the time of writing are listed here. A wrong order only costs time.
 
 use std::collections::BTreeMap;
 use std::path::Path;

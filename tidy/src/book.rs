@@ -1,5 +1,5 @@
 //! Rules on the book: its summary lists every page, every link and anchor resolves, and each page
-//! is short and says for whom it is.
+//! is short and names its readers.
 
 use std::collections::BTreeSet;
 
@@ -44,7 +44,7 @@ pub fn summary(files: &[File]) -> Vec<Finding> {
     findings
 }
 
-/// Each page is at most so long, and its first paragraph says for whom it is.
+/// Each page has a maximum size, and its first paragraph names its readers.
 pub fn pages_are_short_and_name_their_reader(files: &[File]) -> Vec<Finding> {
     let is_in = |table: &[(&str, &str)], page: &File| table.iter().any(|(path, _)| page.path == *path);
     let mut findings = Vec::new();
@@ -78,7 +78,7 @@ pub fn anchors(document: &File, files: &[File]) -> Vec<Finding> {
             continue;
         }
         let page = if path.is_empty() { document.path.clone() } else { resolve(&document.path, path) };
-        // A path that leads nowhere is a finding of another rule.
+        // Another rule reports a broken path.
         let Some(page) = files.iter().find(|file| file.path == page) else { continue };
         if page.path.ends_with(".md") && !headings(&page.text).any(|heading| heading == anchor) {
             let message = format!("`{target}`: {} has no heading `#{anchor}`", page.path);

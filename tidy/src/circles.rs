@@ -101,7 +101,7 @@ impl Tree {
         for file in files.iter().filter(|file| file.is_rust() && !file.is_test()) {
             let Some(within) = file.path.strip_prefix(&root) else { continue };
             let mut module: Module = within.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
-            // Explored schedules are tests, in folders of their own where there are many.
+            // Explored schedules are tests, in folders of their own if there are many.
             if module.iter().any(|part| part == "schedules") {
                 continue;
             }
@@ -148,7 +148,7 @@ impl Tree {
         }
     }
 
-    /// The module that has what a path names.
+    /// The module of a path's target.
     fn resolve(&self, path: &Module, depth: usize) -> Option<Module> {
         let length = (0..=path.len()).rev().find(|length| self.modules.contains_key(&path[..*length]))?;
         let module = path[..length].to_vec();

@@ -1,4 +1,4 @@
-//! Rules on the documents: what they name must exist, and what exists must be named.
+//! Rules on the documents: named things must exist, and existing ones must be named.
 
 use std::collections::BTreeSet;
 
@@ -84,7 +84,7 @@ pub fn architecture_names_every_crate(document: &File, packages: &[Package]) -> 
         .collect()
 }
 
-/// docs/dependencies.md has a table row for every direct dependency, and none for what is gone.
+/// docs/dependencies.md has a table row for every direct dependency, and none for a removed one.
 pub fn dependencies(document: &File, packages: &[Package]) -> Vec<Finding> {
     let used: BTreeSet<&str> =
         packages.iter().flat_map(|package| package.foreign.iter().map(String::as_str)).collect();

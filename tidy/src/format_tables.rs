@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use crate::text::{backticked, cells, code_only, has_word, is_rule};
 use crate::{File, Finding};
 
-/// Sizes in bytes of what the structs are made of, besides each other.
+/// Sizes in bytes of the structs' field types, other than the structs themselves.
 const SIZES: &[(&str, u64)] = &[
     ("u8", 1),
     ("i8", 1),
@@ -114,7 +114,7 @@ struct Layouts {
     constants: HashMap<(String, String), String>,
 }
 
-/// What is looked up: a name, as seen from a file.
+/// A lookup: a name, as seen from a file.
 #[derive(Clone, Copy)]
 struct Seen<'a> {
     from: &'a str,
@@ -134,7 +134,7 @@ impl Layouts {
                 let Some((_, declared)) = declared.split_once("const ") else { continue };
                 let Some((name, _)) = declared.split_once(':') else { continue };
                 let value = value.split(';').next().unwrap_or_default().trim();
-                // An associated constant that repeats one of its file says nothing new.
+                // An associated constant that repeats one of its file adds nothing.
                 if value != name.trim() {
                     layouts.constants.insert((stem.to_owned(), name.trim().to_owned()), value.to_owned());
                 }
@@ -147,7 +147,7 @@ impl Layouts {
     }
 
     /// The entry for `seen`: that of its own file, or else the only one of that name. A qualified
-    /// name says the file.
+    /// name contains the file.
     fn find<'a, T>(map: &'a HashMap<(String, String), T>, seen: Seen<'_>) -> Option<(&'a str, &'a T)> {
         let (from, name) = seen.name.rsplit_once("::").unwrap_or((seen.from, seen.name));
         let own = map.get_key_value(&(from.to_owned(), name.to_owned()));
@@ -156,7 +156,7 @@ impl Layouts {
         found.map(|((file, _), value)| (file.as_str(), value))
     }
 
-    /// Takes what follows the word `struct`: a name and its fields.
+    /// Takes the text after the word `struct`: a name and its fields.
     fn take(&mut self, stem: &str, body: &str) {
         let name: String = body.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
         let rest = body[name.len()..].trim_start();
@@ -253,8 +253,8 @@ impl Layouts {
     }
 }
 
-/// The last of `operators` in `text` that stands between spaces and outside brackets, and what is
-/// left and right of it.
+/// The last of `operators` in `text` between spaces and outside brackets, and the texts left and
+/// right of it.
 fn split_outside_brackets<'a>(
     text: &'a str,
     operators: &[&'static str],

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::{File, Package};
 
-/// A test, and the first sentence of its doc comment where it has one.
+/// A test, and the first sentence of its doc comment if it has one.
 pub type Test = (String, Option<String>);
 
 /// The tests of each folder of a package.

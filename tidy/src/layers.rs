@@ -1,4 +1,4 @@
-//! Imports point down: the one table of what lies above what.
+//! Imports point down: the table of the order of crates.
 
 use crate::Finding;
 
@@ -39,8 +39,8 @@ pub struct Package {
     pub foreign: Vec<String>,
 }
 
-/// Every package has a place in the table and imports only what lies below it. Tests may look up (a
-/// suite of a lower layer run on a higher one), but never at what stands beside the path.
+/// Every package has a place in the table and imports only packages below it. Tests may look up (a
+/// suite of a lower layer run on a higher one), but never at packages beside the path.
 pub fn layers(packages: &[Package]) -> Vec<Finding> {
     let row = |folder: &str| LAYERS.iter().position(|row| row.contains(&folder));
     let mut findings = Vec::new();

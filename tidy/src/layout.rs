@@ -2,7 +2,7 @@
 
 use crate::{File, Finding};
 
-/// Folders named after a kind of code and not after what the code is about.
+/// Folders named after a kind of code and not after its subject.
 const KINDS: &[&str] = &["utils", "util", "common", "helpers", "helper", "types", "misc", "shared"];
 
 /// Bytes past which a file does not belong into the history.

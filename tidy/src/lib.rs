@@ -1,8 +1,8 @@
 //! The house rules that a machine can check, each a function from texts to findings.
 //!
-//! `tests/house.rs` runs them on this repository; `tests.rs` runs each on a tiny bad example, so
-//! that a rule which finds nothing is known to be able to find something. The tables that a rule
-//! goes by are at the head of its file.
+//! `tests/house.rs` runs them on this repository; `tests.rs` runs each on a tiny bad example, to
+//! prove that a rule without findings can find something. The tables that a rule uses are at the
+//! head of its file.
 
 mod book;
 mod circles;
@@ -24,7 +24,9 @@ pub use book::{anchors, pages_are_short_and_name_their_reader, summary};
 pub use circles::{circles, import_circles};
 pub use documents::{architecture_names_every_crate, dependencies, guarantees, links, readme};
 pub use doors::doors;
-pub use english::{Paragraph, english, english_of_comments, paragraphs, sentences_are_plain};
+pub use english::{
+    Paragraph, comments_are_plain, english, english_of_comments, paragraphs, sentences_are_plain,
+};
 pub use format_tables::format_tables;
 pub use index::tests as index_of_tests;
 pub use layers::{LAYERS, Package, layers};
@@ -39,7 +41,7 @@ pub struct Finding {
     pub path: String,
     /// The line, from 1; 0 when the finding concerns the whole file.
     pub line: usize,
-    /// What is wrong and what to do instead.
+    /// The fault, and the remedy.
     pub message: String,
 }
 

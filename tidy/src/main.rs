@@ -1,15 +1,15 @@
 //! The house rules on this repository, from the command line: every finding a line, exit code 1
 //! when there is one. `tests/house.rs` has the same as tests. With the argument `tests` it prints
-//! the index of all tests instead, with `comments` what the rules on sentences find in comments,
-//! which is no failure yet.
+//! the index of all tests instead, with `comments` the findings of the rules on sentences in all
+//! comments, also in the folders that need not follow them yet.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use cairn_tidy::{
-    File, Finding, Repository, anchors, architecture_names_every_crate, dependencies, doors, english,
-    english_of_comments, format_tables, guarantees, import_circles, index_of_tests, layers, layout, links,
-    pages_are_short_and_name_their_reader, readme, source, summary,
+    File, Finding, Repository, anchors, architecture_names_every_crate, comments_are_plain, dependencies,
+    doors, english, english_of_comments, format_tables, guarantees, import_circles, index_of_tests, layers,
+    layout, links, pages_are_short_and_name_their_reader, readme, source, summary,
 };
 
 fn main() -> Result<ExitCode> {
@@ -50,6 +50,7 @@ fn main() -> Result<ExitCode> {
     findings.extend(pages_are_short_and_name_their_reader(&files));
     findings.extend(files.iter().flat_map(|document| anchors(document, &files)));
     findings.extend(files.iter().flat_map(english));
+    findings.extend(files.iter().flat_map(comments_are_plain));
     findings.extend(format_tables(&document("docs/format.md"), &files));
     findings.iter().for_each(|finding| eprintln!("{finding}"));
     Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -1,4 +1,4 @@
-//! What the rules look at: the files that git tracks or would track, and the packages that cargo
+//! The input of the rules: the files that git tracks or would track, and the packages that cargo
 //! sees.
 
 use std::path::{Path, PathBuf};

@@ -7,8 +7,7 @@ use crate::{File, Finding};
 /// Lines of code that are not tests, past which a file has more than one concept.
 const LINES_MAX: usize = 1000;
 
-/// Words that say that something is not finished. Written apart so that this file does not hold
-/// them.
+/// Words that mark unfinished code. Written apart so that this file does not contain them.
 pub(crate) const UNFINISHED: &[&str] = &[
     concat!("TO", "DO"),
     concat!("FIX", "ME"),
@@ -21,7 +20,7 @@ pub(crate) const UNFINISHED: &[&str] = &[
 /// The folders with code that the compiler does not check.
 const UNCHECKED_FOLDERS: &[&str] = &["crates/device/", "crates/frontend/fuse-ring/"];
 
-/// Where the program meets the machine: these own the threads and read the clock.
+/// The places where the program meets the machine: these own the threads and read the clock.
 const EDGES: &[&str] = &[
     "crates/device/",
     "crates/server/",
@@ -35,8 +34,8 @@ const EDGES: &[&str] = &[
     "sim/src/main.rs",
 ];
 
-/// What the engine must be given instead of taking it, so that the simulator can give it something
-/// else.
+/// Things that the engine must get from its caller instead of the machine, so that the simulator
+/// can replace them.
 pub(crate) const FROM_THE_MACHINE: &[(&str, &str)] = &[
     (concat!("SystemTime::", "now"), "take a `cairn_base::Clock` as a parameter"),
     (concat!("Instant::", "now"), "take a `cairn_base::Clock` as a parameter"),
@@ -124,7 +123,7 @@ pub fn source(file: &File) -> Vec<Finding> {
     findings
 }
 
-/// Lines up to the first inline module of tests; all when there is none.
+/// Lines up to the first inline module of tests; all if there is none.
 pub(crate) fn product_lines(code: &str) -> usize {
     let lines: Vec<&str> = code.lines().collect();
     let tests = lines.windows(2).position(|pair| {

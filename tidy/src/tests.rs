@@ -320,3 +320,13 @@ fn comments_are_judged_as_documents_are() {
     assert_eq!(findings[0].line, 4);
     assert_eq!(english_of_comments(&file("docs/a.md", text)), []);
 }
+
+#[test]
+fn comments_avoid_further_phrases_except_in_folders_that_wait() {
+    for (phrase, _) in english::COMMENT_PHRASES {
+        let text = format!("// The server ({phrase}) ends.\n");
+        assert!(!comments_are_plain(&file("crates/volume/src/map.rs", &text)).is_empty(), "{phrase}");
+        assert_eq!(comments_are_plain(&file("crates/server/src/map.rs", &text)), [], "{phrase}");
+    }
+    one(&comments_are_plain(&file("sim/src/a.rs", "/// What a device gave back.\n")), "as a subject");
+}

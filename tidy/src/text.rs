@@ -86,7 +86,7 @@ fn raw_string_end(characters: &[char], index: usize) -> Option<usize> {
     Some(close + 1 + hashes)
 }
 
-/// Whether `word` stands in `line` with nothing word-like directly before or after it.
+/// Whether `word` is in `line` with nothing word-like directly before or after it.
 pub(crate) fn has_word(line: &str, word: &str) -> bool {
     let wordlike = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(at, _)| {
@@ -95,12 +95,12 @@ pub(crate) fn has_word(line: &str, word: &str) -> bool {
     })
 }
 
-/// What stands between single backticks in a Markdown text.
+/// The texts between single backticks in a Markdown text.
 pub(crate) fn backticked(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// The cells of a Markdown table row, or nothing when the line is none.
+/// The cells of a Markdown table row, or `None` for another line.
 pub(crate) fn cells(line: &str) -> Option<Vec<&str>> {
     let row = line.trim().strip_prefix('|')?.strip_suffix('|')?;
     Some(row.split('|').map(str::trim).collect())

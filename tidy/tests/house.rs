@@ -115,6 +115,12 @@ fn documents_are_plain_english() -> Result<()> {
 }
 
 #[test]
+fn comments_of_the_engine_are_plain_english() -> Result<()> {
+    none(Repository::here().files()?.iter().flat_map(comments_are_plain).collect());
+    Ok(())
+}
+
+#[test]
 fn index_of_tests_has_the_tests_of_every_crate_with_code() -> Result<()> {
     let repository = Repository::here();
     let index = index_of_tests(&repository.files()?, &repository.packages()?);

@@ -1,9 +1,9 @@
-//! Image dumps into files and back, next to what the disk takes and gives.
+//! Image dumps into files and back, next to the disk's own speed.
 //!
-//! On one disk a dump reads as much as it writes, and many disks share what they have between the
-//! two. So there are two peers: fio that writes and does nothing else, and fio that reads the
-//! volume and writes a file at the same time. What the program alone can do shows where the other
-//! side is memory.
+//! On one disk a dump reads as much as it writes, and many disks share their bandwidth between
+//! reads and writes. So there are two peers: fio that writes and does nothing else, and fio that
+//! reads the volume and writes a file at the same time. The speed of the program alone shows where
+//! the other side is memory.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! Our own load: several clients with requests in flight on one LUN, snapshots beside them, and a
-//! server that dies after a random number of answers.
+//! Our own load: several clients with requests in flight on one LUN, concurrent snapshots, and a
+//! server that is killed after a random number of answers.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -21,7 +21,7 @@ const CLIENTS: usize = 3;
 const DEPTH: usize = 8;
 /// Blocks of the longest request.
 const RUN_BLOCKS_MAX: u64 = 16;
-/// Snapshots that stay; the oldest goes first.
+/// Snapshots that stay; the oldest is deleted first.
 const SNAPSHOTS_MAX: usize = 3;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
@@ -132,7 +132,7 @@ fn snapshots(
 ) -> Result<()> {
     while !dying.load(Ordering::SeqCst) {
         if shown.len() >= SNAPSHOTS_MAX {
-            // Once asked for, it may be gone.
+            // After the request, it may be gone.
             let oldest = shown.remove(0);
             cairn.said(&["snapshot", "delete", &format!("vol0@{}", oldest.name), "--yes"])?;
             continue;
@@ -150,7 +150,7 @@ fn snapshots(
     Ok(())
 }
 
-/// What the clients of a round share.
+/// State shared by the clients of a round.
 struct Load<'a> {
     socket: &'a Path,
     model: &'a Mutex<Model>,
@@ -164,7 +164,7 @@ enum Asked {
     /// Of a run: a new version, with FUA or not.
     Change(u32, u32, bool),
     Read(u32),
-    /// What it covers.
+    /// The writes that it covers.
     Flush(usize),
 }
 
@@ -202,7 +202,7 @@ impl Load<'_> {
         }
     }
 
-    /// Submits something; nothing when all that was looked at is busy.
+    /// Submits a request; none when all the blocks tried are busy.
     fn ask(&self, disk: &mut Client, rng: &mut Rng) -> Result<Option<(u64, Asked)>> {
         let kind = rng.below(100);
         if kind < 6 {

@@ -23,7 +23,7 @@ pub(crate) fn run(world: &World, rounds: u32) -> Result<Verdict> {
     let bytes: u64 = if world.short { 16 << 20 } else { 96 << 20 };
     let cairn = Cairn::start_alone(world, "server")?;
     cairn.make_lun(bytes * 4 + (128 << 20), bytes)?;
-    // A qcow2 image takes a little more than what it holds.
+    // A qcow2 image takes a little more than its content.
     let qcow2_bytes = bytes + (16 << 20);
     cairn.cli(&["lun", "create", "vol0/qcow2", "--size", &qcow2_bytes.to_string()])?;
     let mut facts = Facts::default();
@@ -80,7 +80,7 @@ impl Copies<'_> {
         Running::start(&mut copy(), &log)?.succeeds().context("the repeated copy")
     }
 
-    /// A copy that ended with a flush is there after a kill.
+    /// A copy that ended with a flush is present after a kill.
     fn kill_and_compare(&self, facts: &mut Facts, rng: &mut Rng, format: &str, export: &str) -> Result<()> {
         self.cairn.kill()?;
         facts.add("kills", 1 + self.cairn.serve_after_stumbling(rng)?);
@@ -125,10 +125,10 @@ impl Copies<'_> {
         let uri = self.cairn.uri("vol0/qcow2");
         let length = self.bytes.to_string();
         self.cut_and_repeat(facts, rng, &|| {
-            // The image is made anew each time: a copy that was cut leaves half of one.
+            // The image is made anew each time: an interrupted copy leaves half of one.
             let mut shell = Command::new("sh");
             let script = r#"qemu-img create -q -f qcow2 "$2" "$3" && exec qemu-img convert -n -f raw -O qcow2 "$1" "$2""#;
-            // So that both of its programs end with it: one that lives on would write beside the
+            // So that both of its programs end with it: a surviving one would write beside the
             // next.
             shell.process_group(0);
             shell.args(["-c", script, "sh"]).arg(&self.original).args([&uri, &length]);

@@ -12,12 +12,11 @@ use crate::probe::{PROBE_BYTES, Probe};
 use crate::scenario::{Facts, Verdict, World};
 use crate::server::Cairn;
 
-/// What a server takes beside its volumes' memory: the program itself and its threads, and up to 32
-/// MiB for data on its way to and from all sessions, with a quarter of a MiB for each when that is
-/// used up.
+/// The memory of a server besides its volumes: the program itself and its threads, and up to 32 MiB
+/// for data in transfer of all sessions, with a quarter of a MiB for each when that is used up.
 const BESIDE_CACHE_BYTES: u64 = 64 << 20;
-/// What each session may hold besides, however many there are: its least window and its receive
-/// buffer, 256 KiB each.
+/// The memory that each session may hold in addition, however many there are: its least window and
+/// its receive buffer, 256 KiB each.
 const SESSION_BYTES: u64 = 512 << 10;
 
 fn with_probe(world: &World, arguments: &[&str]) -> Result<(Cairn, Probe)> {
@@ -128,7 +127,7 @@ pub(crate) fn luns(world: &World, _rounds: u32) -> Result<Verdict> {
 
 /// Two hundred sessions that all work, and one too many.
 pub(crate) fn connections(world: &World, rounds: u32) -> Result<Verdict> {
-    /// As many as a server takes beside the probe and the commands.
+    /// As many as a server takes in addition to the probe and the commands.
     const SESSIONS: u32 = 200;
     /// The server's limit.
     const SESSIONS_MAX: u32 = 256;

@@ -18,7 +18,7 @@ use crate::server::Cairn;
 const VOLUME_BYTES: u64 = 2 << 30;
 const LUN_BYTES: u64 = 512 << 20;
 
-/// What the database is on.
+/// The storage of the database.
 #[derive(Clone, Copy)]
 pub(crate) enum On {
     Lun,
@@ -45,7 +45,7 @@ impl Ground {
         }
     }
 
-    /// Nobody uses it any more.
+    /// It is not in use any more.
     fn leave(self, cairn: &Cairn) -> Result<()> {
         match self {
             Self::Lun(mounted) => mounted.detach(),
@@ -54,12 +54,12 @@ impl Ground {
     }
 }
 
-/// What both scenarios are made of.
+/// The parts of both scenarios.
 struct Site<'a> {
     world: &'a World,
     on: On,
     ledger: Arc<Ledger>,
-    // Dropped from top to bottom: each stands on the next.
+    // Dropped from top to bottom: each depends on the next.
     postgres: Option<Postgres>,
     ground: Option<Ground>,
     cairn: Cairn,
@@ -117,7 +117,7 @@ impl<'a> Site<'a> {
         })
     }
 
-    /// SIGKILL of the server under a running load, and the end of all that stood on it.
+    /// SIGKILL of the server under a running load, and the end of everything that used it.
     fn kill_under(&mut self, load: Load) -> Result<()> {
         self.cairn.kill()?;
         // Clients that run on see errors now; whatever is still acknowledged must hold as well.
@@ -212,7 +212,7 @@ fn fail_over(
     let copy = format!("copy{round}");
     let load = site.load(1 + rng.below(50))?;
     let token = site.cairn.json(&["peer", "invite"])?["token"].as_str().context("no token")?.to_owned();
-    // What was acknowledged before an update begins is in the image that it brings.
+    // Transactions acknowledged before an update begins are in the image that it brings.
     let mut promised = site.ledger.acknowledged();
     destination.json(&["mirror", "create", "vol0", &token, "--as", &copy])?;
     facts.add("images", 1);

@@ -1,8 +1,8 @@
-//! Programs of others on the files of a volume: pjdfstest and fsx find nothing wrong beyond what is
-//! listed; git and a build that are killed with the server come back.
+//! Foreign programs on the files of a volume: pjdfstest and fsx find no fault beyond the listed
+//! ones; git and a build that are killed with the server recover.
 //!
-//! With power cuts a killed server has nothing that was not flushed. What a program fsynced must be
-//! there all the same; the rest may be of any moment, and the tree is whole.
+//! With power cuts a killed server loses all unflushed data. Fsynced files must exist all the same;
+//! the rest may be of any moment, and the tree is whole.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,11 @@ use crate::program::{Running, is_installed, run as run_program};
 use crate::scenario::{Facts, Verdict, World};
 use crate::server::Cairn;
 
-/// What pjdfstest finds and why that is so: a name of a test a line, blanks, and the reason.
+/// Known failures of pjdfstest, with their reasons: a name of a test a line, blanks, and the
+/// reason.
 const EXCEPTIONS: &str = include_str!("../../pjdfstest.txt");
 
-/// Files of a volume on a directory; they go from there when this goes.
+/// Files of a volume on a directory; they are unmounted when this is dropped.
 pub(crate) struct Tree {
     pub(crate) folder: PathBuf,
 }
@@ -31,8 +32,8 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Without its server: whoever uses it is told. What comes before the kernel has let go is
-    /// broken off.
+    /// Without its server: users get an error. Accesses before the kernel has released the mount
+    /// are aborted.
     pub(crate) fn is_gone(&self) -> Result<()> {
         use rustix::io::Errno;
         let deadline = Instant::now() + Duration::from_secs(10);
@@ -73,8 +74,8 @@ impl Files {
         Ok(Self { tree: Tree::mount(world, &cairn, "vol0")?, cairn })
     }
 
-    /// Kills the server, at times while it starts again; the mount is there afterwards, and the
-    /// volume is sound.
+    /// Kills the server, sometimes while it restarts; the mount exists afterwards, and the volume
+    /// is sound.
     fn fall(&self, rng: &mut cairn_base::Rng) -> Result<u64> {
         self.cairn.kill()?;
         self.tree.is_gone()?;
@@ -101,13 +102,13 @@ pub(crate) fn cannot_mount(programs: &[&str]) -> Result<Option<Verdict>> {
     if run_program(Command::new("id").arg("-u"))?.trim() != "0" {
         return Ok(Some(Verdict::Skipped { needs: "root, to mount".to_owned(), kernel: true }));
     }
-    // They come from cargo, or with a compiler, not from a package of the tests, so that their
-    // absence is no error.
+    // They come from cargo, or with a compiler, not from a package of the tests, so a missing one
+    // is not an error.
     let missing = programs.iter().find(|program| !is_installed(program));
     Ok(missing.map(|program| Verdict::Skipped { needs: format!("{program} is not installed"), kernel: true }))
 }
 
-/// pjdfstest: what POSIX says of names, modes, owners and times.
+/// pjdfstest: POSIX's rules for names, modes, owners and times.
 pub(crate) fn posix(world: &World, _rounds: u32) -> Result<Verdict> {
     if let Some(verdict) = cannot_mount(&["pjdfstest"])? {
         return Ok(verdict);
@@ -164,8 +165,8 @@ fn judge(text: &str, facts: &mut Facts) -> Vec<String> {
     failed
 }
 
-/// fsx: reads, writes, mapped and not, truncations, holes and copies, each compared with what the
-/// file must hold.
+/// fsx: reads, writes, mapped and not, truncations, holes and copies, each compared with the
+/// expected content.
 pub(crate) fn exerciser(world: &World, rounds: u32) -> Result<Verdict> {
     if let Some(verdict) = cannot_mount(&["fsx"])? {
         return Ok(verdict);
@@ -198,7 +199,8 @@ pub(crate) fn exerciser(world: &World, rounds: u32) -> Result<Verdict> {
     Ok(Verdict::Passed(facts))
 }
 
-/// git, killed in the middle: what it said that it committed is there, and nothing is broken.
+/// git, killed in the middle: everything that it reported as committed exists, and nothing is
+/// broken.
 pub(crate) fn git(world: &World, rounds: u32) -> Result<Verdict> {
     if let Some(verdict) = cannot_mount(&["git"])? {
         return Ok(verdict);
@@ -233,7 +235,7 @@ pub(crate) fn git(world: &World, rounds: u32) -> Result<Verdict> {
         let acknowledged = std::fs::read_to_string(&done).unwrap_or_default();
         facts.add("kills", files.fall(&mut rng)?);
         load.kill()?;
-        // What a killed git leaves in its own way; its manual says to remove them.
+        // A killed git leaves these in its own way; its manual says to remove them.
         for lock in ["index.lock", "HEAD.lock", "refs/heads/master.lock", "refs/heads/main.lock", "gc.pid"] {
             let _ = std::fs::remove_file(repository.join(".git").join(lock));
         }
@@ -272,8 +274,8 @@ fn clean_git(command: &mut Command) {
     }
 }
 
-/// A build of a program, killed in the middle: its sources are what they were, and built anew it
-/// does what it does elsewhere.
+/// A build of a program, killed in the middle: its sources are unchanged, and built anew it works
+/// as elsewhere.
 pub(crate) fn build(world: &World, rounds: u32) -> Result<Verdict> {
     if let Some(verdict) = cannot_mount(&["make", "cc"])? {
         return Ok(verdict);

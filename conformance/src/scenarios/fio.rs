@@ -1,9 +1,9 @@
 //! fio with its own verify: a job that has ended with a flush is whole after a kill, and after a
 //! kill in the middle of the same job run again.
 //!
-//! The second run writes the same bytes over the first, so whichever of the two a block shows is
-//! right, and anything else (lost, torn, of another place) is not. fio does not survive its server,
-//! so each pass is a process.
+//! The second run writes the same bytes over the first, so either version of a block is right. Any
+//! other content (lost, torn, from another place) is wrong. fio does not survive its server, so
+//! each pass is a process.
 
 use std::process::Command;
 use std::time::Duration;
@@ -20,8 +20,8 @@ const PLACES: u64 = 8;
 
 /// A pass that writes, and leaves it to a later one to verify.
 const WRITE: &[&str] = &["--do_verify=0"];
-/// A pass that reads what the same job wrote. Without `do_verify` it would read nothing, and find
-/// nothing wrong.
+/// A pass that reads the data that the same job wrote. Without `do_verify` it would read nothing,
+/// and find no fault.
 const VERIFY: &[&str] = &["--verify_only", "--do_verify=1"];
 
 /// A run of the scenario.

@@ -1,8 +1,8 @@
-//! fsx on an ext4 of a LUN: it finds nothing wrong while the server lives, and after a kill the
-//! file system is whole and fsx begins anew.
+//! fsx on an ext4 of a LUN: it finds no fault while the server runs, and after a kill the file
+//! system is whole and fsx starts anew.
 //!
-//! fsx itself does not survive a disk that goes away: its run that is killed proves nothing by its
-//! own result, only by what e2fsck and the next run say.
+//! fsx itself does not survive the loss of its disk: its killed run proves nothing by its own
+//! result. Only e2fsck and the next run count.
 
 use std::process::Command;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::server::Cairn;
 /// A run of the scenario.
 pub(crate) fn run(world: &World, rounds: u32) -> Result<Verdict> {
     if !is_installed("fsx") {
-        // It comes from cargo, not from a package, so that its absence is no error.
+        // It comes from cargo, not from a package, so a missing one is not an error.
         let needs = "fsx is not installed (cargo install fsx)".to_owned();
         return Ok(Verdict::Skipped { needs, kernel: true });
     }

@@ -34,7 +34,7 @@ pub(crate) fn volume(world: &World, rounds: u32) -> Result<Verdict> {
 }
 
 fn fill_and_free(cairn: &Cairn, round: u32, facts: &mut Facts) -> Result<()> {
-    // The client beside begins with zeroes.
+    // The other client starts with zeroes.
     clear(cairn, "calm/lun")?;
     let mut probe = Probe::new(cairn, "calm/lun", u64::from(round))?;
     let written = std::thread::scope(|scope| {
@@ -46,8 +46,8 @@ fn fill_and_free(cairn: &Cairn, round: u32, facts: &mut Facts) -> Result<()> {
     facts.add("writes until full", u64::from(written));
     probe.judge("a volume that is full", facts)?;
 
-    // What was answered is there, now and after a kill; a flush goes on, and the volume is no
-    // wreck.
+    // Acknowledged writes are present, now and after a kill; a flush succeeds, and the volume stays
+    // usable.
     let mut disk = cairn.disk("vol0/db")?;
     disk.flush().context("a flush of a full volume")?;
     compare(&mut disk, round, written)?;
@@ -61,7 +61,7 @@ fn fill_and_free(cairn: &Cairn, round: u32, facts: &mut Facts) -> Result<()> {
     let mut disk = cairn.disk("vol0/db")?;
     compare(&mut disk, round, written).context("after a kill of the full server")?;
 
-    // What is freed can be written again.
+    // Freed space can be written again.
     let half = u64::from(written) / 2 * WRITE_BYTES;
     disk.perform(ClientRequest::Trim { offset: 0, length: half })?;
     disk.flush()?;
@@ -116,8 +116,8 @@ fn compare(disk: &mut Client, version: u32, written: u32) -> Result<()> {
     Ok(())
 }
 
-/// The command fails for want of space, and says what to do. (It may fit into what is kept for
-/// deleting; then it is undone.)
+/// The command fails for lack of space, and prints the remedy. (It may fit into the reserve for
+/// deletions; then it is undone.)
 fn says_no_space(cairn: &Cairn, arguments: &[&str]) -> Result<()> {
     let said = cairn.said(arguments)?;
     if said["message_type"] != "error" {
@@ -190,7 +190,7 @@ fn host_fills(cairn: &Cairn, small: &Small, host_bytes: u64, round: u32, facts: 
     if !told["message"].as_str().is_some_and(|message| message.contains("space")) {
         bail!("the problem does not say that there is no space: {told}");
     }
-    // Room is made, and the server started anew: what was flushed is there, and it goes on.
+    // Room is made, and the server restarted: flushed data is present, and it resumes.
     run_program(
         Command::new("mount").args(["-o", &format!("remount,size={}", host_bytes * 8)]).arg(&small.0),
     )?;
@@ -209,7 +209,7 @@ fn host_fills(cairn: &Cairn, small: &Small, host_bytes: u64, round: u32, facts: 
     Ok(())
 }
 
-/// Writes and flushes until something fails; how many writes an answered flush covers.
+/// Writes and flushes until a request fails; returns how many writes an answered flush covers.
 fn fill_host(disk: &mut Client, version: u32) -> Result<u32> {
     let mut index = 0;
     loop {

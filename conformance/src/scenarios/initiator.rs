@@ -1,8 +1,8 @@
-//! PostgreSQL through an iSCSI initiator (qemu's), on disks that remember by copy-on-write and by
-//! redirect-on-write: the server is killed under it and the initiator goes on by itself; then
-//! server, initiator and database are gone together, and every acknowledged transaction is there. A
-//! clone of a mark has the database of that moment. Says what pgbench does on each, and on a LUN
-//! that remembers nothing.
+//! PostgreSQL through an iSCSI initiator (qemu's), on disks with copy-on-write and with
+//! redirect-on-write history. The server is killed under it and the initiator continues by itself.
+//! Then server, initiator and database are killed together, and every acknowledged transaction is
+//! present. A clone of a mark has the database of that moment. Reports pgbench's rate on each, and
+//! on a LUN without a history.
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
@@ -26,7 +26,7 @@ struct Kind {
     name: &'static str,
     /// None: it is a LUN that remembers nothing.
     placement: Option<&'static str>,
-    /// What is said of pgbench on it, before and after the first mark.
+    /// pgbench's rates on it, before and after the first mark.
     rates: [&'static str; 2],
 }
 
@@ -55,7 +55,7 @@ struct Disk<'a> {
     cairn: &'a Cairn,
     portal: &'a str,
     ledger: Arc<Ledger>,
-    // Dropped from top to bottom: each stands on the next.
+    // Dropped from top to bottom: each depends on the next.
     postgres: Option<Postgres>,
     mounted: Option<Mounted>,
 }
@@ -108,7 +108,7 @@ impl<'a> Disk<'a> {
         Ok(())
     }
 
-    /// What pgbench does, before a mark and after it.
+    /// Measures pgbench, before a mark and after it.
     fn measure(&self, facts: &mut Facts) -> Result<()> {
         let seconds = if self.world.short { 1 } else { 10 };
         facts.max(self.kind.rates[0], self.postgres()?.rate(seconds)?);
@@ -147,7 +147,7 @@ impl<'a> Disk<'a> {
         }
         self.cairn.kill()?;
         facts.add("kills", 1 + self.cairn.serve_after_stumbling(rng)?);
-        // Every client may have had a transaction under way at the kill: more than that must be
+        // Every client may have had a transaction in progress at the kill: more than that must be
         // acknowledged.
         self.wait_for(&load, 20)?;
         facts.add("kills that the initiator got over", 1);
@@ -165,7 +165,7 @@ impl<'a> Disk<'a> {
         Ok(())
     }
 
-    /// The moment of the first mark, at which nobody had noted a transaction yet.
+    /// The moment of the first mark, before any recorded transaction.
     fn look_back(&self, facts: &mut Facts) -> Result<()> {
         let past = format!("{}-past", self.kind.name);
         self.cairn.json(&["history", "clone", self.kind.name, "--mark", "first", "--as", &past])?;
@@ -201,7 +201,7 @@ pub(crate) fn run(world: &World, rounds: u32) -> Result<Verdict> {
     }
     // The database's user passes through.
     std::fs::set_permissions(&world.folder, std::fs::Permissions::from_mode(0o755))?;
-    // The portal stays where it is, or an initiator would not find it again.
+    // The portal's address stays the same, or an initiator would not find it again.
     let portal = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
     let cairn = Cairn::start(world, "target", &["--mirror", "off", "--iscsi", &portal])?;
     cairn.cli(&["volume", "create", "vol0", "--size", &VOLUME_BYTES.to_string()])?;
@@ -210,13 +210,13 @@ pub(crate) fn run(world: &World, rounds: u32) -> Result<Verdict> {
     }
     let mut facts = Facts::default();
     let mut disks = Vec::new();
-    // A short run is for what must hold; what a plain LUN does is there to compare with.
+    // A short run checks requirements; the plain LUN's rate is only for comparison.
     for kind in KINDS.iter().filter(|kind| kind.placement.is_some() || !world.short) {
         let disk = Disk::new(world, &cairn, &portal, kind).with_context(|| kind.name)?;
         disk.measure(&mut facts).with_context(|| kind.name)?;
         match kind.placement {
             Some(_) => disks.push(disk),
-            // What it has to show is its rate.
+            // Only its rate is needed.
             None => disk.end()?,
         }
     }

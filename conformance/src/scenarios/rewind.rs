@@ -1,7 +1,7 @@
-//! PostgreSQL on a disk that remembers: a disk with a database is adopted where it is, a table is
-//! dropped under load, the last instant before that is found by looking at views and clones, the
-//! disk is reverted, undone and reverted again, and the table is there with every transaction that
-//! was acknowledged before. Released it is a plain disk with what was served last.
+//! PostgreSQL on a disk with a history. A disk with a database is adopted where it is, a table is
+//! dropped under load, and views and clones find the last instant before that. The disk is
+//! reverted, undone and reverted again, and the table is present with every transaction that was
+//! acknowledged before. After a release it is a plain disk with the last served content.
 //!
 //! The server is killed under the load, and in the middle of each command.
 
@@ -27,7 +27,7 @@ const DISK_BYTES: u64 = 512 << 20;
 const SHORT_DISK_BYTES: u64 = 256 << 20;
 /// How each round's disk remembers.
 const PLACEMENTS: [&str; 5] = ["hybrid", "logging", "checkpointing", "split-down-stream", "split-stream"];
-/// What is read at once for a digest.
+/// The size of a read for a digest.
 const PIECE: u32 = 4 << 20;
 /// The export of the disk.
 const DEVICE: &str = "disk0";
@@ -118,7 +118,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// A disk with a database, which nobody remembers yet; its digest.
+    /// A disk with a database and without a history; returns its digest.
     fn make_database(&self, ledger: &Arc<Ledger>) -> Result<Checksum> {
         if let Some(image) = &self.image {
             std::fs::File::create_new(image)?.set_len(disk_bytes(self.world))?;
@@ -169,9 +169,9 @@ impl<'a> Walk<'a> {
         Ok((mounted, postgres))
     }
 
-    /// Runs a command that must succeed; at times the server is killed in the middle of it before,
-    /// and started again. `is_sound` looks at what is there after each kill, and `is_done` says of
-    /// a command that was refused afterwards whether that is since it had come to its end.
+    /// Runs a command that must succeed; sometimes the server is killed in the middle of it first,
+    /// and restarted. `is_sound` checks the state after each kill, and `is_done` decides for a
+    /// command that was refused afterwards whether the earlier attempt had completed.
     fn insist(
         &mut self,
         arguments: &[&str],
@@ -188,7 +188,7 @@ impl<'a> Walk<'a> {
                     std::thread::sleep(moment);
                     self.cairn.kill()
                 });
-                // Whatever becomes of it.
+                // Its outcome does not matter.
                 let _ = self.cairn.command(arguments).output()?;
                 killer.join().map_err(|_| anyhow::anyhow!("the killer panicked"))?
             })?;
@@ -241,8 +241,8 @@ impl<'a> Walk<'a> {
         Ok(site)
     }
 
-    /// A table goes under load. Instants, and the transactions that had been acknowledged before
-    /// that.
+    /// A table is dropped under load. Returns instants, and the transactions that had been
+    /// acknowledged before that.
     fn drop_table(
         &mut self,
         (mounted, mut postgres): (Mounted, Postgres),
@@ -266,14 +266,14 @@ impl<'a> Walk<'a> {
         Ok((Instants { early, before, after }, promised))
     }
 
-    /// What was answered until now is in an instant that is kept.
+    /// Everything acknowledged until now is in a kept instant.
     fn wait_for_an_instant(&self) -> Result<()> {
         let start = Instant::now();
         let each = Duration::from_millis(if self.granularity == "1s" { 1100 } else { 0 });
         wait_until("time passes", || Ok(start.elapsed() >= each))
     }
 
-    /// What somebody does who knows only that the table is gone.
+    /// The steps of an administrator who knows only that the table is gone.
     fn look(&mut self, instants: &Instants, facts: &mut Facts) -> Result<()> {
         let looks = [
             ("early", ["--at", &instants.early], true),
@@ -312,8 +312,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Back to an instant, from there to where it was, and back again, under a client that connects
-    /// again.
+    /// Back to an instant, from there to the earlier state, and back again, under a client that
+    /// reconnects.
     fn revert(&mut self, at: &str, facts: &mut Facts) -> Result<()> {
         let (present, target) = (self.digest(DEVICE)?, self.digest(&format!("{DEVICE}@before-seen"))?);
         let mut connected = self.cairn.disk(DEVICE)?;
@@ -341,7 +341,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Leaves a plain disk with what was served last, and nothing else.
+    /// Leaves a plain disk with the last served content, and nothing else.
     fn release(&mut self, facts: &mut Facts) -> Result<()> {
         let served = self.digest(DEVICE)?;
         let delete = ["history", "view", DEVICE, "--delete", "before-seen", "--yes"];
@@ -370,12 +370,12 @@ struct Instants {
     after: String,
 }
 
-/// The rows that are there.
+/// The existing rows.
 fn postgres_rows(postgres: &Postgres) -> Result<Vec<u64>> {
     Ok(postgres.sql("select id from acknowledged")?.lines().map(str::parse).collect::<Result<_, _>>()?)
 }
 
-/// Waits until so many more transactions are acknowledged.
+/// Waits until `more` further transactions are acknowledged.
 fn wait_for(ledger: &Ledger, load: &Load, more: u64) -> Result<()> {
     let wanted = ledger.count() + more;
     wait_until("transactions are acknowledged", || {

@@ -1,4 +1,5 @@
-//! Clients that behave badly: one stops reading its replies, one goes in the middle of a write.
+//! Clients that behave badly: one stops reading its replies, one disconnects in the middle of a
+//! write.
 
 use anyhow::{Context, Result, bail};
 use cairn_base::{BLOCK_SIZE, Rng};
@@ -16,8 +17,8 @@ const DEAF: usize = 8;
 /// Blocks of the longest write that is cut.
 const CUT_BLOCKS_MAX: u64 = 512;
 
-/// Clients that ask and do not listen, beside one that works; their sessions are closed when their
-/// LUN must go.
+/// Clients that send requests and read no answers, beside one that works; their sessions are closed
+/// when their LUN must go.
 pub(crate) fn deaf(world: &World, rounds: u32) -> Result<Verdict> {
     let cairn = Cairn::start_alone(world, "server")?;
     let lun_bytes: u64 = if world.short { 32 << 20 } else { 256 << 20 };
@@ -68,7 +69,7 @@ fn deaf_round(
     cairn.cli(&["snapshot", "create", "vol0@beside"])?;
     cairn.cli(&["snapshot", "delete", "vol0@beside", "--yes"])?;
     probe.judge("a LUN written over beside them", facts)?;
-    // One that goes on listening gets all that it asked for.
+    // A client that continues to read gets all that it asked for.
     let mut late = deaf.pop().context("no client")?;
     while late.in_flight() > 0 {
         late.complete()?.outcome.context("replies that were left unread for a while")?;
@@ -106,7 +107,7 @@ pub(crate) fn cut(world: &World, rounds: u32) -> Result<Verdict> {
         let mut rng = world.rng(round);
         relay.forth.open();
         let mut disk = Client::connect(&address, &ClientOptions::new("vol0/db"))?;
-        // Some whole writes, then one of which a part arrives.
+        // Some whole writes, then one that arrives in part.
         let mut cut = None;
         for _ in 0..1 + rng.below(3) {
             let (start, length) = model.claim(&mut rng, CUT_BLOCKS_MAX).context("all blocks are busy")?;
@@ -134,8 +135,7 @@ pub(crate) fn cut(world: &World, rounds: u32) -> Result<Verdict> {
                 exports.iter().find(|export| export["name"] == "vol0/db").context("no export vol0/db")?;
             Ok(db["sessions"].as_array().context("no sessions")?.is_empty())
         })?;
-        // Nothing was lost: what was answered is there, and of the cut write each block is old or
-        // new.
+        // No acknowledged data is lost, and each block of the cut write is old or new.
         let mut bytes = vec![0; blocks * BLOCK_SIZE];
         let mut disk = cairn.disk("vol0/db")?;
         disk.flush()?;

@@ -9,7 +9,7 @@ use crate::relay::Relay;
 use crate::scenario::{Facts, Verdict, World};
 use crate::server::Cairn;
 
-/// After so long without a byte, in this scenario, the other side is given up.
+/// In this scenario, the other side is given up after this long without a byte.
 const PATIENCE: &str = "3s";
 
 /// The two servers, with a relay between them.
@@ -21,13 +21,13 @@ struct Sites<'a> {
     lun_bytes: u64,
 }
 
-/// What stalls.
+/// The stalled part.
 #[derive(Clone, Copy)]
 enum Stall {
     /// The source sends and nothing arrives: to the source, the destination stops reading; to the
     /// destination, the source stops sending.
     Image,
-    /// What the destination asks and acknowledges does not arrive.
+    /// The destination's requests and acknowledgements do not arrive.
     Questions,
 }
 

@@ -1,11 +1,11 @@
-//! xfstests on the files of a volume: its generic tests (the quick ones; all in more than one
-//! round) pass, are not run for what a FUSE file system does not have, or are listed with the
+//! xfstests on the files of a volume. Its generic tests (the quick ones; all in more than one
+//! round) pass, are skipped for features that a FUSE file system lacks, or are listed with the
 //! reason.
 //!
 //! The suite is built and installed by hand (`make && make install`, which puts it into
-//! `/var/lib/xfstests`; `CAIRN_XFSTESTS` names another place) and wants the users `fsgqa`, `fsgqa2`
-//! and `123456-fsgqa`. It is at home with `mount -t`, so a `mount` and a `df` before those of the
-//! system in its path translate for it.
+//! `/var/lib/xfstests`; `CAIRN_XFSTESTS` names another place) and needs the users `fsgqa`, `fsgqa2`
+//! and `123456-fsgqa`. It relies on `mount -t`, so a `mount` and a `df` before those of the system
+//! in its path translate for it.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -16,16 +16,16 @@ use anyhow::{Context, Result, bail};
 use crate::scenario::{Facts, Verdict, World};
 use crate::server::Cairn;
 
-/// What fails and why that is so: a name of a test a line, blanks, and the reason.
+/// Known failures, with their reasons: a name of a test a line, blanks, and the reason.
 const EXCEPTIONS: &str = include_str!("../../xfstests.txt");
 /// Where `make install` puts the suite.
 const SUITE: &str = "/var/lib/xfstests";
-/// Volumes of the two file systems that the suite wants, and their bytes.
+/// Volumes of the two file systems that the suite needs, and their bytes.
 const VOLUMES: [(&str, u64); 2] = [("xtest", 20 << 30), ("xscratch", 20 << 30)];
 /// Seconds after which a test is taken for one that hangs: of the quick ones, and of others.
 const PATIENCE_SECONDS: [u32; 2] = [300, 1800];
 
-/// What became of a test.
+/// The outcome of a test.
 enum Outcome {
     Passed,
     NotRun,
@@ -67,7 +67,7 @@ fn is_listed(test: &str) -> bool {
     EXCEPTIONS.lines().any(|line| line.split_whitespace().next() == Some(test))
 }
 
-/// What the suite is run with; both file systems are gone from their places when this goes.
+/// The environment of the suite; both file systems are unmounted when this is dropped.
 struct Bench {
     suite: PathBuf,
     folder: PathBuf,
@@ -77,7 +77,7 @@ struct Bench {
 impl Bench {
     fn new(world: &World, cairn: &Cairn, suite: PathBuf, patience: u32) -> Result<Self> {
         let bench = Self { suite, folder: world.folder.clone(), patience };
-        // Users of the suite look into it.
+        // Users of the suite read it.
         std::fs::set_permissions(&bench.folder, PermissionsExt::from_mode(0o755))?;
         for folder in ["bin", "test", "scratch", "results"] {
             std::fs::create_dir_all(bench.folder.join(folder))?;

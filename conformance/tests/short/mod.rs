@@ -1,10 +1,10 @@
-//! Runs a scenario in a folder of its own. What is missing is a named skip, and an error in CI if a
-//! package would help.
+//! Runs a scenario in a folder of its own. A missing program is a named skip, and an error in CI if
+//! a package would help.
 
 use cairn_conformance::{Facts, SCENARIOS, Verdict, World, find_cairn};
 
-/// Runs `rounds` rounds with small sizes, with kills that lose what was not flushed if wanted; what
-/// was counted, or `None` when this machine cannot run it.
+/// Runs `rounds` rounds with small sizes, with kills that lose unflushed data if wanted; returns
+/// the counts, or `None` when this machine cannot run it.
 pub fn run(name: &str, rounds: u32, power_cuts: bool) -> Option<Facts> {
     let scenario = SCENARIOS.iter().find(|scenario| scenario.name == name).unwrap();
     let folder = tempfile::tempdir().unwrap();

@@ -5,7 +5,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// XXH3-128 (seed 0) of a block or a run of bytes, little-endian.
 ///
-/// It finds accidents (rot, torn and misdirected writes); it is no proof against an adversary.
+/// It finds accidents (rot, torn and misdirected writes), and does not protect against an
+/// adversary.
 #[derive(
     Clone, Copy, PartialEq, Eq, Hash, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -38,7 +39,8 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes)
 }
 
-/// CRC-32C of bytes that go on with `bytes`, after those whose CRC-32C is `crc` (0: none).
+/// CRC-32C of bytes that continue with `bytes`, after those whose CRC-32C is `crc` (0 for the
+/// first).
 pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, bytes)
 }

@@ -14,7 +14,7 @@ impl Timestamp {
     }
 }
 
-/// What time it is. The real one lives in `cairn-device` (`SystemClock`).
+/// A source of time. The real one is in `cairn-device` (`SystemClock`).
 pub trait Clock: Send + Sync {
     /// Wall time; it may jump.
     fn now(&self) -> Timestamp;
@@ -23,16 +23,16 @@ pub trait Clock: Send + Sync {
     fn coarse(&self) -> Timestamp {
         self.now()
     }
-    /// Time since an arbitrary start; it never goes back.
+    /// Time since an arbitrary start; it never goes backwards.
     fn monotonic(&self) -> Duration;
 }
 
 /// A clock that stands still until it is moved, and can be set: its wall time then jumps, as that
-/// of a machine does whose clock was wrong.
+/// of a machine with a wrong clock.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     passed: AtomicU64,
-    /// What the wall clock shows beyond that.
+    /// The difference between the wall clock and that.
     ahead: AtomicI64,
 }
 

@@ -2,8 +2,8 @@
 //! that crates use otherwise.
 //!
 //! With its feature `shuttle` a crate takes these for its locks, and then runs only inside of
-//! shuttle: each lock and each wait is a point at which its scheduler may let another thread go on.
-//! Nothing else in this crate changes with the feature.
+//! shuttle: each lock and each wait is a point at which the scheduler may switch to another thread.
+//! The feature changes nothing else in this crate.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -20,9 +20,8 @@ const PREEMPTIONS: usize = 3;
 /// Bytes of the stack of each thread.
 const STACK: usize = 1 << 20;
 
-/// Runs `scenario` in so many schedules that are chosen at random, and in as many of priorities
-/// that change at a few places (PCT), always the same ones. A failure prints the schedule that
-/// replays it.
+/// Runs `scenario` in `schedules` random schedules, and in as many of priorities that change at a
+/// few places (PCT), always the same ones. A failure prints the schedule that replays it.
 pub fn explore(schedules: usize, scenario: impl Fn() + Send + Sync + 'static) {
     let scenario = Arc::new(scenario);
     let mut config = shuttle::Config::new();
@@ -47,12 +46,12 @@ impl<T> Mutex<T> {
         Self(sync::Mutex::new(value))
     }
 
-    /// Waits until nobody else holds it.
+    /// Waits until no other thread holds it.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         MutexGuard { mutex: self, guard: Some(whole(self.0.lock())) }
     }
 
-    /// Takes it if nobody else holds it.
+    /// Takes it if no other thread holds it.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let guard = self.0.try_lock().ok()?;
         Some(MutexGuard { mutex: self, guard: Some(guard) })
@@ -60,7 +59,7 @@ impl<T> Mutex<T> {
 }
 
 impl<T> fmt::Debug for Mutex<T> {
-    /// What is in it would have to be waited for.
+    /// Its content would have to be waited for.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Mutex")
     }
@@ -72,7 +71,7 @@ impl<T: Default> Default for Mutex<T> {
     }
 }
 
-/// The lock is held until this goes.
+/// The lock is held until this is dropped.
 pub struct MutexGuard<'a, T> {
     mutex: &'a Mutex<T>,
     /// Empty only while a condition is waited for.
@@ -93,12 +92,12 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-/// Waiting for something that others do under a [`Mutex`].
+/// Waits for a change that other threads make under a [`Mutex`].
 #[derive(Default)]
 pub struct Condvar(sync::Condvar);
 
 impl Condvar {
-    /// With nobody waiting.
+    /// Without waiting threads.
     pub fn new() -> Self {
         Self::default()
     }
@@ -113,19 +112,20 @@ impl Condvar {
         self.0.notify_all();
     }
 
-    /// Lets go of the lock, waits, and takes it again.
+    /// Releases the lock, waits, and takes it again.
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         let held = guard.guard.take().expect("the lock is held outside of a wait");
         guard.guard = Some(whole(self.0.wait(held)));
     }
 
-    /// The deadline never comes: whoever would have to wait until then is found as a deadlock.
+    /// The deadline never comes: a thread that would have to wait until then is found as a
+    /// deadlock.
     pub fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, _deadline: Instant) -> Waited {
         self.wait(guard);
         Waited
     }
 
-    /// Any time may have passed when another thread goes on: the wait is over at once.
+    /// Any time may pass before another thread continues: the wait ends at once.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _patience: Duration) {
         guard.guard = None;
         shuttle::thread::yield_now();
@@ -152,12 +152,12 @@ impl<T> RwLock<T> {
         Self(sync::RwLock::new(value))
     }
 
-    /// Waits until nobody holds it alone.
+    /// Waits until no thread holds it exclusively.
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         whole(self.0.read())
     }
 
-    /// Waits until nobody else holds it.
+    /// Waits until no other thread holds it.
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         whole(self.0.write())
     }

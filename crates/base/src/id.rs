@@ -40,12 +40,12 @@ number!(
     "gen:"
 );
 number!(
-    /// A file of a volume, never given to another file. 0 is no file.
+    /// A file of a volume; never reused for another file. 0 means none.
     FileId,
     "file:"
 );
 number!(
-    /// A snapshot of a volume, never given to another snapshot. 0 is no snapshot.
+    /// A snapshot of a volume; never reused for another snapshot. 0 means none.
     SnapshotId,
     "snap:"
 );

@@ -1,9 +1,9 @@
 //! Locks for parts of the engine that several callers are in at once.
 //!
 //! They are `parking_lot`'s, with one addition: callers that take turns on *one* thread (the tasks
-//! of the simulator) must not sleep in a lock, as the one that would wake them could never run.
-//! Such a thread says with [`wait_by`] what it does instead of sleeping: let another caller run,
-//! and look again. Threads that said nothing sleep as usual, and pay for it only when the lock is
+//! of the simulator) must not sleep in a lock, as the caller that would wake them could never run.
+//! Such a thread sets with [`wait_by`] a function to call instead of sleeping: let another caller
+//! run, and check again. Other threads sleep as usual, and pay for the check only when the lock is
 //! taken.
 
 use std::cell::Cell;
@@ -15,8 +15,8 @@ thread_local! {
     static WAIT: Cell<Option<fn()>> = const { Cell::new(None) };
 }
 
-/// From now on whoever would sleep in a lock of this thread calls `wait` instead, again and again,
-/// until it can go on. `None`: threads sleep.
+/// From now on a lock of this thread calls `wait` repeatedly instead of sleeping, until it can
+/// continue. `None`: threads sleep.
 pub fn wait_by(wait: Option<fn()>) {
     WAIT.set(wait);
 }
@@ -31,7 +31,7 @@ impl<T> Mutex<T> {
         Self(parking_lot::Mutex::new(value))
     }
 
-    /// Waits until nobody else holds it.
+    /// Waits until no other thread holds it.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.0.try_lock().unwrap_or_else(|| self.wait())
@@ -48,25 +48,25 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// Takes it if nobody else holds it.
+    /// Takes it if no other thread holds it.
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         self.0.try_lock()
     }
 }
 
-/// Waiting for something that others do under a [`Mutex`]. Whoever waits looks again at what it
-/// waits for when it returns: it may return early.
+/// Waits for a change that other threads make under a [`Mutex`]. It may return early: check the
+/// condition again.
 #[derive(Debug, Default)]
 pub struct Condvar(parking_lot::Condvar);
 
 impl Condvar {
-    /// With nobody waiting.
+    /// Without waiting threads.
     pub const fn new() -> Self {
         Self(parking_lot::Condvar::new())
     }
 
-    /// Lets go of the lock, waits, and takes it again.
+    /// Releases the lock, waits, and takes it again.
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         match WAIT.get() {
             Some(wait) => MutexGuard::unlocked(guard, wait),

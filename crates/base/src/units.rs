@@ -34,7 +34,7 @@ impl FromStr for ByteSize {
                 SUFFIXES.iter().find(|(_, s)| *s == letter).ok_or(InvalidByteSize)?.0
             }
         };
-        // What is displayed, `1.50 GiB`, has a space and is understood. Signs and exponents are
+        // A displayed number, `1.50 GiB`, has a space and is understood. Signs and exponents are
         // not.
         let digits = digits.trim_end();
         if !digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {

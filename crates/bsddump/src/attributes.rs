@@ -1,19 +1,19 @@
-//! Extended attributes in a dump: a block of ext2's, since that is what Linux `dump` copies and
-//! Linux `restore` knows.
+//! Extended attributes in a dump: a block of ext2's, since Linux `dump` copies these and Linux
+//! `restore` reads them.
 //!
-//! An attribute's name is a number for its beginning (`user.` is 1) and the rest. Access control
-//! lists have a form of their own on ext2's disks, which is not what `getxattr` gives: they are
+//! An attribute's name is a number for its prefix (`user.` is 1) and the rest. Access control lists
+//! have a form of their own on ext2's disks, which differs from that of `getxattr`: they are
 //! converted.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Bytes of a block of attributes at most: what Linux `restore` takes (`XATTR_MAXSIZE`), and what
-/// 16 bits of offset reach.
+/// The maximum number of bytes in a block of attributes: the limit of Linux `restore`
+/// (`XATTR_MAXSIZE`), and of 16 bits of offset.
 const BLOCK_MAX: usize = 65_532;
 
 const MAGIC: u32 = 0xea02_0000;
-/// The block is the end of an inode: a short header, and values counted from behind it.
+/// The block is the end of an inode: a short header, and values counted from its end.
 const MAGIC_IN_INODE: u32 = 0xea02_0001;
 const HEADER: usize = 32;
 const HEADER_IN_INODE: usize = 4;
@@ -39,7 +39,7 @@ const KNOWN_MAX: u8 = 6;
 pub struct Attribute {
     /// The whole name, as `user.x`.
     pub name: Vec<u8>,
-    /// The value, as `getxattr` gives it.
+    /// The value, in the form of `getxattr`.
     pub value: Vec<u8>,
 }
 
@@ -136,7 +136,7 @@ fn lay_out(block: &[Packed<'_>]) -> Vec<u8> {
     bytes
 }
 
-/// The attributes of a block; false beside them when some of it makes no sense.
+/// The attributes of a block; false with them when some of it is invalid.
 pub(crate) fn parse(bytes: &[u8]) -> (Vec<Attribute>, bool) {
     let mut attributes = Vec::new();
     let magic = bytes.first_chunk::<4>().map_or(0, |magic| u32::from_le_bytes(*magic));
@@ -181,7 +181,7 @@ const DISK_VERSION: u32 = 1;
 /// Tags of entries: owner, a user, group, a group, mask, others.
 const NAMED_TAGS: [u16; 2] = [0x02, 0x08];
 const PLAIN_TAGS: [u16; 4] = [0x01, 0x04, 0x10, 0x20];
-/// The id of entries that name nobody.
+/// The id of entries without a named user or group.
 const NOBODY: u32 = u32::MAX;
 
 fn list_to_disk(list: &[u8]) -> Option<Vec<u8>> {

@@ -15,7 +15,7 @@ pub(crate) const NAME_MAX: usize = 255;
 pub struct Entry {
     /// Whose name it is.
     pub number: u32,
-    /// What that is, where it is known.
+    /// The kind of the file, if known.
     pub kind: Option<Kind>,
     /// 1 to 255 bytes, without `/` and zeroes.
     pub name: Vec<u8>,
@@ -69,21 +69,21 @@ fn stretch(bytes: &mut Vec<u8>, last: usize, more: usize) {
     bytes.resize(bytes.len() + more, 0);
 }
 
-/// What a directory's bytes say.
+/// The content of a directory's bytes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Parsed {
     /// Everything but `.` and `..`.
     pub(crate) entries: Vec<Entry>,
     /// The number that `..` has.
     pub(crate) parent: Option<u32>,
-    /// Those whose names no file can have, and what calls itself `.` or `..` and is not the first
-    /// to do so.
+    /// Entries with impossible names, and entries called `.` or `..` that are not the first of that
+    /// name.
     pub(crate) refused: Vec<Entry>,
-    /// Some block did not make sense, and what was left of it was skipped.
+    /// Some block was invalid, and its rest was skipped.
     pub(crate) mangled: bool,
 }
 
-/// Reads a directory's bytes. What makes no sense costs the rest of its block.
+/// Reads a directory's bytes. An invalid entry loses the rest of its block.
 pub(crate) fn parse(bytes: &[u8]) -> Parsed {
     let mut parsed = Parsed::default();
     let mut own = None;
@@ -114,8 +114,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Parsed {
     parsed
 }
 
-/// The first entry and its length; `None` inside for one that stands for nothing, outside for what
-/// is none.
+/// The first entry and its length; `None` inside for an unused one, outside for an invalid one.
 fn parse_entry(bytes: &[u8]) -> Option<(Option<Entry>, usize)> {
     let (head, rest) = bytes.split_at_checked(HEAD)?;
     let number = u32::from_le_bytes(head[..4].try_into().ok()?);

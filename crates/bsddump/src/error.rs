@@ -1,19 +1,19 @@
-//! What can go wrong with a dump as a whole. What is wrong with one file of it is no error: see
-//! [`crate::Failed`] and [`crate::Damage`].
+//! Errors of a dump as a whole. The fault of a single file is not an error: see [`crate::Failed`]
+//! and [`crate::Damage`].
 
 /// Why a dump can't be written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// What it is written to.
+    /// The output.
     #[error("the dump can't be written: {0}")]
     Output(#[source] std::io::Error),
-    /// What is dumped, where all of it is concerned.
-    #[error("what is to be dumped can't be read: {0}")]
+    /// The source as a whole.
+    #[error("the source of the dump can't be read: {0}")]
     Source(#[source] std::io::Error),
     /// There is no root directory.
-    #[error("what is to be dumped has no root directory")]
+    #[error("the source of the dump has no root directory")]
     NoRoot,
-    /// No path leads to what was asked for.
+    /// The requested path does not exist.
     #[error("no such path in the data to dump: {}", .0.escape_ascii())]
     NoSuchPath(Vec<u8>),
     /// The caller asked to end it.
@@ -21,14 +21,14 @@ pub enum WriteError {
     Cancelled,
 }
 
-/// Why something can't be read as a dump.
+/// Why the input can't be read as a dump.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// Where it is read from.
+    /// The input.
     #[error("the dump can't be read: {0}")]
     Input(#[from] std::io::Error),
-    /// What takes a file's content.
-    #[error("what was read can't be written: {0}")]
+    /// The receiver of a file's content.
+    #[error("the content read can't be written: {0}")]
     Output(#[source] std::io::Error),
     /// No label where one must be.
     #[error("not a BSD dump: the first 1,024 bytes are not a label")]
@@ -41,18 +41,18 @@ pub enum ReadError {
     /// A volume of several, and not the first.
     #[error("this is volume {0} of a dump of several; only the first can be started with")]
     NotTheFirst(i32),
-    /// Where a volume must be is nothing.
+    /// There is no volume where one must be.
     #[error("volume {wanted} of the dump is empty")]
     NoVolume {
         /// Which, from 1.
         wanted: u32,
     },
     /// A volume out of turn, or of another dump.
-    #[error("what was given as volume {wanted} of the dump is {}", other(*found, *is_of_it))]
+    #[error("the file given as volume {wanted} of the dump is {}", other(*found, *is_of_it))]
     OtherVolume {
         /// Which, from 1.
         wanted: u32,
-        /// What it says it is.
+        /// The number in the label.
         found: i32,
         /// It is of the same dump.
         is_of_it: bool,
@@ -60,7 +60,7 @@ pub enum ReadError {
     /// The other byte order, or another layout of headers.
     #[error("this dump is of {0}, which is not read here; restore it with that system's own `restore`")]
     Foreign(&'static str),
-    /// Without the maps nothing is known of what the dump has.
+    /// Without the maps the content of the dump is unknown.
     #[error("the dump is damaged or ends before its maps of inodes: nothing of it can be used")]
     NoMaps,
 }

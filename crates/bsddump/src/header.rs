@@ -1,8 +1,9 @@
-//! Headers: the records that say what follows (`struct s_spcl` of `protocols/dumprestore.h`).
+//! Headers: the records that describe the following ones (`struct s_spcl` of
+//! `protocols/dumprestore.h`).
 //!
-//! The last 64 bytes of a header are spare in the format. Cairn keeps there what the format has no
-//! room for: whole nanoseconds, times past 2038, when a file was made, and a checksum of the pieces
-//! that follow. Readers that don't know of it don't look.
+//! The last 64 bytes of a header are spare in the format. Cairn stores there the data that the
+//! format has no room for: whole nanoseconds, times past 2038, the time when a file was made, and a
+//! checksum of the following pieces. Readers without support for that ignore them.
 
 use cairn_base::crc32c;
 use zerocopy::little_endian::{I32, I64, U16, U32, U64};
@@ -15,7 +16,7 @@ use crate::record::{PIECES_MAX, RECORD};
 pub(crate) const MAGIC: u32 = 60012;
 const OLD_MAGIC: u32 = 60011;
 const UFS2_MAGIC: u32 = 0x1954_0119;
-/// What the 256 words of a header sum up to.
+/// The sum of the 256 words of a header.
 const SUM: u32 = 84446;
 
 /// The header has the new layout of inodes (`DR_NEWINODEFMT`).
@@ -25,7 +26,7 @@ const NEW_LABEL: u32 = 0x1;
 const COMPRESSED: u32 = 0x80;
 /// Attributes alone, no content (`DR_METAONLY`).
 const ATTRIBUTES_ALONE: u32 = 0x100;
-/// What follows are extended attributes (`DR_EXTATTRIBUTES`).
+/// The following records are extended attributes (`DR_EXTATTRIBUTES`).
 const EXTENDED: u32 = 0x8000;
 /// Their encoding is that of ext2 (`EXT_XATTR`).
 const EXTENDED_AS_EXT2: u32 = 3;
@@ -110,7 +111,7 @@ pub(crate) struct RawDumpHeader {
 const _: () = assert!(size_of::<RawDumpInode>() == 128);
 const _: () = assert!(size_of::<RawDumpHeader>() == RECORD);
 
-/// What follows a header.
+/// The kind of records after a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What {
     /// Nothing: it is the label (`TS_TAPE`).
@@ -119,15 +120,15 @@ pub(crate) enum What {
     File,
     /// More of them (`TS_ADDR`).
     More,
-    /// The map of what the dump has (`TS_BITS`).
+    /// The map of the inodes in the dump (`TS_BITS`).
     Dumped,
-    /// The map of what is in use (`TS_CLRI`).
+    /// The map of the inodes in use (`TS_CLRI`).
     Used,
     /// Nothing: the dump ends (`TS_END`).
     End,
 }
 
-/// What all headers of a dump say.
+/// The fields common to all headers of a dump.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Common {
     pub(crate) date: u32,
@@ -145,27 +146,27 @@ pub(crate) struct Header {
     pub(crate) what: What,
     pub(crate) common: Common,
     pub(crate) number: u32,
-    /// How many-th record of the dump it is, as far as 32 bits tell.
+    /// The number of the record in the dump, as far as 32 bits reach.
     pub(crate) record: u32,
     /// Which volume of tape, from 1.
     pub(crate) volume: i32,
     /// The record that the volume begins with.
     pub(crate) first_record: u32,
-    /// Of a label: the records behind it that still belong to the header before it.
+    /// For a label: the number of records after it that still belong to the previous header.
     pub(crate) rest: u32,
-    /// The file; none where the header is of something else, or the mode says nothing known.
+    /// The file; `None` if the header is of another kind, or the mode is unknown.
     pub(crate) file: Option<Inode>,
     /// Bytes of all pieces of the file, or of these extended attributes.
     pub(crate) size: u64,
-    /// For a map: its records. For others 0; their pieces say it.
+    /// For a map: its records. For others 0; their pieces have the count.
     pub(crate) map_records: u32,
-    /// Which of the next pieces of the file are there; the others are holes.
+    /// Which of the next pieces of the file are present; the others are holes.
     pub(crate) pieces: Vec<bool>,
-    /// What follows are extended attributes of the file before.
+    /// The following records are extended attributes of the previous file.
     pub(crate) extended: Option<u32>,
     pub(crate) attributes_alone: bool,
     pub(crate) compressed: bool,
-    /// What the pieces sum up to, where Cairn wrote them.
+    /// The checksum of the pieces, if Cairn wrote them.
     pub(crate) content_crc: Option<u32>,
     /// How many blocks of extended attributes follow the content, where Cairn wrote it.
     pub(crate) attribute_blocks: Option<u32>,
@@ -248,7 +249,7 @@ impl Header {
         ] {
             flags |= if holds { flag } else { 0 };
         }
-        // On the last header the flag of new inodes would say that it lists volumes.
+        // On the last header the flag of new inodes would mean that it lists volumes.
         raw.flags = if self.what == What::End { 0 } else { flags }.into();
         raw.first_record = self.first_record.into();
         raw.records_per_block = (crate::record::RECORDS_PER_BLOCK as u32).into();
@@ -261,7 +262,7 @@ impl Header {
         bytes
     }
 
-    /// Reads a header; `None` when the record is none, or not of this format.
+    /// Reads a header; `None` when the record is invalid, or not of this format.
     pub(crate) fn parse(bytes: &[u8; RECORD]) -> Option<Self> {
         let raw = RawDumpHeader::ref_from_bytes(bytes).ok()?;
         if raw.magic.get() != MAGIC || SUM.wrapping_sum(bytes) != 0 {
@@ -316,13 +317,13 @@ impl Header {
     }
 }
 
-/// Whether bytes may be the beginning of a header: as much as tells it is there.
+/// Whether the bytes may be the beginning of a header, as far as they reach.
 pub(crate) fn may_begin(bytes: &[u8]) -> bool {
     let at = std::mem::offset_of!(RawDumpHeader, magic);
     bytes.get(at..at + size_of::<u32>()) == Some(&MAGIC.to_le_bytes()[..])
 }
 
-/// What a record that is no header of ours may be.
+/// The possible format of a record without one of our headers.
 pub(crate) fn foreign(bytes: &[u8; RECORD]) -> Option<&'static str> {
     let magic = RawDumpHeader::ref_from_bytes(bytes).ok()?.magic.get();
     match magic {
@@ -333,7 +334,7 @@ pub(crate) fn foreign(bytes: &[u8; RECORD]) -> Option<&'static str> {
     }
 }
 
-/// What content sums up to in a header.
+/// The checksum of content in a header.
 pub(crate) fn content_checksum(bytes: &[u8]) -> u32 {
     crc32c(bytes)
 }
@@ -351,7 +352,7 @@ impl WrappingSum for u32 {
 }
 
 fn put_text(place: &mut [u8], text: &[u8]) {
-    // The last byte stays zero: readers take it for C text.
+    // The last byte stays zero: readers expect a C string.
     let length = text.len().min(place.len() - 1);
     place[..length].copy_from_slice(&text[..length]);
 }

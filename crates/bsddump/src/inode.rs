@@ -21,7 +21,7 @@ impl From<Timestamp> for Time {
     }
 }
 
-/// What a file is.
+/// The kind of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// A named pipe.
@@ -41,17 +41,17 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The bits of a mode that say it (`S_IFMT`).
+    /// Its bits in a mode (`S_IFMT`).
     pub fn mode(self) -> u32 {
         u32::from(self.entry_type()) << 12
     }
 
-    /// What a mode says.
+    /// The kind in a mode.
     pub fn of_mode(mode: u32) -> Option<Self> {
         Self::of_entry_type((mode >> 12 & 0xf) as u8)
     }
 
-    /// What a directory's entry says (`DT_*`).
+    /// The kind in a directory's entry (`DT_*`).
     pub(crate) fn entry_type(self) -> u8 {
         match self {
             Kind::Fifo => 1,
@@ -77,7 +77,7 @@ impl Kind {
         })
     }
 
-    /// True for what has bytes of its own.
+    /// True for a file with bytes of its own.
     pub fn has_content(self) -> bool {
         matches!(self, Kind::Regular | Kind::Symlink)
     }
@@ -88,7 +88,7 @@ impl Kind {
 pub struct Inode {
     /// Its number in the dump; [`ROOT`] for the root directory, more for all others.
     pub number: u32,
-    /// What it is.
+    /// The kind.
     pub kind: Kind,
     /// Permissions with set-user-id, set-group-id and sticky: the low twelve bits of a mode.
     pub permissions: u16,

@@ -1,24 +1,23 @@
 //! The BSD dump tape format, as Linux `dump` 0.4b writes it and Linux `restore` reads it: written,
 //! and read.
 //!
-//! A dump is a row of records of 1 KiB. Headers tell what follows; a file's header has a map of
-//! which of the next 1 KiB pieces are there and which are holes. First comes a label, then two maps
-//! of inodes (those in use, those in this dump), then the directories in order of inode, then
-//! everything else in order of inode. So a reader knows all names before the first file, and a dump
-//! goes through a pipe. It may be cut into volumes, each with a label of its own.
+//! A dump is a row of records of 1 KiB. Headers describe the following records; a file's header has
+//! a map of which of the next 1 KiB pieces are present and which are holes. First comes a label,
+//! then two maps of inodes (those in use, those in this dump), then the directories in order of
+//! inode, then everything else in order of inode. So a reader knows all names before the first
+//! file, and a dump goes through a pipe. It may be cut into volumes, each with a label of its own.
 //!
-//! [`Dump`] writes what a [`Source`] has; [`Reader`] gives back directories and files one after the
-//! other; [`Names`] are the paths that the directories spell. Nothing here touches a file system,
-//! starts a thread or reads a clock.
+//! [`Dump`] writes the content of a [`Source`]; [`Reader`] returns directories and files one after
+//! the other; [`Names`] are the paths that the directories form. Nothing here touches a file
+//! system, starts a thread or reads a clock.
 //!
 //! # Invariants
-//! 1. What is written, Linux `restore` reads. What Cairn adds (nanoseconds, times past 2038,
-//!    checksums of content) stands in bytes of headers that the format leaves free, and content is
-//!    never changed for it.
-//! 2. A directory or file that a source can't read is told, and costs itself alone.
-//! 3. Bytes read are hostile: nothing panics, memory follows what the input really has, and a
-//!    damaged record costs the file that it is in. Which files are hurt or missing is known at the
-//!    end.
+//! 1. Linux `restore` reads every dump written here. Cairn's additions (nanoseconds, times past
+//!    2038, checksums of content) are in bytes of headers that the format leaves free, and content
+//!    is never changed for them.
+//! 2. A directory or file that a source cannot read is reported, and affects no other.
+//! 3. Input is hostile: no input causes a panic, memory follows the real size of the input, and a
+//!    damaged record only affects its own file. Damaged and missing files are known at the end.
 //!
 //! # What it does not do
 //! Compressed dumps (`dump -z`, `-j`) and dumps of other byte order or of BSD's own file systems

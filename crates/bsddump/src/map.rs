@@ -1,4 +1,4 @@
-//! Sets of inode numbers, as the two maps at the head of a dump have them: bit n - 1 stands for
+//! Sets of inode numbers, in the form of the two maps at the head of a dump: bit n - 1 represents
 //! inode n.
 
 use crate::record::RECORD;
@@ -15,7 +15,7 @@ impl InodeMap {
         Self::default()
     }
 
-    /// The set that these bytes say: see [`InodeMap::as_bytes`].
+    /// The set in these bytes: see [`InodeMap::as_bytes`].
     pub fn from_bytes(bytes: Vec<u8>) -> Self {
         Self { bytes }
     }

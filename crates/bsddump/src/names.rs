@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use crate::directory::Entry;
 use crate::inode::ROOT;
 
-/// Directories and what they name, from [`ROOT`] down.
+/// Directories and their entries, from [`ROOT`] down.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Names {
     directories: HashMap<u32, Vec<Entry>>,
@@ -17,8 +17,8 @@ impl Names {
         Self::default()
     }
 
-    /// Notes a directory's entries, instead of those that it may have had. A name stands for the
-    /// first file that has it; the others that have the same one are returned.
+    /// Records a directory's entries, replacing earlier ones. A name belongs to the first file that
+    /// has it; the others with the same one are returned.
     pub fn insert(&mut self, directory: u32, mut entries: Vec<Entry>) -> Vec<Entry> {
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         let mut others = Vec::new();
@@ -38,7 +38,7 @@ impl Names {
         self.directories.remove(&directory);
     }
 
-    /// Its entries, by name; none for what is no directory here.
+    /// Its entries, by name; `None` if it is not a directory here.
     pub fn entries(&self, directory: u32) -> Option<&[Entry]> {
         self.directories.get(&directory).map(Vec::as_slice)
     }
@@ -53,21 +53,21 @@ impl Names {
         self.directories.keys().copied()
     }
 
-    /// What a name in a directory stands for.
+    /// The file of a name in a directory.
     pub fn lookup(&self, directory: u32, name: &[u8]) -> Option<u32> {
         let entries = self.directories.get(&directory)?;
         let index = entries.binary_search_by(|entry| entry.name.as_slice().cmp(name)).ok()?;
         Some(entries[index].number)
     }
 
-    /// What a path stands for; empty names and `.` are passed over, `..` is not known here.
+    /// The file of a path; empty names and `.` are skipped, `..` is not supported.
     pub fn find(&self, path: &[u8]) -> Option<u32> {
         let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".");
         names.into_iter().try_fold(ROOT, |directory, name| self.lookup(directory, name))
     }
 
-    /// Shows every name below `start` with its path from there, a directory before what is in it.
-    /// Each directory is entered once, whatever a damaged dump says.
+    /// Shows every name below `start` with its path from there, a directory before its content.
+    /// Each directory is entered once, even in a damaged dump.
     pub fn walk(&self, start: u32, each: &mut dyn FnMut(&[u8], &Entry)) {
         let mut entered = HashSet::from([start]);
         let mut path: Vec<u8> = Vec::new();

@@ -1,9 +1,9 @@
 //! Reading a dump: its label and maps, then directories and files one after the other.
 //!
-//! A header that does not verify is looked for further on, record by record. A record is taken for
-//! a header only when its checksum, its date and, as long as the dump counts its records right, its
-//! number fit: a file may hold a dump itself. A number that is higher tells how many records are
-//! missing before it; one of a dump inside of a file is lower.
+//! After a header that does not verify, the next one is searched record by record. A record counts
+//! as a header only when its checksum, its date and, as long as the dump counts its records right,
+//! its number fit: a file may contain a dump itself. A higher number shows how many records are
+//! missing before it; the number in a dump inside of a file is lower.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -16,43 +16,43 @@ use crate::inode::{Inode, Kind};
 use crate::map::InodeMap;
 use crate::record::{Input, NextVolume, RECORD};
 
-/// Records that may be missing in one place: numbers of records have 32 bits, so what seems to be
-/// more is a lower number.
+/// The maximum number of records missing in one place: numbers of records have 32 bits, so a larger
+/// gap is a lower number.
 const MISSING_MAX: u32 = u32::MAX / 2;
 /// Records of a map of all numbers that there can be.
 const MAP_RECORDS_MAX: u64 = (1 << u32::BITS) / 8 / RECORD as u64;
 
-/// Missing files that are told one by one. A map of 16 MiB can say of any number of them that they
-/// are there, and nothing that a dump says takes more room than it has itself.
+/// Missing files that are reported one by one. A map of 16 MiB can list any number of files, and no
+/// claim of a dump may take more room than the dump has itself.
 const MISSING_TOLD: usize = 1000;
-/// Names that no file can have and that are told.
+/// The maximum number of impossible names that are reported.
 const REFUSED_MAX: usize = 1000;
 
-/// What the head of a dump says.
+/// The head of a dump.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Label {
     /// 0 to 9.
     pub level: u32,
     /// When it was made, in seconds since 1970.
     pub date: u32,
-    /// It has what changed since then; 0 for everything.
+    /// It has the changes since then; 0 for everything.
     pub since: u32,
     /// For people.
     pub label: Vec<u8>,
-    /// What was dumped.
+    /// The dumped file system.
     pub file_system: Vec<u8>,
-    /// What held it.
+    /// Its device.
     pub device: Vec<u8>,
     /// The machine.
     pub host: Vec<u8>,
 }
 
-/// What a volume says of itself.
+/// The label of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VolumeLabel {
     /// Which it is, from 1.
     pub volume: i32,
-    /// When the dump was made, and since when it has what changed: volumes of one dump have the
+    /// The date of the dump, and the date since when it has changes: volumes of one dump have the
     /// same.
     pub date: u32,
     /// See [`VolumeLabel::date`].
@@ -64,7 +64,7 @@ pub struct VolumeLabel {
 }
 
 impl VolumeLabel {
-    /// What any record of a volume says, if it is a header. A file can have another dump in it,
+    /// The fields in any record of a volume, if it is a header. A file can contain another dump,
     /// whose headers are read as well.
     pub fn of(record: &[u8; RECORD]) -> Option<Self> {
         let header = Header::parse(record)?;
@@ -73,14 +73,14 @@ impl VolumeLabel {
         Some(Self { volume: header.volume, date, since, is_label, is_end })
     }
 
-    /// Whether a file that begins so may be what there is of a volume that was cut, perhaps before
-    /// a whole record was there.
+    /// Whether a file with this beginning may be an interrupted volume, perhaps before its first
+    /// record was complete.
     pub fn may_begin(bytes: &[u8]) -> bool {
         crate::header::may_begin(bytes)
     }
 }
 
-/// What was found to be wrong with a dump.
+/// A fault found in a dump.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Damage {
     /// Records are missing, or are no headers where one must be.
@@ -90,12 +90,12 @@ pub enum Damage {
         /// How many.
         records: u64,
     },
-    /// A file or directory of which something is missing or changed.
+    /// A file or directory with missing or changed parts.
     Hurt {
         /// Which.
         number: u32,
     },
-    /// A file or directory that the dump says it has, and that was not found.
+    /// A file or directory that the dump claims to have, and that was not found.
     Missing {
         /// Which.
         number: u32,
@@ -107,13 +107,13 @@ pub enum Damage {
 /// How a file's content came out.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Content {
-    /// All of it was there, and as it was written where that can be told.
+    /// It was complete, and as it was written where that can be checked.
     pub whole: bool,
     /// Extended attributes.
     pub attributes: Vec<Attribute>,
 }
 
-/// Takes a file's content: offset and bytes, in order; what is not told is a hole.
+/// Takes a file's content: offset and bytes, in order; the gaps are holes.
 pub type Sink<'a> = &'a mut dyn FnMut(u64, &[u8]) -> std::io::Result<()>;
 
 /// A dump that is read from its beginning to its end.
@@ -124,17 +124,17 @@ pub struct Reader<R> {
     dumped: InodeMap,
     /// The header that was read ahead.
     ahead: Option<Header>,
-    /// Records are missing somewhere between the header before and that one.
+    /// Records are missing somewhere between the previous header and that one.
     lacks_records: bool,
-    /// The file that [`Reader::next_inode`] gave, until its content is read.
+    /// The file that [`Reader::next_inode`] returned, until its content is read.
     current: Option<Header>,
     seen: InodeMap,
     missing: InodeMap,
     damage: Vec<Damage>,
     hurt: BTreeSet<u32>,
-    /// Names that no file can have, each with the directory in which it stands.
+    /// Impossible names, each with its directory.
     refused: Vec<(u32, Entry)>,
-    /// Files behind which records were skipped, and what came next: these were the next file, or
+    /// Files followed by skipped records, and the next record found: these were the next file, or
     /// extended attributes.
     suspects: Vec<(u32, u32)>,
     ended: bool,
@@ -152,9 +152,9 @@ impl<R: Read> Reader<R> {
         Self::begin(from, None)
     }
 
-    /// The same of a dump in volumes: `from` is the first, and `next` is asked for each that
-    /// follows. One out of turn or of another dump is an error whenever it comes; one that is not
-    /// there is where the dump is cut off.
+    /// The same for a dump in volumes: `from` is the first, and `next` is asked for each that
+    /// follows. One out of turn or of another dump is an error whenever it comes; a missing one is
+    /// where the dump is cut off.
     ///
     /// # Errors
     /// As [`Reader::open`].
@@ -199,7 +199,7 @@ impl<R: Read> Reader<R> {
         Ok(reader)
     }
 
-    /// What the dump says of itself.
+    /// The dump's label.
     pub fn label(&self) -> Label {
         let common = self.common.clone();
         Label {
@@ -213,7 +213,8 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Inodes that were in use when it was made. Of those that are not, an earlier dump's are gone.
+    /// Inodes that were in use when it was made. Files of an earlier dump that are not among them
+    /// are deleted.
     pub fn used(&self) -> &InodeMap {
         &self.used
     }
@@ -233,13 +234,14 @@ impl<R: Read> Reader<R> {
         self.input.volume
     }
 
-    /// Files and directories that the dump says it has, and that were not found: known at its end.
+    /// Files and directories that the dump claims to have, and that were not found: known at its
+    /// end.
     pub fn missing(&self) -> &InodeMap {
         &self.missing
     }
 
-    /// What was found to be wrong so far. Of what is missing these are the first thousand:
-    /// [`Reader::missing`] has all.
+    /// The faults found so far. Of missing files these are the first thousand: [`Reader::missing`]
+    /// has all.
     pub fn damage(&self) -> &[Damage] {
         &self.damage
     }
@@ -250,8 +252,8 @@ impl<R: Read> Reader<R> {
         &self.refused
     }
 
-    /// The next directory or file; content of the one before that was not asked for is passed over.
-    /// Directories come first.
+    /// The next directory or file; unread content of the previous one is skipped. Directories come
+    /// first.
     pub fn next_inode(&mut self) -> Result<Option<Inode>, ReadError> {
         if self.current.is_some() {
             self.content(&mut |_, _| Ok(()))?;
@@ -260,8 +262,8 @@ impl<R: Read> Reader<R> {
             match (header.what, &header.file) {
                 (What::File, Some(inode)) if header.extended.is_none() => {
                     let inode = inode.clone();
-                    // What a header says is not what there is: a number that the dump does not have
-                    // takes no room here.
+                    // A header's claim is not proof: a number that the dump does not have takes no
+                    // room here.
                     if self.dumped.contains(inode.number) {
                         self.seen.insert(inode.number);
                     }
@@ -274,7 +276,7 @@ impl<R: Read> Reader<R> {
                 }
                 // Pieces whose beginning is lost.
                 (What::File | What::More, _) => {
-                    // A file whose own header is lost as well is told as missing, at the end.
+                    // A file whose own header is lost as well is reported as missing, at the end.
                     if self.seen.contains(header.number) {
                         self.hurt(header.number);
                     }
@@ -288,9 +290,9 @@ impl<R: Read> Reader<R> {
         Ok(None)
     }
 
-    /// Whether the dump has nothing but the attributes of the file that [`Reader::next_inode`] gave
-    /// last: its content is what it was in the dump that this one stands on. So Linux `dump -m`
-    /// writes files that changed and were not modified.
+    /// Whether the dump has only the attributes of the file that [`Reader::next_inode`] returned
+    /// last: its content is unchanged since the base dump. So Linux `dump -m` writes files whose
+    /// attributes changed and whose content did not.
     pub fn has_attributes_alone(&self) -> bool {
         self.current.as_ref().is_some_and(|header| header.attributes_alone)
     }
@@ -300,7 +302,7 @@ impl<R: Read> Reader<R> {
         !self.is_of_cairn
     }
 
-    /// What of the next file is known without going there: true when it is a directory, so that one
+    /// Whether the next file is a directory, as far as known without reading it, so that a caller
     /// can stop before the first other.
     pub fn comes_directory(&self) -> bool {
         let is_directory =
@@ -308,7 +310,8 @@ impl<R: Read> Reader<R> {
         self.ahead.as_ref().is_some_and(|header| header.extended.is_none() && is_directory(header))
     }
 
-    /// The content of the file that [`Reader::next_inode`] gave last, and its extended attributes.
+    /// The content of the file that [`Reader::next_inode`] returned last, and its extended
+    /// attributes.
     ///
     /// # Errors
     /// The input's, and the sink's own.
@@ -352,7 +355,7 @@ impl<R: Read> Reader<R> {
             }
             self.advance_behind(&header)?;
         }
-        // Of what Cairn has not written what comes behind it tells that this was all.
+        // For a dump of another program the next records show that this was all.
         let is_cut_off = first.attribute_blocks.is_none() && self.ahead.is_none();
         if is_cut_off || first.attribute_blocks.is_some_and(|written| written != blocks) {
             self.hurt(number);
@@ -365,14 +368,14 @@ impl<R: Read> Reader<R> {
         Ok(Content { whole: !self.hurt.contains(&number), attributes })
     }
 
-    /// The entries of the directory that [`Reader::next_inode`] gave last, without `.` and `..`,
-    /// and how its content came out.
+    /// The entries of the directory that [`Reader::next_inode`] returned last, without `.` and
+    /// `..`, and the outcome of reading its content.
     pub fn entries(&mut self) -> Result<(Vec<Entry>, Content), ReadError> {
         let told = self.current.as_ref().map(|header| (header.number, header.size));
         let mut bytes = Vec::new();
         let mut content = self.content(&mut |offset, piece| {
-            // Directories have no holes; one that is said to have some is read as far as it goes,
-            // and what comes behind is missing.
+            // Directories have no holes; one with holes is read up to the first, and the rest is
+            // missing.
             if offset == bytes.len() as u64 {
                 bytes.extend(piece);
             }
@@ -389,7 +392,7 @@ impl<R: Read> Reader<R> {
         Ok((parsed.entries, content))
     }
 
-    /// Gives the pieces after a header to `sink`; returns the offset behind them.
+    /// Passes the pieces after a header to `sink`; returns the offset after them.
     fn pieces(&mut self, header: &Header, mut at: u64, size: u64, sink: Sink<'_>) -> Result<u64, ReadError> {
         let mut all = Vec::with_capacity(header.pieces.len() * RECORD);
         let mut ends_early = false;
@@ -438,7 +441,7 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
-    /// Tells what was lost between volumes.
+    /// Reports the loss between volumes.
     fn note_lost(&mut self) {
         let lost = std::mem::take(&mut self.input.lost);
         self.damage.extend(lost.into_iter().map(|(record, records)| Damage::Skipped { record, records }));
@@ -462,15 +465,15 @@ impl<R: Read> Reader<R> {
         for _ in 0..header.map_records {
             bytes.extend_from_slice(&self.input.take_next()?.ok_or(ReadError::NoMaps)?);
         }
-        // A map that is not as it was written would have files deleted that exist.
+        // A changed map would have existing files deleted.
         if header.content_crc.is_some_and(|sum| sum != content_checksum(&bytes)) {
             return Err(ReadError::NoMaps);
         }
         Ok(InodeMap::from_bytes(bytes))
     }
 
-    /// Reads the next header ahead, behind the pieces of another one: where records are missing in
-    /// between, which of these are its own only their sum says.
+    /// Reads the next header ahead, after the pieces of another one: if records are missing in
+    /// between, only the sum of its pieces tells which of these are its own.
     fn advance_behind(&mut self, header: &Header) -> Result<(), ReadError> {
         self.advance()?;
         if self.lacks_records && header.content_crc.is_none() && header.pieces.contains(&true) {
@@ -482,8 +485,8 @@ impl<R: Read> Reader<R> {
     /// Reads the next header ahead, wherever it is.
     fn advance(&mut self) -> Result<(), ReadError> {
         (self.ahead, self.lacks_records) = (None, false);
-        // The first of the records that are no header, and how many there are; labels of volumes
-        // that come in between are none of them.
+        // The first of the records without a header, and their number; labels of volumes in between
+        // do not count.
         let mut passed: Option<(u64, u64)> = None;
         while let Some(record) = self.input.take_any()? {
             self.note_lost();
@@ -513,8 +516,8 @@ impl<R: Read> Reader<R> {
         self.damage.extend(passed.map(|(record, records)| Damage::Skipped { record, records }));
     }
 
-    /// How many records are missing before a header of this dump, by its number; none for what is
-    /// no header of it.
+    /// How many records are missing before a header of this dump, by its number; `None` for a
+    /// header of another dump.
     fn missing_before(&self, header: &Header, position: u64) -> Option<u64> {
         let is_kind = matches!(header.what, What::File | What::More | What::End);
         if !is_kind || header.common.date != self.common.date {

@@ -1,8 +1,8 @@
 //! Records: 1 KiB each, counted; and volumes, which are rows of them that each begin with a label.
 //!
 //! All records of a dump are counted, labels of volumes as well. A volume ends where it is full,
-//! also in the middle of a file: what is left of the pieces behind a header comes after the label
-//! of the next one. So Linux `dump` has it.
+//! also in the middle of a file: the remaining pieces after a header follow the label of the next
+//! one. Linux `dump` does the same.
 
 use std::io::{Read, Write};
 
@@ -11,28 +11,26 @@ use crate::header::{Common, Header, What};
 
 /// Bytes of a record (`TP_BSIZE`).
 pub const RECORD: usize = 1024;
-/// Records that are written at once (`NTREC`), and of which a dump and each of its volumes is a
+/// Records that are written at once (`NTREC`); the length of a dump and of each volume is a
 /// multiple.
 pub const RECORDS_PER_BLOCK: u64 = 10;
-/// Fewest records of a volume: Linux `restore` reads 32 at once, and takes what is missing of these
-/// in a shorter file for records.
+/// Fewest records of a volume: Linux `restore` reads 32 at once, and takes the missing ones of a
+/// shorter file for records.
 pub const VOLUME_RECORDS_MIN: u64 = 4 * RECORDS_PER_BLOCK;
 /// Pieces that one header can describe (`TP_NINDIR`).
 pub(crate) const PIECES_MAX: usize = 512;
 
-/// Gives the volume with that number, from 2 on; none when there is none.
+/// Returns the volume with that number, from 2 on; `None` when there is none.
 pub type NextVolume<R> = Box<dyn FnMut(u32) -> std::io::Result<Option<R>>>;
 
-/// The writing end: counts records, so that each header can say which one it is, and begins
-/// volumes.
+/// The writing end: counts records, so that each header can contain its number, and begins volumes.
 pub(crate) struct Output<'a> {
     to: &'a mut dyn Write,
     common: Common,
     pub(crate) records: u64,
     /// Of a volume; `None` when all goes into one.
     volume_records: Option<u64>,
-    /// The file that is written, and how many of the pieces behind its last header are still to
-    /// come.
+    /// The file being written, and how many of the pieces after its last header are still to come.
     number: u32,
     rest: u32,
     buffer: Vec<u8>,
@@ -74,7 +72,7 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Where a volume is full, and something more comes, the next one begins.
+    /// Begins the next volume when one is full, and more follows.
     fn begin_volume(&mut self) -> std::io::Result<()> {
         let is_full = self.volume_records.is_some_and(|most| self.records.is_multiple_of(most));
         if self.records == 0 || !is_full {
@@ -87,7 +85,7 @@ impl<'a> Output<'a> {
         self.put_record(&label.to_bytes())
     }
 
-    /// Says in which volume a header is, and with which record that begins.
+    /// Records in a header its volume, and the first record of that.
     fn place(&self, header: &mut Header) {
         if let Some(most) = self.volume_records {
             header.volume = (self.records / most) as i32 + 1;
@@ -121,20 +119,20 @@ impl<'a> Output<'a> {
 pub(crate) struct Input<R> {
     from: R,
     next: Option<NextVolume<R>>,
-    /// Which dump it is: volumes say so. Not known before the first label is read.
+    /// The identity of the dump, which its volumes contain. Unknown before the first label is read.
     dump: Option<(u32, u32)>,
     /// The volume that is read, from 1.
     pub(crate) volume: u32,
     /// Records taken so far, and those that are known to be lost.
     pub(crate) records: u64,
-    /// Records that were there.
+    /// Records that were read.
     pub(crate) read: u64,
     /// The headers at the beginning have their own numbers, and so have all.
     pub(crate) counted: bool,
     /// A record that was taken and is to be taken again.
     again: Option<[u8; RECORD]>,
-    /// What is read now does not go on from what was read before: records are lost at the end of a
-    /// volume, or its successor can't say which it is.
+    /// The present record does not continue the previous one: records are lost at the end of a
+    /// volume, or its successor does not identify itself.
     torn: bool,
     /// Such records: the first, and how many.
     pub(crate) lost: Vec<(u64, u64)>,
@@ -162,7 +160,7 @@ impl<R: Read> Input<R> {
         self.dump = Some((common.date, common.base_date));
     }
 
-    /// The next record, of this volume or the next one, whether it goes on from the one before or
+    /// The next record, of this volume or the next one, whether it continues the previous one or
     /// not; `None` at the end of the last.
     pub(crate) fn take_any(&mut self) -> Result<Option<[u8; RECORD]>, ReadError> {
         let taken = self.take()?;
@@ -186,8 +184,8 @@ impl<R: Read> Input<R> {
         }
     }
 
-    /// The next record if it goes on from the one before; `None` also where something is lost in
-    /// between. Then [`Input::take_any`] is the one to go on with.
+    /// The next record if it continues the previous one; `None` also after a loss. Then continue
+    /// with [`Input::take_any`].
     pub(crate) fn take_next(&mut self) -> Result<Option<[u8; RECORD]>, ReadError> {
         let taken = self.take()?;
         if !self.torn {

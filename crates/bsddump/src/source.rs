@@ -1,21 +1,21 @@
-//! What can be dumped.
+//! A source of a dump.
 
 use crate::attributes::Attribute;
 use crate::directory::Entry;
 use crate::inode::Inode;
 use crate::map::InodeMap;
 
-/// A tree of files that stays as it is while it is dumped: a snapshot.
+/// A tree of files that does not change while it is dumped: a snapshot.
 ///
 /// Numbers of inodes are 32 bits, and [`crate::ROOT`] is the root directory's. Errors are the
-/// source's own; but for [`Source::each_inode`], they cost one file or directory, and the dump says
-/// which.
+/// source's own. Except for [`Source::each_inode`], an error loses one file or directory, and the
+/// dump reports which.
 pub trait Source {
     /// Shows every inode in use, in order of number, but for those that can't be read.
     fn each_inode(&mut self, each: &mut dyn FnMut(&Inode)) -> std::io::Result<()>;
 
-    /// The numbers that [`Source::each_inode`] has passed over, as what would say whether there is
-    /// such a file can't be read. The default says that there are none.
+    /// The numbers that [`Source::each_inode`] has skipped, because the existence of such a file
+    /// can't be determined. The default returns none.
     fn unreadable(&mut self) -> InodeMap {
         InodeMap::new()
     }
@@ -27,21 +27,21 @@ pub trait Source {
     /// the root).
     fn entries(&mut self, directory: u32) -> std::io::Result<(Vec<Entry>, u32)>;
 
-    /// The ranges of a file that are no holes, as offset and length in bytes, in order, not
-    /// overlapping. A symbolic link's is all of it.
+    /// The data ranges of a file, without holes, as offset and length in bytes, in order, not
+    /// overlapping. For a symbolic link this is all of it.
     fn extents(&mut self, number: u32) -> std::io::Result<Vec<(u64, u64)>>;
 
-    /// Fills `bytes` with what a file or link has from `offset`, all of it below the size.
+    /// Fills `bytes` with the content of a file or link from `offset`, all of it below the size.
     fn read(&mut self, number: u32, offset: u64, bytes: &mut [u8]) -> std::io::Result<()>;
 
-    /// The extended attributes with their whole names (`user.x`), values as `getxattr` gives them.
+    /// The extended attributes with their full names (`user.x`), values in the form of `getxattr`.
     fn attributes(&mut self, number: u32) -> std::io::Result<Vec<Attribute>>;
 }
 
-/// What a filter says of a path.
+/// A filter's decision about a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Selection {
-    /// It is dumped, and so is what lies below as far as the filter wants it.
+    /// It is dumped, and so are its descendants, unless the filter excludes them.
     Take,
     /// It is no part of the dump, and neither is anything below.
     Skip,

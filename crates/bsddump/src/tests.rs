@@ -1,5 +1,5 @@
-//! What is written is read back, by Cairn and by Linux `restore`; what Linux `dump` writes is read;
-//! damage costs the file that it is in.
+//! Cairn and Linux `restore` read the written dumps, Cairn reads those of Linux `dump`, and damage
+//! only affects the file that it is in.
 
 mod damage;
 mod linux;

@@ -16,8 +16,8 @@ use crate::source::{Selection, Source};
 /// A hole at a file's end that is longer is left out: each half MiB of it would take a record, and
 /// a reader knows the file's size. 1 GiB.
 const END_HOLE_MAX: u64 = 1 << 30;
-/// What can't be read at once is read in pieces of so many bytes: what a file system loses is
-/// mostly one.
+/// Data that can't be read at once is read in pieces of this many bytes: a file system usually
+/// loses one.
 const BLOCK: usize = 4096;
 /// Bytes that one header describes.
 const SEGMENT: u64 = (PIECES_MAX * RECORD) as u64;
@@ -27,25 +27,24 @@ const SEGMENT: u64 = (PIECES_MAX * RECORD) as u64;
 pub struct Options {
     /// 0 to 9: 0 has everything.
     pub level: u32,
-    /// When what is dumped was frozen, in seconds since 1970.
+    /// When the dumped content was frozen, in seconds since 1970.
     pub date: u32,
-    /// What changed at this second or later is dumped: the date of the dump that this one stands
-    /// on. 0 for everything.
+    /// The cut-off in seconds: files that changed at it or later are dumped. It is the date of the
+    /// base dump; 0 for everything.
     pub since: u32,
-    /// What the dump had that this one stands on ([`Dump::had`]), where that was not everything:
-    /// what it had not is dumped whenever it changed, as it may have come from elsewhere. `None`
-    /// where it had everything.
+    /// The inodes of the base dump ([`Dump::had`]), if that was not complete: others are dumped
+    /// whenever they changed, as they may have come from elsewhere. `None` if it was complete.
     pub had: Option<InodeMap>,
     /// Up to 15 bytes for people.
     pub label: Vec<u8>,
-    /// Where it is mounted or what it is called; up to 63 bytes, as the two that follow.
+    /// Its mount point or its name; up to 63 bytes, as the two that follow.
     pub file_system: Vec<u8>,
-    /// What holds it.
+    /// The device of the file system.
     pub device: Vec<u8>,
     /// The machine.
     pub host: Vec<u8>,
-    /// The only directory or file that is wanted, as names from the root; the directories that lead
-    /// there come along. Empty for all.
+    /// The only directory or file to dump, as names from the root; the directories that lead there
+    /// are included. Empty for all.
     pub subtree: Vec<Vec<u8>>,
     /// Records of a volume, label included; `None` for one volume without an end. Of these as many
     /// count as fill blocks of [`RECORDS_PER_BLOCK`], and at least [`VOLUME_RECORDS_MIN`].
@@ -53,15 +52,14 @@ pub struct Options {
 }
 
 impl Options {
-    /// Bytes of every volume but the last, which may be shorter: where what is written is to be
-    /// cut.
+    /// Bytes of every volume but the last, which may be shorter: where the output must be cut.
     pub fn volume_bytes(&self) -> Option<u64> {
         let whole = |records: u64| records.max(VOLUME_RECORDS_MIN) / RECORDS_PER_BLOCK * RECORDS_PER_BLOCK;
         self.volume_records.map(|records| whole(records).saturating_mul(RECORD as u64))
     }
 }
 
-/// What a dump is doing.
+/// The phase of a dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// Looking at all inodes.
@@ -81,32 +79,32 @@ pub struct Progress {
     pub phase: Phase,
     /// Inodes or directories that the phase has done.
     pub done: u64,
-    /// Those that it will do; 0 while nobody knows.
+    /// The number of inodes to write; 0 while it is unknown.
     pub total: u64,
     /// Bytes written.
     pub bytes: u64,
 }
 
-/// Told how far the dump is; false ends it.
+/// Receives the progress of the dump; false cancels it.
 pub type Watch<'a> = &'a mut dyn FnMut(Progress) -> bool;
 
 /// Asked about every path from the root down, without a leading slash.
 pub type Filter<'a> = &'a mut dyn FnMut(&[u8]) -> Selection;
 
-/// Something of a source that could not be read, or has no place in the format.
+/// A part of a source that could not be read, or has no place in the format.
 #[derive(Debug)]
 pub struct Failed {
     /// Which file.
     pub number: u32,
-    /// What it misses in the dump.
+    /// The part that is missing in the dump.
     pub what: &'static str,
     /// Why.
     pub reason: std::io::Error,
-    /// What another dump would have more, once it can be read.
+    /// The part that another dump would add, once it can be read.
     pub lacks: Lacks,
 }
 
-/// What a dump lacks of what it should have.
+/// The part that a dump should have and lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lacks {
     /// Nothing that any dump has: the format has no place for it.
@@ -117,7 +115,7 @@ pub enum Lacks {
     Below,
 }
 
-/// What a dump will have.
+/// The planned content of a dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Planned {
     /// Files and directories in it.
@@ -128,18 +126,18 @@ pub struct Planned {
     pub bytes: u64,
 }
 
-/// What a dump has.
+/// The content of a dump.
 #[derive(Debug)]
 pub struct Written {
     /// Bytes of dump.
     pub bytes: u64,
     /// Files and directories in it.
     pub inodes: u64,
-    /// What is missing, or zero where something was.
+    /// Missing files, and files with zeroes in place of unreadable data.
     pub failed: Vec<Failed>,
 }
 
-/// A dump before it is written: it is known what belongs to it.
+/// A planned dump: its content is known.
 #[derive(Debug)]
 pub struct Dump {
     options: Options,
@@ -159,13 +157,13 @@ pub struct Dump {
     end: u64,
 }
 
-/// What a dump has, of who knows that without looking at every inode.
+/// The content of a dump, for a caller that knows it without reading every inode.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Known {
-    /// All files that there are: what is not in it, a restore removes.
+    /// All existing files: a restore removes the others.
     pub used: InodeMap,
-    /// Those that are dumped: what changed, and the directories that lead there from the root,
-    /// which is one of them.
+    /// The files to dump: changed ones, and the directories that lead to them from the root, which
+    /// is one of them.
     pub dumped: InodeMap,
 }
 
@@ -180,12 +178,12 @@ struct Step {
 }
 
 impl Dump {
-    /// Phases one and two: finds what belongs to the dump.
+    /// Phases one and two: finds the content of the dump.
     ///
     /// # Errors
-    /// [`WriteError::Source`] when what leads to the inodes can't be read, [`WriteError::NoRoot`],
-    /// [`WriteError::NoSuchPath`] for a subtree that is not there. An inode or a directory that
-    /// can't be read does not end it: it is told when the dump is written.
+    /// [`WriteError::Source`] when the list of inodes can't be read, [`WriteError::NoRoot`],
+    /// [`WriteError::NoSuchPath`] for a missing subtree. An unreadable inode or directory does not
+    /// stop it: it is reported when the dump is written.
     pub fn plan(
         source: &mut dyn Source,
         options: Options,
@@ -212,7 +210,7 @@ impl Dump {
         let everything = dump.options.since == 0 && dump.options.subtree.is_empty() && filter.is_none();
         let lost = source.unreadable();
         let mut all = dump.used.clone();
-        // Which of the files that can't be looked at there are, their names say.
+        // Names show which of the unreadable files exist.
         if !everything || lost.count() > 0 {
             dump.map_directories(source, filter, &lost, watch)?;
         }
@@ -230,8 +228,8 @@ impl Dump {
         Ok(dump)
     }
 
-    /// The same where it is known what belongs to it: only the inodes that are dumped are looked
-    /// at. One that can't be read does not end it: it is told when the dump is written.
+    /// The same when the content is known: only the inodes to dump are read. An unreadable one does
+    /// not stop it: it is reported when the dump is written.
     ///
     /// # Errors
     /// [`WriteError::NoRoot`]; [`WriteError::Cancelled`].
@@ -255,7 +253,7 @@ impl Dump {
                     planned.directories += 1;
                 }
                 Ok(inode) if inode.kind.has_content() => planned.bytes += inode.size,
-                // Whoever writes it finds out again.
+                // The writer finds the error again.
                 _ => {}
             }
             let progress = Progress { phase: Phase::MapFiles, done: planned.inodes, total, bytes: 0 };
@@ -270,25 +268,25 @@ impl Dump {
         Ok(Self { options, used, named, dumped, directories, linked, left_out, planned, failed, end })
     }
 
-    /// What it will have.
+    /// The planned content.
     pub fn planned(&self) -> Planned {
         self.planned
     }
 
-    /// What a restore of it and of those that it stands on has whole: what is dumped, and what did
-    /// not change. For [`Options::had`] of those that will stand on it.
+    /// The files that a restore of it and its base dumps has whole: dumped ones, and unchanged
+    /// ones. For [`Options::had`] of dumps based on it.
     ///
-    /// A directory is not among that where a name was left out whose file may be there by another
-    /// one. Neither of the two is newer once the name is wanted, as by another pattern or another
-    /// name of a directory above.
+    /// It excludes a directory with an omitted name whose file may be in the dump by another name.
+    /// Neither of the two is newer once the name is wanted, for example with another pattern or
+    /// another name of a directory above.
     pub fn had(&self) -> InodeMap {
         let mut had = self.named.clone();
         self.left_out.keys().for_each(|directory| had.remove(*directory));
         had
     }
 
-    /// The inodes that it has, in the order in which they are written: directories, then all else.
-    /// A source that reads ahead goes by it.
+    /// Its inodes, in the order of writing: directories, then all others. A source that reads ahead
+    /// uses it.
     pub fn order(&self) -> Vec<u32> {
         let is_directory = |number: &u32| self.directories.contains(*number);
         let (mut first, second): (Vec<u32>, Vec<u32>) = self.dumped.iter().partition(is_directory);
@@ -328,8 +326,8 @@ impl Dump {
         if goes_on { Ok(()) } else { Err(WriteError::Cancelled) }
     }
 
-    /// Walks all directories from the root: what is not reached, or not wanted, is no part of the
-    /// dump; what leads to something dumped is.
+    /// Walks all directories from the root: unreachable and excluded files are not part of the
+    /// dump, directories that lead to a dumped file are.
     fn map_directories(
         &mut self,
         source: &mut dyn Source,
@@ -350,7 +348,7 @@ impl Dump {
             path.truncate(step.path);
             let Some(entry) = step.entries.next() else {
                 let leads = step.leads_to_dumped || changed.contains(step.number) && step.wanted == 0;
-                // The root is always there: Linux `restore` wants it.
+                // The root is always included: Linux `restore` requires it.
                 if leads || step.number == ROOT {
                     self.dumped.insert(step.number);
                 }
@@ -382,8 +380,8 @@ impl Dump {
             if let Some(filter) = &mut filter
                 && filter(&path) == Selection::Skip
             {
-                // The dump before may have had this name. Its file is not gone, so a restore takes
-                // the name away by what the directory says.
+                // The base dump may have had this name. Its file is not gone, so a restore removes
+                // the name by the content of the directory.
                 step.leads_to_dumped |= self.leave_out(step.number, entry) && self.options.since > 0;
                 continue;
             }
@@ -400,7 +398,7 @@ impl Dump {
             let first = !reached.contains(entry.number);
             reached.insert(entry.number);
             if is_lost {
-                // Whether it changed nobody knows; it is told when it is written.
+                // It is unknown whether it changed; the error is reported when it is written.
                 self.dumped.insert(entry.number);
                 step.leads_to_dumped = true;
             }
@@ -421,8 +419,8 @@ impl Dump {
         if !found {
             return Err(WriteError::NoSuchPath(subtree.join(&b'/')));
         }
-        // What is below a directory that can't be read is not known, and a restore removes what is
-        // not in use.
+        // The descendants of an unreadable directory are unknown, and a restore removes files that
+        // are not in use.
         if self.failed.is_empty() {
             self.used = reached.clone();
         } else {
@@ -433,7 +431,7 @@ impl Dump {
         Ok(())
     }
 
-    /// Remembers a name that is not wanted, if its file may be there by another one; whether it
+    /// Remembers an omitted name, if its file may be in the dump by another one; returns whether it
     /// may.
     fn leave_out(&mut self, directory: u32, entry: Entry) -> bool {
         let may_be_there = self.linked.contains(entry.number);
@@ -443,7 +441,7 @@ impl Dump {
         may_be_there
     }
 
-    /// A directory's entries for the walk. One that can't be read leads nowhere, and is told.
+    /// A directory's entries for the walk. An unreadable one leads nowhere, and is reported.
     fn step(&mut self, source: &mut dyn Source, number: u32, path: usize, wanted: usize) -> Step {
         let entries = source.entries(number).map(|(entries, _)| entries);
         let entries = entries.unwrap_or_else(|reason| {
@@ -454,11 +452,11 @@ impl Dump {
         Step { number, path, entries: entries.into_iter(), leads_to_dumped: false, wanted }
     }
 
-    /// Phases three and four: writes it, one volume behind the other ([`Options::volume_bytes`]).
+    /// Phases three and four: writes it, one volume after the other ([`Options::volume_bytes`]).
     ///
     /// # Errors
-    /// [`WriteError::Output`] and [`WriteError::Cancelled`]. What of the source can't be read is
-    /// listed in the result.
+    /// [`WriteError::Output`] and [`WriteError::Cancelled`]. The result lists unreadable parts of
+    /// the source.
     pub fn write(
         mut self,
         source: &mut dyn Source,
@@ -509,7 +507,7 @@ impl Dump {
     }
 }
 
-/// Sizes of files, to say beforehand how much a dump will have.
+/// Sizes of files, to report the size of a dump in advance.
 #[derive(Default)]
 struct Sizes(Vec<(u32, u64)>);
 
@@ -525,13 +523,13 @@ impl Sizes {
     }
 }
 
-/// The dump as it is written.
+/// The output of the dump.
 struct Tape<'a> {
     output: Output<'a>,
     common: Common,
     failed: Vec<Failed>,
-    /// What is read of a file for one header: one for all of them, as half a MiB of zeroes is more
-    /// work than a small file.
+    /// The data of a file for one header: one buffer for all of them, as clearing half a MiB is
+    /// more work than a small file.
     buffer: Vec<u8>,
 }
 
@@ -580,13 +578,13 @@ impl Tape<'_> {
         };
         let (entries, parent) = match source.entries(number) {
             Ok(entries) => entries,
-            // One without its names would say that all in it is gone.
+            // One without its names would mean that everything in it is gone.
             Err(reason) => {
                 self.fail_below(number, "this directory with the names in it", reason);
                 return Ok(());
             }
         };
-        // What a filter left out has no name in the dump either.
+        // A file that the filter excluded has no name in the dump either.
         let kept = entries.iter().filter(|entry| is_kept(entry));
         let bytes = directory::encode(number, parent, kept);
         inode.size = bytes.len() as u64;
@@ -607,7 +605,7 @@ impl Tape<'_> {
 
     fn file(&mut self, source: &mut dyn Source, number: u32) -> Result<(), WriteError> {
         let inode = match source.inode(number) {
-            // Its turn is over: it was not known for one, as it could not be read.
+            // Its turn is over: it was not recognised as one, as it could not be read.
             Ok(inode) if inode.kind == Kind::Directory => {
                 let reason = std::io::Error::other("it could not be read before");
                 self.fail_below(number, "the whole directory", reason);
@@ -675,8 +673,8 @@ impl Tape<'_> {
             let mut header = self.file_header(inode, at == 0);
             header.attribute_blocks = Some(attribute_blocks);
             let sum = content_checksum(&buffer[..there]);
-            // Zeroes and holes that stand for something else have a sum that is wrong: a reader
-            // tells whose they are.
+            // Zeroes and holes in place of unreadable data get a wrong sum: a reader reports the
+            // file.
             header.content_crc = Some(if is_whole && is_read { sum } else { !sum });
             header.pieces = pieces;
             self.head(header)?;
@@ -688,8 +686,8 @@ impl Tape<'_> {
         }
     }
 
-    /// Reads the pieces of a segment that are there, one after the other into `buffer`; returns
-    /// their bytes, and whether all were read. What can't be is zeroes.
+    /// Reads the data pieces of a segment, one after the other, into `buffer`; returns their bytes,
+    /// and whether all were read. Unreadable ones become zeroes.
     fn read_pieces(
         &mut self,
         source: &mut dyn Source,
@@ -728,8 +726,8 @@ impl Tape<'_> {
     }
 
     /// A file's extended attributes as blocks, and how many there are. They are read before its
-    /// header is written, which says that: of those that can't be read, so that they are known to
-    /// be missing.
+    /// header is written, which contains that number: also of unreadable ones, so that they are
+    /// known to be missing.
     fn attribute_blocks(&mut self, source: &mut dyn Source, inode: &Inode) -> (Vec<Vec<u8>>, u32) {
         let attributes = match source.attributes(inode.number) {
             Ok(attributes) => attributes,
@@ -764,7 +762,7 @@ impl Tape<'_> {
     }
 }
 
-/// Reads what can be read of these bytes; the rest is zeroes.
+/// Reads the readable ones of these bytes; the rest is zeroes.
 fn read_blocks(source: &mut dyn Source, number: u32, from: u64, bytes: &mut [u8]) {
     for (index, block) in bytes.chunks_mut(BLOCK).enumerate() {
         if source.read(number, from + (index * BLOCK) as u64, block).is_err() {
@@ -773,7 +771,7 @@ fn read_blocks(source: &mut dyn Source, number: u32, from: u64, bytes: &mut [u8]
     }
 }
 
-/// Which pieces of `length` bytes from `at` have something of an extent in them.
+/// Which pieces of `length` bytes from `at` contain a part of an extent.
 fn pieces_of(extents: &[(u64, u64)], at: u64, length: u64) -> Vec<bool> {
     let mut pieces = vec![false; length.div_ceil(RECORD as u64) as usize];
     for (offset, size) in extents.iter().take_while(|(offset, _)| *offset < at + length) {

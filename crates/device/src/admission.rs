@@ -3,7 +3,7 @@
 use crate::{Action, DeviceError, Geometry, Request};
 
 impl Request {
-    /// What is asked, where and how much, in bytes; `None` for a flush, which has no place.
+    /// The kind, offset and length of a request, in bytes; `None` for a flush, which has no place.
     pub fn range(&self) -> Option<(Action, u64, u64)> {
         match self {
             Request::Read { offset, length } => Some((Action::Read, *offset, u64::from(*length))),
@@ -22,8 +22,8 @@ impl Request {
 }
 
 impl Geometry {
-    /// Refuses what this device does not take: writes to a read-only device, unaligned requests,
-    /// requests past the end (checked in this order).
+    /// Refuses unsupported requests: writes to a read-only device, unaligned requests, requests
+    /// past the end (checked in this order).
     pub fn admit(&self, request: &Request) -> Result<(), DeviceError> {
         if self.read_only && request.is_mutation() {
             return Err(DeviceError::ReadOnly);

@@ -1,8 +1,8 @@
-//! A batch that was begun on a device, so that its caller can do something else meanwhile.
+//! A batch that was begun on a device, so that its caller can do other work meanwhile.
 
 use crate::{DeviceError, Operation};
 
-/// A batch under way, or done already. It comes to its end whether someone waits or not.
+/// A batch in progress, or done already. It completes whether a caller waits or not.
 #[must_use = "the outcome of a batch must be looked at"]
 pub struct Begun(Stage);
 

@@ -11,7 +11,7 @@ use cairn_base::BLOCK_SIZE;
 
 use crate::pool::{Bytes, Header, RUN_BLOCKS_MIN, follows, give_back, take, take_run};
 
-/// 4 KiB that nobody else holds: to be filled, then frozen.
+/// 4 KiB with a single holder: to be filled, then frozen.
 pub struct BlockMut(&'static Header);
 
 impl BlockMut {
@@ -27,9 +27,8 @@ impl BlockMut {
         Self::had_by_nobody(take())
     }
 
-    /// Appends `count` blocks as [`BlockMut::dirty`] gives them, which stand next to each other in
-    /// memory as far as there is such memory: for data that goes to neighbouring places of a
-    /// device.
+    /// Appends `count` blocks as from [`BlockMut::dirty`], adjacent in memory as far as possible:
+    /// for data that goes to neighbouring places of a device.
     pub fn append_run(into: &mut Vec<Self>, count: usize) {
         into.reserve(count);
         if count < RUN_BLOCKS_MIN {
@@ -115,7 +114,7 @@ impl Block {
     }
 }
 
-/// The bytes of `blocks` in order, those that stand next to each other in memory in one piece.
+/// The bytes of `blocks` in order, with adjacent ones in memory as one piece.
 pub fn pieces(blocks: &[Block]) -> impl Iterator<Item = &[u8]> {
     blocks.chunk_by(|one, next| follows(one.0, next.0)).map(|run| {
         // SAFETY: the blocks of a run follow each other in one slab, which is never freed; each is
@@ -146,7 +145,7 @@ impl Clone for Block {
 impl Drop for Block {
     fn drop(&mut self) {
         let holders = &self.0.holders;
-        // The only holder stays the only one, and need not write that it goes.
+        // The only holder stays the only one, and need not update the count when it ends.
         if holders.load(Ordering::Acquire) == 1 {
             give_back(self.0);
         } else if holders.fetch_sub(1, Ordering::Release) == 1 {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::{Action, Device, DeviceError, Extent, Geometry, Operation, Request, Segments};
 
-/// Devices one after the other. Only the last one may grow: the bytes of the others stay where they
-/// are, so their lengths count as they were when the whole was put together.
+/// Devices one after the other. Only the last one may grow: the bytes of the others stay in their
+/// places, so their lengths at the time of assembly count.
 pub struct ConcatDevice {
     devices: Vec<Arc<dyn Device>>,
     /// Where each device but the first starts.
@@ -29,8 +29,8 @@ struct Share {
 }
 
 impl ConcatDevice {
-    /// Puts `devices` together; panics when there is none. Bytes at the end of a device that do not
-    /// fill the coarsest alignment of all are left out.
+    /// Joins `devices`; panics when there is none. Bytes at the end of a device that do not fill
+    /// the coarsest alignment of all are left out.
     pub fn new(devices: Vec<Arc<dyn Device>>) -> Self {
         assert!(!devices.is_empty(), "a device has at least one part");
         let alignment = u64::from(alignment(&devices));
@@ -96,11 +96,11 @@ impl ConcatDevice {
         }
     }
 
-    /// Runs operations of which only the last may be a flush.
+    /// Runs operations; only the last may be a flush.
     fn run_stage(&self, batch: &mut [Operation]) {
         let geometry = self.geometry();
         let mut shares: Vec<Share> = self.devices.iter().map(|_| Share::default()).collect();
-        // What each operation has come to so far; `None` is not ours to finish.
+        // The outcome of each operation so far; `None` for one that this device does not finish.
         let mut outcomes: Vec<Option<Result<Segments, DeviceError>>> = Vec::with_capacity(batch.len());
         for (index, operation) in batch.iter().enumerate() {
             outcomes.push(operation.is_pending().then(|| {
@@ -147,7 +147,7 @@ impl Device for ConcatDevice {
     }
 
     fn run(&self, batch: &mut [Operation]) {
-        // What follows a flush waits until the flush is done on all devices: a write after it on
+        // Operations after a flush wait until the flush is done on all devices: a write after it on
         // one device must not overtake a write before it on another.
         batch.split_inclusive_mut(Operation::is_flush).for_each(|stage| self.run_stage(stage));
     }

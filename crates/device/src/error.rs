@@ -1,11 +1,11 @@
-//! What can go wrong with a device, by kind.
+//! Errors of a device, by kind.
 
 use std::io;
 use std::sync::Arc;
 
 use crate::Segments;
 
-/// What was being done.
+/// The operation in progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Opening or creating it.
@@ -44,7 +44,7 @@ pub enum DeviceError {
     /// The operating system or the hardware failed it.
     #[error("{action} of {length} bytes at {offset} failed: {source}")]
     Io {
-        /// What was being done.
+        /// The operation in progress.
         action: Action,
         /// Bytes.
         offset: u64,
@@ -53,9 +53,9 @@ pub enum DeviceError {
         /// The cause.
         source: Arc<io::Error>,
     },
-    /// No space is left for the write; nothing else suffers. Of a flush: what it was to make
-    /// durable is kept, and a later one that succeeds has made it so. A file whose flush fails has
-    /// lost it, whatever the reason, and says [`DeviceError::Io`].
+    /// No space is left for the write; no other operation fails. For a flush: its data is kept, and
+    /// a later flush that succeeds makes it durable. A file whose flush fails has lost the data,
+    /// whatever the reason, and reports [`DeviceError::Io`].
     #[error("no space is left for {length} bytes at {offset}")]
     NoSpace {
         /// Bytes.
@@ -74,7 +74,7 @@ pub enum DeviceError {
     /// The request reaches past the end.
     #[error("{action} of {length} bytes at {offset} reaches past the end at {end}")]
     OutOfRange {
-        /// What was asked.
+        /// The requested operation.
         action: Action,
         /// Bytes.
         offset: u64,
@@ -86,7 +86,7 @@ pub enum DeviceError {
     /// Offset or length is no multiple of the device's alignment.
     #[error("{action} of {length} bytes at {offset} is not aligned to {alignment}")]
     Unaligned {
-        /// What was asked.
+        /// The requested operation.
         action: Action,
         /// Bytes.
         offset: u64,
@@ -101,8 +101,8 @@ pub enum DeviceError {
     /// The device has failed or was closed; every request is refused until it is opened again.
     #[error("the device is out of service")]
     OutOfService,
-    /// Its client has gone or has aborted it, or its export was closed. Nothing of it happened, or
-    /// no more than a part that was never acknowledged.
+    /// Its client has disconnected or has aborted it, or its export was closed. It had no effect,
+    /// or only a part that was never acknowledged.
     #[error("the request was withdrawn before it began")]
     Withdrawn,
 }

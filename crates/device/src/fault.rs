@@ -6,28 +6,27 @@
 //! write-zeroes is volatile until a flush that comes after it completes; with FUA it is durable
 //! when it completes. Durable bytes survive any number of power cuts.
 //!
-//! **Must be survived.** When the power goes, each volatile write is, independently of all others,
-//! kept, lost, or torn at 512 bytes: each sector is then old or new, the sector itself never a
-//! mixture. The medium keeps no order: a later write can be kept and an earlier one lost, also in
-//! the same place. A cut falls between two operations or inside one: the operation at which it
-//! falls fails towards the caller, and so does the rest of its batch, but what stands in the batch
-//! before the next flush was on its way and can be kept too. A flush at which the cut falls makes
-//! nothing durable for certain.
+//! **Must be survived.** When the power fails, each volatile write is, independently of all others,
+//! kept, lost, or torn at 512 bytes: each sector is then old or new, never a mixture. The medium
+//! keeps no order: a later write can be kept and an earlier one lost, also in the same place. A cut
+//! comes between two operations or inside one. The operation during a cut fails towards the caller,
+//! and so does the rest of its batch. But the batch's operations before the next flush were in
+//! flight and can be kept too. A flush during a cut makes nothing durable for certain.
 //!
-//! **Must be detected, and not more.** Media faults: bytes that rot, a read that fails, a write
-//! that is acknowledged and never reaches the medium, a write that lands elsewhere. The cache does
-//! not hide them: they show at once.
+//! **Must be detected, and not more.** Media faults: damaged bytes, a failing read, a write that is
+//! acknowledged and never reaches the medium, a write to the wrong place. The cache does not hide
+//! them: they show at once.
 //!
 //! **Must be survived** as well: a part of the device can be a sparse file on a host file system
-//! that has no room left for what was never written.
+//! that has no room left for unallocated places.
 //!
-//! Not modelled: a sector that is half written, a device that forgets what it acknowledged as
-//! flushed, and durable bytes that a power cut spoils although nothing was written near them.
+//! Not modelled: a half-written sector, a device that loses acknowledged flushes, and durable bytes
+//! that a power cut spoils although nothing was written near them.
 //!
-//! Parts of it can stand for several devices on one power supply: the power goes for all at the
+//! Parts of it can represent several devices on one power supply: the power fails for all at the
 //! same moment, and a flush of one makes nothing durable that another has in its cache. A batch
-//! that is begun on one part while another part works is done before or after that one, in turn;
-//! when the power goes in the first, the second was on its way as well.
+//! that is begun on one part while another part works is done before or after that one, in turn.
+//! When the power fails in the first, the second was in flight as well.
 //!
 //! The same calls with the same seed give the same bytes.
 
@@ -46,7 +45,7 @@ use crate::{
     Action, Begun, Device, DeviceError, Extent, Geometry, MemoryDevice, Operation, Request, Segments,
 };
 
-/// What a disk writes as a whole or not at all, in bytes.
+/// The unit that a disk writes as a whole or not at all, in bytes.
 const SECTOR: u64 = 512;
 
 /// A kind of operation that is logged and counted.
@@ -65,7 +64,7 @@ pub enum LoggedKind {
 /// An operation as it came, for golden traces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LoggedOperation {
-    /// What was asked.
+    /// The kind of the request.
     pub kind: LoggedKind,
     /// Bytes; 0 for a flush.
     pub offset: u64,
@@ -86,27 +85,27 @@ pub struct FaultDevice {
 
 #[derive(Debug, Default, Clone)]
 struct State {
-    /// What reads see.
+    /// The content that reads see.
     current: Image,
-    /// What is durable, without the entries of `cache` that are certain.
+    /// The durable content, without the entries of `cache` that are certain.
     durable: Image,
     /// Changes since the last flush, in order.
     cache: Vec<Change>,
     operations: u64,
-    /// Batches with reads since somebody last asked.
+    /// Batches with reads since the last query.
     read_batches: u64,
-    /// Operations until the power goes.
+    /// Operations until the power fails.
     cut: Option<u64>,
     off: bool,
     unreadable: Vec<Range<u64>>,
     next_fault: Option<WriteFault>,
     failure: Option<Failure>,
-    /// What a part of the device takes room of.
+    /// The host whose room a part of the device takes.
     host: Option<Host>,
     log: Vec<LoggedOperation>,
     /// Batches begun so far: every other one is done first, or when it is waited for.
     begun: u64,
-    /// The power went in a begun batch, and what the next batch does was on its way too.
+    /// The power failed in a begun batch, and the operations of the next batch were in flight too.
     beside: bool,
 }
 
@@ -124,7 +123,7 @@ enum Content {
     Zeroes(u64),
 }
 
-/// What becomes of the volatile writes when the power goes.
+/// The fate of volatile writes when the power fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fate {
     /// All are lost.
@@ -141,8 +140,8 @@ impl Fate {
     /// All of them.
     pub const ALL: [Fate; 4] = [Fate::Lost, Fate::Kept, Fate::Prefix, Fate::Each];
 
-    /// One at random. With many writes in the cache, independent choices would almost never keep
-    /// all, none, or a prefix, and these are what real disks do most of the time.
+    /// A random fate. With many writes in the cache, independent choices would almost never keep
+    /// all, none, or a prefix, and real disks do these most of the time.
     pub fn random(rng: &mut Rng) -> Self {
         match rng.below(6) {
             0 => Fate::Lost,
@@ -153,13 +152,13 @@ impl Fate {
     }
 }
 
-/// What operations in a range meet.
+/// The failure of operations in a range.
 #[derive(Debug, Clone)]
 struct Failure {
     range: Range<u64>,
-    /// So many succeed first.
+    /// This many succeed first.
     after: u64,
-    /// So many fail then.
+    /// This many fail then.
     times: u64,
     error: DeviceError,
 }
@@ -187,7 +186,7 @@ impl FaultDevice {
         self.state.lock().operations
     }
 
-    /// The next `n` operations complete; at the one after them the power goes. From then on every
+    /// The next `n` operations complete; at the one after them the power fails. From then on every
     /// request fails with [`DeviceError::OutOfService`], until [`power_cycle`](Self::power_cycle).
     pub fn cut_after(&self, n: u64) {
         self.state.lock().cut = Some(n);
@@ -198,7 +197,7 @@ impl FaultDevice {
         self.state.lock().off
     }
 
-    /// A copy that goes its own way: what happens to one does not happen to the other.
+    /// An independent copy: operations on one do not affect the other.
     pub fn fork(&self) -> FaultDevice {
         FaultDevice {
             length: self.length,
@@ -207,15 +206,14 @@ impl FaultDevice {
         }
     }
 
-    /// The device as it is after the power went now (or at the cut) and came back, with a fate at
-    /// random.
+    /// The device after the power failed now (or at the cut) and returned, with a random fate.
     pub fn power_cycle(&self, rng: &mut Rng) -> FaultDevice {
         let fate = Fate::random(rng);
         self.power_cycle_as(fate, rng)
     }
 
-    /// The device as it is after the power went now (or at the cut) and came back. Unreadable
-    /// places stay so; the count of operations and the log start anew.
+    /// The device after the power failed now (or at the cut) and returned. Unreadable places stay
+    /// so; the count of operations and the log restart.
     pub fn power_cycle_as(&self, fate: Fate, rng: &mut Rng) -> FaultDevice {
         let state = self.state.lock();
         let mut medium = state.durable.clone();
@@ -255,7 +253,7 @@ impl FaultDevice {
         FaultDevice { length: self.length, alignment: self.alignment, state: Mutex::new(next) }
     }
 
-    /// What is on the medium for certain: every volatile write is lost.
+    /// The content that is certainly on the medium: every volatile write is lost.
     pub fn durable_snapshot(&self) -> MemoryDevice {
         let state = self.state.lock();
         let mut medium = state.durable.clone();
@@ -311,16 +309,16 @@ impl FaultDevice {
         self.state.lock().failure = None;
     }
 
-    /// From now on `file` is a sparse file on a host file system with so many bytes left, also
-    /// after a power cycle: a write to places that hold nothing takes some of them, and fails with
-    /// [`DeviceError::NoSpace`] where there are too few. `promises`: [`Device::allocate`] takes
-    /// room ahead; else it does nothing.
+    /// From now on `file` is a sparse file on a host file system with `bytes` bytes left, also
+    /// after a power cycle: a write to unallocated places takes some of them, and fails with
+    /// [`DeviceError::NoSpace`] if there are too few. `promises`: [`Device::allocate`] reserves
+    /// room; otherwise it does nothing.
     pub fn be_sparse(&self, file: Range<u64>, bytes: u64, promises: bool) {
         let mut state = self.state.lock();
         state.host = Some(Host::new(file, bytes, promises, &state.current));
     }
 
-    /// The host file system has so many bytes left from now on.
+    /// The host file system has this many bytes left from now on.
     pub fn leave_room(&self, bytes: u64) {
         if let Some(host) = &mut self.state.lock().host {
             host.leave(bytes);
@@ -346,7 +344,7 @@ impl FaultDevice {
         FaultPart { whole: self.clone(), range }
     }
 
-    /// How many batches had reads since the last call: so often somebody waited for the device.
+    /// How many batches had reads since the last call: how often a caller waited for the device.
     pub fn take_read_batches(&self) -> u64 {
         std::mem::take(&mut self.state.lock().read_batches)
     }
@@ -383,7 +381,7 @@ impl Device for FaultDevice {
     }
 }
 
-/// A stretch of a [`FaultDevice`] that stands for a device of its own.
+/// A stretch of a [`FaultDevice`] that represents a device of its own.
 #[derive(Debug, Clone)]
 pub struct FaultPart {
     whole: Arc<FaultDevice>,
@@ -399,7 +397,7 @@ impl FaultPart {
 }
 
 impl FaultPart {
-    /// A batch that was under way when the power went: what stands before its first flush may be
+    /// A batch in progress when the power failed: its operations before the first flush may be
     /// kept.
     pub fn catch(&self, batch: &mut [Operation]) {
         self.whole.run_in(&self.range, batch, true);
@@ -449,12 +447,12 @@ impl Device for FaultPart {
 }
 
 impl FaultDevice {
-    /// Runs a batch on a part. `under_way`: the power has gone while it was at work beside another
-    /// one.
+    /// Runs a batch on a part. `under_way`: the power has failed while it was at work beside
+    /// another one.
     fn run_in(&self, part: &Range<u64>, batch: &mut [Operation], under_way: bool) {
         let geometry = geometry(part.end - part.start, self.alignment);
         let mut state = self.state.lock();
-        // Set from the cut to the next flush of this batch: what is there was on its way.
+        // Set from the cut to the next flush of this batch: these operations were in flight.
         let mut on_its_way = under_way || std::mem::take(&mut state.beside);
         let is_read = |operation: &Operation| matches!(operation.request(), Request::Read { .. });
         state.read_batches += u64::from(batch.iter().any(is_read));
@@ -496,7 +494,7 @@ impl FaultDevice {
     }
 }
 
-/// A request at a place that lies `by` bytes further.
+/// A request at a place `by` bytes further.
 fn shifted(request: &Request, by: u64) -> Request {
     let mut request = request.clone();
     match &mut request {
@@ -602,7 +600,8 @@ impl State {
         }
     }
 
-    /// Takes what the power cut caught on its way: it may be kept, whatever FUA said.
+    /// Takes an operation that was in flight during the power cut: it may be kept, whatever FUA
+    /// said.
     fn leave_in_cache(&mut self, request: &Request) {
         self.cache.extend(Change::of(request, false));
     }
@@ -627,7 +626,7 @@ impl Change {
         Some(Self { offset, content, certain })
     }
 
-    /// So many bytes of it, from its start.
+    /// This many bytes of it, from its start.
     fn up_to(self, bytes: u64) -> Self {
         if bytes >= self.length() {
             return self;
@@ -688,7 +687,7 @@ impl Change {
 const MAX_TORN_RUNS: u64 = 4096;
 
 impl LoggedOperation {
-    /// `None` for what is neither logged nor counted.
+    /// `None` for an operation that is neither logged nor counted.
     fn of(request: &Request) -> Option<Self> {
         let (kind, fua) = match request {
             Request::Write { fua, .. } => (LoggedKind::Write, *fua),

@@ -1,8 +1,7 @@
-//! A sparse array of bytes in memory: what the memory device and the fault device keep their
-//! content in.
+//! A sparse array of bytes in memory, with the content of the memory device and the fault device.
 //!
-//! Whole blocks are shared with those who wrote them and those who read them; only partial ones are
-//! copied. Offsets are within the length; the devices check that before.
+//! Whole blocks are shared with their writers and readers; only partial ones are copied. Offsets
+//! are within the length; the devices check that before.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +11,7 @@ use crate::{Block, BlockMut, Extent, Segment, Segments};
 
 const SIZE: u64 = BLOCK_SIZE as u64;
 
-/// The blocks by number; what is missing is zero.
+/// The blocks by number; a missing block is zero.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Image(BTreeMap<u64, Block>);
 

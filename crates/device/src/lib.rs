@@ -2,7 +2,7 @@
 //!
 //! A [`Device`] is an array of bytes that takes batches of operations. Everything that stores bytes
 //! is one (a file, a raw disk, memory, a LUN of a volume, a snapshot), and everything that serves
-//! bytes takes one. Data travels in [`Segments`]: pieces of reference-counted, aligned 4 KiB
+//! bytes uses one. Data travels in [`Segments`]: pieces of reference-counted, aligned 4 KiB
 //! [`Block`]s, so that a block goes from a socket to a disk, or from the cache to a socket, without
 //! being copied.
 //!
@@ -45,7 +45,7 @@ pub use segments::{Segment, Segments};
 pub use side::SideDevice;
 pub use ticket::{Gate, IsGone, Pass, Ticket, admit, park};
 
-/// What a device is and what it takes.
+/// The size of a device, and the limits on its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
     /// Bytes; requests past it are refused with [`DeviceError::OutOfRange`].
@@ -60,7 +60,7 @@ pub struct Geometry {
     pub fast_zeroes: bool,
 }
 
-/// A stretch of a device, as `block status` of NBD and GET LBA STATUS of SCSI want it.
+/// A stretch of a device, for `block status` of NBD and GET LBA STATUS of SCSI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// Bytes.
@@ -90,16 +90,16 @@ pub trait Device: Send + Sync {
     /// stays pending too.
     fn run_ready(&self, _batch: &mut [Operation]) {}
 
-    /// Begins `batch`, with the promises of [`run`](Self::run); it is over when what this returns
-    /// was waited for. The caller may run batches on other devices meanwhile; between this batch
-    /// and others on this device there is no order. The default runs it at once.
+    /// Begins `batch`, with the promises of [`run`](Self::run); wait for the returned value to
+    /// complete it. The caller may run batches on other devices meanwhile; between this batch and
+    /// others on this device there is no order. The default runs it at once.
     fn begin(&self, mut batch: Vec<Operation>) -> Begun {
         self.run(&mut batch);
         Begun::done(batch)
     }
 
     /// The extents from `offset`, in order, covering at most `length` bytes, at most `limit` of
-    /// them. Neighbours of the same kind may come apart. The default says that all is data.
+    /// them. Neighbours of the same kind may be separate. The default reports everything as data.
     fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>, DeviceError> {
         self.geometry().admit_range(Action::Extents, offset, length)?;
         if length == 0 || limit == 0 {
@@ -114,9 +114,9 @@ pub trait Device: Send + Sync {
         0
     }
 
-    /// Writes all of `data` or nothing: reads see either, and so does whoever opens the device
-    /// after a cut, whenever that came. With `fua` it is durable when this returns; else a cut may
-    /// still undo the whole of it. `offset` and length are multiples of 4096.
+    /// Writes all of `data` or nothing: reads see either, and so does the next opening after a cut
+    /// at any time. With `fua` it is durable when this returns; otherwise a cut may still undo the
+    /// whole of it. `offset` and length are multiples of 4096.
     ///
     /// # Errors
     /// Nothing was written; with `fua` it may also be all there, but not durable.
@@ -134,19 +134,19 @@ pub trait Device: Send + Sync {
         Err(DeviceError::not_atomic(offset, &data))
     }
 
-    /// Makes room at `offset..offset + length` ahead of writes, so that a flush after them need not
-    /// wait for the layer below to record where they went. What is not yet written there becomes
-    /// zeroes, and stays as it is otherwise. Nobody may write there until it returns. The default
+    /// Reserves room at `offset..offset + length` ahead of writes, so that a flush after them need
+    /// not wait for the layer below to record their places. Unwritten places there become zeroes;
+    /// written ones are unchanged. No other caller may write there until it returns. The default
     /// does nothing.
     fn prepare(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
         self.geometry().admit_range(Action::Write, offset, length)
     }
 
-    /// Takes room for writes at `offset..offset + length` from what lies below (the file system of
-    /// a sparse file), so that none of them fails for want of it. What is there stays as it is, and
-    /// holes read as zeroes as before; it is as durable as a write. Where the layer below can't
-    /// promise it, and by default, this does nothing, and a write may fail with
-    /// [`DeviceError::NoSpace`] all the same.
+    /// Reserves room for writes at `offset..offset + length` in the layer below (the file system of
+    /// a sparse file), so that none of them fails for lack of it. The content stays unchanged, and
+    /// holes still read as zeroes; the reservation is as durable as a write. If the layer below
+    /// cannot promise it, and by default, this does nothing, and a write may still fail with
+    /// [`DeviceError::NoSpace`].
     ///
     /// # Errors
     /// [`DeviceError::NoSpace`]: a part of the room may have been taken, and stays so.

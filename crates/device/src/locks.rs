@@ -1,5 +1,5 @@
-//! The locks of what clients may withdraw: parking_lot's, or, to explore schedules, shuttle's
-//! behind the same names.
+//! The locks of requests that clients may withdraw: parking_lot's, or shuttle's under the same
+//! names, to explore schedules.
 //!
 //! With the feature `shuttle` a [`Gate`](crate::Gate) works only inside of shuttle. Nothing else of
 //! this crate changes with it.

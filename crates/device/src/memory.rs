@@ -1,4 +1,4 @@
-//! A device in memory, sparse: for tests, and for what need not outlive the process.
+//! A device in memory, sparse: for tests, and for data that need not outlive the process.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

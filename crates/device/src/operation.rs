@@ -1,8 +1,8 @@
-//! One operation of a batch, and what became of it.
+//! One operation of a batch, and its outcome.
 
 use crate::{DeviceError, Pass, Segments, Ticket};
 
-/// What to do. Offsets and lengths are bytes.
+/// The request. Offsets and lengths are bytes.
 #[derive(Debug, Clone)]
 pub enum Request {
     /// Read into the operation's data.
@@ -16,14 +16,14 @@ pub enum Request {
     Write {
         /// Where.
         offset: u64,
-        /// What.
+        /// The data.
         data: Segments,
         /// It is durable when it completes.
         fua: bool,
     },
-    /// Make all durable that completed before, or stands before in the batch.
+    /// Make durable all operations that completed earlier, or precede it in the batch.
     Flush,
-    /// The bytes are no longer wanted; they read as anything, in Cairn's own layers as zeroes.
+    /// The bytes are no longer needed; they read as anything, in Cairn's own layers as zeroes.
     Trim {
         /// Where.
         offset: u64,
@@ -58,7 +58,7 @@ pub struct Operation {
     request: Request,
     outcome: Option<Result<Segments, DeviceError>>,
     ticket: Option<Ticket>,
-    /// While a change with a ticket is under way.
+    /// While a change with a ticket is in progress.
     pass: Option<Pass>,
 }
 
@@ -98,7 +98,7 @@ impl Operation {
         self.ticket = Some(ticket);
     }
 
-    /// What it can be withdrawn by.
+    /// The ticket to withdraw it by.
     pub fn ticket(&self) -> Option<&Ticket> {
         self.ticket.as_ref()
     }
@@ -112,7 +112,7 @@ impl Operation {
         }
     }
 
-    /// Begins a change that waited; true when it may go on. One that was withdrawn has failed.
+    /// Begins a change that waited; true when it may continue. A withdrawn one has failed.
     pub fn resume(&mut self) -> bool {
         self.start(Ticket::begin_late)
     }
@@ -138,7 +138,7 @@ impl Operation {
         }
     }
 
-    /// Declares that all its bytes are there. It changes nothing any more, though it may not be
+    /// Declares that all its bytes are present. It changes nothing any more, though it may not be
     /// durable yet.
     pub fn settle(&mut self) {
         self.pass = None;
@@ -149,7 +149,7 @@ impl Operation {
         self.ticket.as_ref().is_some_and(Ticket::is_withdrawn)
     }
 
-    /// What is asked.
+    /// The request.
     pub fn request(&self) -> &Request {
         &self.request
     }
@@ -169,7 +169,7 @@ impl Operation {
         self.finish(Ok(Segments::default()));
     }
 
-    /// Records the outcome; `Ok` holds the bytes of a read and is empty for all else.
+    /// Records the outcome; `Ok` holds the bytes of a read and is empty for other requests.
     pub fn finish(&mut self, outcome: Result<Segments, DeviceError>) {
         debug_assert!(self.is_pending(), "an operation has one outcome");
         self.outcome = Some(outcome);

@@ -1,31 +1,31 @@
 //! The memory of blocks.
 //!
-//! Direct I/O wants aligned memory, and `Arc<[u8; 4096]>` with that alignment would take two pages
-//! a block. So blocks come from slabs: 2 MiB of aligned memory, with the counts beside it. Where
-//! the kernel gives one large page for a slab, blocks that were handed out all over the place are
-//! copied and pinned without a miss of the address cache for each. The addresses of slabs stay
-//! valid as long as the program runs. Their memory goes back to the system: [`give_memory_back`]
-//! releases the chunks that nobody has needed since its last call.
+//! Direct I/O needs aligned memory, and `Arc<[u8; 4096]>` with that alignment would take two pages
+//! a block. So blocks come from slabs: 2 MiB of aligned memory, with the counts beside it. If the
+//! kernel uses one large page for a slab, copying and pinning its scattered blocks causes no miss
+//! of the address cache for each. The addresses of slabs stay valid as long as the program runs.
+//! Their memory is returned to the system: [`give_memory_back`] releases the chunks that were
+//! unused since its last call.
 //!
 //! # Runs
-//! The blocks of one request mostly go to the device together, and there each piece of memory
-//! costs: a page to pin, an entry in the list that the disk walks, and past some hundred of those a
-//! request of its own. A disk at hand takes 2.1 GB/s from memory in one piece and 1.2 GB/s from the
-//! same memory in any order. So a slab is divided into *chunks* of 128 KiB, and blocks for data of
-//! more than a few blocks are taken from a chunk of which all are free, in order. Single blocks
-//! come from chunks that are in use anyhow, so that they leave whole ones alone.
+//! The blocks of one request usually go to the device together, and there each piece of memory has
+//! a cost: a page to pin, an entry in the list that the disk walks, and after some hundred entries
+//! another request. A disk at hand takes 2.1 GB/s from memory in one piece and 1.2 GB/s from the
+//! same memory in random order. So a slab is divided into *chunks* of 128 KiB. Blocks for data of
+//! more than a few blocks are taken from a completely free chunk, in order. Single blocks come from
+//! partly used chunks, so that whole ones stay whole.
 //!
-//! What the cache lets go of is in about the order in which it came, so chunks become whole again
-//! by themselves. When there is none, new memory is taken only while little of what there is lies
-//! free in pieces ([`FREE_PART`]): what that costs has a limit, and past it a run comes in the
-//! pieces that there are.
+//! The cache evicts blocks in about the order in which they came, so chunks become whole again by
+//! themselves. When there is no whole chunk, new memory is taken only while a small part of the
+//! pool is free in pieces ([`FREE_PART`]). That limits the cost, and beyond it a run uses the
+//! available pieces.
 //!
 //! # Threads
-//! Each thread keeps some free blocks, so that most blocks come and go without the lock. It gives
-//! back those first that have been free for longest. One that takes none, as it only writes what
-//! others have read, keeps few: what lies with it, nobody else has. All threads together keep
-//! [`THREADS_BLOCKS`] or so, however many there are: with many threads each keeps little, and gives
-//! the rest of a run back at once.
+//! Each thread keeps some free blocks, so that most blocks come and go without the lock. It returns
+//! first the blocks that have been free longest. A thread that takes none, because it only writes
+//! data that others have read, keeps few: blocks in its list are unavailable to other threads. All
+//! threads together keep about [`THREADS_BLOCKS`], however many there are: with many threads each
+//! keeps little, and returns the rest of a run at once.
 
 #[cfg(all(test, feature = "shuttle"))]
 mod schedules;
@@ -47,25 +47,25 @@ const SLAB_BLOCKS: usize = 512;
 const SLAB_BYTES: usize = SLAB_BLOCKS * BLOCK_SIZE;
 /// Blocks in a chunk: one bit of a word each.
 const CHUNK_BLOCKS: usize = 32;
-/// Fewer blocks than this are no run: they are taken where single blocks are.
+/// Fewer blocks than this are not a run: they are taken like single blocks.
 pub(crate) const RUN_BLOCKS_MIN: usize = 4;
 /// Blocks that a thread keeps for itself before it gives half of them back.
 const THREAD_BLOCKS: usize = 512;
-/// The same where it has taken none since it gave back for the last [`PATIENCE`] times.
+/// The same for a thread that has taken none during the last [`PATIENCE`] returns.
 const GIVER_BLOCKS: usize = 64;
-/// So many times half of its blocks may be surplus before a thread is one that only gives back.
+/// How often half of a thread's blocks may be surplus before it counts as one that only returns.
 const PATIENCE: u8 = 2;
 /// Free blocks that all threads keep, as long as that is at least [`SHARE_MIN`] for each.
 const THREADS_BLOCKS: usize = 4096;
 /// The least that a thread may keep.
 const SHARE_MIN: usize = 16;
-/// A thread that may keep less than this gives the rest of a run back.
+/// A thread that may keep less than this returns the rest of a run.
 const SHARE_FOR_RUNS: usize = 128;
 /// Whole chunks that stay with the pool in any case: 8 MiB.
 const KEPT_CHUNKS: usize = 64;
 /// Blocks that a thread without any takes at once.
 const REFILL_BLOCKS: usize = 128;
-/// While less than one in so many blocks is free, memory is added for a run that finds no whole
+/// While less than one in this many blocks is free, memory is added for a run that finds no whole
 /// chunk.
 const FREE_PART: usize = 16;
 
@@ -73,8 +73,8 @@ const _: () = assert!(CHUNK_BLOCKS == u32::BITS as usize && SLAB_BLOCKS.is_multi
 
 /// The count of a block, and where its bytes are. Lives as long as the program.
 pub(crate) struct Header {
-    /// How many hold the block, and 1 while nobody does: so nothing is written here, in a line of
-    /// the cache that several blocks share, unless several hold one.
+    /// The number of holders, and 1 while there is none. So a block with a single holder causes no
+    /// write here, in a cache line that several blocks share.
     pub(crate) holders: AtomicU32,
     /// Of all blocks.
     number: u32,
@@ -116,7 +116,7 @@ impl Chunk {
     }
 }
 
-/// Memory that nobody needs, out of the pool.
+/// Unused memory, out of the pool.
 struct Idle {
     /// Chunks.
     whole: Vec<usize>,
@@ -127,8 +127,8 @@ struct Idle {
 /// All blocks that no thread has.
 struct Pool {
     chunks: Vec<Chunk>,
-    /// Chunks all of whose blocks are free. The one that became so last is taken first, as its
-    /// memory may still be in the processor's cache.
+    /// Completely free chunks. The most recent one is taken first, as its memory may still be in
+    /// the processor's cache.
     whole: Vec<usize>,
     /// The least number of whole chunks since the last [`Pool::trim`].
     least_whole: usize,
@@ -141,7 +141,7 @@ struct Pool {
     free: usize,
 }
 
-/// A pool that threads share. What is done with it is done in one step.
+/// A pool that threads share. Each operation on it is one step.
 trait Shared {
     fn with<R>(&self, work: impl FnOnce(&mut Pool) -> R) -> R;
 }
@@ -203,7 +203,7 @@ impl Pool {
         }
     }
 
-    /// Gives the blocks of one chunk, in order: of a whole one, where there is one or memory may be
+    /// Returns the blocks of one chunk, in order: of a whole one, if there is one or memory may be
     /// added for one.
     fn take_chunk(&mut self, into: &mut Vec<&'static Header>) {
         let with_memory = (self.chunks.len() - self.released.len()) * CHUNK_BLOCKS;
@@ -232,9 +232,9 @@ impl Pool {
         Some(index)
     }
 
-    /// Takes the chunks out that were whole all the time since the last call, but for some that are
-    /// kept, and the free blocks of those that nobody touched. Their memory may be released; then
-    /// they come to [`Pool::let_go`].
+    /// Takes out the chunks that were whole since the last call, except some that are kept, and the
+    /// untouched free blocks of those. Their memory may be released; then they come to
+    /// [`Pool::let_go`].
     fn trim(&mut self) -> Idle {
         let idle = self.least_whole.min(self.whole.len()).saturating_sub(KEPT_CHUNKS);
         // The last ones are taken first, so the first ones were idle.
@@ -282,7 +282,7 @@ impl Pool {
         None
     }
 
-    /// Adds memory: a chunk that has none, or else a slab.
+    /// Adds memory: a chunk without memory, or otherwise a slab.
     fn grow(&mut self) {
         if let Some(index) = self.released.pop() {
             self.free += CHUNK_BLOCKS;
@@ -315,9 +315,9 @@ thread_local! {
 struct Local {
     /// The one that was freed last is at the end, and taken first.
     free: Vec<&'static Header>,
-    /// What is left of the chunk that runs come from; the next one is at the end.
+    /// The rest of the chunk that runs come from; the next one is at the end.
     run: Vec<&'static Header>,
-    /// How often it may still give back before it keeps few.
+    /// How often it may still return blocks before it keeps few.
     patience: u8,
     /// How many it may keep.
     share: usize,
@@ -403,9 +403,9 @@ fn count_threads(change: isize) {
     SHARE.store(share(threads), Ordering::Relaxed);
 }
 
-/// Gives memory back to the system: that of blocks that were free since the last call, and then
-/// what the allocator keeps. Call it every few seconds: what is needed again within that time is
-/// kept.
+/// Returns memory to the system: that of blocks that were free since the last call, and then the
+/// allocator's spare memory. Call it every few seconds: memory that is used again within that time
+/// is kept.
 pub fn give_memory_back() {
     if trim() {
         #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -431,12 +431,12 @@ fn trim() -> bool {
     !places.is_empty()
 }
 
-/// Whether `next` stands behind `one` in memory, in the same slab.
+/// Whether `next` follows `one` in memory, in the same slab.
 pub(crate) fn follows(one: &Header, next: &Header) -> bool {
     next.number == one.number + 1 && !(next.number as usize).is_multiple_of(SLAB_BLOCKS)
 }
 
-/// A block that nobody holds.
+/// A block without a holder.
 pub(crate) fn take() -> &'static Header {
     // Without its own blocks the thread is ending.
     let take = |local: &RefCell<Local>| {
@@ -451,7 +451,7 @@ pub(crate) fn take() -> &'static Header {
     })
 }
 
-/// Hands `count` blocks that nobody holds to `each`, which must neither take nor give back any.
+/// Hands `count` blocks without a holder to `each`, which must neither take nor return any.
 pub(crate) fn take_run(count: usize, mut each: impl FnMut(&'static Header)) {
     let mut left = count;
     let _ = LOCAL.try_with(|local| {
@@ -467,7 +467,7 @@ pub(crate) fn take_run(count: usize, mut each: impl FnMut(&'static Header)) {
     (0..left).for_each(|_| each(take()));
 }
 
-/// Takes a block that nobody holds any more.
+/// Returns a block without a holder.
 pub(crate) fn give_back(header: &'static Header) {
     let give = |local: &RefCell<Local>| {
         let local = &mut local.borrow_mut();
@@ -479,18 +479,18 @@ pub(crate) fn give_back(header: &'static Header) {
     }
 }
 
-/// Gives the memory of blocks of a chunk back; it reads as zeroes from then on. The slab is in
-/// small pages from then on, or the kernel would fill a large one again.
+/// Returns the memory of blocks of a chunk to the system; it reads as zeroes from then on. The slab
+/// is in small pages from then on, or the kernel would fill a large one again.
 fn release(chunk: NonNull<Bytes>, mut bits: u32) {
     let start = chunk.as_ptr().cast::<u8>();
     let slab = start.wrapping_sub(start.addr() % SLAB_BYTES);
-    // SAFETY: the chunk lies in a slab that is mapped for as long as the program runs, at a
-    // multiple of its size. What is advised about it changes no bytes.
+    // SAFETY: the chunk is in a slab that is mapped for as long as the program runs, at a multiple
+    // of its size. The advice changes no bytes.
     unsafe { libc::madvise(slab.cast(), SLAB_BYTES, libc::MADV_NOHUGEPAGE) };
     while bits != 0 {
         let first = bits.trailing_zeros();
         let count = (bits >> first).trailing_ones();
-        // SAFETY: nobody holds these blocks: whoever calls has taken them out of the pool. They lie
+        // SAFETY: these blocks have no holder: the caller has taken them out of the pool. They are
         // in the chunk.
         unsafe {
             let place = start.wrapping_add(first as usize * BLOCK_SIZE);
@@ -500,10 +500,10 @@ fn release(chunk: NonNull<Bytes>, mut bits: u32) {
     }
 }
 
-/// Zeroed memory for a slab, aligned to its size, in a large page if the kernel has one. It is
-/// asked for twice over, as only a place in the middle may be aligned; the ends are given back.
+/// Zeroed memory for a slab, aligned to its size, in a large page if the kernel has one. Twice the
+/// size is requested, as only a place in the middle may be aligned; the ends are returned.
 fn slab_memory() -> NonNull<Bytes> {
-    // SAFETY: a new mapping at a place of the kernel's choice touches nobody's memory.
+    // SAFETY: a new mapping at a place of the kernel's choice touches no existing memory.
     let mapped = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -521,8 +521,8 @@ fn slab_memory() -> NonNull<Bytes> {
     let mapped = mapped.cast::<u8>();
     let before = mapped.align_offset(SLAB_BYTES);
     let after = SLAB_BYTES - before;
-    // SAFETY: all of it lies within the mapping, and the two ends that go are whole pages outside
-    // of the slab.
+    // SAFETY: all of it is within the mapping, and the two ends that are released are whole pages
+    // outside of the slab.
     let memory = unsafe {
         let memory = mapped.add(before);
         if before > 0 {

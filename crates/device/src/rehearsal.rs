@@ -1,16 +1,16 @@
-//! Faults put under a device on purpose, by an owner who wants to see what his clients, his
-//! monitoring and he himself do about them.
+//! Faults put under a device on purpose, by an owner who wants to see how clients, monitoring and
+//! operators handle them.
 //!
-//! - *Delay*: each batch takes so much longer.
-//! - *Failures*: one in so many reads, writes or flushes fails, by chance, as hardware does it.
-//! - *Losing what was not flushed*: writes stay in memory here, as in the volatile cache of a disk,
-//!   until a flush, a write with FUA, or until the cache is full. When the program is killed they
-//!   are gone. A killed program alone loses nothing that it has written, since the kernel and the
-//!   disk still have it: with this, SIGKILL is a power cut.
+//! - *Delay*: each batch takes that much longer.
+//! - *Failures*: one in N reads, writes or flushes fails, at random, as with real hardware.
+//! - *Losing unflushed data*: writes stay in memory here, as in the volatile cache of a disk, until
+//!   a flush, a write with FUA, or until the cache is full. When the program is killed they are
+//!   gone. A killed program alone loses none of its writes, since the kernel and the disk still
+//!   have them: with this, SIGKILL is a power cut.
 //!
-//! What may happen to a client is what a bad device does to it: nothing that was flushed is lost,
-//! and no wrong byte is read. The simulator's [`FaultDevice`](crate::FaultDevice) goes further
-//! (torn and misdirected writes, rot), on a medium of its own.
+//! Clients may only see what a bad device does to them: no flushed data is lost, and no wrong byte
+//! is read. The simulator's [`FaultDevice`](crate::FaultDevice) goes further (torn and misdirected
+//! writes, rot), on a medium of its own.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -28,18 +28,18 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 /// gets all of them, without a flush.
 const HELD_MAX: usize = 16384;
 
-/// What goes wrong, and how often.
+/// The faults, and how often each occurs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Each batch takes so much longer.
+    /// Each batch takes this much longer.
     pub delay: Duration,
-    /// One in so many reads fails; 0 is none.
+    /// One in this many reads fails; 0 for none.
     pub reads_one_in: u64,
-    /// One in so many writes, trims and write-zeroes fails; 0 is none.
+    /// One in this many writes, trims and write-zeroes fails; 0 for none.
     pub writes_one_in: u64,
-    /// One in so many flushes fails; 0 is none.
+    /// One in this many flushes fails; 0 for none.
     pub flushes_one_in: u64,
-    /// What was not flushed is lost when the program is killed.
+    /// Unflushed writes are lost when the program is killed.
     pub lose_unflushed: bool,
 }
 
@@ -47,7 +47,7 @@ pub struct Faults {
 #[derive(Debug)]
 pub struct Rehearsal {
     faults: RwLock<Faults>,
-    /// Whether devices have to look at the faults at all.
+    /// Whether devices have to check the faults at all.
     active: AtomicBool,
     rng: Mutex<Rng>,
     failed: AtomicU64,
@@ -64,15 +64,15 @@ impl Rehearsal {
         }
     }
 
-    /// What goes wrong from now on. What was held back before goes to the device with its next
-    /// operation.
+    /// Sets the faults from now on. Writes that were held back before go to the device with its
+    /// next operation.
     pub fn set(&self, faults: Faults) {
         *self.faults.write() = faults;
-        // It stays on: devices may hold something back.
+        // It stays on: devices may hold some data back.
         self.active.store(true, Ordering::Release);
     }
 
-    /// What goes wrong now.
+    /// The present faults.
     pub fn faults(&self) -> Faults {
         *self.faults.read()
     }
@@ -97,7 +97,7 @@ impl Rehearsal {
     }
 }
 
-/// A device with the faults of a [`Rehearsal`]. Without any it costs one look at a flag for each
+/// A device with the faults of a [`Rehearsal`]. Without any it costs one check of a flag for each
 /// batch.
 pub struct RehearsalDevice {
     device: Arc<dyn Device>,
@@ -114,7 +114,7 @@ impl RehearsalDevice {
         Self { device, rehearsal, held: Mutex::default() }
     }
 
-    /// Gives the device below all that was held back, and with `flush` makes it durable.
+    /// Passes all held-back writes to the device below, and with `flush` makes them durable.
     fn drain(&self, held: &mut BTreeMap<u64, Block>, flush: bool) -> Result<(), DeviceError> {
         let mut batch: Vec<Operation> = Vec::new();
         let mut run: Option<(u64, Segments)> = None;
@@ -139,7 +139,7 @@ impl RehearsalDevice {
         Ok(())
     }
 
-    /// Performs a request on what is held back; `None` when it is for the device below alone.
+    /// Performs a request on the held-back data; `None` when it is for the device below alone.
     fn hold(
         &self,
         request: &Request,
@@ -239,7 +239,7 @@ impl Device for RehearsalDevice {
                     operation.finish(outcome);
                 }
             }
-            // Reads of what is not held back. The lock is kept, or they might miss what is drained
+            // Reads of other data. The lock is kept, or they might miss data that is drained
             // meanwhile.
             return self.device.run(batch);
         }

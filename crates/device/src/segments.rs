@@ -1,4 +1,4 @@
-//! Bytes in pieces of shared blocks: what reads return and writes carry.
+//! Bytes in pieces of shared blocks: the result of reads and the data of writes.
 
 use smallvec::SmallVec;
 
@@ -81,7 +81,7 @@ impl Segments {
         self.push(Segment::whole(block));
     }
 
-    /// The pieces in order; none is empty.
+    /// The pieces in order; no piece is empty.
     pub fn iter(&self) -> std::slice::Iter<'_, Segment> {
         self.pieces.iter()
     }
@@ -91,7 +91,7 @@ impl Segments {
         self.length
     }
 
-    /// True when there are no bytes.
+    /// True when it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
@@ -125,7 +125,7 @@ impl Segments {
         slice
     }
 
-    /// The blocks, in order, where each piece is a whole one; else as it was.
+    /// The blocks, in order, if each piece is a whole one; otherwise the segments unchanged.
     pub fn into_blocks(self) -> Result<impl Iterator<Item = Block>, Self> {
         match self.pieces.len() * BLOCK_SIZE == self.length {
             true => Ok(self.pieces.into_iter().map(|piece| piece.block)),

@@ -21,7 +21,7 @@ pub struct SideDevice {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Operations, and who waits for them.
+/// Operations, and the channel to their waiting caller.
 struct Batch {
     operations: Vec<Operation>,
     done: Sender<Result<(), DeviceError>>,
@@ -42,7 +42,7 @@ impl SideDevice {
 fn work(device: &dyn Device, waiting: &Receiver<Batch>) {
     while let Ok(Batch { mut operations, done }) = waiting.recv() {
         device.run(&mut operations);
-        // Who began it may be gone: then nobody wants to know.
+        // The caller may be gone, and then the outcome is not needed.
         let _ = done.send(outcome_of(operations));
     }
 }
@@ -64,7 +64,7 @@ impl Device for SideDevice {
         let (done, outcome) = channel();
         let sent = self.batches.as_ref().map(|batches| batches.send(Batch { operations, done }));
         Begun::later(move || match sent {
-            // Without an answer the thread has panicked, and nothing is known of the batch.
+            // Without an answer the thread has panicked, and the outcome of the batch is unknown.
             Some(Ok(())) => outcome.recv().unwrap_or(Err(DeviceError::OutOfService)),
             _ => Err(DeviceError::OutOfService),
         })
@@ -89,7 +89,7 @@ impl Drop for SideDevice {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the thread of a log device had panicked");
+            tracing::error!("the thread of a log device panicked");
         }
     }
 }

@@ -1,9 +1,9 @@
-//! What every device must do, as one suite: `run_suite` panics with the property that does not
-//! hold.
+//! The requirements on every device, as one suite: `run_suite` panics with the property that does
+//! not hold.
 //!
 //! A device is compared with a vector of bytes under random batches; the rules on batches, bounds,
-//! alignment and extents are checked one by one. What survives a power cut is not checked here, as
-//! only a fault device can tell.
+//! alignment and extents are checked one by one. Survival of power cuts is not checked here, as
+//! only a fault device can simulate them.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::{BlockMut, Device, DeviceError, Operation, Request, Segment, Segments};
 
-/// Bytes of most devices of the suite: small, so that random requests meet often.
+/// Bytes of most devices of the suite: small, so that random requests overlap often.
 const LENGTH: u64 = 256 * 1024;
 /// Random histories that are tried.
 const CASES: u32 = 48;
@@ -48,7 +48,7 @@ enum Step {
 
 fn step(units: u64) -> impl Strategy<Value = Step> {
     // Half of the requests are whole blocks or few units, so that edges within a block and at its
-    // end are met.
+    // end are covered.
     let count = prop_oneof![0..=2u64, 0..=units / 16];
     let place = (0..units, count).prop_map(move |(at, count)| (at, count.min(units - at)));
     prop_oneof![
@@ -85,8 +85,8 @@ fn agrees_with_a_vector(make: &dyn Fn(u64) -> Arc<dyn Device>) {
     }
 }
 
-/// Runs a batch on both, and compares what it read. Reads that meet a change of their own batch may
-/// see either.
+/// Runs a batch on both, and compares its reads. Reads that overlap a change of their own batch may
+/// return either.
 fn run_batch(
     device: &dyn Device,
     model: &mut [u8],
@@ -165,7 +165,7 @@ fn check_flushes(batch: &[Operation]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Extents cover what was asked, and what they call zero is zero.
+/// Extents cover the requested range, and those marked as zero read as zero.
 fn check_extents(device: &dyn Device, model: &[u8]) -> Result<(), TestCaseError> {
     for (offset, length) in [(0, LENGTH), (LENGTH / 2, LENGTH / 4), (4096 * 3, 4096), (LENGTH, 0)] {
         for limit in [1, 3, usize::MAX] {

@@ -16,7 +16,7 @@ fn file_suite(folder: &Path, options: FileOptions) {
     run_suite(&|length| {
         let path = folder.join(count.fetch_add(1, Ordering::Relaxed).to_string());
         let device = FileDevice::create_with(&path, length, options).unwrap();
-        // The open file goes on without a name, so that the folder stays small.
+        // The open file stays usable without a name, so that the folder stays small.
         std::fs::remove_file(path).unwrap();
         Arc::new(device)
     });
@@ -105,7 +105,7 @@ fn error_of_a_part_is_told_in_offsets_of_the_whole() {
     assert!(whole.read(8 * KIB, 16 * KIB as u32).is_ok());
 }
 
-/// What became of block 0, in sectors, over many power cuts after `prepare`.
+/// The outcomes of block 0, in sectors, over many power cuts after `prepare`.
 fn outcomes(prepare: impl Fn(&FaultDevice)) -> std::collections::BTreeSet<Vec<u8>> {
     (0..400)
         .map(|seed| {
@@ -260,7 +260,7 @@ fn block_is_shared_not_copied_and_comes_back_clean() {
     drop(block);
     assert!(other.iter().all(|byte| *byte == 7), "the last holder keeps it");
     drop(other);
-    // The block is at hand again, with the old bytes; `zeroed` must not show them.
+    // The block is reused with the old bytes; `zeroed` must not show them.
     assert!(BlockMut::zeroed().iter().all(|byte| *byte == 0));
 }
 
@@ -308,7 +308,7 @@ fn block_that_several_hold_is_nobody_elses_until_the_last_lets_go() {
         block.freeze()
     };
     let is = |block: &Block, content: u8| block.iter().all(|byte| *byte == content);
-    // Blocks come back to the thread that lets go of them, and are had again.
+    // Blocks come back to the thread that drops them, and are reused.
     for round in 0..200 {
         let blocks: Vec<Block> = (0..16).map(|n| filled(round ^ n)).collect();
         drop(blocks.clone());
@@ -421,8 +421,8 @@ fn power_goes_for_all_parts_at_once_and_each_keeps_a_cache_of_its_own() {
         let (first, second) = parts(&whole);
         let write =
             |byte: u8| vec![Operation::write(0, Segments::copy_of(&[byte; 4096])), Operation::flush()];
-        // A first pair of batches is whole; in the second pair the power goes at every operation in
-        // turn.
+        // A first pair of batches is whole; in the second pair the power fails at every operation
+        // in turn.
         second.begin(write(1)).wait().expect("the power is on");
         first.run(&mut write(1));
         assert_eq!(whole.operations(), 4, "operations count together");
@@ -447,7 +447,7 @@ fn power_goes_for_all_parts_at_once_and_each_keeps_a_cache_of_its_own() {
         }
     }
     assert!(first_only > 10 && second_only > 10 && both > 10 && none > 10, "each combination is met");
-    // A flush of one part is none of the other.
+    // A flush of one part does not flush the other.
     let whole = Arc::new(FaultDevice::new(64 * KIB));
     let (one, two) = (whole.part(0..32 * KIB), whole.part(32 * KIB..64 * KIB));
     one.write(0, Segments::copy_of(&[1; 4096])).expect("it is written");
@@ -473,7 +473,7 @@ fn sparse_file_on_a_full_host_takes_what_fits_and_keeps_what_it_has() {
         [[3; 4096], [0; 4096]].concat(),
         "its start fits"
     );
-    // Over a power cut it keeps what it has taken; a trim gives it back.
+    // Over a power cut it keeps its allocations; a trim returns them.
     let device = device.power_cycle_as(Fate::Kept, &mut Rng::new(1));
     device.write_from(4 * KIB, &[4; 8192]).unwrap();
     assert!(device.write_from(32 * KIB, &[5; 4096]).is_err());
@@ -483,7 +483,7 @@ fn sparse_file_on_a_full_host_takes_what_fits_and_keeps_what_it_has() {
     device.write_from(32 * KIB, &[5; 4096]).unwrap();
     device.leave_room(4 * KIB);
     device.write_from(40 * KIB, &[6; 4096]).unwrap();
-    // A host that promises nothing says that it does.
+    // A host that promises nothing reports success.
     device.be_sparse(0..64 * KIB, 0, false);
     device.allocate(48 * KIB, 4 * KIB).unwrap();
     assert!(device.write_from(48 * KIB, &[7; 4096]).is_err());

@@ -4,27 +4,27 @@
 //! A front end gives each session a [`Gate`] and each command a [`Ticket`] of it. An operation with
 //! a ticket is in one of three stages:
 //!
-//! - *Under way*: it may change bytes at any moment. The operation holds a [`Pass`]. This is what a
-//!   front end makes of it before it calls the device, so a device that does not know tickets is
-//!   safe: the session counts as busy until the device returns.
+//! - *In progress*: it may change bytes at any moment. The operation holds a [`Pass`]. A front end
+//!   puts it into this state before it calls the device, so a device without tickets is safe: the
+//!   session counts as busy until the device returns.
 //! - *Waiting*: the device called [`Operation::park`] before it waits for room, memory or a lock.
 //!   Nothing of the operation has happened.
 //! - *Begun*: the device called [`Operation::resume`], or [`Ticket::begin`], under the lock that
 //!   orders changes of its content. This is one atomic step: it fails for a ticket that was
-//!   withdrawn, and a withdrawal that comes later finds the operation under way.
+//!   withdrawn, and a later withdrawal finds the operation in progress.
 //!
-//! Whoever ends a session first withdraws (which never waits), then waits for what is under way
+//! To end a session, first withdraw (which never waits), then wait for the requests in progress
 //! ([`Gate::wait`]). After that the session changes nothing any more, although its thread may still
-//! hang in the device. When the wait is in vain the caller refuses what it was about to do.
+//! hang in the device. If the wait times out the caller refuses its own operation.
 //!
-//! What a volume writes to the device below has no ticket. The volume has acknowledged it, or will,
-//! and no client can take it back.
+//! Writes of a volume to the device below have no ticket. The volume has acknowledged them, or
+//! will, and no client can withdraw them.
 //!
-//! A gate also asks whether the client is still there each time that something begins. So a write
+//! A gate also checks whether the client is still there each time that a change begins. So a write
 //! that waited for longer than its client did is dropped, even when no thread was free to notice
-//! that the connection ended. A client that has ended its own direction only may still read
-//! answers: it counts as gone for what had to wait, which may take its place in the content late,
-//! and not for what did not.
+//! that the connection ended. A client that has closed only its own direction may still read
+//! answers. It counts as gone for requests that had to wait, which may take effect late, and not
+//! for the others.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,20 +32,20 @@ use std::time::{Duration, Instant};
 use crate::locks::{Condvar, Mutex};
 use crate::{DeviceError, Operation};
 
-/// A change that was parked for so long counts as one that had to wait, although its device does
-/// not say so. On a busy machine one that need not wait takes some milliseconds too, and a client
-/// that has only ended its own direction is to get the answer to that.
+/// A change parked for this long counts as one that had to wait, although its device does not say
+/// so. On a busy machine one that need not wait takes some milliseconds too, and a client that has
+/// closed only its own direction must get the answer to that.
 const WAITED: Duration = Duration::from_millis(100);
 
-/// True when the client has gone. It is asked under the locks of devices: it never waits. The
-/// argument says that something had to wait: then a client that sends no more has gone as well.
-/// Else the answer may be some milliseconds old.
+/// True when the client has disconnected. Called under the locks of devices: it never waits. With
+/// the argument true an operation had to wait: then a client that sends no more counts as gone too.
+/// Otherwise the answer may be some milliseconds old.
 pub type IsGone = Box<dyn Fn(bool) -> bool + Send + Sync>;
 
-/// What lets the commands of one session begin, until they are withdrawn.
+/// Lets the commands of one session begin, until they are withdrawn.
 pub struct Gate {
     state: Mutex<State>,
-    /// Something that was under way is over.
+    /// Signals that an operation has ended.
     over: Condvar,
     is_gone: IsGone,
 }
@@ -57,7 +57,7 @@ struct State {
     generation: u64,
     /// Tags whose tickets are withdrawn, though they are of this generation.
     withdrawn: Vec<u32>,
-    /// Tags of what is under way; one that has several operations stands there as often.
+    /// Tags of commands in progress; one with several operations is listed as often.
     under_way: Vec<u32>,
 }
 
@@ -71,7 +71,7 @@ pub struct Ticket {
     parked: Option<Instant>,
 }
 
-/// Something is under way until this goes.
+/// An operation is in progress until this is dropped.
 #[derive(Debug)]
 pub struct Pass(Ticket);
 
@@ -91,7 +91,7 @@ impl Gate {
         Ticket { gate: Arc::clone(self), generation, tag, parked: None }
     }
 
-    /// Goes up with each [`withdraw_all`](Self::withdraw_all).
+    /// Increases with each [`withdraw_all`](Self::withdraw_all).
     pub fn generation(&self) -> u64 {
         self.state.lock().generation
     }
@@ -101,7 +101,7 @@ impl Gate {
         self.state.lock().is_closed = true;
     }
 
-    /// True once it was closed, or its client has gone.
+    /// True once it was closed, or its client has disconnected.
     pub fn is_closed(&self) -> bool {
         let mut state = self.state.lock();
         state.is_closed |= (self.is_gone)(true);
@@ -119,13 +119,12 @@ impl Gate {
         self.state.lock().withdrawn.push(tag);
     }
 
-    /// The commands that were withdrawn by their tags are over: the tags are free for others.
+    /// The commands withdrawn by their tags have ended: the tags are free for others.
     pub fn forget_withdrawn(&self) {
         self.state.lock().withdrawn.clear();
     }
 
-    /// Waits until nothing is under way, for no longer than `deadline`; false when something still
-    /// is.
+    /// Waits until no operation is in progress, at most until `deadline`; false when some still is.
     pub fn wait(&self, deadline: Instant) -> bool {
         self.wait_until(deadline, |state| state.under_way.is_empty())
     }
@@ -135,7 +134,7 @@ impl Gate {
         self.wait_until(deadline, |state| !state.under_way.contains(&tag))
     }
 
-    /// True while nothing is under way.
+    /// True while no operation is in progress.
     pub fn is_quiet(&self) -> bool {
         self.state.lock().under_way.is_empty()
     }
@@ -158,7 +157,7 @@ impl std::fmt::Debug for Gate {
 }
 
 impl Ticket {
-    /// Begins something in one step with the look whether it was withdrawn. To be called under the
+    /// Begins an operation in one step with the check whether it was withdrawn. Call it under the
     /// lock that orders changes, after all waiting. It counts as one that waited when it was parked
     /// for 100 ms: the device need not know where its time went.
     ///
@@ -184,14 +183,14 @@ impl Ticket {
         Ok(Pass(self.clone()))
     }
 
-    /// Whether it can't begin any more: for one that waits, again and again.
+    /// Whether it can't begin any more: for one that waits, to check repeatedly.
     pub fn is_withdrawn(&self) -> bool {
         let mut state = self.gate.state.lock();
         state.is_closed |= (self.gate.is_gone)(true);
         self.is_withdrawn_in(&state)
     }
 
-    /// The same by what is known: the client is not looked at.
+    /// The same without asking for the client.
     pub fn is_known_withdrawn(&self) -> bool {
         self.is_withdrawn_in(&self.gate.state.lock())
     }
@@ -200,7 +199,8 @@ impl Ticket {
         state.is_closed || state.generation != self.generation || state.withdrawn.contains(&self.tag)
     }
 
-    /// [`begin`](Self::begin) for what may have no ticket, and then begins in any case.
+    /// [`begin`](Self::begin) for an operation that may have no ticket, and then begins in any
+    /// case.
     ///
     /// # Errors
     /// [`DeviceError::Withdrawn`]: nothing may be changed.
@@ -208,7 +208,7 @@ impl Ticket {
         ticket.map(Self::begin).transpose()
     }
 
-    /// [`begin_with`](Self::begin_with) for what had to wait.
+    /// [`begin_with`](Self::begin_with) for an operation that had to wait.
     ///
     /// # Errors
     /// [`DeviceError::Withdrawn`]: nothing may be changed.
@@ -235,8 +235,8 @@ impl Drop for Pass {
     }
 }
 
-/// Lets the changes of a batch begin before a device gets it: for front ends. What was withdrawn
-/// fails with [`DeviceError::Withdrawn`].
+/// Lets the changes of a batch begin before a device gets it: for front ends. A withdrawn one fails
+/// with [`DeviceError::Withdrawn`].
 pub fn admit(batch: &mut [Operation]) {
     for operation in batch.iter_mut().filter(|operation| operation.is_pending()) {
         operation.begin();

@@ -8,11 +8,11 @@ use cairn_device::{Block, BlockMut, Segments};
 use cairn_format::{DirectoryEntry, ENTRIES_PER_BLOCK, FileKind, Inode};
 use cairn_volume::{BlockRead, Compound, Image, Place, ROOT_DIRECTORY, Volume, VolumeError};
 
-/// Blocks of the directory at most: a million names. It is read as a whole, and one that says it is
-/// longer would take all the memory there is.
+/// The maximum number of blocks of the directory: a million names. It is read as a whole, and a
+/// larger claimed size could take all memory.
 const BLOCKS_MAX: u64 = 1 << 15;
 
-/// Where an entry stands.
+/// The place of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EntryPlace {
     lba: u64,

@@ -1,4 +1,4 @@
-//! What can go wrong with names and LUNs.
+//! Errors of names and LUNs.
 
 use cairn_volume::VolumeError;
 
@@ -22,12 +22,12 @@ pub enum FilesError {
     /// Not a size.
     #[error("a LUN has a size of 512 bytes to 16 TiB, in multiples of 512, not {bytes} bytes")]
     Size {
-        /// What was asked.
+        /// The requested size.
         bytes: u64,
     },
-    /// It would lose what is past the new end.
+    /// It would destroy the data past the new end.
     #[error(
-        "the LUN has {bytes} bytes now: shrinking destroys what lies past the new end, and must be allowed explicitly"
+        "the LUN has {bytes} bytes now: shrinking destroys the data past the new end, and must be allowed explicitly"
     )]
     WouldShrink {
         /// The present size.

@@ -1,9 +1,9 @@
 //! Names in a volume: LUNs, and a POSIX tree of files. A LUN is a file without holes in its
 //! promise: a disk of fixed size that clients see.
 //!
-//! [`Luns`] keeps the root directory; [`LunDevice`] makes a [`cairn_device::Device`] of a file, of
-//! the active state or of an image. A [`Tree`] has all that POSIX knows of files, of the active
-//! state or of an image.
+//! [`Luns`] keeps the root directory. [`LunDevice`] makes a [`cairn_device::Device`] of a file, of
+//! the active state or of an image. A [`Tree`] implements POSIX files, of the active state or of an
+//! image.
 
 mod directory;
 mod error;

@@ -34,8 +34,8 @@ pub struct LunInfo {
 /// The LUNs of a volume.
 pub struct Luns {
     volume: Arc<Volume>,
-    /// The devices of LUNs that are open: all who open one get the same, so that its order of
-    /// writes to parts of blocks holds between them.
+    /// The devices of open LUNs: all openers of a LUN share one, so that its order of writes to
+    /// parts of blocks holds between them.
     open: Mutex<HashMap<FileId, Weak<LunDevice>>>,
 }
 
@@ -78,7 +78,7 @@ impl Luns {
     /// All LUNs, by name.
     ///
     /// # Errors
-    /// Also when one of them can't be looked at: see [`Luns::readable`].
+    /// Also when one of them can't be read: see [`Luns::readable`].
     pub fn list(&self) -> Result<Vec<LunInfo>, FilesError> {
         self.all()?.into_iter().collect()
     }
@@ -91,8 +91,8 @@ impl Luns {
         self.all_in(image)?.into_iter().collect()
     }
 
-    /// The LUNs that can be looked at, by name, for who serves them: one whose inode is damaged
-    /// keeps no other from its clients.
+    /// The readable LUNs, by name, for a server of them: a damaged inode of one does not keep the
+    /// others from their clients.
     ///
     /// # Errors
     /// Of the directory.
@@ -116,8 +116,8 @@ impl Luns {
         look_at_all(&Directory::read_in(image)?, &|file| image.inode(file))
     }
 
-    /// Changes the size. A smaller one destroys what lies past the new end and needs
-    /// `allow_shrink`. Clients see it when they connect again.
+    /// Changes the size. A smaller one destroys the data past the new end and needs `allow_shrink`.
+    /// Clients see it when they reconnect.
     pub fn resize(&self, name: &str, bytes: u64, allow_shrink: bool) -> Result<(), FilesError> {
         check_size(bytes)?;
         let _turn = self.volume.directory_turn();
@@ -128,11 +128,11 @@ impl Luns {
         if bytes < lun.bytes && !bytes.is_multiple_of(BLOCK_SIZE as u64) {
             let end = bytes.next_multiple_of(BLOCK_SIZE as u64).min(lun.bytes);
             if end < lun.bytes {
-                // Whole blocks go first: on a full volume they are the room for what comes next.
+                // Whole blocks go first: on a full volume they are the room for the next step.
                 self.volume.compound().resize(lun.file, end)?;
                 self.volume.consistency_point()?;
             }
-            // What is cut off of the last block must read as zeroes if the LUN grows again.
+            // The cut part of the last block must read as zeroes if the LUN grows again.
             self.device(&lun)
                 .one(cairn_device::Operation::trim(bytes, end - bytes))
                 .map_err(VolumeError::from)?;
@@ -181,7 +181,7 @@ impl Luns {
         Ok(self.device(&self.find(name)?))
     }
 
-    /// A LUN of an image as a read-only device. It holds the image: its content stays as it is,
+    /// A LUN of an image as a read-only device. It holds the image: its content does not change,
     /// whatever is deleted or transferred meanwhile.
     pub fn open_in(&self, image: &Image, name: &str) -> Result<Arc<dyn Device>, FilesError> {
         let LunInfo { file, bytes, .. } = self.find_in(image, name)?;
@@ -192,8 +192,8 @@ impl Luns {
 /// Reads an inode.
 type ReadInode<'a> = &'a dyn Fn(FileId) -> Result<Inode, VolumeError>;
 
-/// What a name in the root directory stands for, if that is a LUN: the roots of the tree of names
-/// are in there as well.
+/// The LUN of a name in the root directory, if it is one: the roots of the tree of names are in
+/// there as well.
 fn look_at(entry: &DirectoryEntry, inode: ReadInode<'_>) -> Result<Option<LunInfo>, FilesError> {
     let inode = inode(entry.file)?;
     let info = LunInfo {
@@ -214,7 +214,7 @@ fn look_at_all(
     Ok(entries.iter().filter_map(|entry| look_at(entry, inode).transpose()).collect())
 }
 
-/// Looks at the inode of that LUN alone: damage of another one is nothing to it.
+/// Reads the inode of that LUN alone: damage of another one does not matter.
 fn find(directory: &Directory, name: &str, inode: ReadInode<'_>) -> Result<LunInfo, FilesError> {
     let entries = directory.entries()?;
     let (_, entry) = entries.iter().find(|(_, entry)| entry.name == name).ok_or(FilesError::NoSuchLun)?;

@@ -29,7 +29,7 @@ const PREFETCH_BLOCKS_MAX: u64 = 4096;
 enum Source {
     /// The active state of a volume.
     Active(Arc<Volume>),
-    /// A root that stays as it is.
+    /// A root that does not change.
     Frozen(Image),
 }
 
@@ -37,7 +37,7 @@ enum Source {
 pub struct LunDevice {
     source: Source,
     file: FileId,
-    /// Its length as it was known last, in bytes.
+    /// Its last known length, in bytes.
     known_length: AtomicU64,
     /// Taken for writing by requests that cover part of a block, for reading by all other writes.
     partial: RwLock<()>,
@@ -58,9 +58,9 @@ impl LunDevice {
         Self { source, file, known_length: AtomicU64::new(length), partial: RwLock::new(()) }
     }
 
-    /// One that was deleted has none. While it can't be read it is what it was: clients must not
-    /// take a disk that fails for one that has become shorter, and what they ask of it fails with
-    /// the reason.
+    /// 0 for a deleted LUN. While it cannot be read the last known length stays: clients must not
+    /// take a failing disk for one that has become shorter, and their requests fail with the
+    /// reason.
     fn length(&self) -> u64 {
         let inode = match &self.source {
             Source::Active(volume) => volume.inode(self.file),
@@ -117,7 +117,7 @@ impl LunDevice {
         for (index, read) in indexes.into_iter().zip(reads) {
             let Some(outcome) = read.outcome else { continue };
             let Request::Read { offset, length } = *batch[index].request() else {
-                // Advice: what could not be read is told to whoever reads it.
+                // Advice: a later read of an unreadable block gets the error.
                 batch[index].succeed();
                 continue;
             };
@@ -160,7 +160,7 @@ impl LunDevice {
             let _together = self.partial.read();
             return Some(self.change_whole(volume, request, ticket, offset, length));
         }
-        // Who has it may wait for room.
+        // Its holder may wait for room.
         let _together = self.partial.try_read()?;
         let first = offset / BLOCK;
         match request {
@@ -194,8 +194,8 @@ impl LunDevice {
         }
     }
 
-    /// A request with edges inside of blocks: the edges are read, changed and written; what lies
-    /// between goes whole.
+    /// A request with edges inside of blocks: the edges are read, changed and written; the blocks
+    /// between are written whole.
     fn change_in_parts(
         &self,
         volume: &Arc<Volume>,
@@ -319,7 +319,7 @@ impl LunDevice {
     }
 }
 
-/// FUA is a flush of what was written.
+/// FUA is a flush of the written data.
 fn wants_flush(request: &Request) -> bool {
     match request {
         Request::Write { fua, .. } | Request::Trim { fua, .. } | Request::WriteZeroes { fua, .. } => *fua,
@@ -447,7 +447,7 @@ impl Device for LunDevice {
         };
         let found: Vec<FileExtent> = found.map_err(|error| error.to_device(offset, length))?;
         let mut extents = Vec::with_capacity(found.len());
-        // The first and the last extent are cut to the bytes that were asked for.
+        // The first and the last extent are cut to the requested bytes.
         let (mut at, mut left) = (first * BLOCK, length);
         for extent in found {
             let end = at + extent.count * BLOCK;

@@ -1,5 +1,5 @@
-//! What POSIX says a tree does, in plain maps in memory, and a player of random operations on both.
-//! For tests: of this crate, and of the simulator.
+//! A model of a tree after POSIX, in plain maps in memory, and a player of random operations on
+//! both. For tests: of this crate, and of the simulator.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +39,7 @@ struct Node {
 }
 
 impl Node {
-    /// What a rename of overlayfs leaves.
+    /// The remains of a rename of overlayfs.
     fn whiteout() -> Self {
         Self {
             kind: NodeKind::CharacterDevice,
@@ -112,7 +112,7 @@ impl Model {
         if node.kind == NodeKind::Directory { Ok(node) } else { Err(ENOTDIR) }
     }
 
-    /// A directory in which something can be made.
+    /// A directory in which a file can be made.
     fn open_directory(&self, number: Number) -> Result<&Node, i32> {
         self.directory(number).and_then(|node| if node.links == 0 { Err(ENOENT) } else { Ok(node) })
     }
@@ -280,7 +280,7 @@ impl Model {
         }
     }
 
-    /// The same after a crash: nobody holds anything.
+    /// The same after a crash: without holds.
     pub fn without_holds(&self) -> Self {
         let mut model = self.clone();
         model.held.clear();
@@ -319,7 +319,7 @@ impl Model {
 /// Everything that has a name in a tree, read through its directories.
 ///
 /// # Errors
-/// Whatever reading has come upon.
+/// Any file that a read has touched.
 pub fn shown(tree: &Tree) -> Result<Shown, TreeError> {
     let (mut shown, mut first) = (Shown::new(), BTreeMap::new());
     show(tree, tree.stat(tree.root())?, b"", &mut shown, &mut first)?;
@@ -360,7 +360,7 @@ fn show(
     let mut entries = Vec::new();
     let mut after = 0;
     loop {
-        // Few at a time, so that reading on is what is tested.
+        // A few at a time, so that continued reads are tested.
         let some = tree.read_directory(stat.file, after, 5)?;
         let Some(last) = some.last() else { break };
         after = last.cookie;
@@ -377,16 +377,16 @@ fn show(
     Ok(())
 }
 
-/// Plays random operations on a tree and on a model, and compares what they say.
+/// Plays random operations on a tree and on a model, and compares their results.
 pub struct Player {
     rng: Rng,
-    /// What the tree should be.
+    /// The expected state of the tree.
     pub model: Model,
     files: BTreeMap<Number, FileId>,
     next: Number,
     /// [`TreeError::NoSpace`] and [`TreeError::Quota`] are answers, of which nothing has happened.
     pub may_be_full: bool,
-    /// What was done last, for a failure's message.
+    /// The last operation, for a failure's message.
     pub last: String,
 }
 
@@ -405,7 +405,7 @@ impl Player {
         Self { rng, model: Model::default(), files, next: 1, may_be_full: false, last: String::new() }
     }
 
-    /// After a crash: the tree is what this model says.
+    /// After a crash: the tree matches this model.
     pub fn go_on_with(&mut self, model: Model) {
         self.model = model;
     }
@@ -431,7 +431,7 @@ impl Player {
     /// One operation on both.
     ///
     /// # Errors
-    /// The volume failed: what the operation did is not known.
+    /// The volume failed: the effect of the operation is unknown.
     pub fn step(&mut self, tree: &Tree) -> Result<(), TreeError> {
         match self.rng.below(32) {
             0..=3 => self.make(tree),
@@ -491,7 +491,7 @@ impl Player {
         let is_wanted = |node: &Node| kind.is_none_or(|kind| node.kind == kind);
         let some: Vec<Number> =
             self.model.nodes.iter().filter(|(_, node)| is_wanted(node)).map(|(number, _)| *number).collect();
-        // Now and then something of another kind.
+        // Occasionally a file of another kind.
         let any = self.rng.one_in(12) || some.is_empty();
         let all: Vec<Number> = if any { self.model.nodes.keys().copied().collect() } else { some };
         all.get(self.rng.below(all.len() as u64) as usize).copied().unwrap_or(ROOT)
@@ -509,7 +509,7 @@ impl Player {
         self.files.get(&number).copied().unwrap_or(FileId(u64::MAX >> 3))
     }
 
-    /// A name that is there, mostly, where `there`; one of few otherwise.
+    /// An existing name, mostly, with `there`; one of few otherwise.
     fn name(&mut self, directory: Number, there: bool) -> Vec<u8> {
         let names: Vec<&Vec<u8>> =
             self.model.nodes.get(&directory).map(|node| node.names.keys().collect()).unwrap_or_default();
@@ -632,7 +632,7 @@ impl Player {
         Ok(())
     }
 
-    /// The same, as overlayfs does it: something stays under the old name.
+    /// The same, as overlayfs does it: a whiteout stays under the old name.
     fn rename_leaving_whiteout(&mut self, tree: &Tree) -> Result<(), TreeError> {
         let (from, to) = (self.directory(), self.directory());
         let there = self.rng.one_in(2);
@@ -840,7 +840,7 @@ impl Player {
         Ok(())
     }
 
-    /// Looks at one thing: content and where holes are said to be.
+    /// Checks one file: its content and its reported holes.
     fn look(&mut self, tree: &Tree) -> Result<(), TreeError> {
         let (number, offset) = (self.pick(Some(NodeKind::File)), self.place());
         let file = self.file(number);

@@ -1,16 +1,16 @@
 //! Paths and names as text. A name is any bytes but `/` and zero, and no two of them may look the
 //! same.
 //!
-//! For programs (JSON) a path is its text, and where it is no UTF-8 its bytes come in a field of
-//! their own, percent-encoded. For people it is as a shell takes it.
+//! For programs (JSON) a path is its text; if it is not UTF-8, a field of its own has its bytes,
+//! percent-encoded. For people it is written as a shell takes it.
 
 use std::fmt::Write;
 
-/// What the text of a path that is kept as text, and is no UTF-8, begins with. No path has it.
+/// The first character of the stored text of a path that is not UTF-8. No path contains it.
 const RAW: char = '\0';
 
-/// Text of bytes; each byte that is no UTF-8 is `\xNN`. That tells them apart for people, and of
-/// programs those that know that it is no UTF-8.
+/// The text of bytes; each byte that is not UTF-8 becomes `\xNN`. People can distinguish the
+/// results, and so can programs that know that the path is not UTF-8.
 pub fn path_text(path: &[u8]) -> String {
     let mut text = String::with_capacity(path.len());
     for chunk in path.utf8_chunks() {
@@ -20,13 +20,13 @@ pub fn path_text(path: &[u8]) -> String {
     text
 }
 
-/// The bytes of a path, percent-encoded; none where its text says the same.
+/// The bytes of a path, percent-encoded; `None` if its text has the same information.
 pub fn path_bytes(path: &[u8]) -> Option<String> {
     std::str::from_utf8(path).is_err().then(|| percent_encoded(path))
 }
 
-/// A path as people see it, and as a shell takes it: as it is, and in `$'...'` where that would be
-/// no UTF-8, have control characters, or begin like one of these.
+/// A path for people, in the syntax of a shell: plain, and in `$'...'` if it is not UTF-8, has
+/// control characters, or begins like one of these.
 pub fn quoted_path(path: &[u8]) -> String {
     let text = std::str::from_utf8(path).ok();
     let is_plain = |text: &&str| !text.contains(char::is_control) && !text.starts_with("$'");
@@ -70,7 +70,7 @@ fn percent_encoded(path: &[u8]) -> String {
     text
 }
 
-/// The bytes of a percent-encoded path; none of what is not.
+/// The bytes of a percent-encoded path; `None` for an invalid one.
 pub fn from_percent(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -90,8 +90,8 @@ pub fn from_percent(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// A path as text that can be kept and compared: other paths have other texts. [`kept_bytes`] gives
-/// it back.
+/// A path as text that can be stored and compared: other paths have other texts. [`kept_bytes`]
+/// reverses it.
 pub fn kept_path(path: &[u8]) -> String {
     match std::str::from_utf8(path) {
         Ok(text) => text.to_owned(),
@@ -99,7 +99,7 @@ pub fn kept_path(path: &[u8]) -> String {
     }
 }
 
-/// The bytes of what [`kept_path`] has made.
+/// The bytes of a result of [`kept_path`].
 pub fn kept_bytes(kept: &str) -> Vec<u8> {
     let raw = kept.strip_prefix(RAW).and_then(from_percent);
     raw.unwrap_or_else(|| kept.as_bytes().to_vec())

@@ -1,4 +1,4 @@
-//! LUNs as devices pass what every device passes; names survive a crash.
+//! LUNs as devices pass the suite of every device; names survive a crash.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -92,8 +92,8 @@ fn names_and_flushed_bytes_survive_a_crash() {
     assert_eq!(findings(&volume), Vec::<String>::new());
 }
 
-/// Whole blocks, each in another way, beside somebody who writes to the last part of them and reads
-/// the rest for that.
+/// Whole blocks, each in another way, beside a thread that writes to the last part of them and
+/// reads the rest for that.
 #[test]
 fn whole_block_is_not_what_it_was_again_by_a_write_to_a_part_of_it() {
     let luns = Luns::new(open(formatted(4096)));
@@ -129,7 +129,8 @@ fn whole_block_is_not_what_it_was_again_by_a_write_to_a_part_of_it() {
     });
 }
 
-/// A client is not told that it is, before it is; and nothing overtakes it.
+/// A client gets its acknowledgement only when the write is durable, and no later request overtakes
+/// it.
 #[test]
 fn what_has_to_be_durable_is_not_done_without_waiting_nor_is_what_comes_behind_it() {
     let luns = Luns::new(open(formatted(4096)));
@@ -141,7 +142,7 @@ fn what_has_to_be_durable_is_not_done_without_waiting_nor_is_what_comes_behind_i
         write(true),
         Request::Trim { offset: 4096, length: 4096, fua: true },
         Request::WriteZeroes { offset: 4096, length: 4096, may_trim: true, fua: true },
-        // These wait for something else: a part of a block for the rest of it.
+        // These wait for another request: a part of a block for the rest of it.
         Request::Write { offset: 4100, data: Segments::copy_of(&[2; 9]), fua: false },
         Request::WriteZeroes { offset: 4096, length: 4096, may_trim: false, fua: false },
     ];
@@ -185,8 +186,8 @@ fn lun_on_a_full_volume_is_shrunk_to_any_size() {
     }
 }
 
-/// In an image of somebody who means harm, or from a bug: it is read as a whole, and so would have
-/// taken all the memory there is.
+/// From a hostile image, or from a bug: the directory is read as a whole, and would have taken all
+/// memory.
 #[test]
 fn directory_of_luns_that_says_it_is_endless_is_damaged_and_not_read() {
     let volume = open(formatted(4096));
@@ -233,7 +234,7 @@ fn what_was_answered_with_fua_is_there_after_any_cut_with_all_before_it() {
         let luns = Luns::new(open(device.clone()));
         luns.create("disk", LENGTH).unwrap();
         let lun = luns.open("disk").unwrap();
-        // What is durable for certain, and what was answered.
+        // The content that is certainly durable, and the acknowledged content.
         let mut durable = vec![0; LENGTH as usize];
         let mut now = durable.clone();
         for _ in 0..2 + rng.below(30) {
@@ -265,8 +266,8 @@ fn what_was_answered_with_fua_is_there_after_any_cut_with_all_before_it() {
         let seen = Luns::new(volume.clone()).open("disk").unwrap().read(0, LENGTH as u32).unwrap().to_vec();
         for (at, seen) in seen.chunks(4096).enumerate() {
             let of = |state: &[u8]| seen == &state[at * 4096..(at + 1) * 4096];
-            // What came after the last one with FUA may be there in any of its versions; what it
-            // covered is not gone.
+            // Writes after the last one with FUA may be present in any version; the content that it
+            // covered is still there.
             let changed = durable[at * 4096..(at + 1) * 4096] != now[at * 4096..(at + 1) * 4096];
             assert!(changed || of(&durable), "seed {seed}, {fate:?}: block {at} is not what it was with FUA");
             lost += u64::from(changed && of(&durable));
@@ -361,14 +362,13 @@ fn lun_has_the_length_that_it_had_while_nobody_can_read_it() {
     Volume::format(&*device, &options, &ManualClock::new(Timestamp(1))).unwrap();
     let volume = open(device.clone());
     let luns = Luns::new(volume.clone());
-    // Many, so that what is known of the first and of the last does not stand in one block.
+    // Many, so that the pointers of the first and of the last are in different blocks.
     for n in 0..100 {
         luns.create(&format!("lun{n}"), MIB).unwrap();
     }
     luns.create("other", 4096 * MIB).unwrap();
     let (lun, other) = (luns.open("lun0").unwrap(), luns.open("other").unwrap());
-    // Each block by a node of its own, so that the cache has something else than what is known of
-    // the first.
+    // Each block under a node of its own, so that the cache replaces the nodes of the first.
     let places = || (0..4096).step_by(4).map(|place| place * MIB);
     places().for_each(|place| other.write_from(place, &[1; 4096]).unwrap());
     volume.consistency_point().unwrap();

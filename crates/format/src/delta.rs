@@ -1,5 +1,5 @@
-//! A content of a history that is stored as what differs from an earlier one: XOR of the two,
-//! without the stretches where they are the same. `docs/format.md` is its prose.
+//! A content of a history stored as a difference from an earlier one: XOR of the two, without the
+//! stretches where they are the same. `docs/format.md` is its prose.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -42,12 +42,13 @@ struct RawRun {
 
 const _: () = assert!(size_of::<RawRun>() == 4);
 
-/// What a content differs by from an earlier one, its base, of the same length in the same segment.
+/// The difference of a content from an earlier one, its base, of the same length in the same
+/// segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delta {
-    /// The base is stored so many units of 512 bytes before this.
+    /// The distance back to the base in the store, in units of 512 bytes.
     pub back: u32,
-    /// CRC-32C of what is stored of the base.
+    /// CRC-32C of the stored bytes of the base.
     pub base_crc: u32,
     /// Units that the base takes as a delta of its own; 0: it is stored whole.
     pub base_units: u8,
@@ -55,17 +56,17 @@ pub struct Delta {
     pub links: u8,
     /// CRC-32C of the content that this makes of its base.
     pub crc: u32,
-    /// What differs.
+    /// The differing bytes.
     pub runs: Vec<u8>,
 }
 
 impl Delta {
-    /// Bytes that the runs of a delta of so many units can have.
+    /// The number of bytes for the runs of a delta of `units` units.
     pub fn room(units: usize) -> usize {
         (units * UNIT).saturating_sub(HEADER)
     }
 
-    /// Checks and reads what is stored.
+    /// Checks and reads the stored bytes.
     pub fn parse(bytes: &[u8]) -> Result<Self, FormatError> {
         let field = |field| FormatError::Field { structure: Structure::HistoryRecord, field };
         let (raw, rest) = RawDelta::ref_from_prefix(bytes).map_err(|_| field("delta"))?;
@@ -108,7 +109,7 @@ impl Delta {
         bytes
     }
 
-    /// Makes of the base what this stands for. Its checksum is the caller's to check.
+    /// Turns the base into the content. The caller checks its checksum.
     pub fn apply(&self, content: &mut [u8]) -> Result<(), FormatError> {
         let wrong = FormatError::Field { structure: Structure::HistoryRecord, field: "run" };
         let mut rest = self.runs.as_slice();
@@ -157,8 +158,8 @@ fn first_difference(before: &[u8], after: &[u8], from: usize) -> Option<usize> {
     None
 }
 
-/// Past the last byte that differs before the next gap; somewhere past the limit when it is further
-/// away than that.
+/// The end of the last differing byte before the next gap; a value past the limit when it is
+/// further away.
 fn end_of_run(before: &[u8], after: &[u8], start: usize, limit: usize) -> usize {
     let mut end = start;
     for (at, (before, after)) in before.iter().zip(after).enumerate().skip(start) {

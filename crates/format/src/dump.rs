@@ -3,7 +3,7 @@
 //!
 //! A dump is one file or several, its parts. Each part is a head, an image stream of its own with
 //! its share of the blocks and with the whole snapshot table (first, and again before the trailer),
-//! and both heads once more at the end: what is lost with one place is in another.
+//! and both heads once more at the end. Data lost at one place is in another.
 
 use cairn_base::{Checksum, Timestamp, VolumeId};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -37,12 +37,12 @@ impl std::fmt::Debug for DumpId {
     }
 }
 
-/// What a dump was made against (OSDI 1999, section 3: levels as in BSD dump).
+/// The base of a dump (OSDI 1999, section 3: levels as in BSD dump).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DumpLevel {
-    /// 0: everything. 1 to 9: what changed since the last dump of a lower level.
+    /// 0: everything. 1 to 9: changes since the last dump of a lower level.
     Level(u8),
-    /// What changed since a snapshot that was named.
+    /// Changes since a named snapshot.
     AgainstSnapshot,
 }
 
@@ -92,11 +92,11 @@ pub struct DumpHeader {
     pub part: u32,
     /// How many parts it has, up to [`PARTS_MAX`].
     pub parts: u32,
-    /// What it was made against.
+    /// The base.
     pub level: DumpLevel,
     /// Whose image it is.
     pub volume: VolumeId,
-    /// What that volume was called.
+    /// The name of that volume.
     pub name: String,
     /// Blocks in all parts.
     pub blocks: u64,
@@ -112,8 +112,8 @@ impl DumpHeader {
     /// Bytes.
     pub const SIZE: usize = 256;
 
-    /// Whether a file that begins so may be what there is of a part that was cut, perhaps before a
-    /// whole head was there.
+    /// Whether a file with this beginning may be an interrupted part, perhaps before its head was
+    /// complete.
     pub fn may_begin(bytes: &[u8]) -> bool {
         bytes.iter().zip(MAGIC).all(|(found, expected)| *found == expected)
     }

@@ -1,6 +1,6 @@
 //! Why bytes from a disk were refused.
 
-/// What the bytes should have been.
+/// The structure that the bytes should have been.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Structure {
     /// A superblock slot.
@@ -75,7 +75,7 @@ impl std::fmt::Display for Structure {
     }
 }
 
-/// Bytes that are not what they should be.
+/// Bytes that fail a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// The magic number is another: this is no such structure.
@@ -86,7 +86,7 @@ pub enum FormatError {
         "this {structure} has format version {found}; this program reads up to {supported}: use a newer cairn"
     )]
     Version {
-        /// What was read.
+        /// The structure that was read.
         structure: Structure,
         /// Its version.
         found: u32,
@@ -102,7 +102,7 @@ pub enum FormatError {
     /// A field has a value that is never written.
     #[error("this {structure} has an impossible {field}")]
     Field {
-        /// What was read.
+        /// The structure that was read.
         structure: Structure,
         /// Which field.
         field: &'static str,

@@ -125,7 +125,7 @@ impl Extended {
     }
 }
 
-/// A name, its value, and what follows.
+/// A name, its value, and the rest.
 fn take_value(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let (head, rest) = bytes.split_at_checked(ENTRY)?;
     let raw = RawValue::ref_from_bytes(head).ok()?;

@@ -1,9 +1,9 @@
-//! A block of a destination's have map: which blocks an unfinished transfer has brought, and what
-//! is in each.
+//! A block of a destination's have map: the blocks that an unfinished transfer has brought, and
+//! their checksums.
 //!
-//! An entry says that the block of that vbn arrived with that checksum; it is believed after a
-//! restart only when what stands in the block's place has it. So a torn or lost write of the map
-//! costs a block that is sent again, and never more.
+//! An entry says that the block of that vbn arrived with that checksum. After a restart it is
+//! trusted only when the block in its place has that checksum. So a torn or lost write of the map
+//! only causes a block to be sent again.
 
 use cairn_base::{Checksum, VolumeId};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -26,8 +26,8 @@ impl HaveBlock {
     /// Checksums in a block.
     pub const ENTRIES: u64 = 255;
 
-    /// What the blocks of a transfer begin with that started on this committed image: what other
-    /// transfers left has another epoch.
+    /// The first field in the blocks of a transfer that started on this committed image: remains of
+    /// other transfers have another epoch.
     pub fn epoch(volume: VolumeId, cursor: &Cursor) -> Checksum {
         let mut bytes = [0; 32];
         bytes[..16].copy_from_slice(&volume.0);

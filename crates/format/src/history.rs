@@ -2,9 +2,9 @@
 //! prose.
 //!
 //! A store is a superblock in two slots and up to 8192 segments of one size. A segment is a block
-//! that says which one it is, records one after the other, and, once it is full, a summary of their
-//! entries and a block that ends it. All of it is written once: a segment is used again only after
-//! the superblock no longer names it.
+//! that identifies it, records one after the other, and, once it is full, a summary of their
+//! entries and an end block. All of it is written once: a segment is reused only after the
+//! superblock no longer names it.
 
 use cairn_base::{BLOCK_SIZE, Checksum, HistoryId, crc32c};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -31,7 +31,7 @@ pub const SEGMENT_BLOCKS_MAX: u64 = 1 << 18;
 pub const REVERTS_MAX: usize = 8;
 /// Steps of retention.
 pub const THINNED_MAX: usize = 4;
-/// The place in the index of what belongs to no block. Block numbers are below.
+/// The place in the index for entries without a block. Block numbers are below.
 pub const NO_LBA: u64 = (1 << 40) - 1;
 /// Longest name of a mark, in bytes.
 pub const MARK_NAME_MAX: usize = 64;
@@ -108,15 +108,15 @@ impl Sealed for RawSuperblock {
 /// Where versions go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Placement {
-    /// Copy-on-write: what is overwritten goes to the history first.
+    /// Copy-on-write: overwritten content goes to the history first.
     Checkpointing,
-    /// Redirect-on-write: what is written goes to the history, the origin stays.
+    /// Redirect-on-write: writes go to the history, the origin stays.
     Logging,
-    /// What is written goes to the history and to the origin, each with a cache of its own.
+    /// Writes go to the history and to the origin, each with a cache of its own.
     SplitStream,
-    /// What is written goes to both when it leaves the cache.
+    /// Writes go to both when they leave the cache.
     SplitDownStream,
-    /// Checkpointing or split-down-stream, by what each region's temporal distances make cheaper.
+    /// Checkpointing or split-down-stream, whichever each region's temporal distances make cheaper.
     Hybrid,
 }
 
@@ -155,13 +155,14 @@ impl Placement {
 pub enum Granularity {
     /// Between any two writes.
     EveryWrite,
-    /// The end of each stretch of so many nanoseconds since 1970 UTC, above 0; and marks.
+    /// The end of each stretch of this many nanoseconds since 1970 UTC, above 0; and marks.
     Interval(u64),
     /// Marks.
     Marks,
 }
 
-/// What a write does that finds no room without giving up history that its owner wants kept.
+/// The behaviour of a write that finds no room without discarding history that its owner wants
+/// kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FloorPolicy {
     /// It waits until the history has grown old enough.
@@ -170,17 +171,17 @@ pub enum FloorPolicy {
     Fail,
 }
 
-/// How contents are made smaller on their way into the log.
+/// How contents are reduced on their way into the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reduction {
-    /// A version is stored as what differs from an earlier one of its block, where that is less.
+    /// A version is stored as a difference from an earlier one of its block, if that is smaller.
     pub xor: bool,
     /// A content that the segment has already is not stored again.
     pub identical: bool,
 }
 
 impl Reduction {
-    /// Contents are stored as they are.
+    /// Contents are stored unreduced.
     pub const NONE: Reduction = Reduction { xor: false, identical: false };
 
     fn code(self) -> u8 {
@@ -197,7 +198,7 @@ impl Reduction {
 pub struct RevertState {
     /// When it was made: a place in history.
     pub time: u64,
-    /// The instant that it brought back.
+    /// The restored instant.
     pub target: u64,
     /// Blocks before this one are copied.
     pub cursor: u64,
@@ -206,7 +207,7 @@ pub struct RevertState {
 /// A step of retention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Thinned {
-    /// What is older than so much ...
+    /// History older than this ...
     pub after_ns: u64,
     /// ... keeps the ends of intervals of this length only.
     pub every_ns: u64,
@@ -226,9 +227,9 @@ pub struct HistorySuperblock {
     pub placement: Placement,
     /// Which instants are kept.
     pub granularity: Granularity,
-    /// What happens at the floor.
+    /// The behaviour at the floor.
     pub floor_policy: FloorPolicy,
-    /// What becomes of contents from now on. Entries that were reduced before stay so.
+    /// How contents are reduced from now on. Entries that were reduced before stay so.
     pub reduction: Reduction,
     /// A power of two from 512 B to 64 KiB.
     pub block_bytes: u32,
@@ -242,7 +243,7 @@ pub struct HistorySuperblock {
     pub window_ns: u64,
     /// How much of the store it may take; 0 is all.
     pub window_bytes: u64,
-    /// The history that is not given up for a lack of room; 0 is none.
+    /// The history that is kept even when room runs out; 0 for none.
     pub floor_ns: u64,
     /// When it began.
     pub created_ns: u64,
@@ -492,17 +493,17 @@ impl Sealed for RawSegment {
 pub struct HistorySegment {
     /// Whose it is.
     pub store: HistoryId,
-    /// The how many-th segment of the log's life.
+    /// The number of the segment in the log's life.
     pub sequence: u64,
     /// In the first block: the number of its first record. In the last: that of the first record
     /// after it.
     pub record: u64,
-    /// `Some` in the last block: the summary before it takes so many blocks.
+    /// `Some` in the last block: the number of blocks of the summary before it.
     pub summary_blocks: Option<u32>,
 }
 
 impl HistorySegment {
-    /// Checks and reads what was read from block `address` of the store.
+    /// Checks and parses block `address` of the store.
     pub fn parse(bytes: &BlockBytes, store: HistoryId, address: u64) -> Result<Self, FormatError> {
         let field = |field| FormatError::Field { structure: Structure::HistorySegment, field };
         let is_here = |raw: &RawSegment| raw.address.get() == address && raw.store == store.0;
@@ -575,8 +576,8 @@ struct RawEntry {
 
 const _: () = assert!(size_of::<RawEntry>() == ENTRY);
 
-/// What an entry says of a block at its time. The order of two entries of one block at one time is
-/// theirs.
+/// The statement of an entry about a block at its time. Two entries of one block at one time are in
+/// this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EntryKind {
     /// Its content until then.
@@ -620,7 +621,7 @@ impl EntryKind {
         Self::ALL.get(usize::from(code).checked_sub(1)?).copied()
     }
 
-    /// True when content lies in the record.
+    /// True when its content is in the record.
     pub fn has_data(self) -> bool {
         matches!(self, EntryKind::Undo | EntryKind::Redo | EntryKind::Mark)
     }
@@ -636,11 +637,11 @@ pub struct HistoryEntry {
     /// Where the content is stored, from the start of the segment; without content, where the
     /// record is. Units of 512 bytes. Several entries of a segment can have one content.
     pub place: u32,
-    /// CRC-32C of what is stored there; 0 without content.
+    /// CRC-32C of the stored bytes; 0 without content.
     pub crc: u32,
-    /// Bytes of what is stored there; 0 without content.
+    /// The number of stored bytes; 0 without content.
     pub length: u32,
-    /// What it says.
+    /// The kind of the entry.
     pub kind: EntryKind,
     /// A [`Delta`](crate::delta::Delta) is stored, not the content itself.
     pub reduced: bool,
@@ -653,28 +654,28 @@ pub struct HistoryRecord {
     pub summary: bool,
     /// The segment that it was written into, by its sequence.
     pub segment: u64,
-    /// The how many-th record of the log's life; no gaps. In a summary: the first record after the
-    /// segment.
+    /// The number of the record in the log's life; no gaps. In a summary: the first record after
+    /// the segment.
     pub sequence: u64,
     /// Every record up to this one was durable when this one was written.
     pub durable_through: u64,
     /// Blocks of 4 KiB with all of its content.
     pub blocks: u32,
-    /// The checksum of the record before it in the segment, 0 for the first: what an earlier life
-    /// left behind does not follow.
+    /// The checksum of the previous record in the segment, 0 for the first: records of an earlier
+    /// life of the segment do not match.
     pub previous: u32,
     /// In order.
     pub entries: Vec<HistoryEntry>,
 }
 
 impl HistoryRecord {
-    /// Blocks that the head of a record with so many entries takes; the content begins after it.
+    /// Blocks that the head of a record with this many entries takes; the content begins after it.
     pub fn head_blocks(entries: usize) -> u64 {
         ((HEADER + entries * ENTRY) as u64).div_ceil(BLOCK_SIZE as u64)
     }
 
-    /// How many blocks the head of the record takes that begins with `first`, by what it says
-    /// itself; nothing is known of it before all of its head was parsed.
+    /// How many blocks the head of the record starting with `first` takes, by its own statement. It
+    /// is unverified until the whole head was parsed.
     pub fn peek(first: &BlockBytes, store: HistoryId) -> Result<u64, FormatError> {
         let structure = Structure::HistoryRecord;
         let (raw, _) =

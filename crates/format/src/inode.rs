@@ -1,5 +1,5 @@
-//! Inodes: what a file is and where its tree starts. The inode file is an array of them, by file
-//! id.
+//! Inodes: the kind of a file, its attributes, and the start of its tree. The inode file is an
+//! array of them, by file id.
 
 use cairn_base::{FileId, Timestamp};
 use zerocopy::little_endian::{I64, U16, U32, U64};
@@ -72,7 +72,7 @@ struct RawLogTimes {
 
 const _: () = assert!(size_of::<RawLogInode>() == 48 && size_of::<RawLogTimes>() == 48);
 
-/// What a file is for.
+/// The purpose of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FileKind {
     /// Names of other files; durable by consistency points alone.
@@ -83,7 +83,7 @@ pub enum FileKind {
     SinceAccumulating,
     /// Blocks allocated between the base and the snapshot in flight (in-flight generation).
     SinceInFlight,
-    /// A file, directory, link or device of the tree of names; its mode says which.
+    /// A file, directory, link or device of the tree of names, by its mode.
     Node,
     /// The extended attributes of one of these.
     Extended,
@@ -119,7 +119,7 @@ impl FileKind {
     }
 }
 
-/// What POSIX says of a file. All zero for files that are not of the tree of names.
+/// The POSIX attributes of a file. All zero for files that are not of the tree of names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Attributes {
     /// Type and permissions, as in `st_mode`.
@@ -130,7 +130,7 @@ pub struct Attributes {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// A device's numbers, in the 32 bits of Linux: 12 of major, 20 of minor. Of anything else 0.
+    /// A device's numbers, in the 32 bits of Linux: 12 of major, 20 of minor. 0 for other files.
     pub device: u32,
     /// Blocks of content that it takes, nodes not counted. Of a device 0: it has none.
     pub blocks: u32,
@@ -163,7 +163,7 @@ impl Attributes {
         matches!(mode >> 12, 0o2 | 0o6)
     }
 
-    /// What stands in the field that devices and others use for different things.
+    /// The field that devices and other files use for different purposes.
     fn device_or_blocks(&self) -> u32 {
         if Self::is_device(self.mode) { self.device } else { self.blocks }
     }
@@ -177,7 +177,7 @@ impl Attributes {
 /// A file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inode {
-    /// What it is for.
+    /// Its purpose.
     pub kind: FileKind,
     /// It has no name any more, and its blocks are being freed.
     pub removed: bool,
@@ -191,23 +191,23 @@ pub struct Inode {
     pub relationship: u64,
     /// Its blocks.
     pub tree: TreeRef,
-    /// What POSIX says of it.
+    /// Its POSIX attributes.
     pub attributes: Attributes,
 }
 
 impl Inode {
-    /// Its form in the log: its blocks are those that the root and the log's other entries say.
+    /// Its form in the log: the root and the log's other entries have its blocks.
     fn without_blocks(self) -> Self {
         let blocks = self.length_bytes.div_ceil(cairn_base::BLOCK_SIZE as u64).max(1);
         Self { tree: TreeRef::empty(blocks), ..self }
     }
 
-    /// What the log keeps of it, as two of its entries: what changes seldom, and who owns it and
-    /// when it changed.
+    /// The parts that the log keeps, as two of its entries: rarely changed fields, then owner and
+    /// times.
     ///
-    /// A block of a record may begin in the middle of an entry and must not look like a record.
-    /// What stands eight bytes behind something that a client chooses is therefore nothing that a
-    /// client chooses.
+    /// A block of a record may begin in the middle of an entry and must not look like a record. So
+    /// the field eight bytes after one that a client can choose is never one that a client can
+    /// choose.
     pub(crate) fn to_log(self) -> [[u8; 48]; 2] {
         let attributes = &self.attributes;
         let first = RawLogInode {
@@ -240,7 +240,7 @@ impl Inode {
         bytes
     }
 
-    /// Reads [`Inode::to_log`]; only files of the tree of names are there.
+    /// Reads [`Inode::to_log`]; only files of the tree of names occur there.
     pub(crate) fn from_log(first: &[u8], second: &[u8]) -> Option<Self> {
         let first = RawLogInode::ref_from_bytes(first).ok()?;
         let second = RawLogTimes::ref_from_bytes(second).ok()?;
@@ -284,7 +284,7 @@ impl Inode {
         (good && id.0 < crate::layout::COUNTER_MAX).then(|| inode.without_blocks())
     }
 
-    /// Whether it is as [`Inode::from_log`] gives it: it has no blocks of its own.
+    /// Whether it equals a result of [`Inode::from_log`]: it has no blocks of its own.
     pub fn is_as_logged(&self) -> bool {
         *self == self.without_blocks()
     }

@@ -88,7 +88,7 @@ fn check_header(
     Ok((count, payload))
 }
 
-/// The `count` entries of 24 bytes at the start of `payload`; what follows them must be zero.
+/// The `count` entries of 24 bytes at the start of `payload`; the bytes after them must be zero.
 fn entries(
     structure: Structure,
     count: usize,
@@ -111,7 +111,7 @@ pub(crate) struct RawLabelPointer {
 
 const _: () = assert!(size_of::<RawLabelPointer>() == 24 && POINTERS_PER_INDEX * 24 == PAYLOAD);
 
-/// A block of the label space and its checksum. Address 0 is none.
+/// A block of the label space and its checksum. Address 0 means none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LabelPointer {
     /// Blocks from the start of the device.
@@ -221,7 +221,7 @@ impl SnapshotEntry {
 pub struct SnapshotBlock;
 
 impl SnapshotBlock {
-    /// Writes the slots into a block that stands at `address`.
+    /// Writes the slots into the block at `address`.
     pub fn write(
         bytes: &mut BlockBytes,
         volume: VolumeId,
@@ -266,7 +266,7 @@ struct RawRedirect {
 
 const _: () = assert!(size_of::<RawRedirect>() == 24 && RUNS_PER_BLOCK * 24 == PAYLOAD);
 
-/// Blocks whose content is not at home: `count` blocks from `vbn` stand in the redirect area from
+/// Blocks whose content is not at home: `count` blocks from `vbn` are in the redirect area from
 /// `slot`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RedirectRun {
@@ -282,7 +282,7 @@ pub struct RedirectRun {
 pub struct RedirectBlock;
 
 impl RedirectBlock {
-    /// Writes at most 168 runs into a block that stands at `address`.
+    /// Writes at most 168 runs into the block at `address`.
     pub fn write(bytes: &mut BlockBytes, volume: VolumeId, address: u64, runs: &[RedirectRun]) {
         assert!(runs.len() <= RUNS_PER_BLOCK, "a redirect block holds {RUNS_PER_BLOCK} runs");
         bytes.fill(0);
@@ -324,7 +324,7 @@ impl RedirectBlock {
 pub struct IndexBlock;
 
 impl IndexBlock {
-    /// Writes at most 168 pointers into a block that stands at `address`.
+    /// Writes at most 168 pointers into the block at `address`.
     pub fn write(bytes: &mut BlockBytes, volume: VolumeId, address: u64, pointers: &[LabelPointer]) {
         assert!(pointers.len() <= POINTERS_PER_INDEX, "an index block holds {POINTERS_PER_INDEX} pointers");
         bytes.fill(0);

@@ -37,11 +37,12 @@ pub const SPACE_ALIGNMENT: u64 = 256;
 pub const BITS_PER_MAP_BLOCK: u64 = (BLOCK_SIZE * 8) as u64;
 /// Fewest blocks of block space: below, metadata would take all of it.
 pub const SPACE_BLOCKS_MIN: u64 = 1024;
-/// Most blocks of block space (4 PiB): what six levels of nodes reach.
+/// Most blocks of block space (4 PiB): the reach of six levels of nodes.
 pub const SPACE_BLOCKS_MAX: u64 = 1 << 40;
 
-/// Past the end of every number that only counts up (generations, snapshots, files, records,
-/// superblocks): no volume lives so long, and adding to what was read never overflows.
+/// The limit of every number that only counts up (generations, snapshots, files, records,
+/// superblocks). No volume lives long enough to reach it, and additions to a parsed number never
+/// overflow.
 pub const COUNTER_MAX: u64 = 1 << 62;
 
 /// Blocks of label space for a block space of `blocks`.

@@ -1,8 +1,8 @@
 //! Leaves of a directory of the tree of names: names by key, each with its file.
 //!
 //! A directory is a trie over the keys of its names. The leaf of the first `level` bits `prefix` of
-//! a key stands at one block of the directory's file, so no block says where another one is. The
-//! leaf of level 0 is always there: it says in which directory this one is.
+//! a key is at one fixed block of the directory's file, so no block stores the place of another.
+//! The leaf of level 0 always exists: it names the parent directory of this one.
 
 use cairn_base::FileId;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -13,7 +13,7 @@ use crate::{BlockBytes, FormatError, Structure, layout};
 
 /// Bits of a key.
 pub const KEY_BITS: u8 = 62;
-/// Least key: smaller numbers stand for `.` and `..`, and for the beginning, where one reads on
+/// Smallest key: lower numbers represent `.` and `..`, and the beginning, for readers that continue
 /// from a key.
 pub const KEY_MIN: u64 = 4;
 /// Highest level of a leaf. There the directory's file is as long as a file may be.
@@ -65,7 +65,7 @@ pub struct LeafPlace {
 }
 
 impl LeafPlace {
-    /// The leaf that says what the directory is.
+    /// The leaf with the directory's own fields.
     pub const TOP: Self = Self { level: 0, prefix: 0 };
 
     /// The leaf of `level` that a key belongs to.
@@ -78,7 +78,7 @@ impl LeafPlace {
         if self.level == 0 { 0 } else { (1 << self.level) + self.prefix }
     }
 
-    /// The leaf at a block; `None` for block 1, where none is, and past the last level.
+    /// The leaf at a block; `None` for block 1, which has none, and past the last level.
     pub fn at(lba: u64) -> Option<Self> {
         match lba {
             0 => Some(Self::TOP),
@@ -95,7 +95,7 @@ impl LeafPlace {
         if level == 0 { 1 } else { 2 << level }
     }
 
-    /// The level that a directory of so many blocks goes down to.
+    /// The deepest level of a directory of this many blocks.
     pub fn level_of(blocks: u64) -> u8 {
         if blocks < 4 { 0 } else { (blocks.ilog2() - 1).min(LEAF_LEVEL_MAX.into()) as u8 }
     }
@@ -114,10 +114,10 @@ impl LeafPlace {
 /// A name in a leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeafName<'a> {
-    /// Its key, unique in the directory: it sorts the names, and whoever reads a directory goes on
+    /// Its key, unique in the directory: it sorts the names, and a reader of a directory continues
     /// from one.
     pub key: u64,
-    /// What it names.
+    /// The file that it names.
     pub file: FileId,
     /// The type of that, as in the upper bits of `st_mode`: one of seven, which a file keeps for
     /// life.
@@ -133,7 +133,7 @@ impl LeafName<'_> {
     }
 }
 
-/// What the head of a leaf says.
+/// The fields in the head of a leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeafHead {
     /// The directory.
@@ -151,7 +151,7 @@ pub struct LeafHead {
 /// A leaf on a disk, checked.
 #[derive(Debug, Clone, Copy)]
 pub struct Leaf<'a> {
-    /// What its head says.
+    /// Its head.
     pub head: LeafHead,
     names: &'a [u8],
     count: u16,
@@ -193,8 +193,8 @@ impl<'a> Leaf<'a> {
         Ok(leaf)
     }
 
-    /// A leaf that was checked before, seen again: the same block of the same directory. `None` for
-    /// what can't have been.
+    /// A leaf that was checked before, parsed again: the same block of the same directory. `None`
+    /// for one that can't have been.
     pub fn trusted(block: &'a BlockBytes, directory: FileId, place: LeafPlace) -> Option<Self> {
         let (head, body) = block.split_at_checked(HEAD)?;
         let raw = RawLeaf::ref_from_bytes(head).ok()?;

@@ -1,10 +1,9 @@
-//! Records of the intent log: what was written since the last consistency point, a few bytes a
-//! block.
+//! Records of the intent log: the writes since the last consistency point, a few bytes a block.
 //!
 //! A record takes whole blocks and is never overwritten before a superblock has moved the tail past
-//! it. It says up to which sequence the log was durable when it was written, so that replay can
-//! tell a torn end of the log (a power cut, to be ignored) from damage in the middle of it (to be
-//! reported).
+//! it. It states up to which sequence the log was durable when it was written. So replay can
+//! distinguish a torn end of the log (a power cut, to be ignored) from damage in the middle of it
+//! (to be reported).
 
 use cairn_base::{BLOCK_SIZE, Checksum, FileId, Generation, Lba, Vbn, VolumeId, crc32c};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -12,7 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{FormatError, Inode, Structure, layout};
 
-/// Entries that fit beside the header into the first block of a record.
+/// Entries that fit next to the header into the first block of a record.
 pub const ENTRIES_PER_FIRST_BLOCK: usize = (BLOCK_SIZE - HEADER) / ENTRY;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"CLOG");
@@ -60,7 +59,7 @@ pub enum LogEntry {
         lba: Lba,
         /// Where its new content is.
         vbn: Vbn,
-        /// What that content sums up to.
+        /// The checksum of that content.
         checksum: Checksum,
     },
     /// `count` blocks from `lba` are now a hole.
@@ -72,8 +71,8 @@ pub enum LogEntry {
         /// Blocks.
         count: u64,
     },
-    /// What a file of the tree of names is from here on: made, changed or removed. Its blocks are
-    /// those that it has, and those that other entries name; the tree in it is empty
+    /// The new state of a file of the tree of names: made, changed or removed. Its blocks are its
+    /// present ones, and those that other entries name; the tree in it is empty
     /// ([`Inode::is_as_logged`]).
     Inode(Inode),
 }
@@ -85,10 +84,10 @@ impl LogEntry {
     }
 }
 
-/// What a record's header says.
+/// The fields of a record's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogRecordHeader {
-    /// The how many-th record of the volume's life; no gaps.
+    /// The number of the record in the volume's life; no gaps.
     pub sequence: u64,
     /// The generation that its changes belong to: a root of that generation or a later one has
     /// them.
@@ -97,14 +96,13 @@ pub struct LogRecordHeader {
     pub durable_through: u64,
     /// Slots of entries in it: two of an inode's, one of any other.
     pub entries: u32,
-    /// What this record says holds together with what the next one says, or not at all.
+    /// The entries of this record and of the next one hold together, or not at all.
     pub continues: bool,
 }
 
 impl LogRecordHeader {
-    /// Reads the header at the start of `bytes` and says how many blocks the record takes. Nothing
-    /// but magic, version and volume is checked: that is for [`LogRecord::parse`] with all of its
-    /// bytes.
+    /// Reads the header at the start of `bytes`, including the number of blocks of the record. Only
+    /// magic, version and volume are checked: [`LogRecord::parse`] checks the rest.
     pub fn peek(bytes: &[u8], volume: VolumeId) -> Result<(Self, u64), FormatError> {
         let structure = Structure::LogRecord;
         let (raw, _) = RawHeader::ref_from_prefix(bytes).map_err(|_| FormatError::Magic(structure))?;
@@ -131,9 +129,9 @@ impl LogRecordHeader {
 /// A record: its header and its entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogRecord {
-    /// What it is.
+    /// Its header.
     pub header: LogRecordHeader,
-    /// What changed, in order.
+    /// The changes, in order.
     pub entries: Vec<LogEntry>,
 }
 
@@ -143,7 +141,7 @@ impl LogRecord {
         entries.iter().map(LogEntry::slots).sum()
     }
 
-    /// Blocks that a record with so many slots takes.
+    /// Blocks that a record with this many slots takes.
     pub fn blocks_for(slots: usize) -> u64 {
         ((HEADER + slots * ENTRY) as u64).div_ceil(BLOCK_SIZE as u64)
     }

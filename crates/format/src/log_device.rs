@@ -1,8 +1,8 @@
 //! The header of a log device: whose intent log it holds, and which one.
 //!
 //! It is written when a log comes to the device, never while the log is in use, and cleared when
-//! the log leaves or its volume is deleted. Two copies stand apart from each other: the device is a
-//! log as long as one of them verifies.
+//! the log leaves or its volume is deleted. Its two copies are far apart: the device is a log as
+//! long as one of them verifies.
 
 use cairn_base::{Checksum, LogId, Timestamp, VolumeId};
 use zerocopy::little_endian::{U32, U64};
@@ -37,12 +37,12 @@ impl Sealed for RawHeader {
     const MAGIC: &'static [u8] = &MAGIC;
 }
 
-/// What a log device says of itself.
+/// The header of a log device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogDeviceHeader {
     /// The volume whose log it is.
     pub volume: VolumeId,
-    /// Which log, and where its ring is: what the superblock says too, while it is in use.
+    /// The log, and the place of its ring: the same as in the superblock, while it is in use.
     pub log: ExternalLog,
     /// When the log came to the device, by the volume's clock.
     pub created: Timestamp,

@@ -1,4 +1,4 @@
-//! Nodes of trees: a header that says what and where the block is, and 126 block pointers.
+//! Nodes of trees: a header that identifies the block, and 126 block pointers.
 
 use cairn_base::{Checksum, FileId, Generation, Vbn, VolumeId};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -30,7 +30,8 @@ struct RawNode {
 
 const _: () = assert!(size_of::<RawNode>() == cairn_base::BLOCK_SIZE);
 
-/// What a node is: whose, which level (1 holds pointers to data), and the how many-th of its level.
+/// The address of a node: its file, its level (1 holds pointers to data), and its index in its
+/// level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeAddress {
     /// The file.
@@ -41,7 +42,7 @@ pub struct NodeAddress {
     pub index: u64,
 }
 
-/// A node on a disk, checked for being what its parent says it is.
+/// A node on a disk, checked against its parent's pointer.
 #[derive(Clone, Copy)]
 pub struct Node<'a>(&'a RawNode);
 
@@ -106,7 +107,7 @@ impl<'a> NodeMut<'a> {
         }
     }
 
-    /// Writes the header; the pointers stay as they are.
+    /// Writes the header; the pointers are unchanged.
     pub fn set_header(&mut self, volume: VolumeId, address: NodeAddress, vbn: Vbn, birth: Generation) {
         self.0.magic = MAGIC.into();
         self.0.version = (layout::VERSION as u16).into();

@@ -14,8 +14,8 @@ pub(crate) struct RawPointer {
 
 const _: () = assert!(size_of::<RawPointer>() == 32);
 
-/// Where a block is, what its bytes sum up to, and the generation that wrote it. Vbn 0 is a hole:
-/// zeroes without a block.
+/// The place of a block, the checksum of its bytes, and the generation that wrote it. Vbn 0 is a
+/// hole: zeroes without a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BlockPointer {
     /// The place in block space.

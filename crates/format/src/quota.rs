@@ -1,4 +1,4 @@
-//! What a quota tree may take, and takes: a block of the file of quotas each.
+//! The limits and the usage of quota trees: a block of the file of quotas each.
 
 use cairn_base::FileId;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -42,7 +42,7 @@ pub struct QuotaRecord {
 }
 
 impl QuotaRecord {
-    /// The record of quota tree `number`; `None` when there is none.
+    /// The record of quota tree `number`; `None` when it has none.
     pub fn parse(block: &BlockBytes, number: u16) -> Result<Option<Self>, FormatError> {
         let structure = Structure::Quota;
         let field = |field| FormatError::Field { structure, field };

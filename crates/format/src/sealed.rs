@@ -1,5 +1,5 @@
-//! Structures that stand alone: a magic number and a version come first, a checksum of everything
-//! before it comes last.
+//! Stand-alone structures: a magic number and a version come first, a checksum of everything before
+//! it comes last.
 //!
 //! [`open`] checks in one order: size, magic number, version, checksum, place. The version comes
 //! before the checksum: a later version may use another checksum, and must still be named. The
@@ -56,8 +56,8 @@ impl Sum {
     }
 }
 
-/// The structure in `bytes`, which are all of it. `is_here` compares what it says about its own
-/// place with where it was read.
+/// Parses the structure in `bytes`, which are all of it. `is_here` compares its recorded place with
+/// the place that it was read from.
 pub(crate) fn open<T: Sealed>(bytes: &[u8], is_here: impl FnOnce(&T) -> bool) -> Result<&T, FormatError> {
     const { assert!(size_of::<T>() >= T::MAGIC.len() + 4 + T::SUM.size()) };
     let structure = T::STRUCTURE;

@@ -1,10 +1,9 @@
-//! The image stream: a header, records one after the other, the last of which is the trailer. It
-//! needs no seek.
+//! The image stream: a header, then records, the last of which is the trailer. It needs no seek.
 //!
 //! A record is a header of 48 bytes with a CRC-32C of its own and a payload with an XXH3-128.
-//! Extents name runs of blocks and carry their data; snapshot records carry the entries that are
-//! new or changed and the ids of those that are gone; the trailer carries the digest of all that
-//! came before and of the snapshot table that results.
+//! Extents name runs of blocks and carry their data. Snapshot records carry new or changed entries
+//! and the ids of deleted ones. The trailer carries the digest of all previous records and of the
+//! resulting snapshot table.
 
 use cairn_base::{BLOCK_SIZE, Checksum, SnapshotId, Timestamp, Vbn, VolumeId, crc32c};
 use zerocopy::little_endian::{U32, U64};
@@ -26,12 +25,12 @@ const _: () = assert!(RECORD_SNAPSHOTS_MAX * SnapshotEntry::SIZE <= PAYLOAD_MAX)
 
 const MAGIC: [u8; 8] = *b"CAIRNIMG";
 
-/// What a stream brings.
+/// The content of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamKind {
     /// Every block of every snapshot up to the target.
     Full,
-    /// What a copy lacks that has the base.
+    /// The blocks that a copy with the base lacks.
     Incremental,
 }
 
@@ -144,7 +143,7 @@ impl StreamHeader {
     }
 }
 
-/// What a record is.
+/// The kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordKind {
     /// Runs and the data of their blocks.
@@ -155,18 +154,18 @@ pub enum RecordKind {
     Gone,
     /// The trailer; nothing follows.
     Trailer,
-    /// The writer gave up; nothing follows. `items` says why.
+    /// The writer aborted; nothing follows. `items` has the reason.
     Abort,
 }
 
 /// How a record's blocks are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
-    /// As they are.
+    /// Uncompressed.
     Plain,
     /// One zstd frame.
     Zstd,
-    /// As they are, behind less than 4 KiB of zeroes: at a multiple of 4 KiB of a dump's part, so
+    /// Uncompressed, after less than 4 KiB of zeroes: at a multiple of 4 KiB of a dump's part, so
     /// that they go from disk to disk without being copied.
     Aligned,
 }
@@ -189,7 +188,7 @@ const _: () = assert!(size_of::<RawRecordHeader>() == RecordHeader::SIZE);
 /// The head of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordHeader {
-    /// What it is.
+    /// Its kind.
     pub kind: RecordKind,
     /// How blocks are stored.
     pub encoding: Encoding,
@@ -241,8 +240,8 @@ impl RecordHeader {
         bytes
     }
 
-    /// The header as bytes in a dump, whose id is mixed into the CRC: what a LUN holds of another
-    /// dump is not taken for a record of this one.
+    /// The header as bytes in a dump, whose id is mixed into the CRC: data of a LUN that contains
+    /// another dump is not mistaken for a record of this one.
     pub fn to_bytes_in(&self, dump: DumpId) -> [u8; Self::SIZE] {
         let mut bytes = self.to_bytes();
         mix(&mut bytes, dump);
@@ -292,7 +291,7 @@ impl RecordHeader {
         if !header.is_sane() {
             return Err(field("length"));
         }
-        // A writer that gave up has no number for that.
+        // An aborting writer has no number for that.
         if header.sequence >= layout::COUNTER_MAX && kind != RecordKind::Abort {
             return Err(field("sequence"));
         }
@@ -397,7 +396,7 @@ struct RawTrailer {
 
 const _: () = assert!(size_of::<RawTrailer>() == StreamTrailer::SIZE);
 
-/// The end of a stream: what the whole was.
+/// The end of a stream: the totals of the whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamTrailer {
     /// Records before this one.
@@ -451,14 +450,14 @@ pub fn chain_digest(digest: Checksum, bytes: &[u8]) -> Checksum {
     Checksum::of(&both)
 }
 
-/// What a snapshot is apart from what its owner can change (name, hold, parent): its id and its
-/// root.
+/// The identity of a snapshot without the parts that its owner can change (name, hold, parent): its
+/// id and its root.
 pub fn root_digest(entry: &SnapshotEntry) -> Checksum {
     let content = SnapshotEntry { parent: SnapshotId(0), held: false, name: "-".to_owned(), ..entry.clone() };
     Checksum::of(&content.to_bytes())
 }
 
-/// A snapshot with everything that the table says of it.
+/// A snapshot with all fields of its table entry.
 pub fn entry_digest(entry: &SnapshotEntry) -> Checksum {
     Checksum::of(&entry.to_bytes())
 }
@@ -468,7 +467,7 @@ pub fn table_digest<'a>(entries: impl Iterator<Item = &'a SnapshotEntry>) -> Che
     entries.fold(Checksum::default(), |digest, entry| chain_digest(digest, &entry.to_bytes()))
 }
 
-/// The ids in the payload of a record of gone snapshots.
+/// The ids in the payload of a record of deleted snapshots.
 pub fn parse_ids(payload: &[u8]) -> impl Iterator<Item = SnapshotId> + '_ {
     payload.chunks_exact(8).map(|bytes| {
         let mut raw = [0; 8];

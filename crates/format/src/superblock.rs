@@ -79,7 +79,7 @@ impl Sealed for RawSuperblock {
     const MAGIC: &'static [u8] = &MAGIC;
 }
 
-/// What this copy of a volume is.
+/// The role of this copy of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Clients write to it.
@@ -88,7 +88,7 @@ pub enum Role {
     Destination,
 }
 
-/// What a stretch of the device is for.
+/// The purpose of a stretch of the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SegmentKind {
     /// Block space.
@@ -99,10 +99,11 @@ pub enum SegmentKind {
     Have,
 }
 
-/// A stretch of the device: blocks `first..first + blocks` of its kind stand from `device_block`.
+/// A stretch of the device: blocks `first..first + blocks` of its kind are at `device_block` and
+/// after.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// What it is for.
+    /// Its purpose.
     pub kind: SegmentKind,
     /// The number, within its kind, of its first block.
     pub first: u64,
@@ -139,7 +140,7 @@ pub struct LogTail {
 /// An intent log on a device of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExternalLog {
-    /// Which log: what the device's header must say. Not zero.
+    /// The id of the log, which must be in the device's header. Not zero.
     pub id: LogId,
     /// First block of the ring on that device.
     pub start: u64,
@@ -170,7 +171,7 @@ impl TableRef {
     pub const INDEXES_MAX: usize = INDEXES_MAX;
 }
 
-/// What a destination holds.
+/// The image that a destination holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cursor {
     /// The source's snapshot that the active root shows; 0 before the first.
@@ -181,7 +182,7 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// The time of arrival of what a volume shows that was written to and became a destination.
+    /// The time of arrival for a volume that shows its own writes and became a destination.
     pub const OWN: Timestamp = Timestamp(0);
 }
 
@@ -190,7 +191,7 @@ impl Cursor {
 pub struct Superblock {
     /// The volume.
     pub volume: VolumeId,
-    /// What this copy is.
+    /// The role of this copy.
     pub role: Role,
     /// Counts up with each superblock that is written.
     pub sequence: u64,
@@ -206,7 +207,7 @@ pub struct Superblock {
     pub parent: SnapshotId,
     /// The number that the next snapshot gets.
     pub next_snapshot: u64,
-    /// What a destination holds.
+    /// The image that a destination holds.
     pub cursor: Cursor,
     /// The snapshot table.
     pub snapshots: TableRef,
@@ -337,7 +338,7 @@ impl Superblock {
     }
 }
 
-/// How a superblock says that the intent log is in the label area.
+/// The superblock's value for an intent log in the label area.
 const NO_LOG: ExternalLog = ExternalLog { id: LogId([0; 16]), start: 0, blocks: 0 };
 
 fn parse_external_log(raw: &RawSuperblock) -> Result<Option<ExternalLog>, FormatError> {
@@ -368,8 +369,8 @@ fn parse_segment(raw: &RawSegment) -> Option<Segment> {
 const DEVICE_BLOCKS_MAX: u64 = layout::SPACE_BLOCKS_MAX * 4;
 
 impl Layout {
-    /// True when no two parts overlap, each kind of segment is counted through from 0, and nothing
-    /// is larger than it ever gets: what is made of these numbers can be added up and held in
+    /// True when no two parts overlap, each kind of segment is numbered from 0 without gaps, and no
+    /// number exceeds its limit: results computed from these numbers can be added up and held in
     /// memory.
     fn is_sane(&self) -> bool {
         let areas = (layout::label_blocks(0)..=layout::label_blocks(u64::MAX)).contains(&self.label_blocks)

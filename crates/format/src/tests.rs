@@ -1,5 +1,5 @@
-//! Every struct as a sample: a fixed value, its bytes, and the reader that takes them back. The
-//! tests below go over all samples.
+//! Every struct as a sample: a fixed value, its bytes, and the reader that parses them. The tests
+//! below go over all samples.
 
 use cairn_base::{Checksum, FileId, Generation, Lba, LogId, SnapshotId, Timestamp, Vbn, VolumeId, crc32c};
 
@@ -25,14 +25,14 @@ const NODE_VBN: Vbn = Vbn(0x1234);
 const NODE: NodeAddress = NodeAddress { file: FileId(9), level: 2, index: 3 };
 const SLOT: usize = 5;
 
-/// Reads bytes and writes what it read: the bytes again, when nothing in them was ignored.
+/// Parses bytes and writes the result: the same bytes again, when none of them was ignored.
 type Reread = fn(&[u8]) -> Result<Vec<u8>, FormatError>;
 
 struct Sample {
     name: &'static str,
     bytes: Vec<u8>,
     reread: Reread,
-    /// Corrects the checksum inside, where there is one.
+    /// Corrects the checksum inside, if it has one.
     seal: Option<fn(&mut [u8])>,
     /// Structs of the document that it is made of, and where each begins.
     parts: Vec<(&'static str, usize)>,

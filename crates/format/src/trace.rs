@@ -1,10 +1,9 @@
 //! A recorded trace of a device: its header, and frames of records. `docs/format.md` is its prose.
 //!
-//! A file is a header and frames one after the other, the last of which says that the trace is
-//! whole. It is written front to back and read the same way, through a pipe if need be. A frame is
-//! bounded, has two checksums (of its head and of its content) and begins anew with its deltas, so
-//! damage in a frame's content costs that frame alone. What is accepted is written again as the
-//! same bytes.
+//! A file is a header followed by frames, the last of which says that the trace is whole. It is
+//! written front to back and read the same way, through a pipe if need be. A frame is bounded, has
+//! two checksums (of its head and of its content) and restarts its deltas, so damage in a frame's
+//! content loses that frame alone. An accepted trace is written again as the same bytes.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -75,7 +74,7 @@ impl TraceHeader {
         bytes
     }
 
-    /// Refuses what is none, newer or damaged.
+    /// Refuses an invalid, newer or damaged one.
     pub fn parse(bytes: &[u8; Self::SIZE]) -> Result<Self, FormatError> {
         let raw = sealed::open(bytes, |_: &RawTraceHeader| true)?;
         if raw.reserved.get() != 0 || raw.reserved_end != [0; 36] {
@@ -85,7 +84,7 @@ impl TraceHeader {
     }
 }
 
-/// What a frame holds.
+/// The content of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TraceFrameKind {
     /// Records.
@@ -124,7 +123,7 @@ impl Sealed for RawTraceFrame {
 /// The head of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceFrame {
-    /// What it holds.
+    /// The kind of its content.
     pub kind: TraceFrameKind,
     /// Its content is packed with zstd.
     pub packed: bool,
@@ -171,7 +170,7 @@ impl TraceFrame {
         bytes
     }
 
-    /// Refuses what is none, damaged or too large.
+    /// Refuses an invalid, damaged or too large one.
     pub fn parse(bytes: &[u8; Self::SIZE]) -> Result<Self, FormatError> {
         let refuse = |field| Err(FormatError::Field { structure: Structure::TraceFrame, field });
         let raw = sealed::open(bytes, |_: &RawTraceFrame| true)?;
@@ -212,18 +211,18 @@ impl TraceFrame {
     }
 }
 
-/// What a request of a trace does.
+/// The operation of a request in a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TraceOp {
     /// It reads.
     Read,
     /// It writes.
     Write,
-    /// It says that bytes are no longer wanted.
+    /// The bytes are no longer needed.
     Trim,
     /// It makes bytes zero.
     Zeroes,
-    /// It makes what was written durable.
+    /// Makes earlier writes durable.
     Flush,
 }
 
@@ -234,7 +233,7 @@ pub struct TraceRecord {
     pub at_ns: u64,
     /// Which device, below [`TRACE_DEVICES_MAX`].
     pub device: u32,
-    /// What it does.
+    /// The operation.
     pub op: TraceOp,
     /// Bytes from the start of the device; 0 for a flush.
     pub offset: u64,
@@ -264,8 +263,8 @@ const SAME_DEVICE: u8 = 0b0000_1000;
 const SAME_LENGTH: u8 = 0b0001_0000;
 const GOES_ON: u8 = 0b0010_0000;
 
-/// What the next record of a frame is told against; a frame begins with the default and its first
-/// time.
+/// The state that the next record of a frame is encoded against; a frame begins with the default
+/// and its first time.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TraceDelta {
     at_ns: u64,
@@ -280,8 +279,8 @@ impl TraceDelta {
         Self { at_ns: first_ns, ..Self::default() }
     }
 
-    /// Appends a record: a byte of what it does and what is as before, then what is not, as
-    /// variable-length numbers. It must be valid and not earlier than the one before.
+    /// Appends a record: a byte with its operation and flags for unchanged fields, then the changed
+    /// ones, as variable-length numbers. It must be valid and not earlier than the previous one.
     pub fn encode(&mut self, record: &TraceRecord, into: &mut Vec<u8>) {
         let op = match record.op {
             TraceOp::Read => 0,
@@ -309,8 +308,8 @@ impl TraceDelta {
         self.follow(record);
     }
 
-    /// Takes a record off the front of `bytes`; an error when that is none, or one that is never
-    /// written so.
+    /// Takes a record off the front of `bytes`; an error for an invalid one, or one that is never
+    /// written in this form.
     pub fn decode(&mut self, bytes: &mut &[u8]) -> Result<TraceRecord, FormatError> {
         let refuse = |field| FormatError::Field { structure: Structure::TraceRecord, field };
         let (&first, rest) = bytes.split_first().ok_or_else(|| refuse("end"))?;

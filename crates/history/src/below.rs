@@ -1,16 +1,15 @@
-//! Room below the store: of the file system that a sparse file takes it from as it fills.
+//! Room below the store, which a sparse file takes from its file system as it fills.
 //!
-//! A segment has its room before it counts as spare, so nothing that is written to the log fails
-//! for want of it: neither what clients write, nor what makes room (moves, summaries, the
-//! superblock). Segments that were used once keep theirs. Where there is no more, the store is as
-//! large as what it has: the oldest history goes, as in any full store, and once in a while it is
-//! asked for more.
+//! The room of a segment is reserved before the segment counts as spare, so no write to the log
+//! fails for lack of it: neither clients' writes, nor the writes that make room (moves, summaries,
+//! the superblock). Used segments keep theirs. When no more room can be reserved, the store is as
+//! large as its reserved segments. The oldest history is then discarded, as in any full store, and
+//! the store periodically asks for more room.
 //!
-//! Some file systems promise nothing, or break their promise (they write elsewhere each time; a
-//! quota; a LUN of a volume that fills). There a write may find no room all the same, of the log or
-//! of the origin. It is not acknowledged, what waits in memory stays there, and it is written
-//! again, to the same place, when somebody asks. Until then the log does not say of what it has of
-//! it that the origin has it too.
+//! Some file systems promise nothing, or break their promise (copy-on-write file systems, a quota,
+//! a LUN of a volume that fills). There a write of the log or of the origin may still find no room.
+//! It is not acknowledged, its blocks stay in memory, and the next request writes them again, to
+//! the same place. Until then the log does not state that the origin has them too.
 
 use cairn_base::BLOCK_SIZE;
 use cairn_device::DeviceError;
@@ -21,15 +20,15 @@ use crate::history::History;
 use crate::log::Writer;
 use crate::room::RESERVE;
 
-/// Nanoseconds from one question for room to the next where there was none: a file system that is
-/// full may do much to find some.
+/// Nanoseconds between two attempts to reserve room after a failed one: a full file system may do
+/// much work to find some.
 const PATIENCE_NS: u64 = 1_000_000_000;
-/// What has no room below it.
+/// The name of the device without room, when that is the store.
 const STORE: &str = "the history's store";
 const ORIGIN: &str = "the origin of the history";
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
-/// What is known of the room below.
+/// The known state of the room below.
 pub(crate) struct Below {
     /// Segments that have room since the opening.
     given: Vec<bool>,
@@ -50,7 +49,7 @@ impl Below {
         self.asked.is_some()
     }
 
-    /// What has no room.
+    /// The name of the device without room.
     fn lacking(&self) -> Option<&'static str> {
         let [log, origin] = self.refused;
         if self.is_full() || log { Some(STORE) } else { origin.then_some(ORIGIN) }
@@ -58,7 +57,7 @@ impl Below {
 }
 
 impl History {
-    /// Sees to it that so many segments can be written to, as far as there is room for them below;
+    /// Ensures that `wanted` segments can be written to, as far as there is room for them below;
     /// false when there is not.
     pub(crate) fn ready(&self, writer: &mut Writer, wanted: usize) -> Result<bool, HistoryError> {
         while writer.spare() < wanted {
@@ -78,7 +77,7 @@ impl History {
         Ok(true)
     }
 
-    /// Takes room for a segment; false when there is none.
+    /// Reserves room for a segment; false when there is none.
     pub(crate) fn give_room(&self, writer: &mut Writer, segment: usize) -> Result<bool, HistoryError> {
         if writer.below.given[segment] {
             return Ok(true);
@@ -89,7 +88,7 @@ impl History {
             Err(DeviceError::NoSpace { .. }) => {
                 if !writer.below.is_full() {
                     tracing::warn!(
-                        "the file system below the store of a history is full: the store grows no more, and its oldest history goes for what is written"
+                        "the file system below the store of a history is full: the store can't grow, and new writes replace the oldest history"
                     );
                 }
                 writer.below.asked = Some(self.clock.now().0);
@@ -108,8 +107,8 @@ impl History {
         }
     }
 
-    /// What a new store needs to work at all: for its superblocks, the first segment, and what
-    /// makes room.
+    /// Reserves the room that a new store needs to work at all: for its superblocks, the first
+    /// segment, and the writes that make room.
     pub(crate) fn take_first_room(&self, writer: &mut Writer) -> Result<(), HistoryError> {
         match self.store.allocate(0, SEGMENTS_START * BLOCK) {
             Err(DeviceError::NoSpace { .. }) => return Err(HistoryError::NoRoomBelow { below: STORE }),
@@ -118,8 +117,8 @@ impl History {
         if self.ready(writer, RESERVE + 2)? { Ok(()) } else { Err(self.no_room(writer)) }
     }
 
-    /// Room for what an opening has found: the segment that is being filled, and those that are
-    /// named ahead. What gets none is no longer named, once the superblock says so.
+    /// Reserves room for the segments that an opening has found: the one being filled, and those
+    /// named as ahead. Segments without room are no longer named, once the superblock is written.
     pub(crate) fn keep_room(&self, writer: &mut Writer) -> Result<(), HistoryError> {
         self.give_room(writer, writer.segment)?;
         for _ in 0..writer.ahead.len() {
@@ -134,7 +133,7 @@ impl History {
         Ok(())
     }
 
-    /// Free segments that hold something come first: they have had room.
+    /// Free segments with old content come first: they have had room.
     pub(crate) fn sort_bare(&self, writer: &mut Writer) {
         let length = writer.superblock.segment_blocks * BLOCK;
         let holds_something = |segment: &usize| {
@@ -147,7 +146,7 @@ impl History {
         writer.bare = first.into_iter().chain(rest).collect();
     }
 
-    /// Whether there is more room by now; asked once in a while, for the owner to know.
+    /// Whether there is more room now; asked from time to time, so that the owner knows.
     pub(crate) fn ask_for_room(&self, writer: &mut Writer) -> Result<(), HistoryError> {
         if writer.below.is_full() {
             self.ready(writer, writer.spare() + 1)?;
@@ -185,10 +184,7 @@ impl History {
             writer.below.refused[which] = is_refused;
             self.tell_of_room(writer);
             if is_refused {
-                tracing::warn!(
-                    below,
-                    "a write found no room: what waits stays in memory until there is some"
-                );
+                tracing::warn!(below, "a write found no room: its blocks stay in memory until there is some");
             }
         }
         if is_refused {

@@ -1,4 +1,4 @@
-//! What was written and is not at its places yet, and what was read.
+//! Written blocks that are not at their places yet, and recently read blocks.
 //!
 //! Written blocks leave in the order in which they were last written (LRW, section 3.5 of the 2007
 //! paper); a block can have several versions here, one a window: the versioned cache of its section
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use crate::content::Content;
 use crate::timeline::Timeline;
 
-/// What a waiting version takes in memory besides its content, in bytes.
+/// The memory of a waiting version in addition to its content, in bytes.
 pub(crate) const OVERHEAD: u64 = 64;
 
 /// Written blocks that wait.
@@ -17,12 +17,11 @@ pub(crate) const OVERHEAD: u64 = 64;
 pub(crate) struct WriteCache {
     /// Versions of each block by time; the last one is the present.
     blocks: HashMap<u64, VecDeque<(u64, Content)>>,
-    /// The time of each block's oldest version, and the block. One that was retained leaves in its
-    /// turn, however often its block is written.
+    /// The time of each block's oldest version, and the block. A retained version leaves in time
+    /// order, however often its block is written.
     queue: BTreeSet<(u64, u64)>,
     bytes: u64,
-    /// Versions up to this time are on their way out for a flush: a later write does not replace
-    /// them.
+    /// Versions up to this time are leaving for a flush: a later write does not replace them.
     fence: u64,
 }
 
@@ -50,14 +49,14 @@ impl WriteCache {
         self.queue.first().map(|(time, _)| *time)
     }
 
-    /// A flush begins: all that waits now, written up to `last`, has to leave, and is not replaced
-    /// any more. Whoever writes meanwhile would else take a block out of the flush that was
-    /// acknowledged before it, and a cut would bring back what was there before both.
+    /// A flush begins: all versions that wait now, up to `last`, must leave the cache, and are not
+    /// replaced any more. Otherwise a concurrent write could take a block out of the flush that was
+    /// acknowledged before it, and a power cut would restore the content before both.
     pub(crate) fn fence(&mut self, last: u64) {
         self.fence = last;
     }
 
-    /// True while something waits that a flush has to wait for.
+    /// True while a version waits that a flush has to wait for.
     pub(crate) fn is_fenced(&self) -> bool {
         self.oldest_time().is_some_and(|oldest| oldest <= self.fence)
     }

@@ -1,4 +1,4 @@
-//! What a block holds: bytes, or nothing but zeroes.
+//! The content of a block: bytes, or only zeroes.
 
 use cairn_base::{BLOCK_SIZE, crc32c_append};
 use cairn_device::{Block, Segment, Segments};
@@ -10,12 +10,12 @@ pub(crate) enum Content {
     Data(Segments),
     /// Zeroes.
     Zero,
-    /// What nothing has any more. It is in no cache.
+    /// Content that no device has any more. It is in no cache.
     Lost,
 }
 
 impl Content {
-    /// Bytes as they were read; zeroes are recognised.
+    /// Bytes of a read; zeroes are recognised.
     pub(crate) fn of(data: Segments) -> Self {
         let zero = |piece: &Segment| match piece.as_whole() {
             Some(block) => block.is_zero(),

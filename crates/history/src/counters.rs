@@ -1,11 +1,11 @@
-//! What writes cost: I/O by kind, in blocks as the papers count it, and in device operations.
+//! The cost of writes: I/O by kind, in blocks as the papers count it, and in device operations.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What an I/O is for.
+/// The purpose of an I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Io {
-    /// The origin is read for what the history must keep.
+    /// Reads of the origin for content that the history must keep.
     CurrentRead,
     /// The origin is written.
     CurrentWrite,
@@ -52,11 +52,11 @@ pub struct IoCount {
     pub blocks: u64,
     /// Device operations.
     pub operations: u64,
-    /// Those that begin where the one before ended.
+    /// Those that begin where the previous one ended.
     pub sequential: u64,
 }
 
-/// What was done since the device was opened.
+/// Work done since the device was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Blocks that clients wrote.
@@ -76,11 +76,11 @@ pub struct Counters {
     pub read_misses: u64,
     /// Versions whose checksum failed; they were not served.
     pub damaged: u64,
-    /// Bytes of the contents that went to the log, what was moved within it included.
+    /// Bytes of the contents that went to the log, including moves within it.
     pub content_bytes: u64,
     /// Bytes that are stored for them.
     pub stored_bytes: u64,
-    /// Of these contents, those of which what differs from an earlier one is stored ...
+    /// The number of these contents stored as a difference from an earlier one ...
     pub xor_versions: u64,
     /// ... and those of which nothing is, as the segment has them already.
     pub identical_versions: u64,
@@ -111,7 +111,7 @@ impl Tally {
         count.fetch_add(by, Ordering::Relaxed);
     }
 
-    /// A content of so many bytes went to the log, where it takes `stored`.
+    /// A content of `content` bytes went to the log, where it takes `stored`.
     pub(crate) fn stored(&self, content: u64, stored: u64, is_delta: bool) {
         self.add(&self.content_bytes, content);
         self.add(&self.stored_bytes, stored);

@@ -1,5 +1,5 @@
-//! Written blocks leave the cache: what must be kept goes to the log first, then the origin is
-//! written.
+//! Written blocks leave the cache: versions that must be kept go to the log first, then the origin
+//! is written.
 
 use cairn_base::BLOCK_SIZE;
 use cairn_device::{Operation, Request, Segments};
@@ -27,7 +27,7 @@ const LOCKED: usize = 128;
 const JOINED_MAX: usize = 1 << 20;
 /// Bytes of a region of hybrid placement.
 const REGION: u64 = 1 << 20;
-/// Past so many blocks a region begins to forget.
+/// The number of blocks after which a region begins to forget.
 const REGION_MEMORY: u16 = 256;
 
 /// How a block's versions are kept.
@@ -41,13 +41,13 @@ enum Path {
 /// A block with versions that are to be placed, the oldest first.
 pub(crate) type Work = (u64, Vec<(u64, Content)>);
 
-/// What is known of a block before its versions are placed.
+/// The known state of a block before its versions are placed.
 struct Planned {
     path: Path,
     newest: Option<Version>,
-    /// No instant that is kept lies between the newest version and the first of the work.
+    /// No kept instant is between the newest version and the first of the work.
     same: bool,
-    /// An undo of that time is there: from before a cut.
+    /// An undo of that time exists: from before a cut.
     has_undo: bool,
     /// Its content until the first version, when it must be kept and is not on the origin.
     waiting: Option<Content>,
@@ -60,7 +60,7 @@ impl Planned {
     }
 }
 
-/// A flush that clients share, until it is over or has failed.
+/// A flush that clients share, until it ends or has failed.
 struct SharedFlush<'a>(&'a History);
 
 impl Drop for SharedFlush<'_> {
@@ -71,9 +71,9 @@ impl Drop for SharedFlush<'_> {
 }
 
 impl History {
-    /// Versions that leave the cache at once: so many that the flush of the store that a batch
-    /// costs does not count, a part of what may wait (clients fill the rest meanwhile), and a small
-    /// part of the store.
+    /// Versions that leave the cache at once. They are so many that the flush of the store for a
+    /// batch does not matter, a part of the waiting ones (clients fill the rest meanwhile), and a
+    /// small part of the store.
     pub(crate) fn batch(&self, writer: &Writer) -> usize {
         let store = writer.usable() * writer.superblock.segment_blocks as usize * BLOCK_SIZE;
         let large = BATCH_BYTES.min(store / STORE_PARTS).min(self.dirty_bytes as usize / 4);
@@ -95,7 +95,7 @@ impl History {
         (2 * batch * self.block_bytes as usize).div_ceil(segment)
     }
 
-    /// Writes the blocks out that were not written for longest; false when there are none.
+    /// Writes out the least recently written blocks; false when there are none.
     pub(crate) fn destage(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
         self.check_failed()?;
         if self.state.lock().cache.is_empty() {
@@ -106,7 +106,7 @@ impl History {
         let mut batch = if reverting { self.small_batch(writer) } else { self.batch(writer) };
         let need = RESERVE + self.segments_of_batch(writer, batch) + self.owed(writer);
         if !self.ready(writer, need)? {
-            // By now it is known whether the store is smaller than it looks.
+            // It is known now whether the store is smaller than it looks.
             batch = batch.min(self.batch(writer));
         }
         self.ensure_room(writer, self.segments_of_batch(writer, batch))?;
@@ -140,10 +140,10 @@ impl History {
         Ok(())
     }
 
-    /// Writes out the cache and makes all durable that was taken up to `asked`. Clients that wait
-    /// for each other's flush share the next one: one of them makes it, and it is over for all
-    /// whose writes were taken before it began. None of these waits for `writer`, where the next
-    /// flush may be before it.
+    /// Writes out the cache and makes all writes durable that were taken up to `asked`. Clients
+    /// that wait for each other's flush share the next one: one of them makes it, and it serves all
+    /// whose writes were taken before it began. None of these waits for `writer`, which the next
+    /// flush may get first.
     pub(crate) fn flush_all(&self, asked: u64) -> Result<(), HistoryError> {
         {
             let mut state = self.state.lock();
@@ -158,7 +158,8 @@ impl History {
         }
         let _shared = SharedFlush(self);
         let mut writer = self.writer.lock();
-        // A mark, say, whose turn came before, took along all that waited when its own flush began.
+        // For example, a mark with an earlier turn took along everything that waited when its own
+        // flush began.
         if self.state.lock().flushed >= asked {
             return self.check_failed();
         }
@@ -167,7 +168,7 @@ impl History {
 
     pub(crate) fn flush_with(&self, writer: &mut Writer) -> Result<(), HistoryError> {
         self.check_failed()?;
-        // What is taken from here on may leave with it or not.
+        // Later writes may or may not leave with it.
         let last = self.state.lock().last;
         self.destage_all(writer)?;
         self.settle_current(writer)?;
@@ -177,8 +178,8 @@ impl History {
         Ok(())
     }
 
-    /// Puts versions where the placement wants them. Blocks come once; their versions are later
-    /// than all that the log has of them.
+    /// Puts versions to the places that the placement requires. Each block comes once; its versions
+    /// are later than all of its versions in the log.
     pub(crate) fn place(&self, writer: &mut Writer, mut work: Vec<Work>) -> Result<(), HistoryError> {
         work.sort_by_key(|(lba, _)| *lba);
         let lasts: Vec<(u64, u64)> =
@@ -217,7 +218,7 @@ impl History {
                 }
                 continue;
             }
-            // A version that is not retained: the one before it is of the same window.
+            // A version that is not retained: the previous one is in the same window.
             if let (true, true, Some(newest)) = (newest_is_redo, plan.same, plan.newest) {
                 replaced.push(newest);
             }
@@ -231,8 +232,8 @@ impl History {
             self.tally.add(&self.tally.retained, pending.len() as u64);
             let versions = self.append(writer, pending)?;
             let blocks = writer.superblock.segment_blocks;
-            // The blocks are in the cache until all of this is over, so nobody sees a part of it in
-            // the present.
+            // The blocks stay in the cache until all of this is over, so no read of the present
+            // sees a part of it.
             for versions in versions.chunks(LOCKED) {
                 self.publish(&mut self.state.lock(), blocks, versions);
                 #[cfg(test)]
@@ -253,8 +254,8 @@ impl History {
         match self.placement {
             Placement::Logging => Ok(()),
             Placement::SplitStream => {
-                // What is too much, and no more: what stays may be written again before it leaves
-                // (section 2.3 of the 2007 paper).
+                // Only the excess: remaining blocks may be overwritten before they leave (section
+                // 2.3 of the 2007 paper).
                 let over = self.state.lock().current.bytes().saturating_sub(self.dirty_bytes);
                 if over > 0 {
                     let blocks = over.div_ceil(u64::from(self.block_bytes) + CACHED_OVERHEAD);
@@ -269,8 +270,8 @@ impl History {
         }
     }
 
-    /// Drops what an attempt that found no room below has brought into the index; true when there
-    /// was one.
+    /// Drops the versions that an attempt without room below has added to the index; true when
+    /// there were some.
     fn drop_placed(&self, writer: &Writer, pending: &mut Vec<Pending>) -> bool {
         if writer.torn.is_empty() {
             return false;
@@ -295,11 +296,11 @@ impl History {
             .map(|(lba, versions)| {
                 let first = versions.first().map_or(0, |(time, _)| *time);
                 let newest = state.index.last_at(*lba, first.saturating_sub(1));
-                // The origin can't show that something is lost. Nor may it show what it has there,
-                // when a cut comes before the new content does.
+                // The origin cannot show that content is lost. Nor may it show its old content when
+                // a cut comes before the new content.
                 let is_lost = newest.is_some_and(|newest| newest.is_lost() && newest.is_redo())
                     || versions.iter().any(|(_, content)| matches!(content, Content::Lost));
-                // What the moving window is about to drop is no base any more.
+                // A version that the moving window is about to drop cannot be a base.
                 let newest = newest.filter(|newest| state.trimming.is_none_or(|to| newest.time > to));
                 let same = newest.is_some_and(|newest| state.timeline.same_window(newest.time, first));
                 let path = match self.placement {
@@ -327,8 +328,8 @@ impl History {
             .collect()
     }
 
-    /// Reads what the origin has and the history needs; afterwards `waiting` is what is to be kept
-    /// of each block.
+    /// Reads content of the origin that the history needs. Afterwards `waiting` holds the content
+    /// to keep of each block.
     fn stage(&self, work: &[Work], plans: &mut [Planned]) -> Result<(), HistoryError> {
         let mut wanted = Vec::new();
         for (index, plan) in plans.iter_mut().enumerate() {
@@ -427,7 +428,7 @@ impl History {
                     }
                     _ => end_zero(&mut batch, zero.replace((offset, self.length_of(lba) as u64))),
                 },
-                // The log says so.
+                // The log records it.
                 Content::Lost => {}
             }
         }
@@ -437,12 +438,12 @@ impl History {
     }
 }
 
-/// What a block was until a time.
+/// The content of a block until a time.
 pub(crate) fn undo(lba: u64, time: u64, content: Content) -> Pending {
     entry(lba, time, content, [EntryKind::Undo, EntryKind::UndoZero, EntryKind::UndoLost])
 }
 
-/// What a block is from a time on.
+/// The content of a block from a time on.
 fn redo(lba: u64, time: u64, content: Content) -> Pending {
     entry(lba, time, content, [EntryKind::Redo, EntryKind::RedoZero, EntryKind::RedoLost])
 }

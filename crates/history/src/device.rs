@@ -1,11 +1,11 @@
-//! The present as a device: requests in pieces of blocks (section 2.3 of the 2006 paper), none of
-//! which loses a byte.
+//! The present as a device: requests in pieces of blocks (section 2.3 of the 2006 paper), which
+//! lose no byte.
 //!
 //! A change waits for room in memory, for the [`merge`](History) lock and for the store. Until its
-//! blocks are put into the write cache nothing of it has happened, so it can be
-//! [withdrawn](cairn_device::Gate) until then. It begins under the lock of the state, which orders
-//! all changes: whoever withdraws it, or acknowledges a newer change of the same block, does so
-//! before that or after it. A trim or write-zeroes of several pieces begins once for each of them.
+//! blocks are in the write cache it has no effect, so it can be [withdrawn](cairn_device::Gate)
+//! until then. It begins under the lock of the state, which orders all changes. So a withdrawal of
+//! it, or the acknowledgement of a newer change of the same block, comes before or after that
+//! point. A trim or write-zeroes of several pieces begins once for each of them.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ impl Device for History {
                 operation.finish(Err(refusal));
             }
         }
-        // Changes may have to wait behind reads as well.
+        // Changes may have to wait after reads as well.
         park(batch);
         self.run_reads(batch);
         let mut at = 0;
@@ -104,9 +104,9 @@ impl History {
         }
     }
 
-    /// Takes writes of whole blocks from the front of `batch`, each with a stamp of its own, for as
-    /// long as there is room: under one lock. How many operations are behind it; of these, writes
-    /// that have to be durable stay pending.
+    /// Takes writes of whole blocks from the front of `batch`, each with its own stamp, as long as
+    /// there is room, under one lock. Returns how many operations were taken. Those that must be
+    /// durable stay pending.
     fn take_whole(&self, batch: &mut [Operation]) -> usize {
         let block = u64::from(self.block_bytes);
         let _shared = self.merge.read();
@@ -156,15 +156,15 @@ impl History {
         self.tally.add(&self.tally.absorbed, u64::from(absorbed));
     }
 
-    /// Wakes who writes out, once half of what may wait does.
+    /// Wakes the thread that writes out, once half of the allowed blocks wait.
     fn tell_of_work(&self, state: &State, was_little: bool) {
         if was_little && state.cache.bytes() > self.dirty_bytes / 2 {
             self.work.notify_all();
         }
     }
 
-    /// What is still pending waits for a flush. One for all of them, after all that the batch
-    /// wrote, covers more than each asks for.
+    /// Operations that are still pending wait for a flush. One flush for all of them, after all
+    /// writes of the batch, covers more than each requires.
     fn finish_flushes(&self, batch: &mut [Operation]) {
         let tickets = batch.iter().filter(|operation| operation.is_pending());
         let tickets: Vec<Option<Ticket>> = tickets.map(|operation| operation.ticket().cloned()).collect();
@@ -178,9 +178,9 @@ impl History {
         }
     }
 
-    /// Makes all durable that was taken before the call; where there is no room yet and the owner
-    /// wants that, when there is. Once all that wait for it are withdrawn it fails, as nobody is
-    /// answered any more.
+    /// Makes all changes durable that were taken before the call. Without room it waits for some,
+    /// if the owner wants that. Once all tickets that wait for it are withdrawn it fails, as no
+    /// client waits for the answer any more.
     fn flush_or_wait(&self, tickets: &[Option<Ticket>]) -> Result<(), HistoryError> {
         let asked = self.state.lock().last;
         let is_withdrawn = |ticket: &Option<Ticket>| ticket.as_ref().is_some_and(Ticket::is_withdrawn);
@@ -196,8 +196,8 @@ impl History {
         }
     }
 
-    /// Waits a while for room: for time to pass over the floor, or for somebody to make some. False
-    /// when there is to be no waiting, or no more of it. Nothing is locked meanwhile.
+    /// Waits a while for room: until history passes the floor's age, or the owner makes room. False
+    /// when waiting is off, or has ended. Holds no lock meanwhile.
     fn wait_a_while(&self) -> bool {
         let mut state = self.state.lock();
         let is_wanted = state.window.floor_policy == FloorPolicy::Wait && !state.window.floor.is_zero();
@@ -272,7 +272,8 @@ impl History {
         Ok(())
     }
 
-    /// A trim or write-zeroes: history like any write. What is zeroes already stays as it is.
+    /// A trim or write-zeroes: history like any write. Blocks that are zeroes already are
+    /// unchanged.
     fn clear(&self, offset: u64, length: u64, ticket: Option<&Ticket>) -> Result<(), DeviceError> {
         let (mut at, end) = (offset, offset + length);
         while at < end {
@@ -301,7 +302,7 @@ impl History {
             }
             let outcome = {
                 let mut writer = self.writer.lock();
-                // Somebody else may have done it meanwhile.
+                // Another thread may have done it meanwhile.
                 if self.state.lock().cache.bytes() < self.dirty_bytes {
                     return Ok(());
                 }

@@ -1,14 +1,15 @@
-//! Which stamp a moment has that is so long ago by the clock that is never set.
+//! The stamp of the moment that lies a given time in the past, by the monotonic clock.
 //!
-//! While the wall clock goes forward, stamps go with it. While it is behind the last stamp, as it
-//! was put back, stamps stand: each is the one before and a nanosecond. Both are noted here, by
-//! elapsed time, for as long as the history is open. What was before that is known only where the
-//! clock was not set since.
+//! While the wall clock advances, stamps follow it. While it is behind the last stamp, because it
+//! was set back, each stamp is one nanosecond after the previous one. Both are noted here, by
+//! elapsed time, for as long as the history is open. Earlier times are known only if the clock was
+//! not set since.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The two clocks are not read at once: they may differ by so much without either having been set.
+/// The two clocks are not read at the same moment: they may differ by this much without either
+/// having been set.
 const READ_APART_NS: u64 = 50_000_000;
 /// Stamps of moments that are closer together are one note.
 const NOTE_NS: u64 = 10_000_000;
@@ -16,8 +17,8 @@ const NOTE_NS: u64 = 10_000_000;
 const NOTES_MAX: usize = 8192;
 /// Notes are merged that are closer together than their age divided by this.
 const MERGED_PART: u64 = 256;
-/// By how much a clock may have been set in all, where it is taken for one that was not: this, or
-/// the age divided by [`SET_PART`].
+/// A clock that was set by at most this in total counts as never set: this, or the age divided by
+/// [`SET_PART`].
 const SET_NS: u64 = 1_000_000_000;
 const SET_PART: u64 = 1000;
 
@@ -26,14 +27,14 @@ const SET_PART: u64 = 1000;
 struct Note {
     passed: u64,
     stamp: u64,
-    /// Stamps go with the time that passes; else they stand.
+    /// Stamps follow the passing time; otherwise they stand still.
     goes: bool,
     /// The last stamp until then. A clock that has just caught up may be a little less.
     last: u64,
 }
 
 impl Note {
-    /// What the wall clock shows beyond the time that has passed.
+    /// The wall clock minus the elapsed time.
     fn ahead(&self) -> i128 {
         i128::from(self.stamp) - i128::from(self.passed)
     }
@@ -52,7 +53,7 @@ impl Note {
 pub(crate) struct StampAt {
     /// The last stamp up to that moment, or a time after it and before the next stamp.
     pub(crate) stamp: u64,
-    /// Stamps stood then: the first one of that stretch.
+    /// Set if stamps stood still then: the first one of that stretch.
     pub(crate) stands_from: Option<u64>,
 }
 
@@ -65,7 +66,7 @@ pub(crate) struct Elapsed {
 }
 
 impl Elapsed {
-    /// Notes what both clocks show, and the last stamp.
+    /// Notes the readings of both clocks, and the last stamp.
     pub(crate) fn note(&mut self, now: u64, passed: Duration, last: u64) {
         let passed = u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX);
         let goes = last <= now.saturating_add(READ_APART_NS);
@@ -113,8 +114,7 @@ impl Elapsed {
         self.notes = kept;
     }
 
-    /// The stamp of the moment `ago`, of a history that began at `began`; none where that is not
-    /// known.
+    /// The stamp of the moment `ago`, of a history that began at `began`; `None` if it is unknown.
     pub(crate) fn find(&self, ago: Duration, passed: Duration, began: u64) -> Option<StampAt> {
         let at = i128::try_from(passed.as_nanos()).ok()? - i128::try_from(ago.as_nanos()).ok()?;
         let after = self.notes.partition_point(|note| i128::from(note.passed) <= at);
@@ -123,7 +123,8 @@ impl Elapsed {
         };
         let note = self.notes[index];
         let mut stamp = note.reaches(at);
-        // The clock may have been put back before that was seen; nothing got a stamp in between.
+        // The clock may have been set back earlier than that was noticed; no stamp was assigned in
+        // between.
         if let Some(next) = self.notes.get(after).filter(|next| !next.goes) {
             stamp = stamp.min(next.stamp);
         }
@@ -132,8 +133,7 @@ impl Elapsed {
         Some(StampAt { stamp, stands_from })
     }
 
-    /// Of a moment before the first note: the clock showed then what it would have shown had it
-    /// never been set.
+    /// For a moment before the first note: assumes that the clock was not set in between.
     fn before_all(&self, at: i128, ago: Duration, began: u64) -> Option<u64> {
         let first = *self.notes.front()?;
         if self.forgot || !first.goes {

@@ -7,7 +7,7 @@ use cairn_format::FormatError;
 
 use crate::options::LogPosition;
 
-/// What went wrong.
+/// Errors of a history.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum HistoryError {
@@ -30,7 +30,7 @@ pub enum HistoryError {
         /// Bytes.
         need: u64,
     },
-    /// The store holds something already.
+    /// The store is not empty.
     #[error("the store holds a history already")]
     StoreInUse,
     /// The store holds no history.
@@ -47,18 +47,18 @@ pub enum HistoryError {
     /// A store with another history.
     #[error("the store has another history: {found}, and not {expected}")]
     OtherStore {
-        /// What is expected there.
+        /// The expected device or history.
         expected: String,
-        /// What is there.
+        /// The one found instead.
         found: String,
     },
-    /// The store is not what it was when its owner last looked.
+    /// The store has changed since its owner last looked.
     #[error(
         "the store of the history is older than it was, or its end is damaged: it ends at record {} under superblock {}, and was durable up to record {} under superblock {}",
         .found.record, .found.superblock, .known.record, .known.superblock
     )]
     StoreOlder {
-        /// As far as it goes.
+        /// The position that it has reached.
         found: LogPosition,
         /// As far as it had come.
         known: LogPosition,
@@ -78,10 +78,10 @@ pub enum HistoryError {
     Damaged {
         /// Bytes from the start of the store.
         offset: u64,
-        /// What was expected.
+        /// The check that failed.
         source: FormatError,
     },
-    /// A part of the log is not where it was durable.
+    /// A part of the log is missing where it was durable.
     #[error("the history lacks its record {sequence}, which was durable: the store is damaged")]
     Missing {
         /// The record.
@@ -99,13 +99,13 @@ pub enum HistoryError {
     /// Nothing of that time is kept.
     #[error("no instant near that moment is kept: the clock was put back, and until it shows a later time than before, in {} s, only marks are kept", .by.as_secs_f64().ceil())]
     NotKept {
-        /// Until it shows what it had shown.
+        /// The time until the clock reaches its earlier reading.
         by: Duration,
     },
     /// The clock has shown that time twice.
-    #[error("the clock was put back and shows that time for the second time: what was written since then has later times, which it reaches in {} s", .by.as_secs_f64().ceil())]
+    #[error("the clock was set back and shows that time again: later writes have later times, which the clock reaches in {} s", .by.as_secs_f64().ceil())]
     ClockPutBack {
-        /// Until it shows what it had shown.
+        /// The time until the clock reaches its earlier reading.
         by: Duration,
     },
     /// The instant has not come.
@@ -128,20 +128,20 @@ pub enum HistoryError {
         /// Bytes.
         missing: u64,
     },
-    /// What lies below has no room: the file system of a sparse file, or a quota. Nothing suffers,
-    /// and it goes on by itself when there is some.
+    /// The layer below has no room: the file system of a sparse file, or a quota. Nothing is lost,
+    /// and the history resumes by itself when there is room.
     #[error("no space is left below {below}, and no history can be discarded for it")]
     NoRoomBelow {
         /// Of which device.
         below: &'static str,
     },
-    /// There is no room, and the history that is there must be kept.
+    /// There is no room, and the present history must be kept.
     #[error("the store is full, and the history in it is younger than the floor that its owner set")]
     Full,
 }
 
 impl HistoryError {
-    /// True for a lack of room that may pass: with time, or when somebody makes some.
+    /// True for a lack of room that may end: with time, or when the owner makes room.
     pub(crate) fn is_full(&self) -> bool {
         matches!(self, HistoryError::Full | HistoryError::NoRoomBelow { .. })
     }

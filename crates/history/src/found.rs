@@ -1,8 +1,8 @@
-//! What an opening finds in a store: what segments say of themselves, their summaries, and their
-//! records one after the other.
+//! Reads a store at its opening: the headers of segments, their summaries, and their records one
+//! after the other.
 //!
-//! Each of these has another copy. What can't be read, on a store that answers otherwise, is as
-//! what is damaged: the other copy serves.
+//! Each of these has another copy. If the store otherwise answers, an unreadable block counts as
+//! damaged: the other copy is used.
 
 use cairn_base::{BLOCK_SIZE, crc32c};
 use cairn_device::DeviceError;
@@ -26,7 +26,7 @@ pub(crate) struct FoundSegment {
     pub(crate) first_record: Option<u64>,
     /// The last block, when there is one.
     pub(crate) end: Option<HistorySegment>,
-    /// Its first block is not there: a cut has kept a record and not that, or it was damaged.
+    /// Its first block is missing: a cut has kept a record and not that, or it was damaged.
     pub(crate) lacks_begin: bool,
 }
 
@@ -40,14 +40,14 @@ pub(crate) struct Records {
     /// Block after the last one.
     pub(crate) position: u64,
     pub(crate) previous: u32,
-    /// By what the records say: this one and all before were durable.
+    /// According to the records, this one and all earlier ones were durable.
     pub(crate) durable_through: u64,
     /// Why it is not known whether another one follows: that place can't be read.
     pub(crate) unread: Option<DeviceError>,
 }
 
 impl History {
-    /// A segment that was named as ahead, if the log has gone on there.
+    /// A segment that was named as ahead, if the log has continued there.
     pub(crate) fn find_ahead(
         &self,
         writer: &Writer,
@@ -62,7 +62,7 @@ impl History {
             let sequence = begin.sequence;
             return Ok(Some(FoundSegment { index, sequence, first_record, end: None, lacks_begin: false }));
         }
-        // Where its first block is damaged its first record says as much.
+        // If its first block is damaged its first record has the same facts.
         let record = self.record_if_readable(writer, (first + 1) * BLOCK, 1)?;
         let record =
             record.filter(|record| !record.summary && record.segment >= from && record.previous == 0);
@@ -96,8 +96,8 @@ impl History {
         Ok(self.block_if_readable(last)?.is_none() || self.find_end(writer, index, sequence)?.is_some())
     }
 
-    /// The last record that was durable by what records of a segment from block `position` on say;
-    /// they need not follow each other. What can't be read says nothing.
+    /// The last durable record, as records of a segment from block `position` on state it; they
+    /// need not be adjacent. Unreadable blocks are ignored.
     pub(crate) fn durable_beyond(
         &self,
         writer: &Writer,
@@ -120,7 +120,7 @@ impl History {
                     }
                 }
             }
-            // Most blocks are content, or nothing yet: a look at the first bytes is enough.
+            // Most blocks are content, or unused yet: the first bytes are enough to tell.
             for (position, _) in
                 (start..).zip(&*piece).filter(|(_, block)| HistoryRecord::peek(block, store).is_ok())
             {
@@ -146,20 +146,20 @@ impl History {
         let end = end.filter(|end| end.summary_blocks.is_some());
         match begin.and_then(|begin| self.not_older(writer, first, begin, end.as_ref())) {
             Ok(begin) => {
-                // The end of an earlier life of the segment is none.
+                // An end block from an earlier life of the segment does not count.
                 let end = end.filter(|end| end.sequence == begin.sequence);
                 let (sequence, first_record) = (begin.sequence, Some(begin.record));
                 Ok(FoundSegment { index, sequence, first_record, end, lacks_begin: false })
             }
             Err(source) => match end {
                 Some(end) => {
-                    // It may be that of an earlier life, where this one has not ended: its first
-                    // record tells.
+                    // It may be from an earlier life, if this one has not ended: its first record
+                    // decides.
                     let record = self.record_if_readable(writer, (first + 1) * BLOCK, 1)?;
                     if record.is_some_and(|record| record.segment != end.sequence) {
                         return Err(HistoryError::Damaged { offset: first * BLOCK, source });
                     }
-                    tracing::error!(segment = index, %source, "the first block of a history segment is damaged; its summary serves");
+                    tracing::error!(segment = index, %source, "the first block of a history segment is damaged; its summary is used");
                     let (sequence, end) = (end.sequence, Some(end));
                     Ok(FoundSegment { index, sequence, first_record: None, end, lacks_begin: true })
                 }
@@ -168,10 +168,11 @@ impl History {
         }
     }
 
-    /// The segment in which the log goes on, of which the first block is damaged, by its first
-    /// record; `before` is the newest of the others. None where that may be of an earlier life of
-    /// the segment, or of one that a cut took out of the log: a number that was the last to be
-    /// given is of neither, nor is a record that was durable and follows the last one before.
+    /// Finds the log's last segment by its first record, when its first block is damaged; `before`
+    /// is the newest of the others. `None` if it may be from an earlier life of the segment, or
+    /// from one that a power cut removed from the log. Two signs exclude both: it has the number
+    /// that was assigned last, or a record that was durable and follows the previous segment's last
+    /// record.
     pub(crate) fn find_tail(
         &self,
         writer: &Writer,
@@ -206,8 +207,8 @@ impl History {
         }))
     }
 
-    /// The first block of a segment. One of an earlier life than its end or its first record, which
-    /// are written later, is none: the write that was to replace it was lost.
+    /// Drops the first block of a segment if it is from an earlier life than the segment's end or
+    /// first record, which are written later: the write that should have replaced it was lost.
     fn not_older(
         &self,
         writer: &Writer,
@@ -251,7 +252,7 @@ impl History {
                 }
                 Err(error @ HistoryError::Device(_)) => return Err(error),
                 Err(error) => {
-                    tracing::error!(segment = found.index, %error, "the summary of a history segment is damaged; its records serve");
+                    tracing::error!(segment = found.index, %error, "the summary of a history segment is damaged; its records are used");
                     damage = Some(error);
                 }
             }
@@ -264,7 +265,7 @@ impl History {
         if found.end.is_none() {
             tracing::error!(
                 segment = found.index,
-                "the last block of a history segment is damaged; its records serve"
+                "the last block of a history segment is damaged; its records are used"
             );
         }
         let durable = writer.superblock.durable_through;
@@ -272,7 +273,7 @@ impl History {
         if let Some(error) = records.unread.take() {
             return Err(HistoryError::Device(error));
         }
-        // It had ended before the superblock: a record that is not there is lost.
+        // It had ended before the superblock: a missing record is lost.
         if end_record.is_some_and(|end| records.next_record < end) {
             return Err(HistoryError::Missing { sequence: records.next_record });
         }
@@ -322,10 +323,10 @@ impl History {
         Ok(self.records_of(writer, &found, end)?.entries)
     }
 
-    /// The records of a segment, one after the other. Content of those up to `durable` is not
-    /// looked at. Where it is known with which record the next segment begins the scan ends before
-    /// `limit`: what follows here was torn by a cut, and the log went on there as no other record
-    /// of its size came.
+    /// The records of a segment, one after the other. The content of those up to `durable` is not
+    /// checked. If the first record of the next segment is known, the scan ends before `limit`: the
+    /// remaining records here were torn by a cut, and the log continued there because no other
+    /// record of its size came.
     pub(crate) fn scan_records(
         &self,
         writer: &Writer,
@@ -440,7 +441,7 @@ impl History {
         }
     }
 
-    /// Every place lies in its segment, and every block on the device.
+    /// Checks that every place is in its segment, and every block on the device.
     fn check_places(&self, writer: &Writer, record: &HistoryRecord, offset: u64) -> Result<(), HistoryError> {
         let end = writer.superblock.segment_blocks * BLOCK / PLACE_UNIT;
         let blocks = self.blocks();
@@ -464,10 +465,10 @@ impl History {
         Err(HistoryError::Damaged { offset, source })
     }
 
-    /// True when all content of entries of a segment that is stored from block `from` of it on is
-    /// on the store: no record's end was torn. What is stored before belongs to records before,
-    /// which say so themselves: damage there is no torn end here. Nor is what can't be read: a read
-    /// of it tells.
+    /// True when the store has all content of entries of a segment that is stored from block `from`
+    /// of it on: no record's end was torn. Content before that belongs to earlier records, which
+    /// have their own proof: damage there is not a torn end here. Nor is an unreadable block: a
+    /// later read reports it.
     pub(crate) fn content_is_there(
         &self,
         writer: &Writer,
@@ -484,8 +485,8 @@ impl History {
             entries.iter().filter(|entry| entry.kind.has_data()).filter(is_own).collect();
         with_data.sort_by_key(|entry| entry.place);
         with_data.dedup_by_key(|entry| (entry.place, entry.crc, entry.length));
-        // Contents of a record lie behind each other, and are read together: there may be hundreds
-        // of thousands.
+        // Contents of a record are adjacent, and are read together: there may be hundreds of
+        // thousands.
         let follows = |one: &&HistoryEntry, next: &&HistoryEntry| {
             end_of(one).next_multiple_of(PLACE_UNIT) == offset_of(next)
         };
@@ -495,7 +496,7 @@ impl History {
             let start = offset_of(first) / alignment * alignment;
             let mut bytes = vec![0; (end_of(last).next_multiple_of(alignment) - start) as usize];
             if part.len() > 1 && self.store.read_into(start, &mut bytes).is_err() {
-                // One that is not there before what can't be read is the end all the same.
+                // A missing one before an unreadable one is the end all the same.
                 for entry in part {
                     if !self.content_is_there(writer, found, &[**entry], from)? {
                         return Ok(false);
@@ -517,14 +518,14 @@ impl History {
         Ok(true)
     }
 
-    /// A block for which another one serves where it is damaged; none where it can't be read.
+    /// A block with another copy in case of damage; `None` if it can't be read.
     pub(crate) fn block_if_readable(&self, address: u64) -> Result<Option<BlockBytes>, HistoryError> {
         let mut bytes = [0; BLOCK_SIZE];
         Ok(self.fill(address * BLOCK, &mut bytes)?.then_some(bytes))
     }
 
-    /// Reads what is at `offset` of the store; false where that place can't be read, and the store
-    /// answers otherwise.
+    /// Reads the bytes at `offset` of the store; false if that place can't be read, and the store
+    /// otherwise answers.
     fn fill(&self, offset: u64, bytes: &mut [u8]) -> Result<bool, HistoryError> {
         let mut read = || self.store.read_into(offset, bytes);
         match read() {

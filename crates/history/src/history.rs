@@ -19,25 +19,25 @@ use crate::options::Window;
 use crate::status::HistoryEvent;
 use crate::timeline::Timeline;
 
-/// Stamps may be so far ahead of a clock that was not put back, where writes come faster than it
-/// goes on.
+/// Stamps may be this far ahead of a clock that was not set back, when writes come faster than it
+/// advances.
 const CLOCK_SLACK_NS: u64 = 1_000_000_000;
 
 /// A device that remembers. It is a [`Device`]: the present.
 ///
 /// Lock order: `merge`, `writer`, `state`. The last one is never held while a device is touched,
 /// and is all that a read waits for. The others are, and clients wait for them:
-/// - `merge`, alone, by a write of a part of a block while the rest of it is read, and by a revert
-///   (and a release) from the flush that it begins with to its end. Writes wait for either: one
-///   that came between would be of both times. It costs writers a read of the origin at most, but
-///   for reverts, which nobody makes often. Blocks one by one would need a lock each, and a revert
-///   all of them.
-/// - `writer`, by whoever writes to the log or the origin: one batch that leaves memory, one flush,
-///   one slice of background work. The log has one end, and what comes first in it has to be
-///   durable first. Flushes wait for it (those that come meanwhile share one), and who makes a mark
-///   or a view, reverts, or asks for the status. A write waits only when memory is full, and then
-///   for what makes room there. Background work lets go of it after each slice, so that none of
-///   these waits for more than one.
+/// - `merge`, exclusively, by a write of a part of a block while the rest of it is read, and by a
+///   revert (and a release) from its initial flush to its end. Writes wait for either: a write in
+///   between would belong to both times. It costs writers at most one read of the origin, except
+///   for reverts, which are rare. A lock for each block would need many locks, and a revert all of
+///   them.
+/// - `writer`, by any writer of the log or the origin: one batch that leaves memory, one flush, one
+///   slice of background work. The log has one end, and its records must become durable in order.
+///   Flushes wait for it (flushes that arrive meanwhile share one), as do marks, views, reverts,
+///   and status requests. A write waits only when memory is full, and then for the work that makes
+///   room there. Background work releases it after each slice, so that none of these waits for more
+///   than one.
 pub struct History {
     pub(crate) origin: Arc<dyn Device>,
     pub(crate) store: Arc<dyn Device>,
@@ -48,16 +48,16 @@ pub struct History {
     pub(crate) segment_blocks: u64,
     pub(crate) length: u64,
     pub(crate) dirty_bytes: u64,
-    /// Writes of whole blocks share it; who merges a part of a block into the rest, and who
-    /// reverts, is alone.
+    /// Writes of whole blocks share it; a merge of a part of a block, and a revert, hold it
+    /// exclusively.
     pub(crate) merge: RwLock<()>,
     pub(crate) writer: Mutex<Writer>,
     pub(crate) state: Mutex<State>,
-    /// Told when there is room again.
+    /// Notified when there is room again.
     pub(crate) room: Condvar,
-    /// Told when half of what may wait in memory does.
+    /// Notified when half of the allowed blocks wait in memory.
     pub(crate) work: Condvar,
-    /// Told when a flush that clients share is over.
+    /// Notified when a flush that clients share ends.
     pub(crate) flush_over: Condvar,
     pub(crate) tally: Tally,
     /// Called where readers get in while a batch is published.
@@ -65,10 +65,10 @@ pub struct History {
     pub(crate) between: Mutex<Option<Between>>,
 }
 
-/// How somebody names an instant.
+/// How a caller names an instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// By what a clock has shown, or as the time of a mark.
+    /// A time that the clock has shown, or the time of a mark.
     Clock(Timestamp),
     /// By its stamp, as [`History::ago`] has found it.
     Stamp(Timestamp),
@@ -80,13 +80,13 @@ impl From<Timestamp> for When {
     }
 }
 
-/// What a test does there.
+/// A test's hook there.
 #[cfg(test)]
 pub(crate) type Between = Box<dyn Fn() + Send>;
 
-/// What all who use a history share.
+/// State that all users of a history share.
 pub(crate) struct State {
-    /// The origin is what was before the window.
+    /// The origin has the content before the window.
     pub(crate) logging: bool,
     pub(crate) index: Index,
     /// Blocks and times of versions in the index that are lost.
@@ -95,7 +95,7 @@ pub(crate) struct State {
     /// Split-stream: in the log, and not yet on the origin.
     pub(crate) current: WriteCache,
     pub(crate) reads: ReadCache,
-    /// Counts changes of what reads from below would find.
+    /// Counts changes that affect reads in progress.
     pub(crate) epoch: u64,
     pub(crate) timeline: Timeline,
     pub(crate) marks: BTreeMap<u64, MarkContent>,
@@ -105,14 +105,14 @@ pub(crate) struct State {
     pub(crate) reverts: Vec<RevertState>,
     /// The last stamp.
     pub(crate) last: u64,
-    /// The earliest time that the clock has shown since it was put back to before the last stamp;
-    /// none while it is not behind that.
+    /// The earliest time that the clock has shown since it was set back to before the last stamp;
+    /// `None` while it is not behind the last stamp.
     pub(crate) put_back_to: Option<u64>,
     /// Which stamps belong to which moments.
     pub(crate) elapsed: Elapsed,
     /// All that was taken with a stamp up to this one is durable.
     pub(crate) flushed: u64,
-    /// Somebody makes a flush that clients share, or waits for `writer` to make it.
+    /// A thread makes a flush that clients share, or waits for `writer` to make it.
     pub(crate) flushing: bool,
     pub(crate) segments: Vec<Segment>,
     pub(crate) failed: Option<DeviceError>,
@@ -123,12 +123,12 @@ pub(crate) struct State {
     pub(crate) waiting: u64,
     /// Background work found no room.
     pub(crate) full: bool,
-    /// What has no room below it.
+    /// The name of the device without room.
     pub(crate) lacking: Option<&'static str>,
     /// The window is moving to here: versions up to it may no longer serve as bases.
     pub(crate) trimming: Option<u64>,
     pub(crate) window: Window,
-    /// What is about to be marked, or gone back to: the window does not move past it.
+    /// An instant about to be marked or restored: the window does not move past it.
     pub(crate) held: Option<u64>,
     /// Instants that views hold, with the count of their views.
     pub(crate) views: BTreeMap<u64, u32>,
@@ -139,7 +139,7 @@ pub(crate) struct State {
     pub(crate) unsettled: u64,
 }
 
-/// What hybrid placement knows of a stretch of the device.
+/// Hybrid placement's state of a stretch of the device.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Region {
     /// Blocks that left the cache (d of section 3.2 of the 2007 paper), fading.
@@ -149,13 +149,12 @@ pub(crate) struct Region {
 }
 
 impl State {
-    /// The last stamp is ahead of the clock by more than what stamps are when writes come faster
-    /// than it goes on.
+    /// The last stamp is further ahead of the clock than fast writes alone can explain.
     fn is_ahead_of(&self, now: u64) -> bool {
         self.last > now.saturating_add(CLOCK_SLACK_NS)
     }
 
-    /// What the clocks show now: the wall clock, and the one that is never set.
+    /// Records the present readings of the wall clock and the monotonic clock.
     pub(crate) fn see_clock(&mut self, now: u64, passed: Duration) {
         self.elapsed.note(now, passed, self.last);
         let to = self.put_back_to.map_or(now, |to| to.min(now));
@@ -164,7 +163,7 @@ impl State {
 }
 
 impl History {
-    /// Lets a test look while a batch is published.
+    /// A test's hook while a batch is published.
     #[cfg(test)]
     pub(crate) fn look_between(&self) {
         if let Some(look) = &*self.between.lock() {
@@ -182,27 +181,27 @@ impl History {
         u64::from(self.block_bytes).min(self.length.saturating_sub(at)) as usize
     }
 
-    /// Bytes of what a version holds.
+    /// The size in bytes of a version's content.
     pub(crate) fn content_bytes(&self, lba: u64) -> usize {
         if lba == NO_LBA { MarkContent::SIZE } else { self.length_of(lba) }
     }
 
-    /// What a version takes of its segment at most: as if it were not reduced. What is moved to
-    /// another segment may have nothing there to be less by.
+    /// The most that a version takes of its segment: its unreduced size. A version moved to another
+    /// segment may have no base there to be reduced by.
     pub(crate) fn weight_of(&self, version: &Version) -> u64 {
         let length =
             if version.lba == NO_LBA { MarkContent::SIZE as u64 } else { u64::from(self.block_bytes) };
         weight(version.kind, length)
     }
 
-    /// The segment that a place lies in.
+    /// The segment of a place.
     pub(crate) fn segment_of(&self, place: u64, segment_blocks: u64) -> usize {
         use cairn_format::history::{PLACE_UNIT, SEGMENTS_START};
         let block = place * PLACE_UNIT / cairn_base::BLOCK_SIZE as u64;
         ((block - SEGMENTS_START) / segment_blocks) as usize
     }
 
-    /// Where the segment begins that a place lies in, in units of places.
+    /// The start of a place's segment, in units of places.
     pub(crate) fn segment_start(&self, place: u64) -> u64 {
         use cairn_format::history::{PLACE_UNIT, SEGMENTS_START};
         let segment = self.segment_of(place, self.segment_blocks) as u64;
@@ -239,13 +238,13 @@ impl History {
         state.last
     }
 
-    /// The moment that is so long ago, by the time that has passed, whatever the wall clock was set
-    /// to since.
+    /// The moment that lies `by` in the past, by elapsed time, whatever the wall clock was set to
+    /// since.
     ///
     /// # Errors
-    /// [`HistoryError::AgeUnknown`] where the clock was set and the history was not open all the
-    /// time; [`HistoryError::NotKept`] where the clock was put back, and no instant near that
-    /// moment is kept.
+    /// [`HistoryError::AgeUnknown`] if the clock was set and the history was not open all the time
+    /// since the moment; [`HistoryError::NotKept`] if the clock was set back, and no instant near
+    /// that moment is kept.
     pub fn ago(&self, by: Duration) -> Result<When, HistoryError> {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -255,7 +254,7 @@ impl History {
         // All that was acknowledged is in the image of this moment.
         let newest = now.max(state.last);
         let stamp = if by.is_zero() { newest } else { found.stamp.min(newest) };
-        // Instants that are kept every so often are none while stamps stand: the last one may be
+        // Instants kept at intervals do not exist while stamps stand still: the last one may be
         // from long before.
         if let Some(first) = found.stands_from
             && stamp > first
@@ -283,7 +282,7 @@ impl History {
         self.reach(state, at)
     }
 
-    /// The instant that `at` stands for: the last one up to it that is kept.
+    /// The kept instant for `at`: the last one up to it.
     pub(crate) fn reach(&self, state: &mut State, at: u64) -> Result<u64, HistoryError> {
         let now = self.clock.now().0.max(state.last);
         if at > now {

@@ -13,8 +13,8 @@ use cairn_format::history::{EntryKind, HistoryEntry, PLACE_UNIT};
 const RUN: usize = 512;
 /// Entries by which a run grows.
 const GROWTH: usize = 32;
-/// Parts of the device that an opening sorts one by one: those of ten million versions are of 60 KB
-/// each, which the processor has at hand.
+/// Parts of the device that an opening sorts one by one: those of ten million versions have 60 KB
+/// each, which fits the processor's cache.
 const PARTS_BITS: u32 = 12;
 const PARTS: usize = 1 << PARTS_BITS;
 
@@ -26,7 +26,7 @@ pub(crate) struct Version {
     pub(crate) kind: EntryKind,
     /// In units of 512 bytes from the start of the store.
     pub(crate) place: u64,
-    /// Of what is stored there.
+    /// The checksum of the stored bytes.
     pub(crate) crc: u32,
     /// Units that a delta takes there; 0: the content is stored whole.
     pub(crate) units: u8,
@@ -36,7 +36,7 @@ pub(crate) struct Version {
 pub(crate) type Key = (u64, u64, u8);
 
 impl Version {
-    /// What an entry says; `base`: where its segment begins, in units of places.
+    /// The version of an entry; `base`: the start of its segment, in units of places.
     pub(crate) fn of(entry: &HistoryEntry, base: u64) -> Self {
         let HistoryEntry { lba, time, kind, place, crc, length, reduced } = *entry;
         let units = if reduced { (u64::from(length) / PLACE_UNIT) as u8 } else { 0 };
@@ -59,8 +59,8 @@ impl Version {
         matches!(self.kind, EntryKind::UndoLost | EntryKind::RedoLost)
     }
 
-    /// False for what a window that begins at `cut` has left behind. What is lost from there on is
-    /// the origin's no more than before.
+    /// False for a version that a window starting at `cut` has passed. Content lost from there on
+    /// is lost for the origin too.
     pub(crate) fn counts(&self, cut: u64) -> bool {
         let at_the_cut = self.lba == cairn_format::history::NO_LBA || self.kind == EntryKind::RedoLost;
         self.time > cut || at_the_cut && self.time == cut
@@ -125,25 +125,25 @@ impl Packed {
     }
 }
 
-/// Versions on their way from the log into an index, in the order of the log. Each one alone would
-/// have to find its run, and move half of it, in memory that no cache of the processor has; here
-/// they are dealt out to parts of the device, each of which is sorted once. Meanwhile they take a
-/// quarter more room than in the index at most.
+/// Versions on their way from the log into an index, in the order of the log. Inserting each one
+/// alone would have to find its run, and move half of it, in memory outside of the processor's
+/// caches. Here they are distributed over parts of the device, each of which is sorted once.
+/// Meanwhile they take at most a quarter more room than in the index.
 pub(crate) struct Loading {
     /// Bits of a block's number that do not count for its part.
     shift: u32,
-    /// By block. Marks are behind all of them.
+    /// By block. Marks come after all blocks.
     parts: Vec<Vec<Packed>>,
 }
 
 impl Loading {
-    /// For a device of so many blocks.
+    /// For a device of `blocks` blocks.
     pub(crate) fn new(blocks: u64) -> Self {
         let bits = u64::BITS - blocks.saturating_sub(1).leading_zeros();
         Self { shift: bits.saturating_sub(PARTS_BITS), parts: vec![Vec::new(); PARTS + 1] }
     }
 
-    /// Puts a version behind those that are there.
+    /// Adds a version after the existing ones.
     pub(crate) fn add(&mut self, version: &Version) {
         let part = &mut self.parts[(version.lba >> self.shift).min(PARTS as u64) as usize];
         if part.len() == part.capacity() {
@@ -152,8 +152,7 @@ impl Loading {
         part.push(Packed::new(version));
     }
 
-    /// The index of them; `each` is called on what is in it. Of versions of one key the last one
-    /// is.
+    /// Their index; calls `each` on its versions. Of versions with one key the last one counts.
     pub(crate) fn finish(self, mut each: impl FnMut(&Version)) -> Index {
         let mut index = Index::default();
         let mut run = Vec::new();
@@ -198,7 +197,7 @@ impl Index {
         self.runs.values().map(run).sum()
     }
 
-    /// Puts a run behind all others.
+    /// Adds a run after all others.
     fn add_run(&mut self, run: Vec<Packed>) {
         if let Some(first) = run.first() {
             self.count += run.len();
@@ -302,8 +301,9 @@ impl Index {
             .map(|(_, run)| run[0].version())
     }
 
-    /// Calls `each` on the versions from `key` on (that one included), in order, until it says no
-    /// or `limit` were seen. Where to go on: the key of the first that was not seen.
+    /// Calls `each` on the versions from `key` on (that one included), in order, until it returns
+    /// false or `limit` were seen. Returns the key of the first that was not seen, to continue
+    /// from.
     pub(crate) fn scan(&self, key: Key, limit: usize, mut each: impl FnMut(&Version) -> bool) -> Option<Key> {
         let first = self.run_of(key).map_or(key, |(first, _)| *first);
         let mut seen = 0;
@@ -320,7 +320,7 @@ impl Index {
         None
     }
 
-    /// Drops what `keep` does not want; the dropped ones go to `dropped`.
+    /// Drops the versions that `keep` rejects; they go to `dropped`.
     pub(crate) fn retain(&mut self, keep: impl Fn(&Version) -> bool, mut dropped: impl FnMut(&Version)) {
         let mut moved = Vec::new();
         self.runs.retain(|first, run| {

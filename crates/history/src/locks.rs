@@ -1,5 +1,5 @@
-//! The locks of a history: those of [`cairn_base`], or, to explore schedules, shuttle's behind the
-//! same names.
+//! The locks of a history: those of [`cairn_base`], or shuttle's under the same names, to explore
+//! schedules.
 //!
 //! With the feature `shuttle` the crate runs only inside of shuttle. The tests of such runs are in
 //! `schedules`.

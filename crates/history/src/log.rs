@@ -1,5 +1,5 @@
-//! The log: segments that are filled one after the other, and the superblock that says which of
-//! them count.
+//! The log: segments that are filled one after the other, and the superblock that lists the valid
+//! ones.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,14 +20,14 @@ use crate::reduce::{Recent, Stored};
 use crate::room::RESERVE;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
-/// Segments that are named ahead at most, and the part of all that they are at most. An opening
-/// after a cut reads what they hold, and without a flush in between as much can be lost as ever: a
-/// flush makes durable what is in them.
+/// The maximum number of segments named ahead, and the maximum part of all segments. An opening
+/// after a cut reads them, and without a flush in between as much can be lost as without them: a
+/// flush makes their content durable.
 const AHEAD_MAX: usize = 16;
 const AHEAD_PART: usize = 8;
 /// Bytes of them at most, but for one: segments of a large store are of up to 1 GiB.
 const AHEAD_BYTES: u64 = 512 << 20;
-/// Entries of a record at most: what a torn end of the log costs stays small.
+/// The maximum number of entries in a record: a torn end of the log costs little.
 const RECORD_ENTRIES: usize = 1024;
 /// Bytes of content of a record at most.
 pub(crate) const RECORD_BYTES: u64 = 4 << 20;
@@ -43,7 +43,7 @@ pub(crate) struct Segment {
     pub(crate) last_ns: u64,
     /// It is full and has its summary.
     pub(crate) closed: bool,
-    /// It has a damaged version that something needs: it is not emptied.
+    /// It has a damaged version that is still needed: it is not emptied.
     pub(crate) stuck: bool,
 }
 
@@ -56,38 +56,38 @@ pub(crate) struct Pending {
     pub(crate) data: Option<Segments>,
 }
 
-/// What belongs to whoever writes: one at a time.
+/// State that belongs to the present writer, one at a time.
 pub(crate) struct Writer {
-    /// As it was last written.
+    /// Its last written state.
     pub(crate) superblock: HistorySuperblock,
     /// The segment that is being filled.
     pub(crate) segment: usize,
-    /// Block in it where the next record goes.
+    /// The place of the next record, in blocks of the segment.
     pub(crate) position: u64,
     /// It has its end, and the next one is not begun.
     pub(crate) ended: bool,
-    /// What it has so far.
+    /// The entries so far.
     pub(crate) entries: Vec<HistoryEntry>,
     /// Contents that it has, which later ones can be less by.
     pub(crate) recent: Recent,
     pub(crate) segment_sequence: u64,
-    /// Of the segment that begins next. Above every one that was ever given, also to segments that
-    /// a cut took away.
+    /// The number of the next segment. Above every assigned number, also of segments that a cut
+    /// removed.
     pub(crate) next_sequence: u64,
     /// The checksum of its last record.
     pub(crate) previous: u32,
     pub(crate) next_record: u64,
-    /// Records up to here are durable, and what they brought to the origin too.
+    /// Records up to here are durable, and so is their content on the origin.
     pub(crate) synced: u64,
     /// Free segments that have room below.
     pub(crate) free: VecDeque<usize>,
     /// Free segments that have none yet.
     pub(crate) bare: VecDeque<usize>,
     pub(crate) below: Below,
-    /// Blocks of which the log has something, up to a time, that is not in the index or not on the
-    /// origin, as there was no room below in the middle of it. They are still in memory.
+    /// Blocks whose versions in the log, up to a time, are not in the index or not on the origin,
+    /// because room ran out below in the middle of the work. They are still in memory.
     pub(crate) torn: BTreeMap<u64, u64>,
-    /// Segments that the superblock names as ahead: the log goes on in them without another
+    /// Segments that the superblock names as ahead: the log continues in them without another
     /// superblock.
     pub(crate) ahead: VecDeque<usize>,
     pub(crate) store_dirty: bool,
@@ -99,8 +99,8 @@ pub(crate) struct Writer {
     /// Blocks that each of the superblock's reverts has still to copy, at most.
     pub(crate) owed: Vec<u64>,
     pub(crate) trim: Option<crate::trim::Trim>,
-    /// So many segments were spare when a move of the window that was due found no room to begin;
-    /// it is not looked at again before it is due up to there.
+    /// The number of spare segments when a due move of the window found no room to begin, and the
+    /// instant: it is not tried again before a move is due up to there.
     pub(crate) too_full_to_move: Option<(usize, u64)>,
     pub(crate) thinning: Option<crate::thin::Thinning>,
 }
@@ -131,21 +131,21 @@ impl Writer {
         self.superblock.segments as usize - (self.unused() - self.left())
     }
 
-    /// Blocks of a segment that records can have with so many entries in all.
+    /// Blocks of a segment that records with this many entries in total can have.
     fn room(&self, entries: usize) -> u64 {
         let summary = HistoryRecord::head_blocks(entries);
         self.superblock.segment_blocks.saturating_sub(1 + summary)
     }
 }
 
-/// What a version takes of its segment.
+/// The room of a version in its segment.
 pub(crate) fn weight(kind: EntryKind, length: u64) -> u64 {
     64 + if kind.has_data() { length } else { 0 }
 }
 
 impl History {
-    /// Writes entries behind each other; where they are. They are not durable yet, and not in the
-    /// index.
+    /// Writes entries one after the other; returns their places. They are not durable yet, and not
+    /// in the index.
     pub(crate) fn append(
         &self,
         writer: &mut Writer,
@@ -239,7 +239,7 @@ impl History {
         writer.store_dirty = true;
         let outcome = self.store.write(offset, data);
         if outcome.is_err() {
-            // What it was to be less by later is not there.
+            // Its possible bases are in another segment.
             writer.recent = Recent::default();
         }
         self.logged(writer, outcome)?;
@@ -281,7 +281,7 @@ impl History {
         let fit = (AHEAD_BYTES / (writer.superblock.segment_blocks * BLOCK)) as usize;
         let wanted = (writer.superblock.segments as usize / AHEAD_PART).min(fit).clamp(1, AHEAD_MAX);
         self.ready(writer, RESERVE + wanted)?;
-        // When there are few, the rest is for what makes room.
+        // When there are few, the rest is reserved for work that makes room.
         let count = wanted.min(writer.free.len().saturating_sub(RESERVE)).max(1);
         for segment in writer.free.drain(..count.min(writer.free.len())) {
             writer.superblock.live[segment] = true;
@@ -364,7 +364,8 @@ impl History {
     /// history when the other is damaged. It is durable in the first, and in the second after the
     /// next flush of the store.
     pub(crate) fn write_superblock(&self, writer: &mut Writer) -> Result<(), HistoryError> {
-        // What it names is durable before it, and so is the second slot of the one before.
+        // The superblock's content is durable before it, and so is the second slot of the previous
+        // one.
         self.sync_store(writer)?;
         writer.superblock.sequence += 1;
         writer.superblock.durable_through = writer.synced;
@@ -443,7 +444,7 @@ impl History {
         self.rebuild(&places, read)
     }
 
-    /// What is stored of contents, each with its bytes: read, checked, in their order.
+    /// The stored parts of contents, each with its bytes: read, checked, in their order.
     pub(crate) fn read_stored(&self, places: &[(Stored, usize)]) -> Vec<Result<Segments, DeviceError>> {
         let alignment = u64::from(self.store.geometry().alignment);
         let mut batch = Vec::with_capacity(places.len());
@@ -467,13 +468,13 @@ impl History {
         read.collect()
     }
 
-    /// Keeps the first failure of a write or a flush: after it nothing is known of what is durable,
-    /// and no more is written.
+    /// Latches the first failure of a write or a flush: the durable state is unknown after it, so
+    /// nothing more is written.
     pub(crate) fn latch<T>(&self, outcome: Result<T, DeviceError>) -> Result<T, HistoryError> {
         outcome.map_err(|error| {
             let mut state = self.state.lock();
             if state.failed.is_none() {
-                tracing::error!(%error, "a device of a history failed: it takes no more writes until it is opened again");
+                tracing::error!(%error, "a device of a history failed: the history takes no more writes until it is reopened");
                 state.failed = Some(error.clone());
             }
             HistoryError::Device(error)

@@ -1,13 +1,13 @@
-//! What can't be read any more, and what goes on all the same.
+//! Content that cannot be read any more, and the operations that continue all the same.
 //!
 //! A version that the window, a revert or a write needs elsewhere may be unreadable: damaged in the
-//! store, or a bad place of a disk. Nothing can bring it back, and it must not hold up all the
-//! rest. So the log says of the block that its content is *lost*, from a time on or until a time,
-//! in an entry without content. Reads that need it fail, as they did before; nothing wrong takes
-//! its place. A write of the whole block is the end of it.
+//! store, or a bad place of a disk. Nothing can restore it, and it must not block all other work.
+//! So the log records that the block's content is *lost*, from a time on or until a time, in an
+//! entry without content. Reads that need it fail, as they did before; no wrong content replaces
+//! it. A write of the whole block ends it.
 //!
-//! A device that answers nothing at all is another matter: then the work fails, and all is as it
-//! was when the device is back.
+//! A device that does not answer at all is another matter: then the work fails, and everything is
+//! unchanged when the device is back.
 
 use cairn_base::BLOCK_SIZE;
 use cairn_device::{Device, DeviceError, Segments};
@@ -20,12 +20,12 @@ use crate::index::Version;
 use crate::log::{Pending, Writer};
 use crate::resolve::{NOW, Source};
 
-/// How often something is read before it counts as lost.
+/// The number of reads before content counts as lost.
 pub(crate) const ATTEMPTS: usize = 3;
 
 impl History {
-    /// What versions hold. Those that the store has no more are lost; the error is that of a store
-    /// that does not answer.
+    /// The contents of versions. Those that the store has no more are lost; an error means that the
+    /// store does not answer.
     pub(crate) fn contents_of(&self, versions: &[Version]) -> Result<Vec<Content>, HistoryError> {
         let with_length = |version: &Version| (*version, self.length_of(version.lba));
         let wanted: Vec<(Version, usize)> =
@@ -53,7 +53,7 @@ impl History {
         Ok(contents)
     }
 
-    /// What a block of the origin was until `time`; lost when the origin has it no more.
+    /// The content of a block of the origin until `time`; lost when the origin has it no more.
     pub(crate) fn base_of(
         &self,
         lba: u64,
@@ -70,7 +70,8 @@ impl History {
         }
     }
 
-    /// What a revert to `at` brings back of a block; lost when neither device has it any more.
+    /// The content that a revert to `at` restores of a block; lost when neither device has it any
+    /// more.
     pub(crate) fn brought_back(
         &self,
         lba: u64,
@@ -88,8 +89,8 @@ impl History {
         }
     }
 
-    /// Reads again what could not be read. The outer error is that of a device that does not
-    /// answer, the inner one that of what is lost.
+    /// Repeats failed reads. The outer error is that of a device that does not answer, the inner
+    /// one that of lost content.
     pub(crate) fn insist<T>(
         &self,
         device: &dyn Device,
@@ -104,7 +105,7 @@ impl History {
             }
         }
         self.answers(device, &error)?;
-        // It may have been away until now: what it says while it answers counts.
+        // It may have been away until now: its answer counts once it responds.
         Ok(again())
     }
 
@@ -136,7 +137,7 @@ impl History {
         Content::Lost
     }
 
-    /// Says in the log that blocks are lost, each from its time on.
+    /// Records in the log that blocks are lost, each from its time on.
     pub(crate) fn write_lost(&self, writer: &mut Writer, lost: &[(u64, u64)]) -> Result<(), HistoryError> {
         let pending = |(lba, time): &(u64, u64)| Pending {
             lba: *lba,
@@ -149,7 +150,7 @@ impl History {
         Ok(())
     }
 
-    /// Refuses to leave behind a disk on which blocks hold something else than they should.
+    /// Refuses to release a disk on which blocks have wrong content.
     pub(crate) fn refuse_lost(&self) -> Result<(), HistoryError> {
         let state = self.state.lock();
         let mut blocks: Vec<u64> = state.lost.iter().map(|(lba, _)| *lba).collect();
@@ -168,7 +169,7 @@ impl History {
 }
 
 impl State {
-    /// A version has come into the index.
+    /// A version has been added to the index.
     pub(crate) fn note_lost(&mut self, version: &Version) {
         if version.lba != NO_LBA && version.is_lost() {
             self.lost.insert((version.lba, version.time));
@@ -180,7 +181,7 @@ impl State {
         if !version.is_lost() {
             return;
         }
-        // What a block was until a time, and what it is from then on, can both be lost.
+        // The content of a block until a time, and its content from then on, can both be lost.
         let beside = self.index.get((version.lba, version.time, u8::from(version.is_undo())));
         if !beside.is_some_and(|beside| beside.is_lost()) {
             self.lost.remove(&(version.lba, version.time));

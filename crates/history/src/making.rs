@@ -1,4 +1,4 @@
-//! Making a history, and what tells one in which nothing was recorded yet.
+//! Makes a history, and recognises one in which nothing was recorded yet.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use crate::options::{HistoryOptions, OpenOptions, check, segments_of, store_byte
 use crate::recover::{BLOCK, block, read_superblock};
 use crate::status::set_in_superblock;
 
-/// What a disk writes as a whole, in bytes.
+/// The unit that a disk writes atomically, in bytes.
 const SECTOR: usize = 512;
 
 impl History {
-    /// Makes a new history of `origin` in `store`, which must hold none, and opens it. The origin
-    /// stays as it is.
+    /// Makes a new history of `origin` in `store`, which must be empty, and opens it. The origin is
+    /// unchanged.
     pub fn create(
         origin: Arc<dyn Device>,
         store: Arc<dyn Device>,
@@ -72,8 +72,8 @@ impl History {
         Ok(Arc::new(history))
     }
 
-    /// Refuses what [`create`](Self::create) would for its options, or for what the two devices
-    /// are: before there are any.
+    /// Refuses options or devices that [`create`](Self::create) would refuse, before anything is
+    /// made.
     pub fn check_options(
         options: &HistoryOptions,
         origin: Geometry,
@@ -89,27 +89,28 @@ impl History {
         Ok(read_superblock(store)?.store)
     }
 
-    /// Whether a store is as [`History::release`] leaves that of the history `id`: there is nothing
-    /// where its superblocks were, and its log still begins as its own. Another file or disk in its
-    /// place has no such log, also one that is full of zeroes.
+    /// Whether a store is in the state that [`History::release`] leaves for the history `id`: its
+    /// superblocks are erased, and its log still begins as its own. Another file or disk in its
+    /// place has no such log, nor has one full of zeroes.
     pub fn is_released(store: &dyn Device, id: HistoryId) -> Result<bool, HistoryError> {
         if store.geometry().length < store_bytes_min() {
             return Ok(false);
         }
         for slot in [SLOT_A, SLOT_B] {
-            // Of zeroes that a cut has torn the first sector is there, or it is damaged.
+            // For zeroes torn by a cut the first sector is present, or it is damaged.
             if block(store, slot)?.iter().take(SECTOR).any(|byte| *byte != 0) {
                 return Ok(false);
             }
         }
-        // What a cut has torn, long ago, has its first sector of the one time or the other.
+        // Each sector of a torn block is of the one time or the other, so its first sector is
+        // whole.
         let log = block(store, SEGMENTS_START)?;
         Ok(log[..SECTOR].windows(id.0.len()).any(|bytes| *bytes == id.0))
     }
 
-    /// Whether a store begins with nothing but the superblocks that [`History::create`] writes for
-    /// the history `id`, both or one, and nothing was ever recorded in it. What is torn is not told
-    /// from what others have written.
+    /// Whether a store begins with only the superblocks that [`History::create`] writes for the
+    /// history `id`, both or one, and nothing was ever recorded in it. A torn superblock cannot be
+    /// distinguished from foreign data.
     pub fn is_unfinished(store: &dyn Device, id: HistoryId) -> Result<bool, HistoryError> {
         let mut made = None;
         for address in 0..SEGMENTS_START.min(store.geometry().length / BLOCK) {

@@ -1,4 +1,4 @@
-//! What an owner chooses, and which choices go together.
+//! The options of an owner, and their valid combinations.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,24 +24,24 @@ const SEGMENT_BLOCKS_WANTED: u64 = 8192;
 pub struct Window {
     /// History older than this is folded back. `None`: as long as there is room.
     pub time: Option<Duration>,
-    /// It takes at most so many bytes of the store. `None`: all of it.
+    /// The maximum number of bytes of the store that it takes. `None`: all of it.
     pub bytes: Option<u64>,
     /// History younger than this is not given up for a lack of room; zero: all may be.
     pub floor: Duration,
-    /// What a write does then.
+    /// The behaviour of a write then.
     pub floor_policy: FloorPolicy,
-    /// What is older keeps fewer instants, the youngest step first.
+    /// Older history keeps fewer instants, the youngest step first.
     pub thin: [Option<Thin>; THINNED_MAX],
-    /// What becomes of contents that go to the log from now on.
+    /// How contents that go to the log are reduced from now on.
     pub reduction: Reduction,
 }
 
 /// A step of retention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Thin {
-    /// What is older than this ...
+    /// History older than this ...
     pub after: Duration,
-    /// ... keeps one instant in so long: the last of each interval. Marks stay.
+    /// ... keeps one instant in each interval of this length: its last. Marks stay.
     pub every: Duration,
 }
 
@@ -81,7 +81,7 @@ impl Window {
     }
 }
 
-/// What a new history is like.
+/// Options of a new history.
 #[derive(Debug, Clone, Copy)]
 pub struct HistoryOptions {
     /// Names the store; at random.
@@ -99,10 +99,10 @@ pub struct HistoryOptions {
 /// How a history is opened.
 #[derive(Clone)]
 pub struct OpenOptions {
-    /// Bytes of written blocks that wait in memory at most (least recently written leave first). At
-    /// least 1: with less than a few blocks each write goes through.
+    /// The maximum number of bytes of written blocks that wait in memory (least recently written
+    /// leave first). At least 1: with less than a few blocks each write is written through.
     pub dirty_bytes: u64,
-    /// Bytes of read cache (least recently used leave first); 0 is none.
+    /// Bytes of read cache (least recently used leave first); 0 for none.
     pub read_bytes: u64,
     /// Where time comes from.
     pub clock: Arc<dyn Clock>,
@@ -111,23 +111,23 @@ pub struct OpenOptions {
     pub at_least: LogPosition,
 }
 
-/// How far a history has come, durably. Neither number ever goes back, so a store that has not come
-/// so far is an older copy of it, or has lost its end.
+/// The durable position of a history. Neither number ever decreases, so a store with a lower
+/// position is an older copy of it, or has lost its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LogPosition {
     /// The number of its superblock.
     pub superblock: u64,
-    /// The number of the last record that is durable, with what it brought to the origin.
+    /// The number of the last record that is durable together with its content on the origin.
     pub record: u64,
 }
 
 impl LogPosition {
-    /// True when it has come as far as `other`.
+    /// True when it has reached `other`.
     pub fn reaches(&self, other: &Self) -> bool {
         self.superblock >= other.superblock && self.record >= other.record
     }
 
-    /// As far as either has come.
+    /// The further of both positions.
     pub fn and(self, other: &Self) -> Self {
         Self { superblock: self.superblock.max(other.superblock), record: self.record.max(other.record) }
     }
@@ -145,15 +145,15 @@ pub(crate) fn segments_of(store_bytes: u64) -> Result<(u64, u64), HistoryError> 
         return Err(HistoryError::StoreTooSmall { have: store_bytes, need });
     }
     let blocks = store_bytes / BLOCK_SIZE as u64 - SEGMENTS_START;
-    // Some hundred segments where they are large enough: a part of the window is given up at a
-    // time. Each one that begins costs two flushes of the store.
+    // About a hundred segments if they are large enough: the window is given up in such parts. Each
+    // new one costs two flushes of the store.
     let wanted = (blocks / 256).clamp(SEGMENT_BLOCKS_MIN, SEGMENT_BLOCKS_WANTED);
     let needed = blocks.div_ceil(HISTORY_SEGMENTS_MAX).next_power_of_two();
     let each = wanted.max(needed).min(SEGMENT_BLOCKS_MAX);
     Ok((each, (blocks / each).min(HISTORY_SEGMENTS_MAX)))
 }
 
-/// Refuses what cannot be.
+/// Refuses impossible combinations.
 pub(crate) fn check(
     options: &HistoryOptions,
     origin: cairn_device::Geometry,

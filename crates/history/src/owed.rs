@@ -1,12 +1,12 @@
-//! Room that is owed: what the background copy of a revert, or a move of the window, will still
+//! Owed room: the blocks that the background copy of a revert, or a move of the window, will still
 //! write to the log.
 //!
-//! A revert holds its target until its copy is over, so that the window cannot move past it. A copy
-//! that found no room could neither go on nor be given up, and the device would take no writes any
-//! more. So it is counted before: a revert whose copy does not fit is refused, with nothing
-//! changed. Until the copy is over, writes leave as much room as it needs, or wait until all of it
-//! is copied. The same goes for what a move of the window in the split placements writes before it
-//! frees anything.
+//! A revert holds its target until its copy ends, so that the window cannot move past it. A copy
+//! without room could neither continue nor be abandoned, and the device would take no writes any
+//! more. So the room is counted first: a revert whose copy does not fit is refused, without any
+//! change. Until the copy ends, writes leave as much room as it needs, or wait until all of it is
+//! copied. The same holds for the blocks that a move of the window writes, in the split placements,
+//! before it frees any.
 //!
 //! Counted is the worst: every block with content, every batch in a record of its own. In a small
 //! store that is up to a quarter too much.
@@ -21,13 +21,13 @@ use crate::log::{RECORD_BYTES, Writer};
 use crate::resolve::NOW;
 use crate::room::RESERVE;
 
-/// Versions that are looked at under one lock.
+/// Versions that are examined under one lock.
 const SLICE: usize = 4096;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
-/// What a move of the window is worth.
+/// The room that a move of the window gains or costs.
 pub(crate) enum Price {
-    /// It can be made, and writes so many blocks to the log at most.
+    /// It can be made, and writes at most `owed` blocks to the log.
     Pays { owed: u64 },
     /// It would take the room of a copy.
     NoGain,
@@ -35,7 +35,7 @@ pub(crate) enum Price {
     NoRoom,
 }
 
-/// What is left once the window begins at an instant.
+/// The remaining versions once the window begins at an instant.
 struct Left {
     /// Bytes that are still needed of each segment.
     needed: Vec<u64>,
@@ -51,19 +51,21 @@ impl History {
         self.segments_of_copy(writer, copied) + self.segments_of_move(writer, rebased)
     }
 
-    /// Segments that so many blocks take at most when a revert copies them.
+    /// The maximum number of segments that this many blocks take when a revert copies them.
     fn segments_of_copy(&self, writer: &Writer, blocks: u64) -> usize {
         // Hybrid placement may keep a base, and end a redo, where it copies.
         let (entries, contents) = if self.placement == Placement::Hybrid { (3, 2) } else { (1, 1) };
         self.segments_of(writer, blocks, entries, contents)
     }
 
-    /// Segments that so many blocks take at most when the window's move writes them again.
+    /// The maximum number of segments that this many blocks take when the window's move writes them
+    /// again.
     fn segments_of_move(&self, writer: &Writer, blocks: u64) -> usize {
         self.segments_of(writer, blocks, 1, 1)
     }
 
-    /// Segments that so many blocks take in small batches, each with so many entries and contents.
+    /// Segments that this many blocks take in small batches, each with a number of entries and
+    /// contents.
     fn segments_of(&self, writer: &Writer, blocks: u64, entries: usize, contents: u64) -> usize {
         if blocks == 0 {
             return 0;
@@ -73,14 +75,13 @@ impl History {
         let batch = self.small_batch(writer) as u64;
         let bytes = batch * contents * content;
         let heads = HistoryRecord::head_blocks(entries * batch as usize) + bytes / RECORD_BYTES;
-        // A batch that has looked at many versions ends early.
+        // A batch that has examined many versions ends early.
         let early = (versions / SLICE * (writer.superblock.reverts.len() + 1)) as u64 * (heads + 1);
         let all = blocks.div_ceil(batch) * (heads + bytes.div_ceil(BLOCK)) + early;
         all.div_ceil(self.usable_blocks(writer, entries)) as usize
     }
 
-    /// Blocks of a segment that can be counted on: not its ends, its summary, and what is left over
-    /// before its end.
+    /// Usable blocks of a segment: without its ends, its summary, and the rest before its end.
     fn usable_blocks(&self, writer: &Writer, entries: usize) -> u64 {
         let segment = writer.superblock.segment_blocks;
         let content = u64::from(self.block_bytes).next_multiple_of(PLACE_UNIT);
@@ -88,8 +89,8 @@ impl History {
         segment.saturating_sub(4 + summary + content.div_ceil(BLOCK)).max(1)
     }
 
-    /// Blocks from `from` on whose last version is after `target` and not after `time`: what a
-    /// revert has to copy.
+    /// Blocks from `from` on whose last version is after `target` and not after `time`: those that
+    /// a revert has to copy.
     fn changed(&self, from: u64, target: u64, time: u64) -> u64 {
         let is_due = |newest: Option<Version>| {
             u64::from(newest.is_some_and(|newest| newest.time > target && newest.time <= time))
@@ -120,7 +121,7 @@ impl History {
         count
     }
 
-    /// What an opening finds owed to each revert.
+    /// Counts the blocks owed to each revert at an opening.
     pub(crate) fn count_owed(&self, writer: &mut Writer) {
         writer.owed.clear();
         for revert in writer.superblock.reverts.clone() {
@@ -130,12 +131,12 @@ impl History {
         }
     }
 
-    /// What is left once the window begins at `to`.
+    /// The remaining versions once the window begins at `to`.
     fn left(&self, writer: &Writer, to: u64) -> Left {
         let segment_blocks = writer.superblock.segment_blocks;
         let mut left = Left { needed: vec![0; writer.superblock.segments as usize], rebased: 0 };
         let mut cursor = Some((0, 0, 0));
-        // The version before the one that is looked at.
+        // The version before the examined one.
         let mut before: Option<Version> = None;
         while let Some(start) = cursor {
             let state = self.state.lock();
@@ -159,8 +160,8 @@ impl History {
         if self.rebases() { self.left(writer, to).rebased } else { 0 }
     }
 
-    /// What a move of the window to `to` is up to: one that stopped in the middle could not be
-    /// finished by anything.
+    /// Prices a move of the window to `to`: a move that stopped halfway for lack of room could
+    /// never be finished.
     pub(crate) fn price(&self, writer: &mut Writer, to: u64) -> Result<Price, HistoryError> {
         if !self.rebases() {
             return Ok(Price::Pays { owed: 0 });
@@ -183,8 +184,8 @@ impl History {
         !matches!(self.placement, Placement::Logging | Placement::Checkpointing)
     }
 
-    /// Segments that are empty, or can be emptied into others, when only so many bytes of each are
-    /// needed.
+    /// Segments that are empty, or can be emptied into others, when only this many bytes of each
+    /// are needed.
     fn freed(&self, writer: &Writer, needed: &[u64]) -> usize {
         let segment_bytes = writer.superblock.segment_blocks * BLOCK;
         let (mut empty, mut sparse, mut moved) = (0, 0, 0);
@@ -224,7 +225,7 @@ impl History {
         Err(HistoryError::NoRoomToRevert { missing: (need - have) as u64 * segment_bytes })
     }
 
-    /// Segments that have to be spare for a revert that copies so many blocks.
+    /// Segments that have to be spare for a revert that copies this many blocks.
     pub(crate) fn segments_to_revert(&self, writer: &Writer, blocks: u64) -> usize {
         let copied = blocks + writer.owed.iter().sum::<u64>();
         RESERVE + 1 + self.segments_of_copy(writer, copied)
@@ -241,7 +242,7 @@ impl History {
         };
         let left = self.left(writer, to);
         let rebased = self.segments_of_move(writer, left.rebased);
-        // What is written before anything is free has to fit first.
+        // Blocks that are written before any are freed must fit first.
         if writer.left() <= rebased {
             let live: Vec<u64> = self.state.lock().segments.iter().map(|segment| segment.live).collect();
             return writer.left() + self.freed(writer, &live);

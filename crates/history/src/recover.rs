@@ -1,4 +1,4 @@
-//! Opening a history again: the log is followed to its end, and what it says becomes the index.
+//! Opens a history again: follows the log to its end, and builds the index from it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -39,11 +39,11 @@ const STAMPS_END: u64 = u64::MAX / 8 * 3;
 const REPLAYED: usize = 128;
 
 impl History {
-    /// Opens the history in `store` of `origin`: every instant up to the last flush is there.
+    /// Opens the history in `store` of `origin`: every instant up to the last flush is available.
     ///
     /// # Errors
-    /// [`HistoryError::StoreOlder`] where the store has not come as far as it is known to have: its
-    /// origin has what came later, and what the log would write there again is old. Nothing was
+    /// [`HistoryError::StoreOlder`] when the store is older than its last known position: its
+    /// origin has later content, and the log would overwrite that with old content. Nothing was
     /// written then.
     pub fn open(
         origin: Arc<dyn Device>,
@@ -130,7 +130,7 @@ impl History {
             unsettled: 0,
         };
         let bare = (0..superblock.segments as usize).filter(|index| !superblock.live[*index]).collect();
-        // Nothing goes for a clone's lack of room, so it takes no more than it needs.
+        // No history is discarded for a clone's lack of room, so it takes no more than it needs.
         let given = vec![window_of(&superblock).is_of_a_clone(); superblock.segments as usize];
         let (placement, block_bytes, length) =
             (superblock.placement, superblock.block_bytes, superblock.origin_bytes);
@@ -151,8 +151,8 @@ impl History {
             below: Below::new(given),
             torn: BTreeMap::new(),
             ahead: VecDeque::new(),
-            // What an earlier life left in a cache below must be durable before anything builds on
-            // it.
+            // Writes of an earlier run in a cache below must be durable before other writes depend
+            // on them.
             store_dirty: true,
             origin_dirty: true,
             logged_ns: superblock.last_ns,
@@ -160,7 +160,7 @@ impl History {
             owed: Vec::new(),
             trim: None,
             too_full_to_move: None,
-            // The log may still have what was dropped.
+            // The log may still have the dropped versions.
             thinning: superblock.thinned.iter().any(|step| step.until_ns > 0).then(Thinning::default),
             superblock,
         };
@@ -185,7 +185,7 @@ impl History {
         }
     }
 
-    /// `at_least`: the last record that somebody knows to have been durable.
+    /// `at_least`: the last record that the caller knows to have been durable.
     fn recover(&self, at_least: u64) -> Result<(), HistoryError> {
         let mut writer = self.writer.lock();
         let writer = &mut *writer;
@@ -195,7 +195,7 @@ impl History {
             if writer.superblock.live[index] && !writer.superblock.ahead[index] {
                 match self.find_segment(writer, index) {
                     Ok(found) => known.push(found),
-                    // Where the log goes on there is no end yet that could say what the segment is.
+                    // The log's current segment has no end block yet that could identify it.
                     Err(damage @ HistoryError::Damaged { .. }) if nameless.is_none() => {
                         nameless = Some((index, damage));
                     }
@@ -211,14 +211,14 @@ impl History {
             let source = FormatError::Magic(Structure::HistorySegment);
             return Err(HistoryError::Damaged { offset: writer.start_of(0) * BLOCK, source });
         };
-        // Its summary proves nothing: no superblock was written since it ended, so what it names
-        // may be lost.
+        // Its summary proves nothing: no superblock was written since it ended, so the records that
+        // it names may be lost.
         if tail.first_record.is_some() {
             tail.end = None;
         }
         let mut loading = Loading::new(self.blocks());
-        // Blocks of segments that were durable before what they brought to the origin was: logging
-        // brings nothing there.
+        // Blocks of segments that were durable before their content on the origin was: logging
+        // writes none there.
         let mut unsettled = Vec::new();
         for (at, found) in known.iter().enumerate() {
             let next = known.get(at + 1).unwrap_or(&tail);
@@ -249,11 +249,11 @@ impl History {
         self.repair_slots(writer)?;
         self.load_marks()?;
         let lost = self.replay(writer, unsure)?;
-        // Until the log says what is lost, the next opening looks for it again.
+        // Until the log records the losses, the next opening looks for them again.
         self.state.lock().unsettled = lost.len() as u64;
         self.sync(writer)?;
-        // From here on the superblock knows every segment of the log, and those that a cut took
-        // away are ahead again.
+        // From here on the superblock knows every segment of the log, and those that a cut removed
+        // are ahead again.
         self.write_superblock(writer)?;
         self.sync_store(writer)?;
         if self.state.lock().segments[writer.segment].closed {
@@ -267,7 +267,7 @@ impl History {
         if writer.superblock.start_ns > writer.superblock.cut_ns && writer.superblock.cut_ns > 0
             || writer.superblock.start_ns > writer.superblock.created_ns
         {
-            // The window was moving: the move goes on.
+            // The window was moving: the move resumes.
             let start = writer.superblock.start_ns;
             if writer.superblock.cut_ns < start {
                 self.state.lock().trimming = Some(start);
@@ -278,10 +278,10 @@ impl History {
         Ok(())
     }
 
-    /// Follows the log from `tail`, the last segment that the superblock knows, through those that
-    /// it has named as ahead, for as long as each begins where the one before ends. Entries are on
-    /// their way into the index, and the writer stands behind the last record. Gives the last
-    /// record that was durable on both devices, and the blocks of later ones.
+    /// Follows the log from `tail`, the last segment that the superblock knows, through those named
+    /// as ahead, as long as each begins where the previous one ends. Adds their entries to the
+    /// index, and positions the writer after the last record. Returns the last record that was
+    /// durable on both devices, and the blocks of later ones.
     fn follow(
         &self,
         writer: &mut Writer,
@@ -311,28 +311,29 @@ impl History {
                 log.push((next, records));
                 continue;
             }
-            // Here the log ends, or a record of it is damaged: then one that came later may know
-            // that it was durable, or whoever opens it does. Not before: what a cut has torn looks
-            // like a record too, where the log went on in the next segment.
+            // Either the log ends here, or a record is damaged. In the second case a later record,
+            // or the caller of the opening, may know that it was durable. This is checked only now:
+            // a torn record looks the same where the log continued in the next segment.
             let mut proof = self.durable_beyond(writer, last, records.position)?.max(settled).max(at_least);
             for later in ahead.clone() {
                 proof = proof.max(self.durable_beyond(writer, &later, 1)?);
             }
             if let (true, Some(first_record)) = (proof >= next_record && proof > settled, last.first_record) {
-                // What was durable counts, whatever its content is by now: a read of it tells.
+                // A durable record counts, whatever its content is by now: a read of it reports
+                // damage.
                 settled = proof;
                 let limit = begin(ahead.peek());
                 *records = self.scan_records(writer, last, first_record, settled, limit)?;
                 continue;
             }
-            // Where the segment had ended its summary serves, and where all that it names is there
-            // nothing else has to say so.
+            // If the segment had ended its summary serves, and if all records that it names are
+            // present no other proof is needed.
             let served = self.whole_summary(writer, last, next_record, proof)?;
             let Some((end, entries)) = served else {
                 if proof >= next_record {
                     return Err(HistoryError::Missing { sequence: next_record });
                 }
-                // A record that nobody knows of may be there, with what was flushed last.
+                // An unknown record may exist there, with the last flushed writes.
                 match records.unread.take() {
                     Some(error) => return Err(HistoryError::Device(error)),
                     None => break,
@@ -340,7 +341,7 @@ impl History {
             };
             tracing::error!(
                 segment = last.index,
-                "a record of a history segment is damaged; its summary serves"
+                "a record of a history segment is damaged; its summary is used"
             );
             let starts = vec![(end.record - 1, 0)];
             let position = writer.superblock.segment_blocks;
@@ -374,16 +375,16 @@ impl History {
             }
         }
         ahead.sort_by_key(|found| found.sequence);
-        // Each that was named may have got a number. Segments are read in the order of these, so
-        // none may come below one that is there.
+        // Each named segment may have got a number. Segments are read in the order of these, so
+        // none may come below an existing one.
         let given = writer.superblock.ahead_from + writer.ahead.len() as u64;
         let last = ahead.last().map_or(0, |found| found.sequence).max(tail.sequence);
         writer.next_sequence = given.max(last + 1);
         Ok(ahead)
     }
 
-    /// The summary of a segment that had ended, with its end, where it goes past `next_record` and
-    /// all that it names was durable or is there.
+    /// The summary of an ended segment, with its end, if it goes past `next_record` and all records
+    /// that it names were durable or are present.
     fn whole_summary(
         &self,
         writer: &Writer,
@@ -403,8 +404,8 @@ impl History {
         }
     }
 
-    /// Takes the segments of the log into the index, and lets the writer stand behind the last
-    /// record. Gives the blocks of records after `settled`.
+    /// Adds the segments of the log to the index, and positions the writer after the last record.
+    /// Returns the blocks of records after `settled`.
     fn enter_log(
         &self,
         writer: &mut Writer,
@@ -415,8 +416,7 @@ impl History {
         let mut unsure = Vec::new();
         let count = log.len();
         for (at, (found, records)) in log.into_iter().enumerate() {
-            // Once the superblock no longer names it as ahead, its first block is all that says
-            // what it is.
+            // Once the superblock no longer names it as ahead, only its first block identifies it.
             if let (true, Some(first_record)) = (found.lacks_begin, found.first_record) {
                 self.write_begin(writer, found.index, found.sequence, first_record)?;
             }
@@ -436,7 +436,8 @@ impl History {
                 writer.ended = is_full;
                 writer.entries = records.entries;
                 if !is_full && self.may_have_ended(writer, found.index, found.sequence)? {
-                    // The log goes on in it, and what that names is not all of it, or is lost.
+                    // The log continues in it, and its end block does not name all of it, or is
+                    // lost.
                     let end = writer.start_of(found.index) + writer.superblock.segment_blocks - 1;
                     writer.store_dirty = true;
                     let outcome = self.store.write_from(end * BLOCK, &[0; BLOCK_SIZE]);
@@ -469,7 +470,7 @@ impl History {
         Ok(())
     }
 
-    /// Entries of a segment are on their way into the index, unless they no longer count.
+    /// Adds the entries of a segment to those for the index, unless they no longer count.
     fn take_entries(
         &self,
         writer: &Writer,
@@ -523,7 +524,7 @@ impl History {
             let mark = mark.unwrap_or_else(|| {
                 tracing::error!(
                     time_ns = version.time,
-                    "the name of a mark is damaged; its instant is there"
+                    "the name of a mark is damaged; its instant is available"
                 );
                 MarkContent { name: format!("damaged-{}", version.time), consistent: false }
             });
@@ -535,8 +536,8 @@ impl History {
         Ok(())
     }
 
-    /// Splits: what the log has and the origin may lack is written there again. Gives the blocks,
-    /// and the times, of what the log has no more.
+    /// Splits: writes content of the log that the origin may lack there again. Returns the blocks,
+    /// and the times, whose content the log has lost.
     fn replay(&self, writer: &mut Writer, mut unsure: Vec<u64>) -> Result<Vec<(u64, u64)>, HistoryError> {
         if self.placement == Placement::Logging {
             return Ok(Vec::new());
@@ -577,8 +578,8 @@ pub(crate) fn read_superblock(store: &dyn Device) -> Result<HistorySuperblock, H
     let mut best: Option<HistorySuperblock> = None;
     let (mut unread, mut damage) = (None, None);
     for slot in [SLOT_A, SLOT_B] {
-        // One that can't be read is like one that is damaged, unless the other one is none either:
-        // what is there is not known then.
+        // An unreadable slot counts as a damaged one, unless the other one is invalid too: then the
+        // state is unknown.
         let bytes = match block(store, slot).or_else(|_| block(store, slot)) {
             Ok(bytes) => bytes,
             Err(error) => {

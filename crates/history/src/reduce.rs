@@ -1,26 +1,25 @@
 //! Contents that take less room in the log: XOR with an earlier version of the block, and identical
 //! content once (Trap-array and Peabody, section 5 of the 2007 paper).
 //!
-//! **Nothing refers to another segment.** A version that is stored as what differs from an earlier
-//! one, its base, or that has its content from another one, lies in the segment where that is
-//! stored. A segment is freed only when no version in the index has its place there, so what a
-//! version builds on is there as long as it is, whatever becomes of the versions that it was stored
-//! for: the window moves on, retention drops them, a write of the same window replaces them, and
-//! nobody has to ask who builds on what. A version that is moved to another segment is put together
-//! and stored there anew. The price: a block is stored whole once a segment at least.
+//! **No version refers to another segment.** A version stored as a difference from an earlier one
+//! (its base), or as a reference to equal content, is in the same segment as that. A segment is
+//! freed only when no version in the index has its place there. So the base of a version exists as
+//! long as the version does, whatever happens to the version that the base was stored for. The
+//! window may pass it, retention may drop it, or a write of the same window may replace it: none of
+//! them has to check for dependents. A version that is moved to another segment is reconstructed
+//! and stored there anew. The price: a block is stored whole at least once a segment.
 //!
-//! [`Recent`] has the contents of the segment that is being filled, as far as they fit in memory,
-//! by block and by checksum. So nothing is read to find what a content can be less by, and bytes
-//! are compared with bytes. It is empty when a segment begins, and after an opening.
+//! [`Recent`] has the contents of the segment being filled, as far as they fit in memory, by block
+//! and by checksum. So finding a base needs no read, and bytes are compared with bytes. It is empty
+//! when a segment begins, and after an opening.
 //!
-//! Whoever reads a delta holds it to that: a base that would lie elsewhere is damage, whatever is
-//! stored there.
+//! A reader of a delta checks that: a base in another segment is damage, whatever is stored there.
 //!
-//! A base comes before what builds on it, in the log or within a record, so where a cut has torn
-//! the log the end is before both or behind the base. A chain has [`LINKS_MAX`] deltas at most,
-//! then comes a version that is stored whole. Damage costs the versions that build on what is
-//! damaged, no others, and is told: what is stored has a checksum in its entry, its base has one,
-//! and the content has one after each step.
+//! A base comes before its dependents, in the log or within a record. So the end that a power cut
+//! leaves is before both, or after the base. A chain has at most [`LINKS_MAX`] deltas, then comes a
+//! version that is stored whole. Damage costs only the versions that depend on the damaged one, and
+//! is reported. The stored bytes have a checksum in their entry, the base has one, and the content
+//! has one after each step.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -36,9 +35,10 @@ use crate::index::Version;
 /// Bytes of contents that are remembered at most: as much as the largest segment of a store holds
 /// unless it is of more than 256 GiB.
 const RECENT_BYTES: u64 = 32 << 20;
-/// What one of them takes in memory besides its bytes.
+/// The memory of one of them in addition to its bytes.
 const OVERHEAD: u64 = 256;
-/// A delta takes one part in so many of its content at most: reading it is a second read at least.
+/// The smallest ratio of a content to its delta that is worth storing: reading a delta needs at
+/// least a second read.
 const WORTH: usize = 2;
 const UNIT: usize = PLACE_UNIT as usize;
 
@@ -47,7 +47,7 @@ const UNIT: usize = PLACE_UNIT as usize;
 pub(crate) struct Stored {
     /// In units of 512 bytes; from where, the user knows.
     pub(crate) place: u64,
-    /// CRC-32C of what is stored.
+    /// CRC-32C of the stored bytes.
     pub(crate) crc: u32,
     /// Units that a delta takes; 0: the content is stored whole.
     pub(crate) units: u8,
@@ -58,12 +58,12 @@ impl Stored {
         Self { place: version.place, crc: version.crc, units: version.units }
     }
 
-    /// Bytes of what is stored of a content of `length`.
+    /// The number of stored bytes of a content of `length`.
     pub(crate) fn bytes(&self, length: usize) -> usize {
         if self.units == 0 { length } else { usize::from(self.units) * UNIT }
     }
 
-    /// It is not what was stored.
+    /// The error for stored bytes that fail their checksum.
     pub(crate) fn damaged(&self, length: usize) -> DeviceError {
         let (offset, length) = (self.place * PLACE_UNIT, self.bytes(length) as u64);
         DeviceError::Corrupt { offset, length }
@@ -95,8 +95,8 @@ pub(crate) struct Recent {
 }
 
 impl Recent {
-    /// How a content is stored when the next free place is `place`, and what goes there, if
-    /// anything does.
+    /// The stored form of a content when the next free place is `place`, and the bytes to write
+    /// there, if any.
     pub(crate) fn store(
         &mut self,
         reduction: Reduction,
@@ -135,7 +135,7 @@ impl Recent {
         is_same(&known.content, content).then_some(known.stored)
     }
 
-    /// What a content differs by from the last one of its block, where that is worth it.
+    /// The difference of a content from the last one of its block, if it is worth it.
     fn delta(&self, lba: u64, sum: u32, content: &Segments, place: u64) -> Option<Delta> {
         let base = self.get(self.by_block.get(&lba))?;
         let units = content.len() / UNIT / WORTH;
@@ -185,20 +185,20 @@ struct Chain {
     length: usize,
     /// From the content back to its base.
     deltas: Vec<Delta>,
-    /// What is read next.
+    /// The part to read next.
     next: Stored,
-    /// Where the segment begins that all of it lies in.
+    /// The start of the segment that contains all of it.
     segment: u64,
 }
 
 impl Chain {
-    /// A base is stored in the same segment, and all of it before what builds on it.
+    /// A base is stored in the same segment, and completely before its dependents.
     fn is_before(&self, base: &Stored) -> bool {
         let units = base.bytes(self.length).div_ceil(UNIT) as u64;
         base.place >= self.segment && base.place + units <= self.next.place
     }
 
-    /// Takes what is stored at `next`: the content, once that is there.
+    /// Takes the bytes stored at `next`; returns the content once it is complete.
     fn take(&mut self, data: &Segments) -> Result<Option<Segments>, DeviceError> {
         let damaged = self.next.damaged(self.length);
         if self.next.units > 0 {
@@ -222,8 +222,8 @@ impl Chain {
 }
 
 impl History {
-    /// Contents of which was read what is stored of them: where that is a delta, what it builds on
-    /// is read as well, one link of all chains at a time.
+    /// Reconstructs contents from their stored parts. For a delta its base is read as well, one
+    /// link of all chains at a time.
     pub(crate) fn rebuild(
         &self,
         places: &[(Stored, usize)],

@@ -1,13 +1,13 @@
-//! Leaving a history behind: its origin is a plain disk afterwards, with today's content.
+//! Releases a history: its origin is a plain disk afterwards, with today's content.
 //!
-//! 1. *Beside clients*, which [`History::fold_back`] does: reverts are copied to their end; with
-//!    the placement logging the window moves up to the present, as often as that leaves less to be
-//!    moved. What is older than the last of these moves can't be reached any more.
-//! 2. *Alone*, which [`History::release`] does: what is left of that, and then both superblocks go.
+//! 1. *Beside clients*, [`History::fold_back`] copies reverts to their end. With the placement
+//!    logging it moves the window up to the present, repeatedly, as long as that leaves less to
+//!    move. Instants older than the last of these moves become unreachable.
+//! 2. *Alone*, [`History::release`] does the rest of that, and then erases both superblocks.
 //!
-//! A cut before the superblocks go leaves a history, of less, and the move of its window goes on
-//! with the next opening. The store counts until then: nothing has been served from the origin
-//! alone.
+//! A cut before the superblocks are erased leaves a history, of fewer instants, and the move of its
+//! window resumes at the next opening. The store is authoritative until then: nothing has been
+//! served from the origin alone.
 
 use cairn_base::BLOCK_SIZE;
 use cairn_device::DeviceError;
@@ -19,15 +19,16 @@ use crate::log::Writer;
 use crate::recover::BLOCK;
 use crate::trim::MOVES;
 
-/// So few versions are left to be moved while nobody may use the device: some hundredths of a
-/// second.
+/// The maximum number of versions left to move while the device is unavailable: some hundredths of
+/// a second.
 const FEW: usize = 2048;
 
 impl History {
-    /// Does beside clients what a [release](Self::release) would do alone: afterwards that has
+    /// Does the work of a [release](Self::release) beside clients: afterwards the release has
     /// little left to do, unless clients write as fast as this can move. History goes, the youngest
-    /// as well. Ends early, with nothing lost, where `go_on` says false, which is asked between
-    /// slices with the blocks done of so many; and where a view holds an instant that would go.
+    /// as well. `go_on` is asked between slices, with the blocks done and their total; when it
+    /// returns false, this ends early with nothing lost. The same happens when a view holds an
+    /// instant that would go.
     pub fn fold_back(&self, go_on: &dyn Fn(u64, u64) -> bool) -> Result<(), HistoryError> {
         // Before anything is given up for it.
         self.refuse_lost()?;
@@ -45,8 +46,8 @@ impl History {
         Ok(())
     }
 
-    /// Ends the copies and the move of the window that are under way, in slices; clients have their
-    /// turn between them. False when it is to go no further.
+    /// Ends the running copies and the running move of the window, in slices; clients have their
+    /// turn between them. False when it must stop.
     fn move_on(&self, go_on: &dyn Fn(u64, u64) -> bool) -> Result<bool, HistoryError> {
         loop {
             let reached = {
@@ -69,14 +70,14 @@ impl History {
         }
     }
 
-    /// The block that a move or a copy which is under way has reached.
+    /// The block that a running move or copy has reached.
     fn reached(&self, writer: &Writer) -> u64 {
         let copy = || self.state.lock().reverts.first().map_or(self.blocks(), |revert| revert.cursor);
         writer.trim.map_or_else(copy, |trim| trim.reached())
     }
 
-    /// Begins to move the window up to the present, unless something else is under way by now.
-    /// False where a view holds what would go.
+    /// Begins to move the window up to the present, unless another operation has begun meanwhile.
+    /// False when a view holds an instant that would go.
     fn begin_folding(&self) -> Result<bool, HistoryError> {
         let mut writer = self.writer.lock();
         let writer = &mut *writer;
@@ -92,7 +93,7 @@ impl History {
             }
             let to = self.stamp(state);
             state.timeline.cut(to);
-            // What makes room for the flush leaves the instant.
+            // The work that makes room for the flush keeps the instant.
             state.held = Some(to);
             to
         };
@@ -107,14 +108,14 @@ impl History {
     }
 
     /// Leaves the origin as a plain disk with today's content, and the store without a history.
-    /// `progress` gets blocks done, of so many. Nobody may use the device meanwhile; afterwards it
-    /// is out of service. One that fails in the middle leaves a history, of less, that can be used
-    /// and released again.
+    /// `progress` gets the blocks done, and their total. The device must not be in use meanwhile;
+    /// afterwards it is out of service. A release that fails halfway leaves a history, of fewer
+    /// instants, that can be used and released again.
     pub fn release(&self, progress: &dyn Fn(u64, u64)) -> Result<(), HistoryError> {
         // Before anything is given up for it.
         self.refuse_lost()?;
         self.let_wait(false);
-        // All history goes, the youngest as well: what it takes must not stand in the way of that.
+        // All history goes, the youngest as well: the floor must not prevent that.
         let floor = std::mem::take(&mut self.state.lock().window.floor);
         let outcome = self.leave_origin(progress);
         if outcome.is_err() {
@@ -144,7 +145,7 @@ impl History {
                 progress(self.reached(writer), self.blocks());
             }
         }
-        // What was found on the way: a plain disk could not tell.
+        // Losses found on the way: a plain disk could not report them.
         self.refuse_lost()?;
         self.sync(writer)?;
         let zeroes = [0; BLOCK_SIZE];

@@ -8,8 +8,9 @@ use crate::counters::Io;
 use crate::history::{History, State};
 use crate::index::Version;
 
-/// How often a read looks again because what it looked at has moved. Each time something else has
-/// finished, so more than a few are never needed; a limit makes a bug an error instead of a loop.
+/// The number of attempts of a read whose places have moved. Each time another operation has
+/// finished, so more than a few are never needed; a limit turns a bug into an error instead of an
+/// endless loop.
 const ATTEMPTS: usize = 1000;
 /// The present.
 pub(crate) const NOW: u64 = u64::MAX / 2;
@@ -21,7 +22,7 @@ pub(crate) enum Source {
     Place(Version),
     Zero,
     Origin,
-    /// Nowhere.
+    /// On no device.
     Lost,
 }
 
@@ -52,15 +53,15 @@ impl State {
         self.resolve_as_of(lba, at).0
     }
 
-    /// The same, and the instant that a revert stands for there (`at` where none does).
+    /// The same, and the instant that a revert represents there (`at` without a revert).
     fn resolve_as_of(&self, lba: u64, at: u64) -> (Source, u64) {
         let logging = self.logging;
         let mut at = at;
         let mut reverts = self.reverts.iter().rev();
         loop {
             let last = self.index.last_at(lba, at);
-            // A revert stands for the instant that it brought back until the block has a later
-            // version or was copied.
+            // A revert represents the instant that it restored until the block has a later version
+            // or was copied.
             if let Some(revert) = reverts.find(|revert| revert.time <= at)
                 && lba >= revert.cursor
                 && last.is_none_or(|last| last.time <= revert.time)
@@ -79,8 +80,8 @@ impl State {
     }
 
     /// The content up to the next undo. Redos before it are of versions that were not retained,
-    /// which the log may still show after an opening: no instant that is kept lies between them and
-    /// the version that replaced them.
+    /// which the log may still have after an opening: no kept instant is between them and the
+    /// version that replaced them.
     fn until_next_undo(&self, lba: u64, at: u64, logging: bool) -> Source {
         let mut next = if logging { None } else { self.index.first_after(lba, at) };
         while let Some(version) = next {
@@ -139,7 +140,7 @@ impl History {
         outcomes.into_iter().map(|outcome| outcome.unwrap_or(Err(DeviceError::OutOfService))).collect()
     }
 
-    /// Reads those pieces of `todo` that stay where they are meanwhile.
+    /// Reads the pieces of `todo` that stay in their places meanwhile.
     fn attempt(
         &self,
         pieces: &[Piece],
@@ -148,7 +149,7 @@ impl History {
         outcomes: &mut [Option<Result<Segments, DeviceError>>],
     ) {
         let present = at == NOW;
-        // What a present read shows where a revert stands for an earlier instant.
+        // The content of a present read where a revert represents an earlier instant.
         let mut instants = vec![at; pieces.len()];
         let (sources, epoch) = {
             let mut state = self.state.lock();
@@ -206,10 +207,10 @@ impl History {
             let (piece, instant) = (pieces[index], instants[index]);
             let whole = matches!(source, Source::Place(_)) || piece.count == self.length_of(piece.lba);
             // The window may have moved, or the log may have been cleaned, while the devices were
-            // read. A present read may be older than a write that came meanwhile, as on any disk;
-            // bytes that fail their checksum may only have moved. Where the present is what a
-            // revert brought back, the copy of an earlier revert may have written the origin: that
-            // was the present before, and is not now.
+            // read. A present read may be older than a concurrent write, as on any disk; bytes that
+            // fail their checksum may only have moved. If a revert restored the present, the copy
+            // of an earlier revert may have written the origin: that was the present before, and is
+            // not now.
             let moved = if instant == NOW {
                 data.is_err() && !state.resolve(piece.lba, NOW).same(&source)
             } else {
@@ -275,7 +276,7 @@ impl History {
         read
     }
 
-    /// Whole blocks as they are on the origin, for the history: counted.
+    /// Whole blocks of the origin, for the history: counted.
     pub(crate) fn stage_origin(&self, lbas: &[u64]) -> Vec<Result<Content, DeviceError>> {
         let pieces: Vec<Piece> =
             lbas.iter().map(|lba| Piece { lba: *lba, at: 0, count: self.length_of(*lba) }).collect();

@@ -12,7 +12,7 @@ use crate::log::Writer;
 use crate::resolve::NOW;
 use crate::room::RESERVE;
 
-/// Versions that a slice of the background copy looks at.
+/// Versions that a slice of the background copy examines.
 const SLICE: usize = 4096;
 /// How the marks begin that reverts set.
 pub(crate) const BEFORE: &str = "before-revert-";
@@ -22,7 +22,7 @@ pub(crate) fn after_mark(before: u64) -> u64 {
     before + 1
 }
 
-/// What a revert did.
+/// The result of a revert.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reverted {
     /// The instant that the device shows now.
@@ -33,8 +33,8 @@ pub struct Reverted {
 
 impl History {
     /// Shows the device as it was at `at`, or at the last kept instant before. It is durable when
-    /// this returns, and itself undoable. Sessions of clients should be closed: what they have in
-    /// memory is of another time.
+    /// this returns, and can itself be undone. Close clients' sessions first: their caches hold
+    /// content of another time.
     pub fn revert(&self, at: impl Into<When>) -> Result<Reverted, HistoryError> {
         let at = at.into();
         let _alone = self.merge.write();
@@ -44,17 +44,17 @@ impl History {
         let target = self.target_of(at)?;
         let mut copied = self.check_room_to_revert(writer, target, 0)?;
         if !self.ready(writer, self.segments_to_revert(writer, copied))? {
-            // By now it is known what there is.
+            // The required copies are known now.
             copied = self.check_room_to_revert(writer, target, 0)?;
         }
         self.make_room_beside(writer, target)?;
-        // Nobody writes meanwhile: `merge` is ours.
+        // No write happens meanwhile: `merge` is held.
         let (before, time, undo) = {
             let mut state = self.state.lock();
             let state = &mut *state;
             let before = self.stamp(state);
-            // The next stamp, whatever the clock says: once the copy is over the mark is all that
-            // tells of this cut.
+            // The next stamp, whatever the clock shows: once the copy ends only the mark records
+            // this cut.
             let time = after_mark(before);
             state.last = time;
             let number = (1..).find(|number| {
@@ -86,7 +86,7 @@ impl History {
         self.check_room_to_revert(&writer, target, waiting).map(|_| ())
     }
 
-    /// The instant that a revert to `at` goes back to.
+    /// The target instant of a revert to `at`.
     fn target_of(&self, at: When) -> Result<u64, HistoryError> {
         let mut state = self.state.lock();
         if state.reverts.len() >= REVERTS_MAX {
@@ -103,7 +103,7 @@ impl History {
         made
     }
 
-    /// The background copy of the oldest revert, one slice; false when there is none.
+    /// One slice of the background copy of the oldest revert; false when there is none.
     pub(crate) fn copy_slice(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
         let Some(revert) = self.state.lock().reverts.first().copied() else { return Ok(false) };
         self.ensure_free_for_copy(writer)?;
@@ -134,7 +134,7 @@ impl History {
             (lbas, next)
         };
         self.copy_blocks(writer, revert, &lbas)?;
-        // What was copied is durable before anything says that it is.
+        // The copies are durable before any record says so.
         self.settle_copies(writer)?;
         let mut state = self.state.lock();
         if let Some(next) = next {
@@ -155,8 +155,8 @@ impl History {
         Ok(true)
     }
 
-    /// The background copy needs room like any write: what is before its target may go. It was
-    /// counted that this is enough.
+    /// The background copy needs room like any write, and may discard instants before its target.
+    /// The count ensured that this is enough.
     fn ensure_free_for_copy(&self, writer: &mut Writer) -> Result<(), HistoryError> {
         while !self.ready(writer, RESERVE)? && self.win_room(writer)? {}
         if writer.spare() < 2 { Err(self.no_room(writer)) } else { Ok(()) }
@@ -181,8 +181,8 @@ impl History {
         Ok(())
     }
 
-    /// Writes the content that a revert brought back as a write of its time: of those blocks that
-    /// have changed since its target and not since the revert.
+    /// Writes the restored content of a revert as a write of its time: for those blocks that have
+    /// changed since its target and not since the revert.
     fn copy_blocks(
         &self,
         writer: &mut Writer,

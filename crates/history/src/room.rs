@@ -1,5 +1,5 @@
-//! Room in the store: segments that nothing needs become free, sparse ones are emptied, and when
-//! that is not enough the oldest history goes.
+//! Room in the store: unneeded segments become free, sparse ones are emptied, and when that is not
+//! enough the oldest history is discarded.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::owed::Price;
 use crate::status::HistoryEvent;
 use crate::trim::MOVES;
 
-/// Free segments that writes leave for what makes room.
+/// Free segments that writes leave for work that makes room.
 pub(crate) const RESERVE: usize = 3;
 /// A full store gives up so small a part of its history at first.
 const PARTS_GIVEN_UP: usize = 32;
@@ -23,11 +23,11 @@ const EVENTS_MAX: usize = 64;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
 impl History {
-    /// Rests for so long, or until there are blocks to write out or [`wake`](Self::wake) is called:
-    /// for the thread that calls [`step`](Self::step).
+    /// Rests for `patience`, or until there are blocks to write out or [`wake`](Self::wake) is
+    /// called: for the thread that calls [`step`](Self::step).
     pub fn rest(&self, patience: Duration) {
         let mut state = self.state.lock();
-        // What finds no room waits for time to pass.
+        // Blocks without room wait for time to pass.
         if state.full || state.cache.bytes() <= self.dirty_bytes / 2 {
             self.work.wait_for(&mut state, patience);
         }
@@ -40,16 +40,16 @@ impl History {
     }
 
     /// Whether writes and flushes may wait for room where the owner wants that. Before the device
-    /// is closed those that wait are let go, and fail.
+    /// is closed waiting ones are released, and fail.
     pub fn let_wait(&self, may_wait: bool) {
         self.state.lock().may_wait = may_wait;
         self.room.notify_all();
     }
 
     /// Background work: one slice of it. True when there is more to do at once. The owner's thread
-    /// calls it again and again.
+    /// calls it repeatedly.
     pub fn step(&self) -> Result<bool, HistoryError> {
-        // It is looked at time and again, to know to when it was put back.
+        // The clock is read regularly, to know how far it was set back.
         self.state.lock().see_clock(self.clock.now().0, self.clock.monotonic());
         let mut writer = self.writer.lock();
         let writer = &mut *writer;
@@ -94,8 +94,8 @@ impl History {
         if low && (self.reclaim(writer)? || self.clean(writer)?) {
             return Ok(true);
         }
-        // What the last flush made durable nothing says that comes later: damage there would pass
-        // for the end of the log. Once a segment is enough.
+        // No later record states that the last flush was durable: damage there would pass for the
+        // end of the log. Once a segment is enough.
         let begun = writer.segment_sequence >= writer.superblock.ahead_from;
         if begun && writer.superblock.durable_through < writer.synced {
             self.write_superblock(writer)?;
@@ -146,7 +146,7 @@ impl History {
         }
         writer.too_full_to_move = None;
         let start = self.state.lock().start;
-        // What is due later leaves less to be written again.
+        // A later date leaves less to write again.
         let until = to + to.saturating_sub(start) / 16 + 1;
         let mut times: Vec<u64> = {
             let state = self.state.lock();
@@ -199,9 +199,9 @@ impl History {
         state.timeline.kept_before(to)
     }
 
-    /// Gives no write a stamp up to `to` from here on, whatever the clock does: what is up to there
-    /// will not count. False where a write that waits has one, as the clock was put back since it
-    /// was looked at.
+    /// Assigns no write a stamp up to `to` from here on, whatever the clock does: versions up to
+    /// there will not count. False when a waiting write has one, because the clock was set back
+    /// since the check.
     fn claim(&self, to: u64) -> bool {
         let mut state = self.state.lock();
         if state.cache.oldest_time().is_some_and(|oldest| oldest <= to) {
@@ -211,8 +211,8 @@ impl History {
         true
     }
 
-    /// Leaves a batch of blocks, which takes `more` segments than a small one, what is owed, and
-    /// what makes room enough of the log.
+    /// Ensures room for a batch of blocks that takes `more` segments than a small one, for the owed
+    /// room, and for the work that makes enough room in the log.
     pub(crate) fn ensure_room(&self, writer: &mut Writer, more: usize) -> Result<(), HistoryError> {
         while !self.ready(writer, RESERVE + more + self.owed(writer))? {
             self.make_room(writer)?;
@@ -220,18 +220,18 @@ impl History {
         Ok(())
     }
 
-    /// Makes segments free, or what is owed less.
+    /// Frees segments, or reduces the owed room.
     fn make_room(&self, writer: &mut Writer) -> Result<(), HistoryError> {
         if self.win_room(writer)? {
             return Ok(());
         }
         if !writer.superblock.reverts.is_empty() {
-            // What a revert brought back must be copied before its target can go.
+            // Blocks that a revert restored must be copied before its target can be discarded.
             while self.copy_slice(writer)? {}
             return Ok(());
         }
-        // What is younger than the floor may not go. Where nothing has a stamp that young, all
-        // instants since then show the same, and that stays.
+        // History younger than the floor must stay. Without a stamp that young, all instants since
+        // then show the same, and that stays.
         let is_limited = {
             let state = self.state.lock();
             let floor = state.window.floor.as_nanos() as u64;
@@ -241,14 +241,14 @@ impl History {
         if is_limited || !self.start_over(writer)? { Err(self.no_room(writer)) } else { Ok(()) }
     }
 
-    /// Makes segments free: what nothing needs goes first, then the oldest history that may go.
-    /// False when that won none.
+    /// Frees segments: unneeded ones first, then the oldest history that may go. False when that
+    /// freed none.
     pub(crate) fn win_room(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
         let before = writer.spare();
         self.reclaim(writer)?;
         self.trim_all(writer)?;
         self.reclaim(writer)?;
-        // What is moved may begin a segment: then it takes another one to win any.
+        // Moved versions may begin a new segment: then another one must be emptied to gain any.
         while writer.spare() <= before && writer.spare() > 1 && self.clean(writer)? {}
         if writer.spare() > before {
             return Ok(true);
@@ -260,9 +260,9 @@ impl History {
             times.sort_unstable();
             (times, self.clock.now().0.max(state.last))
         };
-        // A small part of the history at first, then more, in the end all; less where there is no
-        // room to move so far at once. Each move looks at the whole index and costs a dozen
-        // flushes, so one segment's would be too little.
+        // A small part of the history at first, then more, in the end all; less when there is no
+        // room to move that far at once. Each move reads the whole index and costs a dozen flushes,
+        // so one segment at a time would be too little.
         let first = (writer.usable() / PARTS_GIVEN_UP).max(1);
         let (mut done, mut part, mut is_last, mut is_gainless) = (0, first, false, false);
         loop {
@@ -301,14 +301,14 @@ impl History {
         }
     }
 
-    /// Moves the start of the window for a lack of room, and says so.
+    /// Moves the start of the window for lack of room, and logs it.
     fn give_up(&self, writer: &mut Writer, to: u64, start: u64, owed: u64) -> Result<(), HistoryError> {
         self.begin_trim(writer, to, start, owed)?;
         self.trim_all(writer)?;
         self.reclaim(writer)?;
         let mut state = self.state.lock();
         let state = &mut *state;
-        tracing::warn!(start_ns = start, "the store of a history is full: its oldest history was given up");
+        tracing::warn!(start_ns = start, "the store of a history is full: its oldest history was discarded");
         let (time, views) =
             (state.last, state.views.range(..start).map(|(_, count)| u64::from(*count)).sum());
         state.events.push_back(HistoryEvent { time, start, views_ended: views });
@@ -318,8 +318,8 @@ impl History {
         Ok(())
     }
 
-    /// The last way out: all history goes. The window begins with the last write, and what waits in
-    /// the cache is the first in it. True when that made room.
+    /// The last resort: all history goes. The window begins with the last write, and the waiting
+    /// writes in the cache are the first in it. True when that made room.
     fn start_over(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
         let before = writer.spare();
         let (to, start) = {
@@ -328,8 +328,8 @@ impl History {
             // Not the clock's time: nothing has changed since the last stamp, and instants since
             // then stay.
             let to = state.last + 1;
-            // Entries up to `to` will not count: what waits becomes later, and the window begins
-            // after it.
+            // Entries up to `to` will not count: waiting writes get later stamps, and the window
+            // begins after it.
             let start = state.cache.restamp(to).max(to) + 1;
             state.last = start;
             state.timeline.cut(start);
@@ -352,8 +352,8 @@ impl History {
         if empty.is_empty() {
             return Ok(false);
         }
-        // What replaced the versions there must be durable before their places are given away, the
-        // origin included.
+        // The replacements of the versions there must be durable before their places are reused,
+        // the origin included.
         self.sync(writer)?;
         for index in &empty {
             writer.superblock.live[*index] = false;
@@ -370,8 +370,8 @@ impl History {
         Ok(true)
     }
 
-    /// Moves what is needed out of the segment with the least of it, when less than half of it is;
-    /// true when it did.
+    /// Moves the needed versions out of the segment with the fewest, when they are less than half
+    /// of it; true when it did.
     pub(crate) fn clean(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
         while let Some((index, segment)) = self.sparsest(writer) {
             if self.empty(writer, index, segment.sequence)? {
@@ -395,7 +395,7 @@ impl History {
             .filter(|(_, segment)| segment.live < writer.superblock.segment_blocks * BLOCK / 2)
     }
 
-    /// Moves what is needed out of a segment; false when something of it can't be read, and stays.
+    /// Moves the needed versions out of a segment; false when one of them can't be read, and stays.
     fn empty(&self, writer: &mut Writer, index: usize, sequence: u64) -> Result<bool, HistoryError> {
         let entries = match self.segment_entries(writer, index, sequence) {
             Ok(entries) => entries,
@@ -403,8 +403,8 @@ impl History {
                 if let HistoryError::Device(error) = &error {
                     self.answers(&*self.store, error)?;
                 }
-                // Both copies of what it names are damaged, or can't be read. What it holds is
-                // still read by the index in memory.
+                // Both copies of its index are damaged, or cannot be read. The index in memory can
+                // still read its content.
                 tracing::error!(segment = index, %error, "a history segment can't be emptied");
                 return Ok(false);
             }
@@ -431,7 +431,7 @@ impl History {
                 let data = match entry.kind.has_data() {
                     true => match read.next() {
                         Some(Ok(data)) => Some(data),
-                        // It stays where it is: a read of it tells.
+                        // It stays in its place: a read of it reports the damage.
                         Some(Err(_)) | None => {
                             is_empty = false;
                             continue;

@@ -1,4 +1,4 @@
-//! What an owner sees of a history.
+//! The status of a history, for its owner.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub struct Mark {
     pub name: String,
     /// When.
     pub time: Timestamp,
-    /// The owner had brought the device to rest; else it is as after a crash.
+    /// The owner had quiesced the device; otherwise it is as after a crash.
     pub consistent: bool,
 }
 
@@ -50,9 +50,9 @@ pub struct LostVersion {
 pub struct RevertProgress {
     /// When it was made.
     pub time: Timestamp,
-    /// What it brought back.
+    /// The restored instant.
     pub instant: Timestamp,
-    /// Blocks that were looked at, of [`blocks`](Self::blocks).
+    /// The number of examined blocks, of [`blocks`](Self::blocks).
     pub done: u64,
     /// Of the device.
     pub blocks: u64,
@@ -71,7 +71,7 @@ pub struct HistoryStatus {
     pub block_bytes: u32,
     /// Bytes.
     pub origin_bytes: u64,
-    /// What its owner wants.
+    /// The owner's settings.
     pub window: Window,
     /// When it began.
     pub created: Timestamp,
@@ -85,8 +85,8 @@ pub struct HistoryStatus {
     pub index_bytes: u64,
     /// Bytes of the store that hold history.
     pub used_bytes: u64,
-    /// Of these, bytes that something needs; with a reduction that is what it would be without, as
-    /// far as it is not more than its segments.
+    /// The needed bytes of these; with a reduction, their unreduced size, limited to that of its
+    /// segments.
     pub live_bytes: u64,
     /// Bytes of the store that can hold history.
     pub store_bytes: u64,
@@ -94,7 +94,7 @@ pub struct HistoryStatus {
     pub dirty_bytes: u64,
     /// In order of time.
     pub marks: Vec<Mark>,
-    /// How far the window's move is, when it moves: blocks looked at, of those of the device.
+    /// The progress of the window's move, when it moves: examined blocks, and those of the device.
     pub folding: Option<(u64, u64)>,
     /// Background copies that are not over.
     pub reverts: Vec<RevertProgress>,
@@ -111,23 +111,23 @@ pub struct HistoryStatus {
     pub waiting: u64,
     /// Why it takes no more writes.
     pub failed: Option<String>,
-    /// That is so because what is under its origin or its store had no room.
+    /// The reason is a lack of room below its origin or its store.
     pub failed_for_room: bool,
-    /// What has no room below it: the store, whose oldest history then goes, or the origin. It goes
-    /// on by itself.
+    /// The device without room: the store, whose oldest history is then discarded, or the origin.
+    /// The history resumes by itself.
     pub lacking: Option<&'static str>,
     /// Since it was opened.
     pub counters: Counters,
 }
 
 impl History {
-    /// How far it has come, durably: for [`OpenOptions::at_least`](crate::OpenOptions::at_least) of
-    /// a later opening. None once a device has failed: then nothing is known of what is durable.
+    /// The durable position of the log, for [`OpenOptions::at_least`](crate::OpenOptions::at_least)
+    /// of a later opening. `None` once a device has failed: then the durable state is unknown.
     pub fn position(&self) -> Option<LogPosition> {
         let writer = self.writer.lock();
         self.check_failed().ok()?;
         // The second slot of a superblock is durable with the next flush of the store; with the
-        // first alone damage would leave the one before.
+        // first alone, damage would leave the previous one.
         let superblock = writer.superblock.sequence.saturating_sub(u64::from(writer.store_dirty));
         Some(LogPosition { superblock, record: writer.synced })
     }
@@ -233,10 +233,10 @@ pub(crate) fn set_in_superblock(superblock: &mut cairn_format::history::HistoryS
     superblock.window_bytes = window.bytes.unwrap_or(0);
     superblock.floor_ns = window.floor.as_nanos() as u64;
     superblock.floor_policy = window.floor_policy;
-    // What was reduced before stays so.
+    // A store that was reduced before keeps that mark.
     superblock.reduction = window.reduction;
-    // What a step has thinned stays so, whatever its age becomes. A finer one before it begins
-    // there: its end is an end of every finer interval.
+    // History that a step has thinned stays so, at any age. A finer step before it begins there:
+    // its end is an end of every finer interval.
     let before = std::mem::take(&mut superblock.thinned);
     let mut until_ns = 0;
     for step in window.steps().collect::<Vec<_>>().into_iter().rev() {
@@ -266,7 +266,7 @@ pub(crate) fn window_of(superblock: &cairn_format::history::HistorySuperblock) -
 }
 
 impl History {
-    /// What the index has of a block, for the report of a failed comparison.
+    /// The index entries of a block, for the report of a failed comparison.
     pub fn explain(&self, lba: u64) -> String {
         let writer = self.writer.lock();
         let superblock = &writer.superblock;

@@ -1,14 +1,14 @@
-//! Retention in steps: what is older than an age keeps only one instant an interval.
+//! Retention in steps: history older than an age keeps only one instant an interval.
 //!
-//! 1. The superblock says up to where each step has come. From then on a view that asks for an
-//!    instant there gets the last one that is kept. The end of a stretch is itself an instant of
-//!    its interval, and each interval is a whole number of those before, so it stays one.
+//! 1. The superblock records how far each step has come. From then on a view that asks for an
+//!    instant there gets the last kept one. The end of a stretch is itself an instant of its
+//!    interval, and each interval is a multiple of the finer ones, so it stays one.
 //! 2. Versions that no kept instant shows leave the index: of redos of a block in one window all
-//!    but the last, of undos all but the first. Their places are free with their segments, by a
-//!    superblock that says 1 as well.
+//!    but the last, of undos all but the first. Their places become free with their segments, by a
+//!    superblock that records step 1 as well.
 //!
-//! A cut, or an opening, brings dropped versions back into the index as far as their segments are
-//! there. No kept instant shows them; a round that begins with the opening drops them again.
+//! A cut, or an opening, brings dropped versions back into the index as far as their segments
+//! exist. No kept instant shows them; a round that begins with the opening drops them again.
 //! Instants that views hold, and targets of reverts, are in no stretch that is thinned.
 
 use cairn_format::history::{Granularity, NO_LBA};
@@ -19,19 +19,19 @@ use crate::index::{Key, Version};
 use crate::log::Writer;
 use crate::timeline::end_before;
 
-/// Versions that a slice looks at.
+/// Versions that a slice examines.
 const SLICE: usize = 4096;
-/// Thinning comes once in so many parts of its age.
+/// A thinning is due after this part of its age.
 const ROUNDS: u64 = 16;
 
-/// A round of thinning that is under way.
+/// A running round of thinning.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Thinning {
     cursor: Key,
 }
 
 impl History {
-    /// Begins a round when one is due; false when none is.
+    /// Begins a round when one is due; false otherwise.
     pub(crate) fn begin_thinning(&self, writer: &mut Writer) -> Result<bool, HistoryError> {
         let steps = {
             let mut state = self.state.lock();
@@ -39,7 +39,7 @@ impl History {
             let now = self.clock.now().0.max(state.last);
             let mut steps = writer.superblock.thinned.clone();
             let mut any = false;
-            // What is younger is thinned no further than what is older has come from.
+            // A younger step thins no further than the older steps have reached.
             let mut limit = u64::MAX;
             for step in &mut steps {
                 let wanted = now.saturating_sub(step.after_ns).min(limit);
@@ -62,13 +62,13 @@ impl History {
         self.sync_store(writer)?;
         let mut state = self.state.lock();
         state.timeline.thin(&writer.superblock.thinned);
-        // What a read has resolved before may be gone.
+        // Earlier lookups of a read may be invalid.
         state.epoch += 1;
         writer.thinning = Some(Thinning::default());
         Ok(true)
     }
 
-    /// Goes on with a round; true when it is over.
+    /// Continues a round; true when it ends.
     pub(crate) fn thin_slice(&self, writer: &mut Writer) -> bool {
         let Some(thinning) = writer.thinning else { return true };
         let blocks = writer.superblock.segment_blocks;

@@ -4,14 +4,13 @@ use std::collections::BTreeSet;
 
 use cairn_format::history::{Granularity, Thinned};
 
-/// The granularity, the coarser ones of what is older, and the instants that are kept whatever it
-/// is.
+/// The granularity, the coarser ones of older history, and the instants that are kept in any case.
 pub(crate) struct Timeline {
     granularity: Granularity,
-    /// The youngest first; only those that have thinned something. The end of each stretch is an
-    /// instant that is kept.
+    /// The youngest first; only those that have thinned something. The end of each stretch is a
+    /// kept instant.
     thinned: Vec<Thinned>,
-    /// No write has the stamp of a cut: what is up to it is before, the rest after.
+    /// No write has the stamp of a cut: versions up to it are before, the rest after.
     cuts: BTreeSet<u64>,
 }
 
@@ -38,12 +37,12 @@ impl Timeline {
         self.cuts = self.cuts.split_off(&start);
     }
 
-    /// What is thinned from now on.
+    /// Sets the steps to thin by from now on.
     pub(crate) fn thin(&mut self, steps: &[Thinned]) {
         self.thinned = steps.iter().copied().filter(|step| step.until_ns > 0).collect();
     }
 
-    /// True when no instant that is kept lies between writes of these two stamps.
+    /// True when no kept instant is between writes of these two stamps.
     pub(crate) fn same_window(&self, earlier: u64, later: u64) -> bool {
         let kept = || self.kept_by_granularity(later - 1).is_some_and(|kept| kept >= earlier);
         earlier >= later || !kept() && self.cuts.range(earlier..later).next().is_none()
@@ -69,8 +68,8 @@ impl Timeline {
         stretch
     }
 
-    /// Whether the instant that stands for `at` is as near as its owner wants: that itself, or the
-    /// last mark where only marks are kept.
+    /// Whether the kept instant for `at` is as near as the owner wants: `at` itself, or the last
+    /// mark where only marks are kept.
     pub(crate) fn is_kept_near(&self, at: u64) -> bool {
         match self.stretch(at).0 {
             Granularity::EveryWrite | Granularity::Marks => true,

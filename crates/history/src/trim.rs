@@ -1,12 +1,13 @@
-//! The window moves on: what older instants needed and newer ones still need is brought elsewhere,
-//! the rest is dropped.
+//! Moves the window: versions that newer instants still need are written elsewhere, the rest is
+//! dropped.
 //!
-//! 1. The superblock says that the window begins later. From then on nothing older is reached.
+//! 1. The superblock records that the window begins later. From then on older instants are
+//!    unreachable.
 //! 2. Logging: of each block the last version up to there goes to the origin. Splits: where the
-//!    block has a later version, it becomes that one's undo. What can't be read is lost from the
+//!    block has a later version, it becomes that one's undo. Unreadable versions are lost from the
 //!    start of the window on.
-//! 3. Both devices are flushed; the superblock says that entries up to there do not count.
-//! 4. They leave the index. Segments that nothing needs are free once a further superblock says so.
+//! 3. Both devices are flushed; the superblock records that entries up to there do not count.
+//! 4. They leave the index. Unneeded segments are free after a further superblock.
 //!
 //! A cut before 3 leaves all versions; 2 is done again by the next move, with the same content.
 
@@ -19,14 +20,14 @@ use crate::history::History;
 use crate::index::{Key, Version};
 use crate::log::Writer;
 
-/// Versions that a slice looks at.
+/// Versions that a slice examines.
 const SLICE: usize = 4096;
-/// Blocks that a slice moves at most beside writers, which wait for its end.
+/// The maximum number of blocks that a slice moves beside writers, which wait for its end.
 pub(crate) const MOVES: usize = 64;
 /// Bytes of blocks that a slice moves at most when writers wait for the end of the move anyway.
 const AWAITED_BYTES: usize = 8 << 20;
 
-/// A move of the window that is under way.
+/// A running move of the window.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Trim {
     to: u64,
@@ -47,7 +48,7 @@ impl Trim {
     }
 }
 
-/// What a slice found.
+/// The findings of a slice.
 #[derive(Default)]
 struct SliceFindings {
     /// To the origin.
@@ -70,7 +71,7 @@ impl History {
     ) -> Result<(), HistoryError> {
         debug_assert!(writer.trim.is_none(), "one move at a time");
         // A version that waits in the cache is later: entries up to `to` will not count.
-        // Split-stream: the origin has what the log dropped.
+        // Split-stream: the origin has the content that the log dropped.
         self.settle_current(writer)?;
         {
             let mut state = self.state.lock();
@@ -100,7 +101,7 @@ impl History {
         (AWAITED_BYTES / self.block_bytes as usize).max(MOVES)
     }
 
-    /// Goes on with a move of the window, with so many blocks at most; true when it is over.
+    /// Continues a move of the window, with at most `moves` blocks; true when it ends.
     pub(crate) fn trim_slice(&self, writer: &mut Writer, moves: usize) -> Result<bool, HistoryError> {
         let Some(mut trim) = writer.trim else { return Ok(true) };
         let (found, next) = self.find(&trim, moves);
@@ -129,14 +130,13 @@ impl History {
         let mut found = SliceFindings::default();
         let logging = self.placement == Placement::Logging;
         let state = self.state.lock();
-        // The last version up to `to` of the block that is looked at, until its next version is
-        // known.
+        // The last version up to `to` of the examined block, until its next version is known.
         let mut last: Option<Version> = None;
         let mut block = None;
         let settle =
             |last: Option<Version>, next: Option<&Version>, found: &mut SliceFindings| match (last, next) {
                 (Some(last), _) if !last.is_redo() => {}
-                // At the time of the cut it is there from before an opening.
+                // It has the time of the cut from before an opening.
                 (Some(last), _) if last.is_lost() && last.time == trim.to => {}
                 (Some(last), _) if last.is_lost() => found.lost.push(last.lba),
                 (Some(last), _) if logging => found.fold.push(last),
@@ -167,7 +167,7 @@ impl History {
         (found, next.filter(|(lba, ..)| *lba != NO_LBA))
     }
 
-    /// Logging: versions go to the origin. Gives the blocks that are lost.
+    /// Logging: versions go to the origin. Returns the lost blocks.
     fn fold(&self, writer: &mut Writer, versions: Vec<Version>) -> Result<Vec<u64>, HistoryError> {
         if versions.is_empty() {
             return Ok(Vec::new());
@@ -178,7 +178,7 @@ impl History {
         Ok(lost)
     }
 
-    /// Splits: versions become undos. Gives the blocks that are lost.
+    /// Splits: versions become undos. Returns the lost blocks.
     fn rebase(&self, writer: &mut Writer, versions: Vec<(Version, u64)>) -> Result<Vec<u64>, HistoryError> {
         if versions.is_empty() {
             return Ok(Vec::new());
@@ -217,7 +217,7 @@ impl History {
     }
 }
 
-/// Apart what has a content and what is lost.
+/// Separates blocks with content from lost ones.
 pub(crate) fn apart<T>(found: impl Iterator<Item = (T, Content)>) -> (Vec<(T, Content)>, Vec<T>) {
     let (lost, found): (Vec<_>, Vec<_>) = found.partition(|(_, content)| matches!(content, Content::Lost));
     (found, lost.into_iter().map(|(which, _)| which).collect())

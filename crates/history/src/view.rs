@@ -32,9 +32,9 @@ impl History {
         self.view_of(|state| self.reach_by_time(state, at))
     }
 
-    /// The device at an instant that was shown before, as a [`HistoryView`] has told it;
-    /// [`HistoryError::BeforeWindow`] where that is kept no more. Another one in its place would be
-    /// a wrong disk.
+    /// The device at an instant that was shown before, as [`HistoryView`] returned it;
+    /// [`HistoryError::BeforeWindow`] if it is no longer kept. Another one in its place would be a
+    /// wrong disk.
     pub fn view_again(self: &Arc<Self>, instant: Timestamp) -> Result<HistoryView, HistoryError> {
         let view = self.view_of(|state| self.reach(state, instant.0))?;
         if view.instant() == instant { Ok(view) } else { Err(HistoryError::BeforeWindow) }
@@ -44,8 +44,8 @@ impl History {
         self: &Arc<Self>,
         reach: impl FnOnce(&mut State) -> Result<u64, HistoryError>,
     ) -> Result<HistoryView, HistoryError> {
-        // The window and its steps move under this lock: the instant is held before they move on,
-        // or is one that is kept behind them.
+        // The window and its steps move under this lock: the instant is held before they move, or
+        // is one that they keep.
         let mut writer = self.writer.lock();
         let instant = {
             let mut state = self.state.lock();
@@ -55,7 +55,7 @@ impl History {
             instant
         };
         let view = HistoryView { history: self.clone(), at: instant };
-        // What was written before the instant and waits in memory goes where the view finds it.
+        // Writes before the instant that wait in memory go where the view finds them.
         let waits = |history: &History| {
             history.state.lock().cache.oldest_time().is_some_and(|oldest| oldest <= instant)
         };
@@ -68,13 +68,13 @@ impl History {
         Ok(view)
     }
 
-    /// Makes an instant durable as it is shown: what was written up to it, and that no later write
-    /// gets a stamp of it, whoever opens the history next and whatever the clock shows then. What
-    /// is shown may be asked for again after a cut, and a clone stands on it.
+    /// Makes the visible state of an instant durable: the writes up to it, and the rule that no
+    /// later write gets a stamp up to it, after any opening and at any clock reading. The state may
+    /// be requested again after a cut, and a clone depends on it.
     fn keep(&self, writer: &mut Writer, instant: u64) -> Result<(), HistoryError> {
         let flushed = {
             let state = self.state.lock();
-            // Then nothing is written any more, and what can be read is shown.
+            // Then nothing is written any more, and readable content is shown.
             if state.failed.is_some() {
                 return Ok(());
             }
@@ -108,7 +108,8 @@ impl History {
             let time = self.stamp(state);
             state.timeline.cut(time);
             if name.starts_with(BEFORE) {
-                // By its name an opening takes it for one of a revert, which has the next stamp.
+                // An opening recognises it by its name as that of a revert, which has the next
+                // stamp.
                 state.last = after_mark(time);
                 state.timeline.cut(state.last);
             }

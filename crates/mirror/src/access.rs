@@ -1,17 +1,17 @@
-//! Who may use the LUNs of a source, as its owner has set it: what a mirror is no more open than,
-//! until its own owner says otherwise.
+//! The access rules of a source's LUNs, as its owner has set them. A mirror is no more open than
+//! that until its own owner decides otherwise.
 //!
-//! Secrets do not travel. Whoever has a mirror can read its source, and could write to it with a
-//! secret that lets initiators in there.
+//! Secrets do not travel. The owner of a mirror can read its source, and could write to the source
+//! with a secret that admits initiators there.
 
 use crate::error::MirrorError;
 use crate::wire::{Body, Parser};
 
-/// LUNs in one message, and initiators or networks of one of them, at most: what says more is not
-/// believed.
+/// The maximum number of LUNs in one message, and of initiators or networks of one LUN: a larger
+/// message is rejected.
 const LISTED_MAX: u32 = 65_536;
 
-/// What is set for one LUN.
+/// The access rules of one LUN.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LunAccess {
     /// Its name in the volume.

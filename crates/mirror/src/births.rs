@@ -1,15 +1,15 @@
-//! When the snapshots of a mirror were made, by this side's clock: what a lock counts from.
+//! When the snapshots of a mirror were made, by this side's clock: the start of a lock.
 //!
-//! Their own times are by the source's clock, which may be set, or wrong by hours, and is in the
-//! hands of whom a lock is against. So the two clocks are never compared: of a snapshot that
-//! arrives it counts how old it is by the source's clock alone, and no more than has passed here
-//! since the update before was asked for, as that did not bring it yet. In doubt a snapshot is
-//! younger than it is: it stays for longer.
+//! Their own times are by the source's clock. That clock may be set, or wrong by hours, and may be
+//! controlled by the person that a lock protects against. So the two clocks are never compared. The
+//! age of an arriving snapshot is measured by the source's clock alone. It is limited to the time
+//! since the previous update was requested here, as that update did not bring the snapshot. In
+//! doubt a snapshot counts as younger than it is, and stays longer.
 //!
-//! Of a first image nothing is known but what the source says. The clock of this side that is never
-//! set measures the time that passes while the program runs; a wall clock that is set moves the
-//! births along. Over a stop of the program there is only the wall clock, which may have been put
-//! forward: of a stop no more than [`STOPPED_MAX`] counts, and nothing when the clock was put back.
+//! For a first image only the source's statement is known. This side's monotonic clock measures
+//! time while the program runs; when the wall clock is set, the births move along. For the time
+//! while the program is stopped there is only the wall clock, which may have been set forward. Of
+//! that time at most [`STOPPED_MAX`] counts, and nothing when the clock was set back.
 //!
 //! A lock that was in force while a snapshot was here stays with it: a shorter one counts for later
 //! snapshots only.
@@ -33,11 +33,11 @@ const STOPPED_MAX: i128 = 86_400_000_000_000;
 pub struct Birth {
     /// Which.
     pub snapshot: SnapshotId,
-    /// By the source's clock: tells it from another one that got the same number later.
+    /// By the source's clock: distinguishes it from another one that got the same number later.
     pub created: Timestamp,
     /// By this side's clock.
     pub at: Timestamp,
-    /// How long it stays from then on, whatever becomes of it at the source; none without a lock.
+    /// How long it stays from then on, even if the source deletes it; `None` without a lock.
     pub lock: Option<Duration>,
 }
 
@@ -66,8 +66,8 @@ impl Birth {
     }
 }
 
-/// How much of a stop of the program does not count for a lock, in nanoseconds; below 0 for a clock
-/// that was put back.
+/// The part of the program's stopped time that does not count for a lock, in nanoseconds; below 0
+/// for a clock that was set back.
 fn uncounted(looked: Timestamp, now: Timestamp) -> i128 {
     let stopped = i128::from(now.0) - i128::from(looked.0);
     stopped - stopped.clamp(0, STOPPED_MAX)
@@ -77,15 +77,15 @@ fn uncounted(looked: Timestamp, now: Timestamp) -> i128 {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Births {
     known: BTreeMap<SnapshotId, Birth>,
-    /// When the last update that brought an image was asked for, by this side's clock: what came
-    /// later was made later.
+    /// When the last update that brought an image was requested, by this side's clock: snapshots
+    /// that it did not bring were made later.
     asked: Option<Timestamp>,
-    /// What this side's clock showed when it was looked at, and what the one that is never set did.
+    /// The last readings of this side's wall clock and monotonic clock.
     looked: Option<(Timestamp, Duration)>,
 }
 
 impl Births {
-    /// Where nothing was written down: by the source's clock as it was at the last contact.
+    /// Without a saved record: by the source's clock at the last contact.
     pub(crate) fn guessed(volume: &Volume, contact: Option<Contact>) -> Self {
         let at = |entry: &SnapshotEntry| match contact {
             Some(contact) => before(contact.at, contact.status.now, entry.root.created),
@@ -95,8 +95,8 @@ impl Births {
         Self { known: each(volume, |entry| (at(entry), None)), asked: received(volume), looked }
     }
 
-    /// As it was written down, when this side's clock showed `looked`. Of what arrived since the
-    /// latest moment counts at which it can have been made.
+    /// From the record saved when this side's clock showed `looked`. A later arrival counts as made
+    /// at the latest possible moment.
     pub(crate) fn remembered(volume: &Volume, births: &[Birth], looked: Option<Timestamp>) -> Self {
         let uncounted = looked.map_or(0, |looked| uncounted(looked, volume.clock().now()));
         let births: BTreeMap<SnapshotId, Birth> =
@@ -115,7 +115,7 @@ impl Births {
         self.known.values().copied().collect()
     }
 
-    /// Has what was noted by this side's clock follow that where it was set since.
+    /// Moves the births along when this side's clock was set.
     pub(crate) fn follow(&mut self, volume: &Volume) {
         let (now, passed) = both(volume);
         let before = self.looked.replace((now, passed));
@@ -126,7 +126,7 @@ impl Births {
         self.asked = self.asked.map(|asked| shifted(asked, ahead));
     }
 
-    /// What is here stays for no less than that.
+    /// Applies the lock to the present snapshots: none of their locks gets shorter.
     pub(crate) fn lock(&mut self, lock: Duration) {
         self.known.values_mut().for_each(|birth| birth.lock = birth.lock.max(Some(lock)));
     }
@@ -144,7 +144,7 @@ impl Births {
         known.map_or(entry.root.created, |birth| birth.at)
     }
 
-    /// An image has arrived under `lock`, which was asked for at `asked`; the source's clock showed
+    /// An image has arrived under `lock`, which was requested at `asked`; the source's clock showed
     /// `theirs` when it answered.
     pub(crate) fn arrived(
         &mut self,
@@ -173,7 +173,7 @@ fn before(now: Timestamp, theirs: Timestamp, created: Timestamp) -> Timestamp {
     Timestamp(now.0.saturating_sub(theirs.0.saturating_sub(created.0)))
 }
 
-/// What both clocks of this side show.
+/// The readings of both clocks of this side.
 fn both(volume: &Volume) -> (Timestamp, Duration) {
     (volume.clock().now(), volume.clock().monotonic())
 }

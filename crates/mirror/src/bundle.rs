@@ -1,14 +1,14 @@
-//! Several connections as one two-way byte stream, for links that are long: a connection carries no
+//! Several connections as one two-way byte stream, for high-latency links: a connection carries no
 //! more than its window in each round trip.
 //!
-//! What is written goes out in chunks, a length (4 bytes, little-endian) and so many bytes, to one
-//! connection after the other; the reader takes them in the same order, so nothing has to be sorted
-//! and no threads are needed: the other connections' windows fill and empty while one is waited
-//! for. A bundle is as fast as its slowest connection times their number, and it ends when any of
-//! them does.
+//! Data goes out in chunks, a length (4 bytes, little-endian) and that many bytes, to one
+//! connection after the other. The reader takes them in the same order, so no sorting and no
+//! threads are needed: the other connections' windows fill and empty while one is waited for. A
+//! bundle is as fast as its slowest connection times their number, and it ends when any of them
+//! does.
 //!
-//! Both sides must number the connections alike; who brings them together sees to that. With one
-//! connection it only adds the lengths.
+//! Both sides must number the connections alike; the caller ensures that. With one connection it
+//! only adds the lengths.
 
 use std::io::{self, Read, Write};
 
@@ -19,7 +19,7 @@ const LENGTH: usize = 4;
 /// Connections that are used in turn.
 pub struct Bundle<S> {
     lanes: Vec<S>,
-    /// What is not sent yet: room for the length, and less than a chunk.
+    /// Data that is not sent yet: room for the length, and less than a chunk.
     out: Vec<u8>,
     /// The connection of the next chunk out.
     next_out: usize,
@@ -44,7 +44,7 @@ impl<S> Bundle<S> {
         &self.lanes
     }
 
-    /// The connections, for their options: bytes that are read or written beside the bundle break
+    /// The connections, for their options: reading or writing bytes outside of the bundle breaks
     /// it.
     pub fn lanes_mut(&mut self) -> &mut [S] {
         &mut self.lanes
@@ -52,7 +52,7 @@ impl<S> Bundle<S> {
 }
 
 impl<S: Write> Bundle<S> {
-    /// Sends what is in `out`.
+    /// Sends the bytes in `out`.
     fn send(&mut self) -> io::Result<()> {
         let length = (self.out.len() - LENGTH) as u32;
         self.out[..LENGTH].copy_from_slice(&length.to_le_bytes());

@@ -12,26 +12,26 @@ use crate::message::{Answer, Began, PROTOCOL_VERSION, Request, StatusOf};
 use crate::relationship::Relationship;
 use crate::wire::{read_frame, write_frame};
 
-/// What a destination must have before its baseline.
+/// Requirements of a source's baseline for its destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Provision {
     /// The volume; the destination gets the same id.
     pub id: VolumeId,
     /// Its block space, in blocks; the destination's is at least as long.
     pub blocks: u64,
-    /// Blocks in use: what a baseline sends.
+    /// Blocks in use: the size of a baseline.
     pub used: u64,
     /// How many snapshots.
     pub snapshots: u64,
 }
 
-/// A conversation with a source that has said hello.
+/// A conversation with a source after the hello.
 pub struct Client<'a, S: Read + Write + ?Sized> {
     pub(crate) stream: &'a mut S,
 }
 
 impl<'a, S: Read + Write + ?Sized> Client<'a, S> {
-    /// Says hello on a stream that is connected and authenticated.
+    /// Says hello on a connected and authenticated stream.
     ///
     /// # Errors
     /// [`MirrorError::Version`] with both versions when they differ.
@@ -46,7 +46,7 @@ impl<'a, S: Read + Write + ?Sized> Client<'a, S> {
         }
     }
 
-    /// Asks what a destination of `volume` needs.
+    /// Asks for the requirements on a destination of `volume`.
     pub fn provision_info(&mut self, volume: &str) -> Result<Provision, MirrorError> {
         match self.ask(&Request::ProvisionInfo { volume: volume.to_owned() })? {
             Answer::Provision { id, blocks, used, snapshots } => {
@@ -56,7 +56,8 @@ impl<'a, S: Read + Write + ?Sized> Client<'a, S> {
         }
     }
 
-    /// Says that the mirror is gone for good: the source lets go of what it keeps for it.
+    /// Tells the source that the mirror is permanently gone: the source discards the state that it
+    /// keeps for it.
     ///
     /// # Errors
     /// Also of a source that does not know this message: it hangs up.
@@ -67,7 +68,7 @@ impl<'a, S: Read + Write + ?Sized> Client<'a, S> {
         }
     }
 
-    /// Asks who may use the LUNs of a volume; those for which nothing is set are not named.
+    /// Requests the access rules of a volume's LUNs. LUNs without rules are not listed.
     ///
     /// # Errors
     /// Also of a source that does not know this message: it hangs up.
@@ -78,7 +79,7 @@ impl<'a, S: Read + Write + ?Sized> Client<'a, S> {
         }
     }
 
-    /// Asks for the status; `here` answers what the source has to ask first.
+    /// Asks for the status; `here` answers the source's questions that come first.
     pub(crate) fn status(&mut self, asked: StatusOf, here: &Volume) -> Result<SourceStatus, MirrorError> {
         let mut answer = self.ask(&Request::Status(asked))?;
         if let Answer::AskBegan { accumulating, in_flight } = answer {
@@ -95,7 +96,7 @@ impl<'a, S: Read + Write + ?Sized> Client<'a, S> {
         self.hear()
     }
 
-    /// The answer to what was told.
+    /// Reads the answer to a request.
     pub(crate) fn hear(&mut self) -> Result<Answer, MirrorError> {
         let gone = MirrorError::from(std::io::Error::from(std::io::ErrorKind::UnexpectedEof));
         Answer::parse(&read_frame(self.stream)?.ok_or(gone)?)

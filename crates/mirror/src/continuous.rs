@@ -1,27 +1,28 @@
-//! Continuous mode: a lag of seconds. The destination asks to be told when something has changed at
-//! the source ([`Destination::follow`]), and then for a *step*: an update that costs the source one
-//! consistency point, and no reads of what that wrote.
+//! Continuous mode: a lag of seconds. The destination asks for a notice when the source has changed
+//! ([`Destination::follow`]), and then for a *step*: an update that costs the source one
+//! consistency point, and no reads of the blocks that it wrote.
 //!
 //! 1. *Await*: the source answers when a change that the destination lacks is older than
-//!    [`Pace::step`], or when [`Pace::wait`] is over, with the lag. So a destination that waits
-//!    knows its lag all the time, and a source that is gone is noticed.
-//! 2. *Step*: one consistency point of the source makes the snapshot, holds it, lets the one before
-//!    its base go, and goes on with the since maps. What it wrote is in memory still
-//!    ([`cairn_volume::Volume::keep_fresh`]) and goes out from there; a client's write is written
+//!    [`Pace::step`], or after [`Pace::wait`], with the lag. So a waiting destination always knows
+//!    its lag, and the loss of a source is noticed.
+//! 2. *Step*: one consistency point of the source makes and holds the snapshot, releases the one
+//!    before its base, and advances the since maps. The blocks that it wrote are still in memory
+//!    ([`cairn_volume::Volume::keep_fresh`]) and are sent from there; a client's write is written
 //!    once.
 //! 3. The destination verifies and commits the image as in any other update: it shows consistency
 //!    points of the source and nothing in between.
 //!
-//! *Falling behind* needs no decision. What is sent is found by comparing maps, as ever, so it is
-//! exact whatever was missed; memory only spares reads. When more was written than it holds, the
-//! older blocks are read from the device, and the next step is larger, and so cheaper for each
-//! change. Whatever goes wrong, the next request is an update like any other: no base, nothing
-//! common, an unfinished transfer, changed roles are dealt with as in those.
+//! *Falling behind* needs no special handling. The blocks to send are found by comparing maps, as
+//! in any update, so the result is exact whatever was missed; memory only saves reads. When more
+//! was written than memory holds, the older blocks are read from the device, and the next step is
+//! larger, and so cheaper for each change. After any error the next request is an update like any
+//! other. A missing base, no common snapshot, an unfinished transfer and changed roles are handled
+//! as in those.
 //!
-//! An update by the clock or by hand whose base the source holds is made as a step is, with hooks
-//! around it and without anything in memory; what was its base goes once it has arrived.
+//! A scheduled or manual update whose base the source holds is made as a step is, with hooks around
+//! it and without blocks in memory. Its old base is released once it has arrived.
 //!
-//! Hooks are not run for steps: an image is what a crash at that moment would leave, which
+//! Hooks are not run for steps: an image equals the state after a crash at that moment, which
 //! databases are made for.
 
 use std::io::{Read, Write};
@@ -48,7 +49,8 @@ use crate::source::{Base, KnownMaps, Prepared, Shows, Source, common, own_snapsh
 /// The longest rest of a source that waits for a change: how late it may notice one.
 const REST: Duration = Duration::from_millis(20);
 
-/// The longest wait for a change, whatever is asked for: whoever is gone by then is noticed.
+/// The longest wait for a change, whatever is requested: it limits the time until a lost connection
+/// is noticed.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// How closely a mirror follows.
@@ -61,9 +63,8 @@ pub struct Pace {
 }
 
 impl Destination {
-    /// Waits until something has changed at the source for [`Pace::step`], and brings it; `None`
-    /// when nothing was due for [`Pace::wait`]. To be called again and again on the same
-    /// connection.
+    /// Waits until there is a change at the source for [`Pace::step`], and brings it; `None` when
+    /// nothing was due for [`Pace::wait`]. Call it repeatedly on the same connection.
     ///
     /// # Errors
     /// As [`Destination::update`].
@@ -90,13 +91,13 @@ impl Destination {
             Answer::Awaited { due, status } => (due, status),
             answer => return Err(unexpected(answer)),
         };
-        // Where nothing was due, it has waited for so long before it said that.
+        // If nothing was due, the source waited for this long before it answered.
         self.heard_ahead(status, if due { asked } else { asked + pace.wait })?;
         if due { self.step(client, work).map(Some) } else { Ok(None) }
     }
 }
 
-/// What the snapshots that owners made are called and have in them, in one number.
+/// A digest of the names and contents of the owner's snapshots.
 fn labels(entries: &[SnapshotEntry]) -> Checksum {
     let named = entries.iter().filter(|entry| !entry.name.starts_with(MIRROR_PREFIX));
     let all: Vec<u8> = named.flat_map(|entry| Have::from(entry).label.0).collect();
@@ -120,10 +121,10 @@ impl Source {
         let began = clock.monotonic();
         let entries = volume.snapshot_entries();
         let base = entries.iter().find(|entry| entry.id == wish.base && root_digest(entry) == wish.base_root);
-        // Without its base an update has to find out what is common. Of a destination, an image is
-        // due when there is another one.
+        // Without its base an update has to find the common snapshot. For a destination, an image
+        // is due when it shows another one.
         let relays = volume.status_role() != Role::Normal;
-        // Where its base is not held, the map that began at it is there.
+        // If its base is not held, the map that began at it exists.
         let number = since_number(name_in(&prefix));
         let is_there = |known: &KnownMaps| {
             let files = volume.since_files(number);
@@ -144,7 +145,7 @@ impl Source {
             _ if relays => volume.status().cursor.snapshot != wish.base,
             _ => age().is_none() && labels(&entries) != wish.labels,
         };
-        // What follows is looked at often: not at every snapshot.
+        // The following check runs often: not at every snapshot.
         drop(entries);
         let due = at_once
             || loop {
@@ -162,7 +163,7 @@ impl Source {
                 }
                 let waited = clock.monotonic().saturating_sub(began);
                 let left = wait.saturating_sub(waited).min(age.map_or(wait, |age| step - age));
-                // Not at all where nobody may wait, and never too short to be a rest.
+                // No wait if waiting is off, and never one too short to be a rest.
                 if waited >= wait || !volumes.rest(left.clamp(Duration::from_millis(1), REST)) {
                     break false;
                 }
@@ -170,9 +171,8 @@ impl Source {
         Ok((due, status_of(volume, &prefix, wish.base, Some(wish.base_root), known)?))
     }
 
-    /// The snapshot that a step, or an update that is made as one, goes on from: what the
-    /// destination shows, and is held for it here. None where an update has more to do than a step
-    /// does.
+    /// The base of a step, or of an update that is made as one: the image that the destination
+    /// shows, which is held for it here. `None` when an update has more work than a step.
     pub(crate) fn step_base(&self, volume: &Volume, update: &Update, prefix: &str) -> Option<Snapshot> {
         let plain = update.hold && !update.compare && !update.stance.has_head();
         if !plain || volume.status_role() != Role::Normal || handed_over(volume, prefix).is_some() {
@@ -183,7 +183,7 @@ impl Source {
         let base = own.into_iter().map(|(snapshot, _)| snapshot).find(|own| own.id == update.shown)?;
         let now = volume.status();
         if !update.step && now.dirty == 0 && now.changed == base.root.changed {
-            // Names at most, for which no map is begun anew.
+            // The maximum number of names for which no new map is begun.
             return None;
         }
         let entries = volume.snapshot_entries();
@@ -225,13 +225,13 @@ impl Source {
         let number = since_number(name_in(prefix));
         let step = Step { name: &name, relationship: Some(number), base: base.id, over: &over };
         let target = match volume.create_snapshot_step(step) {
-            // Too full for the map. With the base held it is not needed; it goes on from where it
-            // began.
+            // Too full for the map. With the base held the map is not needed; it continues from
+            // where it began.
             Err(VolumeError::NoSpace) => volume.create_snapshot_step(Step { relationship: None, ..step }),
             other => other,
         };
         let target = target.map_err(refused)?;
-        // What it lacks until it has this one. The wall clock may have been set since.
+        // The destination's lag until it has this snapshot. The wall clock may have been set since.
         let found = volume.clock().monotonic();
         let status = here.after(found.saturating_sub(began));
         Ok(Ok(Prepared { target, base: Base::Snapshots, status, found, step: update.step }))

@@ -1,22 +1,22 @@
-//! Two copies of the same blocks: what is damaged on one side is brought from the other, and both
-//! are compared.
+//! Two copies of the same blocks: one side's damage is repaired from the other, and both are
+//! compared.
 //!
 //! # Mending
-//! The destination dials, so it does the asking for both. It asks for blocks that are damaged here
-//! by number and checksum; the source gives what has that checksum, from its cache or its media,
-//! and nothing else. Then it asks what the source lacks, and gives that. Either side writes through
-//! [`Volume::repair`], which overwrites only what can't be read, with bytes that have the checksum
-//! that the block's parent names: damage can't spread. That checksum is no proof against a peer in
-//! other hands: what was mended is the peer's word, and all else stays. Each step stands alone; a
-//! cut leaves blocks mended or damaged.
+//! The destination connects, so it asks for both sides. It requests blocks that are damaged here by
+//! number and checksum. The source sends blocks with that checksum, from its cache or its media,
+//! and no others. Then it asks which blocks the source lacks, and sends those. Either side writes
+//! through [`Volume::repair`], which overwrites only unreadable blocks, with bytes that have the
+//! checksum that the block's parent names: damage cannot spread. That checksum proves nothing
+//! against a hostile peer: a repaired block is the peer's word, and all other blocks stay. Each
+//! step is independent; a lost connection leaves blocks repaired or damaged.
 //!
 //! # Verifying
 //! Snapshots that both sides have with the same root have the same blocks in the same order
-//! ([`Volume::region`]). The destination goes through its own, region by region, and the source
-//! tells a digest of the same region over (vbn, checksum): of the checksums that the pointers name,
-//! where only structures are read, and of what the media have, where everything is. Where digests
-//! differ the blocks of the region are listed, and the block is found. 25 bytes a region and 16 of
-//! digest, for some 16 MiB.
+//! ([`Volume::region`]). The destination walks its own, region by region, and the source sends a
+//! digest of the same region over (vbn, checksum). The checksums are those in the pointers, where
+//! only structures are read, or those of the media, where everything is read. Where digests differ
+//! the blocks of the region are listed, and the block is found. A region costs 25 bytes of request
+//! and 16 of digest, for about 16 MiB.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{Read, Write};
@@ -39,7 +39,7 @@ mod wire;
 pub(crate) use wire::{Asks, CopiesAnswer, CopiesRequest, RegionAnswer, RegionOf};
 use wire::{BLOCKS_MAX, LIST_MAX, REGION_BLOCKS};
 
-/// Differences that are told one by one; more are counted.
+/// Differences that are reported one by one; further ones are counted.
 const TOLD_MAX: usize = 1000;
 
 /// On the source: answers a question about a volume that the peer may have.
@@ -75,7 +75,7 @@ pub(crate) fn answer(volume: &Arc<Volume>, request: &CopiesRequest) -> Result<Co
     })
 }
 
-/// Upper nodes first: what is below one can't be mended before it.
+/// Upper nodes first: blocks below a damaged one cannot be repaired before it.
 fn in_order(mut damaged: Vec<DamagedBlock>) -> Vec<DamagedBlock> {
     let rank = |block: &DamagedBlock| match block.place {
         Place::Node(node) => std::cmp::Reverse((node.file.0, node.level)),
@@ -98,7 +98,7 @@ fn block_of(bytes: &[u8]) -> Block {
     block.freeze()
 }
 
-/// True when the block is whole afterwards, or needed by nobody.
+/// True when the block is whole afterwards, or no longer in use.
 fn repair(volume: &Arc<Volume>, vbn: Vbn, checksum: Checksum, block: &Block) -> bool {
     match volume.repair(vbn, checksum, block) {
         Ok(Repaired::Written | Repaired::Sound | Repaired::Gone) => true,
@@ -119,27 +119,27 @@ fn region(volume: &Arc<Volume>, asked: &RegionOf) -> Option<Region> {
         return None;
     }
     let part = Part { root: asked.root.0, base: asked.base.0 };
-    // Who asks for more than a region gets a part of it.
+    // A request for more than a region gets a part of it.
     let most = LIST_MAX as u64;
     let until = asked.until.map_or(Until::Blocks(most), |end| Until::First(end, most));
     let look = if asked.everything { Look::Everything } else { Look::Structures };
     volume.region(part, asked.from, until, look).ok()
 }
 
-/// What mending did.
+/// The result of a repair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Mended {
     /// Damaged blocks here that are whole now.
     pub here: u64,
     /// Damaged blocks at the source that are whole now.
     pub there: u64,
-    /// What is damaged here still: the source has it not, or damaged as well.
+    /// Blocks still damaged here: the source lacks them, or its copies are damaged as well.
     pub left_here: u64,
-    /// What is damaged at the source still.
+    /// Blocks still damaged at the source.
     pub left_there: u64,
-    /// Of the blocks here, those that were mended while a lock was in force. They are the source's
-    /// word: they have the checksum of what was there, which a source in other hands can give to
-    /// any content.
+    /// Of the blocks here, those that were repaired while a lock was in force. They are the
+    /// source's word: they have the checksum of the lost block, which a hostile source can produce
+    /// for other content.
     pub here_locked: u64,
 }
 
@@ -148,9 +148,9 @@ pub struct Mended {
 pub struct Difference {
     /// The block.
     pub vbn: Vbn,
-    /// What it is.
+    /// The place of the block in a tree.
     pub place: Place,
-    /// In which snapshot it was met.
+    /// The snapshot in which it was found.
     pub snapshot: SnapshotId,
     /// On which side.
     pub kind: DifferenceKind,
@@ -165,8 +165,8 @@ pub enum DifferenceKind {
     There,
     /// Damaged on both sides.
     Both,
-    /// Whole on both sides, and not the same: the snapshots say that they are the same, and are
-    /// not. Nothing is mended by itself.
+    /// Whole on both sides, but different, although the snapshots claim to be equal. Nothing is
+    /// repaired automatically.
     Contradiction,
 }
 
@@ -181,25 +181,25 @@ pub struct VerifyProgress {
     pub read: u64,
 }
 
-/// What goes along with a comparison.
+/// The context of a comparison.
 pub struct VerifyWork<'a> {
     /// Polled at each region.
     pub cancel: &'a AtomicBool,
     /// Called at each region; it may rest there, for less than the other side waits for a word.
     pub progress: &'a mut dyn FnMut(VerifyProgress),
-    /// Blocks of a region at most, for who would rest for too long after one; 16 MiB are never
-    /// passed.
+    /// The maximum number of blocks of a region, for a caller that would otherwise rest too long
+    /// after one; never more than 16 MiB.
     pub region_blocks: u64,
 }
 
-/// What a comparison found.
+/// The result of a comparison.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Verified {
     /// Blocks that both sides have, compared.
     pub blocks: u64,
     /// Snapshots that were compared.
     pub snapshots: u64,
-    /// Snapshots that the source does not have any more: they were looked at here alone.
+    /// Snapshots that the source does not have any more: they were checked here alone.
     pub only_here: u64,
     /// Blocks that were read from the media here.
     pub read_here: u64,
@@ -207,13 +207,13 @@ pub struct Verified {
     pub read_there: u64,
     /// Regions whose digests differed.
     pub regions_differing: u64,
-    /// What is damaged or differs; the first thousand.
+    /// Blocks that are damaged or differ; the first thousand.
     pub differences: Vec<Difference>,
     /// All of them.
     pub differences_total: u64,
     /// Those that are whole on both sides: nothing mends them.
     pub contradictions: u64,
-    /// What was repaired.
+    /// The repaired blocks.
     pub mended: Mended,
 }
 
@@ -230,10 +230,11 @@ impl Destination {
         }
     }
 
-    /// Brings what is damaged here from the source, and gives the source what is damaged there.
+    /// Fetches blocks that are damaged here from the source, and sends the source the blocks that
+    /// are damaged there.
     ///
     /// # Errors
-    /// Of the connection. What could not be mended is in the result.
+    /// Errors of the connection. The result lists blocks that could not be repaired.
     pub fn mend<S: Read + Write + ?Sized>(&self, client: &mut Client<'_, S>) -> Result<Mended, MirrorError> {
         let volume = self.volume();
         let mut mended = Mended::default();
@@ -267,11 +268,11 @@ impl Destination {
         Ok(mended)
     }
 
-    /// Compares what both sides have, region by region, and mends what is damaged. Both sides read
-    /// structures from their media; with `everything` all data as well.
+    /// Compares the common snapshots of both sides, region by region, and repairs damage. Both
+    /// sides read structures from their media; with `everything` all data as well.
     ///
     /// # Errors
-    /// Of the connection, and [`MirrorError::Cancelled`]. What differs is in the result.
+    /// Errors of the connection, and [`MirrorError::Cancelled`]. The result lists the differences.
     pub fn verify<S: Read + Write + ?Sized>(
         &self,
         client: &mut Client<'_, S>,
@@ -359,7 +360,7 @@ impl Destination {
                 comparing.verified.blocks += own.pieces.len() as u64;
                 let differs = theirs.digest != own.digest();
                 comparing.verified.regions_differing += u64::from(differs);
-                // What is damaged on both sides has the same digest.
+                // Blocks damaged on both sides have the same digest.
                 if differs || own.pieces.iter().any(|piece| !piece.sound) {
                     let listed = Asks::Region(RegionOf { list: true, ..asked });
                     list = region_answer(Answer::Copies(self.ask_copies(client, listed)?))?;
@@ -397,7 +398,7 @@ impl Comparing<'_> {
         let list: HashMap<Vbn, (Checksum, bool)> = theirs
             .map(|theirs| theirs.list.iter().map(|(vbn, sum, sound)| (*vbn, (*sum, *sound))).collect())
             .unwrap_or_default();
-        // Below a node that can't be read nothing is known, and what the other side has there is no
+        // The blocks below an unreadable node are unknown, and the other side's blocks there are no
         // contradiction.
         let whole = theirs.is_some_and(|theirs| !theirs.incomplete) && !own.incomplete;
         let mut known = BTreeSet::new();

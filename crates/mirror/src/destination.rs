@@ -29,27 +29,26 @@ mod transfer;
 pub enum DestinationState {
     /// No image has arrived.
     Uninitialized,
-    /// The first image is on its way.
+    /// The first image is being transferred.
     TransferringBaseline,
     /// It shows an image and waits.
     Idle,
-    /// It shows an image, and the next is on its way.
+    /// It shows an image, and the next is being transferred.
     Updating,
-    /// The last transfer failed; what was shown before is shown. The next update tries again.
+    /// The last transfer failed; the previous image is still shown. The next update retries.
     Failed(MirrorError),
-    /// It shows what was written to it before it became a destination: handed over, or to be given
-    /// up.
+    /// It shows its own writes from before it became a destination: handed over, or to be given up.
     OwnHead,
-    /// It takes writes, and follows nobody.
+    /// It takes writes, and follows no source.
     FailedOver,
 }
 
-/// What an update did.
+/// The kind of an update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TransferKind {
     /// Everything was sent.
     Baseline,
-    /// What had changed was sent.
+    /// Only changes were sent.
     Update,
     /// Nothing had changed, nothing was sent.
     UpToDate,
@@ -72,7 +71,7 @@ pub struct TransferProgress {
     pub kept_blocks: u64,
 }
 
-/// What a transfer did.
+/// The result of a transfer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransferReport {
     /// Everything, changes, or nothing.
@@ -101,12 +100,12 @@ pub struct TransferReport {
     /// Blocks that the source still had in memory: all of them while a mirror that follows
     /// continuously keeps up.
     pub memory_blocks: u64,
-    /// False when the source did not confirm that it heard of the commit; it finds out at the next
-    /// update.
+    /// False when the source did not confirm that it got the acknowledgement; it finds out at the
+    /// next update.
     pub confirmed: bool,
 }
 
-/// What goes along with a transfer.
+/// The context of a transfer.
 pub struct Work<'a> {
     /// Polled at each record.
     pub cancel: &'a AtomicBool,
@@ -116,30 +115,30 @@ pub struct Work<'a> {
     pub threads: Option<&'a dyn Threads>,
 }
 
-/// What the owner of a mirror wants of it.
+/// The owner's options of a mirror.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
     /// How extents are sent.
     pub compression: Compression,
-    /// The source holds the base of the next update. Without it that pins no space there, and the
-    /// source goes by its since map alone.
+    /// The source holds the base of the next update. Without a hold the mirror pins no space there,
+    /// and the source uses its since map alone.
     pub hold: bool,
-    /// The lag that is wanted at most; the source is told, so that both ends see when it is missed.
+    /// The wanted maximum lag; the source gets it too, so that both ends see when it is exceeded.
     pub rpo: Option<Duration>,
-    /// What is shown here and may be replaced by an image which does not descend from it.
+    /// The image shown here that may be replaced by one which does not descend from it.
     pub gives_up: Option<GivesUp>,
-    /// Snapshots that are younger stay, whatever becomes of them at the source: an image without
-    /// one is refused.
+    /// Snapshots younger than this stay, even if the source deletes them: an image without one is
+    /// refused.
     pub lock: Option<Duration>,
 }
 
-/// A decision about what is shown. Of no effect once that was replaced.
+/// A decision about the image shown. No effect once that was replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GivesUp {
     /// Its snapshot.
     pub head: SnapshotId,
-    /// Its content ([`root_digest`]), where that was received from a source which does not have it
-    /// any more: the image that replaces it may have the same number. None for an own head.
+    /// Its content ([`root_digest`]), if it was received from a source which does not have it any
+    /// more: the image that replaces it may have the same number. `None` for an own head.
     pub image: Option<Checksum>,
     /// It was spilled: the source keeps the common base as an ordinary snapshot, without which a
     /// spill can't be opened.
@@ -149,16 +148,15 @@ pub struct GivesUp {
 pub(crate) struct Inner {
     pub(crate) state: DestinationState,
     contact: Option<Contact>,
-    /// When that was, by the clock that is never set; none when an earlier run of the program had
-    /// it.
+    /// When that was, by the monotonic clock; `None` when an earlier run of the program had it.
     heard: Option<Duration>,
     births: Births,
-    /// Of what arrives.
+    /// The lock of arriving snapshots.
     lock: Option<Duration>,
-    /// Until when the locks are lifted, by the clock that is never set.
+    /// Until when the locks are lifted, by the monotonic clock.
     lifted: Option<Duration>,
-    /// An image that the source said it had never made, while it is shown: it came from a later
-    /// time of the source than that is of.
+    /// An image that the source claims it never made, while it is shown: it came from a later time
+    /// of the source than the source is at now.
     parted: Option<(SnapshotId, Checksum)>,
     relay: Option<Arc<Source>>,
     keeper: Option<Arc<dyn Keeper>>,
@@ -170,16 +168,16 @@ pub struct Destination {
     pub(crate) source_volume: String,
     pub(crate) relationship: Relationship,
     options: Mutex<Options>,
-    /// What it is called in the routes of images.
+    /// Its name in the routes of images.
     hop: OnceLock<Hop>,
-    /// When this was made, by the clock that is never set.
+    /// When this was made, by the monotonic clock.
     began: Duration,
     pub(crate) inner: Mutex<Inner>,
 }
 
 impl Destination {
-    /// The mirror in `volume` of the source's `source_volume`. `contact` is the last that was heard
-    /// of the source before a restart.
+    /// The mirror in `volume` of the source's `source_volume`. `contact` is the last contact with
+    /// the source before a restart.
     pub fn new(
         volume: Arc<Volume>,
         source_volume: &str,
@@ -226,8 +224,8 @@ impl Destination {
         births.list()
     }
 
-    /// The snapshots that stay for a while, whatever becomes of them at the source and whatever
-    /// lock is wanted by now; none while their locks are lifted.
+    /// The snapshots that stay for a while, even if the source deletes them and whatever lock is
+    /// wanted now; none while their locks are lifted.
     pub fn locked(&self) -> Vec<Locked> {
         if self.lifted().is_some() { Vec::new() } else { self.locked_ever() }
     }
@@ -248,7 +246,7 @@ impl Destination {
         self.volume.snapshot_entries().iter().any(|entry| !entry.name.starts_with(MIRROR_PREFIX))
     }
 
-    /// Lifts the locks for so long.
+    /// Lifts the locks for `length`.
     pub fn lift_locks(&self, length: Duration) {
         let ends = self.volume.clock().monotonic().saturating_add(length);
         self.inner.lock().lifted = Some(ends);
@@ -260,35 +258,35 @@ impl Destination {
         (!left.is_zero()).then_some(left)
     }
 
-    /// Snapshots that are here or arrive from now on stay for no less than so long. What was said
-    /// before holds for what was here then.
+    /// Snapshots that are here or arrive from now on stay for at least `lock`. Snapshots that were
+    /// here under the previous lock keep it.
     pub fn set_lock(&self, lock: Option<Duration>) {
         let inner = &mut self.inner.lock();
         inner.lock = lock;
         lock.into_iter().for_each(|lock| inner.births.lock(lock));
     }
 
-    /// What [`Destination::births`] said before a restart, when this side's clock showed `looked`.
-    /// Of what came after that was written down it is only known when the last image came.
+    /// Restores the value of [`Destination::births`] from before a restart, when this side's clock
+    /// showed `looked`. Of later events only the arrival time of the last image is known.
     pub fn remember_births(&self, births: &[Birth], looked: Option<Timestamp>) {
         self.inner.lock().births = Births::remembered(&self.volume, births, looked);
     }
 
-    /// The image that is shown and that the source said it had never made, with its content
-    /// ([`root_digest`]): worth keeping across a restart. A source that was put back from a backup
-    /// gives its numbers again, and later nothing that it says tells that it was.
+    /// The image shown here that the source claims it never made, with its content
+    /// ([`root_digest`]): worth keeping across a restart. A source that was restored from a backup
+    /// reuses its numbers, and its later messages do not reveal that.
     pub fn parted(&self) -> Option<(SnapshotId, Checksum)> {
         let base = self.base();
         self.inner.lock().parted.filter(|parted| *parted == base)
     }
 
-    /// What [`Destination::parted`] said before a restart. Of no effect when something else is
-    /// shown.
+    /// Restores the value of [`Destination::parted`] from before a restart. No effect when another
+    /// image is shown.
     pub fn remember_parted(&self, parted: Option<(SnapshotId, Checksum)>) {
         self.inner.lock().parted = parted;
     }
 
-    /// What is wanted of it. [`Destination::new`] holds the base.
+    /// The present options. [`Destination::new`] holds the base.
     pub fn options(&self) -> Options {
         *self.options.lock()
     }
@@ -298,13 +296,13 @@ impl Destination {
         *self.options.lock() = options;
     }
 
-    /// What knows the mirrors of this mirror: the source is to keep what they have, from the next
-    /// update on ([`Source::relayed`]).
+    /// Sets the registry of this mirror's own mirrors: from the next update on, the source keeps
+    /// the snapshots that they have ([`Source::relayed`]).
     pub fn set_relay(&self, relay: Arc<Source>) {
         self.inner.lock().relay = Some(relay);
     }
 
-    /// Who has a say in what is shown here, from the next update on.
+    /// Sets the keeper, which decides on replacing the image shown here, from the next update on.
     pub fn set_keeper(&self, keeper: Arc<dyn Keeper>) {
         self.inner.lock().keeper = Some(keeper);
     }
@@ -334,19 +332,19 @@ impl Destination {
         self.inner.lock().state.clone()
     }
 
-    /// The last that was heard of the source: worth keeping across a restart.
+    /// The last contact with the source: worth keeping across a restart.
     pub fn contact(&self) -> Option<Contact> {
         self.inner.lock().contact
     }
 
-    /// How far behind it is, as far as is known here; none before the first contact.
+    /// How far behind it is, as far as is known here; `None` before the first contact.
     pub fn lag(&self) -> Option<Lag> {
         let inner = self.inner.lock();
         Some(inner.contact?.lag(self.silence_of(&inner)?))
     }
 
-    /// For how long the source has said nothing; none before the first contact. By a clock that is
-    /// never set; over a restart, by the wall clock of this side, and no less than since then.
+    /// How long the source has been silent; `None` before the first contact. By the monotonic
+    /// clock. Over a restart, by the wall clock of this side, and at least the time since then.
     pub fn silence(&self) -> Option<Duration> {
         self.silence_of(&self.inner.lock())
     }
@@ -375,7 +373,7 @@ impl Destination {
         Ok(contact.lag(self.silence().unwrap_or_default()))
     }
 
-    /// The status, and when it was asked for, by the clock that is never set.
+    /// The status, and when it was requested, by the monotonic clock.
     fn ask_status<S: Read + Write + ?Sized>(
         &self,
         client: &mut Client<'_, S>,
@@ -396,7 +394,7 @@ impl Destination {
         }
     }
 
-    /// What is shown where it was received, and not written here, with its content
+    /// The image shown, if it was received and not written here, with its content
     /// ([`root_digest`]).
     pub fn received(&self) -> Option<(Snapshot, Checksum)> {
         let follows = self.volume.status().role == Role::Destination && self.volume.own_head().is_none();
@@ -411,7 +409,8 @@ impl Destination {
         (base, root.unwrap_or_default())
     }
 
-    /// Brings the newest image of the source. On any error the volume shows what it showed before.
+    /// Brings the newest image of the source. On any error the volume still shows the previous
+    /// image.
     ///
     /// # Errors
     /// [`Refusal::DestinationTooSmall`] when the source has grown: grow this volume and update
@@ -425,8 +424,8 @@ impl Destination {
         self.run(client, work, Manner::Usual)
     }
 
-    /// As [`Destination::update`], with as little work for the source as goes: one that comes again
-    /// in a moment.
+    /// As [`Destination::update`], with as little work for the source as possible: for one that
+    /// comes again in a moment.
     pub(crate) fn step<S: Read + Write + ?Sized>(
         &self,
         client: &mut Client<'_, S>,
@@ -435,8 +434,8 @@ impl Destination {
         self.run(client, work, Manner::Step)
     }
 
-    /// As [`Destination::update`]; where no base is common, the checksums of all that is here are
-    /// sent to the source, which sends what is not the same.
+    /// As [`Destination::update`]. Without a common base, the checksums of all blocks here are sent
+    /// to the source, which sends those that differ.
     pub fn update_comparing<S: Read + Write + ?Sized>(
         &self,
         client: &mut Client<'_, S>,
@@ -479,7 +478,7 @@ impl Destination {
         outcome
     }
 
-    /// How what is shown here stands to the source's image.
+    /// The relation between the image shown here and the source's image.
     fn stance(&self) -> Result<Stance, MirrorError> {
         let gives_up = self.options().gives_up;
         let given_up = |gives_up: GivesUp| match gives_up.spilled {
@@ -498,15 +497,16 @@ impl Destination {
             {
                 Ok(gives_up.map_or(Stance::Follows, given_up))
             }
-            // It was handed over: whoever has it goes on from it.
+            // It was handed over: the side that received it continues from it.
             Some(head) if head.name.starts_with(MIRROR_PREFIX) => Ok(Stance::OwnHead),
             Some(head) => Err(self.undecided(&head)),
         }
     }
 
-    /// Refuses where the source had said that it never made what is shown, and does not have it
-    /// still: since then it may have given its number to something else that is gone again. One
-    /// that follows itself may have been behind alone, and goes on from what is common.
+    /// Refuses when the source has reported that it never made the image shown here, and does not
+    /// have it still. Since then it may have reused the number for a snapshot that is gone again. A
+    /// mirror that follows itself may merely have been behind, and continues from the common
+    /// snapshot.
     fn refuse_parted<S: Read + Write + ?Sized>(&self, client: &mut Client<'_, S>) -> Result<(), MirrorError> {
         let Some((shown, _)) = self.parted() else { return Ok(()) };
         if self.standing(client, None)?.role == Role::Normal {
@@ -520,7 +520,7 @@ impl Destination {
         Ok(())
     }
 
-    /// What comparing would cost.
+    /// The price of a comparison.
     fn price(&self, receiver: &Receiver, blocks: u64) -> MirrorError {
         match receiver.shown_runs() {
             Ok(runs) => MirrorError::CompareNeeded {
@@ -531,9 +531,9 @@ impl Destination {
         }
     }
 
-    /// Notes what the source says of itself, which was asked at `asked` by the clock that is never
-    /// set. It counts as said then: how long the answer was on its way nobody here knows, and a lag
-    /// may be told as larger than it is, and never as smaller.
+    /// Records the source's status, which was requested at `asked` by the monotonic clock. It
+    /// counts as of that time. The travel time of the answer is unknown, so a lag may be reported
+    /// too large, but never too small.
     pub(crate) fn heard(&self, status: SourceStatus, asked: Duration) -> Contact {
         let clock = self.volume.clock();
         let passed = clock.monotonic();
@@ -541,8 +541,8 @@ impl Destination {
         let on_its_way = u64::try_from((passed - said).as_nanos()).unwrap_or(u64::MAX);
         let image = self.volume.snapshot(self.volume.status().cursor.snapshot);
         let status = match image.filter(|_| status.base_taken.is_none()) {
-            // The source does not have what is shown here and knows no lag: all since then is
-            // missing, as far as anybody knows.
+            // The source does not have the image shown here and reports no lag: as far as anything
+            // is known, all changes since then are missing.
             Some(image) => SourceStatus {
                 first_change: Some(
                     status.first_change.map_or(image.created, |first| first.min(image.created)),
@@ -557,10 +557,10 @@ impl Destination {
         contact
     }
 
-    /// Notes what the source says of itself, of which an image is wanted.
+    /// Records the source's status, when an image of it is wanted.
     ///
     /// # Errors
-    /// [`MirrorError::FollowsItself`] where what it has came from here.
+    /// [`MirrorError::FollowsItself`] if the source's image came from here.
     pub(crate) fn heard_ahead(&self, status: SourceStatus, asked: Duration) -> Result<(), MirrorError> {
         self.heard(status, asked);
         match self.hop.get().is_some_and(|own| status.route.has(*own)) {
@@ -569,32 +569,30 @@ impl Destination {
         }
     }
 
-    /// The volumes that what is here came through, itself first, for the mirrors of this one. `own`
-    /// is what it is called by those who tell a route.
+    /// The volumes that the image here came through, itself first, for the mirrors of this one.
+    /// `own` is its name in routes.
     pub fn route(&self, own: Hop) -> Route {
         let heard = self.contact().filter(|_| self.received().is_some());
         Route::through(own, heard.map(|contact| contact.status.route).unwrap_or_default())
     }
 
-    /// Tells what it is called in routes: it does not follow a source that has from here what it
-    /// gives.
+    /// Sets its name in routes: it does not follow a source that gets its images from here.
     pub fn know_hop(&self, own: Hop) {
         let _ = self.hop.set(own);
     }
 
-    /// Blocks that unfinished transfers have brought: a transfer that goes on finds them, and a
-    /// failover drops them.
+    /// Blocks of unfinished transfers: the next transfer uses them, and a failover drops them.
     pub fn arrived_blocks(&self) -> u64 {
         self.volume.arrived_blocks()
     }
 
-    /// What a failover now would lose.
+    /// The loss that a failover now would cause.
     pub fn loss(&self) -> Loss {
         let image = self.volume.status().cursor.snapshot;
         let snapshot = self.volume.snapshot(image);
         let (mut contact, mut silent) = (self.contact(), self.silence());
         if self.volume.own_head().is_some() {
-            // It takes back what was written to it: nothing of that is lost.
+            // It takes its own writes back: none of them is lost.
             silent = silent.map(|_| Duration::ZERO);
             contact = contact.map(|contact| Contact {
                 status: SourceStatus { first_change: None, blocks_behind: 0, ..contact.status },
@@ -612,7 +610,7 @@ impl Destination {
         }
     }
 
-    /// Makes the volume writable, with the last image, and says what is lost. The source is not
+    /// Makes the volume writable, with the last image, and returns the loss. The source is not
     /// needed.
     ///
     /// # Errors
@@ -638,10 +636,10 @@ impl Destination {
     }
 }
 
-/// An update that runs; it is over when this goes, also where a bug has ended it.
+/// A running update; it ends when this is dropped, also after a bug.
 struct Running<'a> {
     destination: &'a Destination,
-    /// How the destination is then: as it was, unless something else came of it.
+    /// The state of the destination afterwards: unchanged, unless the outcome differs.
     then: DestinationState,
 }
 
@@ -655,7 +653,7 @@ impl Drop for Running<'_> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Manner {
     Usual,
-    /// Where nothing is common, by comparing checksums.
+    /// Without a common base, by comparing checksums.
     Compare,
     /// One of many that follow each other.
     Step,
@@ -671,7 +669,7 @@ impl<S: Read + ?Sized> Read for Reading<'_, S> {
 }
 
 impl MirrorError {
-    /// The blocks that this destination needs, when that is what an update failed on.
+    /// The blocks that this destination needs, if an update failed for that reason.
     pub fn blocks_needed(&self) -> Option<u64> {
         match self {
             MirrorError::Refused(Refusal::DestinationTooSmall { need, .. }) => Some(*need),

@@ -9,7 +9,7 @@ use cairn_volume::VolumeError;
 
 use crate::limits::{HELD_PER_PEER, MIRRORS_PER_PEER};
 
-/// Why a source says no.
+/// Why a source refuses.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// It has no such volume, or this peer may not have it.
@@ -26,9 +26,9 @@ pub enum Refusal {
         "the source's volume of that name is {found}, and this mirror is of volume {expected}: the source was created again; delete the mirror and create it again, too"
     )]
     WrongVolume {
-        /// What the mirror is of.
+        /// The volume that the mirror is of.
         expected: VolumeId,
-        /// What is there.
+        /// The volume that was found.
         found: VolumeId,
     },
     /// Nothing is common: no snapshot, and no since map that began at the destination's image.
@@ -36,7 +36,7 @@ pub enum Refusal {
         "the source has none of the snapshots of this mirror and no record of changes, so there is no common base"
     )]
     NoCommonBase {
-        /// Blocks that the source's image and its snapshots have: what can't be more to send.
+        /// Blocks of the source's image and its snapshots: the upper limit of a transfer.
         blocks: u64,
     },
     /// The same snapshot has another content on the two sides.
@@ -57,7 +57,7 @@ pub enum Refusal {
     /// No room for another snapshot at the source.
     #[error("the source's volume is full: delete snapshots or LUNs there, trim, or grow it")]
     SourceFull,
-    /// Its volume has failed; its own log says how.
+    /// Its volume has failed; its own log has the reason.
     #[error("the source's volume has failed; see `cairn status` there")]
     SourceFailed,
     /// A later session of the same mirror took over.
@@ -76,13 +76,13 @@ pub enum Refusal {
     #[error("the source has no group {0} of just these volumes")]
     OtherGroup(String),
     /// The destination does not have the source's last base, so a change of roles would take long
-    /// or lose something.
+    /// or lose data.
     #[error("the destination does not have the last image: update it first")]
     Behind,
-    /// What was written last at the source has no room in the history under its volume, and so a
-    /// snapshot has none. Those who do not know this are told [`Refusal::Hook`].
+    /// The history under the source's volume has no room for its last writes, so no snapshot of
+    /// them can be made. A peer that does not know this refusal gets [`Refusal::Hook`].
     #[error(
-        "the source's volume takes no snapshot: its history is full and has nothing that is older than its floor, and what was written last waits for room, or has failed for want of it"
+        "the source's volume takes no snapshot: its history is full and all of it is younger than its floor, so the last writes wait for room, or have failed for lack of it"
     )]
     NoRoom,
     /// A command that the source's owner has run around snapshots failed, and none was made.
@@ -102,11 +102,11 @@ pub enum Refusal {
 pub const LAST_REFUSAL: u32 = 18;
 
 impl Refusal {
-    /// The same for a destination that knows those up to the number `last`: what it does not know
-    /// it would call a version that does not match.
+    /// The same for a destination that knows refusals up to the number `last`: it would take an
+    /// unknown one for a version mismatch.
     pub fn for_who_knows(self, last: u32) -> Self {
         match self {
-            // Its owner looks at `cairn status` of the source for that, too, which has the reason.
+            // Its owner looks up the reason in `cairn status` of the source, also for this one.
             Refusal::NoRoom if last < 17 => Refusal::Hook,
             Refusal::TooMany if last < 18 => Refusal::Hook,
             known => known,
@@ -114,17 +114,17 @@ impl Refusal {
     }
 }
 
-/// Why a destination gave a transfer up.
+/// Why a destination aborted a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NackReason {
-    /// What arrived was damaged or did not fit together.
+    /// The received data was damaged or inconsistent.
     Damaged,
     /// Its volume failed.
     VolumeFailed,
-    /// It was told to stop.
+    /// It was cancelled.
     Cancelled,
-    /// Its volume can't take that image, or not now: it is too small, keeps what the image lets go
-    /// of, waits for others of its group, or is of another volume.
+    /// Its volume cannot take that image, or not now: it is too small, keeps a snapshot that the
+    /// image lacks, waits for others of its group, or is of another volume.
     Unfit,
     /// A reason that this version does not know.
     Other,
@@ -142,7 +142,7 @@ impl std::fmt::Display for NackReason {
     }
 }
 
-/// Why a conversation failed. The destination shows what it showed before.
+/// Why a conversation failed. The destination still shows the previous image.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum MirrorError {
     /// The connection.
@@ -158,10 +158,10 @@ pub enum MirrorError {
         /// Ours.
         ours: u32,
     },
-    /// Not what the protocol allows.
+    /// A violation of the protocol.
     #[error("the other side does not speak the mirror protocol: {0}")]
     Protocol(&'static str),
-    /// The source said no.
+    /// The source refused.
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// The stream.
@@ -170,17 +170,16 @@ pub enum MirrorError {
     /// The volume at this end.
     #[error(transparent)]
     Volume(#[from] VolumeError),
-    /// The destination gave up.
+    /// The destination aborted.
     #[error("the destination gave the transfer up: {0}")]
     Nack(NackReason),
     /// A transfer of this mirror is in progress.
     #[error("an update of this mirror is in progress; wait for it or abort it")]
     Busy,
-    /// The mirror was failed over and follows nobody.
+    /// The mirror was failed over and follows no source.
     #[error("this mirror was failed over: it takes writes and follows no source")]
     FailedOver,
-    /// What was written here while this side was not the destination is to be kept or given up
-    /// first.
+    /// Writes made here while this side was not the destination must be kept or given up first.
     #[error(
         "this side has writes of its own ({blocks} blocks that the other side may lack), and they were neither saved nor discarded"
     )]
@@ -201,7 +200,7 @@ pub enum MirrorError {
         "the source has renamed snapshot {name}, which is locked here: nothing was changed, and updates wait until it has its name again"
     )]
     Renamed {
-        /// What it is called here.
+        /// Its name here.
         name: String,
     },
     /// The source does not have a snapshot any more that the mirrors of a group show together, and
@@ -215,12 +214,12 @@ pub enum MirrorError {
         /// The snapshot.
         snapshot: String,
     },
-    /// What its source has to give came from here.
+    /// Its source's image came from here.
     #[error(
         "this mirror follows itself: its source is a mirror of it, or of one of its mirrors, and no volume of that ring takes writes"
     )]
     FollowsItself,
-    /// The other side does not take writes either, so there is nothing to follow.
+    /// The other side does not take writes either, so it has nothing new.
     #[error("the other side is not the source of this volume now: {0}")]
     NotAhead(&'static str),
     /// Nothing is known to be common, and comparing has its price.
@@ -233,7 +232,7 @@ pub enum MirrorError {
         /// Bytes of blocks that may have to be sent then.
         data_bytes_max: u64,
     },
-    /// This side was told to stop.
+    /// This side was cancelled.
     #[error("the transfer was cancelled; the last image is whole")]
     Cancelled,
 }
@@ -245,7 +244,8 @@ impl From<io::Error> for MirrorError {
 }
 
 impl MirrorError {
-    /// The connection failed. What the TLS library says of a peer that is gone is for programmers.
+    /// The connection failed. The TLS library's words for a closed connection are meant for
+    /// programmers.
     fn broke_off(error: Arc<io::Error>) -> Self {
         MirrorError::Io(match error.kind() {
             io::ErrorKind::UnexpectedEof => Arc::new(io::Error::new(error.kind(), "it ended in the middle")),

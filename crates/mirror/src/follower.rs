@@ -1,8 +1,8 @@
 //! The mirrors of a source's volumes, as their sessions made them known.
 //!
-//! What a mirror needs is in the volume: held snapshots and since maps. What is here says whose
-//! those are and how its owner wants it; its keeper writes it down from time to time, and what was
-//! lost is learnt again when the destination comes.
+//! The state that a mirror needs is in the volume: held snapshots and since maps. This file records
+//! which mirror each belongs to and its owner's settings. The server saves it from time to time,
+//! and rebuilds lost entries when the destination reconnects.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,21 +24,21 @@ pub struct Follower {
     pub hold: bool,
     /// It follows continuously.
     pub continuous: bool,
-    /// The lag that its owner wants at most.
+    /// The maximum lag that its owner wants.
     pub rpo: Option<Duration>,
-    /// When it was last heard of, by this side's clock.
+    /// Its last contact, by this side's clock.
     pub heard: Timestamp,
-    /// Of the image that it last confirmed, or has said that it shows: the generation, and the time
-    /// of the last change in it.
+    /// For the image that it last confirmed, or reported to show: the generation, and the time of
+    /// the last change in it.
     pub base: Option<(Generation, Timestamp)>,
     /// The since map that began at it, as far as is known since the start of the program.
     pub began: Option<FileId>,
-    /// It has said since then that it shows something else, of which nothing is known here: it was
-    /// brought back to what it showed before, or the like. How far behind it is nobody knows.
+    /// It has since reported that it shows another image, which is unknown here: for example, it
+    /// was reverted to an earlier one. Its lag is unknown.
     pub strayed: bool,
     /// When that was confirmed.
     pub updated: Option<Timestamp>,
-    /// It was failed over: it takes writes of its own, and follows nobody.
+    /// It was failed over: it takes writes of its own, and follows no source.
     pub departed: Option<Departure>,
     /// While the volume here is a destination itself: the snapshots that the mirror has as its
     /// base, or gets.
@@ -46,7 +46,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// One that is heard of for the first time.
+    /// A mirror that is new to this source.
     pub(crate) fn new(volume: VolumeId, name: &str, now: Timestamp) -> Self {
         Self {
             volume,
@@ -77,11 +77,11 @@ pub struct MirrorAtSource {
     pub name: String,
     /// The snapshot that the destination has, as far as is known here, while it is here.
     pub base: Option<Snapshot>,
-    /// What changed since; none when nobody knows what the destination has.
+    /// Changes since; `None` when it is unknown what the destination has.
     pub behind: Option<Behind>,
-    /// Another snapshot is on its way.
+    /// Another snapshot is being transferred.
     pub transferring: bool,
-    /// What its sessions said; none since a restart that lost it.
+    /// The record from its sessions; `None` since a restart that lost it.
     pub follower: Option<Follower>,
 }
 
@@ -91,7 +91,7 @@ impl MirrorAtSource {
         peer_of(&self.name)
     }
 
-    /// A mirror of which there are since maps and nothing else: whose they are is not known.
+    /// A mirror with since maps and nothing else: its destination is unknown.
     pub(crate) fn nobody(number: u64) -> Self {
         let name = format!("{NOBODY_PREFIX}{number:016x}");
         Self { name, base: None, behind: None, transferring: false, follower: None }
@@ -117,7 +117,7 @@ pub fn held_by_peer(names: &[String]) -> BTreeMap<&str, usize> {
 }
 
 /// The number under which a mirror's since maps are kept. Its destination chose a part of the name
-/// and this side the other, so that no peer touches what is another's.
+/// and this side the other, so that no peer can touch the maps of another.
 pub(crate) fn since_number(name: &str) -> u64 {
     let of_nobody = name.strip_prefix(NOBODY_PREFIX).filter(|digits| digits.len() == 16);
     if let Some(number) = of_nobody.and_then(|digits| u64::from_str_radix(digits, 16).ok()) {

@@ -1,5 +1,5 @@
-//! Hand-made messages for the simulator: what a side that lies says, and what it hears. The codec
-//! of messages is nobody else's outside of this crate.
+//! Hand-made messages for the simulator, to play a lying side and to read the answers. No other
+//! code outside of this crate uses the codec of messages.
 
 use cairn_base::{Checksum, FileId, Generation, SnapshotId, Timestamp, Vbn, VolumeId};
 use cairn_stream::{Compression, Have};
@@ -16,14 +16,14 @@ use crate::message::{
 use crate::relationship::Relationship;
 use crate::wire::{Frame, read_frame, write_frame};
 
-/// What a destination asks.
+/// Requests of a destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asked {
     /// Its hello.
     Hello,
-    /// What a destination needs.
+    /// The requirements for a destination.
     Provision,
-    /// An image, for a destination that has these snapshots and so many blocks of no image.
+    /// An image, for a destination that has these snapshots and this many blocks of no image.
     Update(Vec<Have>, u64),
     /// The status.
     Status,
@@ -37,13 +37,13 @@ pub enum Asked {
     Nack(NackReason),
     /// Blocks that are damaged there.
     Fetch(Vec<(Vbn, Checksum)>),
-    /// What is damaged at the source.
+    /// The damaged blocks at the source.
     Needs,
-    /// It gives so many blocks.
+    /// It sends this many blocks.
     Give(usize),
     /// A region of a snapshot.
     Region,
-    /// What the other side is.
+    /// The state of the other side.
     Standing,
     /// It wants to take over.
     HandOver,
@@ -51,50 +51,50 @@ pub enum Asked {
     Await,
     /// The mirror is gone.
     Farewell,
-    /// Who may use LUNs.
+    /// The access rules of LUNs.
     Access,
 }
 
-/// What a source says.
+/// Answers of a source.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Told {
     /// Its hello.
     Hello,
-    /// What a destination needs: the volume, its blocks.
+    /// The requirements for a destination: the volume, its blocks.
     Provision(VolumeId, u64),
     /// Nothing has changed.
     UpToDate(SourceStatus),
     /// Which of two maps began at the image.
     AskBegan(FileId, FileId),
-    /// What the destination has from a block on.
+    /// The destination's blocks from a block on.
     AskClaims(Vbn),
     /// A stream follows: the target and its name, blocks that are left out.
     Transfer(SnapshotId, String, u64, SourceStatus),
-    /// Whether something is due.
+    /// Whether an update is due.
     Awaited(bool, SourceStatus),
     /// The status.
     Status(SourceStatus),
     /// No.
     Refused(Refusal),
-    /// Bytes of blocks that were asked for.
+    /// The requested bytes of blocks.
     Blocks(Vec<Option<Vec<u8>>>),
-    /// What is damaged at the source.
+    /// The damaged blocks at the source.
     Needs(Vec<(Vbn, Checksum)>),
-    /// So many blocks were mended.
+    /// This many blocks were repaired.
     Mended(u64),
     /// A region: its digest, and its blocks.
     Region(Checksum, Vec<(Vbn, Checksum, bool)>),
     /// It does not have that root.
     NoSuchRoot,
-    /// What it is.
+    /// Its state.
     Standing(Standing),
     /// It has given its role away.
     HandedOver(SnapshotId),
-    /// What was kept is gone.
+    /// The state kept for the mirror is discarded.
     Farewell,
 }
 
-/// The request at the start of `bytes`, and how long it is; none where none is whole.
+/// The request at the start of `bytes`, and its length; `None` without a complete one.
 pub fn asked(bytes: &[u8]) -> Option<(Asked, usize)> {
     let (frame, length) = framed(bytes)?;
     let asked = match Request::parse(&frame).ok()? {
@@ -121,7 +121,7 @@ pub fn asked(bytes: &[u8]) -> Option<(Asked, usize)> {
     Some((asked, length))
 }
 
-/// What a source says, as a frame.
+/// A source's answer, as a frame.
 pub fn told(told: Told) -> Vec<u8> {
     let answer = match told {
         Told::Hello => Answer::Hello { version: PROTOCOL_VERSION },
@@ -175,22 +175,22 @@ pub struct Wish {
     pub step: bool,
     /// 0: it follows; 1: it shows an own head; 2 and 3: it gives that up, and it was spilled.
     pub stance: u8,
-    /// Blocks that are there and of no image.
+    /// The number of blocks there that belong to no image.
     pub claims: u64,
-    /// What it shows.
+    /// The image that it shows.
     pub shown: SnapshotId,
-    /// What the source is to keep.
+    /// The snapshots that the source must keep.
     pub keep: Vec<SnapshotId>,
-    /// What it has.
+    /// The snapshots that it has.
     pub have: Vec<Have>,
 }
 
-/// What a destination that lies asks.
+/// Requests of a lying destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ask {
     /// Its hello, of a version.
     Hello(u32),
-    /// What a destination needs.
+    /// The requirements for a destination.
     Provision,
     /// An image.
     Update(Wish),
@@ -206,13 +206,13 @@ pub enum Ask {
     Nack(NackReason),
     /// Blocks that are damaged there.
     Fetch(Vec<(Vbn, Checksum)>),
-    /// What is damaged at the source.
+    /// The damaged blocks at the source.
     Needs,
     /// Blocks for the source.
     Give(Vec<(Vbn, Checksum, Vec<u8>)>),
     /// A region of a snapshot over another one, from and to a position, read as a whole or listed.
     Region([(SnapshotId, Checksum); 2], [(u64, u64); 2], [bool; 2]),
-    /// What the source is; it was failed over, or not.
+    /// The state of the source; it was failed over, or not.
     Standing(Relationship, Option<Departure>),
     /// It wants to take over, showing a snapshot.
     HandOver(Relationship, SnapshotId, Successor),
@@ -222,26 +222,26 @@ pub enum Ask {
     Await(Relationship, SnapshotId, Checksum),
     /// The mirror is gone.
     Farewell(Relationship),
-    /// Who may use LUNs.
+    /// The access rules of LUNs.
     Access,
 }
 
-/// What a source answers, as far as a destination that lies cares.
+/// Answers of a source, as far as a lying destination needs them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answered {
     /// A stream follows, of that snapshot.
     Transfer(SnapshotId),
     /// Which map began at the image.
     AskBegan(FileId),
-    /// What is there from a block on.
+    /// The blocks there from a block on.
     AskClaims(Vbn),
     /// No.
     Refused(Refusal),
-    /// What the source is.
+    /// The state of the source.
     Standing(Standing),
-    /// What is damaged at the source.
+    /// The damaged blocks at the source.
     Needs(Vec<(Vbn, Checksum)>),
-    /// Something else.
+    /// Another message.
     Other,
 }
 
@@ -326,7 +326,7 @@ pub fn ask(volume: &str, id: VolumeId, ask: Ask) -> Vec<u8> {
     written(request.encode())
 }
 
-/// The answer at the start of `bytes`, and how long it is; none where none is whole.
+/// The answer at the start of `bytes`, and its length; `None` without a complete one.
 pub fn answered(bytes: &[u8]) -> Option<(Answered, usize)> {
     let (frame, length) = framed(bytes)?;
     let answered = match Answer::parse(&frame).ok()? {
@@ -349,7 +349,7 @@ fn framed(bytes: &[u8]) -> Option<(Frame, usize)> {
 
 fn written((kind, body): (u8, Vec<u8>)) -> Vec<u8> {
     let mut bytes = Vec::new();
-    // A vector takes all; what would be too long for a frame is not said.
+    // A vector takes all bytes; a body too long for a frame is dropped.
     let _ = write_frame(&mut bytes, kind, &body);
     bytes
 }

@@ -1,5 +1,5 @@
-//! Doors for the fuzz targets of `fuzz/`: the codec of messages, which nothing else outside needs,
-//! on bytes alone.
+//! Doors for the fuzz targets of `fuzz/`: the codec of messages, which no other crate needs, on
+//! bytes alone.
 
 use cairn_base::{FileId, Generation, SnapshotId, Timestamp, Vbn, VolumeId};
 use cairn_stream::{Compression, Have};
@@ -26,8 +26,8 @@ pub fn frames(mut bytes: &[u8]) -> Vec<(Frame, Vec<u8>)> {
     frames
 }
 
-/// What a frame says when a destination sent it, and when a source did: both, written again as
-/// frames.
+/// Parses a frame as sent by a destination, and by a source, and encodes both results as frames
+/// again.
 pub fn meanings(frame: &Frame) -> [Option<Vec<u8>>; 2] {
     let request = Request::parse(frame).ok().map(|request| request.encode());
     let answer = Answer::parse(frame).ok().map(|answer| answer.encode());
@@ -74,7 +74,7 @@ pub fn ack(target: SnapshotId) -> Vec<u8> {
     framed(kind, &body)
 }
 
-/// What a source says before the stream of `target`.
+/// The source's answer before the stream of `target`.
 pub fn transfer(target: SnapshotId, name: &str) -> Vec<u8> {
     let transfer = Answer::Transfer {
         target,

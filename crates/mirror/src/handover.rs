@@ -1,4 +1,4 @@
-//! What two sides tell each other about a change of roles, and how a volume is made to give way.
+//! Messages of two sides about a change of roles, and how a volume is demoted.
 
 use cairn_base::{Checksum, Generation, SnapshotId, Timestamp, VolumeId};
 use cairn_format::Role;
@@ -13,23 +13,23 @@ pub struct Departure {
     pub base: SnapshotId,
     /// Its content ([`root_digest`](cairn_format::stream::root_digest)).
     pub root: Checksum,
-    /// Its generation: what the two sides have in common.
+    /// Its generation, which the two sides have in common.
     pub generation: Generation,
     /// When, by the mirror's clock.
     pub at: Timestamp,
-    /// Where its server is reached by mirrors: `HOST:PORT`, or `:PORT` at the host that tells it;
-    /// empty when it does not say.
+    /// The address of its server for mirrors: `HOST:PORT`, or `:PORT` at the host of the
+    /// connection; empty when it is not given.
     pub address: String,
-    /// What the volume is called there.
+    /// The name of the volume there.
     pub volume: String,
 }
 
-/// Where the side that takes over can be reached, and how it is to be followed.
+/// The address of the side that takes over, and how to follow it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Successor {
     /// As in [`Departure::address`].
     pub address: String,
-    /// What the volume is called there.
+    /// The name of the volume there.
     pub volume: String,
     /// How often to update.
     pub every_ms: Option<u64>,
@@ -39,7 +39,7 @@ pub struct Successor {
     pub continuous: bool,
     /// In which time zone; empty for UTC.
     pub zone: String,
-    /// The lag that is wanted at most.
+    /// The wanted maximum lag.
     pub rpo_ms: Option<u64>,
 }
 
@@ -54,16 +54,16 @@ pub struct Heir {
     pub successor: Successor,
 }
 
-/// What a side is.
+/// The state of a side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
     /// The volume.
     pub id: VolumeId,
     /// Whether it takes writes.
     pub role: Role,
-    /// The snapshot of its own head, while it shows that; else 0.
+    /// The snapshot of its own head, while it shows that; otherwise 0.
     pub own_head: SnapshotId,
-    /// That head was handed over to the one who asks.
+    /// That head was handed over to the caller.
     pub handed_over: bool,
     /// Its last consistency point.
     pub generation: Generation,
@@ -75,9 +75,9 @@ pub struct Standing {
     pub snapshots: Vec<(SnapshotId, Checksum)>,
 }
 
-/// Makes a volume give way.
+/// Demotes a volume.
 pub type GiveWay<'a> = dyn FnMut() -> Result<Snapshot, VolumeError> + 'a;
 
-/// Makes all volumes of a group give way at one instant, of which each has a snapshot of the name
-/// that is given. An error has the place of the volume that it is about.
+/// Demotes all volumes of a group at one instant; each gets a snapshot with the given name. An
+/// error has the index of its volume.
 pub type GiveTogether<'a> = dyn FnMut(&str) -> Result<Vec<Snapshot>, (usize, VolumeError)> + 'a;

@@ -1,25 +1,25 @@
-//! Who has a say before a destination replaces its image: what it shows may belong together with
-//! what other mirrors show.
+//! A keeper decides before a destination replaces its image: the image may belong together with
+//! those of other mirrors.
 
 use std::sync::Arc;
 
 use cairn_format::SnapshotEntry;
 
-/// Looks after what a destination shows beside its newest image.
+/// Manages the images that a destination shows in addition to its newest one.
 pub trait Keeper: Send + Sync {
     /// Whether an image with these snapshots may replace the one that is here. It has arrived and
     /// is committed next, or fails; [`Keeper::settled`] follows in any case.
     ///
     /// # Errors
-    /// With what the image lacks: nothing is changed then, and the next update retries with what
-    /// has arrived.
+    /// With the snapshots that the image lacks: nothing is changed then, and the next update
+    /// retries with the arrivals.
     fn admits(&self, snapshots: &[SnapshotEntry]) -> Result<(), Withheld>;
 
-    /// A transfer is over, whatever came of it.
+    /// A transfer has ended, whatever the outcome.
     fn settled(&self);
 }
 
-/// What an image lacks that has to stay at the destination for now.
+/// Snapshots missing from an image that have to stay at the destination for now.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Withheld {
     /// The volumes that show it together.
@@ -28,7 +28,7 @@ pub struct Withheld {
     pub snapshot: String,
 }
 
-/// Tells a keeper that a transfer is over, however it ends.
+/// Notifies a keeper of the end of a transfer, however it ends.
 pub(crate) struct Settles(pub(crate) Option<Arc<dyn Keeper>>);
 
 impl Drop for Settles {

@@ -1,5 +1,5 @@
-//! How far behind a mirror is, and what a failover would lose: only what is known, and since when
-//! it is known.
+//! How far behind a mirror is, and the loss of a failover: only known facts, and the time since
+//! which they are known.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use cairn_base::{BLOCK_SIZE, SnapshotId, Timestamp};
 
 use crate::route::Route;
 
-/// What a source says of itself and of a mirror's lag.
+/// A source's report of itself and of a mirror's lag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SourceStatus {
     /// The source's clock.
@@ -25,17 +25,17 @@ pub struct SourceStatus {
     pub first_change: Option<Timestamp>,
     /// Blocks that changed since the base.
     pub blocks_behind: u64,
-    /// The volumes that what it gives came through, itself first.
+    /// The volumes that its image came through, itself first.
     pub route: Route,
 }
 
-/// The last that a destination heard of its source. Kept by the server, so that it survives a
+/// The last contact of a destination with its source. The server saves it, so that it survives a
 /// restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Contact {
     /// When, by the destination's clock.
     pub at: Timestamp,
-    /// What.
+    /// The source's status.
     pub status: SourceStatus,
 }
 
@@ -46,10 +46,10 @@ pub struct Lag {
     pub age: Duration,
     /// Bytes of changes as of `as_of`.
     pub bytes: u64,
-    /// When the source last said so, by this side's clock.
+    /// The time of the source's last report, by this side's clock.
     pub as_of: Timestamp,
-    /// The source has said nothing since `as_of`: there may be more changes, and the age counts
-    /// them from then on.
+    /// The source has been silent since `as_of`: there may be more changes, and the age counts them
+    /// from then on.
     pub silent: Duration,
 }
 
@@ -59,7 +59,7 @@ impl SourceStatus {
         self.first_change.map_or(Duration::ZERO, |first| self.now.since(first))
     }
 
-    /// The same when so much time has passed.
+    /// The same after `passed` more time.
     pub(crate) fn after(self, passed: Duration) -> Self {
         let nanos = u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX);
         Self { now: Timestamp(self.now.0.saturating_add(nanos)), ..self }
@@ -72,15 +72,15 @@ impl SourceStatus {
 }
 
 impl Contact {
-    /// The lag as a destination knows it, when its source has said nothing more for `silent`. What
-    /// the source says is by its own clock alone, and what has passed since is by this side's: the
+    /// The lag as a destination knows it, when its source has been silent for `silent`. The
+    /// source's report is by its own clock alone, and the time since then is by this side's: the
     /// two are never compared.
     pub fn lag(&self, silent: Duration) -> Lag {
         Lag { age: self.status.age() + silent, bytes: self.status.bytes(), as_of: self.at, silent }
     }
 }
 
-/// What a failover loses. What the source did after the last contact nobody here can know.
+/// The loss of a failover. Changes at the source after the last contact are unknown here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loss {
     /// The snapshot that is kept; 0 when none has arrived.
@@ -89,12 +89,12 @@ pub struct Loss {
     pub image_name: String,
     /// When it was taken, by the source's clock.
     pub image_taken: Timestamp,
-    /// Changes at the source that were not transferred, as of the last contact, in bytes; none when
-    /// there was no contact.
+    /// Changes at the source that were not transferred, as of the last contact, in bytes; `None`
+    /// without a contact.
     pub bytes_known: Option<u64>,
     /// From the first change that is lost to the last contact.
     pub age_known: Option<Duration>,
-    /// From the last contact to now: whatever the source wrote in it is lost besides.
+    /// The time since the last contact: everything that the source wrote in it is lost as well.
     pub silent: Option<Duration>,
     /// How old the image is: by the source's clock up to the last contact, by this side's from then
     /// on.
@@ -102,8 +102,7 @@ pub struct Loss {
 }
 
 impl Loss {
-    /// Everything that is lost was written within this long before now, at most; none when there
-    /// was no contact.
+    /// All lost data was written within this time before now, at most; `None` without a contact.
     pub fn age_at_most(&self) -> Option<Duration> {
         Some(self.age_known? + self.silent?)
     }

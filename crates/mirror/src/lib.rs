@@ -1,16 +1,16 @@
-//! Mirrors: the protocol between a source and a destination, and what each side keeps of their
-//! relationship.
+//! Mirrors: the protocol between a source and a destination, and the state of their relationship on
+//! each side.
 //!
 //! The destination drives. On any `Read + Write` that the caller has connected and authenticated it
-//! says hello ([`Client::hello`]), asks what to provision ([`Client::provision_info`]), and updates
-//! ([`Destination::update`]); the source answers with [`Source::serve_session`] until the other
-//! side hangs up. An update is: the destination lists its snapshots, the source takes a held
-//! snapshot `mirror.<peer>-<relationship>.<n>`, streams what changed, the destination commits,
-//! acknowledges, and the source lets the older base go. An acknowledgement that is lost shows in
-//! the next update's list. [`Destination::follow`] does that again and again, for a lag of seconds.
+//! says hello ([`Client::hello`]), asks for the requirements ([`Client::provision_info`]), and
+//! updates ([`Destination::update`]); the source answers with [`Source::serve_session`] until the
+//! other side hangs up. An update has these steps: the destination lists its snapshots, the source
+//! takes a held snapshot `mirror.<peer>-<relationship>.<n>`, streams the changes, the destination
+//! commits, acknowledges, and the source releases the older base. A lost acknowledgement shows in
+//! the next update's list. [`Destination::follow`] repeats that, for a lag of seconds.
 //!
 //! No threads, no sockets, no clock of its own: times are by the clock of the volume at each end.
-//! What a transfer that was cut off had brought is in the have map of a destination.
+//! The arrivals of an interrupted transfer are in the have map of a destination.
 
 mod access;
 mod births;

@@ -1,4 +1,4 @@
-//! What one peer can take of a source.
+//! Limits on one peer's use of a source.
 
 /// Mirrors of one volume that one peer can have. Each takes a record of changes and a held
 /// snapshot.

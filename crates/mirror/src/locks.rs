@@ -1,5 +1,5 @@
-//! The locks of what sessions share: cairn-base's, or, to explore schedules, shuttle's behind the
-//! same names.
+//! The locks of state that sessions share: cairn-base's, or shuttle's under the same names, to
+//! explore schedules.
 //!
 //! With the feature `shuttle` the crate runs only inside of shuttle. The tests of such runs are in
 //! `tests/schedules.rs`.

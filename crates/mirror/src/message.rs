@@ -1,6 +1,6 @@
-//! What the two sides say to each other. A request of the destination, an answer of the source.
+//! Messages between the two sides: a request of the destination, an answer of the source.
 //!
-//! The hello never changes its form, so that any two versions can tell each other apart.
+//! The hello never changes its form, so that any two versions can distinguish each other.
 
 use cairn_base::{Checksum, FileId, Generation, SnapshotId, Timestamp, Vbn, VolumeId};
 use cairn_format::Role;
@@ -21,7 +21,7 @@ pub const PROTOCOL_VERSION: u32 = 8;
 pub const HEIRS_MAX: usize = 64;
 const MAGIC: u64 = u64::from_le_bytes(*b"CAIRNMIR");
 
-/// What a destination asks.
+/// Requests of a destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Request {
     Hello {
@@ -38,7 +38,7 @@ pub(crate) enum Request {
     Claims(Vec<(Vbn, Checksum)>),
     Ack {
         target: SnapshotId,
-        /// As in the request, as it is now: some mirror may have got what was shown here meanwhile.
+        /// As in the request, but current: some mirror may have received the shown image meanwhile.
         keep: Vec<SnapshotId>,
     },
     Nack {
@@ -46,28 +46,28 @@ pub(crate) enum Request {
     },
     /// About blocks that both sides have.
     Copies(CopiesRequest),
-    /// What the other side is, and has; and perhaps news of this one.
+    /// The state and snapshots of the other side; perhaps with news of this one.
     Standing(StandingOf),
     /// The other side is to become the destination, and this one the source.
     HandOver(HandOver),
     /// The same of all volumes of a group, at one instant.
     HandOverTogether(HandOverTogether),
-    /// An answer when there is something to bring.
+    /// Asks for an answer when there is an update.
     Await(Await),
-    /// The mirror is gone for good. A source that does not know this message hangs up, and goes on
-    /// keeping what it keeps: nothing is lost by that, so it is no reason for another version.
+    /// The mirror is permanently gone. A source that does not know this message hangs up, and keeps
+    /// the mirror's state: nothing is lost by that, so it needs no new version.
     Farewell {
         volume: String,
         relationship: Relationship,
     },
-    /// Who may use the LUNs of a volume. What holds for [`Request::Farewell`] holds for it: a
-    /// source that does not know it hangs up.
+    /// The access rules of a volume's LUNs. As for [`Request::Farewell`], a source that does not
+    /// know it hangs up.
     Access {
         volume: String,
     },
 }
 
-/// A wish to hear of changes.
+/// A request for a notice of changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Await {
     pub(crate) volume: String,
@@ -75,7 +75,7 @@ pub(crate) struct Await {
     /// The snapshot that it shows.
     pub(crate) base: SnapshotId,
     pub(crate) base_root: Checksum,
-    /// A digest of what the snapshots there are called, those of mirrors aside.
+    /// A digest of the names of the snapshots there, without those of mirrors.
     pub(crate) labels: Checksum,
     /// Once a change is that old.
     pub(crate) step_ms: u64,
@@ -88,7 +88,7 @@ pub(crate) struct Await {
 pub(crate) struct StandingOf {
     pub(crate) volume: String,
     pub(crate) relationship: Relationship,
-    /// The one who asks was failed over.
+    /// Set when the requesting side was failed over.
     pub(crate) departed: Option<Departure>,
 }
 
@@ -106,12 +106,12 @@ pub(crate) struct HandOver {
 /// The wish of the mirrors of a group to take over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HandOverTogether {
-    /// What it is called on both sides.
+    /// Its name on both sides.
     pub(crate) group: String,
     pub(crate) members: Vec<HandOver>,
 }
 
-/// How a request for an update stands to what is shown at the destination.
+/// The relation between a request for an update and the image shown at the destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stance {
     /// It was received.
@@ -121,17 +121,17 @@ pub(crate) enum Stance {
     /// It was written there, and is given up along with the snapshots that the source does not
     /// have.
     GivesUp,
-    /// The same, and it was spilled: whoever opens that needs the base, which stays.
+    /// The same, and it was spilled: the spill can only be opened with the base, which stays.
     GivesUpSpilled,
 }
 
 impl Stance {
-    /// The source's image need not descend from what is shown.
+    /// The source's image need not descend from the image shown.
     pub(crate) fn gives_up(self) -> bool {
         matches!(self, Stance::GivesUp | Stance::GivesUpSpilled)
     }
 
-    /// What is shown was written there.
+    /// The image shown was written there.
     pub(crate) fn has_head(self) -> bool {
         self != Stance::Follows
     }
@@ -142,13 +142,13 @@ impl Stance {
 pub(crate) struct StatusOf {
     pub(crate) volume: String,
     pub(crate) relationship: Relationship,
-    /// The lag that the destination's owner wants at most.
+    /// The maximum lag that the destination's owner wants.
     pub(crate) rpo_ms: Option<u64>,
     pub(crate) base: SnapshotId,
     pub(crate) base_root: Checksum,
 }
 
-/// What a destination knows of the since maps of its relationship.
+/// A destination's knowledge of the since maps of its relationship.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Began {
     /// The map that began at its image, if it is one of those.
@@ -168,15 +168,15 @@ pub(crate) struct Update {
     /// Length of the destination's block space.
     pub(crate) blocks: u64,
     pub(crate) compression: Compression,
-    /// The source is to hold the base until the next one is there.
+    /// The source must hold the base until the next one exists.
     pub(crate) hold: bool,
     /// Without a common base, compare checksums rather than refuse.
     pub(crate) compare: bool,
-    /// It comes again in a moment: as little is to be done for it as goes.
+    /// It comes again in a moment: the source must do as little as possible for it.
     pub(crate) step: bool,
     pub(crate) stance: Stance,
     pub(crate) rpo_ms: Option<u64>,
-    /// Blocks that are there and of no image there: the source may ask for them.
+    /// The number of blocks there that belong to no image: the source may ask for them.
     pub(crate) claims: u64,
     /// The snapshot that it shows; 0 before the first.
     pub(crate) shown: SnapshotId,
@@ -191,7 +191,7 @@ impl Update {
     }
 }
 
-/// What a source answers.
+/// Answers of a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Answer {
     Hello {
@@ -209,7 +209,7 @@ pub(crate) enum Answer {
         accumulating: FileId,
         in_flight: Option<FileId>,
     },
-    /// Asks for what the destination has, from a block on.
+    /// Asks for the destination's blocks, from a block on.
     AskClaims {
         from: Vbn,
     },
@@ -227,7 +227,7 @@ pub(crate) enum Answer {
         in_memory: u64,
         status: SourceStatus,
     },
-    /// Whether there is something to bring.
+    /// Whether there is an update.
     Awaited {
         due: bool,
         status: SourceStatus,
@@ -245,9 +245,9 @@ pub(crate) enum Answer {
     HandedOverTogether {
         targets: Vec<SnapshotId>,
     },
-    /// What was kept for the mirror is let go.
+    /// The state kept for the mirror is discarded.
     Farewell,
-    /// Of all LUNs for which something is set.
+    /// For all LUNs with access rules.
     Access(Vec<LunAccess>),
 }
 
@@ -278,7 +278,7 @@ fn hello(version: u32) -> Body {
     Body::default().u64(MAGIC).u32(version)
 }
 
-/// A hello may be longer in a later version; only its start is looked at.
+/// A hello may be longer in a later version; only its start is parsed.
 fn parse_hello(body: &[u8]) -> Result<u32, MirrorError> {
     let mut parser = Parser(body);
     if parser.u64()? != MAGIC {

@@ -1,5 +1,5 @@
-//! What a source needs of the server around it: its volumes, who may have them, and what their
-//! owners want of it.
+//! A source's interface to the server around it: its volumes, their access rights, and the settings
+//! of their owners.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::route::Route;
 
 /// The volumes that a source offers.
 pub trait SourceVolumes {
-    /// The volume of that name, if this peer may mirror it; [`Refusal::NoSuchVolume`] else.
+    /// The volume of that name, if this peer may mirror it; otherwise [`Refusal::NoSuchVolume`].
     fn volume(&self, name: &str, peer: &PeerName) -> Result<Arc<Volume>, Refusal>;
 
     /// An address that the other side gives for itself, as this side reaches it.
@@ -23,8 +23,8 @@ pub trait SourceVolumes {
         address.to_owned()
     }
 
-    /// A mirror wants to take over. Whoever keeps the relationships writes down whom the volume
-    /// follows from now on, and then calls `give`; on an error nothing has changed.
+    /// A mirror wants to take over. The server records which side the volume follows from now on,
+    /// and then calls `give`. On an error nothing has changed.
     fn hand_over(
         &self,
         _volume: &str,
@@ -37,8 +37,8 @@ pub trait SourceVolumes {
     }
 
     /// The mirrors of a group want to take over, all at one instant. As
-    /// [`SourceVolumes::hand_over`], for all of them or for none: of some it may have been done
-    /// before, and a crash kept it from the others; those take writes again first.
+    /// [`SourceVolumes::hand_over`], for all of them or for none. After a crash some may have
+    /// handed over already; those take writes again first.
     fn hand_over_together(
         &self,
         _group: &str,
@@ -49,7 +49,7 @@ pub trait SourceVolumes {
         Err(Refusal::NotTaken)
     }
 
-    /// A mirror tells that it was failed over; `known` when that is news to a mirror's source.
+    /// A mirror reports that it was failed over; `known` when that is new to the source.
     fn departed(
         &self,
         _volume: &str,
@@ -60,20 +60,20 @@ pub trait SourceVolumes {
     ) {
     }
 
-    /// How far behind its own source a volume is that is a destination itself; none when it is
-    /// none, or nothing is known: then its mirrors count from the image that it shows.
+    /// The lag of a volume behind its own source, if it is a destination itself. `None` if it is
+    /// not, or nothing is known: then its mirrors count from the image that it shows.
     fn upstream_lag(&self, _volume: &str) -> Option<Lag> {
         None
     }
 
-    /// The volumes that what a volume gives came through, itself first; none where nobody is to be
-    /// told.
+    /// The volumes that a volume's image came through, itself first; `None` if the route must not
+    /// be revealed.
     fn route(&self, _volume: &str) -> Route {
         Route::default()
     }
 
-    /// Waits, for no longer than so, on behalf of a destination that follows continuously. False
-    /// when nobody may wait (any more): it is answered at once.
+    /// Waits, for at most this long, on behalf of a destination that follows continuously. False
+    /// when waiting is not allowed (any more): the request is answered at once.
     fn rest(&self, _for: Duration) -> bool {
         false
     }
@@ -83,22 +83,23 @@ pub trait SourceVolumes {
         refusal
     }
 
-    /// So many bytes more were sent of a volume. It may wait, for the sake of others.
+    /// `bytes` more bytes of a volume were sent. It may wait, to limit the rate for the sake of
+    /// others.
     fn sent(&self, _volume: &str, _bytes: u64) {}
 
-    /// Makes a snapshot of a volume with what its owner wants around it.
+    /// Makes a snapshot of a volume with the owner's hooks around it.
     ///
     /// # Errors
-    /// Why that failed, and `make` was not called: [`Refusal::NoRoom`] as of
-    /// [`SourceVolumes::check_room`], else [`Refusal::Hook`].
+    /// Why that failed, and `make` was not called: [`Refusal::NoRoom`] as from
+    /// [`SourceVolumes::check_room`], otherwise [`Refusal::Hook`].
     fn around_snapshot(&self, _volume: &str, make: &mut dyn FnMut()) -> Result<(), Refusal> {
         make();
         Ok(())
     }
 
-    /// Refuses what needs a consistency point of a volume where that would wait for room longer
-    /// than who asks should: it would wait with what all mirrors of the server need. Asked before
-    /// any of that is locked.
+    /// Refuses a request that needs a consistency point of a volume, if that would wait for room
+    /// longer than the caller should: it would block resources that all mirrors of the server need.
+    /// Called before any of them is locked.
     ///
     /// # Errors
     /// [`Refusal::NoRoom`].
@@ -106,14 +107,14 @@ pub trait SourceVolumes {
         Ok(())
     }
 
-    /// Who may use the LUNs of a volume, of those for which something is set;
-    /// [`Refusal::SourceFailed`] where that is not known.
+    /// The access rules of a volume's LUNs, for those that have some; [`Refusal::SourceFailed`]
+    /// where they are unknown.
     fn access(&self, _volume: &str) -> Result<Vec<LunAccess>, Refusal> {
         Ok(Vec::new())
     }
 
-    /// Under which name this side was a mirror of the peer in the other direction of a
-    /// relationship: what it holds of that goes once the peer has an image.
+    /// The name that this side had as a mirror of the peer in the other direction of a
+    /// relationship. The snapshots held under that name are released once the peer has an image.
     fn former(&self, _volume: &str, _peer: &PeerName, _relationship: Relationship) -> Option<PeerName> {
         None
     }

@@ -1,4 +1,4 @@
-//! The names by which a source tells its mirrors apart.
+//! The names by which a source distinguishes its mirrors.
 
 use std::fmt;
 
@@ -19,8 +19,8 @@ impl fmt::Display for Relationship {
 #[error("a peer's name has 1 to 40 ASCII letters, digits, '_' and '-'")]
 pub struct InvalidPeerName;
 
-/// Who a destination is, as the source's server authenticated it. It is part of the names of the
-/// snapshots that are kept for it, so no peer can touch those of another.
+/// The identity of a destination, as the source's server authenticated it. It is part of the names
+/// of the snapshots that are kept for it, so no peer can touch those of another.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PeerName(String);
 

@@ -1,14 +1,14 @@
 //! Cascades: a destination is the source of further mirrors, and serves the image that it shows.
 //!
-//! It makes no snapshots of its own, as its block space is its source's; what it serves, and what a
-//! further mirror has already, are snapshots of that source. So it asks its source to keep those
-//! that its own mirrors have as their bases ([`Source::relayed`], in the request for an update and
-//! again when that is acknowledged), until they have a newer one. That way each link sends only
-//! what changed, and when the server in the middle is gone, the first source and the last
-//! destination have a snapshot in common, and go on without it.
+//! It makes no snapshots of its own, as its block space is its source's. The snapshots that it
+//! serves, and those that a further mirror has already, are snapshots of that source. So it asks
+//! its source to keep those that its own mirrors have as their bases ([`Source::relayed`], in the
+//! request for an update and again when that is acknowledged), until they have a newer one. That
+//! way each link sends only changes. When the server in the middle is gone, the first source and
+//! the last destination have a snapshot in common, and continue without it.
 //!
-//! The lag of a further mirror is counted to the first source: what the server in the middle lacks,
-//! it lacks too.
+//! The lag of a further mirror is counted to the first source: it lacks every change that the
+//! server in the middle lacks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,8 +31,8 @@ impl Source {
     /// The snapshots of a destination that its own mirrors have as their bases, or are getting; and
     /// the one that it shows, which they may ask for at any moment. Nothing when it has no mirrors.
     pub fn relayed(&self, volume: &Volume) -> Vec<SnapshotId> {
-        // Who is being given an image right now has it noted when this is free; who comes later
-        // gets what is shown by then.
+        // A mirror that is getting an image right now is recorded when this is free; a later one
+        // gets the image shown by then.
         let id = volume.id();
         let house = self.house(id);
         let _housekeeping = house.lock();
@@ -54,9 +54,9 @@ impl Source {
         kept.into_iter().collect()
     }
 
-    /// What was written down of the further mirrors of a volume may be from before they got what
-    /// they have: of those that have not come since, each image counts that is here and no older.
-    /// Once: what arrives here from now on none of them has before it says so.
+    /// The saved record of a volume's further mirrors may be older than the snapshots that they
+    /// have. So for each mirror that has not reconnected since, every image counts that is here and
+    /// no older than its record. Once: no mirror can have a later image before it reports that.
     fn look_at_recalled(&self, volume: &Volume, followers: &mut BTreeMap<Key, Follower>) {
         let id = volume.id();
         let mut recalled = self.recalled.lock();
@@ -79,7 +79,7 @@ impl Source {
         }
     }
 
-    /// What is sent from a destination: what it shows.
+    /// The image that a destination sends to its own mirrors: the one that it shows.
     pub(crate) fn prepare_relayed(
         &self,
         volume: &Arc<Volume>,
@@ -107,8 +107,8 @@ impl Source {
 }
 
 impl Source {
-    /// A mirror has given this side the role of the source: whatever it said of a failover before
-    /// is over, and it follows.
+    /// A mirror has given this side the role of the source: its earlier report of a failover no
+    /// longer applies, and it follows.
     pub fn returned(&self, volume: &Volume, name: &str) {
         let key = (volume.id(), format!("{MIRROR_PREFIX}{name}."));
         if let Some(follower) = self.followers.lock().get_mut(&key) {
@@ -117,10 +117,10 @@ impl Source {
     }
 }
 
-/// Refuses where a volume follows the very mirror that wants an image of it, and has nothing but
-/// what that gave it: one of the two was to take a role, or was put back from an earlier copy, and
-/// images that go in a circle would hide that nobody takes writes. What was written here, and
-/// handed over, that mirror is to have.
+/// Refuses when a volume follows the very mirror that requests an image of it, and has only what
+/// that mirror sent. One of the two should have changed its role, or was restored from an earlier
+/// copy. Images in a circle would hide that no side takes writes. An image that was written here
+/// and handed over is sent to that mirror.
 pub(crate) fn refuse_circle(
     volume: Arc<Volume>,
     volumes: &dyn SourceVolumes,
@@ -134,14 +134,15 @@ pub(crate) fn refuse_circle(
     }
 }
 
-/// The image that a destination received and shows: not what was written to it.
+/// The image that a destination received and shows: not its own writes.
 pub(crate) fn shown(volume: &Arc<Volume>) -> Option<Snapshot> {
     let status = volume.status();
     let follows = status.role == Role::Destination && volume.own_head().is_none();
     volume.snapshot(status.cursor.snapshot).filter(|_| follows)
 }
 
-/// The lag of a further mirror: what its source has and it has not, and what its source lacks.
+/// The lag of a further mirror: the changes that its source has and it lacks, plus those that its
+/// source lacks.
 pub(crate) fn add_lag(status: SourceStatus, upstream: Lag) -> SourceStatus {
     let age = u64::try_from(upstream.age.as_nanos()).unwrap_or(u64::MAX);
     let first = (age > 0).then(|| Timestamp(status.now.0.saturating_sub(age)));

@@ -1,20 +1,20 @@
-//! Changes of role: what each side knows of the other, and how a source gives its role away.
+//! Changes of role: each side's knowledge of the other, and how a source hands over its role.
 //!
 //! A change of role is one superblock write of one volume, and it is never made on both sides at
 //! once. So at every moment at most one side takes writes because of a planned change; a failover
 //! is the owner's decision that the other side is out of the game.
 //!
-//! | step | at the side that gives way | at the side that takes over |
+//! | step | at the side that becomes the destination | at the side that takes over |
 //! |---|---|---|
 //! | reverse: hand over | its last snapshot, and it is a destination that shows it ([`cairn_volume::Volume::demote`]) | |
 //! | reverse: bring that snapshot | serves it | an update like any other |
-//! | reverse: take over | | becomes writable; it has all that there is |
+//! | reverse: take over | | becomes writable; with all changes |
 //! | reverse of a group: hand over | of all volumes at one instant: a snapshot of the group in each, and then as above ([`cairn_volume::Volume::demote_together`]) | |
-//! | resync: give way | becomes a destination that shows its own head, which can be spilled | |
+//! | resync: demote | becomes a destination that shows its own head, which can be spilled | |
 //! | resync: update | its own head is replaced, in one superblock write | serves its image |
 //!
-//! Cut anywhere, both sides show whole images, and the same request again goes on where it stopped.
-//! To whom a source has given its role is in the name of the snapshot that it shows.
+//! After a cut anywhere, both sides show whole images, and the same request resumes where it
+//! stopped. The name of the snapshot that a demoted source shows tells which side has its role.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -37,9 +37,9 @@ pub(crate) fn handed_over(volume: &Volume, prefix: &str) -> Option<Snapshot> {
     volume.own_head().filter(|head| split(&head.name).is_some_and(|(own, _)| own == prefix))
 }
 
-/// Keeps the base of a spill, which the owner may need to open that: one of the mirror's becomes an
-/// ordinary snapshot, which goes when he deletes it; one of his own, which a schedule may delete or
-/// he without a thought of the spill, is held.
+/// Keeps the base of a spill, which the owner may need to open it. A mirror's snapshot becomes an
+/// ordinary one, which stays until the owner deletes it. An owner's snapshot, which a schedule or
+/// the owner might delete without thinking of the spill, is held.
 pub(crate) fn keep_for_spill(volume: &Arc<Volume>, common: &[SnapshotId]) -> Result<(), VolumeError> {
     let base = common.iter().max().and_then(|id| volume.snapshot(*id));
     let Some(base) = base else { return Ok(()) };
@@ -81,8 +81,8 @@ impl Source {
         })
     }
 
-    /// Gives the role of the source to a destination that has all but the last changes: this side's
-    /// last snapshot is what it shows from then on. Asked again, it answers the same.
+    /// Gives the role of the source to a destination that has all but the last changes: this side
+    /// shows its last snapshot from then on. A repeated request gets the same answer.
     pub(crate) fn hand_over(
         &self,
         volume: &Arc<Volume>,
@@ -104,8 +104,8 @@ impl Source {
         Ok(head.id)
     }
 
-    /// The same of all volumes of a group: from one instant on none of them takes writes. Where
-    /// only some have given their role away (a crash), they take it back first, so that there is
+    /// The same for all volumes of a group: from one instant on none of them takes writes. If only
+    /// some have handed over their role (after a crash), they first take it back, so that there is
     /// such an instant.
     pub(crate) fn hand_over_together(
         &self,
@@ -137,7 +137,8 @@ impl Source {
     }
 }
 
-/// What a volume shows that has given its role to this mirror before; none while it takes writes.
+/// The snapshot shown by a volume that handed its role over to this mirror earlier; `None` while it
+/// takes writes.
 fn given_before(volume: &Arc<Volume>, wish: &HandOver, prefix: &str) -> Result<Option<SnapshotId>, Refusal> {
     let status = volume.status();
     if status.id != wish.id {
@@ -150,10 +151,10 @@ fn given_before(volume: &Arc<Volume>, wish: &HandOver, prefix: &str) -> Result<O
     }
 }
 
-/// What the last snapshot of a source is called that a mirror gets.
+/// The name of a source's last snapshot for a mirror.
 fn name_of_head(volume: &Arc<Volume>, wish: &HandOver, prefix: &str) -> Result<String, Refusal> {
     let own = own_snapshots(volume, prefix);
-    // It has the base, so that what it lacks is little and the last update finds it.
+    // It has the base, so the missing part is small and the last update finds it.
     if !own.iter().any(|(snapshot, _)| snapshot.id == wish.shown && snapshot.held) {
         return Err(Refusal::Behind);
     }

@@ -1,27 +1,27 @@
 //! The route of an image: the volumes that it came through, for cascades that end in themselves.
 //!
-//! Two mirrors that are repointed at each other, or more of them in a ring, would all call
-//! themselves up to date for ever, though nobody of them takes writes. So a source tells along with
-//! its lag which volume of which server it is, and, where it shows what it has received, what its
-//! own source has told of that. A destination that finds itself there follows itself
+//! If two mirrors are repointed at each other, or several of them in a ring, each would always
+//! report that it is up to date, although none of them takes writes. So a source sends, along with
+//! its lag, the name of its volume and server. If it shows a received image, it adds the route that
+//! its own source reported. A destination that finds itself in the route follows itself
 //! ([`MirrorError::FollowsItself`](crate::MirrorError::FollowsItself)).
 //!
-//! A volume that shows what was written to it ends the route, whatever it was before. What a source
-//! has heard of its own source may be from before a change of roles there: what it says is right
-//! again once it has heard of that.
+//! A volume that shows its own writes ends the route, whatever it was before. A source's knowledge
+//! of its own source may be from before a change of roles there: its route is correct again once it
+//! has heard of that.
 
 use cairn_base::Checksum;
 
-/// Volumes in a route: those nearest to the one that tells it. A ring of more is not found out by
-/// it, but by its lag.
+/// The maximum number of volumes in a route: those nearest to the reporting one. A larger ring is
+/// not found by its route, but by its lag.
 pub const HOPS_MAX: usize = 8;
 
-/// A volume on a server, as a number that means nothing anywhere else; not 0.
+/// A volume on a server, as a number without any other meaning; not 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hop(u64);
 
 impl Hop {
-    /// Of a volume; `server` is what tells its server from all others.
+    /// Of a volume; `server` identifies its server.
     pub fn of(server: &[u8], volume: &str) -> Self {
         let Checksum(digest) = Checksum::of_pieces([server, volume.as_bytes()].into_iter());
         let number = digest.first_chunk().copied().map(u64::from_le_bytes).unwrap_or_default();
@@ -34,7 +34,7 @@ impl Hop {
 pub struct Route([u64; HOPS_MAX]);
 
 impl Route {
-    /// The route of what came through `hop` last, and through `before` until then.
+    /// The route of an image that came through `hop` last, and through `before` until then.
     pub fn through(hop: Hop, before: Route) -> Self {
         let mut hops = before.0;
         hops.rotate_right(1);

@@ -1,10 +1,9 @@
-//! The source's side: answers destinations, and keeps for each what its next update needs: one held
-//! base snapshot, and a since map for when there is none (deleted, or not wanted). The older base
-//! goes when the destination has the newer one.
+//! The source's side: answers destinations, and keeps for each the base of its next update: one
+//! held base snapshot, and a since map for the case that there is none (deleted, or not wanted).
+//! The older base is released when the destination has the newer one.
 //!
-//! A since map is acknowledged by the *next* update, which asks the destination which map began at
-//! its image: so there is no bookkeeping behind a commit, and a confirmation that was lost costs
-//! nothing.
+//! The *next* update acknowledges a since map: it asks the destination which map began at its
+//! image. So no bookkeeping is needed after a commit, and a lost confirmation costs nothing.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -43,32 +42,32 @@ use transfer::Transfer;
 /// A volume, and how the names of a mirror's snapshots begin.
 pub(crate) type Key = (VolumeId, String);
 
-/// Mirrors of a volume that are known of one peer: past it, failovers of further ones of which
-/// nothing is kept here are not noted.
+/// The maximum number of known mirrors of a volume for one peer: beyond it, failovers of further
+/// ones without state here are ignored.
 const UNKNOWN_DEPARTED_MAX: usize = 64;
 
-/// What a source knows of its mirrors' sessions; one for a server. What must survive a restart is
-/// in the names of held snapshots.
+/// A source's state of its mirrors' sessions; one for a server. State that must survive a restart
+/// is in the names of held snapshots.
 #[derive(Default)]
 pub struct Source {
-    /// The session that each mirror has now; an earlier one is told to end.
+    /// The current session of each mirror; an earlier one is cancelled.
     sessions: Mutex<HashMap<Key, Arc<AtomicBool>>>,
     /// One at a time makes and deletes the base snapshots of a volume ([`Source::house`]): that may
     /// wait for its device, and the mirrors of other volumes have nothing to do with that. Taken
     /// before the others, of several volumes in the order of their ids.
     housekeeping: Mutex<HashMap<VolumeId, Arc<Mutex<()>>>>,
     pub(crate) followers: Mutex<BTreeMap<Key, Follower>>,
-    /// Mirrors that were failed over and let go of since, with the time of the failover: what is
-    /// told of that again is no news.
+    /// Mirrors that were failed over and forgotten since, with the time of the failover: another
+    /// report of it is ignored.
     let_go_of: Mutex<BTreeMap<Key, Timestamp>>,
     /// Blocks sent to each mirror since it last confirmed an image.
     sent: Mutex<HashMap<Key, u64>>,
     /// There are mirrors that are not known.
     pub(crate) forgets: AtomicBool,
-    /// Mirrors that were not heard of since they were recalled: what they have may be newer than
-    /// what was written down of them. Taken after `followers`.
+    /// Recalled mirrors that have not reconnected: they may have newer snapshots than recorded.
+    /// Locked after `followers`.
     pub(crate) recalled: Mutex<BTreeSet<Key>>,
-    /// What was measured on the way to each mirror.
+    /// Measurements of the link to each mirror.
     gauges: Mutex<HashMap<Key, Arc<Gauge>>>,
 }
 
@@ -99,9 +98,9 @@ pub(crate) struct Prepared {
     pub(crate) target: Snapshot,
     pub(crate) base: Base,
     pub(crate) status: SourceStatus,
-    /// When the status was found, by the clock that is never set.
+    /// When the status was found, by the monotonic clock.
     pub(crate) found: Duration,
-    /// The next one lets go of what this one leaves.
+    /// The next one releases the snapshots that this one leaves.
     pub(crate) step: bool,
 }
 
@@ -114,10 +113,10 @@ impl Prepared {
     }
 }
 
-/// What the destination has that the changes are counted from.
+/// The destination's base that the changes are counted from.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Base {
-    /// Nothing that is known of.
+    /// No known base.
     Nothing,
     /// Snapshots that both sides have.
     Snapshots,
@@ -125,15 +124,15 @@ pub(crate) enum Base {
     Since(Have),
 }
 
-/// What a destination said of the since maps of its relationship, when it was asked.
+/// A destination's answer about the since maps of its relationship.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KnownMaps {
     files: SinceFiles,
     pub(crate) began: Began,
 }
 
-/// What a destination shows whose base is not held, by what this session did: its snapshot is not
-/// here any more, and the map that began at it tells what has changed.
+/// The image of a destination whose base is not held, as this session found it. Its snapshot is not
+/// here any more, and the map that began at it has the changes since.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shows {
     pub(crate) image: SnapshotId,
@@ -159,8 +158,7 @@ impl Source {
         source
     }
 
-    /// The same of one that did not know them until now; what it has heard itself meanwhile is
-    /// newer.
+    /// The same for a server that did not know them until now; its own newer knowledge wins.
     pub fn remember(&self, followers: Vec<Follower>) {
         let mut known = self.followers.lock();
         for follower in followers {
@@ -173,20 +171,19 @@ impl Source {
         self.forgets.store(false, Ordering::Release);
     }
 
-    /// What an earlier run knew of mirrors is not known: a destination that they may follow keeps
-    /// whatever any of them may have as its base ([`Source::relayed`]).
+    /// The mirrors known to an earlier run are lost: a destination that they may follow keeps every
+    /// snapshot that could be the base of one of them ([`Source::relayed`]).
     pub fn remember_not(&self) {
         self.forgets.store(true, Ordering::Release);
     }
 
-    /// The failovers of which mirrors were let go of, to be remembered: volume, name and time of
-    /// each.
+    /// The failovers of forgotten mirrors, to be saved: volume, name and time of each.
     pub fn forgotten(&self) -> Vec<(VolumeId, String, Timestamp)> {
         let forgotten = self.let_go_of.lock();
         forgotten.iter().map(|((volume, prefix), at)| (*volume, name_in(prefix).to_owned(), *at)).collect()
     }
 
-    /// What [`Source::forgotten`] said in an earlier run.
+    /// Restores the value of [`Source::forgotten`] from an earlier run.
     pub fn remember_forgotten(&self, forgotten: Vec<(VolumeId, String, Timestamp)>) {
         let mut known = self.let_go_of.lock();
         for (volume, name, at) in forgotten {
@@ -199,7 +196,7 @@ impl Source {
         self.followers.lock().values().cloned().collect()
     }
 
-    /// What who makes or deletes base snapshots of a volume has locked.
+    /// The lock for making and deleting base snapshots of a volume.
     pub(crate) fn house(&self, volume: VolumeId) -> Arc<Mutex<()>> {
         self.housekeeping.lock().entry(volume).or_default().clone()
     }
@@ -281,15 +278,15 @@ impl Source {
         };
         let outcome = transfer.run(stream, work);
         if !update.hold {
-            // The since map has what changed; no snapshot is kept, whether the destination has it
+            // The since map has the changes; no snapshot is kept, whether the destination has it
             // now or not.
             self.let_go_of_own(volume, &prefix, &claim, |_| true)?;
         }
         outcome
     }
 
-    /// The destination has `target`: every other snapshot of this mirror goes; also `target` when
-    /// it is not to be held.
+    /// The destination has `target`: every other snapshot of this mirror is deleted; also `target`
+    /// when it is not to be held.
     pub(crate) fn advance(
         &self,
         volume: &Arc<Volume>,
@@ -303,8 +300,8 @@ impl Source {
         self.let_go_of_own(volume, prefix, claim, is_over)
     }
 
-    /// Deletes the snapshots of a mirror that are over, unless the volume was handed over, and
-    /// nothing is changed here any more.
+    /// Deletes the obsolete snapshots of a mirror, unless the volume was handed over and nothing
+    /// may change here any more.
     fn let_go_of_own(
         &self,
         volume: &Arc<Volume>,
@@ -323,8 +320,8 @@ impl Source {
         Ok(())
     }
 
-    /// What this side had as a mirror of the peer is not needed any more, once the peer has an
-    /// image of this side.
+    /// Snapshots that this side had as a mirror of the peer are not needed any more, once the peer
+    /// has an image of this side.
     fn forget_former(
         &self,
         volume: &Arc<Volume>,
@@ -345,8 +342,8 @@ impl Source {
         Ok(())
     }
 
-    /// Notes that a mirror was failed over. False when that is no news, or the volume takes no
-    /// writes here, and so has nothing to lose by it.
+    /// Records that a mirror was failed over. False when that is already known, or when the volume
+    /// takes no writes here, and so has nothing to lose by it.
     pub(crate) fn note_departure(
         &self,
         volume: &Arc<Volume>,
@@ -367,15 +364,14 @@ impl Source {
         let mut followers = self.followers.lock();
         let now = volume.clock().now();
         if !is_kept_for && !followers.contains_key(&key) {
-            // Such a one may be from before a backup that this volume was put back from; many are
-            // made up.
+            // It may be from before a backup that this volume was restored from; many are invented.
             let peer = peer_of(name);
             let told = followers
                 .values()
                 .filter(|known| known.volume == volume.id() && known.peer() == peer)
                 .count();
             if told >= UNKNOWN_DEPARTED_MAX {
-                tracing::debug!(peer, "a failover of a mirror that is not known here is not noted");
+                tracing::debug!(peer, "a failover of an unknown mirror is ignored");
                 return false;
             }
         }
@@ -394,7 +390,7 @@ impl Source {
         }
     }
 
-    /// Notes what a session said of its mirror.
+    /// Records a session's report about its mirror.
     fn hear(&self, volume: &Arc<Volume>, prefix: &str, heard: &Heard) {
         let now = volume.clock().now();
         let key = (volume.id(), prefix.to_owned());
@@ -403,7 +399,7 @@ impl Source {
         let follower =
             followers.entry(key).or_insert_with(|| Follower::new(volume.id(), name_in(prefix), now));
         follower.heard = now;
-        // Whoever asks for an image or for the lag follows.
+        // A peer that asks for an image or for the lag follows.
         follower.departed = None;
         follower.rpo = heard.rpo_ms.map_or(follower.rpo, |rpo| rpo.map(Duration::from_millis));
         follower.continuous = heard.continuous.unwrap_or(follower.continuous);
@@ -431,7 +427,7 @@ impl Source {
         }
         self.sent.lock().remove(&key);
         if volume.status_role() != Role::Normal {
-            // What it had here is its source's to delete.
+            // Its source deletes the snapshots that it had here.
             return Ok(());
         }
         let own = own_snapshots(volume, &prefix);
@@ -440,14 +436,14 @@ impl Source {
     }
 }
 
-/// What a session says of its mirror; what it does not say stays.
+/// A session's report about its mirror; missing parts stay unchanged.
 #[derive(Default)]
 struct Heard {
     hold: Option<bool>,
     rpo_ms: Option<Option<u64>>,
     continuous: Option<bool>,
     confirmed: Option<(Generation, Timestamp)>,
-    /// The map that began at what it confirmed.
+    /// The map that began at its confirmed image.
     began: Option<FileId>,
 }
 
@@ -460,7 +456,7 @@ fn read_request<S: Read + ?Sized>(stream: &mut S) -> Result<Request, MirrorError
     Request::parse(&read_frame(stream)?.ok_or(gone)?)
 }
 
-/// Asks a destination that has images, but none of whose bases is here, what it knows of the since
+/// Asks a destination that has images, but no base that is here, for its knowledge of the since
 /// maps.
 fn ask_began<S: Read + Write + ?Sized>(
     stream: &mut S,
@@ -500,9 +496,9 @@ pub(crate) fn common(volume: &Volume, have: &[Have]) -> Result<Vec<SnapshotId>, 
     Ok(common)
 }
 
-/// What a destination has, but for the snapshots up to `target` that it gives up and that are
-/// others here: both sides have given the same numbers since they parted. Those that are not here
-/// at all stay in the list, so that it hears that they are gone.
+/// The snapshots of a destination, except those up to `target` that it gives up and that differ
+/// here: both sides have assigned the same numbers since they parted. Snapshots that do not exist
+/// here at all stay in the list, so that the destination learns that they are gone.
 fn shared(volume: &Volume, update: &Update, target: SnapshotId) -> Vec<Have> {
     let mut have = update.have.clone();
     if update.stance.gives_up() {
@@ -523,7 +519,7 @@ pub(crate) fn own_snapshots(volume: &Volume, prefix: &str) -> Vec<(Snapshot, u64
     volume.snapshots().into_iter().filter_map(numbered).collect()
 }
 
-/// Releases and deletes snapshots; one of which there is a clone stays until that is gone.
+/// Releases and deletes snapshots; one with a clone stays until that is gone.
 fn let_go<'a>(
     volume: &Arc<Volume>,
     snapshots: impl Iterator<Item = &'a Snapshot>,

@@ -17,7 +17,7 @@ use crate::handover::{Departure, Standing, Successor};
 use crate::message::{Answer, HandOver, HandOverTogether, Request, StandingOf};
 
 impl Destination {
-    /// Asks what the other side is and has; tells it that this one was failed over, if so.
+    /// Asks for the other side's state and snapshots, and reports a failover of this one, if any.
     pub fn standing<S: Read + Write + ?Sized>(
         &self,
         client: &mut Client<'_, S>,
@@ -46,8 +46,8 @@ impl Destination {
         })
     }
 
-    /// What this side has that the other does not: what a resync gives up. Snapshots that mirrors
-    /// made for themselves do not count as the owner's.
+    /// The content that only this side has, and that a resync gives up. Snapshots that mirrors made
+    /// for themselves do not count as the owner's.
     pub fn divergence(&self, standing: &Standing) -> Result<Divergence, MirrorError> {
         let mut divergence = self.volume.divergence(&self.common(standing))?;
         let head = self.volume.own_head().map(|head| head.id);
@@ -55,7 +55,7 @@ impl Destination {
             .snapshots
             .retain(|snapshot| !snapshot.name.starts_with(MIRROR_PREFIX) && Some(snapshot.id) != head);
         if !divergence.head && divergence.snapshots.is_empty() {
-            // What mirrors noted for themselves is nobody's loss.
+            // Mirrors' own notes are no loss.
             divergence.blocks = 0;
         }
         Ok(divergence)
@@ -91,17 +91,17 @@ impl Destination {
         while self.volume.snapshot_named(&name).is_some() {
             name.push('_');
         }
-        // Not under the lock: a disk may take as long as it likes, and who asks how far behind this
-        // side is would wait with it.
+        // Not under the lock: a disk may be slow, and requests for this side's lag would wait with
+        // it.
         let head = self.volume.demote(&name, false)?;
         self.inner.lock().state = DestinationState::OwnHead;
         Ok(head)
     }
 
     /// Writes the own head, or the image that is shown here, and the snapshots that only this side
-    /// has, as an image dump of one part against the newest common snapshot: with a dump of that
-    /// one (which the other side has) it is all that was here. With nothing in common it is a dump
-    /// of everything. The level in `label` does not matter.
+    /// has, as an image dump of one part against the newest common snapshot. Together with a dump
+    /// of that snapshot (which the other side has) it is the whole content of this side. Without a
+    /// common snapshot it is a dump of everything. The level in `label` does not matter.
     pub fn spill(
         &self,
         standing: &Standing,
@@ -139,12 +139,11 @@ impl Destination {
     }
 
     /// The same for all mirrors of a group, which are of one server: their sources stop at one
-    /// instant, of which each has a snapshot of the group. What is returned is in the order of
-    /// `heirs`.
+    /// instant, and each has a snapshot of the group at it. The result is in the order of `heirs`.
     ///
     /// # Errors
-    /// As [`Destination::ask_for_role`]; no source has given its role away then, unless the other
-    /// side died in the middle: asked again, it goes on.
+    /// As [`Destination::ask_for_role`]. On an error no source has handed its role over, unless the
+    /// other side died halfway: a repeated request resumes.
     pub fn ask_for_roles<S: Read + Write + ?Sized>(
         client: &mut Client<'_, S>,
         group: &str,
@@ -177,11 +176,12 @@ impl Destination {
         })
     }
 
-    /// Becomes the source, with all that there is: `target` is what the other side has handed over.
+    /// Becomes the source, with all changes: `target` is the snapshot that the other side has
+    /// handed over.
     ///
     /// # Errors
-    /// [`crate::Refusal::Behind`] when that is not what this side shows; [`MirrorError::Busy`]
-    /// while a transfer runs.
+    /// [`crate::Refusal::Behind`] when this side does not show it; [`MirrorError::Busy`] while a
+    /// transfer runs.
     pub fn take_over(&self, target: SnapshotId) -> Result<(), MirrorError> {
         if self.volume.status().role == Role::Destination {
             self.refuse_unless_shown(target)?;
@@ -189,7 +189,8 @@ impl Destination {
         self.failover().map(drop)
     }
 
-    /// Refuses what needs what the other side has handed over while this side does not show that.
+    /// Refuses an operation that needs the image that the other side has handed over, while this
+    /// side does not show that.
     ///
     /// # Errors
     /// [`crate::Refusal::Behind`].
@@ -201,7 +202,7 @@ impl Destination {
         }
     }
 
-    /// Refuses what an own head that nobody has given up would be lost by.
+    /// Refuses an operation that would lose an own head that was not given up.
     fn refuse_own_head(&self) -> Result<(), MirrorError> {
         match self.volume.own_head() {
             Some(head) => Err(self.undecided(&head)),

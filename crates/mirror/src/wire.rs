@@ -107,7 +107,7 @@ impl Body {
 /// Takes a body apart.
 pub(crate) struct Parser<'a>(pub(crate) &'a [u8]);
 
-/// No side has so many blocks of anything: more would not go into 64 bits as bytes.
+/// An upper limit of blocks of any kind: more would overflow 64 bits as bytes.
 const BLOCKS_END: u64 = 1 << 48;
 
 /// Longest text in a message, in bytes.
@@ -133,7 +133,7 @@ impl<'a> Parser<'a> {
         self.take().map(u64::from_le_bytes)
     }
 
-    /// How many blocks of something.
+    /// A number of blocks.
     pub(crate) fn blocks(&mut self) -> Result<u64, MirrorError> {
         let blocks = self.u64()?;
         let is_possible = blocks < BLOCKS_END;
@@ -183,8 +183,8 @@ impl<'a> Parser<'a> {
         }
         let (bytes, rest) = self.0.split_at_checked(length).ok_or(bad.clone())?;
         self.0 = rest;
-        // No name, address or expression has what a terminal takes for a command, or monitoring for
-        // another line.
+        // No name, address or expression contains a terminal's control characters, or a line break
+        // for monitoring.
         let is_command = |letter: char| letter.is_control() && letter != '\t';
         let text = std::str::from_utf8(bytes).ok().filter(|text| !text.chars().any(is_command));
         text.map(str::to_owned).ok_or(bad)

@@ -17,10 +17,10 @@ use crate::work::{Helper, Progress, Work, beside};
 
 /// Records that wait to be written, at most; past it the wire waits.
 const RECORDS_AHEAD: usize = 8;
-/// Snapshots that no volume has more of: what the index in a superblock reaches.
+/// The largest number of snapshots in any volume, limited by the index in a superblock.
 pub(crate) const SNAPSHOTS_MAX: usize = TableRef::INDEXES_MAX * POINTERS_PER_INDEX * SNAPSHOTS_PER_BLOCK;
 
-/// What a stream brought.
+/// The result of applying a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Applied {
     /// The snapshot that is shown now.
@@ -40,8 +40,8 @@ struct Table {
     entries: BTreeMap<SnapshotId, SnapshotEntry>,
 }
 
-/// Reads a stream to its end and commits its image to `volume`. On any error the volume shows what
-/// it showed before.
+/// Reads a stream to its end and commits its image to `volume`. On any error the volume still shows
+/// the previous image.
 pub fn apply(
     input: &mut dyn Read,
     volume: &Arc<Volume>,
@@ -50,7 +50,7 @@ pub fn apply(
     apply_to(input, volume.receive()?, work)
 }
 
-/// [`apply`] to a transfer that has begun: what it has already may be left out of the stream.
+/// [`apply`] to a transfer that has begun: the stream may omit blocks that it has already.
 pub fn apply_to(
     input: &mut dyn Read,
     receiver: Receiver,
@@ -59,17 +59,18 @@ pub fn apply_to(
     apply_keeping(input, receiver, Keeps { locked: &|_| false, admits: &|_| true }, work)
 }
 
-/// What of this side an image must leave in place to be committed, whatever the other side says.
+/// The parts of this side's state that an image must leave in place to be committed, whatever the
+/// other side says.
 #[derive(Clone, Copy)]
 pub struct Keeps<'a> {
-    /// A snapshot here that the image must have too, as it is.
+    /// A snapshot here that the image must have too, unchanged.
     pub locked: &'a dyn Fn(&SnapshotEntry) -> bool,
     /// Whether an image with these snapshots may be shown. Asked once everything has arrived, right
     /// before the commit.
     pub admits: &'a dyn Fn(&[SnapshotEntry]) -> bool,
 }
 
-/// [`apply_to`], and an image that does not leave in place what `keeps` names is not committed.
+/// [`apply_to`] that refuses to commit an image which changes the state named by `keeps`.
 ///
 /// # Errors
 /// [`StreamError::Locked`] with the first snapshot that it lacks; [`StreamError::Renamed`];
@@ -102,7 +103,7 @@ pub fn apply_keeping(
             });
             let (consumer, table, outcome) = (&mut consumer, &mut table, &mut read);
             let read_all = move || {
-                // The other side is gone only when it has failed, and says why below.
+                // The other side is gone only when it has failed, and its error is returned below.
                 let mut write = |runs: Runs| ahead.send(runs).map_err(|_| StreamError::Cancelled);
                 *outcome = take_records(consumer, table, &mut write, work);
             };
@@ -116,8 +117,8 @@ pub fn apply_keeping(
         if !there.is_some_and(|there| root_digest(there) == root_digest(kept)) {
             return Err(StreamError::Locked { snapshot: kept.id });
         }
-        // With another name it would not be found by who looks for it, and with one that mirrors
-        // give it would not be locked.
+        // Under another name its users would not find it, and under one that mirrors assign it
+        // would not be locked.
         if there.is_some_and(|there| there.name != kept.name) {
             return Err(StreamError::Renamed { snapshot: kept.id });
         }
@@ -184,8 +185,8 @@ fn take_records(
     }
 }
 
-/// What no checksum proves: ids, names and descent as a volume makes them. Returns the target's
-/// name.
+/// Checks the parts that no checksum proves: ids, names and descent must be as a volume makes them.
+/// Returns the target's name.
 pub(crate) fn check_table(header: &StreamHeader, entries: &[SnapshotEntry]) -> Result<String, StreamError> {
     let mut names = HashSet::new();
     for entry in entries {

@@ -71,7 +71,7 @@ impl<'a> Consumer<'a> {
         self.blocks
     }
 
-    /// The next record. After [`Record::Trailer`] there is none.
+    /// The next record. Do not call it after [`Record::Trailer`].
     pub fn record(&mut self) -> Result<Record, StreamError> {
         let mut bytes = [0; RecordHeader::SIZE];
         self.input.read_exact(&mut bytes)?;
@@ -153,7 +153,7 @@ pub(crate) fn unpack(header: &RecordHeader, runs: Vec<(Vbn, u32)>, payload: &[u8
     Some(by_run(runs, copies))
 }
 
-/// Blocks one behind the other, by run.
+/// Adjacent blocks, by run.
 pub(crate) fn by_run(runs: Vec<(Vbn, u32)>, mut blocks: impl Iterator<Item = Block>) -> Runs {
     let own = |(first, count): (Vbn, u32)| (first, blocks.by_ref().take(count as usize).collect());
     runs.into_iter().map(own).collect()

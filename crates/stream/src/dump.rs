@@ -3,20 +3,20 @@
 //!
 //! A dump has one part or several. Each part is a file (or a pipe) with a head, an image stream
 //! with its share of the blocks and the whole snapshot table, and the head again
-//! (`docs/format.md`). [`Dump`] writes them, and goes on where the writing of one was cut
-//! ([`Begun`]); [`PartReader`] reads one from its beginning to its end and goes on behind a damaged
-//! record; [`arrange`] puts a dump of everything and those made against it in order; [`restore`]
-//! puts their blocks on a device and makes it a volume, and [`restore_on`] goes on with that where
-//! it was cut; [`DumpDevice`] shows the same volume without restoring it.
+//! (`docs/format.md`). [`Dump`] writes parts, and resumes an interrupted one ([`Begun`]).
+//! [`PartReader`] reads a part from beginning to end, and continues after a damaged record.
+//! [`arrange`] puts a full dump and its increments in order. [`restore`] puts their blocks on a
+//! device and makes it a volume; [`restore_on`] resumes an interrupted restore. [`DumpDevice`]
+//! shows the same volume without restoring it.
 //!
 //! # Invariants
 //! 1. A part without its trailer is never taken for a whole one, wherever it was cut.
-//! 2. A damaged record costs that record: the reader finds the next one, and says what lay between.
+//! 2. A damaged record loses only that record: the reader finds the next one, and reports the gap.
 //! 3. A dump changes nothing that it shows: block numbers, trees and snapshots are those of the
 //!    volume, so a block that is wrong does not have the checksum in the block above it, and is not
 //!    served.
-//! 4. What a dump goes on behind has been verified up to there, or was verified when it was made
-//!    durable; nothing of a part is written over that verifies.
+//! 4. The existing part of a resumed dump has been verified, or was verified when it was made
+//!    durable; verified records are never overwritten.
 
 mod chain;
 mod device;

@@ -1,13 +1,12 @@
 //! From runs of blocks to records: read, encoded and handed on, each on a thread of its own where
 //! the caller has threads.
 //!
-//! Where a record has the blocks as they were read ([`Form::is_as_read`]) its checksum is all that
-//! there is to encode. There one thread reads, and the other encodes and hands on: to wake another
-//! for so little costs more than it gains, and so does memory on its way that no cache of the
-//! processor holds.
+//! If a record keeps the blocks as read ([`Form::is_as_read`]) its checksum is the only encoding
+//! work. There one thread reads, and the other encodes and passes on: waking another thread for so
+//! little costs more than it gains, and so does memory in transfer that is in no processor cache.
 //!
-//! The device is read in pieces that are as long as the rest has use for ([`Appetite`]): what
-//! clients of the volume ask for stands behind them in the device's queue.
+//! The device is read in pieces as long as the other stages can use ([`Appetite`]): requests of the
+//! volume's clients queue after them on the device.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,13 +25,13 @@ use crate::work::{Helper, Work, beside};
 
 /// Records that one read of the device fills at most: 4 MiB.
 const RECORDS_PER_READ: usize = 4;
-/// The same where records have the blocks as they were read: what has just been read is still at
-/// hand when it is summed.
+/// The same for records that keep the blocks as read: freshly read blocks are still in the
+/// processor's cache when they are summed.
 const RECORDS_PER_READ_AS_READ: usize = 2;
 /// How often the encoder finds nothing read before reads become twice as long.
 const WAITS_BEFORE_MORE: usize = 8;
-/// Reads of the device at the same time, so that it has work while the blocks of one are handed on.
-/// Parts of a dump that are made side by side read beside each other as it is.
+/// Concurrent reads of the device, so that it has work while the blocks of one are passed on. Parts
+/// of a dump that are written in parallel already read in parallel.
 const READERS: usize = 2;
 /// Reads of one reader that wait to be encoded, at most; past it the reader waits.
 const READS_AHEAD: usize = 1;
@@ -44,12 +43,12 @@ const ZSTD_LEVEL: i32 = 1;
 /// How extents are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Compression {
-    /// As they are: best on a fast link.
+    /// Uncompressed: best on a fast link.
     #[default]
     None,
     /// zstd level 1 where that makes a record smaller.
     Zstd,
-    /// As [`Compression::Zstd`] while that is faster, by what was measured of the link and of
+    /// As [`Compression::Zstd`] while that is faster, by the measurements of the link and of
     /// packing ([`Gauge`]).
     Auto,
 }
@@ -58,16 +57,16 @@ pub enum Compression {
 #[derive(Clone, Copy)]
 pub(crate) struct Form<'a> {
     pub(crate) compression: Compression,
-    /// What is known of the link and of packing.
+    /// The measurements of the link and of packing.
     pub(crate) gauge: &'a Gauge,
-    /// Blocks that are not packed stand at multiples of [`ALIGNMENT`] of the stream.
+    /// Blocks that are not packed start at multiples of [`ALIGNMENT`] in the stream.
     pub(crate) aligned: bool,
     /// Streams that are made of the volume at the same time, this one included.
     pub(crate) streams: usize,
 }
 
 impl Form<'_> {
-    /// Records are made of the blocks as they were read, without a copy.
+    /// Records contain the blocks as read, without a copy.
     fn is_as_read(&self) -> bool {
         self.aligned && self.compression == Compression::None
     }
@@ -130,7 +129,7 @@ pub(crate) fn each_record<Batches: Iterator<Item = Batch>>(
     let mut helpers: Vec<Helper<'_>> = reads_to.into_iter().enumerate().map(read).collect();
     let mut outcome = Ok(());
     let sent = &mut outcome;
-    // The first failure ends it: whoever drops a queue ends its other side.
+    // The first failure ends it: dropping a queue ends its other side.
     let mut send = move |encoded: Encoded| {
         *sent = encoded.and_then(|batch| batch.into_iter().try_for_each(|ready| sink(ready, work)));
         sent.is_ok()
@@ -151,9 +150,9 @@ pub(crate) fn each_record<Batches: Iterator<Item = Batch>>(
 }
 
 /// How many records are read at once. One at first, and again whenever the sink is behind, as in a
-/// transfer that has time or a slow link: reads that are longer than they need be only make clients
-/// wait. More, up to `most`, where the encoder waits for the device time and again, which is
-/// quickest in long pieces.
+/// transfer that has time or a slow link: longer reads than necessary only make clients wait. More,
+/// up to `most`, when the encoder repeatedly waits for the device, which is fastest with long
+/// reads.
 struct Appetite {
     records: AtomicUsize,
     most: usize,
@@ -169,7 +168,7 @@ impl Appetite {
         self.records.load(Ordering::Relaxed)
     }
 
-    /// The encoder has nothing to do. It alone tells what it meets.
+    /// The encoder is idle. It alone notices that.
     fn reads_are_behind(&self) {
         let waits = self.waits.load(Ordering::Relaxed) + 1;
         self.waits.store(waits % WAITS_BEFORE_MORE, Ordering::Relaxed);
@@ -178,7 +177,7 @@ impl Appetite {
         }
     }
 
-    /// What is encoded has to wait.
+    /// An encoded record has to wait.
     fn sink_is_behind(&self) {
         self.waits.store(0, Ordering::Relaxed);
         self.records.store(1, Ordering::Relaxed);
@@ -220,8 +219,8 @@ fn read_all<'a, Batches: Iterator<Item = Batch>>(
     }
 }
 
-/// Takes batches from the readers in turn, so in order, until the one whose turn it is has no more,
-/// and gives what becomes of them to `hand_on`, until that wants no more.
+/// Takes batches from the readers in turn, so in order, until the one whose turn it is has no more.
+/// Passes the encoded records to `hand_on`, until that accepts no more.
 fn encode_all(
     encoder: &mut Encoder<'_>,
     pieces_of: Vec<Receiver<Result<Piece, StreamError>>>,
@@ -251,7 +250,7 @@ fn encode_all(
     }
 }
 
-/// Hands records to the thread that sends them; false where that has ended.
+/// Passes records to the thread that sends them; false if that has ended.
 fn queue(encoded: Encoded, to: &SyncSender<Encoded>, appetite: &Appetite) -> bool {
     match to.try_send(encoded) {
         Ok(()) => true,
@@ -289,7 +288,7 @@ impl Encoder<'_> {
             .collect()
     }
 
-    /// The blocks packed, where that is wanted and makes them smaller.
+    /// The packed blocks, if packing is enabled and makes them smaller.
     fn pack(&self, blocks: &[Block]) -> Result<Option<Vec<u8>>, StreamError> {
         let Form { compression, gauge, .. } = self.form;
         let wanted = match compression {

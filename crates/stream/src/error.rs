@@ -7,12 +7,12 @@ use cairn_base::{SnapshotId, VolumeId};
 use cairn_format::FormatError;
 use cairn_volume::VolumeError;
 
-/// Why the writer of a stream gave up, as its last record says it.
+/// Why the writer of a stream aborted, as in its last record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AbortReason {
     /// Its volume could not be read.
     ReadFailed,
-    /// Someone told it to stop.
+    /// The transfer was cancelled.
     Cancelled,
     /// A reason that this version does not know.
     Other,
@@ -46,7 +46,7 @@ impl std::fmt::Display for AbortReason {
     }
 }
 
-/// Why a stream was not made or not taken. What was there before is untouched.
+/// Why a stream was not made or not accepted. The previous content is untouched.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StreamError {
     /// A snapshot that stays at the reader for a while is not in the image any more.
@@ -61,18 +61,17 @@ pub enum StreamError {
         /// Which.
         snapshot: SnapshotId,
     },
-    /// Everything has arrived, and whoever has a say in what is shown at this end does not want it
-    /// shown yet.
+    /// Everything has arrived, but this side's keeper does not allow the image to be shown yet.
     #[error("the image is not to be shown yet")]
     NotAdmitted,
     /// The reader or writer below failed, or the stream ended before its trailer.
     #[error("the stream broke off: {0}")]
     Io(Arc<io::Error>),
-    /// The owner of threads has none for a part of the work: nothing of that part was done, and
-    /// what was read or written before stands.
+    /// The owner of threads has none for a part of the work: that part was not started, and earlier
+    /// reads and writes remain.
     #[error("cannot start a thread: {0}")]
     NoThread(Arc<io::Error>),
-    /// Bytes that are no stream, are damaged, or come from a newer program.
+    /// Bytes that are not a stream, are damaged, or come from a newer program.
     #[error(transparent)]
     Format(#[from] FormatError),
     /// The volume at this end.
@@ -115,15 +114,15 @@ pub enum StreamError {
         have: u64,
     },
     /// A snapshot of the same id has another content on the two sides.
-    #[error("snapshot {snapshot} has another content here than at the other side: the copies have diverged")]
+    #[error("snapshot {snapshot} has different content on the two sides: the copies have diverged")]
     Diverged {
         /// The snapshot.
         snapshot: SnapshotId,
     },
-    /// The writer gave up.
+    /// The writer aborted.
     #[error("the source gave the transfer up: {0}")]
     Aborted(AbortReason),
-    /// This side was told to stop.
+    /// This side was cancelled.
     #[error("the transfer was cancelled")]
     Cancelled,
 }

@@ -1,26 +1,26 @@
-//! Whether compressing pays on a link, by what was measured: how long the wire takes for a byte,
-//! how long packing takes for one, and how much smaller it gets.
+//! Decides by measurements whether compressing pays on a link: the wire's time for a byte, the time
+//! of packing for one, and the ratio.
 //!
-//! Reading, packing and sending go on at the same time, so a transfer takes as long as the slowest
-//! of them. Packing pays where the wire is slower than packing and the bytes get fewer. Both change
-//! while a transfer runs, so each measurement moves the estimate by a quarter; and now and then a
-//! piece is packed to see whether it would pay by now. A gauge is kept from one transfer to the
-//! next, so that a short one need not learn.
+//! Reading, packing and sending overlap, so a transfer takes as long as the slowest of them.
+//! Packing helps when the wire is slower than packing and the bytes get fewer. Both change while a
+//! transfer runs, so each measurement moves the estimate by a quarter. From time to time a piece is
+//! packed to find out whether packing would help by now. A gauge is kept from one transfer to the
+//! next, so that a short transfer need not learn.
 
 use std::time::Duration;
 
 use cairn_base::Mutex;
 use cairn_format::stream::RECORD_BLOCKS_MAX;
 
-/// Once in so many pieces one is packed only to measure.
+/// One in this many pieces is packed only to measure.
 const TRY_EVERY: u32 = 32;
-/// Packing must save this part of the bytes at least: one in so many.
+/// Packing must save at least this part of the bytes: one in 16.
 const SAVES_ONE_IN: f64 = 16.0;
 /// Of each measurement.
 const WEIGHT: f64 = 0.25;
 /// Breaks after which records get no smaller: they have 4 blocks then.
 const BREAKS_MAX: u32 = 3;
-/// Less is over before it can be measured.
+/// Smaller amounts are sent too fast to be measured.
 const LITTLE: u64 = 64 << 10;
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -36,7 +36,7 @@ struct Measured {
     breaks: u32,
 }
 
-/// What was measured on one link.
+/// The measurements of one link.
 #[derive(Debug, Default)]
 pub struct Gauge(Mutex<Measured>);
 
@@ -46,7 +46,7 @@ impl Gauge {
         Self::default()
     }
 
-    /// So many bytes went out in so long a time.
+    /// `bytes` bytes went out in the time `took`.
     pub fn sent(&self, bytes: u64, took: Duration) {
         if bytes >= LITTLE {
             let measured = &mut *self.0.lock();
@@ -54,7 +54,7 @@ impl Gauge {
         }
     }
 
-    /// So many bytes became so many in so long a time.
+    /// Packing turned `before` bytes into `after` in the time `took`.
     pub(crate) fn packed(&self, before: u64, after: u64, took: Duration) {
         if before == 0 {
             return;
@@ -68,8 +68,8 @@ impl Gauge {
         mix(&mut measured.packing, took.as_nanos() as f64 / before as f64);
     }
 
-    /// The link broke in the middle of a transfer. What had arrived of a record is lost: the next
-    /// ones are smaller.
+    /// The link broke in the middle of a transfer. The received part of a record is lost: the next
+    /// records are smaller.
     pub fn broke(&self) {
         let measured = &mut *self.0.lock();
         measured.breaks = (measured.breaks + 1).min(BREAKS_MAX);
@@ -93,7 +93,7 @@ impl Gauge {
         measured.pieces % TRY_EVERY == 1 || measured.pays()
     }
 
-    /// Whether packing pays, by what is known.
+    /// Whether packing pays, by the measurements so far.
     pub fn would_pay(&self) -> bool {
         self.0.lock().pays()
     }

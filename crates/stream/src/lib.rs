@@ -1,10 +1,10 @@
-//! The image stream: what a mirror sends, made from a volume's maps and applied to a destination.
-//! Any `Read` or `Write` carries it.
+//! The image stream: the transfer format of a mirror, made from a volume's maps and applied to a
+//! destination. Any `Read` or `Write` carries it.
 //!
-//! [`Plan`] finds the changed blocks and pins their snapshots; [`produce`] reads them in order of
-//! vbn, past the cache, and writes the stream; [`apply`] verifies record by record and feeds a
+//! [`Plan`] finds the changed blocks and pins their snapshots. [`produce`] reads them in order of
+//! vbn, past the cache, and writes the stream. [`apply`] verifies record by record and feeds a
 //! [`cairn_volume::Receiver`], which commits the image as a whole or not at all. No thread is
-//! started here: where the caller brings [`Threads`], disk and wire work at the same time.
+//! started here: if the caller provides [`Threads`], disk and wire work at the same time.
 //!
 //! The structs are in `cairn_format::stream`.
 

@@ -1,10 +1,10 @@
-//! A record on its way out: its head and table in a piece of memory, and its blocks, copied behind
-//! them or as they were read.
+//! An outgoing record: its head and table in a piece of memory, and its blocks, copied after them
+//! or as they were read.
 //!
-//! Its memory stands to [`ALIGNMENT`] as the record stands in its stream, and blocks that are not
-//! copied come at a multiple of it: a file that has the stream from its beginning takes it past the
-//! page cache from where it was made. What a copy of each byte costs more, out of memory that no
-//! cache has any more, was half of the processor of a dump into a file.
+//! Its memory is aligned to [`ALIGNMENT`] as the record is in its stream, and uncopied blocks come
+//! at a multiple of it. So a file that contains the stream from its beginning can take it past the
+//! page cache, directly from where it was made. Copying each byte, out of memory that no cache
+//! holds any more, used half of the processor time of a dump into a file.
 
 use std::io::{self, IoSlice, Write};
 use std::sync::Arc;
@@ -13,23 +13,23 @@ use cairn_base::{BLOCK_SIZE, Mutex};
 use cairn_device::{Block, pieces};
 use cairn_format::stream::RecordHeader;
 
-/// What places, lengths and memory of direct requests are multiples of.
+/// The alignment of places, lengths and memory of direct requests.
 pub const ALIGNMENT: usize = 4096;
 
 const _: () = assert!(ALIGNMENT == BLOCK_SIZE);
 
-/// Memory of records that have gone out: as much of it is costly to get anew each time.
+/// Memory of sent records: allocating that much anew each time is costly.
 #[derive(Default)]
 pub(crate) struct Spare(Mutex<Vec<Vec<u8>>>);
 
-/// A record as it goes out.
+/// A record ready to be sent.
 pub struct Outgoing {
     memory: Vec<u8>,
     /// Where the record begins in that.
     begin: usize,
-    /// What comes behind the memory.
+    /// The blocks that follow the memory.
     blocks: Vec<Block>,
-    /// Where its memory goes when it is gone.
+    /// Where its memory goes when it is dropped.
     spare: Arc<Spare>,
 }
 
@@ -46,7 +46,7 @@ impl Outgoing {
         Self { memory, begin, blocks: Vec::new(), spare: Arc::clone(spare) }
     }
 
-    /// A record that is there already, with its head, for `position` of its stream.
+    /// A record that already has its head, for `position` of its stream.
     pub fn copy_of(bytes: &[u8], position: u64) -> Self {
         let mut record = Self::new(&Arc::default(), position, bytes.len());
         record.memory.truncate(record.begin);
@@ -66,7 +66,7 @@ impl Outgoing {
         self.blocks = blocks;
     }
 
-    /// What follows the head.
+    /// The parts after the head.
     pub(crate) fn payload(&self) -> impl Iterator<Item = &[u8]> {
         self.pieces_from(self.begin + RecordHeader::SIZE)
     }
@@ -80,7 +80,7 @@ impl Outgoing {
         self.memory.len() - self.begin + self.blocks.len() * BLOCK_SIZE
     }
 
-    /// The record, in as few pieces of memory as it is in.
+    /// The record, in as few pieces of memory as possible.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         self.pieces_from(self.begin)
     }
@@ -91,7 +91,7 @@ impl Outgoing {
         (self.memory.as_ptr().addr() + self.begin) % ALIGNMENT
     }
 
-    /// Those [`Outgoing::place`] bytes, for what stands there in the stream.
+    /// Those [`Outgoing::place`] bytes, for the preceding bytes of the stream.
     pub fn before(&mut self) -> &mut [u8] {
         let place = self.place();
         &mut self.memory[self.begin - place..self.begin]
@@ -114,7 +114,7 @@ impl Drop for Outgoing {
     }
 }
 
-/// What a stream is written to.
+/// The target of a stream.
 pub trait Out: Write {
     /// Writes a record, and may keep its memory until that is done.
     ///
@@ -137,7 +137,7 @@ pub trait Out: Write {
 
 impl Out for Vec<u8> {}
 
-/// A writer that wants nothing but bytes.
+/// A writer that only takes bytes.
 pub(crate) struct Plain<'a>(pub(crate) &'a mut dyn Write);
 
 impl Out for Plain<'_> {}
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(spare.0.lock().len(), 1, "one memory was enough");
     }
 
-    /// Takes so many bytes at a time.
+    /// Takes a limited number of bytes at a time.
     struct Narrow(Vec<u8>, usize);
 
     impl Write for Narrow {

@@ -1,5 +1,5 @@
-//! What a stream will carry: found by comparing maps, exact before a byte is sent, and pinned until
-//! it is.
+//! The content of a stream: found by comparing maps, exact before a byte is sent, and pinned until
+//! it is sent.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use crate::error::StreamError;
 pub struct Have {
     /// Which.
     pub id: SnapshotId,
-    /// What is in it: [`root_digest`].
+    /// The digest of its content: [`root_digest`].
     pub root: Checksum,
-    /// What is in it and what it is called.
+    /// The digest of its content and its name.
     pub label: Checksum,
-    /// Everything that the snapshot table says of it: [`entry_digest`].
+    /// The digest of its entry in the snapshot table: [`entry_digest`].
     pub entry: Checksum,
     /// A mirror made it for itself: it comes and goes with updates.
     pub mirror: bool,
@@ -68,14 +68,14 @@ pub struct Plan {
     /// Where the blocks of the images below are, also when a mirror receives another image
     /// meanwhile.
     pub(crate) at: Whereabouts,
-    /// Blocks of these images stay where they are until the plan is dropped, also when a snapshot
+    /// Blocks of these images stay in their places until the plan is dropped, also when a snapshot
     /// is deleted meanwhile.
     _pinned: Vec<Image>,
 }
 
 impl Plan {
-    /// Finds what a reader that has `have` lacks to get `target` and every snapshot before it. A
-    /// snapshot counts as common only when its root is the same on both sides.
+    /// Finds the blocks that a reader with `have` lacks for `target` and every snapshot before it.
+    /// A snapshot counts as common only when its root is the same on both sides.
     ///
     /// # Errors
     /// [`StreamError::Diverged`] when a snapshot has the same id and another content; the volume's
@@ -125,19 +125,19 @@ impl Plan {
         Self::of(volume, have, Some(base), changes, target, pinned)
     }
 
-    /// Everything up to `target`; or, with a `base`, what a reader lacks that has that snapshot and
-    /// those before it. For an image dump.
+    /// Everything up to `target`; or, with a `base`, the blocks that a reader with that snapshot
+    /// and those before it lacks. For an image dump.
     ///
     /// # Errors
-    /// [`StreamError::BaseMissing`] when the base is no snapshot here before the target: blocks of
-    /// a deleted snapshot may have been reused.
+    /// [`StreamError::BaseMissing`] when the base is not a snapshot here that is older than the
+    /// target: blocks of a deleted snapshot may have been reused.
     pub fn against(
         volume: &Arc<Volume>,
         base: Option<SnapshotId>,
         target: SnapshotId,
     ) -> Result<Self, StreamError> {
         let Some(base) = base else { return Self::new(volume, &[], target) };
-        // Held from here on: what is compared with must not be deleted meanwhile.
+        // Held from here on: the base must not be deleted during the comparison.
         let missing = |_| StreamError::BaseMissing { base };
         let _pinned = volume.image(Some(base)).map_err(missing)?;
         let mut have = Have::of(volume);
@@ -158,8 +158,8 @@ impl Plan {
         pinned: Vec<Image>,
     ) -> Result<Self, StreamError> {
         let theirs: HashMap<SnapshotId, &Have> = have.iter().map(|have| (have.id, have)).collect();
-        // As the image that is held has it, which may have been held by others since long: what is
-        // current now is kept for nobody.
+        // The places as the held image has them; another holder may have held it for long. The
+        // current places are not kept.
         let held = pinned.iter().find(|image| image.snapshot() == Some(target));
         let held = held.ok_or(VolumeError::NoSuchSnapshot(target))?;
         let at = held.whereabouts();
@@ -205,8 +205,8 @@ impl Plan {
         })
     }
 
-    /// The same with the snapshot table as a dump that is gone on with has it: since it was begun,
-    /// names and holds may have changed.
+    /// The same with the snapshot table of a dump that is being resumed: names and holds may have
+    /// changed since it was begun.
     ///
     /// # Errors
     /// [`StreamError::Diverged`] when a snapshot of the two tables is missing in the other one, or
@@ -224,9 +224,9 @@ impl Plan {
         Ok(self)
     }
 
-    /// Leaves out what the reader says it has: blocks with their checksums, in order of vbn. `next`
-    /// gives them piece by piece; an empty piece is the last. Only those count that the snapshots
-    /// have with the same checksum.
+    /// Removes the reader's claims: blocks with their checksums, in order of vbn. `next` returns
+    /// them piece by piece; an empty piece is the last. Only those count that the snapshots have
+    /// with the same checksum.
     pub fn leave_out<E: From<StreamError>>(
         &mut self,
         next: &mut dyn FnMut() -> Result<Vec<(Vbn, Checksum)>, E>,
@@ -299,13 +299,13 @@ impl Plan {
         self.records_of(RECORD_BLOCKS_MAX)
     }
 
-    /// The same with so many blocks in each at most.
+    /// The same with at most `blocks` blocks in each.
     pub(crate) fn records_of(&self, blocks: usize) -> Records<'_> {
         Records { runs: &self.runs, taken: 0, blocks: blocks.clamp(1, RECORD_BLOCKS_MAX) as u64 }
     }
 }
 
-/// What is deleted from here on stays readable.
+/// Snapshots deleted from here on stay readable.
 fn pin(volume: &Arc<Volume>, target: SnapshotId) -> Result<Vec<Image>, StreamError> {
     let mut pinned = Vec::new();
     for entry in volume.snapshot_entries().iter().filter(|entry| entry.id <= target) {
@@ -318,7 +318,7 @@ fn pin(volume: &Arc<Volume>, target: SnapshotId) -> Result<Vec<Image>, StreamErr
     Ok(pinned)
 }
 
-/// Cuts runs into records of at most so many blocks.
+/// Cuts runs into records with a maximum number of blocks.
 pub(crate) struct Records<'a> {
     runs: &'a [Run],
     /// Blocks of the first run that earlier records have.

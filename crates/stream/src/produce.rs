@@ -16,7 +16,7 @@ use crate::outgoing::{Out, Plain};
 use crate::plan::Plan;
 use crate::work::{Progress, Work};
 
-/// Where a stream is between two records: with it, whoever has the bytes so far goes on writing.
+/// The state of a stream between two records: with it and the bytes so far, writing can resume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Reached {
     /// Bytes so far.
@@ -29,7 +29,7 @@ pub struct Reached {
     pub digest: Checksum,
 }
 
-/// What was written.
+/// The result of writing a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Produced {
     /// Bytes of the stream.
@@ -42,7 +42,7 @@ pub struct Produced {
 ///
 /// # Errors
 /// After [`StreamError::Volume`] and [`StreamError::Cancelled`] the writer still works, and
-/// [`abort`] tells the other side why nothing more comes.
+/// [`abort`] informs the other side why the stream ends.
 pub fn produce(
     plan: &Plan,
     out: &mut dyn Write,
@@ -52,7 +52,7 @@ pub fn produce(
     produce_gauged(plan, out, compression, &Gauge::new(), work)
 }
 
-/// [`produce`] on a link of which something is known already; what is learnt goes into `gauge`.
+/// [`produce`] on a link with known measurements; new ones go into `gauge`.
 pub fn produce_gauged(
     plan: &Plan,
     out: &mut dyn Write,
@@ -82,7 +82,7 @@ pub fn produce_gauged(
     Ok(sender.produced())
 }
 
-/// Ends a stream whose extents can't go on, so that the reader learns why.
+/// Ends a stream whose extents cannot continue, so that the reader learns why.
 pub fn abort(out: &mut dyn Write, reason: AbortReason) -> Result<(), StreamError> {
     out.write_all(&abort_header(reason).to_bytes())?;
     out.flush()?;
@@ -93,7 +93,8 @@ pub(crate) fn abort_header(reason: AbortReason) -> RecordHeader {
     RecordHeader {
         kind: RecordKind::Abort,
         encoding: Encoding::Plain,
-        // A writer that gave up does not know what arrived, so the reader takes it at any number.
+        // An aborting writer does not know what has arrived, so the reader accepts it at any
+        // number.
         sequence: u64::MAX,
         items: reason.code(),
         blocks: 0,
@@ -111,7 +112,7 @@ pub(crate) struct Sender<'a> {
 }
 
 impl<'a> Sender<'a> {
-    /// `out` has what is before `at`.
+    /// `out` has the stream up to `at`.
     pub(crate) fn new(out: &'a mut dyn Out, dump: Option<DumpId>, at: Reached) -> Self {
         Self { out, dump, at }
     }

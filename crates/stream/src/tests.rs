@@ -160,7 +160,7 @@ fn an_image_of_another_volume_is_refused() {
     assert!(matches!(take(&bytes, &other), Err(StreamError::WrongVolume { .. })));
 }
 
-/// Sends a whole snapshot, whatever the destination has: what is in use there is redirected.
+/// Sends a whole snapshot, whatever the destination has: blocks in use there are redirected.
 fn send_all(source: &Arc<Volume>, into: &Arc<Volume>, target: SnapshotId) {
     let changes = source.changed_blocks(&[], target).expect("they are compared");
     let mut receiver = into.receive().expect("nothing else is received");
@@ -192,8 +192,8 @@ fn a_plan_of_a_mirror_reads_what_it_holds_where_that_is_though_the_same_blocks_c
     let mirror = volume(Role::Destination);
     send_all(&source, &mirror, newer.id);
     let held = mirror.image(Some(same.id)).expect("an export holds it");
-    // What a rollback brings back descends from nothing that is known any more: it is sent again,
-    // and is what stands there already.
+    // A restored state descends from no known snapshot any more: it is sent again, and equals the
+    // blocks that are there already.
     let before = source.rollback(first.id).expect("it rolls back");
     source.delete_snapshots(&[first.id]).expect("it is deleted");
     let back = source.create_snapshot("back").expect("a snapshot");

@@ -1,4 +1,4 @@
-//! What a caller brings to a transfer: a way to cancel it, ears for its progress, and perhaps
+//! The caller's part of a transfer: a way to cancel it, a receiver of its progress, and perhaps
 //! threads.
 
 use std::io;
@@ -18,10 +18,10 @@ pub struct Progress {
     pub bytes: u64,
 }
 
-/// What runs on another thread.
+/// Work for another thread.
 pub type Helper<'a> = Box<dyn FnOnce() + Send + 'a>;
 
-/// What runs on the caller's thread meanwhile.
+/// Work for the caller's thread meanwhile.
 pub type Own<'a> = Box<dyn FnOnce() + 'a>;
 
 /// Runs closures at the same time; the owner of threads implements it, as the engine starts none.
@@ -30,7 +30,7 @@ pub trait Threads: Sync {
     /// done. Once one is run all of them must be, also when `own` fails: they wait for each other.
     ///
     /// # Errors
-    /// There is no thread for one of them. None of them has been run then, nor `own`; all are
+    /// No thread is available for one of them. None of them has been run then, nor `own`; all are
     /// dropped.
     fn beside<'a>(&self, helpers: Vec<Helper<'a>>, own: Own<'a>) -> io::Result<()>;
 }
@@ -45,7 +45,7 @@ pub(crate) fn beside<'a>(
     ran.map_err(|error| StreamError::NoThread(Arc::new(error)))
 }
 
-/// What goes along with a transfer.
+/// The context of a transfer.
 pub struct Work<'a> {
     /// Polled at each record: once true, the transfer ends with [`StreamError::Cancelled`].
     pub cancel: &'a AtomicBool,

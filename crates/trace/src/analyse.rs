@@ -1,4 +1,4 @@
-//! What a trace says: one pass over its requests, whose figures are those of the papers.
+//! The analysis of a trace: one pass over its requests, with the figures of the papers.
 //!
 //! Time is linear in the requests and the blocks that they touch. Memory does not depend on the
 //! number of requests: about 56 bytes for each block touched ([`pages`]), about 40 for each 64 KiB
@@ -61,19 +61,19 @@ pub(crate) const T_POINTS_NS: [u64; 21] = {
         604_800 * S,
     ]
 };
-/// Requests and blocks that they touch between two looks at the memory.
+/// Requests and touched blocks between two checks of the memory.
 const LOOK_EVERY: u64 = 4096;
 /// The share of a cache that can be dirty (2007 paper, section 4.1), in per cent.
 const DIRTY_PER_CENT: u64 = 3;
 /// Longest granularity and interval: beyond, times of a trace and of a window could not be added.
 const GRAIN_MAX_NS: u64 = 1 << 60;
 
-/// What to analyse.
+/// Options of an analysis.
 #[derive(Debug, Clone)]
 pub struct AnalyseOptions {
     /// Bytes of a block: a power of two from 512 B to 64 KiB. 4 KiB in the papers.
     pub block_bytes: u64,
-    /// Granularities of history, besides every write.
+    /// Granularities of history, in addition to every write.
     pub granularities: Vec<Duration>,
     /// Intervals of a mirror.
     pub intervals: Vec<Duration>,
@@ -83,8 +83,8 @@ pub struct AnalyseOptions {
     pub read_caches: Vec<u64>,
     /// Bytes of memory at most.
     pub memory_max: u64,
-    /// Only what a [`Plan`](crate::Plan) needs: no temporal distances, and no snap blocks. They are
-    /// empty in the report, and so are the claims that follow from them.
+    /// Only the inputs of a [`Plan`](crate::Plan): no temporal distances, and no snap blocks. They
+    /// are empty in the report, and so are the claims that follow from them.
     pub plan_only: bool,
 }
 
@@ -111,7 +111,7 @@ pub fn dirty_blocks(total_bytes: u64, block_bytes: u64) -> u64 {
     (u128::from(total_bytes) * u128::from(DIRTY_PER_CENT) / 100 / u128::from(block_bytes)) as u64
 }
 
-/// An analysis on its way.
+/// A running analysis.
 #[derive(Clone)]
 pub struct Analysis {
     options: AnalyseOptions,
@@ -127,7 +127,7 @@ pub struct Analysis {
     counts: Counts,
     devices: std::collections::BTreeSet<u32>,
     last_ns: u64,
-    /// How many requests and blocks there were at the last look at the memory.
+    /// How many requests and blocks there were at the last check of the memory.
     looked_at: u64,
 }
 
@@ -337,7 +337,7 @@ impl Analysis {
             }
             return;
         }
-        // Longer than all that was touched: then it is cheaper to look at that.
+        // Longer than all touched blocks: then it is cheaper to search those.
         let range = key(record.device, first)..key(record.device, end);
         for number in 0..self.pages.pages.len() {
             if range.contains(&self.pages.pages[number].key) {

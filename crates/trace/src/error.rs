@@ -1,5 +1,5 @@
-//! What can go wrong with a trace as a whole. What is wrong with one line of it is a
-//! [`Problem`](crate::Problem), which is counted and shown.
+//! Errors of a trace as a whole. The fault of a single line is a [`Problem`](crate::Problem), which
+//! is counted and shown.
 
 use std::io;
 
@@ -11,8 +11,8 @@ pub enum TraceError {
     /// The file or pipe under it failed.
     #[error("reading or writing the trace failed: {0}")]
     Io(#[from] io::Error),
-    /// It is none of the formats, as far as its first lines tell.
-    #[error("the trace is in none of the formats that are known, or its first part has no request at all")]
+    /// Its first lines match none of the formats.
+    #[error("the trace has none of the known formats, or its first part has no request")]
     UnknownFormat,
     /// A trace of ours whose head is bad.
     #[error("{0}")]
@@ -25,7 +25,7 @@ pub enum TraceError {
         "the analysis takes more than {limit} bytes of memory: {pages} blocks were touched after {records} requests"
     )]
     Memory {
-        /// What was allowed.
+        /// The allowed length.
         limit: u64,
         /// Blocks touched by then.
         pages: u64,
@@ -35,9 +35,9 @@ pub enum TraceError {
     /// The caller's fault, and the rule that is broken.
     #[error("{what} is refused: {rule}")]
     Refused {
-        /// What was asked.
+        /// The requested option.
         what: &'static str,
-        /// What it must be.
+        /// The rule for it.
         rule: &'static str,
     },
     /// A device failed during a replay.
@@ -45,7 +45,7 @@ pub enum TraceError {
     Device {
         /// Which request, from 1.
         record: u64,
-        /// What the device said.
+        /// The device's error.
         source: cairn_device::DeviceError,
     },
     /// A history failed during a replay.

@@ -1,5 +1,5 @@
-//! Traces of others: one file a format. A decoder of lines turns a line into a request, into a line
-//! of the format that is none, or into a problem.
+//! Traces of others: one file a format. A decoder of lines turns a line into a request, into
+//! another line of the format, or into a problem.
 
 mod blkparse;
 mod blkreplay;
@@ -88,12 +88,12 @@ impl std::str::FromStr for TraceFormat {
     }
 }
 
-/// What a line is.
+/// The kind of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Line {
     /// A request; its time is by the clock of the trace, not yet from its beginning.
     Request(TraceRecord),
-    /// A line of the format that is none.
+    /// A line of the format that is not a request.
     Other,
 }
 
@@ -125,7 +125,7 @@ pub(crate) struct Devices {
 }
 
 impl Devices {
-    /// The number of a device, a new one where it has none.
+    /// The number of a device, a new one if it has none.
     pub(crate) fn number(&mut self, name: &str) -> Result<u32, Problem> {
         if self.names.get(self.last).is_some_and(|last| last == name) {
             return Ok(self.last as u32);

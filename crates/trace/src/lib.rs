@@ -1,7 +1,7 @@
-//! Traces of devices: what was read and written when, and what follows from it.
+//! Traces of devices: the reads and writes with their times, and conclusions from them.
 //!
 //! A trace is a stream of requests in order of time. [`TraceReader`] reads it from any of the known
-//! formats, [`TraceWriter`] writes our own, [`Analysis`] gives the tables and figures of three
+//! formats, [`TraceWriter`] writes our own, [`Analysis`] computes the tables and figures of three
 //! papers for it, each by its own definition, and [`plots`] draws them.
 //!
 //! A [`Tap`] records a device that is in use, and a [`Curve`] has the figures of a plan for it at

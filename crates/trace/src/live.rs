@@ -1,20 +1,21 @@
 //! The figures of a plan for a device that is in use, at a bounded cost.
 //!
-//! A [`Curve`] analyses a sample of what is written: whether a block is in it is told by a hash of
-//! its number, so it has all writes of a block or none. What a plan needs (distances, what is
-//! retained, what an interval transfers) is counted for each block by itself, so its shares in the
-//! sample are those of the device; a cache that holds n blocks is one of n / k blocks for a sample
-//! of one block in k (Waldspurger and others, *Efficient MRC Construction with SHARDS*, FAST 2015).
-//! Sums are those of the sample times all block writes over those in the sample, so that what was
-//! written is exact. The most that an interval transfers is told high where that is few blocks: it
-//! is the largest of many counts with the noise of a sample.
+//! A [`Curve`] analyses a sample of the writes: a hash of a block's number decides whether the
+//! block is in it, so it has all writes of a block or none. The inputs of a plan (distances,
+//! retained versions, transfers of an interval) are counted for each block by itself, so their
+//! shares in the sample are those of the device. A cache with n blocks corresponds to one with n /
+//! k blocks for a sample of one block in k (Waldspurger and others, *Efficient MRC Construction
+//! with SHARDS*, FAST 2015). Sums are those of the sample times all block writes divided by those
+//! in the sample, so that the total of writes is exact. The maximum transfer of an interval is
+//! overestimated where it is few blocks: it is the largest of many counts with the noise of a
+//! sample.
 //!
-//! *What it costs.* One block in eight is looked at, while few were touched; once the sample has
-//! 16,384 blocks it makes way for one of a sixty-fourth, and so on, all of which were kept from the
-//! beginning. That is at most 2 MiB for a curve, whatever the device and however long. A write pays
-//! for a hash of each block that it touches; one in eight of them for a clock, a lock and some
-//! hundred nanoseconds more. Reads and flushes pay for nothing. After a day a curve begins again,
-//! and the last whole day is remembered.
+//! *What it costs.* One block in eight is sampled, while few were touched. Once the sample has
+//! 16,384 blocks it is replaced by one of a sixty-fourth, and so on, all of which were maintained
+//! from the beginning. That is at most 2 MiB for a curve, whatever the device and however long. A
+//! write costs a hash of each block that it touches; one in eight of them costs a clock, a lock and
+//! some hundred nanoseconds more. Reads and flushes cost nothing. After a day a curve restarts, and
+//! the last whole day is kept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,21 +39,21 @@ const SHIFTS: [u32; 7] = [3, 6, 9, 12, 15, 18, 21];
 const BLOCKS_MAX: u64 = 16_384;
 /// The cache that a plan takes a history to have, in bytes.
 const CACHE: u64 = 256 << 20;
-/// How long a curve goes on before it begins again: the longest lag that a plan has a line for.
+/// How long a curve lasts before it restarts: the longest lag in a plan's table.
 const DAY: Duration = Duration::from_secs(86_400);
-/// A curve that is younger says less than the last whole day does.
+/// A curve younger than this is less informative than the last whole day.
 const YOUNG: Duration = Duration::from_secs(21_600);
-/// Devices that a curve of several can tell apart.
+/// Devices that a curve of several can distinguish.
 const DEVICES_MAX: usize = 4096;
 
-/// One sample on its way.
+/// A running sample.
 struct Sample {
     shift: u32,
     /// Until it has too many blocks.
     analysis: Option<Analysis>,
 }
 
-/// What is kept since some time.
+/// The counts since some time.
 struct Life {
     began: Timestamp,
     /// By the monotonic clock.
@@ -81,7 +82,7 @@ struct State {
     devices: Vec<String>,
 }
 
-/// A plan out of what is written to a device while it is used.
+/// A plan from the writes to a device while it is used.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LivePlan {
     /// Since when.
@@ -90,15 +91,15 @@ pub struct LivePlan {
     pub elapsed: Duration,
     /// Bytes that were written meanwhile, in whole blocks of 4 KiB.
     pub written_bytes: u64,
-    /// One block in so many is in the sample.
+    /// One block in this many is in the sample.
     pub one_in: u64,
     /// Blocks of the sample that were written.
     pub sampled_blocks: u64,
-    /// What follows.
+    /// The resulting plan.
     pub plan: Plan,
 }
 
-/// What is known of the writes of a device, or of several together, while it is in use.
+/// Statistics of the writes of a device, or of several together, while it is in use.
 pub struct Curve {
     clock: Arc<dyn Clock>,
     /// Block writes, all of them.
@@ -160,8 +161,7 @@ impl Curve {
         Ok(Self { clock, writes: AtomicU64::new(0), state })
     }
 
-    /// The number of a device among those that this curve is of. Past 4096 they are no longer told
-    /// apart.
+    /// The number of a device in this curve. Devices beyond 4096 share a number.
     pub fn device(&self, name: &str) -> u32 {
         let mut state = self.state.lock();
         let devices = &mut state.devices;
@@ -175,7 +175,7 @@ impl Curve {
         number as u32
     }
 
-    /// Takes what clients ask of a device.
+    /// Takes clients' requests to a device.
     pub fn note<'a>(&self, device: u32, requests: impl Iterator<Item = &'a Request>) {
         // Records of the sample, gathered before the lock is taken; most writes have none.
         let mut picked: Vec<(TraceRecord, u32)> = Vec::new();
@@ -204,7 +204,7 @@ impl Curve {
                 _ => {}
             }
         }
-        // What is past every bound of the format the device refuses as well.
+        // Requests past every bound of the format are refused by the device as well.
         picked.retain(|(record, _)| record.is_valid());
         if !picked.is_empty() {
             let mut state = self.state.lock();
@@ -231,7 +231,7 @@ impl Curve {
         Ok(())
     }
 
-    /// A day is over: it is remembered, and another one begins.
+    /// A day is over: it is stored, and another one begins.
     fn turn(&self, state: &mut State) -> Result<(), TraceError> {
         let elapsed = self.clock.monotonic().saturating_sub(state.life.start);
         if elapsed >= DAY {
@@ -248,8 +248,8 @@ impl Curve {
         self.turn(&mut state).is_err() || (state.life.last_ns == 0 && state.day.is_none())
     }
 
-    /// What follows for a mirror over a link of so many bytes a second, and for a history: of the
-    /// last whole day while the present one is young, else of what there is.
+    /// The plan for a mirror over a link of `link_bytes_per_s`, and for a history: from the last
+    /// whole day while the present one is young, otherwise from the available data.
     ///
     /// [`TraceError::Empty`] when no block of the sample was written.
     pub fn plan(&self, link_bytes_per_s: f64) -> Result<LivePlan, TraceError> {

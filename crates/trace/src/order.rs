@@ -1,5 +1,5 @@
-//! Requests in order of time: recorders that write what several processors saw, or when requests
-//! completed, mix them up a little.
+//! Requests in order of time: traces recorded on several processors, or at completion, are slightly
+//! out of order.
 
 use std::collections::VecDeque;
 

@@ -1,8 +1,7 @@
-//! From a trace to an answer: what a lag costs on a link, which placement of history is cheapest at
-//! which granularity, what space a window needs, and one setting with its reason.
+//! From a trace to a recommendation: the cost of each lag on a link, the cheapest placement of
+//! history at each granularity, the space of a window, and one setting with its reason.
 //!
-//! Rates are those of the trace, taken to go on as they were. What goes beyond its length is marked
-//! so.
+//! Rates are those of the trace, assumed to continue. Results beyond its length are marked so.
 
 use std::time::Duration;
 
@@ -14,24 +13,24 @@ use crate::Report;
 const LINK_SHARE_MAX: f64 = 0.5;
 /// Lags that a plan has lines for, in seconds.
 pub const LAGS_S: [u64; 9] = [1, 10, 60, 300, 900, 3600, 21_600, 43_200, 86_400];
-/// Granularities that a plan has lines for, in seconds, besides every write.
+/// Granularities in a plan's table, in seconds, in addition to every write.
 pub const GRAINS_S: [u64; 9] = [1, 10, 60, 300, 600, 1800, 3600, 21_600, 86_400];
 /// Windows that a plan has lines for.
 const WINDOWS: [(&str, f64); 4] = [("1h", 3600.0), ("1d", 86_400.0), ("7d", 604_800.0), ("30d", 2_592_000.0)];
-/// What a version takes in a store beside its content, in bytes.
+/// The room of a version in a store in addition to its content, in bytes.
 const ENTRY: u64 = 64;
-/// A finer granularity is worth so much more I/O, and so much more space, than the next.
+/// A finer granularity may cost this much more I/O, and this much more space, than the next.
 const FINER_IO: f64 = 1.10;
 const FINER_SPACE: f64 = 1.25;
 
-/// What a lag costs.
+/// The cost of a lag.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Lag {
     /// The interval of the mirror, in seconds.
     pub lag_s: f64,
     /// Sent in a day.
     pub bytes_per_day: f64,
-    /// Per cent of what was written.
+    /// Per cent of the written bytes.
     pub pct_of_written: f64,
     /// Of the link.
     pub link_share: f64,
@@ -46,7 +45,7 @@ pub struct Lag {
     pub beyond_trace: bool,
 }
 
-/// What a granularity costs.
+/// The cost of a granularity.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Grain {
     /// `every_write`, or its length.
@@ -66,7 +65,7 @@ pub struct Grain {
     pub beyond_trace: bool,
 }
 
-/// What space a window needs.
+/// The space of a window.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WindowSpace {
     /// How long.
@@ -116,7 +115,7 @@ impl Plan {
         Self::of_sample(report, link_bytes_per_s, 1.0)
     }
 
-    /// The same when each block write of the report stands for `scale` of them.
+    /// The same when each block write of the report represents `scale` of them.
     pub(crate) fn of_sample(report: &Report, link_bytes_per_s: f64, scale: f64) -> Self {
         let trace_s = report.duration_s.max(1e-3);
         let a_day = 86_400.0 * scale / trace_s;

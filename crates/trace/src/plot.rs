@@ -6,10 +6,10 @@ mod svg;
 use crate::{AtGrain, Report};
 use svg::{Chart, Line, Scale};
 
-/// Where "every write" stands on an axis of granularities, in seconds: left of all others.
+/// The place of "every write" on an axis of granularities, in seconds: left of all others.
 const EVERY_WRITE_AT: f64 = 0.1;
 
-/// All figures of an analysis that have something to show: the name of a file, and its SVG.
+/// All non-empty figures of an analysis: the name of a file, and its SVG.
 pub fn plots(report: &Report) -> Vec<(String, String)> {
     let mut plots = vec![
         ("fast2002-figure2-3-transferred".to_owned(), transferred(report)),

@@ -1,5 +1,5 @@
-//! What is wrong with lines of a trace: counted by kind, the first ones kept to be shown, none of
-//! them guessed at.
+//! Faults of lines in a trace: counted by kind, with the first ones kept to be shown. No value is
+//! guessed.
 
 use serde::Serialize;
 
@@ -8,20 +8,20 @@ const SHOWN_MAX: usize = 10;
 /// How much of a line is kept.
 const EXCERPT_MAX: usize = 80;
 
-/// What is wrong with one line, record or frame.
+/// The fault of one line, record or frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, thiserror::Error)]
 #[serde(rename_all = "kebab-case")]
 pub enum Problem {
     /// Too few fields.
     #[error("it has too few fields")]
     Fields,
-    /// The time is no time.
+    /// Invalid time.
     #[error("invalid timestamp")]
     Time,
-    /// The offset is no offset.
+    /// Invalid offset.
     #[error("invalid offset")]
     Offset,
-    /// The length is no length, or more than a request can have.
+    /// Invalid length, or more than a request can have.
     #[error("invalid length")]
     Length,
     /// Neither read, write, trim nor flush.
@@ -45,7 +45,7 @@ pub enum Problem {
     /// A version of the format that is not known.
     #[error("unknown version")]
     Version,
-    /// A frame whose checksum fails, or that holds what is never written.
+    /// A frame whose checksum fails, or with content that is never written.
     #[error("it is damaged")]
     Damaged,
     /// A trace of ours without its last frame.
@@ -53,12 +53,12 @@ pub enum Problem {
     NoEnd,
 }
 
-/// A problem, where it is, and what stands there.
+/// A problem, its place, and the text there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Shown {
     /// The line, record or frame, from 1.
     pub line: u64,
-    /// What is wrong.
+    /// The fault.
     pub problem: Problem,
     /// The beginning of the line; empty for binary formats.
     pub text: String,
@@ -73,8 +73,7 @@ pub struct Problems {
     pub kinds: std::collections::BTreeMap<Problem, u64>,
     /// The first ones.
     pub shown: Vec<Shown>,
-    /// Lines that belong to the format and are no requests: headers, comments, summaries, other
-    /// actions.
+    /// Lines of the format other than requests: headers, comments, summaries, other actions.
     pub other_lines: u64,
 }
 

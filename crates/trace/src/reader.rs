@@ -18,15 +18,16 @@ use crate::{Problem, Problems, TraceError};
 
 /// Longest line of a trace, in bytes.
 const LINE_MAX: usize = 4096;
-/// How much of a trace its format is told by.
+/// The length of the sample that identifies a trace's format.
 const SAMPLE: usize = 64 << 10;
 /// Largest window of a zstd stream: 128 MiB of memory.
 const ZSTD_WINDOW_LOG: u32 = 27;
 /// Memory of an xz stream at most, in bytes.
 const XZ_MEMORY: u64 = 256 << 20;
-/// Bytes by which a compression is told.
+/// Bytes that identify a compression.
 const COMPRESSED_MAGIC: usize = 6;
-/// How long a trace can be: 73 years. A time beyond is none, and could not be added to others.
+/// The longest possible trace: 73 years. A time beyond is invalid, and could not be added to
+/// others.
 const TRACE_TIME_MAX_NS: u64 = 1 << 61;
 /// Nanoseconds from 1601, where Windows file times begin, to 1970.
 const FILE_TIME_EPOCH_NS: u64 = 11_644_473_600 * 1_000_000_000;
@@ -34,7 +35,7 @@ const FILE_TIME_EPOCH_NS: u64 = 11_644_473_600 * 1_000_000_000;
 /// How to read a trace.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ReadOptions {
-    /// Its format; by what it looks like when not given.
+    /// Its format; detected by default.
     pub format: Option<TraceFormat>,
     /// Of blkparse: which step of a request.
     pub action: BlkparseAction,
@@ -141,7 +142,7 @@ impl TraceReader {
         self.compression
     }
 
-    /// What was wrong so far.
+    /// The problems so far.
     pub fn problems(&self) -> &Problems {
         &self.problems
     }
@@ -151,8 +152,8 @@ impl TraceReader {
         &self.devices.names
     }
 
-    /// When the first request was, in nanoseconds since 1970 UTC, as far as the format says; 0 is
-    /// not known. Known once a request was read.
+    /// The time of the first request, in nanoseconds since 1970 UTC, if the format has it; 0 if
+    /// unknown. Valid after a request was read.
     pub fn began_ns(&self) -> u64 {
         self.began_ns
     }
@@ -199,7 +200,7 @@ impl TraceReader {
 }
 
 impl Source {
-    /// The next request and where it stands.
+    /// The next request and its place.
     fn next(
         &mut self,
         devices: &mut Devices,
@@ -252,8 +253,7 @@ impl Source {
                     problems.add(*record, Problem::CutOff, "");
                     return Ok(None);
                 }
-                // Where the length of a record is not known, nobody knows where the next one
-                // begins.
+                // If the length of a record is unknown, the place of the next one is unknown too.
                 let Some(length) = srt::length(&bytes) else {
                     problems.add(*record, Problem::Version, "");
                     return Ok(None);
@@ -291,7 +291,7 @@ impl Frames {
         let expected = self.frame;
         self.frame += 1;
         let Some(frame) = frame else {
-            // Without its head nobody knows where a frame ends.
+            // Without its head the end of a frame is unknown.
             self.ended = true;
             let problem = if read < head.len() { Problem::NoEnd } else { Problem::Damaged };
             problems.add(self.frame, problem, "");
@@ -312,7 +312,7 @@ impl Frames {
         Ok(())
     }
 
-    /// Takes what a frame holds; false when it is nothing that is written so.
+    /// Takes the content of a frame; false when a writer would not produce it.
     fn take(&mut self, frame: &TraceFrame, content: Vec<u8>, devices: &mut Devices) -> bool {
         match frame.kind {
             TraceFrameKind::Device => {

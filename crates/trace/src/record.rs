@@ -1,18 +1,18 @@
-//! Recording: what clients ask of a device goes into a trace of ours while they use it.
+//! Recording: client requests to a device go into a trace of ours while they use it.
 //!
-//! A [`Tap`] stands between a front end and a device, and gives all that it is asked to the device.
-//! While its [`Feed`] records, it also notes of each request when it came, what it was and where;
-//! content is not looked at. One feed serves all sessions of an export, so a recording can begin
-//! and end while they are open.
+//! A [`Tap`] sits between a front end and a device, and passes all requests to the device. While
+//! its [`Feed`] records, it also notes the time, kind and place of each request, but not its
+//! content. One feed serves all sessions of an export, so a recording can begin and end while they
+//! are open.
 //!
-//! A request pays for one flag when nothing is recorded, else for a clock, some ten instructions of
-//! encoding and its share of a lock that a batch takes once; every ten thousand requests or so one
-//! of them also packs and writes a frame of at most 64 KiB. The trace ends itself, whole, before it
-//! is longer than was allowed, when its time is over, or when it cannot be written: clients never
-//! notice. A crash leaves all frames that were written.
+//! A request costs one flag without a recording, otherwise a clock, some ten instructions of
+//! encoding and its share of a lock that a batch takes once. About every ten thousand requests one
+//! of them also packs and writes a frame of at most 64 KiB. The trace ends itself, whole, at its
+//! length limit, at its time limit, or when it cannot be written: clients never notice. A crash
+//! leaves all written frames.
 //!
 //! Not recorded: prefetches, which change nothing, and whether a write had to be durable at once.
-//! Requests that the device refuses are in the trace: they were asked for.
+//! Requests that the device refuses are in the trace, as clients made them.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 use crate::writer::END_BYTES_MAX;
 use crate::{Curve, TraceError, TraceHeader, TraceOp, TraceRecord, TraceWriter};
 
-/// What a recording may take.
+/// The limits of a recording.
 #[derive(Debug, Clone, Copy)]
 pub struct RecordOptions {
     /// Bytes of the trace at most: at least [`RECORD_BYTES_MIN`].
@@ -43,13 +43,13 @@ pub const RECORD_BYTES_MIN: u64 = 1 << 20;
 /// Why a recording ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RecordEnd {
-    /// It was asked to.
+    /// On request.
     Asked,
     /// The next requests could have made it longer than was allowed.
     Full,
-    /// Its time was over.
+    /// At its time limit.
     Time,
-    /// It could not be written: why. What was written before is a trace that was cut off.
+    /// It could not be written: the reason. The written part is a truncated trace.
     Failed(String),
 }
 
@@ -58,13 +58,13 @@ pub enum RecordEnd {
 pub struct RecordState {
     /// When it began.
     pub began: Timestamp,
-    /// How long it has been going on, or went on.
+    /// How long it has been running, or ran.
     pub elapsed: Duration,
     /// Requests in it.
     pub requests: u64,
     /// Bytes of the trace so far.
     pub bytes: u64,
-    /// `None` while it goes on.
+    /// `None` while it runs.
     pub end: Option<RecordEnd>,
 }
 
@@ -140,11 +140,11 @@ fn record_of(request: &Request, at_ns: u64) -> Option<TraceRecord> {
         Request::Prefetch { .. } => return None,
     };
     let record = TraceRecord { at_ns, device: 0, op, offset, length };
-    // What is past every bound of the format the device refuses as well.
+    // A request past every bound of the format is refused by the device as well.
     record.is_valid().then_some(record)
 }
 
-/// What the taps of one export share: whether they record, and where to.
+/// State shared by the taps of one export: whether they record, and where to.
 #[derive(Default)]
 pub struct Feed {
     on: AtomicBool,
@@ -152,8 +152,8 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Begins to record into `output` what is asked of the device `name`; what is recorded there
-    /// already goes on, and this is refused. One that is over makes way.
+    /// Starts to record requests to the device `name` into `output`. Refused while another
+    /// recording of it runs; a finished one is replaced.
     pub fn start(
         &self,
         name: &str,
@@ -181,7 +181,7 @@ impl Feed {
         Ok(state)
     }
 
-    /// Ends the recording, when one is under way. How it is or was; `None` when there was none.
+    /// Ends a running recording. Returns its last state; `None` when there was none.
     pub fn stop(&self) -> Option<RecordState> {
         let mut slot = self.recording.lock();
         let recording = slot.as_mut()?;
@@ -190,8 +190,8 @@ impl Feed {
         Some(recording.state())
     }
 
-    /// How the recording is, or how the last one was. One whose time is over ends here at the
-    /// latest.
+    /// The state of the recording, or of the last one. A recording past its time limit ends here at
+    /// the latest.
     pub fn state(&self) -> Option<RecordState> {
         let mut slot = self.recording.lock();
         let recording = slot.as_mut()?;
@@ -217,7 +217,7 @@ impl Feed {
 pub struct Tap {
     inner: Arc<dyn Device>,
     feed: Arc<Feed>,
-    /// What is kept of its writes, and its number there.
+    /// The curves of its writes, and its number in each.
     curves: Vec<(Arc<Curve>, u32)>,
 }
 
@@ -227,7 +227,7 @@ impl Tap {
         Self { inner, feed, curves: Vec::new() }
     }
 
-    /// What is written goes to a curve as well, under the name of the device there.
+    /// Adds its writes to a curve as well, under the given device name.
     pub fn with_curve(mut self, curve: Arc<Curve>, device: &str) -> Self {
         let number = curve.device(device);
         self.curves.push((curve, number));

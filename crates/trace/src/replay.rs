@@ -1,9 +1,9 @@
-//! A trace against the real thing: its requests on a history, and what each cost beside what the
-//! papers' model says of it.
+//! Replays a trace: its requests on a history, and the measured cost of each next to the papers'
+//! model.
 //!
 //! Time is the trace's own: the history's clock is set to each request's time, so that an hour of a
-//! trace takes as long as its I/O does and granularities mean what they say. What is written is
-//! made up and the same for every replay; each block differs from the one before.
+//! trace takes as long as its I/O does and granularities keep their meaning. Written content is
+//! generated and the same for every replay; each block differs from the previous one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,9 +20,9 @@ use crate::{AnalyseOptions, Analysis, TraceError, TraceOp, TraceReader, TraceRec
 const BEGAN_NS: u64 = 20_000 * 86_400 * 1_000_000_000;
 /// Contents that blocks get by turns.
 const CONTENTS: usize = 64;
-/// Bytes of memory that a history's write cache takes for a version besides its content.
+/// Bytes of memory that a history's write cache takes for a version in addition to its content.
 const CACHE_OVERHEAD: u64 = 64;
-/// Devices of a trace stand one after another, each at a multiple of this.
+/// The devices of a trace follow one another, each at a multiple of this.
 const DEVICE_ALIGNMENT: u64 = 1 << 20;
 
 /// How a trace is replayed.
@@ -42,7 +42,7 @@ pub struct ReplayOptions {
     pub memory_max: u64,
 }
 
-/// What a trace needs to be replayed: found in a first pass, with what the model says.
+/// The parameters for replaying a trace: found in a first pass, with the model's results.
 #[derive(Debug, Clone)]
 pub struct Survey {
     /// Where each device begins on the one device that is replayed on.
@@ -80,7 +80,7 @@ impl Model {
     }
 }
 
-/// What a replay did.
+/// The results of a replay.
 #[derive(Debug, Clone, Copy)]
 pub struct Replayed {
     /// Requests.
@@ -89,7 +89,7 @@ pub struct Replayed {
     pub versions: u64,
     /// Bytes of memory that the index takes.
     pub index_bytes: u64,
-    /// Bytes of the store that something needs.
+    /// Bytes of the store that are needed.
     pub live_bytes: u64,
     /// I/O by kind.
     pub counters: Counters,
@@ -116,7 +116,7 @@ impl Survey {
         while let Some(record) = reader.next()? {
             let device = record.device as usize;
             ends.resize(ends.len().max(device + 1), 0);
-            // A trim can name more than the device has; what was read and written is there.
+            // A trim can exceed the device; reads and writes are within it.
             if matches!(record.op, TraceOp::Read | TraceOp::Write) {
                 ends[device] = ends[device].max(record.offset + record.length);
             }
@@ -137,8 +137,8 @@ impl Survey {
         let cache = report.lrw.0.first().map_or(1.0, |(_, cache)| cache.c_evicted_flush_at_end);
         let (r, d) = match (options.granularity, io) {
             (Granularity::Interval(_), Some((_, row))) => (row.io.r, row.io.d),
-            // At marks alone one version a block would be kept if there were one; there is none
-            // here.
+            // With marks alone one version a block would be kept if there were a mark; there is
+            // none here.
             (Granularity::Marks, _) => (0.0, cache),
             _ => (1.0, 1.0),
         };
@@ -148,7 +148,7 @@ impl Survey {
 }
 
 /// Replays a trace from its beginning on a new history over `origin` and `store`, which are at
-/// least as long as `survey` says.
+/// least as long as in `survey`.
 pub fn replay(
     reader: &mut TraceReader,
     survey: &Survey,

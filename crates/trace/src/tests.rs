@@ -1,5 +1,4 @@
-//! Reading what was written, and what others write; what is wrong with a trace is counted, and
-//! where.
+//! Reads of our own and foreign traces; faults of a trace are counted, with their places.
 
 mod live;
 mod record;
@@ -450,7 +449,7 @@ fn seconds_are_not_rounded() {
     assert!(matches!(csv.line("1,0,F,0,0", &mut Devices::default()), Ok(Line::Request(_))));
 }
 
-/// Times of two requests further apart than any trace is long: one of them is none.
+/// Times of two requests further apart than any trace is long: one of them is invalid.
 #[test]
 fn time_that_no_trace_reaches_is_a_problem_of_its_line() {
     let text = "0,a,W,0,4096\n1000000000,a,W,0,4096\n9223372036854775807,a,W,0,4096\n9300000000000000000,a,D,0,4096\n\

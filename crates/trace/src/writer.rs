@@ -1,5 +1,4 @@
-//! Writes a trace of ours: frames of some ten thousand records, and an end that says that it is
-//! whole.
+//! Writes a trace of ours: frames of some ten thousand records, and an end that marks it as whole.
 
 use std::io::Write;
 
@@ -16,8 +15,8 @@ const ZSTD_LEVEL: i32 = 3;
 
 /// Bytes of the frame that ends a trace.
 pub(crate) const END_BYTES: u64 = TraceFrame::SIZE as u64 + 8;
-/// Bytes that can still come behind those that are written: a frame of records that is nearly full,
-/// and the end.
+/// Bytes that can still follow the written ones: a frame of records that is nearly full, and the
+/// end.
 pub(crate) const END_BYTES_MAX: u64 = (FRAME_BYTES + 64 + TraceFrame::SIZE) as u64 + END_BYTES;
 
 /// A trace that is written.
@@ -64,7 +63,7 @@ impl<W: Write> TraceWriter<W> {
         Ok(number)
     }
 
-    /// Appends a request. It is not earlier than the one before, and its device has a name.
+    /// Appends a request. It is not earlier than the previous one, and its device has a name.
     pub fn push(&mut self, record: &TraceRecord) -> Result<(), TraceError> {
         let refuse = |rule| Err(TraceError::Refused { what: "a request", rule });
         if record.at_ns < self.last_ns {
@@ -97,7 +96,7 @@ impl<W: Write> TraceWriter<W> {
         self.bytes
     }
 
-    /// Writes what waits, so that a reader after a crash finds it.
+    /// Writes the waiting records, so that a reader after a crash finds them.
     pub fn flush(&mut self) -> Result<(), TraceError> {
         self.end_frame()?;
         Ok(self.output.flush()?)

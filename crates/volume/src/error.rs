@@ -1,4 +1,4 @@
-//! What can go wrong with a volume, by kind.
+//! Errors of a volume, by kind.
 
 use cairn_base::{FileId, Generation, Lba, LogId, SnapshotId, Vbn, VolumeId};
 use cairn_device::DeviceError;
@@ -49,8 +49,9 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// In what a source contradicts what is kept here. No honest source does, whatever it has lost: its
-/// checksums verify, and its content is not what it was.
+/// The record kept here that the source contradicts. An honest source never contradicts one, even
+/// after it lost data: its checksums still verify, but its content differs from the earlier
+/// content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contradiction {
     /// Other bytes for a block of a snapshot that stays.
@@ -89,7 +90,8 @@ impl std::fmt::Display for Contradiction {
     }
 }
 
-/// Why a volume refused or failed. Cloning is cheap: the first failure latches and is told again.
+/// Why a volume refused or failed. Cloning is cheap: the first failure latches, and later calls
+/// return it again.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum VolumeError {
     /// The device below failed.
@@ -105,10 +107,10 @@ pub enum VolumeError {
         /// Of the second slot.
         second: FormatError,
     },
-    /// The device holds a volume, or something else that formatting would destroy.
+    /// The device holds a volume, or other data that formatting would destroy.
     #[error("the device holds a volume already; delete that volume first or name another device")]
     NotEmpty,
-    /// Shorter than what the superblock describes.
+    /// The device is shorter than the superblock requires.
     #[error("the device has {have} bytes and the volume needs {need}: name a larger device")]
     DeviceTooSmall {
         /// Bytes.
@@ -134,11 +136,12 @@ pub enum VolumeError {
     Damaged {
         /// Where it is.
         vbn: Vbn,
-        /// What it is.
+        /// The place of the block in a tree.
         place: Place,
     },
-    /// A block that a root reaches is free in its map, or one that it does not reach is in use:
-    /// what is on the device was not written by a volume that was whole. Nothing more is written.
+    /// The active map contradicts the trees: a reached block is marked free, or an unreached block
+    /// is marked in use. No sound volume leaves a device in this state. The volume writes nothing
+    /// more.
     #[error(
         "the active map contradicts the trees at block {vbn}: nothing more is written to this volume; run `cairn volume check`, and fail over to the mirror or restore it"
     )]
@@ -157,7 +160,7 @@ pub enum VolumeError {
         /// The record.
         sequence: u64,
     },
-    /// The volume's device was put back from a backup, and its log, on a device of its own, was
+    /// The volume's device was restored from a backup, and its log, on a device of its own, was
     /// not.
     #[error(
         "the volume is older than its intent log: its devices are at generation {volume}, and the log has writes of generation {log}, which belong to a state that no longer exists"
@@ -224,8 +227,8 @@ pub enum VolumeError {
     /// No block is free.
     #[error("the volume is full: delete snapshots or LUNs, trim, or grow it with `cairn volume grow`")]
     NoSpace,
-    /// What is below the volume (a file system of a sparse file, a history) has no room for a
-    /// write. Nothing else suffers: what was taken stays in memory, and is written once there is
+    /// The layer below the volume (a file system that holds a sparse file, or a history) has no
+    /// room for a write. The accepted changes stay in memory. The volume writes them once there is
     /// room.
     #[error(
         "the file system below the volume is full: writes in memory wait for space, and no other write is accepted until then"
@@ -254,25 +257,25 @@ pub enum VolumeError {
     /// It is held.
     #[error("snapshot {0} is held: a mirror or its owner needs it; release it first")]
     Held(SnapshotId),
-    /// There is a clone of it, or an image dump is made of it that can be gone on with.
+    /// A clone is based on the snapshot, or an image dump of it can still be resumed.
     #[error("snapshot {0} is the base of a clone or of an unfinished image dump")]
     Cloned(SnapshotId),
     /// Writes to a destination, or receiving into a normal volume.
     #[error("this volume is {}", match .0 { Role::Destination => "the destination of a mirror and read-only; `cairn mirror failover` makes it writable", Role::Normal => "not the destination of a mirror" })]
     WrongRole(Role),
-    /// Someone receives already.
+    /// Another receiver is active.
     #[error("another transfer into this volume is in progress; wait for it or abort it")]
     TransferInProgress,
-    /// What a change is of is not there any more.
+    /// The object of the change no longer exists.
     #[error(
         "the volume was rolled back, or its mirror shows a newer image: open files are of the earlier state and must be opened again"
     )]
     OtherHead,
-    /// What was received contradicts what is kept here, or itself, as nothing does that an honest
-    /// source sends.
+    /// The received data contradicts the records kept here, or itself. An honest source never sends
+    /// such data.
     #[error("the source contradicts the data kept here: {0}; nothing was changed")]
     Contradicts(Contradiction),
-    /// What was received does not fit together.
+    /// The received data is inconsistent.
     #[error("the transfer was refused: {0}; nothing of it was kept")]
     Refused(&'static str),
     /// A write or flush of metadata failed; the volume takes no more writes.
@@ -280,8 +283,8 @@ pub enum VolumeError {
         "the volume is read-only since a write to its device failed ({0}); repair the device and restart the server"
     )]
     Latched(Box<VolumeError>),
-    /// Inodes can't be read without which no consistency point may be made: where a since map may
-    /// be, or what was changed since the last one. It is over once they can be.
+    /// Some unreadable inodes are required for every consistency point: a since map may be among
+    /// them, or inodes changed since the last one. Changes resume once they can be read.
     #[error(
         "the volume takes no changes until {} can be read: its last consistency point wrote them, or they were changed since",
         place_of(.0)
@@ -293,7 +296,7 @@ pub enum VolumeError {
 }
 
 impl VolumeError {
-    /// What is told of a volume that takes no changes for that reason.
+    /// The error that later calls return once the volume takes no changes for that reason.
     pub fn of_latched(reason: VolumeError) -> Self {
         match reason {
             VolumeError::InodesLost(_) => reason,
@@ -307,12 +310,12 @@ impl VolumeError {
         matches!(self, VolumeError::NoRoomBelow | VolumeError::Device(DeviceError::NoSpace { .. }))
     }
 
-    /// The same error, with a lack of room below told as that.
+    /// The same error, with a lack of room below reported as such.
     pub(crate) fn of_room(self) -> Self {
         if self.is_room() { VolumeError::NoRoomBelow } else { self }
     }
 
-    /// A block is not what it should be, or can't be read, on a device that answers otherwise.
+    /// A block is damaged or unreadable, on a device that otherwise answers.
     pub fn is_of_a_block(&self) -> bool {
         match self {
             VolumeError::Damaged { .. } => true,
@@ -321,7 +324,7 @@ impl VolumeError {
         }
     }
 
-    /// As a device's clients hear it, for a request of `length` bytes at `offset`.
+    /// The error for the clients of a device, for a request of `length` bytes at `offset`.
     pub fn to_device(&self, offset: u64, length: u64) -> DeviceError {
         match self {
             VolumeError::Device(error) => error.clone(),
@@ -338,7 +341,7 @@ impl VolumeError {
     }
 }
 
-/// What it is that can't be read.
+/// Describes the block that cannot be read.
 fn place_of(error: &VolumeError) -> String {
     match error {
         VolumeError::Damaged { place, .. } => place.to_string(),

@@ -6,26 +6,26 @@
 //!    is overwritten. (One exception: a damaged block is overwritten with its own content, see
 //!    `repair`.)
 //! 2. A superblock is written only after every block that it reaches is durable. Both slots hold
-//!    the newest one, written one after the other; blocks that the one before reached are reused
-//!    only when both are durable, so either slot alone opens a whole volume.
+//!    the newest superblock, written one after the other. Blocks of the previous superblock are
+//!    reused only when both slots are durable, so either slot alone opens a whole volume.
 //! 3. A block's bit in a root's active map is set if and only if that root reaches it.
 //! 4. A block is free if and only if neither the active root nor any snapshot has its bit, and no
 //!    reader still sees it.
-//! 5. What was flushed is there after any crash.
+//! 5. Flushed data survives any crash.
 //!
 //! # A byte's path
-//! `write` puts blocks into the open generation's overlay; write-back or a flush gives them places
-//! and writes them in long runs (`write`); a flush names them in the intent log (`intent`); a
+//! `write` puts blocks into the open generation's overlay. Write-back or a flush assigns places to
+//! them and writes them in long runs (`write`). A flush names them in the intent log (`intent`). A
 //! consistency point merges them into new trees (`update`, `consistency`). A read looks into the
 //! overlays and then into the committed tree (`image`, `tree`), through one verified cache
 //! (`store`).
 //!
 //! # Folders
-//! Each folder is a part of the volume, and its `mod.rs` says what holds in it: `memory` has
-//! changes that no root has yet, `commit` makes roots of them, `read` reads roots, `log` makes
-//! flushes durable, `past` has snapshots and clones, `mirror` the two sides of a mirror, `health`
-//! damage and its repair, `life` making and opening. `volume` is the object that all of them work
-//! on: most of their code is `impl Volume`.
+//! Each folder is a part of the volume, and its `mod.rs` states its scope. `memory` has changes
+//! that no root has yet, `commit` turns them into roots, and `read` reads roots. `log` makes
+//! flushes durable, `past` has snapshots and clones, and `mirror` has the two sides of a mirror.
+//! `health` finds and repairs damage, `life` makes and opens volumes. `volume` is the object that
+//! all of them work on: most of their code is `impl Volume`.
 
 mod commit;
 mod error;
@@ -69,7 +69,7 @@ pub use read::nodes::{DirectoryTurn, ReadableInodes};
 pub use read::region::{Look, Part, Piece, Position, Region, Until};
 pub use volume::{Compound, Snapshot, Volume, VolumeStatus};
 
-// Instead of the other tests, whose threads are real ones.
+// Replaces the other tests, which use real threads.
 #[cfg(all(test, feature = "shuttle"))]
 #[path = "tests/schedules.rs"]
 mod schedules;

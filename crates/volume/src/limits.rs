@@ -1,4 +1,4 @@
-//! Limits, and what happens past each.
+//! Limits, and the behaviour beyond each.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use cairn_format::{POINTERS_PER_INDEX, RUNS_PER_BLOCK, TableRef};
 
 /// Blocks of one batch of write-back: 4 MiB in few large operations.
 pub(crate) const PLACE_BLOCKS: usize = 1024;
-/// A write of so many blocks, 64 KiB, is of a stream: its blocks are let go of when they are at
-/// their places. Who writes so has them in a cache of its own (a file system's on a disk of ours,
-/// the kernel's above a mount), while here they would push out what is read again and again, and
-/// come back to writers when the processor's caches have long lost them.
+/// A write of this many blocks (64 KiB) is a stream: the cache evicts its blocks once they are
+/// written to their places. Such a writer has its own cache (a file system on our disk, or the
+/// kernel above a mount). Here the blocks would only evict data that is read repeatedly, and return
+/// to the writer after the processor's caches have lost them.
 pub(crate) const LONG_WRITE_BLOCKS: usize = 16;
 /// Unplaced blocks that wake the background thread: 2 MiB.
 pub(crate) const WRITE_BACK_AT: u64 = 512;
-/// Blocks of a hole whose leaves are looked at one by one, 4 MiB; the nodes of a longer one are
+/// Blocks of a hole whose leaves are checked one by one (4 MiB). For a longer hole the nodes are
 /// walked.
 pub(crate) const PUNCH_BLOCKS: u64 = 1024;
 /// A change waits no longer than this for a consistency point.
@@ -23,32 +23,33 @@ pub const CONSISTENCY_INTERVAL: Duration = Duration::from_secs(10);
 pub(crate) const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 /// Blocks of a removed file that one round of background work frees: 4 GiB, some 8,000 nodes.
 pub(crate) const REMOVE_BLOCKS: u64 = 1 << 20;
-/// What a removed file counts for in it at least: a round frees up to 1,024 small ones.
+/// The least cost that a removed file counts for in it: a round frees up to 1,024 small files.
 pub(crate) const REMOVE_FILE_COST: u64 = 1 << 10;
-/// Blocks of removed files that are freed by exclusion, all in one consistency point: 1 GiB. Where
-/// there are more they wait until their nodes are mended.
+/// The maximum number of blocks of removed files that one consistency point frees by exclusion: 1
+/// GiB. More blocks wait until their nodes are mended.
 pub(crate) const EXCLUDED_BLOCKS_MAX: u64 = 1 << 18;
-/// Blocks kept back for consistency points, besides those for the maps themselves.
+/// Blocks reserved for consistency points, in addition to those for the maps themselves.
 pub(crate) const RESERVE_MIN: u64 = 128;
-/// Blocks that a file which was not changed yet adds to what a generation needs, besides its own:
-/// of the inode file.
+/// The blocks of the inode file that an unchanged file adds to the needs of a generation, in
+/// addition to its own blocks.
 pub(crate) const INODE_COST: u64 = 2;
-/// Consistency points that a writer asks for before it is told that there is no space. The first
-/// frees what was overwritten before it asked, the second what was still on its way then.
+/// Consistency points that a writer requests before it gets "no space". The first frees blocks that
+/// were overwritten before the request, the second frees blocks that were still in flight then.
 pub(crate) const SPACE_ROUNDS: u32 = 2;
 /// Inodes of a root that are kept outside of the cache of blocks; past it they are looked up there
 /// again.
 pub(crate) const INODES_KNOWN: usize = 16_384;
-/// Snapshots of a volume: what the index in the superblock reaches. Past it `TableFull`.
+/// The largest number of snapshots of a volume, limited by the index in the superblock. Beyond it:
+/// `TableFull`.
 pub(crate) const SNAPSHOTS_MAX: usize = 32 * 168 * 12 - 12;
 
-/// Runs of neighbouring redirected blocks: what the index in the superblock reaches, 903,168. Past
-/// it blocks move home before an image is committed; where more of it collides than that, it is
-/// refused.
+/// Runs of neighbouring redirected blocks that the index in the superblock can hold, 903,168.
+/// Beyond it blocks move home before an image is committed. An image with more collisions than that
+/// is refused.
 pub(crate) const REDIRECT_RUNS_MAX: usize = TableRef::INDEXES_MAX * POINTERS_PER_INDEX * RUNS_PER_BLOCK;
 
-/// How the memory that a volume was given is divided. What is not named here is slack for the
-/// allocator and for requests under way.
+/// How the memory of a volume is divided. The rest is slack for the allocator and for requests in
+/// progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Memory {
     /// Bytes of cache for data: five sixteenths.
@@ -68,7 +69,7 @@ pub(crate) struct Memory {
     /// memory. A sixteenth.
     pub(crate) merge_changes: usize,
     /// Blocks that stay in memory after they were written, while a mirror follows closely: a
-    /// quarter of the rest, and beside it. Most of them the cache of data has as well.
+    /// quarter of the rest, and in addition to it. The data cache has most of them as well.
     pub(crate) fresh_blocks: u64,
 }
 
@@ -88,5 +89,5 @@ impl Memory {
     }
 }
 
-// Write-back has something to write before writers have to wait for it.
+// Write-back has work before writers have to wait for it.
 const _: () = assert!(WRITE_BACK_AT <= 2 * 256);

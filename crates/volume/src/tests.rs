@@ -122,7 +122,7 @@ fn read_image(image: &Image, file: FileId, first: u64, count: u64) -> Vec<u64> {
     numbers(reads)
 }
 
-/// Takes free blocks of a volume out of use until there are so many.
+/// Allocates free blocks of a volume until `free` are left.
 fn take_all_but(volume: &Arc<Volume>, free: u64) {
     let mut state = volume.state.lock();
     let blocks = state.used.blocks();
@@ -156,7 +156,7 @@ fn volume_lives_through_a_day() {
     volume.flush().expect("it flushes");
     drop((image, volume));
 
-    // Nobody closed it: the log has what was flushed.
+    // No clean close: the log has the flushed data.
     let volume = open(&device);
     assert_eq!(read(&volume, lun, 59, 2), [5059, 1060]);
     assert_sound(&volume);
@@ -263,7 +263,7 @@ fn short_writes_stay_in_memory_and_long_ones_push_nothing_out() {
     };
     write(&volume, lun, 0, 15, 100).expect("there is room");
     volume.consistency_point().expect("it commits");
-    // Twenty times what there is of cache for data.
+    // Twenty times the size of the data cache.
     for first in (100..1700).step_by(16) {
         write(&volume, lun, first, 16, 100).expect("there is room");
         assert!(is_in_memory(first), "until it is at its place");

@@ -1,9 +1,9 @@
-//! The volume: what it is made of, and the threads' ways into it.
+//! The volume object: its parts, and the entry points for threads.
 //!
 //! Lock order: `directory`, then `turn`, then `commit`, then `log`, then `state`. Only the first
-//! four are held across device I/O: `directory` by who changes the root directory, `turn` by a
-//! writer that waits for room in a volume that is nearly full, `commit` by consistency points and
-//! what rides on them, `log` by flushes. Otherwise reads and writes take `state` alone, for memory
+//! four are held across device I/O. A change of the root directory holds `directory`. A writer that
+//! waits for room in a nearly full volume holds `turn`. Consistency points and their riders hold
+//! `commit`, and flushes hold `log`. Otherwise reads and writes take `state` alone, for memory
 //! operations.
 
 use std::sync::Arc;
@@ -23,26 +23,26 @@ use crate::read::store::Store;
 
 /// A write-anywhere volume on a device. Callers' threads call in; it starts none.
 pub struct Volume {
-    /// How many volumes were opened in this process before: who locks several does so in this
-    /// order.
+    /// How many volumes this process opened before. Code that locks several volumes locks them in
+    /// this order.
     pub(crate) number: u64,
     pub(crate) store: Store,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) memory: Memory,
     pub(crate) commit: Mutex<Commit>,
     pub(crate) log: Mutex<LogWriter>,
-    /// What the log shows of itself while a flush has it.
+    /// The part of the log's state that is visible while a flush holds the log.
     pub(crate) log_use: Arc<Mutex<LogUse>>,
     /// Held while names of the root directory change; before all others.
     pub(crate) directory: Mutex<()>,
-    /// Held by the writer whose turn it is to wait for room.
+    /// Held by the writer that may currently wait for room.
     pub(crate) turn: Mutex<()>,
     pub(crate) state: Mutex<State>,
     /// Writes landed, a consistency point ended, or the volume latched.
     pub(crate) settled: Condvar,
     /// There is background work.
     pub(crate) work: Condvar,
-    /// Blocks wait for their places: what [`Volume::write_back`] waits for.
+    /// Signals that blocks wait for places; [`Volume::write_back`] waits for it.
     pub(crate) arrivals: Condvar,
     pub(crate) flushes: AtomicU64,
     pub(crate) consistency_points: AtomicU64,
@@ -122,12 +122,12 @@ pub struct VolumeStatus {
     pub consistency_points: u64,
     /// Blocks of a destination that are not at home yet.
     pub redirected: u64,
-    /// What a destination holds.
+    /// The image that a destination holds.
     pub cursor: Cursor,
     /// Why the volume is read-only.
     pub latched: Option<VolumeError>,
-    /// What is below the volume has no room for what was taken: no other change is taken until it
-    /// has.
+    /// The layer below the volume has no room for accepted changes. The volume takes no other
+    /// change until it has.
     pub lacks_room: bool,
 }
 
@@ -142,7 +142,7 @@ impl Volume {
         self.state.lock().closed
     }
 
-    /// What this copy is, as of now.
+    /// The current role of this copy.
     pub fn status_role(&self) -> Role {
         self.state.lock().role
     }
@@ -184,10 +184,10 @@ impl Volume {
 
     /// One round of background work: writes blocks that wait in memory, runs a consistency point
     /// that is due, frees removed files, moves redirected blocks home. Waits at most `patience`
-    /// when there is nothing to do.
+    /// when there is no work.
     ///
     /// # Errors
-    /// The failure that latched the volume; there is nothing more to do for it.
+    /// The failure that latched the volume. Background work is then over.
     pub fn background(self: &Arc<Self>, patience: Duration) -> Result<(), VolumeError> {
         let mut state = self.state.lock();
         state.check_mendable()?;
@@ -210,7 +210,7 @@ impl Volume {
             return Ok(());
         }
         if state.role == Role::Destination {
-            // While something is received it keeps its own account of what is in use.
+            // A running transfer has its own record of the blocks in use.
             if !state.receiving {
                 state.settle_releases();
             }
@@ -261,11 +261,11 @@ impl Volume {
     /// most `patience` when there are few.
     ///
     /// [`Volume::background`] does this too, a batch at a time, and a device idles while the next
-    /// batch is made. A thread or two that call this beside it keep several batches under way, also
-    /// during a consistency point.
+    /// batch is made. One or two threads that call this in addition keep several batches in flight,
+    /// also during a consistency point.
     ///
     /// # Errors
-    /// The failure that latched the volume; there is nothing more to do for it.
+    /// The failure that latched the volume. Write-back is then over.
     pub fn write_back(self: &Arc<Self>, patience: Duration) -> Result<(), VolumeError> {
         let mut state = self.state.lock();
         state.check_mendable()?;
@@ -297,7 +297,7 @@ impl Volume {
             || (short && state.open.changes > 1024)
     }
 
-    /// Commits what is in memory; afterwards every call fails.
+    /// Commits the changes in memory; afterwards every call fails.
     pub fn close(self: &Arc<Self>) -> Result<(), VolumeError> {
         let latched = self.state.lock().latched.is_some();
         let outcome = if latched { Ok(()) } else { self.consistency_point().map(drop) };

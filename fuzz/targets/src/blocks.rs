@@ -24,7 +24,7 @@ pub(crate) fn block(data: &[u8]) -> BlockBytes {
     block
 }
 
-/// Fails when `reread` ignored something of what it accepted.
+/// Fails when `reread` ignored a part of its accepted input.
 #[track_caller]
 pub(crate) fn canonical(bytes: &[u8], reread: Result<Vec<u8>, FormatError>) {
     if let Ok(again) = reread {
@@ -147,7 +147,8 @@ pub(crate) fn log_record(data: &[u8]) {
 }
 
 fn log_bytes(bytes: &[u8]) {
-    // Whatever is announced: nothing of that size is read or kept before it is there.
+    // Whatever size is announced: no memory of that size is read or kept before the bytes are
+    // there.
     let _ = LogRecordHeader::peek(bytes, VOLUME);
     if let Ok(record) = LogRecord::parse(bytes, VOLUME) {
         let again = record.to_bytes(VOLUME);
@@ -159,7 +160,7 @@ fn log_bytes(bytes: &[u8]) {
 /// that fits.
 ///
 /// The place of the checksum is found by writing a record and looking which bytes differ, so that
-/// it stands in one place only, the format itself.
+/// only the format itself defines it.
 pub(crate) fn seal_log_record(bytes: &mut [u8], volume: VolumeId) -> bool {
     let Ok((_, blocks)) = LogRecordHeader::peek(bytes, volume) else { return false };
     let Some(length) = usize::try_from(blocks).ok().and_then(|blocks| blocks.checked_mul(BLOCK_SIZE)) else {
@@ -173,7 +174,7 @@ pub(crate) fn seal_log_record(bytes: &mut [u8], volume: VolumeId) -> bool {
     true
 }
 
-/// Where the CRC stands in a record: the four bytes whose zeroing gives the sum that they hold.
+/// The place of the CRC in a record: the four bytes whose zeroing gives the sum that they hold.
 fn log_crc_place() -> usize {
     static PLACE: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
     *PLACE.get_or_init(|| {

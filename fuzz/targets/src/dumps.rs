@@ -19,13 +19,13 @@ use crate::scene::{look_at, open, scene};
 use crate::streams::{seal_header, split, start};
 
 const HEADS: usize = DumpHeader::SIZE + StreamHeader::SIZE;
-/// A block space of more blocks is not opened: a volume takes a bit of memory for each, whoever
-/// says how many there are.
+/// A larger block space is not opened: a volume takes a bit of memory for each block of the claimed
+/// size.
 const SPACE_MAX: u64 = 1 << 20;
 
 /// The bytes as they came and with all sums made right: in order, by index, as a volume, and
-/// restored. What is handed out is within what is announced, the two readers agree, and what is
-/// restored opens as what was mounted.
+/// restored. The output is within the announced size, the two readers agree, and the restored
+/// volume equals the mounted one.
 pub(crate) fn image_dump(data: &[u8]) {
     for bytes in [data.to_vec(), sealed(data)] {
         let bytes: Arc<dyn DumpBytes> = Arc::new(bytes);
@@ -49,13 +49,13 @@ pub(crate) fn image_dump(data: &[u8]) {
         let clock = Arc::new(ManualClock::new(Timestamp(1)));
         let mounted = OpenDump::open(vec![index], true, true, clock.clone(), 1 << 20);
         let mounted = mounted.map(|dump| look_at(&dump.volume));
-        // Of a record whose sum alone is wrong the mounted dump serves what the block above bears
-        // out; a restore leaves it out.
+        // For a record whose sum alone is wrong the mounted dump serves the blocks that the block
+        // above confirms; a restore leaves it out.
         restored(&bytes, whole && mounted.is_ok_and(|sound| sound));
     }
 }
 
-/// `sound`: the part is whole, and so is what is mounted of it.
+/// `sound`: the part is whole, and so is the mounted volume.
 fn restored(bytes: &Arc<dyn DumpBytes>, sound: bool) {
     let Ok(part) = PartReader::open_file("input", bytes) else { return };
     let blocks = part.head().stream.space_blocks;
@@ -75,8 +75,8 @@ fn restored(bytes: &Arc<dyn DumpBytes>, sound: bool) {
     assert!(found || !sound, "what is restored is what is mounted");
 }
 
-/// A dump with every checksum, number and digest made right, as far as its records can be told
-/// apart.
+/// A dump with every checksum, number and digest made right, as far as its records can be
+/// distinguished.
 fn sealed(data: &[u8]) -> Vec<u8> {
     let mut dump: [u8; DumpHeader::SIZE] = start(data);
     let (body, checksum) = dump.split_at_mut(DumpHeader::SIZE - size_of::<Checksum>());

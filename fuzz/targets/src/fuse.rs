@@ -1,14 +1,14 @@
-//! What comes from `/dev/fuse`: conversations of a kernel with a mount of a live tree that has a
+//! Requests from `/dev/fuse`: conversations of a kernel with a mount of a live tree that has a
 //! snapshot, of the snapshot, and of a mirror's newest image.
 //!
-//! An input is a byte that chooses the view, and requests: two bytes of length, then as many as it
-//! says. A kernel's requests say their own length and name files by the numbers that it was given;
-//! most of what is made up would be refused for these alone. So unless the padding of a header says
-//! otherwise, the length is made right, and a number stands for one of the numbers that were given.
+//! An input is a byte that chooses the view, and requests: two bytes of length, then that many
+//! bytes. A kernel's requests contain their own length and name files by numbers that it was given;
+//! most random ones would be refused for these alone. So unless the padding of a header says
+//! otherwise, the length is corrected, and a number is mapped to one of the numbers that were
+//! given.
 //!
-//! Whatever is asked: the answer is one that a kernel takes, and at the end neither the volume nor
-//! the tree has anything wrong with it. So no request breaks rules of the tree, in whatever order
-//! they come.
+//! For any request, the answer is one that a kernel accepts, and at the end neither the volume nor
+//! the tree has a fault. So no request breaks rules of the tree, in any order.
 
 use std::sync::Arc;
 
@@ -177,7 +177,7 @@ fn made_right(request: &[u8], known: &[u64]) -> Vec<u8> {
     request
 }
 
-/// What every kernel asks of an answer; numbers of files in it are noted.
+/// A kernel's requirements on an answer; numbers of files in it are noted.
 fn look_at(request: &[u8], answer: &[u8], known: &mut Vec<u64>) {
     let length = u32::from_ne_bytes(number(answer, 0..4)) as usize;
     let error = i32::from_ne_bytes(number(answer, 4..8));
@@ -246,7 +246,7 @@ fn note(entry: &[u8], known: &mut Vec<u64>) {
     }
 }
 
-/// A request as a kernel makes it, with its length before it. `node` is the how many-th number that
+/// A request as a kernel makes it, with its length before it. `node` is the index of a number that
 /// was given.
 fn request(operation: u32, node: u64, arguments: &[&[u8]]) -> Vec<u8> {
     let body: Vec<u8> = arguments.concat();
@@ -259,7 +259,7 @@ fn request(operation: u32, node: u64, arguments: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// Numbers as they stand in arguments.
+/// Numbers as in arguments.
 fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
@@ -279,8 +279,8 @@ pub(crate) fn request_seeds() -> Vec<Vec<u8>> {
     let start = request(INIT, 0, &[&words(&[7, 39, 1 << 17, u32::MAX, u32::MAX]), &[0; 44]]);
     let look = |name: &'static str| request(LOOKUP, 0, &[named(name)]);
     let conversations: [Vec<Vec<u8>>; 6] = [
-        // Files are made, written, read and removed. 1 is the folder, 2 the file in it, 3 what is
-        // made.
+        // Files are made, written, read and removed. 1 is the folder, 2 the file in it, 3 the new
+        // file.
         vec![
             look("folder\0"),
             request(LOOKUP, 1, &[b"file\0"]),
@@ -342,7 +342,7 @@ pub(crate) fn request_seeds() -> Vec<Vec<u8>> {
             request(SETATTR, 2, &[&words(&[8, 0]), &longs(&[0, 5, 0, 0, 0, 0]), &words(&[0; 8])]),
             request(LSEEK, 2, &[&longs(&[0, 0]), &words(&[4, 0])]),
         ],
-        // What a kernel forgets.
+        // The numbers that a kernel forgets.
         vec![
             look(".snapshot\0"),
             request(LOOKUP, 1, &[b"before\0"]),

@@ -60,7 +60,7 @@ pub(crate) fn login(data: &[u8]) {
         let (text, more) = body.split_at((header.data_bytes() as usize).min(body.len()));
         match login.receive(&header, text, &mut gate, &mut out) {
             Step::More => {}
-            // Nobody gets in who did not prove anything: the secret is not in any input.
+            // No login succeeds without a proof: the secret is not in any input.
             Step::Done(done) => {
                 assert!(!secured, "a login without a proof");
                 assert!(done.operational.first_burst <= done.operational.max_burst);
@@ -96,8 +96,8 @@ pub(crate) fn login_seeds() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Headers of a session, one after the other. Whatever comes, data is never wanted beyond what was
-/// promised.
+/// Headers of a session, one after the other. Whatever comes, no data is requested beyond the
+/// announced amount.
 pub(crate) fn session(data: &[u8]) {
     let mut operational = Operational::default();
     operational.initial_r2t = false;
@@ -154,8 +154,7 @@ pub(crate) fn session_seeds() -> Vec<Vec<u8>> {
     vec![write]
 }
 
-/// CDBs of 16 bytes and the parameters behind them. What is left for the medium lies within the
-/// unit.
+/// CDBs of 16 bytes and the parameters after them. Operations on the medium are within the unit.
 pub(crate) fn cdb(data: &[u8]) {
     let geometry = Geometry {
         block_bytes: 512,

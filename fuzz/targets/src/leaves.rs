@@ -1,5 +1,4 @@
-//! Directories and extended attributes of files: each block alone, and inside of a tree that goes
-//! on living.
+//! Directories and extended attributes of files: each block alone, and inside of a tree in use.
 
 use std::sync::Arc;
 
@@ -72,9 +71,8 @@ pub(crate) fn extended_seeds() -> Vec<Vec<u8>> {
     vec![some_extended(DIRECTORY), Extended::default().to_bytes(DIRECTORY)]
 }
 
-/// Names and attributes that nobody wrote, in a tree that is asked for everything: it says that
-/// they are damaged, or takes them for what they are. The first byte of the input says which block
-/// they stand for.
+/// Random names and attributes in a tree that gets every request: it reports damage, or accepts
+/// them as they are. The first byte of the input selects the block that they replace.
 pub(crate) fn file_tree(data: &[u8]) {
     let Some((which, data)) = data.split_first() else { return };
     let device = Arc::new(MemoryDevice::new(Volume::device_bytes(2048, Role::Normal)));

@@ -1,12 +1,12 @@
 //! Hostile bytes for every decoder of Cairn: a function a target, for stable Rust and for libFuzzer
 //! alike.
 //!
-//! Each function takes any bytes and may refuse them; it must not panic, not take memory without
-//! bound, and where a format is canonical, what it accepts it writes again as the same bytes. Bytes
-//! behind a checksum are tried twice: as they came, and with the checksum made right, so that what
-//! lies behind it is reached. [`short`] runs a target for seconds without a sanitizer or a nightly
-//! compiler; `cargo fuzz` runs the same functions for hours. The corpus of a target is
-//! `fuzz/corpus/TARGET`, made by [`seeds`] and grown by what crashed once.
+//! Each function takes any bytes and may refuse them. It must not panic or take memory without
+//! bound, and if a format is canonical, accepted input must be written again as the same bytes.
+//! Bytes protected by a checksum are tried twice: as they came, and with the checksum made right,
+//! so that the code after the check is reached. [`short`] runs a target for seconds without a
+//! sanitizer or a nightly compiler; `cargo fuzz` runs the same functions for hours. The corpus of a
+//! target is `fuzz/corpus/TARGET`, made by [`seeds`] and extended by inputs that crashed once.
 //!
 //! [`CANARY`] panics on a word: it proves that a panic anywhere would be seen.
 
@@ -108,7 +108,7 @@ pub const TARGETS: &[Target] = &[
 /// Runs a target on one input.
 ///
 /// # Panics
-/// When the target fails on it, which is what a fuzzer looks for; and when there is no such target.
+/// When the target fails on it, which a fuzzer looks for; and when there is no such target.
 pub fn run(name: &str, data: &[u8]) {
     let target = TARGETS.iter().find(|target| target.name == name);
     (target.expect("the programs of libFuzzer are named after targets").run)(data);

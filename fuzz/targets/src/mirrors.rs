@@ -15,8 +15,7 @@ use cairn_volume::Volume;
 use crate::scene::{look_at, open, scene, work_on};
 use crate::streams::{destination as original, packed, sealed, shown};
 
-/// What a message says when it was written again is what it said; and every frame is written as it
-/// was read.
+/// A message that is written again keeps its meaning; and every frame is written as it was read.
 pub(crate) fn messages(data: &[u8]) {
     let mut left = data;
     for (frame, again) in fuzzing::frames(data) {
@@ -37,7 +36,7 @@ pub(crate) fn message_seeds() -> Vec<Vec<u8>> {
     fuzzing::samples()
 }
 
-/// The other side: it says what it says, whatever it is told.
+/// The other side: it sends its bytes, whatever it receives.
 struct Says<'a>(&'a [u8]);
 
 impl Read for Says<'_> {
@@ -64,7 +63,7 @@ impl SourceVolumes for One {
     }
 }
 
-/// A destination that says anything: the source's volume stays sound.
+/// A destination that sends any bytes: the source's volume stays sound.
 pub(crate) fn source(data: &[u8]) {
     let volume = open(scene().volume.device()).expect("the golden volume opens");
     let cancel = AtomicBool::new(false);
@@ -94,7 +93,7 @@ pub(crate) fn source_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// A source that says anything: the destination shows what it showed, or a whole image.
+/// A source that sends any bytes: the destination shows its earlier image, or another whole one.
 pub(crate) fn destination(data: &[u8]) {
     let [choice, how, said @ ..] = data else { return };
     let device = original(*choice).device();
@@ -106,7 +105,7 @@ pub(crate) fn destination(data: &[u8]) {
         1 => [&hello[..], said].concat(),
         _ => {
             let stream = sealed(said, &before.1);
-            // Of the snapshot that it says it is, so that it can be committed.
+            // With the snapshot that it announces, so that it can be committed.
             let target = target_of(&stream);
             let answer = fuzzing::transfer(target, "mirror.peer1-0000000000000abc.4");
             [&hello[..], &answer, &stream, &hello].concat()

@@ -39,7 +39,7 @@ impl Catalog for Shelf {
     }
 }
 
-/// What a negotiation came to: all that was answered, how it ended, and what it took.
+/// The result of a negotiation: all answers, how it ended, and the bytes taken.
 fn negotiate(data: &[u8], tls: TlsPolicy, piece: usize) -> (Vec<u8>, Step, usize) {
     let mut out = Vec::new();
     let mut handshake = Handshake::new(tls, &mut out);
@@ -53,7 +53,7 @@ fn negotiate(data: &[u8], tls: TlsPolicy, piece: usize) -> (Vec<u8>, Step, usize
             Step::More if here == data.len() => return (out, step, taken),
             Step::More => here = (here + piece).min(data.len()),
             Step::StartTls => handshake.tls_started(),
-            // A wrong magic is known before all of it has come, and then not told in full.
+            // A wrong magic is known before all of it has arrived, and is then reported in part.
             Step::Close(Violation::OptionMagic { .. }) => {
                 return (out, Step::Close(Violation::OptionMagic { found: 0 }), taken);
             }
@@ -62,8 +62,8 @@ fn negotiate(data: &[u8], tls: TlsPolicy, piece: usize) -> (Vec<u8>, Step, usize
     }
 }
 
-/// The answers do not depend on how the bytes were cut on their way. (What follows a request for
-/// TLS in the same piece ends the session, so that policy is tried with whole input alone.)
+/// The answers do not depend on how the bytes were split on their way. (Bytes after a request for
+/// TLS in the same piece end the session, so that policy is tried with whole input alone.)
 pub(crate) fn handshake(data: &[u8]) {
     let whole = negotiate(data, TlsPolicy::Unavailable, usize::MAX);
     for piece in [1, 7] {
@@ -102,7 +102,7 @@ pub(crate) fn requests(data: &[u8]) {
     }
 }
 
-/// What a server says, to a client in each mode: the negotiation, then replies.
+/// A server's bytes, to a client in each mode: the negotiation, then replies.
 pub(crate) fn client(data: &[u8]) {
     for mode in MODES {
         let contexts = vec!["base:allocation".to_owned(), "qemu:dirty-bitmap:s1".to_owned()];
@@ -142,7 +142,7 @@ fn counted(text: &str) -> Vec<u8> {
     [&(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat()
 }
 
-/// What a client sends until it is let in: every option once, in the mode that is asked for.
+/// A client's bytes until it is admitted: every option once, in the requested mode.
 pub(crate) fn hello(export: &str, mode: ReplyMode, with_contexts: bool) -> Vec<u8> {
     let mut out = (NBD_FLAG_C_FIXED_NEWSTYLE | NBD_FLAG_C_NO_ZEROES).to_be_bytes().to_vec();
     match mode {

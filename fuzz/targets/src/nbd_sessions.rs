@@ -1,6 +1,6 @@
 //! Whole sessions of the NBD front end: real sockets, real threads, devices in memory.
 //!
-//! A session that stays open on another export must not notice what a hostile one does.
+//! A session that stays open on another export must not notice a hostile one.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const QUIET: &str = "quiet";
 const QUIET_BYTES: [u8; 4096] = [0x51; 4096];
 
-/// Says that the first MiB changed since every snapshot.
+/// Reports that the first MiB changed since every snapshot.
 struct FirstMebibyte;
 
 impl ChangedBlocks for FirstMebibyte {
@@ -107,7 +107,7 @@ fn running() -> &'static Running {
     })
 }
 
-/// Sends all, while it takes what comes, until the server has closed.
+/// Sends all bytes, while it reads the answers, until the server has closed.
 fn converse(bytes: &[u8]) -> Vec<u8> {
     let running = running();
     let mut stream = UnixStream::connect(running.folder.path().join("nbd.sock")).expect("the server listens");
@@ -139,7 +139,7 @@ fn converse(bytes: &[u8]) -> Vec<u8> {
     answers
 }
 
-/// Any bytes, from the first on; and the same bytes behind a good hello in each mode.
+/// Any bytes, from the first on; and the same bytes after a good hello in each mode.
 pub(crate) fn session(data: &[u8]) {
     let Some((first, rest)) = data.split_first() else { return };
     let mode = [ReplyMode::Simple, ReplyMode::Structured, ReplyMode::Extended][usize::from(*first) / 4 % 3];
@@ -174,17 +174,17 @@ struct Told {
 struct Asked {
     kind: u8,
     flags: u8,
-    /// In units of 512 bytes when it is odd, else in bytes.
+    /// In units of 512 bytes when it is odd, otherwise in bytes.
     offset: u32,
     length: u32,
     fill: u8,
 }
 
-/// The longest read or write here; the longest allowed is tried now and then.
+/// The longest read or write here; the longest allowed is tried sometimes.
 const LENGTH: u32 = 256 << 10;
 
-/// Requests that are whole, though what they ask may be nonsense: each is answered once, in a form
-/// that a client can read.
+/// Complete requests, possibly with invalid contents: each is answered once, in a form that a
+/// client can read.
 pub(crate) fn commands(data: &[u8]) {
     let Ok(told) = Told::arbitrary(&mut Unstructured::new(data)) else { return };
     let mode = [ReplyMode::Simple, ReplyMode::Structured, ReplyMode::Extended][usize::from(told.mode % 3)];
@@ -222,7 +222,8 @@ pub(crate) fn commands(data: &[u8]) {
     assert!(reads.is_empty(), "{} requests were not answered", reads.len());
 }
 
-/// How many bytes the server says until this greeting is through: as many as when nothing follows.
+/// The number of bytes that the server sends until this greeting is complete: the same as without
+/// further bytes.
 fn converse_prefix(greeting: &[u8]) -> usize {
     static KNOWN: Mutex<Option<HashMap<Vec<u8>, usize>>> = Mutex::new(None);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -98,7 +98,7 @@ pub(crate) fn take(stream: &[u8], into: &Arc<Volume>) -> Result<Applied, StreamE
     apply(&mut &stream[..], into, &mut Work { cancel: &cancel, progress: &mut |_| {}, threads: None })
 }
 
-/// Reads as clients and administrators do; true when `check` has nothing to say. Errors are fine,
+/// Reads as clients and administrators do; true when `check` has no finding. Errors are fine,
 /// panics are not.
 pub(crate) fn look_at(volume: &Arc<Volume>) -> bool {
     let luns = Luns::new(volume.clone());
@@ -127,8 +127,8 @@ pub(crate) fn look_at(volume: &Arc<Volume>) -> bool {
 /// Ordinary work on a volume with which nothing is wrong as far as `check` knows. It may be
 /// refused; it does not panic.
 ///
-/// No snapshot is deleted: who else shows a block is known by the tree of descent, and one that was
-/// made up cannot be told from a real one.
+/// No snapshot is deleted: the tree of descent tells which others show a block, and an invented one
+/// cannot be distinguished from a real one.
 pub(crate) fn work_on(volume: &Arc<Volume>) {
     let luns = Luns::new(volume.clone());
     let names = luns.list().unwrap_or_default();
@@ -150,7 +150,7 @@ pub(crate) fn work_on(volume: &Arc<Volume>) {
     drop(volume.check(&mut |_| {}));
 }
 
-/// What a mirror of a volume that is not what it seems becomes.
+/// The mirror of a forged volume.
 pub(crate) fn mirror(volume: &Arc<Volume>) {
     let Some(target) = volume.snapshots().last().map(|snapshot| snapshot.id) else { return };
     let Ok(plan) = Plan::new(volume, &[], target) else { return };

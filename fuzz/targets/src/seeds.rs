@@ -8,7 +8,7 @@ use cairn_base::{Checksum, Rng};
 
 use crate::{TARGETS, Target};
 
-/// How the names of seeds begin; what crashed once has another name.
+/// The prefix of seeds' names; inputs that crashed once have other names.
 const SEED: &str = "seed-";
 
 /// Where corpora are: a folder for each target.
@@ -23,8 +23,8 @@ pub fn made(target: &Target) -> Vec<(PathBuf, Vec<u8>)> {
     (target.seeds)().into_iter().map(named).collect()
 }
 
-/// Files of corpora that were seeds once, and that no target makes any more; what crashed once is
-/// none of them.
+/// Former seeds in the corpora that no target makes any more; inputs that crashed once are not
+/// among them.
 pub fn stale() -> Result<Vec<PathBuf>> {
     let made: HashSet<PathBuf> = TARGETS.iter().flat_map(made).map(|(path, _)| path).collect();
     let mut stale = Vec::new();
@@ -40,7 +40,7 @@ pub fn stale() -> Result<Vec<PathBuf>> {
     Ok(stale)
 }
 
-/// Writes the seeds of all targets, and takes away those that no target makes any more.
+/// Writes the seeds of all targets, and removes those that no target makes any more.
 pub fn write() -> Result<()> {
     for (path, seed) in TARGETS.iter().flat_map(made) {
         let folder = path.parent().context("a seed lies in a folder")?;
@@ -66,7 +66,7 @@ pub fn read(target: &str) -> Result<Vec<(PathBuf, Vec<u8>)>> {
     paths.into_iter().map(|path| Ok((path.clone(), std::fs::read(&path)?))).collect()
 }
 
-/// For inputs that choose what is done: any bytes will do.
+/// For inputs that choose operations: any bytes will do.
 pub(crate) fn noise(count: u64, length: usize) -> Vec<Vec<u8>> {
     (0..count)
         .map(|seed| {

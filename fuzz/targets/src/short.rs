@@ -1,7 +1,7 @@
 //! A short run of a target on stable Rust: the corpus, then changed inputs of it from a fixed seed.
 //!
-//! Without a sanitizer and without coverage, so it finds little that a long run does not; it holds
-//! what was found once, and that the targets themselves still reach what they are for.
+//! Without a sanitizer and without coverage, so it finds little that a long run does not. It keeps
+//! earlier findings fixed, and checks that the targets still reach their code.
 
 use std::panic::PanicHookInfo;
 use std::path::{Path, PathBuf};
@@ -12,17 +12,17 @@ use cairn_base::{ByteSize, Rng};
 
 use crate::{TARGETS, seeds};
 
-/// Address space of a run: what takes more is a finding. Most of it is never touched (stacks of
+/// Address space of a run: a larger one is a finding. Most of it is never touched (stacks of
 /// threads).
 pub const MEMORY_MAX: ByteSize = ByteSize(4 << 30);
 /// Longest input that is made here.
 const INPUT_MAX: usize = 1 << 16;
 
-/// What is tried at the moment, for the report of a panic.
+/// The present input, for the report of a panic.
 static TRIED: Mutex<(&str, Vec<u8>)> = Mutex::new(("", Vec::new()));
 
-/// Runs `target`: its seeds, its corpus, and `count` changed inputs; of each target as many as its
-/// table says when `None`. Returns how many inputs were tried.
+/// Runs `target`: its seeds, its corpus, and `count` changed inputs; with `None`, the number in its
+/// table. Returns how many inputs were tried.
 ///
 /// A panic in any thread ends the process: the input is left in the current folder under the name
 /// that is printed.
@@ -73,7 +73,7 @@ fn tried() -> std::sync::MutexGuard<'static, (&'static str, Vec<u8>)> {
     TRIED.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// A thread that panics would else die alone, and the next input be tried.
+/// Otherwise a thread that panics would die alone, and the next input would be tried.
 fn fail_on_any_panic() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic: &PanicHookInfo<'_>| {

@@ -1,5 +1,5 @@
-//! A device over a shared image: thousands of volumes a minute from one original, each changing
-//! what it wants.
+//! A device over a shared image: thousands of volumes a minute from one original, each with its own
+//! changes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

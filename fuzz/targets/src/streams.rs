@@ -23,7 +23,7 @@ pub(crate) fn start<const N: usize>(data: &[u8]) -> [u8; N] {
     bytes
 }
 
-/// Where the CRC stands in a record's header: the four bytes whose zeroing gives the sum that they
+/// The place of the CRC in a record's header: the four bytes whose zeroing gives the sum that they
 /// hold.
 fn crc_place() -> usize {
     static PLACE: OnceLock<usize> = OnceLock::new();
@@ -109,7 +109,7 @@ pub(crate) fn struct_seeds() -> Vec<Vec<u8>> {
 }
 
 /// A stream with every checksum, number and digest in it made right, as far as its records can be
-/// told apart. `here` are the snapshots of who will read it.
+/// distinguished. `here` are the reader's snapshots.
 pub(crate) fn sealed(data: &[u8], here: &[SnapshotEntry]) -> Vec<u8> {
     let mut header: [u8; StreamHeader::SIZE] = start(data);
     seal_header(&mut header);
@@ -160,7 +160,7 @@ pub(crate) fn sealed(data: &[u8], here: &[SnapshotEntry]) -> Vec<u8> {
     out
 }
 
-/// The records at the start of `data`, and what is none.
+/// The records at the start of `data`, and the invalid rest.
 pub(crate) fn split(mut data: &[u8]) -> (Vec<(RecordHeader, Vec<u8>)>, &[u8]) {
     let mut records = Vec::new();
     while let Some((head, rest)) = data.split_first_chunk::<{ RecordHeader::SIZE }>() {
@@ -201,7 +201,7 @@ pub(crate) fn stream_seeds() -> Vec<Vec<u8>> {
     vec![short(&scene().baseline), short(&scene().update)]
 }
 
-/// A stream without most of its blocks, so that a fuzzer's changes hit what is not data.
+/// A stream without most of its blocks, so that a fuzzer's changes rarely hit data.
 fn short(stream: &[u8]) -> Vec<u8> {
     let (records, _) = split(&stream[StreamHeader::SIZE..]);
     let mut out = stream[..StreamHeader::SIZE].to_vec();
@@ -234,7 +234,7 @@ pub(crate) fn packed(stream: &[u8]) -> Vec<u8> {
     sealed(&out, &[])
 }
 
-/// The seeds of what is applied are whole streams: only those are committed.
+/// The seeds of applied streams are whole streams: only those are committed.
 pub(crate) fn apply_seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for (first, stream) in [scene().baseline.clone(), packed(&scene().update)].into_iter().enumerate() {
@@ -253,7 +253,7 @@ pub(crate) fn destination(choice: u8) -> &'static Original {
     }
 }
 
-/// What a destination shows, as far as a refused stream may not change it.
+/// The content of a destination that a refused stream must not change.
 pub(crate) fn shown(volume: &Arc<Volume>) -> (SnapshotId, Vec<SnapshotEntry>) {
     (volume.status().cursor.snapshot, volume.snapshot_entries())
 }

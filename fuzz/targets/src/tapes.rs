@@ -23,7 +23,7 @@ pub(crate) fn reader(data: &[u8]) {
     read(&sealed);
 }
 
-/// Reads all of it. What is given out is bounded by what came in, whatever sizes the headers claim.
+/// Reads all of it. The output is bounded by the input, whatever sizes the headers claim.
 fn read(data: &[u8]) {
     let Ok(mut reader) = Reader::open(data) else { return };
     let mut names = Names::new();

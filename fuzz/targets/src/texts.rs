@@ -1,11 +1,10 @@
-//! What people and peers write as text: tokens, configuration, state documents, the JSON of the
-//! API.
+//! Text from people and peers: tokens, configuration, state documents, the JSON of the API.
 
 use cairn_server::fuzzing;
 
 use crate::seeds::lines;
 
-/// Reading what was written gives the same again; what people type need not be in that form.
+/// A written value reads as the same value; people's input need not be in that form.
 #[track_caller]
 fn settled<T: PartialEq>(first: Option<T>, again: impl FnOnce(&T) -> Option<T>) {
     if let Some(written) = first {
@@ -16,7 +15,7 @@ fn settled<T: PartialEq>(first: Option<T>, again: impl FnOnce(&T) -> Option<T>) 
 pub(crate) fn token(data: &[u8]) {
     let word = String::from_utf8_lossy(data);
     settled(fuzzing::token(&word), |again| fuzzing::token(again));
-    // What stands behind the base64 is reached with any text, short enough for a token.
+    // The data inside the base64 is reached with any text, short enough for a token.
     if data.len() <= 1024 {
         settled(fuzzing::token_of_json(data), |again| fuzzing::token(again));
     }

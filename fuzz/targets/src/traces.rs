@@ -11,7 +11,7 @@ use cairn_trace::{
 /// Requests that one input is followed for.
 const REQUESTS_MAX: usize = 10_000;
 
-/// What stands in a trace; `None` when it is refused.
+/// The requests of a trace; `None` when it is refused.
 fn requests(data: &[u8], format: Option<TraceFormat>) -> Option<(Vec<TraceRecord>, TraceReader)> {
     let options = ReadOptions { format, action: BlkparseAction::default() };
     let mut reader = TraceReader::open(Cursor::new(data.to_vec()), &options).ok()?;
@@ -27,7 +27,7 @@ fn requests(data: &[u8], format: Option<TraceFormat>) -> Option<(Vec<TraceRecord
     Some((requests, reader))
 }
 
-/// What was read is written and read again as the same.
+/// The requests are written and read again as the same.
 fn settled(data: &[u8], format: Option<TraceFormat>) {
     let Some((first, reader)) = requests(data, format) else { return };
     if first.is_empty() {

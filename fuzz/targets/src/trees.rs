@@ -1,8 +1,8 @@
 //! Changes of a volume's metadata that no checksum gives away: blocks are edited, then every
 //! checksum above them is made right.
 //!
-//! What is left to find for the reader is what only an adversary writes, or a bug: numbers out of
-//! range, loops, maps that contradict each other.
+//! The reader can then only find faults that an adversary or a bug produces: numbers out of range,
+//! loops, maps that contradict each other.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
@@ -84,7 +84,7 @@ pub(crate) fn edited(edits: &[Edit]) -> Blocks {
     seal_superblock(&mut first);
     blocks.insert(SUPERBLOCK_A, block_of(&first));
     let Ok(mut superblock) = Superblock::parse(&first, SUPERBLOCK_A) else {
-        // It is refused; so that it is the one that is looked at, there is no other.
+        // It is refused. The other slot is removed, so that this one is tried.
         blocks.remove(&SUPERBLOCK_B);
         return blocks;
     };
@@ -119,7 +119,8 @@ fn metadata() -> &'static [u64] {
 struct Sealing<'a> {
     blocks: &'a mut Blocks,
     superblock: Superblock,
-    /// What each block of block space sums up to, once it is known; none while it is looked at.
+    /// The checksum of each block of block space, once it is known; `None` while it is being
+    /// computed.
     known: HashMap<u64, Option<Checksum>>,
     /// Device blocks of metadata.
     visited: HashSet<u64>,
@@ -178,7 +179,7 @@ impl<'a> Sealing<'a> {
         self.pointer(&mut tree.pointer, NodeAddress { file, level: tree.height, index: 0 });
     }
 
-    /// `address` is of what the pointer leads to; level 0 is data.
+    /// `address` is that of the pointer's target; level 0 is data.
     fn pointer(&mut self, pointer: &mut BlockPointer, address: NodeAddress) {
         let Some(place) = self.place(pointer.vbn).filter(|_| !pointer.is_hole()) else { return };
         match self.known.get(&pointer.vbn.0) {

@@ -44,9 +44,9 @@ struct Ring {
 
 #[derive(Debug, Arbitrary)]
 struct Record {
-    /// Behind the record before; or at this block of the log.
+    /// After the previous record; or at this block of the log.
     at: Option<u16>,
-    /// From what comes next.
+    /// Relative to the next number.
     sequence: i8,
     generation: i8,
     durable_through: i8,
@@ -80,8 +80,8 @@ impl Entry {
     }
 }
 
-/// A log that is put together from whole records, and then perhaps spoiled: what replay makes of it
-/// is a sound volume or an error.
+/// A log that is assembled from whole records, and then perhaps damaged: its replay gives a sound
+/// volume or an error.
 pub(crate) fn log_ring(data: &[u8]) {
     let Ok(ring) = Ring::arbitrary(&mut Unstructured::new(data)) else { return };
     let mut blocks = (*scene().volume.blocks).clone();
@@ -93,7 +93,7 @@ pub(crate) fn log_ring(data: &[u8]) {
     let moved = |from: u64, by: i8, huge: bool| {
         if huge { u64::MAX - u64::from(by.unsigned_abs()) } else { from.wrapping_add_signed(i64::from(by)) }
     };
-    // The log begins anew: the first record is the one that replay looks for.
+    // The log starts anew: the first record is the one that replay looks for.
     let (mut position, mut sequence) = (superblock.log_tail.position, superblock.log_tail.sequence);
     for record in ring.records.iter().take(16) {
         position = record.at.map_or(position, u64::from) % layout.log_blocks;
@@ -130,7 +130,7 @@ pub(crate) fn log_ring(data: &[u8]) {
 }
 
 pub(crate) fn log_ring_seeds() -> Vec<Vec<u8>> {
-    // Says of a block at the end of 64 bits that it was written.
+    // Claims that a block at the end of 64 bits was written.
     let last_block = b"\xaf\xcf\x00\x00\x00\x00\x20\x00\xff\xe8\x01\x00\x00\x2e\xb1\x8e\x6e".to_vec();
     [vec![Vec::new(), last_block], noise(6, 300)].concat()
 }

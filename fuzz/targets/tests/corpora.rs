@@ -1,5 +1,5 @@
-//! The corpora in the repository are those of the targets as they are: a format that changes can't
-//! leave old ones behind unseen.
+//! The corpora in the repository match the present targets: a changed format can't leave old ones
+//! unnoticed.
 
 use std::path::Path;
 
@@ -8,8 +8,7 @@ use cairn_format::layout::{LOG_HEADER_A, LOG_HEADER_B, SUPERBLOCK_A, SUPERBLOCK_
 use cairn_format::{BlockBytes, LogDeviceHeader, Superblock};
 use cairn_fuzz::{TARGETS, seeds};
 
-/// Bytes of a file in a corpus: what a fuzzer changes should be small, and what the repository
-/// keeps as well.
+/// The maximum size of a file in a corpus in bytes: small inputs suit a fuzzer and the repository.
 const FILE_MAX: u64 = 100_000;
 
 #[test]

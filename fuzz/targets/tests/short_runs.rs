@@ -1,5 +1,5 @@
-//! Every fuzz target for a moment, each in a process of its own: what crashed once stays mended,
-//! and a crash would be seen.
+//! Every fuzz target for a moment, each in a process of its own: earlier crashes stay fixed, and
+//! new ones are noticed.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -33,7 +33,7 @@ fn canary_dies_so_a_crash_of_any_target_is_seen() {
 #[test]
 fn crash_in_a_run_ends_it_and_keeps_its_input() {
     let folder = tempfile::tempdir().unwrap();
-    // One of so many changes of the seed `cairn?` is the word.
+    // One in this many changes of the seed `cairn?` is the word.
     let output = run(folder.path(), &["run", CANARY, "5000000"]);
     assert_eq!(output.status.code(), Some(101), "{}", String::from_utf8_lossy(&output.stderr));
     let kept: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();

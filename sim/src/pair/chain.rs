@@ -1,11 +1,11 @@
-//! Three servers in a row, A to B to C, and what else an administrator does with the one in the
-//! middle: clones of its images that live on, drills that come and go, and a lock on what the
-//! source may take away.
+//! Three servers in a row, A to B to C, with an administrator's work on the one in the middle. That
+//! is clones of its images that stay in use, drills that come and go, and a lock on the snapshots
+//! that the source may delete.
 //!
-//! - The last one shows exactly what the middle one showed at some moment of the transfer, with the
-//!   same snapshots; and goes on without it, from the first, with no new baseline.
-//! - A clone is a volume like any other, whatever becomes of the mirror under it, and the mirror
-//!   shows nothing of it. Its server is that of the mirror: the power goes for both.
+//! - The last one shows exactly the content of the middle one at some moment of the transfer, with
+//!   the same snapshots; and continues without it, from the first, with no new baseline.
+//! - A clone is a volume like any other, whatever happens to the mirror under it, and the mirror
+//!   shows none of its writes. Its server is that of the mirror: the power fails for both.
 //! - An image without a snapshot that is locked, or that a clone is made of, is never shown.
 
 use std::collections::BTreeMap;
@@ -42,23 +42,23 @@ const SECOND: Relationship = Relationship(8);
 struct Offspring {
     world: World,
     base: SnapshotId,
-    /// It is there until it is removed. A drill's is not: it ends with its server, and keeps no
-    /// update away.
+    /// It exists until it is removed. A drill's clone does not: it ends with its server, and blocks
+    /// no update.
     lasts: bool,
 }
 
-/// What happens at the same time.
+/// Concurrent events.
 #[derive(Clone, Copy, Default)]
 pub struct Round {
     /// The middle one asks the first one.
     pub first: bool,
     /// The last one asks the middle one.
     pub second: bool,
-    /// Who works at the first one.
+    /// The crew at the first one.
     pub crew: Option<Crew>,
-    /// Who works on the clone.
+    /// The crew on the clone.
     pub clone_crew: Option<Crew>,
-    /// What happens to which message of either link.
+    /// The faulty message of either link, and its fault.
     pub mishaps: [Option<(u64, Mishap)>; 2],
 }
 
@@ -70,17 +70,18 @@ pub struct Chain {
     last: World,
     last_shown: Shown,
     rng: Rng,
-    /// What the server in the middle knows of its mirrors, and what it had written down when it
-    /// last had nothing to do.
+    /// The middle server's registry of its mirrors, and the copy that it saved when it was last
+    /// idle.
     relay: Arc<Source>,
     remembered: Vec<Follower>,
-    /// The server in the middle forgot what the last one has, or had let go of it before it knew.
+    /// The server in the middle lost its record of the last one's snapshots, or had released them
+    /// before it learned of them.
     forgot: bool,
     lock: Option<Duration>,
-    /// What the server in the middle had written down of the snapshots that came.
+    /// The middle server's saved record of arrived snapshots.
     births: Vec<Birth>,
-    /// By its clock, and of each snapshot that it shows: a moment at which that had not been made.
-    /// Of those of the first image nobody knows.
+    /// By its clock, and for each snapshot that it shows: a moment at which that had not been made.
+    /// Unknown for those of the first image.
     arrived: BTreeMap<SnapshotId, (Timestamp, Option<Timestamp>)>,
     /// When the last update that brought an image began.
     asked: Option<Timestamp>,
@@ -91,7 +92,7 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Formats all three. Their clocks differ by two hours at most, and are set now and then.
+    /// Formats all three. Their clocks differ by two hours at most, and are sometimes set.
     pub fn new(rng: &mut Rng, config: Config) -> Result<Self> {
         let pair = Pair::new(rng, config)?;
         let last = World::new("lst", rng, Config { log_device: false, ..config }, Role::Destination)?;
@@ -113,7 +114,7 @@ impl Chain {
         })
     }
 
-    /// Adds what happened here.
+    /// Adds the counts of this chain.
     pub fn count(&self, tally: &mut Tally) {
         self.pair.count(tally);
         self.last.count(tally);
@@ -128,8 +129,8 @@ impl Chain {
         self.pair.destination.volume()
     }
 
-    /// Snapshots that no image may lack: those that cannot be older than the lock is long by the
-    /// clock in the middle, whatever the source's says; and what a clone is made of.
+    /// Snapshots that no image may lack: those that cannot be older than the lock's length by the
+    /// middle server's clock, whatever the source's shows; and the base of a clone.
     fn promised(&self) -> Vec<Snapshot> {
         let now = self.pair.destination.clock.now();
         let is_young = |s: &Snapshot| {
@@ -150,7 +151,7 @@ impl Chain {
         self.clone.as_ref().is_some_and(|clone| clone.lasts && clone.base == snapshot.id)
     }
 
-    /// Notes what the one in the middle got in a round that began at `began`, by its clock.
+    /// Records the arrivals of the middle server in a round that began at `began`, by its clock.
     fn note_arrivals(&mut self, began: Timestamp) {
         let before = self.asked.map(|asked| asked.min(began));
         let known = std::mem::take(&mut self.arrived);
@@ -162,8 +163,8 @@ impl Chain {
         self.asked = Some(began);
     }
 
-    /// Updates of both links at once, with work on the first volume and on the clone; and what must
-    /// hold after it.
+    /// Updates of both links at once, with work on the first volume and on the clone; and the
+    /// checks after it.
     pub fn round(&mut self, timeline: &mut Timeline, round: Round) -> Result<()> {
         timeline.step();
         let mut rng = self.rng.fork();
@@ -241,7 +242,7 @@ impl Chain {
             round.mishaps[number].is_none() && !ends.iter().any(|device| device.is_off())
         };
         let quiet = [quiet(0) && round.crew.is_none(), quiet(1)];
-        // What it learnt in this round is not written down.
+        // Its new knowledge of this round is not saved.
         let learnt = !devices[1].is_off();
         // A garbled request may name others than those that are to be kept.
         let garbled = round.mishaps.iter().any(|mishap| matches!(mishap, Some((_, Mishap::Garbled))));
@@ -254,7 +255,7 @@ impl Chain {
         self.judge_last(&second, &before, quiet[1], learnt && !garbled)
     }
 
-    /// What was cut has power again, and shows what it may.
+    /// Servers that were cut have power again, and show an allowed image.
     fn settle(&mut self, timeline: &mut Timeline, offers: &Offers) -> Result<()> {
         let source_cut = self.pair.source.device.is_off();
         self.pair.source.end_round(timeline).context("at the source")?;
@@ -271,7 +272,7 @@ impl Chain {
         Ok(())
     }
 
-    /// The power goes at the server in the middle, if it has not gone, and comes back.
+    /// The power fails at the server in the middle, unless it has failed, and returns.
     fn restart_middle(&mut self, timeline: &mut Timeline, offers: &Offers) -> Result<()> {
         switch_off(&self.pair.destination.device);
         let mut clone = self.clone.take();
@@ -334,7 +335,7 @@ impl Chain {
         Ok(())
     }
 
-    /// The last one shows what the middle one showed before the round or after it.
+    /// The last one shows the image that the middle one showed before the round or after it.
     fn judge_last(&mut self, outcome: &Outcome, before: &Shown, quiet: bool, learnt: bool) -> Result<()> {
         if self.last.device.is_off() {
             self.last.cuts += 1;
@@ -360,7 +361,7 @@ impl Chain {
                 self.forgot = true;
             }
             Some(Err(error)) => {
-                // What it was being sent may be replaced, and the connection with it; never on a
+                // An image in transfer may be replaced, and the connection with it; never on a
                 // quiet first link.
                 ensure!(!quiet, "the second link failed though nothing went wrong: {error}");
             }
@@ -416,7 +417,7 @@ impl Chain {
         }
     }
 
-    /// Looks at the clone once more, and removes it.
+    /// Checks the clone once more, and removes it.
     pub fn remove_clone(&mut self, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
         let Some(mut clone) = self.clone.take() else { return Ok(()) };
         timeline.step();
@@ -427,7 +428,7 @@ impl Chain {
         Ok(())
     }
 
-    /// What happens between rounds.
+    /// Events between rounds.
     pub fn rest(&mut self, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
         for world in [&mut self.pair.destination, &mut self.last] {
             let step = Duration::from_millis(self.rng.below(3000));
@@ -458,8 +459,8 @@ impl Chain {
         }
     }
 
-    /// Everything is in order again: all three show the same, and the last one goes on without the
-    /// one in the middle.
+    /// Everything is repaired: all three show the same, and the last one continues without the one
+    /// in the middle.
     pub fn finish(mut self, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
         self.lock = None;
         self.remove_clone(timeline, tally)?;
@@ -523,7 +524,7 @@ impl Chain {
         Ok(())
     }
 
-    /// The power goes at one of the next operations of somebody.
+    /// The power fails at one of the next operations of a random server.
     pub fn arm(&mut self, most: u64) {
         match self.rng.below(4) {
             0 => self.pair.source.arm_cut(most),
@@ -556,7 +557,7 @@ fn switch_off(device: &Arc<FaultDevice>) {
     }
 }
 
-/// The power goes for both devices of a server, or for none. True when it has.
+/// The power fails for both devices of a server, or for none. True when it has.
 fn one_supply(one: &Arc<FaultDevice>, other: &Arc<FaultDevice>) -> bool {
     if !one.is_off() && !other.is_off() {
         return false;
@@ -601,7 +602,7 @@ fn ask<'a>(
     });
 }
 
-/// A conversation that nobody disturbs.
+/// An undisturbed conversation.
 fn talk<T: Send>(
     rng: &mut Rng,
     devices: [&Arc<FaultDevice>; 2],
@@ -721,7 +722,7 @@ fn short_life(
     for round in alone {
         chain.round(timeline, round)?;
     }
-    // The last one has something to get when the power may go, whatever comes to the middle one
+    // The last one has an update to get when the power may fail, whatever comes to the middle one
     // then.
     for _ in 0..4 {
         chain.pair.source.live(timeline)?;
@@ -753,8 +754,8 @@ fn short_life(
     Ok(after - before)
 }
 
-/// Lets all tasks of a round run until they are done, with what follows when a device or a link
-/// between them fails.
+/// Runs all tasks of a round until they are done, and handles failures of a device or a link
+/// between them.
 fn take_turns(
     tasks: &mut Tasks<'_>,
     rng: &mut Rng,
@@ -785,7 +786,7 @@ fn take_turns(
         }
         offer(offers, &floor.world.lock(), false);
         for (link, ends) in [(links[0], [0, 1]), (links[1], [1, 2])] {
-            // Once: what waits on the other link for what was lost must be seen to wait.
+            // Once: a task that waits on the other link for a lost message must be seen to wait.
             if ends.iter().any(|end| devices[*end].is_off()) && link.break_off() {
                 tasks.wake();
             }
@@ -797,8 +798,8 @@ fn take_turns(
 mod tests {
     use super::*;
 
-    /// Ran for ever once: whoever woke the tasks for a server without power kept it from being seen
-    /// that the others wait.
+    /// A regression: the round never ended, because waking the tasks for a server without power hid
+    /// that the others waited.
     #[test]
     fn round_ends_when_a_server_is_off_and_the_other_link_lost_a_message() {
         for (off, lost) in [(0, 1), (2, 0)] {

@@ -1,10 +1,9 @@
 //! A mirror one of whose sides, or the log device of whose source, takes no writes for a while: its
 //! file system is full, or writes fail.
 //!
-//! The destination shows whole images throughout. What failed says so: the update ends with an
-//! error, and a volume that takes no more changes knows the reason. Once there is room again the
-//! next update succeeds; a volume that had to stop for an error needs its server to start anew,
-//! nothing else.
+//! The destination shows whole images throughout. A failure is reported: the update ends with an
+//! error, and a volume that takes no more changes has the reason. Once there is room again the next
+//! update succeeds. A volume that had to stop for an error only needs a restart of its server.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -22,7 +21,7 @@ use crate::world::Config;
 
 /// EIO of Linux.
 const EIO: i32 = 5;
-/// A fault comes at one of so many operations.
+/// A fault comes at one of this many operations.
 const OPERATIONS: u64 = 30;
 
 /// A mirror lives for a while, with one such fault after the other.
@@ -115,8 +114,8 @@ impl Pair {
         ensure!(outcome.is_ok() || !news || stopped || !fault.is_at_source(), "an image came with an error");
         let whole = self.source.model.frozen().files == self.shown.active.files;
         ensure!(outcome.is_err() || stopped || whole, "an update without room brought something else");
-        // It goes on by itself. What a server's thread does within a second comes first: a snapshot
-        // that was told to have failed may be made then.
+        // It resumes by itself. A server's thread acts first, within a second: a snapshot that was
+        // reported to have failed may be made then.
         if self.source.volume().status().lacks_room {
             self.source.volume().consistency_point().context("the source once there is room")?;
         }
@@ -145,7 +144,7 @@ impl Pair {
         })
     }
 
-    /// Both servers start anew; nothing was flushed that is not there.
+    /// Both servers restart; all flushed data is present.
     fn restart_both(&mut self) -> Result<()> {
         self.sessions = Arc::default();
         let mut scratch = Timeline::new(false);

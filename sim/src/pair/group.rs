@@ -1,9 +1,9 @@
 //! A group: some volumes of one server, their snapshots at one instant, a mirror of each, and a
 //! failover of all of them to an instant that all have.
 //!
-//! Clients write to one volume after the other, and wait for each answer. Whatever snapshots of a
-//! group are there under one name in every volume show an instant: of each client everything up to
-//! some write, in all of the volumes, and nothing after it. The power goes for all the volumes of a
+//! Clients write to one volume after the other, and wait for each answer. Snapshots of a group that
+//! exist under one name in every volume show an instant: of each client everything up to some
+//! write, in all of the volumes, and nothing after it. The power fails for all the volumes of a
 //! server at once.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +26,7 @@ use crate::world::{Config, OWNER, Pending, SnapshotModel, World, read_image};
 
 /// Blocks of each client in each volume.
 const STRETCH: u64 = 6;
-/// The power goes at one of so many operations of a round.
+/// The power fails at one of this many operations of a round.
 const ROUND_OPERATIONS: u64 = 120;
 
 /// A write that has its answer, or had none when the power went.
@@ -42,10 +42,10 @@ struct Group {
     members: Vec<Pair>,
     /// The file of each that clients write to.
     files: Vec<FileId>,
-    /// What each client has written, in order.
+    /// The writes of each client, in order.
     clients: Vec<Vec<Written>>,
     names: u64,
-    /// Names of snapshots of the group that were asked for, done or not.
+    /// Requested names of snapshots of the group, made or not.
     asked: BTreeSet<String>,
 }
 
@@ -168,15 +168,15 @@ impl Group {
         }
         self.look(false).context("at the sources")?;
         if was_cut {
-            // What the clients' blocks are now is one of the states that were possible: they begin
-            // anew with it.
+            // The present content of the clients' blocks is one of the possible states: they start
+            // anew from it.
             self.begin_anew(timeline)?;
         }
         Ok(())
     }
 
     /// After a cut the volumes are of different times, block by block. Clients write all their
-    /// blocks again, so that what comes is of their writes.
+    /// blocks again, so that later checks see only their writes.
     fn begin_anew(&mut self, timeline: &mut Timeline) -> Result<()> {
         for (number, written) in self.clients.iter_mut().enumerate() {
             for (at, pair) in self.members.iter_mut().enumerate() {
@@ -232,7 +232,7 @@ impl Group {
         Ok(())
     }
 
-    /// Of each client everything up to some write is there, in all of the images.
+    /// Of each client everything up to some write is present, in all of the images.
     fn is_instant(&self, images: &[Image]) -> Result<()> {
         let blocks = STRETCH * self.clients.len() as u64;
         let seen: Vec<Vec<Option<Tag>>> = images
@@ -268,8 +268,8 @@ impl Group {
                     if tag == wanted {
                         continue;
                     }
-                    // The power went before its answer came: nobody has it in a list. There is at
-                    // most one of a client in a life of the server.
+                    // The power failed before its answer came: it is in no list. There is at most
+                    // one of a client in a life of the server.
                     ensure!(
                         tag != Tag::ZERO && !order.contains_key(&(at, tag)) && unanswered == 0,
                         "client {number} wrote {wanted:?} to block {lba} of volume {at} before something that is shown, and {tag:?} is there"
@@ -416,8 +416,8 @@ fn short_life(seed: u64, cut: Option<u64>, timeline: &mut Timeline, tally: &mut 
     Ok(after - before)
 }
 
-/// Lets all tasks run until they are done. Where some of the devices have lost power the others
-/// lose it too.
+/// Runs all tasks until they are done. If some of the devices have lost power the others lose it
+/// too.
 fn take_turns(tasks: &mut Tasks<'_>, rng: &mut Rng, devices: &[Arc<FaultDevice>]) -> Result<()> {
     loop {
         match tasks.turn(rng) {

@@ -1,17 +1,17 @@
-//! Sides of a mirror that lie: a source whose key was stolen, and a destination that anyone may
-//! run. The adversary has every key, controls every field and the order of all messages, and makes
-//! every checksum right.
+//! Sides of a mirror that lie: a source with a stolen key, and a destination that anyone can run.
+//! The adversary has every key, controls every field and the order of all messages, and makes every
+//! checksum right.
 //!
-//! - *A source that lies* ([`run_source`]) sends images of volumes of the same id that went another
-//!   way, images that it makes itself under numbers that kept images have, other blocks with the
+//! - *A source that lies* ([`run_source`]) sends images of diverged volumes with the same id, and
+//!   images that it makes itself under the numbers of kept images. It sends other blocks with the
 //!   same checksums, tables that drop, rename and renumber snapshots, maps that contradict the
-//!   trees, streams that stop and go on later with something else. The true source has its turns
-//!   between, and the power goes. Every image that the destination keeps reads the same, byte for
-//!   byte, after each message after which something was written, in a copy that is restarted there,
-//!   and after each restart. A lie may be refused, or become a new image.
-//! - *A destination that lies* ([`destination::run`]) says that it has what it has not,
-//!   acknowledges what was not sent, gives "repairs", asks for everything at odd moments. The
-//!   source's volume and its snapshots stay as its model says.
+//!   trees, and streams that stop and continue later with something else. The true source has its
+//!   turns in between, and the power fails. Every image that the destination keeps must read the
+//!   same, byte for byte. This is checked after each message that caused a write, in a copy that is
+//!   restarted there, and after each restart. A lie may be refused, or become a new image.
+//! - *A destination that lies* ([`destination::run`]) claims blocks that it lacks, acknowledges
+//!   images that were not sent, sends "repairs", and makes any request at odd moments. The source's
+//!   volume and its snapshots must match its model.
 
 mod destination;
 mod known;
@@ -57,10 +57,10 @@ pub use destination::run as run_destination;
 const LOCK: Duration = Duration::from_secs(30 * 86400);
 /// Volumes that went another way.
 const STRAYS: usize = 2;
-/// Snapshots that a destination gets too slow to look at so often.
+/// The number of snapshots beyond which a destination gets too slow to check it so often.
 const LISTED_MAX: usize = 14;
 
-/// What a destination asks for.
+/// A destination's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
     Update,
@@ -72,7 +72,7 @@ enum How {
     Role,
 }
 
-/// A destination, the true source, and one that lies.
+/// A destination, the true source, and a lying one.
 struct Life {
     rng: Rng,
     source: World,
@@ -83,19 +83,19 @@ struct Life {
     contact: Option<Contact>,
     births: Vec<Birth>,
     memory: Memory,
-    /// What the liar knows of the destination.
+    /// The liar's knowledge of the destination.
     known: Known,
     unfinished: Option<Draft>,
     left_out: Vec<u64>,
     tag: u64,
     locks: bool,
-    /// An update has come, so that the next one knows when it was made at the earliest.
+    /// An update has arrived, so that the next one has a lower bound for its time.
     has_image: bool,
     /// An image of the liar was accepted.
     spoilt: bool,
     /// The liar has sent blocks since the last image was accepted.
     tainted: bool,
-    /// A block has rotted.
+    /// A block is damaged.
     rotten: bool,
 }
 
@@ -112,7 +112,7 @@ fn config(rng: &mut Rng) -> Config {
     }
 }
 
-/// A mirror whose source lies now and then.
+/// A mirror whose source lies sometimes.
 pub fn run_source(seed: u64, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
     let mut rng = Rng::new(seed ^ 0x006c_6961_7273);
     let mut life = Life::new(&mut rng)?;
@@ -257,7 +257,7 @@ impl Life {
         mirror
     }
 
-    /// The source is copied, or a copy of it goes on in its own way.
+    /// The source is copied, or a copy of it diverges.
     fn stray(&mut self, timeline: &mut Timeline) -> Result<()> {
         if self.strays.len() < STRAYS && (self.strays.is_empty() || self.rng.one_in(2)) {
             let mut stray = self.source.fork(self.source.device.fork());
@@ -399,7 +399,7 @@ impl Life {
         self.check().with_context(|| format!("after it lied: {told}"))
     }
 
-    /// A conversation is over. True when another image is shown, or others are listed.
+    /// A conversation has ended. True when another image is shown, or others are listed.
     fn end(&mut self, mirror: &Destination, timeline: &mut Timeline) -> Result<bool> {
         self.contact = mirror.contact();
         let moment = Moment { may_change: true, locks: self.locks && self.has_image };
@@ -409,7 +409,7 @@ impl Life {
             self.births = mirror.births();
             self.destination.device.cut_after(u64::MAX);
             let news = self.look(moment)?;
-            // What is in the cache hides what stands on the device.
+            // The cache hides the content of the device.
             look_at_a_copy(&self.memory, &self.destination, &mut self.rng)?;
             news
         };
@@ -417,12 +417,12 @@ impl Life {
         Ok(news)
     }
 
-    /// A lie was accepted, or a block has rotted: what comes next may fail.
+    /// A lie was accepted, or a block is damaged: later operations may fail.
     fn may_fail(&self) -> bool {
         self.spoilt || self.rotten || self.tainted
     }
 
-    /// As long as no lie was accepted there is nothing to be found.
+    /// As long as no lie was accepted there are no findings.
     fn check(&mut self) -> Result<()> {
         if self.spoilt || self.rotten {
             Ok(())
@@ -454,7 +454,7 @@ impl Life {
         self.memory.come_back(&volume, cloned)
     }
 
-    /// What happens at the destination between updates.
+    /// Events at the destination between updates.
     fn rest(&mut self, timeline: &mut Timeline) -> Result<()> {
         timeline.step();
         let volume = self.destination.volume();
@@ -505,8 +505,7 @@ impl Life {
         }
     }
 
-    /// A block of a kept image can't be read any more: what mends it from the liar mends nothing
-    /// else.
+    /// A block of a kept image becomes unreadable: a repair from the liar must change nothing else.
     fn rot(&mut self, timeline: &mut Timeline) -> Result<()> {
         let Ok(known) = Known::of(&self.destination.volume()) else { return Ok(()) };
         let data = known.table.iter().flat_map(|entry| known.reached(&entry.root)).filter(Reached::is_data);
@@ -527,13 +526,13 @@ impl Life {
         self.memory.lose(&bytes);
         self.rotten = true;
         self.destination.note(timeline, &format!("! block {number} rots"));
-        // It is found, and mending has something to do.
+        // It is found, and the repair has work to do.
         let _ = self.destination.volume().check(&mut |_| {});
         Ok(())
     }
 
-    /// The source is lost; the destination takes writes, its owner deletes snapshots, and what is
-    /// left of them stays.
+    /// The source is lost; the destination takes writes, its owner deletes snapshots, and the
+    /// others stay.
     fn fail_over(&mut self, timeline: &mut Timeline) -> Result<()> {
         timeline.step();
         let mirror = self.mirror();
@@ -571,7 +570,7 @@ impl Life {
     }
 }
 
-/// What a restart would show now.
+/// The content that a restart would show now.
 fn look_at_a_copy(memory: &Memory, destination: &World, rng: &mut Rng) -> Result<()> {
     let device = destination.device.fork().power_cycle(rng);
     let mut copy = destination.fork(device);

@@ -1,6 +1,6 @@
-//! Media of either side of a mirror that rot, fail for a while, or lose and mislay writes: nothing
-//! wrong is ever shown on either side, nothing spreads, and what rots on one side comes back from
-//! the other.
+//! Damage, temporary failures, and lost or misdirected writes of the media on either side of a
+//! mirror. No wrong content is ever shown on either side, damage does not spread, and damage on one
+//! side is repaired from the other.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
@@ -103,17 +103,17 @@ impl Pair {
             news || updated.is_err() || self.source.volume().status().dirty == 0 || rots,
             "no image came"
         );
-        // Nothing wrong is shown, whatever came of the update.
+        // No wrong content is shown, whatever the outcome of the update.
         self.both(&offers).context("after the update")?;
         let is_latched = |world: &World| world.volume().status().latched.is_some();
         if is_latched(&self.source) || is_latched(&self.destination) {
-            // A read that failed, or a write that went astray and was built upon, was noticed. The
-            // server starts anew.
+            // A failed read, or a misdirected write that others depend on, was noticed. The server
+            // restarts.
             self.restart().context("opening after a failure")?;
             self.both(&offers).context("after a failure")?;
         }
-        // As the server does now and then: what could not be read once may be read by now. A volume
-        // goes on without a since map that it can't read, and no mirror has that.
+        // As the server does from time to time: unreadable blocks may be readable by now. A volume
+        // continues without an unreadable since map, and no mirror has that.
         for world in [&self.source, &self.destination] {
             for block in world.volume().damaged() {
                 let _ = world.volume().look_again(&block);
@@ -141,7 +141,7 @@ impl Pair {
         Ok(Some(if whole { Fate::Survived } else { Fate::Reported }))
     }
 
-    /// Both servers start anew, with nothing in memory.
+    /// Both servers restart, with nothing in memory.
     fn restart(&mut self) -> Result<()> {
         self.sessions = Default::default();
         for world in [&mut self.source, &mut self.destination] {
@@ -153,8 +153,8 @@ impl Pair {
         Ok(())
     }
 
-    /// Every block of every image of both sides, where they are open, is as it must be, or can't be
-    /// read. How many can't.
+    /// Every block of every image of both sides, where they are open, is correct, or can't be read.
+    /// Returns how many can't.
     fn both(&mut self, offers: &Offers) -> Result<u64> {
         let mut refused = 0;
         let volume = self.destination.volume.clone();
@@ -225,8 +225,7 @@ fn victim(world: &World, root: SnapshotId, fault: CopyFault, rng: &mut Rng) -> R
         world.device.read_into(number * BLOCK, &mut bytes)?;
         places.entry(Checksum::of(&bytes).0).or_default().push(number);
     }
-    // The content may lie somewhere else as well, of earlier times; then it is not known which one
-    // counts.
+    // Earlier copies of the content may be elsewhere as well; then it is unknown which one counts.
     let single: Vec<u64> = of_kind
         .iter()
         .filter_map(|piece| {
@@ -258,7 +257,7 @@ fn tolerant(image: &Image, expected: &Frozen) -> Result<u64> {
 }
 
 impl CopyFault {
-    /// True for a block at rest that rots.
+    /// True for a damaged block at rest.
     fn is_rot(self) -> bool {
         !matches!(self, CopyFault::PassingReadError | CopyFault::LostWrite | CopyFault::MisdirectedWrite)
     }

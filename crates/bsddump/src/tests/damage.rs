@@ -1,4 +1,4 @@
-//! A damaged record costs the file that it is in, and the reader says which.
+//! A damaged record affects only its own file, and the reader reports which.
 
 use std::ops::Range;
 
@@ -35,7 +35,7 @@ fn damaged_record_costs_its_file_and_the_reader_names_it() {
     for record in 0..records {
         let mut damaged = bytes.clone();
         damaged[record * RECORD + 300] ^= 0x40;
-        // The label and the two maps: without them the dump says nothing.
+        // The label and the two maps: without them the dump has no information.
         let Ok(mut reader) = Reader::open(&damaged[..]) else {
             assert!(record < 5, "record {record}");
             continue;
@@ -69,7 +69,7 @@ fn sum(header: &mut [u8]) {
     header[28..32].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Where the headers of a dump stand.
+/// The places of a dump's headers.
 fn headers(bytes: &[u8]) -> Vec<(usize, Header)> {
     let (mut headers, mut at) = (Vec::new(), 0);
     while let Some(record) = bytes.get(at..).and_then(|rest| rest.first_chunk()) {
@@ -82,7 +82,7 @@ fn headers(bytes: &[u8]) -> Vec<(usize, Header)> {
     headers
 }
 
-/// A dump as Linux writes it: without what Cairn knows of content and attributes.
+/// A dump as Linux writes it: without Cairn's additions about content and attributes.
 fn as_linux(mut bytes: Vec<u8>) -> Vec<u8> {
     for (at, _) in headers(&bytes) {
         bytes[at + 960..at + RECORD].fill(0);
@@ -217,8 +217,7 @@ fn what_is_no_dump_is_refused() {
     assert!(matches!(refused(&swapped), ReadError::Foreign("a machine of the other byte order")));
 }
 
-/// Gives records, and fails where it was read further than anybody who looks at what they say
-/// would.
+/// Returns records, and fails on a read beyond those that a careful reader would need.
 struct Records {
     first: Vec<u8>,
     at: usize,
@@ -246,8 +245,8 @@ fn map_of_more_numbers_than_there_can_be_is_none() {
     assert!(matches!(refused, Some(ReadError::NoMaps)), "{refused:?}");
 }
 
-/// Records of each file: from its header to the next file's. And where the first header is behind
-/// all of them.
+/// Records of each file: from its header to the next file's. And the place of the first header
+/// after all of them.
 fn places(bytes: &[u8]) -> (Vec<(u32, Range<usize>)>, usize) {
     let mut places: Vec<(u32, Range<usize>)> = Vec::new();
     for (at, header) in headers(bytes) {
@@ -265,7 +264,7 @@ fn places(bytes: &[u8]) -> (Vec<(u32, Range<usize>)>, usize) {
     panic!("a dump has an end");
 }
 
-/// All of a file, with what comes behind each other in one piece.
+/// All of a file, with adjacent data in one piece.
 fn joined(file: &File) -> File {
     let mut data: Vec<(u64, Vec<u8>)> = Vec::new();
     for (offset, bytes) in &file.data {
@@ -277,8 +276,7 @@ fn joined(file: &File) -> File {
     File { data, ..file.clone() }
 }
 
-/// A tape drive passes over a bad block, or a copy leaves out what it can't read: what is behind
-/// comes closer.
+/// A tape drive skips a bad block, or a copy omits unreadable ones: later records move forward.
 #[test]
 fn records_that_are_missing_cost_the_files_that_they_were_of_and_the_reader_names_them() {
     let mut tree = tree();
@@ -316,9 +314,8 @@ fn records_that_are_missing_cost_the_files_that_they_were_of_and_the_reader_name
                         same || told.contains(number),
                         "{how}: file {number} is not what it was, told: {told:?}"
                     );
-                    // As many as are gone may have been taken for them behind the file in which
-                    // they were; and without checksums it is not known that they were not of the
-                    // file before.
+                    // As many as are gone may have been taken for them after the file that lost
+                    // them. And without checksums they may have been of the previous file.
                     let before = usize::from(of == "Linux");
                     let is_near = place.start < hurt_end + gone.len() && place.end + before > gone.start;
                     assert!(same || is_near, "{how}: file {number} in {place:?} is lost");
@@ -329,7 +326,7 @@ fn records_that_are_missing_cost_the_files_that_they_were_of_and_the_reader_name
     }
 }
 
-/// Another program's may count nothing: then each header is taken where it is expected.
+/// Another program may count nothing: then each header is accepted where it is expected.
 #[test]
 fn dump_that_does_not_count_its_records_is_read() {
     let mut tree = tree();
@@ -345,7 +342,7 @@ fn dump_that_does_not_count_its_records_is_read() {
     assert_eq!(reader.damage(), []);
 }
 
-/// A name that is not read would be one that is gone, to who restores one level after the other.
+/// A name that is not read would count as deleted in a restore of one level after the other.
 #[test]
 fn hole_in_a_directory_hurts_it() {
     let mut tree = tree();
@@ -367,7 +364,7 @@ fn hole_in_a_directory_hurts_it() {
                 holed[at + 964..at + 968].copy_from_slice(&crc.to_le_bytes());
             }
             sum(&mut holed[*at..][..RECORD]);
-            // Those behind are each one earlier.
+            // The later ones are each one earlier.
             for (at, header) in &all[of_root + 1..] {
                 let at = at - RECORD;
                 holed[at + 16..at + 20].copy_from_slice(&(header.record - 1).to_le_bytes());
@@ -381,7 +378,7 @@ fn hole_in_a_directory_hurts_it() {
     }
 }
 
-/// What a map says that there is costs no more than the map, whoever made it.
+/// A map's claims cost no more than the map itself, even if it is hostile.
 #[test]
 fn map_that_says_of_millions_of_files_that_they_are_there_is_told_in_a_thousand() {
     let mut tree = Tree::new();

@@ -140,7 +140,7 @@ fn linux_restore_reads_what_we_write() {
     assert!(!told.contains("Missing") && !told.contains("skipp"), "{told}");
     compare(&tree, ROOT, &target);
 
-    // One file alone, and a comparison of what is there with the dump.
+    // One file alone, and a comparison of the files with the dump.
     let alone = scratch.path().join("alone");
     std::fs::create_dir(&alone).unwrap();
     // It asks whether `.` gets the root's owner and mode.
@@ -158,8 +158,8 @@ fn linux_restore_reads_what_we_write() {
     assert!(!compared.contains("differ") && !compared.contains("changed"), "{compared}");
 }
 
-/// Volumes of a dump in files `NAME001`, `NAME002` and so on, as `restore -M` wants them; their
-/// paths.
+/// Volumes of a dump in files `NAME001`, `NAME002` and so on, as `restore -M` expects them; returns
+/// their paths.
 fn put(tree: &mut Tree, records: u64, options: Options, prefix: &Path) -> Vec<PathBuf> {
     let parts = volumes(tree, records, options);
     let path = |number: usize| PathBuf::from(format!("{}{number:03}", prefix.display()));
@@ -177,8 +177,7 @@ fn linux_restore_reads_our_volumes() {
     let mut tree = tree(own.uid(), own.gid());
     let date = 1_760_000_000;
     let restore = |flags: &str, from: &Path, to: &Path, answers: &str| {
-        // What it is told when it asks, and its temporary files, which are called after the dump's
-        // time.
+        // Answers to its questions, and its temporary files, which are named after the dump's time.
         std::fs::write(scratch.path().join("answers"), answers).unwrap();
         let answers = std::fs::File::open(scratch.path().join("answers")).unwrap();
         let mut command = Command::new(&restore);
@@ -199,7 +198,7 @@ fn linux_restore_reads_our_volumes() {
         assert!(!compared.contains("differ") && !compared.contains("changed"), "{compared}");
         let listed = run(&mut restore("-tMf", &prefix, &target, ""));
         assert!(listed.contains("./sub/crowd/a rather long name of a file, number 299"), "{listed}");
-        // One file, of which it reads the volumes in order; then it asks whether `.` gets the
+        // One file, for which it reads the volumes in order; then it asks whether `.` gets the
         // root's owner and mode.
         let alone = scratch.path().join(format!("alone{records}"));
         std::fs::create_dir(&alone).unwrap();
@@ -250,8 +249,8 @@ fn linux_restore_applies_our_increments() {
     let date = 1_750_000_000;
     apply(&mut tree, Options { date, ..Tree::options() });
 
-    // A file changes, a name moves to another directory, one goes, one comes, and a number is used
-    // again.
+    // A file changes, a name moves to another directory, one is removed, one is added, and a number
+    // is reused.
     let touch = |tree: &mut Tree, number: u32, seconds: u32| {
         tree.get(number).inode.modified.seconds = i64::from(seconds);
         tree.get(number).inode.changed.seconds = i64::from(seconds);
@@ -274,7 +273,7 @@ fn linux_restore_applies_our_increments() {
     }
     apply(&mut tree, Options { date: later + 1, since: date, level: 1, ..Tree::options() });
 
-    // A directory goes elsewhere with all that is in it.
+    // A directory moves with its descendants.
     let position = tree.0[&sub].entries.iter().position(|entry| entry.name == b"crowd").unwrap();
     let mut entry = tree.get(sub).entries.remove(position);
     entry.name = b"moved crowd".to_vec();
@@ -318,12 +317,12 @@ fn what_linux_dump_writes_in_volumes_is_read() {
         let mut reader = Reader::open_volumes(std::fs::File::open(path(1)).unwrap(), next).unwrap();
         is_what_was_filled(&mut reader, &content);
         assert!(reader.volume() > 2, "the file of 200 KB spans volumes");
-        // The last one may have no more than the end once more.
+        // The last one may have no more than a repeated end.
         assert!(!Path::new(&path(reader.volume() + 2)).exists(), "all of them were read");
     }
 }
 
-/// With `-m` it writes no content of what has changed and was not modified.
+/// With `-m` it writes no content of files whose attributes changed and whose content did not.
 #[test]
 fn what_linux_dump_has_the_attributes_alone_of_is_told() {
     let scratch = tempfile::tempdir().unwrap();
@@ -354,7 +353,7 @@ fn what_linux_dump_has_the_attributes_alone_of_is_told() {
     assert_eq!(alone, [OLD_SECONDS]);
 }
 
-/// Linux `dump`, and a device of ext4 for it that has what `content` is filled with.
+/// Linux `dump`, and a device of ext4 for it with the files that `content` makes.
 fn dumpable(content: &Path, image: &Path) -> Option<(PathBuf, Loop)> {
     let (dump, mkfs, losetup) = (program("dump")?, program("mkfs.ext4")?, program("losetup")?);
     if !is_root() {
@@ -365,7 +364,7 @@ fn dumpable(content: &Path, image: &Path) -> Option<(PathBuf, Loop)> {
     Some((dump, Loop::new(&losetup, &mkfs, content, image)))
 }
 
-/// What `dump` is given.
+/// The files that `dump` gets.
 fn fill(content: &Path) {
     std::fs::create_dir_all(content.join("a/b")).unwrap();
     std::fs::write(content.join("a/b/file"), vec![5; 200_000]).unwrap();
@@ -385,7 +384,7 @@ fn fill(content: &Path) {
 /// When one of the files was modified last: in 2001.
 const OLD_SECONDS: i64 = 1_000_000_000;
 
-/// A block device that is ext4 with some content; it goes when this does.
+/// A block device with an ext4 and some content; it is removed when this is dropped.
 struct Loop {
     losetup: PathBuf,
     name: String,

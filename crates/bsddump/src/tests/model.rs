@@ -8,7 +8,7 @@ use crate::{Attribute, Dump, Entry, Inode, Kind, Options, ROOT, Reader, Source, 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct File {
     pub(super) inode: Inode,
-    /// Ranges that are no holes, and what they have.
+    /// The data ranges, without holes, and their content.
     pub(super) data: Vec<(u64, Vec<u8>)>,
     pub(super) entries: Vec<Entry>,
     pub(super) parent: u32,
@@ -108,7 +108,7 @@ impl Tree {
         (bytes, written)
     }
 
-    /// What a dump says, as a tree; sizes of directories are as the tree has them.
+    /// The content of a dump, as a tree; sizes of directories are as the tree has them.
     pub(super) fn read<R: std::io::Read>(reader: &mut Reader<R>) -> Self {
         let mut tree = Self::default();
         while let Some(mut inode) = reader.next_inode().unwrap() {

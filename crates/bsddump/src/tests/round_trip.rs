@@ -117,7 +117,7 @@ fn subtree_and_filter_leave_the_rest_out() {
         names.sort();
         names
     };
-    // `again` is another name of a file that is in the dump, and outside of what was asked for.
+    // `again` is another name of a file that is in the dump, and outside of the requested part.
     let expected = ["deep", "empty", "file", "huge", "sub"].map(|name| name.as_bytes().to_vec());
     assert_eq!(names(&read), expected);
     assert_eq!(read.0.len(), 6);
@@ -141,15 +141,15 @@ fn file_that_cannot_be_read_costs_itself() {
     assert_eq!(read.plain(), tree.plain());
 }
 
-/// A tree with a file of which one byte can't be read, or where its holes are, or its extended
-/// attributes.
+/// A tree with a file in which one byte, its map of holes, or its extended attributes can't be
+/// read.
 struct Rotten {
     tree: Tree,
     number: u32,
     byte: Option<u64>,
 }
 
-/// Stands for where the holes are.
+/// Represents the map of holes.
 const HOLES: u64 = u64::MAX;
 
 impl Source for Rotten {
@@ -182,8 +182,7 @@ impl Source for Rotten {
     }
 }
 
-/// Zeroes that stand for what could not be read are not what the file has: whoever restores it is
-/// told.
+/// Zeroes in place of unreadable data are not the file's content: the restore reports the file.
 #[test]
 fn content_that_cannot_be_read_costs_its_block_and_is_known_to_be_missing_by_who_reads_the_dump() {
     let mut tree = mixed();
@@ -199,7 +198,7 @@ fn content_that_cannot_be_read_costs_its_block_and_is_known_to_be_missing_by_who
     assert!(read.plain().0[&number].data == [(0, wanted)]);
 }
 
-/// What is behind it in the file lies where its header says, as nothing of the dump is missing.
+/// Later data of the file is where its header says, as no part of the dump is missing.
 #[test]
 fn block_of_a_long_file_that_cannot_be_read_costs_nothing_behind_it() {
     let mut tree = mixed();
@@ -216,7 +215,7 @@ fn block_of_a_long_file_that_cannot_be_read_costs_nothing_behind_it() {
     assert!(read.plain().0[&number].data == [(0, wanted)]);
 }
 
-/// A file of which it is not known where it has something is no hole for who reads the dump.
+/// A file with an unknown map of data is not read as a hole.
 #[test]
 fn file_of_which_nobody_knows_where_its_holes_are_is_known_to_be_missing_by_who_reads_the_dump() {
     let mut tree = mixed();
@@ -231,7 +230,7 @@ fn file_of_which_nobody_knows_where_its_holes_are_is_known_to_be_missing_by_who_
     assert!(read.0[&number].data.is_empty());
 }
 
-/// What is behind the end of a file in its last record is nobody else's.
+/// The bytes after the end of a file in its last record belong to no other file.
 #[test]
 fn record_that_a_file_does_not_fill_has_nothing_of_another_one() {
     let mut tree = Tree::new();
@@ -248,7 +247,7 @@ fn record_that_a_file_does_not_fill_has_nothing_of_another_one() {
     }
 }
 
-/// What comes into the part that is dumped is as old as it is, and in no dump before.
+/// Files moved into the dumped part are as old as they are, and in no earlier dump.
 #[test]
 fn what_the_lower_dump_had_not_is_dumped_however_old_it_is() {
     let mut tree = Tree::new();
@@ -272,14 +271,14 @@ fn what_the_lower_dump_had_not_is_dumped_however_old_it_is() {
     let (read, damage) = read_back(&bytes);
     assert_eq!(damage, []);
     assert_eq!(read.0.keys().copied().collect::<Vec<_>>(), [ROOT, home, moved, deep, old]);
-    // It is kept as bytes; of what is not known to have been there all comes.
+    // It is saved as bytes; files that may not have been there are all included.
     let options = Options { had: Some(InodeMap::from_bytes(had.as_bytes().to_vec())), ..options };
     assert_eq!(tree.dump(options.clone()).0, bytes);
     let (bytes, _) = tree.dump(Options { had: Some(InodeMap::new()), ..options });
     assert_eq!(read_back(&bytes).0.0.len(), 6);
 }
 
-/// Dumps level 1 of what has not changed; the names of each directory in it, and the files.
+/// Dumps level 1 of an unchanged tree; returns the names of each directory in it, and the files.
 fn unchanged(tree: &mut Tree, options: Options, filter: Option<Filter<'_>>) -> Vec<(u32, Vec<Vec<u8>>)> {
     let options = Options { level: 1, since: DATE - 1000, ..options };
     let dump = Dump::plan(tree, options, filter, &mut |_| true).unwrap();
@@ -291,7 +290,7 @@ fn unchanged(tree: &mut Tree, options: Options, filter: Option<Filter<'_>>) -> V
     read.0.iter().map(|(number, file)| (*number, names(file))).collect()
 }
 
-/// A file that is dumped by another name does not say that this one is missing, or too many.
+/// A file that is dumped by another name does not show that this one is missing, or too many.
 #[test]
 fn name_that_was_left_out_of_a_file_with_others_comes_and_goes_with_the_pattern() {
     let mut tree = Tree::new();
@@ -311,14 +310,14 @@ fn name_that_was_left_out_of_a_file_with_others_comes_and_goes_with_the_pattern(
     assert_eq!(unchanged(&mut tree, had.clone(), None), with);
     let without = [(ROOT, root), (second, names(&["sub"])), (sub, names(&[]))];
     assert_eq!(unchanged(&mut tree, Tree::options(), Some(&mut { filter })), without);
-    // The same pattern means something else once a directory above has another name, of which the
-    // directory itself knows nothing.
+    // The same pattern has another meaning once a directory above is renamed, which the directory
+    // itself does not record.
     tree.get(ROOT).entries.iter_mut().find(|entry| entry.number == second).unwrap().name = b"moved".to_vec();
     let with = [(ROOT, names(&["first", "moved"])), (second, names(&["sub"])), (sub, names(&["other"]))];
     assert_eq!(unchanged(&mut tree, had, Some(&mut { filter })), with);
 }
 
-/// What is beside the way to a part is left out of each dump of it.
+/// Names beside the path to a part are left out of each dump of it.
 #[test]
 fn names_beside_the_way_to_a_part_make_no_dump_of_it_larger() {
     let mut tree = Tree::new();
@@ -342,7 +341,7 @@ fn names_beside_the_way_to_a_part_make_no_dump_of_it_larger() {
     assert!(dumped.contains(&(home, vec![b"beside".to_vec()])), "{dumped:?}");
 }
 
-/// Whatever could not be read of a directory, no restore takes what is in it for gone.
+/// Whatever could not be read of a directory, no restore treats its content as deleted.
 #[test]
 fn directory_that_cannot_be_read_costs_itself_and_nothing_of_it_is_said_to_be_gone() {
     let mut tree = mixed();
@@ -387,8 +386,8 @@ fn dump_can_be_ended() {
     assert!(matches!(ended, Err(WriteError::Cancelled)));
 }
 
-/// A tree of which inodes can't be read, the first so many times or always; when they are looked at
-/// in order neither.
+/// A tree with inodes that can't be read, the first that many times or always; a walk in order
+/// can't read them either.
 struct WithoutInodes(Tree, Vec<u32>, u32);
 
 impl WithoutInodes {
@@ -479,8 +478,8 @@ fn inodes_that_cannot_be_read_cost_their_files_and_nothing_is_said_to_be_gone() 
         for (lost, besides) in
             [(number(b"again"), None), (number(b"sub"), None), (number(b"sub"), Some(below))]
         {
-            // In the block that can't be read are places that nobody has as well, and what is only
-            // known by what can't be read itself.
+            // The unreadable block also has unused places, and files known only through unreadable
+            // ones.
             let all = [lost, lost + 1, lost + 2].into_iter().chain(besides).collect();
             let mut source = WithoutInodes(tree.clone(), all, u32::MAX);
             let options = Options { level: u32::from(since > 0), since, ..Tree::options() };
@@ -502,7 +501,7 @@ fn inodes_that_cannot_be_read_cost_their_files_and_nothing_is_said_to_be_gone() 
             }
         }
     }
-    // It is not said that there is no such path where that is not known.
+    // If it is unknown whether a path exists, it is not reported as missing.
     let mut source = WithoutInodes(tree.clone(), vec![number(b"sub")], u32::MAX);
     let options = Options { subtree: vec![b"sub".to_vec(), b"deep".to_vec()], ..Tree::options() };
     let refused = Dump::plan(&mut source, options, None, &mut |_| true);

@@ -1,4 +1,4 @@
-//! Directories, attributes and maps, each against what it was made of.
+//! Directories, attributes and maps, each against its input.
 
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
@@ -161,7 +161,7 @@ fn name_that_no_file_can_have_and_a_second_one_for_the_directory_itself_are_told
         [called(3, b"good"), called(4, b".."), called(5, b"a/b"), called(6, b"."), called(7, b"a\0")];
     let parsed = directory::parse(&directory::encode(7, 2, entries.iter()));
     assert_eq!((parsed.parent, parsed.mangled, &parsed.entries[..]), (Some(2), true, &entries[..1]));
-    // What says again what was said is no other file.
+    // A repeated entry is not another file.
     assert_eq!(parsed.refused, entries[1..]);
     let again = [called(7, b"."), called(2, b"..")];
     assert!(!directory::parse(&directory::encode(7, 2, again.iter())).mangled);

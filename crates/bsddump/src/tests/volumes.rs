@@ -1,4 +1,4 @@
-//! Dumps in volumes: cut anywhere, read again, and what is missing or out of turn.
+//! Dumps in volumes: cut anywhere, read again, with missing volumes and volumes out of turn.
 
 use std::io::Cursor;
 
@@ -24,7 +24,7 @@ fn open(volumes: &[Vec<u8>]) -> Result<Reader<Volume>, ReadError> {
     Reader::open_volumes(first, next)
 }
 
-/// A tree of which one file alone fills several small volumes.
+/// A tree with a file that fills several small volumes.
 pub(super) fn tree() -> Tree {
     let mut tree = Tree::new();
     let sub = tree.add(ROOT, "sub", Kind::Directory);
@@ -93,14 +93,14 @@ fn volumes_out_of_turn_and_of_other_dumps_are_named() {
     let mixed = [parts[0].clone(), other[1].clone()];
     let error = refused(&mixed);
     assert!(matches!(error, ReadError::OtherVolume { wanted: 2, found: 2, is_of_it: false }), "{error}");
-    assert_eq!(error.to_string(), "what was given as volume 2 of the dump is volume 2 of another dump");
+    assert_eq!(error.to_string(), "the file given as volume 2 of the dump is volume 2 of another dump");
     assert!(matches!(refused(&[parts[0].clone(), Vec::new()]), ReadError::NoVolume { wanted: 2 }));
     assert_eq!(read(&parts).unwrap(), []);
-    // One that is not there is where the dump ends.
+    // A missing one is where the dump ends.
     assert!(read(&parts[..3]).unwrap().contains(&Damage::Truncated));
 }
 
-/// What a reader of damaged volumes gives is right, or named.
+/// Checks that the result of reading damaged volumes is right, or reported.
 fn is_right_or_told(tree: &Tree, parts: &[Vec<u8>], what: &str) -> usize {
     let mut reader = open(parts).unwrap();
     let read = Tree::read(&mut reader).plain();
@@ -144,7 +144,7 @@ fn damage_where_a_volume_ends_or_begins_costs_the_file_that_is_there() {
     };
     let mut plain = tree.clone();
     for file in plain.0.values_mut() {
-        // What the format itself has no room for.
+        // Fields that the format itself does not have.
         file.inode.born = None;
         for time in [&mut file.inode.accessed, &mut file.inode.modified, &mut file.inode.changed] {
             time.nanoseconds = time.nanoseconds / 1000 * 1000;

@@ -1,9 +1,9 @@
-//! The file system that a sparse file lies on: places that were never written take room of it, and
-//! it may have none left.
+//! The file system of a sparse file: places that were never written take room of it, and it may
+//! have none left.
 //!
-//! What a place has taken stays taken, over power cuts too, until it is trimmed. A write that finds
-//! too little room writes what fits, from its start, and fails. Room can be taken ahead of writes,
-//! as far as there is any; a host that promises nothing says that it was done.
+//! Room once taken by a place stays taken, over power cuts too, until the place is trimmed. A write
+//! that finds too little room writes as much as fits, from its start, and fails. Room can be
+//! reserved ahead of writes, as far as there is any; a host that promises nothing reports success.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -18,7 +18,7 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 pub(super) struct Host {
     /// The file, in bytes of the device; whole blocks.
     file: Range<u64>,
-    /// Blocks that nobody has taken.
+    /// Free blocks.
     room: u64,
     /// Room can be taken ahead of writes.
     promises: bool,
@@ -27,7 +27,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// What `content` has in the file has room already; `bytes` are left for the rest.
+    /// The file's part of `content` has room already; `bytes` are left for the rest.
     pub(super) fn new(file: Range<u64>, bytes: u64, promises: bool, content: &Image) -> Self {
         let mut taken = BTreeSet::new();
         let mut at = file.start;
@@ -40,7 +40,7 @@ impl Host {
         Self { file, room: bytes / BLOCK, promises, taken }
     }
 
-    /// So many bytes are left from now on.
+    /// This many bytes are left from now on.
     pub(super) fn leave(&mut self, bytes: u64) {
         self.room = bytes / BLOCK;
     }
@@ -62,7 +62,7 @@ impl Host {
         length
     }
 
-    /// Takes room ahead of writes; the bytes that have some, or are said to.
+    /// Reserves room ahead of writes; returns the bytes that have room, or are reported to.
     pub(super) fn take_ahead(&mut self, offset: u64, length: u64) -> u64 {
         if self.promises { self.take(offset, length) } else { length }
     }

@@ -21,7 +21,7 @@ pub(super) fn run(file: &File, transfer: &mut Transfer) {
             // SAFETY: the iovecs and the memory that they name stay valid, see `Transfer`.
             unsafe { libc::pwritev2(fd, iovecs, count as i32, offset, flags) }
         } else {
-            // SAFETY: as above, and nobody else has access to the memory that is written.
+            // SAFETY: as above, and no other code has access to the memory that is written.
             unsafe { libc::preadv2(fd, iovecs, count as i32, offset, flags) }
         };
         let result = if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as usize) };
@@ -57,7 +57,7 @@ pub(super) fn seek(file: &File, offset: u64, whence: i32) -> io::Result<Option<u
     if error.raw_os_error() == Some(libc::ENXIO) { Ok(None) } else { Err(error) }
 }
 
-/// Tells the page cache that the bytes will be wanted. Advice: a failure changes nothing.
+/// Tells the page cache that the bytes will be needed. Advice: a failure changes nothing.
 pub(super) fn advise(file: &File, offset: u64, length: u64) {
     // SAFETY: the call takes no memory of ours.
     unsafe {
@@ -72,7 +72,7 @@ pub(super) fn lock(file: &File, shared: bool) -> io::Result<()> {
     retry(|| unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) })
 }
 
-/// A lock of one byte that goes with the open file.
+/// A lock of one byte that ends with the open file.
 fn byte_lock(kind: i32, start: u64, length: u64) -> libc::flock {
     // SAFETY: all of its fields are integers.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -82,8 +82,8 @@ fn byte_lock(kind: i32, start: u64, length: u64) -> libc::flock {
     lock
 }
 
-/// Takes a shared lock of a byte without waiting; false when somebody else has it alone. A file
-/// system without such locks gives it.
+/// Takes a shared lock of a byte without waiting; false when another process has it exclusively.
+/// True on a file system without such locks.
 pub(super) fn lock_byte(file: &File, byte: u64) -> io::Result<bool> {
     let lock = byte_lock(libc::F_RDLCK, byte, 1);
     // SAFETY: the call reads the lock, which outlives it.
@@ -94,7 +94,7 @@ pub(super) fn lock_byte(file: &File, byte: u64) -> io::Result<bool> {
     }
 }
 
-/// Whether somebody else has a byte locked in whatever way.
+/// Whether another process has a lock of any kind on a byte.
 pub(super) fn is_byte_locked(file: &File, byte: u64) -> io::Result<bool> {
     let mut lock = byte_lock(libc::F_WRLCK, byte, 1);
     // SAFETY: the call reads and writes the lock, which outlives it.
@@ -104,7 +104,7 @@ pub(super) fn is_byte_locked(file: &File, byte: u64) -> io::Result<bool> {
     }
 }
 
-/// Gives back what this open file has locked of these bytes.
+/// Releases this open file's locks of these bytes.
 pub(super) fn unlock_bytes(file: &File, start: u64, length: u64) {
     let lock = byte_lock(libc::F_UNLCK, start, length);
     // SAFETY: the call reads the lock, which outlives it.
@@ -115,12 +115,12 @@ fn has_no_locks(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOLCK | libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP))
 }
 
-/// Whether anybody has a file open for writing, by a read lease that is given back at once. `file`
-/// is open for reading alone. False where that can't be told.
+/// Whether any process has a file open for writing, by a read lease that is returned at once.
+/// `file` is open for reading alone. False if that cannot be determined.
 pub(super) fn has_writers(file: &File) -> bool {
     let fd = file.as_raw_fd();
-    // Who opens the file within the lease has a signal sent here, which would end the process
-    // unless it is one that is ignored. SAFETY: the calls take no memory of ours.
+    // A process that opens the file within the lease has a signal sent here, which would end this
+    // process unless it is one that is ignored. SAFETY: the calls take no memory of ours.
     if retry(|| unsafe { libc::fcntl(fd, F_SETSIG, libc::SIGURG) }).is_err() {
         return false;
     }
@@ -135,8 +135,8 @@ pub(super) fn has_writers(file: &File) -> bool {
     }
 }
 
-/// Gives the lock of the file back, whoever else has the open file. What fails here goes when the
-/// last of them closes it.
+/// Releases the lock of the file, even if another process shares the open file. On a failure the
+/// lock ends when the last of them closes it.
 pub(super) fn unlock(file: &File) {
     // SAFETY: the call takes no memory of ours.
     let _ = retry(|| unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) });

@@ -1,20 +1,19 @@
-//! Whether another program has a file or a disk open for writing: two writers destroy what is on
-//! it.
+//! Whether another program has a file or a disk open for writing: two writers destroy its content.
 //!
 //! `flock` keeps servers of this kind apart, and `O_EXCL` those of a disk that the kernel knows
 //! (mounts, volume groups, RAIDs). Other programs do neither:
 //!
-//! - QEMU locks single bytes of an image, each for something that it does with it or lets nobody
-//!   else do (`block/file-posix.c`). [`lock_as_qemu`] takes the same locks, so either side refuses
-//!   what the other one has. They are held as long as the file is open.
+//! - QEMU locks single bytes of an image, each for an action that it does or prevents others from
+//!   doing (`block/file-posix.c`). [`lock_as_qemu`] takes the same locks, so either side refuses an
+//!   image that the other one uses. They are held as long as the file is open.
 //! - A loop device names its file in `/sys/block/loop*/loop/backing_file`.
-//! - A read lease (`F_SETLEASE`) is given for a file that nobody has open for writing, be it a
-//!   process or the kernel. It is given back at once. Only the file's owner may ask, and not all
-//!   file systems have leases.
-//! - `/proc/*/fd` has who it is, as far as this user may look.
+//! - A read lease (`F_SETLEASE`) is granted for a file that is not open for writing, by any process
+//!   or the kernel. It is returned at once. Only the file's owner may request one, and not all file
+//!   systems have leases.
+//! - `/proc/*/fd` shows which process it is, as far as this user may look.
 //!
-//! The last three are asked before a file is taken that was not this server's before. It would be
-//! wrong to ask them again later: what this process itself has closed may stay open for a moment.
+//! The last three are checked before a file is adopted that was not this server's before. A later
+//! check would be wrong: files that this process itself has closed may stay open for a moment.
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -24,16 +23,15 @@ use std::time::Duration;
 
 use super::calls;
 
-/// The first of the bytes that QEMU locks for what it does, and for what it lets nobody else do.
+/// The first of the bytes that QEMU locks for its own actions, and for actions that it prevents.
 const DOES: u64 = 100;
 const KEEPS_TO_ITSELF: u64 = 200;
-/// What there is to do: to read what is consistent, to write, to write what does not change it, to
-/// resize it.
+/// The actions: consistent reads, writes, writes that do not change the content, resizes.
 const ACTIONS: u64 = 4;
 const READS: u64 = 0;
 
-/// Takes the locks of a QEMU that writes to it, and lets others do nothing but read. Second: false
-/// where another program has locks that go against that, and `insists` has not asked to do without.
+/// Takes the locks of a QEMU that writes to it, and allows others only to read. Second: false where
+/// another program has conflicting locks, and `insists` did not override them.
 pub(super) fn lock_as_qemu(file: &File, insists: bool) -> io::Result<bool> {
     let mut is_ours = true;
     let mut try_each = |act: &dyn Fn(u64) -> io::Result<bool>| -> io::Result<()> {
@@ -42,8 +40,8 @@ pub(super) fn lock_as_qemu(file: &File, insists: bool) -> io::Result<bool> {
         }
         Ok(())
     };
-    // First all that says what is done here, then a look at what others do: of two who come at once
-    // one at least sees the other.
+    // First the locks for the own actions, then a look at others': if two openers come at once, at
+    // least one sees the other.
     try_each(&|action| calls::lock_byte(file, DOES + action))?;
     try_each(&|action| Ok(action == READS || calls::lock_byte(file, KEEPS_TO_ITSELF + action)?))?;
     try_each(&|action| Ok(!calls::is_byte_locked(file, KEEPS_TO_ITSELF + action)?))?;
@@ -64,7 +62,7 @@ pub(super) fn unlock_as_qemu(file: &File) {
 const LOOKS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Who writes to a file or disk, as far as that can be seen, in words.
+/// Describes the process that writes to a file or disk, as far as it can be found.
 pub(super) fn writer_of(path: &Path) -> io::Result<Option<String>> {
     for _ in 1..LOOKS {
         if look_for_writer(path)?.is_none() {
@@ -121,8 +119,8 @@ fn process_with(path: &Path, found: &Metadata) -> Option<String> {
             continue;
         }
         for file in files.flatten() {
-            // Only what has its name is looked at: a look at what lies on another file system may
-            // wait for that.
+            // Only links with its name are examined: a look at another file system may wait for
+            // that.
             let Ok(link) = fs::read_link(file.path()) else { continue };
             let may_be_it = found.nlink() > 1 || link.file_name() == path.file_name() || link == path;
             let is_it = || fs::metadata(file.path()).is_ok_and(|other| is_same(found, &other));

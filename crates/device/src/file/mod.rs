@@ -1,15 +1,15 @@
 //! A regular file or a raw disk as a device.
 //!
-//! Direct I/O where the file system takes it, else through the page cache with the same promises;
-//! or writes the one way and reads the other ([`Direct::Writes`]), which Linux keeps coherent: a
-//! direct write drops what the cache has of its range, before and after. A batch goes to the kernel
-//! as vectored transfers on the calling thread's own io_uring, or with plain calls where rings are
-//! not allowed. A flush is `fdatasync`. When one fails the kernel has dropped what it could not
-//! write, so a later `fdatasync` proves nothing: the first failure stays and every later flush
-//! reports it.
+//! Direct I/O if the file system supports it, otherwise through the page cache with the same
+//! promises. Or writes one way and reads the other ([`Direct::Writes`]), which Linux keeps
+//! coherent: a direct write drops the cached pages of its range, before and after. A batch goes to
+//! the kernel as vectored transfers on the calling thread's own io_uring, or with plain calls where
+//! rings are not allowed. A flush is `fdatasync`. When one fails the kernel has dropped the
+//! unwritten pages, so a later `fdatasync` proves nothing: the first failure stays and every later
+//! flush reports it.
 //!
-//! The file is locked (`flock`) while it is open. Its length changes by `grow` only; if somebody
-//! else cuts it, reads past its end fail, they never give made-up bytes.
+//! The file is locked (`flock`) while it is open. Only `grow` changes its length; if another
+//! process truncates it, reads past its end fail and never return made-up bytes.
 
 mod calls;
 mod in_use;
@@ -41,7 +41,7 @@ const ZERO_PIECE: u64 = (stage::IOVECS_MAX * BLOCK_SIZE) as u64;
 /// Whether to go past the page cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Direct {
-    /// Where the file system takes it and the length is a multiple of 4096.
+    /// If the file system supports it and the length is a multiple of 4096.
     #[default]
     Auto,
     /// Writes as with `Auto`, reads through the page cache: for a log, which is written once and in
@@ -54,7 +54,7 @@ pub enum Direct {
 /// How requests reach the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Engine {
-    /// io_uring, or plain calls where it does not work.
+    /// io_uring, or plain calls if it does not work.
     #[default]
     Auto,
     /// `preadv` and `pwritev`, one after the other.
@@ -70,8 +70,8 @@ pub struct FileOptions {
     pub direct: Direct,
     /// How requests reach the kernel.
     pub engine: Engine,
-    /// It is taken now, and was not this owner's before: what another program has open for writing
-    /// is refused, as far as that can be seen.
+    /// The file is adopted now, and was not this owner's before: a file that another program has
+    /// open for writing is refused, as far as that can be seen.
     pub is_new: bool,
     /// It is opened though other programs use it: its owner answers for that.
     pub in_use: bool,
@@ -80,7 +80,7 @@ pub struct FileOptions {
 /// A regular file or a raw disk.
 #[derive(Debug)]
 pub struct FileDevice {
-    /// It holds the lock. All but some writes goes through it.
+    /// It holds the lock. All requests but some writes use it.
     file: File,
     /// The same file for writes past the page cache, where reads go through it.
     past: Option<File>,
@@ -97,8 +97,8 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Creates a sparse file of `length` bytes that reads as zeroes. Fails if anything is there,
-    /// but for a file without a length, which is what a kill in the middle of this leaves.
+    /// Creates a sparse file of `length` bytes that reads as zeroes. Fails if the path exists,
+    /// except for a file without a length, which remains after a kill in the middle of this.
     pub fn create(path: impl AsRef<Path>, length: u64) -> Result<Self, OpenError> {
         Self::create_with(path, length, FileOptions::default())
     }
@@ -132,7 +132,7 @@ impl FileDevice {
     }
 
     /// Makes a file at least `length` bytes long; a disk must be that long already (it has been
-    /// enlarged). It is durable when it returns. A device that is long enough stays as it is.
+    /// enlarged). It is durable when it returns. A device that is long enough is unchanged.
     pub fn grow(&self, length: u64) -> Result<(), DeviceError> {
         let now = self.length.load(Ordering::Acquire);
         if length <= now {
@@ -190,17 +190,16 @@ impl FileDevice {
         }
     }
 
-    /// Does them side by side where that can be.
+    /// Runs them in parallel where possible.
     fn carry(&self, file: &File, transfers: &mut [Transfer]) {
-        // One transfer alone has nothing to run beside, and a plain call is some microseconds
-        // faster.
+        // A single transfer has none to run beside, and a plain call is some microseconds faster.
         let done = transfers.len() > 1 && self.rings && uring::run(file, transfers).is_ok();
         if !done {
             transfers.iter_mut().for_each(|transfer| calls::run(file, transfer));
         }
     }
 
-    /// Makes everything durable, or says what the first failure to do so was.
+    /// Makes everything durable, or returns the first failure to do so.
     fn sync(&self) -> Result<(), DeviceError> {
         self.latched()?;
         if let Err(error) = self.file.sync_data() {
@@ -216,7 +215,7 @@ impl FileDevice {
             None => error.kind().into(),
         };
         let length = self.length.load(Ordering::Relaxed);
-        // Also where it lacked room: what the kernel could not write it has dropped.
+        // Also for a lack of room: the kernel has dropped the pages that it could not write.
         let error = DeviceError::Io { action: Action::Flush, offset: 0, length, source: Arc::new(source) };
         self.failed.get_or_init(|| error);
     }
@@ -268,7 +267,7 @@ impl FileDevice {
         }
     }
 
-    /// Writes zeroes as data. Aligned as the device wants it.
+    /// Writes zeroes as data. Aligned as the device requires.
     fn write_zeroes(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
         let zero = Block::zero();
         let end = offset + length;
@@ -410,16 +409,16 @@ impl Device for FileDevice {
 }
 
 impl Drop for FileDevice {
-    /// The lock goes now, and not with the last of those who have the open file: a program that is
-    /// being started has it until its exec, and a ring of a thread that does nothing may have it
-    /// for a transfer that a worker of the kernel was late to let go of.
+    /// Releases the lock now, and not with the last user of the open file. A starting program has
+    /// the file until its exec. The ring of an idle thread may have it for a transfer that a kernel
+    /// worker released late.
     fn drop(&mut self) {
         in_use::unlock_as_qemu(&self.file);
         calls::unlock(&self.file);
     }
 }
 
-/// True when io_uring works in this process; says so once if not.
+/// True when io_uring works in this process; logs it once if not.
 fn rings_work() -> bool {
     static SAID: Once = Once::new();
     match uring::probe() {
@@ -431,8 +430,8 @@ fn rings_work() -> bool {
     }
 }
 
-/// True when the file system or the disk does not have the call; also for what it only does to
-/// whole blocks.
+/// True when the file system or the disk does not have the call; also when it supports whole blocks
+/// only.
 fn is_unsupported(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL | libc::ENOTTY))
 }

@@ -1,4 +1,4 @@
-//! Opening and creating: what the path is, whose it is, and what its file system can do.
+//! Opening and creating: the kind of the path, its user, and the abilities of its file system.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
@@ -11,71 +11,71 @@ use cairn_base::BLOCK_SIZE;
 use super::{Direct, FileOptions, calls, in_use};
 use crate::BlockMut;
 
-/// Why a file or disk could not be opened or created, and what to do.
+/// Why a file or disk could not be opened or created, and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// There is nothing at the path.
+    /// The path does not exist.
     #[error("{} does not exist: check the path, or create it first", path.display())]
     Missing {
-        /// What was to be opened.
+        /// The path to open.
         path: PathBuf,
     },
-    /// There is something at the path already.
+    /// The path exists already.
     #[error("{} exists already and is not overwritten: choose another path, or remove it", path.display())]
     Exists {
-        /// What was to be created.
+        /// The path to create.
         path: PathBuf,
     },
     /// The path is a directory, a socket, a pipe or a terminal.
     #[error("{} is neither a regular file nor a disk: name one of these", path.display())]
     NotStorage {
-        /// What was to be opened.
+        /// The path to open.
         path: PathBuf,
     },
     /// Another process, or this one, has it open; or it is a mounted disk.
     #[error("{} is in use: stop the server that has it open, or unmount it", path.display())]
     Busy {
-        /// What was to be opened.
+        /// The path to open.
         path: PathBuf,
     },
     /// Another program writes to it, or has locked it as QEMU locks its images.
     #[error("{} is in use by {by}: two writers would destroy what is on it", path.display())]
     InUse {
-        /// What was to be opened.
+        /// The path to open.
         path: PathBuf,
-        /// Who has it.
+        /// The process that has it.
         by: String,
     },
     /// The file system takes no writes.
     #[error("{} is on a read-only file system: remount it for writing, or open it read-only", path.display())]
     ReadOnlyFileSystem {
-        /// What was to be opened or created.
+        /// The path to open or create.
         path: PathBuf,
     },
     /// This user may not.
     #[error("{} may not be opened by this user: change its owner or mode, or run as another user", path.display())]
     Permission {
-        /// What was to be opened or created.
+        /// The path to open or create.
         path: PathBuf,
     },
     /// The file system or the quota is full.
     #[error("no space is left for {}: free some, or choose another file system", path.display())]
     NoSpace {
-        /// What was to be created.
+        /// The path to create.
         path: PathBuf,
     },
     /// The file system has no files of this length.
     #[error("{} cannot be {length} bytes long on its file system: choose a smaller size", path.display())]
     TooLong {
-        /// What was to be created.
+        /// The path to create.
         path: PathBuf,
         /// Bytes.
         length: u64,
     },
-    /// Anything else that the operating system said.
+    /// Any other error of the operating system.
     #[error("{} cannot be opened: {source}", path.display())]
     Io {
-        /// What was to be opened or created.
+        /// The path to open or create.
         path: PathBuf,
         /// The cause.
         source: io::Error,
@@ -101,7 +101,7 @@ impl OpenError {
     }
 }
 
-/// An open file or disk, locked, and what it can do.
+/// An open file or disk, locked, and its abilities.
 pub(super) struct Opened {
     pub(super) file: File,
     pub(super) past: Option<File>,
@@ -112,8 +112,8 @@ pub(super) struct Opened {
     pub(super) fast_zeroes: bool,
 }
 
-/// Creates a sparse file that is there after a crash as well. An empty one is taken for what a
-/// crash has left of that.
+/// Creates a sparse file that also exists after a crash. An empty one counts as the remains of such
+/// a crash.
 pub(super) fn create(path: &Path, length: u64, options: &FileOptions) -> Result<Opened, OpenError> {
     let error = |source| OpenError::new(path, length, source);
     let new = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
@@ -123,12 +123,12 @@ pub(super) fn create(path: &Path, length: u64, options: &FileOptions) -> Result<
         }
         new => (new.map_err(error)?, true),
     };
-    // Whoever has it by now keeps it: it may be one of its own making.
+    // A process that has locked it by now keeps it: it may have made the file.
     calls::lock(&file, false).map_err(error)?;
     lock_as_qemu(&file, path, options)?;
     let found = file.metadata().map_err(error)?;
     if found.len() > 0 || found.nlink() == 0 {
-        // Somebody was quicker.
+        // Another process was faster.
         return Err(error(io::ErrorKind::AlreadyExists.into()));
     }
     let made = (|| {
@@ -145,7 +145,7 @@ pub(super) fn create(path: &Path, length: u64, options: &FileOptions) -> Result<
     match made.and_then(|()| probe(file, options)) {
         Ok(opened) => Ok(opened),
         Err(source) => {
-            // What remains is a file of this call's own making; the first error is the one to tell.
+            // The remaining file was made by this call; the first error is the one to report.
             if is_new {
                 let _ = fs::remove_file(path);
             }
@@ -154,7 +154,7 @@ pub(super) fn create(path: &Path, length: u64, options: &FileOptions) -> Result<
     }
 }
 
-/// Keeps QEMU away, and stays away from what it has.
+/// Locks QEMU out, and refuses files that QEMU uses.
 fn lock_as_qemu(file: &File, path: &Path, options: &FileOptions) -> Result<(), OpenError> {
     if options.read_only {
         return Ok(());
@@ -176,12 +176,12 @@ fn is_empty_file(path: &Path) -> bool {
 /// Opens a file or a disk and locks it.
 pub(super) fn open(path: &Path, options: &FileOptions) -> Result<Opened, OpenError> {
     let error = |source| OpenError::new(path, 0, source);
-    // A pipe would wait for its other end, so the kind is looked at before.
+    // A pipe would wait for its other end, so the kind is checked before.
     let kind = fs::metadata(path).map_err(error)?.file_type();
     if !kind.is_file() && !kind.is_block_device() {
         return Err(OpenError::NotStorage { path: path.to_path_buf() });
     }
-    // On a disk, O_EXCL refuses what is mounted or part of something else.
+    // On a disk, O_EXCL refuses a mounted one, or a part of a larger device.
     let exclusive = if kind.is_block_device() && !options.read_only { libc::O_EXCL } else { 0 };
     // Before it is open here as well.
     let asks = options.is_new && !options.read_only && !options.in_use;
@@ -215,7 +215,7 @@ fn probe(mut file: File, options: &FileOptions) -> io::Result<Opened> {
         let limit = |name| queue_limit(number, name).is_some_and(|limit| limit > 0);
         (limit("discard_max_bytes"), limit("write_zeroes_max_bytes"))
     } else {
-        // Past the end there is nothing that the probe could harm.
+        // Past the end the probe cannot overwrite anything.
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         let punches = !options.read_only && calls::allocate(&file, mode, length, BLOCK_SIZE as u64).is_ok();
         (punches, punches)
@@ -223,8 +223,8 @@ fn probe(mut file: File, options: &FileOptions) -> io::Result<Opened> {
     Ok(Opened { file, past, length, disk, direct, trims, fast_zeroes })
 }
 
-/// The same file once more, for direct writes, where the file system takes these. It is found by
-/// its descriptor: at its path there may be another one by now.
+/// The same file opened again for direct writes, if the file system supports these. It is found by
+/// its descriptor: its path may lead to another one now.
 fn open_past(file: &File) -> io::Result<Option<File>> {
     let again = format!("/proc/self/fd/{}", file.as_raw_fd());
     let Ok(past) = OpenOptions::new().read(true).write(true).open(again) else { return Ok(None) };
@@ -242,7 +242,7 @@ fn enter_direct(file: &File) -> io::Result<bool> {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
             calls::set_direct(file, false).map(|()| false)
         }
-        // A bad first block is for the reader of that block, not for the one who opens.
+        // A bad first block is reported to its reader, not at the opening.
         Err(_) => Ok(true),
     }
 }

@@ -1,5 +1,5 @@
-//! A stage: the part of a batch that may be done in any order. It ends where a flush covers what is
-//! before it, or where two changes overlap.
+//! A stage: the part of a batch that may be done in any order. It ends where a flush covers earlier
+//! operations, or where two changes overlap.
 
 use std::io;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ struct Member {
     offset: u64,
     length: u64,
     fua: bool,
-    /// Where a read goes.
+    /// The memory for a read.
     blocks: SmallVec<[BlockMut; 1]>,
     /// A copy of the data when its pieces do not suit direct I/O; only held so that its memory
     /// stays.
@@ -155,8 +155,8 @@ impl Stage {
         device.transfer(&mut transfers);
         for (transfer, group) in transfers.into_iter().zip(groups) {
             let Err(error) = transfer.into_outcome() else { continue };
-            // Space that ran out failed before anything was written; all else may have been the
-            // flush within.
+            // A lack of space failed before anything was written; any other failure may come from
+            // the flush within.
             if alone && !is_no_space(&error) {
                 device.latch(&error);
             }
@@ -225,7 +225,7 @@ impl Member {
     }
 }
 
-/// Joins sorted parts that touch into transfers; beside each, the parts that it is made of.
+/// Joins adjacent sorted parts into transfers; returns with each the parts that it consists of.
 fn merge(
     device: &FileDevice,
     parts: &[Part],
@@ -259,8 +259,8 @@ fn new_transfer(device: &FileDevice, parts: &[Part], iovecs: &[libc::iovec]) -> 
     Transfer::new(parts[0].write, device.goes_past(parts[0].write), parts[0].offset, joined(pieces))
 }
 
-/// Iovecs with those made one that follow each other in memory, as the blocks of a run do: the
-/// kernel takes each by itself.
+/// Iovecs with memory neighbours joined into one, as the blocks of a run are: the kernel handles
+/// each by itself.
 pub(super) fn joined<'a>(pieces: impl Iterator<Item = &'a libc::iovec>) -> Vec<libc::iovec> {
     let mut joined: Vec<libc::iovec> = Vec::new();
     for piece in pieces {
@@ -279,7 +279,7 @@ pub(super) fn joined<'a>(pieces: impl Iterator<Item = &'a libc::iovec>) -> Vec<l
 struct Ranges(Vec<(u64, u64)>);
 
 impl Ranges {
-    /// Adds a range; false, and nothing is added, when it overlaps one that is there.
+    /// Adds a range; false, without adding it, when it overlaps an existing one.
     fn insert(&mut self, offset: u64, length: u64) -> bool {
         if length == 0 {
             return true;

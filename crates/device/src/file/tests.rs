@@ -1,4 +1,4 @@
-//! What only a file device has: locks, errors of opening, both engines, preparing, growing.
+//! Properties of file devices alone: locks, errors of opening, both engines, preparing, growing.
 
 use std::path::PathBuf;
 
@@ -113,8 +113,7 @@ fn second_opener_is_told_that_it_is_busy_and_readers_share() {
 fn lock_goes_with_the_device_though_the_kernel_has_its_file_still() {
     let (_folder, path) = place();
     let device = FileDevice::create(&path, MIB).unwrap();
-    // What a program that is being started has of it until its exec, and a ring until its thread
-    // uses it again.
+    // A starting program shares it until its exec, and a ring until its thread uses it again.
     let _still = device.file.try_clone().unwrap();
     drop(device);
     FileDevice::open(&path, FileOptions::default()).unwrap();
@@ -302,7 +301,7 @@ fn failed_flush_is_reported_by_every_later_flush() {
     assert!(device.read(0, 4096).is_ok(), "reads go on");
 }
 
-/// What another process does with a file, in its own open file.
+/// Another process's use of a file, in its own open file.
 fn other(path: &std::path::Path, write: bool) -> std::fs::File {
     std::fs::OpenOptions::new().read(true).write(write).open(path).unwrap()
 }
@@ -335,7 +334,7 @@ fn file_that_is_open_for_writing_elsewhere_is_not_taken_unless_its_owner_insists
 fn locks_of_qemu_are_heeded_and_held() {
     let (_folder, path) = place();
     drop(FileDevice::create(&path, MIB).unwrap());
-    // A reader of QEMU that lets others write (`-U`), and one that does not.
+    // A reader of QEMU that allows others to write (`-U`), and one that does not.
     let sharing = other(&path, true);
     assert!(calls::lock_byte(&sharing, 100).unwrap());
     drop(FileDevice::open(&path, FileOptions::default()).expect("it lets others write"));
@@ -344,12 +343,12 @@ fn locks_of_qemu_are_heeded_and_held() {
     assert!(matches!(&refused, OpenError::InUse { by, .. } if by.contains("QEMU")), "{refused}");
     drop(FileDevice::open(&path, FileOptions { in_use: true, ..FileOptions::default() }).unwrap());
     drop(sharing);
-    // A writer that would let others write.
+    // A writer that would allow others to write.
     let writer = other(&path, true);
     assert!(calls::lock_byte(&writer, 101).unwrap());
     assert!(matches!(FileDevice::open(&path, FileOptions::default()), Err(OpenError::InUse { .. })));
     drop(writer);
-    // What QEMU looks at before it opens an image: that nobody writes, and that others may.
+    // QEMU's check before it opens an image: that no process writes, and that others may.
     let device = FileDevice::open(&path, FileOptions::default()).unwrap();
     let qemu = other(&path, true);
     for byte in [101, 103, 201, 203] {

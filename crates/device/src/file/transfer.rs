@@ -1,7 +1,7 @@
-//! One vectored read or write on its way, continued until all of its bytes are through.
+//! One vectored read or write in progress, continued until all of its bytes are done.
 //!
-//! A transfer names memory by raw pointers, as the kernel wants it. Who makes one upholds that the
-//! memory stays valid until it is done, that memory to be read into is not looked at meanwhile, and
+//! A transfer names memory by raw pointers, as the kernel requires. Its maker guarantees that the
+//! memory stays valid until it is done, that memory to be read into is not accessed meanwhile, and
 //! that memory to be written from is not changed.
 
 use std::io;
@@ -58,7 +58,7 @@ impl Transfer {
         if self.durable { libc::RWF_DSYNC } else { 0 }
     }
 
-    /// What became of it, once it is done.
+    /// Its outcome, once it is done.
     pub(super) fn into_outcome(self) -> io::Result<()> {
         self.outcome.expect("an engine does every transfer to its end")
     }

@@ -5,9 +5,10 @@
 //! Flushes do not go through the ring: the kernel hands them to a worker thread, while the calling
 //! thread has nothing to do but wait, so `fdatasync` in the calling thread saves two switches.
 //!
-//! Some transfers end in a worker of the kernel, which may let go of the open file after the thread
-//! has its answer; with deferred task work that counts only once the thread uses its ring again, or
-//! ends. Until then the file is open, whoever has closed it: so its lock is given back by hand.
+//! Some transfers end in a kernel worker, which may release the open file after the thread has its
+//! answer. With deferred task work the release takes effect only once the thread uses its ring
+//! again, or ends. Until then the file stays open, even after it was closed: so its lock is
+//! released explicitly.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -124,14 +125,14 @@ fn entry(file: &File, transfer: &Transfer) -> squeue::Entry {
     }
 }
 
-/// Submits what is queued and waits for up to `count` completions; it may come back with fewer.
+/// Submits queued entries and waits for up to `count` completions; it may return with fewer.
 fn wait(ring: &IoUring, count: usize) {
     let Err(error) = ring.submit_and_wait(count) else { return };
     match error.raw_os_error() {
         Some(libc::EINTR | libc::EAGAIN | libc::EBUSY) => std::thread::yield_now(),
         _ => {
-            // The kernel may still write into blocks that would be given to others. There is no way
-            // to go on.
+            // The kernel may still write into blocks that would be reused by others. The program
+            // cannot continue.
             tracing::error!(%error, "io_uring failed with transfers in flight; the process ends");
             std::process::abort();
         }

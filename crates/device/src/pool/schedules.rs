@@ -22,8 +22,8 @@ impl Shared for Explored {
     }
 }
 
-/// Threads take single blocks and runs, and give back those that another one took: nobody has a
-/// block that somebody else has, and when all have ended the pool has all again.
+/// Threads take single blocks and runs, and return those that another one took: no block has two
+/// holders, and when all have ended the pool has all again.
 #[test]
 fn block_is_had_by_one_thread_and_none_is_lost_in_any_schedule() {
     explore(SCHEDULES, || {
@@ -51,7 +51,7 @@ fn block_is_had_by_one_thread_and_none_is_lost_in_any_schedule() {
                         );
                         drop(now);
                         passed.lock().append(&mut taken);
-                        // What is given back is mostly what others took.
+                        // The returned blocks are mostly those that others took.
                         let back = if round == 0 && which == 0 {
                             Vec::new()
                         } else {

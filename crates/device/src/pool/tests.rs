@@ -1,4 +1,4 @@
-//! The pool against a model: who has which block, and how much of the memory lies in one piece.
+//! The pool against a model: the holders of blocks, and how much of the memory is in one piece.
 
 use std::collections::BTreeSet;
 use std::mem::ManuallyDrop;
@@ -12,7 +12,7 @@ fn numbers(headers: &[&'static Header]) -> Vec<u32> {
     headers.iter().map(|header| header.number).collect()
 }
 
-/// Each block of it follows the one before it in memory.
+/// Each block of it follows the previous one in memory.
 fn is_one_piece(headers: &[&'static Header]) -> bool {
     headers.windows(2).all(|two| two[0].bytes.addr().get() + BLOCK_SIZE == two[1].bytes.addr().get())
 }
@@ -198,14 +198,14 @@ fn memory_grows_for_runs_only_while_little_is_free_in_pieces() {
 #[test]
 fn thread_that_only_gives_back_keeps_little() {
     let pool = Mutex::new(Pool::new());
-    // What is left with a thread goes to the pool that all share when it ends: not these.
+    // Blocks left with a thread go to the shared pool when it ends: not these.
     let (mut taker, mut giver) = (ManuallyDrop::new(Local::new()), ManuallyDrop::new(Local::new()));
     for round in 0..40 {
         let taken: Vec<_> = (0..SLAB_BLOCKS).map(|_| taker.take_of_run(&pool)).collect();
         taken.into_iter().for_each(|header| giver.give_back(header, &pool));
         assert!(giver.free.len() <= GIVER_BLOCKS, "round {round}");
     }
-    // One that takes as well keeps what it needs next.
+    // A thread that also takes blocks keeps those that it needs next.
     for _ in 0..4 {
         let taken: Vec<_> = (0..THREAD_BLOCKS).map(|_| giver.take(&pool)).collect();
         taken.into_iter().for_each(|header| giver.give_back(header, &pool));
@@ -234,8 +234,7 @@ fn pieces_of_blocks_are_their_bytes_in_order_and_none_leaves_its_slab() {
     for seed in 0..8 {
         let mut rng = Rng::new(seed);
         let mut blocks = Vec::new();
-        // Of several slabs one behind the other; then one by one in between, and with some left
-        // out.
+        // Of several slabs in order; then one by one in between, and with some left out.
         while blocks.len() < 3 * SLAB_BLOCKS {
             BlockMut::append_run(&mut blocks, RUN_BLOCKS_MIN + rng.below(200) as usize);
             if seed % 4 > 1 {

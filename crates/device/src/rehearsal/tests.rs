@@ -1,4 +1,4 @@
-//! Faults on purpose: what they break, and what they must not.
+//! Faults on purpose: their effects, and their limits.
 
 use super::*;
 use crate::MemoryDevice;

@@ -13,8 +13,8 @@ use crate::Segments;
 const SCHEDULES: usize = 1000;
 
 /// Three writes wait, each begins when it can, one command is aborted, then the session is closed,
-/// and then a newer write is acknowledged: no byte of theirs comes after that, and each withdrawal
-/// that found nothing under way was the end of what it withdrew.
+/// and then a newer write is acknowledged. No byte of theirs comes after that. A withdrawal that
+/// found nothing in progress ended the requests that it withdrew.
 #[test]
 fn no_withdrawn_write_comes_after_a_newer_one_that_was_acknowledged_in_any_schedule() {
     explore(SCHEDULES, || {

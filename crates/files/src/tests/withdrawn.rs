@@ -1,4 +1,4 @@
-//! Writes to a LUN that wait for what the volume does for others, and are withdrawn meanwhile.
+//! Writes to a LUN that wait for the volume's work for others, and are withdrawn meanwhile.
 
 use std::sync::Arc;
 use std::time::Instant;

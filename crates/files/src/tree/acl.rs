@@ -1,13 +1,13 @@
-//! Access control lists as the kernel stores them, and what they have to do with a mode.
+//! Access control lists as the kernel stores them, and their relation to a mode.
 //!
 //! The two attributes are lists of (tag, permissions, id) after a version
 //! (`linux/posix_acl_xattr.h`); the rules are those of `acl(5)` and of `fs/posix_acl.c`.
 
 use super::error::TreeError;
 
-/// The attribute of who may do what with a file.
+/// The attribute with the access rights of a file.
 pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
-/// The attribute of what is made in a directory.
+/// The attribute with the access list of new files in a directory.
 pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 const VERSION: [u8; 4] = [2, 0, 0, 0];
@@ -18,7 +18,7 @@ const NAMED_GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
 
-/// What a new file gets from its directory.
+/// The rights that a new file inherits from its directory.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Inherited {
     pub(crate) mode: u32,
@@ -80,7 +80,7 @@ impl Acl {
         self.0.iter_mut().find(|rule| rule.tag == tag).map(|rule| &mut rule.permissions)
     }
 
-    /// The rule that the group's bits of the mode stand for: the mask, where there is one.
+    /// The rule that the group's bits of the mode represent: the mask, if there is one.
     fn group_class(&mut self) -> Option<&mut u16> {
         let tag = if self.has_mask() { MASK } else { GROUP };
         self.of(tag)
@@ -90,7 +90,7 @@ impl Acl {
         self.0.iter().any(|rule| rule.tag == MASK)
     }
 
-    /// Says no more than a mode does.
+    /// Has no more information than a mode.
     fn is_a_mode(&self) -> bool {
         self.0.iter().all(|rule| matches!(rule.tag, OWNER | GROUP | OTHER))
     }
@@ -102,15 +102,15 @@ impl Acl {
     }
 }
 
-/// What setting an access list does: the mode's permissions, and the list to keep, if it says more
-/// than that.
+/// The effect of setting an access list: the mode's permissions, and the list to store, if it has
+/// more than those.
 pub(crate) fn to_set(value: &[u8]) -> Result<(u32, Option<Vec<u8>>), TreeError> {
     let mut acl = Acl::parse(value)?;
     let permissions = acl.permissions();
     Ok((permissions, (!acl.is_a_mode()).then(|| acl.to_bytes())))
 }
 
-/// Refuses what is no list.
+/// Refuses a value that is not a valid list.
 pub(crate) fn check(value: &[u8]) -> Result<(), TreeError> {
     Acl::parse(value).map(drop)
 }
@@ -129,7 +129,7 @@ pub(crate) fn with_mode(value: &[u8], mode: u32) -> Result<Vec<u8>, TreeError> {
     Ok(acl.to_bytes())
 }
 
-/// What is made with `mode` in a directory that has the default list `value`.
+/// The attributes of a file made with `mode` in a directory that has the default list `value`.
 pub(crate) fn inherit(value: &[u8], mode: u32, gid: u32, is_directory: bool) -> Result<Inherited, TreeError> {
     let mut acl = Acl::parse(value)?;
     let mut narrow = |tag: u16, shift: u32| {

@@ -1,10 +1,10 @@
-//! Files that are read before somebody asks for them: those beside a file that was, and those that
-//! somebody says he comes to.
+//! Reads files ahead of requests: the neighbours of a file that was read, and files that a caller
+//! announces.
 //!
-//! A program that reads or removes the files of a directory has one request under way at a time,
-//! and each small file that is not in memory costs it two reads of the device. So where a file is
+//! A program that reads or removes the files of a directory has one request in flight at a time,
+//! and each small file that is not in memory costs it two reads of the device. So when a file is
 //! missing whose neighbours by number were missing a moment ago, the small files in its block of
-//! inodes are brought into memory with it. Who reads here and there pays for nothing.
+//! inodes are loaded with it. Scattered reads cost nothing more.
 
 use std::collections::VecDeque;
 
@@ -18,13 +18,13 @@ use super::error::TreeError;
 use super::source::Source;
 use super::stat::NodeKind;
 
-/// Bytes of a file whose neighbours are looked at: what is longer has the kernel's read-ahead of
-/// its own.
+/// The size limit in bytes of a file whose neighbours are loaded: for a longer file the kernel has
+/// its own read-ahead.
 const SMALL: u64 = 64 << 10;
 /// Blocks of inodes that count as near: a directory of some hundred files, read in the order of its
 /// names.
 const NEAR: u64 = 8;
-/// Blocks of inodes that are remembered: so many programs at work in so many places.
+/// Blocks of inodes that are remembered: for as many programs at work in different places.
 const SEEN: usize = 16;
 
 /// Where files were lately not in memory: blocks of inodes, and whether all of each was loaded
@@ -33,7 +33,7 @@ const SEEN: usize = 16;
 pub(crate) struct Missed(Mutex<VecDeque<(u64, bool)>>);
 
 impl Missed {
-    /// Notes a file that is not in memory. True when what is beside it is to come along.
+    /// Notes a file that is not in memory. True when its neighbours should be loaded with it.
     fn note(&self, file: FileId) -> bool {
         let block = file.0 / INODES_PER_BLOCK;
         let mut seen = self.0.lock();
@@ -50,7 +50,7 @@ impl Missed {
 }
 
 impl Tree {
-    /// Blocks of a file, with its neighbours where they are wanted next.
+    /// Blocks of a file, with its neighbours if they are likely to be read next.
     pub(crate) fn read_blocks(&self, inode: &Inode, lba: u64, count: u64) -> Result<Segments, TreeError> {
         if inode.length_bytes <= SMALL {
             match self.source.read_ready(inode.id, lba, count) {
@@ -61,7 +61,7 @@ impl Tree {
         self.source.read(inode.id, lba, count)
     }
 
-    /// A file is about to go: the nodes above its blocks are looked at then.
+    /// A file is about to be removed: the nodes above its blocks are read then.
     pub(crate) fn load_to_remove(&self, file: FileId) {
         if !self.volume().has_path(file) {
             self.load_beside(file, false);
@@ -73,17 +73,17 @@ impl Tree {
             return;
         }
         match &self.source {
-            // What changed since the last consistency point is in memory, or is read by who wants
-            // it.
+            // Changes since the last consistency point are in memory; otherwise their reader reads
+            // them.
             Source::Live(volume) => volume.load_beside(file, content),
             Source::Frozen(image) => image.load_beside(file, content),
         }
     }
 
-    /// What files of an image have that are not longer than `most` bytes: the bytes of a file, the
-    /// target of a link. All of it is asked of the device together, and takes as much memory.
-    /// Nothing of a directory, but its blocks are in memory then; and nothing of what is longer,
-    /// has no bytes or can't be looked at.
+    /// The content of those files of an image that have at most `most` bytes: the bytes of a file,
+    /// the target of a link. All of it is requested from the device together, and takes as much
+    /// memory. A directory returns nothing, but its blocks are in memory then. A longer file, an
+    /// empty one, and one that cannot be read return nothing.
     pub fn read_together(&self, files: &[FileId], most: u64) -> Vec<Option<Result<Vec<u8>, TreeError>>> {
         let Some(image) = self.image() else { return files.iter().map(|_| None).collect() };
         let has_blocks = |inode: &Inode| {

@@ -1,8 +1,8 @@
-//! Looking at a whole tree from outside: what its invariants promise, and nothing that an operation
-//! would rely on. It changes nothing.
+//! Checks a whole tree from outside: its invariants, without relying on the state of operations. It
+//! changes nothing.
 //!
-//! `cairn volume check` does this after the volume's own check, whose findings say which blocks can
-//! be read.
+//! `cairn volume check` does this after the volume's own check, whose findings name the unreadable
+//! blocks.
 
 use std::collections::BTreeMap;
 
@@ -26,8 +26,8 @@ pub enum TreeFinding {
         /// The block.
         lba: u64,
     },
-    /// A leaf stands above or below another one with names, or where the head says that there is
-    /// none: one of them is never looked at.
+    /// A leaf is above or below another one with names, or where the head excludes one: one of them
+    /// is never read.
     CrossedLeaves {
         /// The directory.
         directory: FileId,
@@ -41,7 +41,7 @@ pub enum TreeFinding {
         /// The key.
         key: u64,
     },
-    /// A name is there twice.
+    /// A name exists twice.
     NameTwice {
         /// The directory.
         directory: FileId,
@@ -54,14 +54,14 @@ pub enum TreeFinding {
         directory: FileId,
         /// The key of the name.
         key: u64,
-        /// What it names.
+        /// The file that it names.
         file: FileId,
     },
     /// A file counts another number of names, or of directories in it, than there are.
     Links {
         /// The file.
         file: FileId,
-        /// What it says.
+        /// The recorded count.
         says: u32,
         /// How many there are.
         found: u32,
@@ -71,23 +71,23 @@ pub enum TreeFinding {
         /// The file.
         file: FileId,
     },
-    /// A directory says that its name is somewhere else than it is, or has more than one.
+    /// A directory names another place for its name than the real one, or has more than one.
     WrongParent {
         /// The directory.
         directory: FileId,
-        /// What it says.
+        /// The recorded parent.
         says: FileId,
     },
     /// A file counts another number of blocks than it has.
     Blocks {
         /// The file.
         file: FileId,
-        /// What it says.
+        /// The recorded number of blocks.
         says: u64,
         /// How many there are.
         found: u64,
     },
-    /// The extended attributes of a file are missing or are no such thing.
+    /// The extended attributes of a file are missing or invalid.
     BadExtended {
         /// The file whose they are.
         file: FileId,
@@ -99,9 +99,9 @@ pub enum TreeFinding {
     Quota {
         /// Its number.
         number: u16,
-        /// Blocks and files that it says.
+        /// The recorded blocks and files.
         says: (u64, u64),
-        /// Blocks and files that there are.
+        /// The real blocks and files.
         found: (u64, u64),
     },
     /// Extended attributes that no file has.
@@ -157,7 +157,7 @@ impl std::fmt::Display for TreeFinding {
     }
 }
 
-/// What is known of a file of the tree.
+/// The known facts of a file of the tree.
 struct SeenFile {
     inode: Inode,
     /// Names that lead to it.
@@ -170,15 +170,15 @@ struct Checker {
     source: Source,
     roots: Roots,
     nodes: BTreeMap<FileId, SeenFile>,
-    /// Files of extended attributes, and whether somebody has them.
+    /// Files of extended attributes, and whether a file owns them.
     extended: BTreeMap<FileId, bool>,
     findings: Vec<TreeFinding>,
 }
 
-/// Looks at the tree of an image, if it has one. It holds some 300 bytes a file in memory.
+/// Checks the tree of an image, if it has one. It takes some 300 bytes of memory a file.
 ///
 /// # Errors
-/// Only when looking is impossible; what is wrong with the tree is in the findings.
+/// Only when checking is impossible; faults of the tree are in the findings.
 pub fn check_tree(image: &Image) -> Result<Vec<TreeFinding>, TreeError> {
     let Some(roots) = find_roots(&Directory::read_in(image)?)? else { return Ok(Vec::new()) };
     let mut checker = Checker {
@@ -245,8 +245,7 @@ impl Checker {
     /// All leaves of a directory, and their names.
     fn directory(&mut self, inode: &Inode) {
         let directory = inode.id;
-        // Where the leaves that were met end, by where they begin: none may begin within another
-        // one.
+        // The ends of the leaves found so far, by their starts: none may begin within another one.
         let mut ranges: BTreeMap<u64, u64> = BTreeMap::new();
         let mut is_split = None;
         let mut at = 0;
@@ -283,14 +282,14 @@ impl Checker {
             }
             self.names(directory, &leaf);
         }
-        // One that is there and is no leaf was told.
+        // A present block that is not a leaf was reported.
         let missing = TreeFinding::BadLeaf { directory, lba: 0 };
         if is_split.is_none() && !self.findings.contains(&missing) {
             self.findings.push(missing);
         }
     }
 
-    /// A directory must have its name where its block 0 says.
+    /// A directory's name must be where its block 0 says.
     fn parent(&mut self, inode: &Inode, leaf: &Leaf<'_>) {
         let (directory, says) = (inode.id, leaf.head.parent);
         let is_root = [self.roots.root, self.roots.orphans].contains(&directory);
@@ -356,7 +355,7 @@ impl Checker {
         let found = match (says, NodeKind::of(&known.inode)) {
             // Among the orphans directories without a name do not count as links.
             _ if file == roots.orphans || file == roots.quotas => says,
-            // Its one name is there.
+            // Its one name exists.
             (0, _) if file != roots.root => known.names.saturating_sub(1),
             (_, NodeKind::Directory) => 2 + known.directories + known.names.saturating_sub(1),
             _ => known.names,
@@ -366,7 +365,7 @@ impl Checker {
         }
     }
 
-    /// What quota trees count is what is in them.
+    /// Compares the counts of quota trees with their contents.
     fn quotas(&mut self) {
         let roots = self.roots;
         let Ok(quota::FoundRecords { records, damaged }) = quota::read_records(&self.source, roots.quotas)
@@ -381,13 +380,13 @@ impl Checker {
             let counted = found.entry(known.inode.attributes.quota).or_default();
             *counted = (counted.0 + u64::from(known.inode.attributes.blocks), counted.1 + 1);
         }
-        // What a record says that can't be read is not known to be wrong.
+        // The content of an unreadable record is not known to be wrong.
         found.retain(|number, _| damaged.iter().all(|numbers| !numbers.contains(number)));
         for (number, found) in found {
             let record = records.get(&number);
             let says = record.map_or((0, 0), |record| (record.used_blocks, record.used_files));
             let top = record.and_then(|record| self.nodes.get(&record.directory));
-            // One whose top is gone counts what is open still.
+            // A record without a top still counts open files.
             let has_no_top = record.is_some_and(|record| record.directory == roots.orphans) && found.1 > 0;
             let has_top = top.is_some_and(|top| top.inode.attributes.quota == number);
             if says != found || !has_top && !has_no_top {

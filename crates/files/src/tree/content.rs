@@ -12,12 +12,12 @@ use super::stat::{Allocate, NodeKind, SetStat, SetTime, Stat};
 use super::{FILE_BYTES_MAX, Tree};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
-/// Bytes of one change of content: longer writes are several, each of which is taken whole.
+/// Bytes of one change of content: longer writes are several changes, each of which is atomic.
 const PIECE: u64 = 1 << 20;
 /// An access time that is older than this is brought up to date by a read: a day.
 const ACCESS_AGE_NS: i64 = 86_400_000_000_000;
 
-/// What is written.
+/// The data to write.
 enum Data<'a> {
     /// Bytes, which are copied into blocks.
     Bytes(&'a [u8]),
@@ -30,7 +30,7 @@ impl Tree {
     /// `relatime` does.
     ///
     /// # Errors
-    /// [`TreeError::IsDirectory`]; [`TreeError::Invalid`] for what has no bytes;
+    /// [`TreeError::IsDirectory`]; [`TreeError::Invalid`] for a file without content;
     /// [`TreeError::NotFound`]; damage of a block that is read.
     pub fn read(&self, file: FileId, offset: u64, length: usize) -> Result<Vec<u8>, TreeError> {
         Ok(self.read_shared(file, offset, length)?.to_vec())
@@ -53,7 +53,7 @@ impl Tree {
     /// The target of a symbolic link.
     ///
     /// # Errors
-    /// [`TreeError::Invalid`] for anything else; [`TreeError::NotFound`]; damage.
+    /// [`TreeError::Invalid`] for other files; [`TreeError::NotFound`]; damage.
     pub fn read_link(&self, file: FileId) -> Result<Vec<u8>, TreeError> {
         let inode = self.source.inode(file)?;
         if NodeKind::of(&inode) != NodeKind::SymbolicLink {
@@ -89,7 +89,7 @@ impl Tree {
         }
     }
 
-    /// Writes bytes at `offset`, all of them: in pieces of up to 1 MiB, each of which is there
+    /// Writes bytes at `offset`, all of them: in pieces of up to 1 MiB, each of which is present
     /// whole or not at all after a crash. Returns how many.
     ///
     /// # Errors
@@ -101,8 +101,8 @@ impl Tree {
         self.write_at(file, offset, data.len(), Data::Bytes(data), true)
     }
 
-    /// The same for who has kept the bytes back and says by [`Tree::set`] when they were modified,
-    /// before or after this. That the file has changed is told now.
+    /// The same for a caller that has cached the bytes and sets their modification time by
+    /// [`Tree::set`], before or after this. The change time is set now.
     ///
     /// # Errors
     /// Those of [`Tree::write`], also when an earlier piece was written.
@@ -110,8 +110,8 @@ impl Tree {
         self.write_at(file, offset, data.len(), Data::Bytes(data), false)
     }
 
-    /// Either of the two for the first `length` bytes in `blocks`, which are kept as they are: no
-    /// byte is copied but those of a block that is written in part.
+    /// Either of the two for the first `length` bytes in `blocks`, which are stored as they are:
+    /// only the bytes of a partly written block are copied.
     ///
     /// # Errors
     /// Those of [`Tree::write`] or [`Tree::write_back`]; [`TreeError::Invalid`] for an offset that
@@ -148,8 +148,8 @@ impl Tree {
             let piece = (length - written).min((PIECE - at % PIECE) as usize);
             match write_piece(source, &self.quotas, file, at, piece, &mut data, is_modified_now) {
                 Ok(()) => written += piece,
-                // A program goes on where it was told to. A kernel that writes back takes a part
-                // for all of it, and would tell nobody what is missing.
+                // A program continues after the returned count. A kernel that writes back takes a
+                // part for all of it, and would lose the rest silently.
                 Err(_) if written > 0 && is_modified_now => break,
                 Err(error) => return Err(error),
             }
@@ -161,8 +161,8 @@ impl Tree {
     /// unless it is given.
     ///
     /// # Errors
-    /// [`TreeError::IsDirectory`] and [`TreeError::Invalid`] for the length of what has none;
-    /// [`TreeError::TooLarge`]; [`TreeError::NotFound`]; [`TreeError::ReadOnly`];
+    /// [`TreeError::IsDirectory`] and [`TreeError::Invalid`] for the length of a file that has
+    /// none; [`TreeError::TooLarge`]; [`TreeError::NotFound`]; [`TreeError::ReadOnly`];
     /// [`TreeError::NoSpace`]; damage.
     pub fn set(&self, file: FileId, change: &SetStat) -> Result<Stat, TreeError> {
         let source = self.live()?;
@@ -189,8 +189,8 @@ impl Tree {
         attributes.gid = change.gid.unwrap_or(attributes.gid);
         attributes.accessed_ns = change.accessed.map_or(attributes.accessed_ns, at);
         attributes.modified_ns = change.modified.map_or(attributes.modified_ns, at);
-        // It never goes back: what looks for changes since a moment (a dump) would miss one that is
-        // told late.
+        // It never goes back: a search for changes since a moment (a dump) would miss one that is
+        // reported late.
         attributes.changed_ns = change.changed_ns.map_or(now, |told| told.max(attributes.changed_ns));
         if let Some(created) = change.created_ns {
             inode.created = cairn_base::Timestamp(created.max(0).cast_unsigned());
@@ -239,7 +239,7 @@ impl Tree {
         edit.commit(matches!(mode, Allocate::Punch | Allocate::Zero { keep: true }))
     }
 
-    /// The first byte from `offset` on that is no hole's.
+    /// The first byte from `offset` on that is not in a hole.
     ///
     /// # Errors
     /// [`TreeError::NoData`] when there is none; as [`Tree::read`].
@@ -395,7 +395,7 @@ impl Data<'_> {
     }
 }
 
-/// Writes what comes next of `data`: `length` bytes, which do not reach past the end of a piece.
+/// Writes the next bytes of `data`: `length` bytes, which do not reach past the end of a piece.
 fn write_piece(
     source: &Source,
     quotas: &Quotas,
@@ -424,7 +424,7 @@ fn write_piece(
     edit.commit(false)
 }
 
-/// Gives a file another length. What is cut off of its last block becomes zero.
+/// Changes the length of a file. The cut part of its last block becomes zero.
 fn set_length(source: &Source, edit: &mut Edit<'_>, file: FileId, bytes: u64) -> Result<(), TreeError> {
     let inode = as_file(edit.inode(file)?)?;
     if bytes > FILE_BYTES_MAX {
@@ -464,7 +464,7 @@ fn punch(
     if offset >= end {
         return Ok(());
     }
-    // What lies past the end of a file is zero, so its last block goes whole.
+    // Bytes past the end of a file are zero, so its last block is punched whole.
     let last = if end == inode.length_bytes { end.div_ceil(BLOCK) } else { end / BLOCK };
     let first = offset.div_ceil(BLOCK);
     let mut edges = Vec::new();

@@ -1,10 +1,11 @@
-//! What differs between the trees of two images of a volume: files made, changed, renamed and
+//! Differences between the trees of two images of a volume: files made, changed, renamed and
 //! deleted.
 //!
-//! The images' inode files say which files differ, and the blocks of a directory that differ say
-//! which of its names do: what both images share is not read. One thing takes more: a file that was
-//! written to, in a directory that did not change, has a name that no block of the difference says.
-//! The directories of the newer image are read for these, names alone, until all of them are found.
+//! The images' inode files tell which files differ, and the differing blocks of a directory tell
+//! which of its names do: blocks that both images share are not read. One case needs more: a file
+//! that was written to, in a directory that did not change, has a name that is in no differing
+//! block. For these the directories of the newer image are read, names alone, until all of them are
+//! found.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -20,20 +21,20 @@ use super::{Tree, as_directory};
 /// Entries that are read at once.
 const ENTRIES: usize = 1024;
 
-/// What became of a file.
+/// The kind of change of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ChangeKind {
     /// It was not there before.
     Created,
     /// Its content or its attributes are others.
     Changed,
-    /// It has another name. If it was changed as well, that is told by itself.
+    /// It has another name. A change of its content is reported separately.
     Renamed,
     /// It has a name more than before (a hard link).
     Linked,
     /// It has a name less, and others still.
     Unlinked,
-    /// It is not there any more.
+    /// It no longer exists.
     Deleted,
 }
 
@@ -43,30 +44,30 @@ pub struct TreeChange {
     /// From the root, without a slash before it; the later one of a file that has another name.
     /// `None` where no name could be found: the file is one that is open and deleted.
     pub path: Option<Vec<u8>>,
-    /// What became of it.
+    /// The kind of its change.
     pub kind: ChangeKind,
     /// The path that it had, of one that was renamed.
     pub from: Option<Vec<u8>>,
     /// The file.
     pub file: FileId,
-    /// What it is.
+    /// The kind of the file.
     pub node: NodeKind,
 }
 
-/// A file of which something differs between two images, and where it lost and got names.
+/// A file that differs between two images, and the directories in which it lost and got names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileDifference {
     /// Which.
     pub file: FileId,
-    /// It is there in the later image, with a name. Of a file whose names alone differ it is not
-    /// looked up whether it is, but it is.
+    /// It exists in the later image, with a name. For a file whose names alone differ this is
+    /// assumed, not looked up.
     pub is_there: bool,
     /// Its content or its attributes are others than in the earlier image, or it is new. The time
     /// of the last read does not count.
     pub is_changed: bool,
-    /// Directories of the earlier image, once for each name that is gone there.
+    /// Directories of the earlier image, once for each removed name.
     pub gone: Vec<FileId>,
-    /// Directories of the later image, once for each name that has come there.
+    /// Directories of the later image, once for each name added there.
     pub fresh: Vec<FileId>,
 }
 
@@ -108,8 +109,8 @@ impl Differing {
     }
 }
 
-/// Directories that a walk comes to, with their paths from the root. Each is entered once: in a
-/// damaged tree, or in one of somebody who means harm, a way down may lead back up.
+/// Directories on a walk, with their paths from the root. Each is entered once: in a damaged or
+/// hostile tree, a way down may lead back up.
 struct Waiting {
     paths: Vec<(FileId, Vec<u8>)>,
     entered: HashSet<FileId>,
@@ -138,7 +139,7 @@ fn below(path: &[u8], name: &[u8]) -> Vec<u8> {
 }
 
 impl Tree {
-    /// What differs between the tree of an earlier image of the same volume and this one, which is
+    /// Differences between the tree of an earlier image of the same volume and this one, which is
     /// of a later image; by path.
     ///
     /// # Errors
@@ -155,7 +156,7 @@ impl Tree {
         Ok(changes)
     }
 
-    /// What differs between nothing and this tree (`Created`), or this tree and nothing
+    /// Differences between an empty tree and this one (`Created`), or this one and an empty tree
     /// (`Deleted`): all its names, by path.
     ///
     /// # Errors
@@ -177,7 +178,7 @@ impl Tree {
         Ok(changes)
     }
 
-    /// The same by number and without paths, in order of number: nothing is read but what differs.
+    /// The same by number and without paths, in order of number: only differing blocks are read.
     ///
     /// # Errors
     /// As [`Tree::changes_since`].
@@ -311,8 +312,8 @@ impl Tree {
         }
     }
 
-    /// A path from the root, without a slash before it, of each of these files that has one.
-    /// Directories that can't be read are passed over, with what is below them.
+    /// A path from the root, without a leading slash, of each of these files that has one.
+    /// Unreadable directories are skipped, with their descendants.
     pub fn paths_of(&self, files: &HashSet<FileId>) -> HashMap<FileId, Vec<u8>> {
         let mut found = HashMap::new();
         if files.contains(&self.root) {
@@ -342,7 +343,7 @@ impl Tree {
         Ok(path)
     }
 
-    /// What became of one file.
+    /// Reports the change of one file.
     fn tell(
         &self,
         earlier: &Tree,
@@ -352,7 +353,7 @@ impl Tree {
         unnamed: &mut HashMap<FileId, NodeKind>,
     ) -> Result<(), TreeError> {
         let node = differing.node();
-        // A file whose inode is the same and whose names differ was there in both.
+        // A file with the same inode and different names existed in both.
         let names_only = differing.before.is_none() && differing.after.is_none();
         let there = (differing.before.is_some() || names_only, differing.after.is_some() || names_only);
         let mut put = |kind, path: Option<Vec<u8>>, from| {

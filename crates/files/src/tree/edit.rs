@@ -1,5 +1,5 @@
-//! An operation on the tree while it is put together: it reads what it has changed itself, and is
-//! taken whole or not at all.
+//! An operation on the tree while it is being assembled: it reads its own changes, and is committed
+//! whole or not at all.
 
 use std::collections::BTreeMap;
 
@@ -13,17 +13,17 @@ use super::error::TreeError;
 use super::quota::{Counted, Quotas, Records};
 use super::source::{Blocks, Source, check_leaf};
 
-/// A block of a directory that was looked at.
+/// A block of a directory that was read.
 struct Seen {
     content: Option<Block>,
     changed: bool,
-    /// It was checked for being the leaf that it should be, or made as one. An operation looks at a
-    /// leaf several times and checks it once.
+    /// It was checked to be the right leaf, or made as one. An operation reads a leaf several times
+    /// and checks it once.
     is_leaf: bool,
 }
 
-/// Changes of names, inodes and their blocks that belong together. Whoever makes one holds the
-/// locks of all files that it changes.
+/// Changes of names, inodes and their blocks that belong together. The caller holds the locks of
+/// all files that it changes.
 pub(crate) struct Edit<'a> {
     source: &'a Source,
     quotas: &'a Quotas,
@@ -31,7 +31,7 @@ pub(crate) struct Edit<'a> {
     coarse: i64,
     inodes: BTreeMap<FileId, Inode>,
     blocks: BTreeMap<(FileId, u64), Seen>,
-    /// Contents of files: more blocks than one looks at.
+    /// Contents of files: too many blocks to search.
     change: Change,
     /// Quota trees that are made, changed or removed.
     records: Records,
@@ -53,14 +53,14 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// The time of the operation, which is that of the change: whoever looks for changes since a
+    /// The time of the operation, which is also that of the change: a search for changes since a
     /// moment misses none.
     pub(crate) fn now(&self) -> i64 {
         self.now
     }
 
-    /// The same for times that programs compare, of which the kernel gives some: by its clock for
-    /// files, so that none is older than what was there before it.
+    /// The same for times that programs compare and that the kernel may set: by the kernel's clock
+    /// for files, so that none is older than an earlier one.
     pub(crate) fn coarse(&self) -> i64 {
         self.coarse
     }
@@ -111,7 +111,7 @@ impl<'a> Edit<'a> {
         Ok(self.source.volume().next_file()?)
     }
 
-    /// Something of the file changed now.
+    /// The file changed now.
     pub(crate) fn touch(&mut self, file: FileId) -> Result<(), TreeError> {
         self.inode_mut(file)?.attributes.changed_ns = self.now;
         Ok(())
@@ -168,8 +168,8 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// The content of files: blocks and holes that go along. Who adds to it counts them in the
-    /// inode.
+    /// The content of files: blocks and holes of the same change. The caller counts its additions
+    /// in the inode.
     pub(crate) fn content(&mut self) -> &mut Change {
         &mut self.change
     }
@@ -179,8 +179,8 @@ impl<'a> Edit<'a> {
         self.records.insert(number, record);
     }
 
-    /// Hands changes of attributes alone to the volume where that can be done without waiting for
-    /// anything; else nothing of them is done. They change nothing that counts in a quota.
+    /// Passes changes of attributes alone to the volume if that needs no waiting; otherwise none of
+    /// them is made. They change no count of a quota.
     pub(crate) fn commit_at_once(mut self) -> Result<(), TreeError> {
         self.inodes.values().for_each(|inode| self.change.put(*inode));
         self.source.volume().change_at_once(self.change)?;

@@ -1,4 +1,4 @@
-//! What can go wrong with files, and the number that Linux has for it.
+//! Errors of files, with Linux's number for each.
 
 use cairn_volume::VolumeError;
 
@@ -8,10 +8,10 @@ pub enum TreeError {
     /// There is no such name, or the file is gone.
     #[error("no such file or directory")]
     NotFound,
-    /// The name is there already.
+    /// The name exists already.
     #[error("the name exists already")]
     Exists,
-    /// Something in the way of a name is no directory.
+    /// A part of the path is not a directory.
     #[error("not a directory")]
     NotDirectory,
     /// A directory where there may be none.
@@ -59,13 +59,13 @@ pub enum TreeError {
     /// An extended attribute outside of the namespaces that file systems of Linux have.
     #[error("extended attributes are named user.NAME, trusted.NAME or security.NAME, or are access lists")]
     AttributeNamespace,
-    /// Not something that this tree does.
+    /// This tree does not support it.
     #[error("this is not supported")]
     Unsupported,
     /// It is an image's, or the volume is a mirror's destination.
     #[error("the tree is read-only")]
     ReadOnly,
-    /// The volume was rolled back, or a mirror's image has replaced what was here.
+    /// The volume was rolled back, or a mirror's image has replaced its content.
     #[error("the volume was rolled back since the tree was opened: open it again")]
     Stale,
     /// No file was ever stored in this state of the volume.

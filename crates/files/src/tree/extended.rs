@@ -1,4 +1,4 @@
-//! Extended attributes: all of a file's in one file beside it, read and written as a whole.
+//! Extended attributes: all of a file's in one separate file, read and written as a whole.
 
 use cairn_base::{BLOCK_SIZE, FileId, Timestamp};
 use cairn_format::{
@@ -11,7 +11,7 @@ use super::source::{Source, damaged};
 use super::stat::{NodeKind, SetXattr};
 use super::{Tree, acl};
 
-/// What names of attributes begin with, beside the access lists.
+/// The prefixes of attribute names other than access lists.
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 /// Permission bits of a mode.
 const PERMISSIONS: u32 = 0o777;
@@ -39,21 +39,21 @@ impl Tree {
         read_extended(&self.source, &self.source.inode(file)?)
     }
 
-    /// The same for who has the file's lock.
+    /// The same for a holder of the file's lock.
     pub(crate) fn extended_of(&self, edit: &Edit<'_>, inode: &Inode) -> Result<Extended, TreeError> {
         let inode = edit.inode(inode.id)?;
         read_extended(&self.source, &inode)
     }
 
     /// Sets an extended attribute. An access list (`system.posix_acl_access`) sets the mode too,
-    /// and is kept only where it says more than a mode; one of no bytes is removed.
+    /// and is stored only if it has more information than a mode; one of no bytes is removed.
     ///
     /// # Errors
     /// [`TreeError::Exists`] with [`SetXattr::Create`]; [`TreeError::NoAttribute`] with
     /// [`SetXattr::Replace`]; [`TreeError::AttributeTooLarge`]; [`TreeError::AttributeName`],
     /// [`TreeError::AttributeNamespace`] and [`TreeError::Invalid`] for names that no file system
     /// takes; [`TreeError::NoSpace`] also when all of the file's would take more than 262,144
-    /// bytes; [`TreeError::Invalid`] for what is no access list; [`TreeError::NotFound`];
+    /// bytes; [`TreeError::Invalid`] for an invalid access list; [`TreeError::NotFound`];
     /// [`TreeError::ReadOnly`]; damage.
     pub fn set_xattr(
         &self,
@@ -132,7 +132,7 @@ impl Tree {
         if all.0.is_empty() { Ok(()) } else { put_extended(edit, file, &all) }
     }
 
-    /// Lets the access list of a file say what its new mode says.
+    /// Adapts the access list of a file to its new mode.
     pub(crate) fn acl_follows_mode(
         &self,
         edit: &mut Edit<'_>,
@@ -150,7 +150,8 @@ impl Tree {
     }
 }
 
-/// What a name that no attribute has is: that of one that could be there, or an error of its own.
+/// The error for a name without an attribute: the usual one if the name is valid, or one of its
+/// own.
 fn no_attribute(name: &[u8]) -> TreeError {
     check_name(name).err().unwrap_or(TreeError::NoAttribute)
 }

@@ -1,5 +1,4 @@
-//! Files that are kept though they have no name any more, or none yet: those that somebody has
-//! open.
+//! Open files that are kept though they have no name any more, or none yet.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,7 +9,7 @@ use super::error::TreeError;
 use super::stat::{Entry, NodeKind, Stat};
 use super::{Tree, trie};
 
-/// Names that one round of emptying the orphan directory looks at.
+/// The number of names that one round of emptying the orphan directory reads.
 const ROUND: usize = 256;
 /// Files without names that one change frees: the lock of all names is held meanwhile.
 const FREED_TOGETHER: usize = 16;
@@ -29,7 +28,7 @@ pub(crate) struct Holds {
 }
 
 impl Holds {
-    /// A file is held so many times less. True for one without names that is not held any more.
+    /// Reduces a file's holds by `times`. True for one without names and without holds.
     pub(crate) fn release(&mut self, file: FileId, times: u64) -> bool {
         let Some(count) = self.counts.get_mut(&file) else { return false };
         *count = count.saturating_sub(times);
@@ -42,8 +41,8 @@ impl Holds {
 }
 
 impl Tree {
-    /// Keeps a file or directory though its last name goes, until [`Tree::release`] was called as
-    /// often. After a crash nobody holds anything.
+    /// Keeps a file or directory after its last name goes, until [`Tree::release`] was called as
+    /// often. A crash ends all holds.
     ///
     /// # Errors
     /// [`TreeError::NotFound`] when it is gone already.
@@ -54,13 +53,12 @@ impl Tree {
         Ok(stat)
     }
 
-    /// Gives back what [`Tree::hold`] has taken. When it was the last one of a file without names,
-    /// the file is gone.
+    /// Releases a hold of [`Tree::hold`]. After the last one a file without names is gone.
     pub fn release(&self, file: FileId) {
         self.release_all([(file, 1)]);
     }
 
-    /// The same for several files, each with how often it was held. Those that are gone by that go
+    /// The same for several files, each with its number of holds. Files that go by that are removed
     /// a few at a time.
     pub fn release_all(&self, files: impl IntoIterator<Item = (FileId, u64)>) {
         let nameless: Vec<FileId> = {
@@ -71,7 +69,7 @@ impl Tree {
         self.free_nameless(&nameless);
     }
 
-    /// Gives back all that is held: whoever held it is gone.
+    /// Releases all holds: their holders are gone.
     pub fn release_everything(&self) {
         let nameless: Vec<FileId> = {
             let mut holds = self.holds.lock();
@@ -113,8 +111,8 @@ impl Tree {
         }
     }
 
-    /// Removes files of the orphan directory, but those that somebody holds again or has given a
-    /// name.
+    /// Removes files of the orphan directory, except those that are held again or have a name
+    /// again.
     pub(crate) fn free_orphans_of(&self, files: &[FileId]) -> Result<(), TreeError> {
         let _names = self.names.write();
         let mut changed = files.to_vec();
@@ -125,7 +123,7 @@ impl Tree {
             {
                 let mut holds = self.holds.lock();
                 if holds.counts.contains_key(file) {
-                    // A file that was looked at by its number again goes when it is released.
+                    // A file that was looked up by its number again is removed when it is released.
                     holds.nameless.insert(*file);
                     continue;
                 }
@@ -145,9 +143,9 @@ impl Tree {
         edit.commit(true)
     }
 
-    /// Empties the orphan directory: what is in it was open at a crash. What can't be read stays
-    /// there, and costs nothing else: what is behind it is found all the same where that is known,
-    /// and the rest by the opening after its repair.
+    /// Empties the orphan directory: the files in it were open at a crash. Unreadable parts stay
+    /// there, and affect nothing else. Later entries are found all the same where their place is
+    /// known, and the rest by the opening after the repair.
     pub(crate) fn free_orphans(&self) -> Result<(), TreeError> {
         let mut from = 0;
         loop {
@@ -182,8 +180,8 @@ impl Tree {
         }
     }
 
-    /// Takes a name out of the orphan directory, and its file with it if that has none besides. The
-    /// directory may be of somebody who means harm, or damaged: then it can name anything.
+    /// Removes a name from the orphan directory, and its file with it if that has no other name.
+    /// The directory may be hostile or damaged: then it can name anything.
     fn free_entry(&self, entry: &Entry) -> Result<(), TreeError> {
         let _names = self.names.write();
         let _files = self.lock_files(&[entry.file, self.orphans]);
@@ -199,8 +197,7 @@ impl Tree {
         edit.commit(true)
     }
 
-    /// Holds a file that was just made without a name, for who has made it. Nobody else knows of
-    /// it.
+    /// Holds a file that was just made without a name, for its maker. No other caller knows it.
     pub(crate) fn hold_unnamed(&self, file: FileId) {
         let mut holds = self.holds.lock();
         holds.counts.insert(file, 1);
@@ -220,8 +217,8 @@ impl Tree {
         holds.unnamed.remove(&file);
     }
 
-    /// True for a file that is held, of which the last name goes. It is noted as one without names,
-    /// also should that fail: then its release finds that it has one.
+    /// True for a held file whose last name goes. It is recorded as nameless, even if the removal
+    /// fails: then its release finds that it has a name.
     pub(crate) fn stays_without_name(&self, file: FileId) -> bool {
         let mut holds = self.holds.lock();
         let stays = holds.counts.contains_key(&file);
@@ -241,7 +238,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Puts a file that has lost its last name where it is found again.
+    /// Puts a file that has lost its last name into the orphan directory.
     pub(crate) fn keep_orphan(
         &self,
         edit: &mut Edit<'_>,

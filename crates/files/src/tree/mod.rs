@@ -1,27 +1,26 @@
 //! A POSIX tree in a volume: names, directories, attributes and content of files.
 //!
 //! A [`Tree`] is of the live volume, or of an image (a snapshot, or the last consistency point),
-//! which is read-only. Both are asked in the same way.
+//! which is read-only. Both have the same interface.
 //!
 //! # Invariants
-//! 1. Every operation on names, attributes or directories is one [`cairn_volume::Change`]: after a
-//!    crash it is there whole or not at all, and so is every operation before it that touched the
-//!    same things. What [`Tree::sync`] covered is there.
-//! 2. A directory that has a name has one: its block 0 says which. So `..` and the path of a
-//!    directory are found without search, and no directory is below itself.
+//! 1. Every operation on names, attributes or directories is one [`cairn_volume::Change`]. After a
+//!    crash it is present whole or not at all, and so is every earlier operation on the same
+//!    objects. Everything that [`Tree::sync`] covered is present.
+//! 2. A directory has at most one name, and its block 0 has its place. So `..` and the path of a
+//!    directory are found without a search, and no directory is below itself.
 //! 3. A file's `links` is the number of its names; a directory's 2 and one for each directory in
 //!    it.
-//! 4. A file without names is in the orphan directory while somebody holds it (for FUSE the kernel,
-//!    from the first time that it is told of the file until it forgets it), and gone otherwise;
-//!    opening empties that directory.
-//! 5. In the last block of a file what lies past its end is zero.
-//! 6. `blocks` of an inode is the number of blocks of its content that are no hole.
+//! 4. A held file without names is in the orphan directory, and is freed when its last hold ends.
+//!    (FUSE's kernel holds a file from the first lookup until it forgets the file.) Opening empties
+//!    that directory.
+//! 5. In the last block of a file the bytes past its end are zero.
+//! 6. `blocks` of an inode is the number of blocks of its content that are not holes.
 //!
 //! # What it does not do
-//! It asks for no permissions: whoever serves it does (for FUSE the kernel, with
-//! `default_permissions`), as well as sticky bits, and the loss of set-user-ID by a write. It
-//! starts no threads and keeps no cache but the volume's; where files are read one beside the other
-//! it fills that ahead (`ahead`).
+//! It checks no permissions: its server does (for FUSE the kernel, with `default_permissions`), and
+//! also handles sticky bits, and the loss of set-user-ID by a write. It starts no threads and keeps
+//! no cache but the volume's; when neighbouring files are read it fills that ahead (`ahead`).
 //!
 //! # Locks
 //! `names` first (shared to look names up, alone to change them), then the files' own by number of
@@ -78,7 +77,7 @@ const SHARDS: usize = 64;
 const COOKIE_SELF: u64 = 1;
 const COOKIE_PARENT: u64 = 2;
 
-/// Names in the root directory, beside LUNs, whose names don't begin with a dot.
+/// Names in the root directory other than LUNs, whose names don't begin with a dot.
 const ROOT_NAME: &str = ".files";
 const ORPHANS_NAME: &str = ".orphans";
 const QUOTAS_NAME: &str = ".quotas";
@@ -103,9 +102,9 @@ struct Roots {
     quotas: FileId,
 }
 
-/// A tree of files. One for a live volume at a time, as it holds the locks; as many as one likes of
-/// images. After a rollback of the volume it is opened anew: what was held is another state's, and
-/// so are the quotas ([`Tree::is_current`]).
+/// A tree of files. Only one for a live volume at a time, as it holds the locks; any number for
+/// images. After a rollback of the volume open it anew: its holds and quotas belong to another
+/// state ([`Tree::is_current`]).
 pub struct Tree {
     source: Source,
     root: FileId,
@@ -128,13 +127,13 @@ impl Tree {
         Self::open_for(volume, Owner::default())
     }
 
-    /// The tree of a live volume. At first it makes an empty one, whose root directory is of
-    /// `owner` (mode 0755), and in any case frees what was without a name and open when the volume
-    /// was last used.
+    /// The tree of a live volume. The first call makes an empty one, whose root directory is of
+    /// `owner` (mode 0755). Every call frees files that were nameless and open when the volume was
+    /// last used.
     ///
     /// # Errors
-    /// [`TreeError::ReadOnly`] while the volume is a destination: [`Tree::of_image`] reads what it
-    /// shows. [`TreeError::NoSpace`]; damage; the volume's states.
+    /// [`TreeError::ReadOnly`] while the volume is a destination: [`Tree::of_image`] reads its
+    /// image. [`TreeError::NoSpace`]; damage; the volume's states.
     pub fn open_for(volume: Arc<Volume>, owner: Owner) -> Result<Self, TreeError> {
         if volume.status_role() == Role::Destination {
             return Err(TreeError::ReadOnly);
@@ -184,9 +183,9 @@ impl Tree {
         matches!(self.source, Source::Frozen(_))
     }
 
-    /// False once a live tree has to be opened anew: the volume was rolled back, or an image of a
-    /// mirror has come. Changes are refused from then on ([`TreeError::Stale`]), and reads show
-    /// what the volume has now.
+    /// False once a live tree has to be opened anew: the volume was rolled back, or a mirror's
+    /// image has arrived. Changes are refused from then on ([`TreeError::Stale`]), and reads return
+    /// the volume's present content.
     pub fn is_current(&self) -> bool {
         self.is_read_only() || self.volume().head() == self.quotas.head()
     }
@@ -209,7 +208,7 @@ impl Tree {
         self.source.volume()
     }
 
-    /// What a name means.
+    /// Looks a name up.
     ///
     /// # Errors
     /// [`TreeError::NotFound`]; [`TreeError::NotDirectory`]; [`TreeError::NameTooLong`];
@@ -222,7 +221,7 @@ impl Tree {
         self.stat(found.file)
     }
 
-    /// What a path from the root means, without following links. `.` and empty parts are skipped,
+    /// Looks a path up from the root, without following links. `.` and empty parts are skipped,
     /// `..` goes up.
     ///
     /// # Errors
@@ -274,8 +273,8 @@ impl Tree {
         Ok(parts.join(&b'/'))
     }
 
-    /// Calls `visit` with a directory and all above it, but for the root, and what the block 0 of
-    /// each says.
+    /// Calls `visit` with a directory and all above it, except the root, and the content of block 0
+    /// of each.
     fn go_up(
         &self,
         directory: FileId,
@@ -294,12 +293,12 @@ impl Tree {
         Ok(())
     }
 
-    /// Names of a directory behind the cookie `after` (0: from the beginning), at most `limit`;
-    /// none at the end. The first ones are `.` and `..`.
+    /// Names of a directory after the cookie `after` (0: from the beginning), at most `limit`; none
+    /// at the end. The first ones are `.` and `..`.
     ///
     /// # Errors
-    /// [`TreeError::NotDirectory`]; [`TreeError::NotFound`]; damage that is met before any name:
-    /// see [`Tree::behind_damage`].
+    /// [`TreeError::NotDirectory`]; [`TreeError::NotFound`]; damage that precedes any name: see
+    /// [`Tree::behind_damage`].
     pub fn read_directory(
         &self,
         directory: FileId,
@@ -329,13 +328,13 @@ impl Tree {
         Ok(entries)
     }
 
-    /// Where to go on with [`Tree::read_directory`] when it has failed behind the cookie `after`:
-    /// behind the block of the directory that can't be read, which costs the names that are in it
-    /// and no others. None where it is not known what is behind it.
+    /// Where to continue with [`Tree::read_directory`] after a failure following the cookie
+    /// `after`: after the unreadable block of the directory, which loses the names in it and no
+    /// others. `None` if the next block is unknown.
     pub fn behind_damage(&self, directory: FileId, after: u64) -> Option<u64> {
         let _names = self.names.read();
         let inode = self.directory(directory).ok()?;
-        // What is above the directory stands in its first block, which may have no names.
+        // The first block, which may have no names, has the link to the parent directory.
         if after < COOKIE_PARENT && trie::head(&mut &self.source, directory).is_err() {
             return Some(COOKIE_PARENT);
         }
@@ -399,7 +398,7 @@ impl Tree {
     /// done to the volume before the call. Callers share flushes.
     ///
     /// # Errors
-    /// After an error nothing is promised for what was not durable before, and the volume takes no
+    /// After an error nothing more is guaranteed to be durable than before, and the volume takes no
     /// more changes.
     pub fn sync(&self, _file: FileId) -> Result<(), TreeError> {
         self.sync_all()
@@ -416,13 +415,13 @@ impl Tree {
         }
     }
 
-    /// A file of the tree's own, which no name leads to: who gets numbers of files from outside
-    /// does not let them be touched.
+    /// A file of the tree's own, which no name leads to: servers that get numbers of files from
+    /// outside must not allow access to it.
     pub fn is_own(&self, file: FileId) -> bool {
         file == self.orphans || file == self.quotas.file()
     }
 
-    /// The live volume's source, for who changes something.
+    /// The live volume's source, for a change.
     fn live(&self) -> Result<&Source, TreeError> {
         match &self.source {
             Source::Live(_) if !self.is_current() => Err(TreeError::Stale),
@@ -472,7 +471,7 @@ fn find_roots(directory: &Directory) -> Result<Option<Roots>, VolumeError> {
     })
 }
 
-/// Makes them in one generation: after a crash they are there, or there is no tree.
+/// Makes them in one generation: after a crash they exist, or the tree does not.
 fn make_roots(volume: &Arc<Volume>, owner: Owner) -> Result<Roots, TreeError> {
     let now = volume.now().0.cast_signed();
     let directory = Attributes {

@@ -11,11 +11,12 @@ use super::{LINKS_MAX, Owner, Tree, acl, as_directory};
 
 /// Longest target of a symbolic link.
 const TARGET_MAX: usize = 4095;
-/// Set-group-ID: of a directory, that it gives its group to what is made in it.
+/// Set-group-ID: a directory with it gives its group to new files in it.
 const SET_GROUP: u32 = 0o2000;
 
 impl Tree {
-    /// Makes a file, device, fifo or socket: what the type bits of `new.mode` say; none are a file.
+    /// Makes a file, device, fifo or socket, by the type bits of `new.mode`; without type bits, a
+    /// file.
     ///
     /// # Errors
     /// [`TreeError::Exists`]; [`TreeError::NotFound`] when the directory is gone;
@@ -28,10 +29,9 @@ impl Tree {
         self.make_node(directory, name, new, kind, &[])
     }
 
-    /// Makes a file without a name, as `O_TMPFILE` asks for it, with what a file made in
-    /// `directory` would get. It is held for the caller ([`Tree::release`] gives it back) and gone
-    /// when nobody holds it any more, or after a crash, unless [`Tree::link`] has given it a name
-    /// by then.
+    /// Makes a file without a name, as for `O_TMPFILE`, with the attributes of a file made in
+    /// `directory`. It is held for the caller ([`Tree::release`] ends the hold). It is gone after
+    /// the last hold, or after a crash, unless [`Tree::link`] has given it a name by then.
     ///
     /// # Errors
     /// As [`Tree::make`].
@@ -182,7 +182,7 @@ impl Tree {
         })
     }
 
-    /// Gives a file that is no directory another name, or the first to one of
+    /// Gives a file that is not a directory another name, or a first name to one of
     /// [`Tree::make_unnamed`].
     ///
     /// # Errors
@@ -227,8 +227,8 @@ impl Tree {
         Ok(stat)
     }
 
-    /// Takes away a name of a file that is no directory. With the last one the file is gone, as
-    /// soon as nobody holds it.
+    /// Removes a name of a file that is not a directory. With the last one the file is gone, once
+    /// it has no hold.
     ///
     /// # Errors
     /// [`TreeError::NotFound`]; [`TreeError::IsDirectory`]; [`TreeError::NotDirectory`];
@@ -251,7 +251,7 @@ impl Tree {
         let source = self.live()?;
         let _names = self.names.write();
         let mut edit = Edit::new(source, &self.quotas);
-        // Nobody changes names meanwhile, so what it means now it means until the end.
+        // Names do not change meanwhile, so its meaning now is valid until the end.
         let inode = self.open_directory(&edit, directory)?;
         let found = trie::find(&mut edit, &inode, name)?.ok_or(TreeError::NotFound)?;
         let _files = self.lock_files(&[directory, found.file, self.orphans]);
@@ -267,7 +267,7 @@ impl Tree {
         edit.commit(true)
     }
 
-    /// What happens to a file when a name of it goes. The name itself is the caller's.
+    /// Changes a file when a name of it goes. The caller removes the name itself.
     fn drop_link(&self, edit: &mut Edit<'_>, directory: FileId, found: &FoundName) -> Result<(), TreeError> {
         let file = found.file;
         if found.kind == NodeKind::Directory {
@@ -316,9 +316,9 @@ impl Tree {
     }
 
     /// As [`Tree::rename`], and leaves a whiteout of that owner under the old name, in the same
-    /// step: a character device 0:0 without permissions, by which overlayfs knows that what is
-    /// below it has no such name any more. Gives its file; none where nothing is left, or both
-    /// names are of one file, which stay.
+    /// step: a character device 0:0 without permissions, which hides the name in the layer below
+    /// for overlayfs. Returns its file; `None` where nothing is left, or both names are of one
+    /// file, which stay.
     ///
     /// # Errors
     /// As [`Tree::rename`]; [`TreeError::Invalid`] with [`Rename::Exchange`], which leaves no name.
@@ -390,7 +390,7 @@ impl Tree {
         Ok(file)
     }
 
-    /// Moves what has a name, under which `left` stays, to another one, which may be there.
+    /// Moves a named file, under whose name `left` stays, to another name, which may exist.
     fn move_name(
         &self,
         edit: &mut Edit<'_>,
@@ -467,8 +467,8 @@ impl Tree {
     /// Files stay in the quota tree where they were made, in which their blocks count.
     fn check_quota_of(&self, edit: &Edit<'_>, file: FileId, directory: FileId) -> Result<(), TreeError> {
         let (inode, quota) = (edit.inode(file)?, edit.inode(directory)?.attributes.quota);
-        // A top does not go into itself, so that it is none: its record is not needed, and may be
-        // damaged.
+        // A top does not move into itself, which is refused anyway: its record is not needed, and
+        // may be damaged.
         if inode.attributes.quota == quota {
             return Ok(());
         }

@@ -1,13 +1,13 @@
-//! Quota trees: directories whose files, with all below, take no more than they may.
+//! Quota trees: directories with a limit for the total of their descendants.
 //!
-//! A quota tree begins as an empty directory. What is made in it belongs to it for life: nothing is
-//! linked or moved into or out of it, as between file systems, so that what it takes is known
-//! without search. Its record, a block of the file of quotas, changes together with what it counts,
-//! so it is exact after any crash.
+//! A quota tree begins as an empty directory. Files made in it belong to it for life: no file is
+//! linked or moved into or out of it, as between file systems, so that its usage is known without a
+//! search. Its record, a block of the file of quotas, changes together with the counted files, so
+//! it is exact after any crash.
 //!
-//! A record that can't be read costs what counts in it, and no tree: no file is read by means of
-//! it. It is looked at again each time that it is asked for, as a mirror or the device may have
-//! given it back, and until then its number is nobody else's.
+//! An unreadable record affects the files that count in it, and not the tree: no file is read by
+//! means of it. It is read again on each request, as a mirror or the device may have restored it,
+//! and until then its number is not reused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -24,7 +24,7 @@ use super::source::{Blocks, Source, damaged};
 use super::stat::NodeKind;
 use super::{Tree, trie};
 
-/// What a quota tree may take. `None` is no limit.
+/// The limits of a quota tree. `None` is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct QuotaLimits {
     /// Bytes, in whole blocks of 4 KiB. Content and directories count; extended attributes and the
@@ -34,7 +34,7 @@ pub struct QuotaLimits {
     pub files: Option<u64>,
 }
 
-/// What can be added.
+/// The remaining room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
     /// Bytes of content.
@@ -48,7 +48,7 @@ pub struct Room {
 pub struct Quota {
     /// Its top.
     pub directory: FileId,
-    /// What it may take.
+    /// Its limits.
     pub limits: QuotaLimits,
     /// Bytes that it takes, in whole blocks.
     pub used_bytes: u64,
@@ -68,29 +68,28 @@ impl From<&QuotaRecord> for Quota {
     }
 }
 
-/// Records of quota trees by number; `None` is one that goes.
+/// Records of quota trees by number; `None` is a removed one.
 pub(crate) type Records = BTreeMap<u16, Option<QuotaRecord>>;
 
 /// The quota trees of a live volume, and the lock of their records. It is the last to be taken.
 pub(crate) struct Quotas {
     file: FileId,
-    /// The top of quota trees whose own is gone, while files that were in them are open.
+    /// The top of quota trees whose own is gone, while their files are open.
     orphans: FileId,
     /// The active state whose records these are; changes are of it alone.
     head: Head,
     known: Mutex<KnownRecords>,
 }
 
-/// What is known of the records.
+/// The known records.
 #[derive(Default)]
 struct KnownRecords {
     records: BTreeMap<u16, QuotaRecord>,
-    /// Numbers whose records could not be read when they were last looked at, or of which it is not
-    /// known whether they have one.
+    /// Numbers whose records could not be read at the last attempt, or that may have one.
     damaged: BTreeSet<u16>,
 }
 
-/// What changes count for: blocks and files, by quota tree.
+/// The counts of changes: blocks and files, by quota tree.
 #[derive(Default)]
 pub(crate) struct Counted(BTreeMap<u16, (i64, i64)>);
 
@@ -119,10 +118,10 @@ impl Quotas {
         head: Head,
     ) -> Result<Self, TreeError> {
         let found = read_records(source, file)?;
-        // Who looks at an image is told by what looks at a quota, and changes nothing.
+        // For an image, a request of a quota reports its damage. No change depends on it.
         if let (Source::Live(_), Some(first)) = (source, found.damaged.first()) {
             let (number, ranges) = (first.start(), found.damaged.len());
-            tracing::error!(%file, number, ranges, "records of quotas can't be read: what counts in them is not changed");
+            tracing::error!(%file, number, ranges, "records of quotas can't be read: changes that count in them are refused");
         }
         let known =
             KnownRecords { records: found.records, damaged: found.damaged.into_iter().flatten().collect() };
@@ -139,7 +138,7 @@ impl Quotas {
         self.file
     }
 
-    /// Adds what a change counts for, and hands it to the volume. `own` are records that the
+    /// Adds the counts of a change, and passes it to the volume. `own` are records that the
     /// operation makes, changes or removes.
     pub(crate) fn commit(
         &self,
@@ -162,13 +161,13 @@ impl Quotas {
         for number in numbers {
             let now = self.record_in(&mut known, source, number)?;
             let record = match own.get(&number) {
-                // What was written since the operation looked at it counts.
+                // Writes after the operation's read of it count.
                 Some(Some(record)) => {
                     let now = now.unwrap_or(*record);
                     Some(QuotaRecord { used_blocks: now.used_blocks, used_files: now.used_files, ..*record })
                 }
-                // Files that were in it may be open without a name, and count on: nothing else gets
-                // its number before.
+                // Its files may be open without a name, and still count: its number is not reused
+                // before that ends.
                 Some(None) => now.map(|record| self.without_top(&record)),
                 None => now,
             };
@@ -186,8 +185,8 @@ impl Quotas {
             }
             let bytes = record.used_blocks * BLOCK_SIZE as u64;
             let is_over = |limit: u64, used: u64| limit > 0 && used > limit;
-            // What is over already, as the limit came later, may become less, and everything else
-            // may be done to it.
+            // A tree over a limit that was lowered later may shrink, and all other changes of it
+            // are allowed.
             if blocks > 0 && is_over(record.limit_bytes, bytes)
                 || files > 0 && is_over(record.limit_files, record.used_files)
             {
@@ -210,7 +209,7 @@ impl Quotas {
 
     /// The quota tree that a directory is the top of.
     pub(crate) fn topped_by(&self, source: &Source, inode: &Inode) -> Result<Option<u16>, TreeError> {
-        // Of what can't be a top this is known without its record.
+        // A file that can't be a top is known without its record.
         if NodeKind::of(inode) != NodeKind::Directory {
             return Ok(None);
         }
@@ -219,7 +218,7 @@ impl Quotas {
         Ok(record.filter(|record| record.directory == inode.id).map(|_| number))
     }
 
-    /// The record of a quota tree that goes, or has gone but for files that are open.
+    /// The record of a quota tree that is being removed, or of which only open files are left.
     fn without_top(&self, record: &QuotaRecord) -> QuotaRecord {
         QuotaRecord { directory: self.orphans, limit_bytes: 0, limit_files: 0, ..*record }
     }
@@ -228,8 +227,8 @@ impl Quotas {
         record.directory == self.orphans
     }
 
-    /// A number without a record. One that is not known to have none is none of these: its record
-    /// would be written over.
+    /// A number without a record. A number that may have one is not free: its record would be
+    /// overwritten.
     fn free_number(&self) -> Option<u16> {
         let known = self.known.lock();
         (1..=u16::MAX).find(|number| !known.records.contains_key(number) && !known.damaged.contains(number))
@@ -245,8 +244,8 @@ impl Quotas {
         self.record_in(&mut self.known.lock(), source, number)
     }
 
-    /// A record, which is read again where that failed before. Nobody has changed it meanwhile:
-    /// that fails as well.
+    /// A record, which is read again if that failed before. No change has been possible meanwhile:
+    /// a change fails as well.
     fn record_in(
         &self,
         known: &mut KnownRecords,
@@ -270,7 +269,7 @@ pub(crate) struct FoundRecords {
     pub(crate) damaged: Vec<RangeInclusive<u16>>,
 }
 
-/// The records in the file of quotas. What is damaged costs itself; other errors end it.
+/// The records in the file of quotas. A damaged record affects only itself; other errors end it.
 pub(crate) fn read_records(source: &Source, file: FileId) -> Result<FoundRecords, TreeError> {
     let mut found = FoundRecords::default();
     let length = match source.inode(file) {
@@ -284,7 +283,7 @@ pub(crate) fn read_records(source: &Source, file: FileId) -> Result<FoundRecords
     };
     let mut at = 1;
     while at < length {
-        // A node that can't be read hides what it leads to, and nothing behind it.
+        // An unreadable node hides the blocks below it, and none after it.
         let end = ((at / FANOUT + 1) * FANOUT).min(length);
         match source.next_block(file, at, end, false) {
             Ok(None) => at = end,
@@ -318,8 +317,8 @@ fn read_record(source: &Source, file: FileId, number: u16) -> Result<Option<Quot
 
 impl Tree {
     /// Makes an empty directory the top of a quota tree, or changes the limits of one. Without
-    /// limits an empty one becomes an ordinary directory again, and one with files goes on
-    /// counting. A limit may be below what is taken already: then nothing is added.
+    /// limits an empty one becomes an ordinary directory again, and one with files continues to
+    /// count. A limit may be below the present usage: then nothing can be added.
     ///
     /// # Errors
     /// [`TreeError::NotEmpty`] for a directory with files; [`TreeError::Invalid`] inside of another
@@ -355,7 +354,7 @@ impl Tree {
                 let number = self.quotas.free_number().ok_or(TreeError::NoSpace)?;
                 let record =
                     QuotaRecord { directory, limit_bytes: 0, limit_files: 0, used_blocks: 0, used_files: 0 };
-                // What the directory takes itself is added with the change of its inode.
+                // The directory's own usage is added with the change of its inode.
                 edit.put_quota(number, Some(with_limits(record)));
                 edit.inode_mut(directory)?.attributes.quota = number;
                 let file = edit.inode_mut(self.quotas.file)?;
@@ -367,7 +366,7 @@ impl Tree {
         edit.commit(false)
     }
 
-    /// What can be added to a file or directory, by the volume and by the quota tree that it is in.
+    /// The room that a file or directory can still take, in the volume and in its quota tree.
     ///
     /// # Errors
     /// [`TreeError::NotFound`]; damage, also of the record of the quota.
@@ -398,7 +397,7 @@ impl Tree {
     /// All quota trees.
     ///
     /// # Errors
-    /// Damage of any record: a list without it would say that nothing limits what it does.
+    /// Damage of any record: a list without it would report no limit for its tree.
     pub fn quotas(&self) -> Result<Vec<Quota>, TreeError> {
         let quotas = &self.quotas;
         let mut known = quotas.known.lock();

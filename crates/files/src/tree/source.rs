@@ -22,9 +22,9 @@ pub(crate) trait Blocks {
     fn volume_id(&self) -> VolumeId;
     /// One block.
     fn block(&mut self, file: FileId, lba: u64) -> Result<Option<Block>, TreeError>;
-    /// A leaf of a directory that is what it should be: [`Leaf::trusted`] takes it apart.
+    /// A leaf of a directory that was checked: [`Leaf::trusted`] parses it.
     fn leaf(&mut self, directory: FileId, place: LeafPlace) -> Result<Option<Block>, TreeError>;
-    /// The first block from `lba` on, before `end`, that is no hole.
+    /// The first block from `lba` on, before `end`, that is not a hole.
     fn next_data(&mut self, file: FileId, lba: u64, end: u64) -> Result<Option<u64>, TreeError>;
 }
 
@@ -51,8 +51,8 @@ impl Source {
         if is_there { Ok(inode) } else { Err(TreeError::NotFound) }
     }
 
-    /// Whole blocks of a file. Long stretches are not kept: it is the kernel that reads ahead, and
-    /// keeps what it reads, or a dump, which reads once.
+    /// Whole blocks of a file. Long stretches are not cached: the kernel reads ahead and caches,
+    /// and a dump reads once.
     pub(crate) fn read(&self, file: FileId, lba: u64, count: u64) -> Result<Segments, TreeError> {
         let mut reads = [BlockRead { passing: count >= LONG_READ_BLOCKS, ..BlockRead::new(Lba(lba), count) }];
         match self {
@@ -173,7 +173,7 @@ pub(crate) fn check_leaf(block: &Block, directory: FileId, place: LeafPlace) -> 
     Leaf::parse(block, directory, place).map(drop).map_err(|_| damaged(directory, place.lba()))
 }
 
-/// A block of a directory or of attributes that was read and is not what it should be.
+/// The error for an invalid block of a directory or of attributes.
 pub(crate) fn damaged(file: FileId, lba: u64) -> TreeError {
     TreeError::Damaged(VolumeError::Damaged {
         vbn: cairn_base::Vbn(0),

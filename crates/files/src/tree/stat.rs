@@ -3,7 +3,7 @@
 use cairn_base::{BLOCK_SIZE, FileId};
 use cairn_format::{Inode, LeafName};
 
-/// What kind of thing has a name.
+/// The kind of a named file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum NodeKind {
     /// Bytes.
@@ -33,7 +33,7 @@ impl NodeKind {
         NodeKind::Socket,
     ];
 
-    /// The kind that a whole `st_mode` says; no type bits are a file, as with `mknod`.
+    /// The kind of a whole `st_mode`; without type bits a file, as with `mknod`.
     pub fn of_mode(mode: u32) -> Option<Self> {
         match mode & 0o170_000 {
             0 => Some(NodeKind::File),
@@ -74,7 +74,7 @@ impl NodeKind {
 pub struct Stat {
     /// Its number, never given to another one.
     pub file: FileId,
-    /// What it is.
+    /// Its kind.
     pub kind: NodeKind,
     /// `st_mode`, whole: type and permissions.
     pub mode: u32,
@@ -84,7 +84,7 @@ pub struct Stat {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Numbers of a device, in Linux's 32 bits; of anything else 0.
+    /// Numbers of a device, in Linux's 32 bits; 0 for other files.
     pub device: u32,
     /// Bytes; of a directory those of the blocks that it takes.
     pub bytes: u64,
@@ -128,27 +128,26 @@ impl From<&Inode> for Stat {
     }
 }
 
-/// Files by number, where not all can be looked at.
+/// Files by number, if not all can be read.
 #[derive(Debug)]
 pub struct ReadableNodes {
     /// Those that can be.
     pub stats: Vec<Stat>,
-    /// Numbers of which is not known whether they are a file's: each time from the first up to the
-    /// one behind the last.
+    /// Numbers that may be files' numbers: ranges from the first up to the one after the last.
     pub lost: Vec<(FileId, FileId)>,
-    /// The number to go on from; `None` at the end.
+    /// The number to continue from; `None` at the end.
     pub next: Option<FileId>,
 }
 
 /// A name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Where to go on reading behind it: it stays good whatever is created or removed meanwhile.
-    /// Below 2^63.
+    /// The cookie to continue reading after it: it stays valid whatever is created or removed
+    /// meanwhile. Below 2^63.
     pub cookie: u64,
-    /// What it names.
+    /// The file that it names.
     pub file: FileId,
-    /// What that is.
+    /// The kind of that file.
     pub kind: NodeKind,
     /// 1 to 255 bytes.
     pub name: Vec<u8>,
@@ -161,7 +160,7 @@ impl From<LeafName<'_>> for Entry {
     }
 }
 
-/// What a new file gets.
+/// The attributes of a new file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct New {
     /// Permissions; to [`crate::Tree::make`] type bits as well.
@@ -176,7 +175,7 @@ pub struct New {
     pub umask: u32,
 }
 
-/// Changes of attributes; `None` leaves one as it is.
+/// Changes of attributes; `None` leaves one unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SetStat {
     /// Permissions, 12 bits.
@@ -185,7 +184,7 @@ pub struct SetStat {
     pub uid: Option<u32>,
     /// Group.
     pub gid: Option<u32>,
-    /// Length: what is cut off is gone, what is added reads as zeroes.
+    /// Length: a cut removes bytes, added bytes read as zeroes.
     pub bytes: Option<u64>,
     /// Access time.
     pub accessed: Option<SetTime>,
@@ -200,13 +199,13 @@ pub struct SetStat {
 /// A time to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetTime {
-    /// The volume's clock says which.
+    /// The volume's clock.
     Now,
     /// Nanoseconds since 1970.
     At(i64),
 }
 
-/// What `rename` does about a name that is there.
+/// The behaviour of `rename` for an existing name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rename {
     /// Replace it.
@@ -217,12 +216,12 @@ pub enum Rename {
     Exchange,
 }
 
-/// What `allocate` does.
+/// The kind of an `allocate`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allocate {
-    /// The file is at least that long afterwards. Space is looked for, in the volume and in its
-    /// quota tree, not set aside: nothing is ever overwritten here, so what is set aside would not
-    /// be what a write takes.
+    /// The file is at least that long afterwards. Space is only checked, in the volume and in its
+    /// quota tree, and not reserved: nothing is ever overwritten here, so a reservation would not
+    /// be the space that a write takes.
     Extend,
     /// Space is looked for.
     Keep,
@@ -235,12 +234,12 @@ pub enum Allocate {
     },
 }
 
-/// What `set_xattr` does about an attribute that is there, or not.
+/// The behaviour of `set_xattr` for an existing or a missing attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetXattr {
     /// Sets it.
     Any,
-    /// Refuses if it is there.
+    /// Fails if it exists.
     Create,
     /// Refuses if it is not.
     Replace,

@@ -79,7 +79,7 @@ fn tree_does_what_the_model_does() {
                     assert_eq!(shown(&tree).expect("it can be read"), player.model.shown(), "seed {seed}");
                     assert_whole(&tree);
                     tree.sync_all().expect("it flushes");
-                    // Another life: nobody holds anything.
+                    // Another life: no holds.
                     drop(tree);
                     let clock = Arc::new(ManualClock::new(Timestamp(2_000_000_000)));
                     tree = Tree::open(open_volume(&device, clock)).expect("the tree opens");
@@ -90,7 +90,7 @@ fn tree_does_what_the_model_does() {
                 _ => {}
             }
         }
-        // Nothing is left of what is gone: an empty tree takes what an empty tree takes.
+        // Removed files leave nothing: an empty tree takes as much space as a new one.
         remove_all(&tree, tree.root());
         assert_whole(&tree);
     }
@@ -116,7 +116,7 @@ fn full_volume_says_so_and_nothing_suffers() {
     for number in 0..400 {
         player.step(&tree).unwrap_or_else(|error| panic!("{}: {error}", player.last));
         if number == 100 {
-            // Not known to the player, who works in what is left.
+            // Unknown to the player, which works in the remaining room.
             let root = tree.make_directory(tree.root(), b"full", &FOLDER).expect("there is room").file;
             for n in 0..2000 {
                 let made = tree.make(root, format!("{n}").as_bytes(), &FILE);
@@ -166,7 +166,7 @@ fn reads_of_a_full_volume_wait_for_no_room_to_note_their_time() {
         assert_eq!(tree.read(*file, 0, 99).expect("it reads"), b"content");
     }
     assert_eq!(points(), before, "consistency points were made to find room for the times of reads");
-    // Where there is room they are noted.
+    // If there is room they are recorded.
     tree.unlink(tree.root(), b"full").expect("it is there");
     for _ in 0..4 {
         tree.volume().background(Duration::ZERO).expect("it frees");

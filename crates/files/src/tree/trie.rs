@@ -1,17 +1,16 @@
-//! A directory: names by key in a trie, whose leaves stand at blocks that follow from the keys
+//! A directory: names by key in a trie, whose leaves are at blocks that follow from the keys
 //! (`docs/format.md`, "Directories of the tree of names").
 //!
 //! # Invariants
 //! 1. Of the blocks on a key's way from level 0 down, one at most is a leaf with names. Block 0 is
 //!    always there.
 //! 2. A leaf below block 0 has a name. So a directory without names is block 0 alone, and as long.
-//! 3. A name keeps its key as long as it is there. So whoever reads on behind a key misses nothing
-//!    that was there all the time and sees nothing twice.
+//! 3. A name keeps its key as long as it exists. So a reader that continues after a key misses no
+//!    name that existed all the time, and sees none twice.
 //!
 //! # Cost
-//! A lookup reads one leaf, and looks at one hole or two: keys are evenly spread, so leaves are on
-//! two levels, mostly. A name that is added or taken away changes one leaf; one in a hundred makes
-//! two of one.
+//! A lookup reads one leaf, and one hole or two: keys are evenly spread, so leaves are usually on
+//! two levels. Adding or removing a name changes one leaf; one time in a hundred it splits one.
 
 use cairn_base::{BLOCK_SIZE, Checksum, FileId, VolumeId};
 use cairn_device::{Block, BlockMut};
@@ -29,7 +28,7 @@ const SAME_HASH: u64 = 3;
 /// Two leaves that have fewer bytes than this become one.
 const MERGE_BELOW: usize = LEAF_BYTES / 2;
 
-/// A name that is there.
+/// An existing name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FoundName {
     pub(crate) key: u64,
@@ -78,7 +77,7 @@ pub(crate) fn head(blocks: &mut impl Blocks, directory: FileId) -> Result<LeafHe
     Ok(known_leaf(&block, directory, LeafPlace::TOP)?.head)
 }
 
-/// The leaf on a key's way; `None` when there is none.
+/// The leaf on a key's path; `None` when there is none.
 fn leaf_of(
     blocks: &mut impl Blocks,
     directory: &Inode,
@@ -117,8 +116,8 @@ pub(crate) fn name_of(
     Ok(known_leaf(&block, directory.id, place)?.names().find(|name| name.key == key).map(Entry::from))
 }
 
-/// Up to `limit` names whose keys are `from` or larger, by key. Those before a block that can't be
-/// read are given without those behind it: who goes on from there gets the error.
+/// Up to `limit` names whose keys are `from` or larger, by key. Names before an unreadable block
+/// are returned without the later ones: a caller that continues from there gets the error.
 pub(crate) fn list(
     blocks: &mut impl Blocks,
     directory: &Inode,
@@ -137,8 +136,8 @@ pub(crate) fn list(
     Ok(entries)
 }
 
-/// Appends up to `room` names from `key` on of its leaf, if it has one. Returns the key to go on
-/// with, none at the end.
+/// Appends up to `room` names from `key` on of its leaf, if it has one. Returns the key to continue
+/// with, `None` at the end.
 fn list_leaf(
     blocks: &mut impl Blocks,
     directory: &Inode,
@@ -154,8 +153,8 @@ fn list_leaf(
     Ok(Some(place.end()))
 }
 
-/// The last key of the first block from `from` on that can't be read; none where there is no such
-/// block, or where it is not known what is behind it.
+/// The last key of the first unreadable block from `from` on; `None` if there is no such block, or
+/// if the next one is unknown.
 pub(crate) fn end_of_damage(blocks: &mut impl Blocks, directory: &Inode, from: u64) -> Option<u64> {
     let mut key = from.max(KEY_MIN);
     while key < 1 << KEY_BITS {
@@ -178,7 +177,7 @@ pub(crate) fn end_of_damage(blocks: &mut impl Blocks, directory: &Inode, from: u
     None
 }
 
-/// The first key of the first leaf behind a key that has none.
+/// The first key of the first leaf after a key that has none.
 fn next_leaf(blocks: &mut impl Blocks, directory: &Inode, key: u64) -> Result<Option<u64>, TreeError> {
     let mut next: Option<u64> = None;
     for level in 1..=LeafPlace::level_of(directory.tree.length) {
@@ -229,7 +228,7 @@ pub(crate) fn top_block(directory: FileId, parent: FileId) -> Block {
     leaf_block(&head, std::iter::empty())
 }
 
-/// Adds a name that is not there. Returns its key.
+/// Adds a new name. Returns its key.
 pub(crate) fn insert(
     edit: &mut Edit<'_>,
     directory: FileId,
@@ -256,7 +255,7 @@ pub(crate) fn insert(
     Ok(key)
 }
 
-/// Writes names where the leaf `head` stands, or into leaves below it.
+/// Writes names into the leaf `head`, or into leaves below it.
 fn spread(edit: &mut Edit<'_>, head: LeafHead, names: &[LeafName<'_>]) -> Result<(), TreeError> {
     let bytes: usize = names.iter().map(LeafName::size).sum();
     if bytes <= LEAF_BYTES {
@@ -292,7 +291,7 @@ fn write_leaf(edit: &mut Edit<'_>, head: &LeafHead, names: &[LeafName<'_>]) -> R
     edit.write_leaf(head.directory, head.place, leaf_block(head, names.iter().copied()))
 }
 
-/// Lets a name that is there name another file.
+/// Points an existing name to another file.
 pub(crate) fn replace(
     edit: &mut Edit<'_>,
     directory: FileId,
@@ -347,7 +346,7 @@ fn write_or_merge(
         false => Ok(None),
     };
     let neighbour = match neighbour {
-        // It costs its own names, and those beside it go without a merge.
+        // It loses its own names, and its neighbours are not merged.
         Err(TreeError::Damaged(_)) => None,
         neighbour => neighbour?,
     };

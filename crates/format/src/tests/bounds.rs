@@ -1,5 +1,5 @@
-//! Numbers at their bounds: the last that is read, and the first that is refused. Bytes that come
-//! back unchanged say nothing of these.
+//! Numbers at their bounds: the last that is accepted, and the first that is refused. Round trips
+//! of bytes do not test these.
 
 use std::fmt::Debug;
 
@@ -12,7 +12,7 @@ use crate::layout::{COUNTER_MAX, SPACE_BLOCKS_MAX, SPACE_BLOCKS_MIN};
 /// is read too.
 pub(super) type Change<T> = (fn(&mut T), Option<&'static str>);
 
-/// Makes each change alone. What is read must be what was written.
+/// Makes each change alone. A read must return the written value.
 #[track_caller]
 pub(super) fn check<T: Clone + Debug + PartialEq>(
     good: &T,
@@ -37,7 +37,7 @@ pub(super) fn check<T: Clone + Debug + PartialEq>(
 /// Blocks of device space that a segment may begin at.
 const DEVICE_MAX: u64 = SPACE_BLOCKS_MAX * 4;
 
-/// Room for the label area and the log, one behind the other, and the block space behind both.
+/// Room for the label area and the log, one after the other, and the block space after both.
 fn set_areas(superblock: &mut Superblock, label_blocks: u64, log_blocks: u64) {
     let layout = &mut superblock.layout;
     (layout.label_blocks, layout.log_blocks) = (label_blocks, log_blocks);
@@ -45,7 +45,7 @@ fn set_areas(superblock: &mut Superblock, label_blocks: u64, log_blocks: u64) {
     layout.segments[0].device_block = layout.log_start + log_blocks;
 }
 
-/// A segment more, behind the others.
+/// One more segment, after the others.
 fn push(superblock: &mut Superblock, kind: SegmentKind, first: u64, blocks: u64) {
     let device_block = superblock.layout.segments.last().map_or(0, |last| last.device_block + last.blocks);
     superblock.layout.segments.push(Segment { kind, first, blocks, device_block });
@@ -106,7 +106,7 @@ fn superblock() {
     for (at, value, refused) in [
         (top("role"), 2, "role"),
         (top("segment_count"), SEGMENTS_MAX as u32 + 1, "segment count"),
-        // The segment after the first place for segments is not there.
+        // The segment after the first place for segments is missing.
         (top("segment_count"), 17, "segment"),
         (top("segment_count"), 0, "unused segment"),
         (kind, 0, "segment"),
@@ -144,7 +144,7 @@ fn snapshots_and_redirects() {
         let past = run(last[0].vbn.0, last[0].slot, last[0].count + 1);
         assert!(reread(&past).is_err(), "{past:?}");
     }
-    // More than fit are refused by their count, not by what follows the block.
+    // More than fit are refused by their count, not by the bytes after the block.
     for (bytes, most) in [(redirect_bytes(&runs()), RUNS_PER_BLOCK), (index_bytes(&[]), POINTERS_PER_INDEX)] {
         let mut bytes = bytes;
         let at = document::field("label::RawHeader", "count").0;
@@ -177,7 +177,7 @@ fn inodes() {
         (|it| it.attributes.extended = FileId(COUNTER_MAX), Some("attributes")),
     ];
     check(&leaves::node(), reread, changes);
-    // What is not of the tree of names has no attributes.
+    // Files outside of the tree of names have no attributes.
     let lun: &[Change<Inode>] = &[
         (|it| it.attributes.mode = 1, Some("attributes")),
         (|it| it.attributes.links = 1, Some("attributes")),
@@ -289,14 +289,14 @@ fn extended_attributes() {
         let field = |field| FormatError::Field { structure: Structure::Extended, field };
         assert_eq!(outcome, refused.map_or(Ok(extended), |name| Err(field(name))));
     }
-    // A name that is there twice.
+    // A duplicate name.
     let mut bytes = of(&[(b"a", 1), (b"b", 1)]).to_bytes(OWNER);
     let second = document::size("extended::RawExtended") + 2 * document::size("extended::RawValue") + 2;
     assert_eq!(bytes[second], b'b');
     bytes[second] = b'a';
     let order = FormatError::Field { structure: Structure::Extended, field: "order" };
     assert_eq!(Extended::parse(&bytes, OWNER), Err(order));
-    // Whose they are is told by their beginning.
+    // Their first bytes identify their owner.
     let bytes = leaves::extended().to_bytes(OWNER);
     assert_eq!(Extended::owner(&bytes[..document::size("extended::RawExtended")]), Ok(OWNER));
     assert_eq!(Extended::owner(&[0; BLOCK_SIZE]), Err(FormatError::Magic(Structure::Extended)));

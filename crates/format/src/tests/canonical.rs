@@ -1,11 +1,11 @@
-//! Changed bytes are refused, or read as exactly what they are: writing what was read gives the
-//! same bytes, so nothing is ignored.
+//! Changed bytes are refused, or read as exactly what they are: writing the parsed value gives the
+//! same bytes, so no byte is ignored.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Reads `bytes`; what is read must be all that is there.
+/// Parses `bytes`; the result must represent every byte.
 #[track_caller]
 fn refused_or_canonical(sample: &Sample, bytes: &[u8]) -> bool {
     match (sample.reread)(bytes) {
@@ -70,7 +70,7 @@ fn empty_slots_are_zeroes() {
 #[test]
 fn zeroes_are_no_block_of_metadata() {
     let zeroes = [0; cairn_base::BLOCK_SIZE];
-    // But for the record of a quota tree: zeroes are none.
+    // Except for the record of a quota tree: zeroes mean no record.
     let is_one = |sample: &Sample| sample.parts[0].1 == 0 && sample.name != "quota tree";
     for sample in samples().into_iter().filter(is_one) {
         assert!(matches!((sample.reread)(&zeroes), Err(FormatError::Magic(_))), "{}", sample.name);

@@ -1,5 +1,5 @@
-//! docs/format.md as data: where its tables say that fields are, and what is reserved. That its
-//! tables are right is `tidy`'s to check.
+//! docs/format.md as data: the places of fields according to its tables, and the reserved bytes.
+//! `tidy` checks that its tables are right.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The have map: its blocks have no seal, as what they say is compared with what is there.
+//! The have map: its blocks have no seal, as their entries are compared with the blocks themselves.
 
 use super::*;
 

@@ -117,7 +117,7 @@ fn mark_is_read_as_it_was_written_or_refused() {
     for bit in 0..bytes.len() * 8 {
         let mut changed = bytes;
         changed[bit / 8] ^= 1 << (bit % 8);
-        // What is read is all that is there.
+        // The parsed value represents every byte.
         assert!(
             MarkContent::parse(&changed).is_err_and(|_| true)
                 || MarkContent::parse(&changed).is_ok_and(|mark| mark.to_bytes() == changed)
@@ -429,7 +429,7 @@ fn run_goes_on_over_less_than_the_head_of_another_one_would_take() {
     assert_eq!(runs(&[10, 18]), [10, 0, 9, 0, 0xaa, 0, 0, 0, 0, 0, 0, 0, 0xaa]);
     assert_eq!(runs(&[10, 19]), [10, 0, 1, 0, 0xaa, 8, 0, 1, 0, 0xaa]);
     assert_eq!(runs(&[0, 64, 99]), [0, 0, 1, 0, 0xaa, 63, 0, 1, 0, 0xaa, 34, 0, 1, 0, 0xaa]);
-    // What takes just as much as it may is taken.
+    // A value at its limit is accepted.
     for places in [&[10][..], &[10, 18], &[10, 19], &[10, 11, 12, 40, 90]] {
         let length = runs(places).len();
         assert_eq!(runs_between(&before, &with(places), length), Some(runs(places)));

@@ -28,7 +28,7 @@ fn record_torn_at_any_set_of_blocks_is_refused() {
                 let range = block * BLOCK..(block + 1) * BLOCK;
                 torn[range.clone()].copy_from_slice(&whole[range]);
             }
-            // None of the new blocks arrived: what is there is what was there.
+            // None of the new blocks arrived: the old content is still there.
             let parsed = LogRecord::parse(&torn, VOLUME).map(|record| record.header.sequence);
             let untouched = arrived == 0 && parsed == Ok(log_record(300).header.sequence - 1);
             assert!(parsed.is_err() || untouched, "{arrived:04b}: {parsed:?}");
@@ -53,7 +53,7 @@ fn record_cut_off_is_refused_at_every_length() {
     for length in (0..whole.len()).step_by(SECTOR).chain([1, 63, 64, 65]) {
         assert!(LogRecord::parse(&whole[..length], VOLUME).is_err(), "{length}");
     }
-    // Replay hands over what follows in the log as well.
+    // Replay passes the following bytes of the log as well.
     let longer = [whole.as_slice(), &[0xff; BLOCK]].concat();
     assert_eq!(LogRecord::parse(&longer, VOLUME), Ok(log_record(170)));
 }

@@ -270,7 +270,7 @@ proptest! {
     }
 }
 
-/// What counts up is refused before adding one to it could overflow.
+/// A counter is refused before adding one to it could overflow.
 #[test]
 fn counters_at_their_end_are_refused() {
     let spoiled: [fn(&mut Superblock); 6] = [

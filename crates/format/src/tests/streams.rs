@@ -1,5 +1,5 @@
-//! Structs of the image stream: what a socket or a file brings is refused, or read as exactly what
-//! it is.
+//! Structs of the image stream: bytes from a socket or a file are refused, or read as exactly what
+//! they are.
 
 use proptest::prelude::*;
 

@@ -188,7 +188,7 @@ fn requests_of_a_trace_are_bounded() {
         (TraceRecord { device: TRACE_DEVICES_MAX, ..record(TraceOp::Read, 0, 1) }, false),
     ] {
         assert_eq!(record.is_valid(), is_valid, "{record:?}");
-        // What is not valid is not read either.
+        // An invalid record is not read either.
         let mut bytes = Vec::new();
         TraceDelta::at(4).encode(&record, &mut bytes);
         let read = TraceDelta::at(4).decode(&mut &bytes[..]);
@@ -200,7 +200,8 @@ fn requests_of_a_trace_are_bounded() {
 fn request_of_a_trace_is_a_few_bytes_and_said_in_one_way_only() {
     let mut state = TraceDelta::at(9);
     let mut bytes = Vec::new();
-    // It writes on, on the device that a frame begins with: what it does, and how long after.
+    // It continues to write, on the device that a frame begins with: the operation, and the time
+    // since.
     let first = TraceRecord { device: 0, ..record(TraceOp::Write, 0, 4096) };
     state.encode(&first, &mut bytes);
     let next = TraceRecord { at_ns: 12, offset: 4096, ..first };

@@ -1,24 +1,22 @@
 //! FUSE over io_uring: requests of a mount come, and answers go, by rings instead of reads and
 //! writes of `/dev/fuse`.
 //!
-//! The kernel (Linux 6.14 and later, where its owner lets it:
-//! `/sys/module/fuse/parameters/enable_uring`) has a queue for each processor, and puts what a
-//! program asks into that of the processor on which the program runs. A [`Seat`] in a queue takes
-//! one request at a time. Where its thread stays on that processor, who asks and who answers take
-//! turns there; a read of `/dev/fuse` wakes another processor for each of them. What a seat does is
-//! in `Documentation/filesystems/fuse/fuse-io-uring.rst` and `include/uapi/linux/fuse.h` of the
-//! kernel.
+//! The kernel (Linux 6.14 and later, if enabled: `/sys/module/fuse/parameters/enable_uring`) has a
+//! queue for each processor, and puts a program's request into that of the processor on which the
+//! program runs. A [`Seat`] in a queue takes one request at a time. If its thread stays on that
+//! processor, caller and server take turns there; a read of `/dev/fuse` wakes another processor for
+//! each of them. `Documentation/filesystems/fuse/fuse-io-uring.rst` and `include/uapi/linux/fuse.h`
+//! of the kernel describe the operation of a seat.
 //!
-//! - The kernel touches the memory of a seat while a thread is in [`Seat::exchange`], and at no
-//!   other time; a seat that can't be told to be free of the kernel never frees its memory.
+//! - The kernel accesses the memory of a seat while a thread is in [`Seat::exchange`], and at no
+//!   other time; a seat that may still be in use by the kernel never frees its memory.
 //! - A mount answers nothing before there is a seat in every queue. Seats can be added at any time.
-//!   None can be taken away as long as the mount lives, as a request may be on its way to it.
-//! - A request for which there was no seat waits in its queue until a seat there hands over an
-//!   answer. One that is added does not fetch it (Linux 6.18).
-//! - Forgotten files, interrupts and what the server tells the kernel unasked go by `/dev/fuse` as
-//!   before.
+//!   None can be removed as long as the mount lives, as a request may be on its way to it.
+//! - A request without a free seat waits in its queue until a seat there hands over an answer. A
+//!   new seat does not fetch it (Linux 6.18).
+//! - Forget requests, interrupts and the server's unasked notices go by `/dev/fuse` as before.
 //!
-//! This crate is all of it that is `unsafe`, and nothing else.
+//! This crate contains all of the `unsafe` code, and nothing else.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -41,7 +39,7 @@ const ONLINE: &str = "/sys/devices/system/cpu/online";
 
 type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
 
-/// `struct fuse_uring_req_header`: what goes beside the payload, in both directions.
+/// `struct fuse_uring_req_header`: the data beside the payload, in both directions.
 #[repr(C, align(8))]
 struct Headers {
     /// The header of the request, then that of its answer.
@@ -64,7 +62,7 @@ struct Part {
     length: usize,
 }
 
-/// What a seat shares with the kernel. It stays where it is.
+/// The memory that a seat shares with the kernel. It never moves.
 struct Memory {
     headers: NonNull<Headers>,
     payload: NonNull<[u8]>,
@@ -95,9 +93,9 @@ impl Memory {
     }
 
     /// # Safety
-    /// The kernel does not have it, and nobody uses it from here on.
+    /// The kernel does not have it, and no code uses it from here on.
     unsafe fn free(&self) {
-        // SAFETY: both came out of a `Box`, and are nobody's else, as the caller promises.
+        // SAFETY: both came out of a `Box` and have no other owner, as the caller promises.
         drop(unsafe { (Box::from_raw(self.headers.as_ptr()), Box::from_raw(self.payload.as_ptr())) });
     }
 }
@@ -110,13 +108,13 @@ pub struct Seat {
     memory: Memory,
     /// The kernel has the memory.
     is_given: bool,
-    /// What the first command came to before anybody waited for it.
+    /// The result of the first command, if it came before a thread waited for it.
     early: Option<i32>,
 }
 
 impl Seat {
     /// A seat in the queue of processor `queue` for the mount of `device`, with room for
-    /// `payload_bytes` of a request behind its arguments, and of an answer.
+    /// `payload_bytes` of a request after its arguments, and of an answer.
     ///
     /// # Errors
     /// Those of `io_uring_setup`: a filter forbids it, or there is no memory.
@@ -128,12 +126,12 @@ impl Seat {
         Ok(Self { ring, device, queue, memory, is_given: false, early: None })
     }
 
-    /// Takes the seat, for the calling thread: from here on a request can be on its way to it. What
-    /// waits in the queue already does not come to it, see the head of the crate.
+    /// Takes the seat, for the calling thread: from here on a request can be on its way to it.
+    /// Requests that wait in the queue already do not come to it, see the head of the crate.
     ///
     /// # Errors
-    /// Those of io_uring, and of the kernel when it does not want the seat (`ENOMEM`, `ENOTCONN`).
-    /// The seat is of no use then.
+    /// Those of io_uring, and of the kernel when it refuses the seat (`ENOMEM`, `ENOTCONN`). The
+    /// seat is unusable then.
     pub fn register(&mut self) -> io::Result<()> {
         // The thread that does this is the one that may use the ring.
         self.ring.submitter().register_enable_rings()?;
@@ -141,7 +139,7 @@ impl Seat {
         while !self.ring.submission().is_empty() {
             self.submit(0)?;
         }
-        // What is not wanted is completed at once.
+        // A rejected command completes at once.
         self.early = self.ring.completion().next().map(|completion| completion.result());
         match self.early {
             Some(error) if error < 0 => self.completed(error),
@@ -176,14 +174,14 @@ impl Seat {
     /// Puts a command into the ring, with which the kernel gets the memory.
     fn give(&mut self, command: u32) -> io::Result<()> {
         let entry = self.entry(command);
-        // SAFETY: what the entry names is the memory of this seat, which is lent to nobody (see
-        // `memory`) and not freed (see `drop`) until the kernel has completed the entry.
+        // SAFETY: the entry names the memory of this seat, which is not lent out (see `memory`) and
+        // not freed (see `drop`) until the kernel has completed the entry.
         unsafe { self.ring.submission().push(&entry) }.map_err(io::Error::other)?;
         self.is_given = true;
         Ok(())
     }
 
-    /// Hands over what is in the ring, and waits for so many completions, or fewer.
+    /// Submits the entries in the ring, and waits for that many completions, or fewer.
     fn submit(&self, completions: usize) -> io::Result<()> {
         match self.ring.submit_and_wait(completions) {
             Err(error) if is_passing(&error) => std::thread::yield_now(),
@@ -192,8 +190,8 @@ impl Seat {
         Ok(())
     }
 
-    /// The bytes of the request, in order and in pieces: together they are what a read of
-    /// `/dev/fuse` gives. `None` when there is none, or its parts don't make one.
+    /// The bytes of the request, in order and in pieces: together they equal a read of `/dev/fuse`.
+    /// `None` without a request, or when its parts don't form one.
     pub fn request(&self) -> Option<[&[u8]; 3]> {
         let (headers, payload) = self.memory()?;
         let length = u32::from_ne_bytes(*headers.in_out.first_chunk()?) as usize;
@@ -226,7 +224,7 @@ impl Seat {
         if self.is_given {
             return None;
         }
-        // SAFETY: the kernel does not have it, and what changes it borrows the whole seat.
+        // SAFETY: the kernel does not have it, and code that changes it borrows the whole seat.
         Some(unsafe { (self.memory.headers.as_ref(), self.memory.payload.as_ref()) })
     }
 
@@ -261,7 +259,7 @@ impl Drop for Seat {
     }
 }
 
-/// What `io_uring_enter` says and what a later call does not.
+/// An error of `io_uring_enter` that a later call may not have.
 fn is_passing(error: &io::Error) -> bool {
     use io::ErrorKind::{Interrupted, ResourceBusy, WouldBlock};
     matches!(error.kind(), Interrupted | WouldBlock | ResourceBusy)
@@ -281,8 +279,8 @@ fn with_length(entry: squeue::Entry128, length: u32) -> squeue::Entry128 {
 /// How many queues the kernel has: one for each processor that this machine can have.
 ///
 /// # Errors
-/// When the kernel does not say it, or some processor that is on is not for this process: what is
-/// asked there would be answered from another one, and a seat there could not ask for itself.
+/// When the kernel does not report it, or some active processor is not available to this process:
+/// requests there would be answered from another one, and a seat there could not fetch them itself.
 pub fn queues() -> io::Result<u16> {
     let own = rustix::thread::sched_getaffinity(None)?;
     let online = processors(ONLINE)?;
@@ -298,8 +296,8 @@ fn processors(file: &str) -> io::Result<Vec<u16>> {
     listed(&said).ok_or_else(|| io::Error::other(format!("{file} has {said:?}")))
 }
 
-/// The processors of a list such as `0-3,8`. `None` for what is none, and for numbers that no set
-/// of processors has.
+/// The processors of a list such as `0-3,8`. `None` for an invalid list, and for numbers that no
+/// set of processors has.
 fn listed(text: &str) -> Option<Vec<u16>> {
     let mut all = Vec::new();
     for range in text.trim().split(',') {
@@ -313,8 +311,8 @@ fn listed(text: &str) -> Option<Vec<u16>> {
     Some(all)
 }
 
-/// Has the calling thread stay on a processor. False where it can't: the processor is off, or not
-/// for this process.
+/// Pins the calling thread to a processor. False if that fails: the processor is off, or not for
+/// this process.
 pub fn stay_on(processor: u16) -> bool {
     let mut only = CpuSet::new();
     if usize::from(processor) >= CpuSet::MAX_CPU {
@@ -328,7 +326,8 @@ pub fn stay_on(processor: u16) -> bool {
 mod tests {
     use super::*;
 
-    /// A seat for what is no mount; none where there are no such rings: an old kernel, or a filter.
+    /// A seat for a device that is not a mount; `None` where there are no such rings: an old
+    /// kernel, or a filter.
     fn seat(payload_bytes: usize) -> Option<Seat> {
         let device = Arc::new(OwnedFd::from(std::fs::File::open(std::env::current_exe().unwrap()).unwrap()));
         let seat = Seat::new(device, 0, payload_bytes);

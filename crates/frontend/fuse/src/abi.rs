@@ -98,7 +98,7 @@ kernel_structs! {
     fuse_notify_inval_entry_out { parent: u64, namelen: u32, flags: u32, } = 16;
 }
 
-/// What a request asks for.
+/// The operation of a request.
 pub(crate) mod opcode {
     pub(crate) const LOOKUP: u32 = 1;
     pub(crate) const FORGET: u32 = 2;
@@ -140,7 +140,7 @@ pub(crate) mod opcode {
     pub(crate) const STATX: u32 = 52;
 }
 
-/// What both sides agree on at INIT, as bits of 64.
+/// The options agreed at INIT, as bits of 64.
 pub(crate) mod init {
     pub(crate) const ASYNC_READ: u64 = 1 << 0;
     pub(crate) const EXPORT_SUPPORT: u64 = 1 << 4;
@@ -179,25 +179,24 @@ pub(crate) mod fattr {
     pub(crate) const KILL_SUIDGID: u32 = 1 << 11;
 }
 
-/// How the kernel treats what was opened.
-/// Reads and writes of this handle go past the kernel's cache.
+/// How the kernel handles an open file. Reads and writes of this handle bypass the kernel's cache.
 pub(crate) const FOPEN_DIRECT_IO: u32 = 1;
 pub(crate) const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 pub(crate) const FOPEN_CACHE_DIR: u32 = 1 << 3;
-/// What is written comes out of the kernel's cache.
+/// The write comes out of the kernel's cache.
 pub(crate) const FUSE_WRITE_CACHE: u32 = 1;
 /// A write clears the bits that give rights.
 pub(crate) const FUSE_WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// An access control list takes the set-group-id bit with it.
 pub(crate) const FUSE_SETXATTR_ACL_KILL_SGID: u32 = 1;
-/// What an answer to STATX has: everything that `stat` has, and the time of birth.
+/// The fields of an answer to STATX: all fields of `stat`, and the time of birth.
 pub(crate) const STATX_BASIC_STATS_AND_BTIME: u32 = 0xfff;
 
-/// What the server tells the kernel unasked.
+/// Notices that the server sends unasked.
 pub(crate) const FUSE_NOTIFY_INVAL_INODE: i32 = 2;
 pub(crate) const FUSE_NOTIFY_INVAL_ENTRY: i32 = 3;
 pub(crate) const FUSE_NOTIFY_RETRIEVE: i32 = 5;
-/// All names are to be looked up anew (Linux 6.16 and later).
+/// All names must be looked up again (Linux 6.16 and later).
 pub(crate) const FUSE_NOTIFY_INC_EPOCH: i32 = 8;
 
 /// Errors that are given here and not by the tree, as Linux numbers them.

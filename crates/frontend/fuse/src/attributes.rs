@@ -5,12 +5,12 @@ use cairn_files::{NodeKind, Stat};
 
 use crate::abi::*;
 
-/// Seconds that the kernel may keep what it was told. Nobody changes a mounted tree but through
-/// this mount, and what changes otherwise is taken back by a notice.
+/// Seconds that the kernel may cache an answer. A mounted tree changes only through this mount, and
+/// a notice revokes answers that change otherwise.
 const KEPT_SECONDS: u64 = 86_400;
 /// Units of `st_blocks` in a block.
 const SECTORS_PER_BLOCK: u64 = (BLOCK_SIZE / 512) as u64;
-/// Bits of a mode that give who runs the file the rights of its owner or group.
+/// Bits of a mode that run the file with the rights of its owner or group.
 pub(crate) const S_ISUID: u32 = 0o4000;
 pub(crate) const S_ISGID: u32 = 0o2000;
 /// The entry type of a directory (`DT_DIR`).
@@ -21,12 +21,13 @@ fn time(ns: i64) -> (i64, u32) {
     (ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000) as u32)
 }
 
-/// Nanoseconds since 1970 of a time in a request; what does not fit is the nearest that does.
+/// Nanoseconds since 1970 of a time in a request; a time out of range becomes the nearest valid
+/// one.
 pub(crate) fn ns_of(seconds: u64, nanoseconds: u32) -> i64 {
     (seconds as i64).saturating_mul(1_000_000_000).saturating_add(i64::from(nanoseconds))
 }
 
-/// What an entry of a directory says of a kind (`DT_*`).
+/// The type of an entry in a directory (`DT_*`).
 pub(crate) fn entry_type(mode: u32) -> u32 {
     mode >> 12 & 0xf
 }
@@ -55,15 +56,15 @@ pub(crate) fn attr(number: u64, stat: &Stat) -> fuse_attr {
     }
 }
 
-/// Seconds that the kernel may keep attributes. A change of content takes bits that give rights,
-/// and the kernel goes on with those that it has: so of such a file it asks each time.
+/// Seconds that the kernel may cache attributes. A change of content clears the bits that give
+/// rights, but the kernel keeps using its cached ones: so it must ask for such a file each time.
 fn kept_seconds(stat: &Stat) -> u64 {
     let gives_rights = stat.kind == NodeKind::File && stat.mode & (S_ISUID | S_ISGID) != 0;
     if gives_rights { 0 } else { KEPT_SECONDS }
 }
 
-/// The answer to a lookup. `generation` tells what the kernel's number means in a handle that it
-/// gave somebody (NFS) before this mount.
+/// The answer to a lookup. `generation` distinguishes the meaning of the kernel's number in a
+/// handle that it gave out (NFS) before this mount.
 pub(crate) fn entry(number: u64, generation: u32, stat: &Stat) -> fuse_entry_out {
     fuse_entry_out {
         nodeid: number,
@@ -75,7 +76,7 @@ pub(crate) fn entry(number: u64, generation: u32, stat: &Stat) -> fuse_entry_out
     }
 }
 
-/// The answer to a lookup of what is not there, which the kernel may keep as well.
+/// The answer to a lookup of a missing name, which the kernel may cache as well.
 pub(crate) fn no_entry() -> fuse_entry_out {
     fuse_entry_out { entry_valid: KEPT_SECONDS, ..fuse_entry_out::default() }
 }

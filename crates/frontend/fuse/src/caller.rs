@@ -1,15 +1,15 @@
-//! Who asks: rights of a program of which the kernel says only the thread.
+//! The rights of a calling program of which the kernel tells only the thread.
 //!
-//! With mounts whose numbers of users are mapped (`FUSE_ALLOW_IDMAP`) a request that makes nothing
-//! has no user and no group. `/proc` has them, as this program sees them, while the thread waits
-//! for its answer.
+//! With mounts whose user numbers are mapped (`FUSE_ALLOW_IDMAP`), a request that makes no file has
+//! no user and no group. `/proc` has them, as this program sees them, while the thread waits for
+//! its answer.
 
 use std::fs;
 
 /// The capability to change a file and leave its set-user-id bits (`CAP_FSETID`).
 const CAPABILITY_BIT: u64 = 1 << 4;
 
-/// What a thread may do.
+/// The rights of a thread.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Caller {
     /// It is root, here and not only to itself, and has [`CAPABILITY_BIT`].
@@ -23,8 +23,7 @@ impl Caller {
         Self::parse(&fs::read_to_string(format!("/proc/{thread}/status")).ok()?)
     }
 
-    /// `Uid` and `Gid` are real, effective, saved, and what counts for files
-    /// (`proc_pid_status(5)`).
+    /// `Uid` and `Gid` are real, effective, saved, and that for file access (`proc_pid_status(5)`).
     pub(crate) fn parse(status: &str) -> Option<Self> {
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         let for_files = |name: &str| field(name)?.split_whitespace().nth(3)?.parse::<u32>().ok();

@@ -1,9 +1,9 @@
-//! What is said to the kernel, without the kernel: bytes of a request to what is to be done about
-//! it, and bytes of an answer.
+//! The conversation with the kernel, without the kernel: from the bytes of a request to the
+//! operation, and to the bytes of an answer.
 //!
-//! Whatever the bytes are, the answer is one that the kernel takes: its length is its own, it names
-//! the request, an error is one of Linux's and has nothing behind it. A request that is not
-//! understood is answered too, as somebody waits for it.
+//! Whatever the bytes are, the answer is one that the kernel accepts: its length is correct, it
+//! names the request, and an error is one of Linux's, without data after it. An invalid request is
+//! answered too, as a program waits for it.
 
 use std::io::IoSlice;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,14 +21,14 @@ use crate::shown::{Shown, View};
 
 /// Pages of these.
 const PAGES_MAX: u16 = (WRITE_MAX / 4096) as u16;
-/// Requests that the kernel has under way for nobody in particular: read-ahead and write-back. A
-/// program that waits for an answer has no more than these before it in the queue, also while a
-/// snapshot has the kernel send all that it holds.
+/// The maximum number of background requests of the kernel: read-ahead and write-back. At most this
+/// many precede a program's own request in the queue, also while a snapshot has the kernel send all
+/// its cached data.
 pub(crate) const BACKGROUND_MAX: u16 = 8;
-/// From so many on it lets writers wait.
+/// From this number on the kernel blocks writers.
 const CONGESTION: u16 = 6;
 
-/// What is asked of the kernel for every mount.
+/// The options requested from the kernel for every mount.
 const WANTED: u64 = init::ASYNC_READ
     | init::EXPORT_SUPPORT
     | init::BIG_WRITES
@@ -46,21 +46,21 @@ const WANTED: u64 = init::ASYNC_READ
     | init::DIRECT_IO_ALLOW_MMAP
     | init::ALLOW_IDMAP;
 
-/// What a request comes to.
+/// The next step for a request.
 #[derive(Debug)]
 pub(crate) enum Step {
     /// This is its answer.
     Answer { unique: u64, answer: Answer },
     /// These bytes of a file are, or the number of an error.
     Data { unique: u64, data: Result<Segments, i32> },
-    /// The same for a write, once the kernel has forgotten what it holds of these bytes of a file.
+    /// The same for a write, once the kernel has dropped its cache of these bytes of a file.
     AfterForgetting { unique: u64, answer: Answer, stretch: fuse_notify_inval_inode_out },
     /// The same, before the kernel is made to forget the content, the length and the names of a
     /// file that no program has open: it shows bytes that were not kept.
     BeforeForgetting { unique: u64, answer: Answer, node: u64 },
     /// It has none.
     Silence,
-    /// It is answered ([`FileSystem::answer_late`]) once the kernel has sent what it holds of the
+    /// It is answered ([`FileSystem::answer_late`]) once the kernel has sent its cached data of the
     /// file with this number.
     AfterData { node: u64 },
     /// It was the last one, and is answered.
@@ -68,7 +68,7 @@ pub(crate) enum Step {
 }
 
 impl FileSystem {
-    /// Does what the request that was read asks for.
+    /// Executes the request that was read.
     pub(crate) fn take(&self, received: &mut Received) -> Step {
         match received.take_write() {
             Some(write) => {
@@ -79,7 +79,7 @@ impl FileSystem {
         }
     }
 
-    /// The same, whatever happens: for who takes requests of a kernel.
+    /// The same for requests of a kernel: a panic becomes an error.
     pub(crate) fn take_safely(&self, received: &mut Received) -> Step {
         let unique = received.unique();
         unless_panic(|| self.take(received)).unwrap_or_else(|error| match unique {
@@ -91,7 +91,7 @@ impl FileSystem {
     /// The same for its bytes.
     pub(crate) fn step(&self, bytes: &[u8]) -> Step {
         let Some(request) = Request::parse(bytes) else {
-            // What is not understood at all still has a number that the kernel waits for.
+            // Even an invalid request has a number that the kernel waits for.
             return match unique_of(bytes) {
                 Some(unique) => Step::Answer { unique, answer: Err(errno::EINVAL) },
                 None => Step::Silence,
@@ -130,7 +130,7 @@ impl FileSystem {
         }
     }
 
-    /// The answer to a write, also one of which only a part was written.
+    /// The answer to a write, also to a partial one.
     fn write_step(&self, header: &fuse_in_header, write: &fuse_write_in, answer: Answer) -> Step {
         let (unique, node) = (header.unique, header.nodeid);
         if answer.is_err() && write.write_flags & FUSE_WRITE_CACHE != 0 {
@@ -153,8 +153,8 @@ impl FileSystem {
         self.answer(&request)
     }
 
-    /// What is answered to an INIT: of what is wanted for every mount, and of the bits in `more`,
-    /// all that the kernel offers.
+    /// The answer to an INIT: of the options wanted for every mount, and of the bits in `more`, all
+    /// that the kernel offers.
     pub(crate) fn agree(&self, theirs: &fuse_init_in, flags2: u32, more: u64) -> Result<fuse_init_out, i32> {
         if theirs.major != FUSE_KERNEL_VERSION || theirs.minor < FUSE_KERNEL_MINOR_MIN {
             tracing::error!(major = theirs.major, minor = theirs.minor, "this kernel's FUSE is too old");
@@ -179,29 +179,29 @@ impl FileSystem {
     }
 }
 
-/// What the kernel can do, as bits of [`init`].
+/// The options of the kernel, as bits of [`init`].
 pub(crate) fn offered(theirs: &fuse_init_in, flags2: u32) -> u64 {
     u64::from(theirs.flags) | u64::from(flags2) << 32
 }
 
-/// What comes of `work`, an error where it panics: a bug costs one request an error. Who asks would
-/// wait for its answer for ever otherwise, and could not even be killed, and a mount would lose its
-/// threads one by one.
+/// The result of `work`, or an error if it panics: a bug costs one request an error. Otherwise the
+/// caller would wait for its answer for ever, and could not even be killed, and a mount would lose
+/// its threads one by one.
 pub(crate) fn unless_panic<T>(work: impl FnOnce() -> T) -> Result<T, i32> {
     // Locks that it had are free again, as in a session of any other front end whose thread has
     // panicked.
     catch_unwind(AssertUnwindSafe(work)).map_err(|_| {
-        tracing::error!("a request of a mount had panicked: it is answered with an error");
+        tracing::error!("a request of a mount panicked: it is answered with an error");
         errno::EIO
     })
 }
 
-/// The number of a request, of which nothing else need be understood.
+/// The number of a request, whose other parts may be invalid.
 pub(crate) fn unique_of(bytes: &[u8]) -> Option<u64> {
     bytes.get(8..16).and_then(|raw| raw.try_into().ok()).map(u64::from_ne_bytes)
 }
 
-/// Hands an answer as the kernel takes it to `write`.
+/// Passes an answer to `write` in the kernel's form.
 pub(crate) fn with_answer<T>(unique: u64, answer: Answer, write: impl FnOnce(&[IoSlice<'_>]) -> T) -> T {
     let (error, body) = match answer {
         Ok(body) => (0, body),
@@ -230,14 +230,14 @@ pub(crate) fn with_data<T>(
     write(&parts)
 }
 
-/// A mount without a kernel: bytes of requests in, bytes of answers out, in one thread. It is what
-/// a fuzzer and a test speak with.
+/// A mount without a kernel: bytes of requests in, bytes of answers out, in one thread. For fuzzers
+/// and tests.
 pub struct Unmounted {
     files: FileSystem,
 }
 
 impl Unmounted {
-    /// Shows what a mount would.
+    /// Shows the same as a mount.
     ///
     /// # Errors
     /// [`MountError::Tree`] when a mirror has no tree yet.

@@ -15,12 +15,12 @@ use crate::shown::{Shown, Slot};
 
 /// Most entries that are read from a tree at once.
 const ENTRIES_MAX: usize = 512;
-/// A directory's mode bits with which all may look and nobody may change.
+/// A directory's mode bits: readable by all, writable by none.
 const SNAPSHOTS_MODE: u32 = 0o040_555;
 /// Cookies of a `.snapshot`: `.` is 1, `..` is 2, a snapshot's is its number and this.
 const COOKIE_BASE: u64 = 2;
 
-/// A listing as it grows, up to what the kernel has room for.
+/// A growing listing, up to the kernel's size limit.
 struct Listing {
     bytes: Vec<u8>,
     room: usize,
@@ -49,8 +49,8 @@ impl Listing {
     }
 }
 
-/// Entries behind the cookie that the kernel gives as an offset; with `plus` with what a lookup of
-/// each would say.
+/// Entries after the cookie that the kernel gives as an offset; with `plus` with the lookup answer
+/// of each.
 pub(crate) fn read(shown: &Shown, node: u64, arguments: &fuse_read_in, plus: bool) -> Answer {
     let room = (arguments.size as usize).min(WRITE_MAX);
     let mut listing = Listing { bytes: Vec::with_capacity(room.min(1 << 16)), room, plus };
@@ -72,8 +72,8 @@ fn read_tree(
         let limit = ((listing.room - listing.bytes.len()) / listing.record(b"name")).clamp(1, ENTRIES_MAX);
         let entries = match slot.tree.read_directory(directory, after, limit) {
             Ok(entries) => entries,
-            // The kernel was told of what is before it, and counts that; it hears of this when it
-            // asks for the rest.
+            // The kernel has got the entries before it, and counts them; it gets this error when it
+            // requests the rest.
             Err(_) if !listing.bytes.is_empty() => return Ok(()),
             Err(error) => return Err(error.errno()),
         };
@@ -87,10 +87,10 @@ fn read_tree(
             let Ok(number) = shown.number(slot, found.file) else { continue };
             let is_dot = found.name == b"." || found.name == b"..";
             let kind = entry_type(found.kind.type_bits());
-            // One that is gone meanwhile is listed without what a lookup would say, and the kernel
-            // looks itself.
+            // A name that was removed meanwhile is listed without a lookup answer, and the kernel
+            // looks it up itself.
             let stat = (listing.plus && !is_dot).then(|| slot.tree.stat(found.file)).and_then(Result::ok);
-            // What was told before it counts, so that nothing of this may fail as a whole.
+            // Earlier entries count already, so the answer must not fail as a whole.
             let told = stat.and_then(|stat| {
                 let may_keep = shown.may_keep(slot, node, &found.name);
                 let told = shown.entry(slot, &stat).ok()?;
@@ -140,8 +140,8 @@ fn read_snapshots(
     Ok(())
 }
 
-/// What the kernel is told of a directory as it is in a snapshot. That can be renamed or deleted at
-/// any time, so each walk asks again.
+/// The answer for a directory as it is in a snapshot. The snapshot can be renamed or deleted at any
+/// time, so each walk asks again.
 pub(crate) fn snapshot_entry(
     shown: &Shown,
     slot: &Arc<Slot>,
@@ -152,7 +152,7 @@ pub(crate) fn snapshot_entry(
     Ok(fuse_entry_out { entry_valid: 0, ..shown.entry(slot, stat)? })
 }
 
-/// A directory of what is mounted, as it is in a snapshot: it has the same number. The root is the
+/// A directory of the mounted tree, as it is in a snapshot: it has the same number. The root is the
 /// root.
 pub(crate) fn in_snapshot(shown: &Shown, slot: &Slot, directory: FileId) -> Result<FileId, i32> {
     let (root, top) = shown.file(FUSE_ROOT_ID)?;

@@ -1,10 +1,10 @@
-//! Why there is no mount.
+//! Reasons why a mount failed.
 
 use std::path::PathBuf;
 
 use cairn_files::TreeError;
 
-/// Why something was not mounted or unmounted.
+/// Why a mount or an unmount failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     /// There is no device of the kernel's.
@@ -25,24 +25,24 @@ pub enum MountError {
         "only root mounts without the program fusermount3, and it is not installed here (package `fuse3`)"
     )]
     NoHelper,
-    /// The kernel, or fusermount3, did not want to.
+    /// The kernel, or fusermount3, refused.
     #[error("{} was not mounted: {reason}", .path.display())]
     Refused {
         /// Where.
         path: PathBuf,
-        /// What was said.
+        /// The reason given.
         reason: String,
     },
-    /// Somebody works in it.
+    /// A program works in it.
     #[error("{} is in use: a program has a file open there, or works in a directory of it", .path.display())]
     Busy {
         /// Where.
         path: PathBuf,
     },
-    /// What was to be shown.
+    /// The tree to show.
     #[error(transparent)]
     Tree(#[from] TreeError),
     /// The system.
-    #[error("the system refused what a mount needs: {0}")]
+    #[error("the system refused a call that a mount needs: {0}")]
     System(#[from] std::io::Error),
 }

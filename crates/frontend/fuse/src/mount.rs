@@ -1,14 +1,13 @@
 //! Mounts: made by the kernel itself for root, by `fusermount3` for others; and unmounted again,
 //! also those of a server that died.
 //!
-//! A mount that is unmounted lazily, or whose directory went, is in no place any more and ends when
-//! nobody works in it. Who does can be named, and cut off.
+//! A mount that is unmounted lazily, or whose directory was removed, has no place any more and ends
+//! when its last user leaves. Its users can be listed, and cut off.
 //!
-//! No thread of this process asks a mount of its own for anything. What it asks the kernel would
-//! wait for this process to answer, and where that is killed it would wait for ever: a thread that
-//! waits so can't be ended, and keeps the connection open, with which the kernel ends all waiting.
-//! So the process would not end, and neither would the programs that work in the mount. A program
-//! of its own asks instead.
+//! No thread of this process uses a mount of its own. Its request to the kernel would wait for an
+//! answer by this process, and for ever if the process is killed. Such a thread cannot be ended,
+//! and keeps the connection open whose closing would end all waiting. So the process would not end,
+//! and neither would the programs that work in the mount. A separate program asks instead.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -40,7 +39,8 @@ const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
 /// With `-f`, has the file system of a path written.
 const SYNC: &str = "sync";
-/// Where the helper finds the socket on which it gives the device back; it is its standard input.
+/// The environment variable for the socket on which the helper returns the device; it is its
+/// standard input.
 const HELPER_SOCKET: (&str, &str) = ("_FUSE_COMMFD", "0");
 /// Bytes that the kernel reads ahead; its own choice is an eighth of it, and each request costs a
 /// change of processes.
@@ -54,7 +54,7 @@ const TABLE: &str = "/proc/self/mountinfo";
 /// file system, with a file that ends it.
 const CONTROL: (&str, &str) = ("fusectl", "/sys/fs/fuse/connections");
 
-/// What the kernel calls a file system: major and minor number.
+/// The kernel's number of a file system: major and minor.
 pub(crate) type DeviceNumber = (u32, u32);
 
 /// How it is mounted.
@@ -69,7 +69,7 @@ pub struct MountOptions {
     pub set_user_id: bool,
 }
 
-/// Something mounted. Dropping it leaves it mounted as long as the process lives.
+/// A mount. Dropping it leaves it mounted as long as the process lives.
 pub struct Mount {
     point: PathBuf,
     device: DeviceNumber,
@@ -77,9 +77,9 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts `view` on the directory `point`, and serves it on threads of its own. `source` is
-    /// what the kernel lists, such as `vol0@monday`. `on_end` is called when it is mounted no
-    /// longer and nobody works in it.
+    /// Mounts `view` on the directory `point`, and serves it on threads of its own. `source` is the
+    /// name in the kernel's lists, such as `vol0@monday`. `on_end` is called when it is unmounted
+    /// and has no users.
     ///
     /// # Errors
     /// [`MountError`].
@@ -111,22 +111,22 @@ impl Mount {
         Ok(Self { point, device, connection })
     }
 
-    /// Where it is mounted first.
+    /// Its first mount point.
     pub fn point(&self) -> &Path {
         &self.point
     }
 
-    /// True when the kernel has let go of it.
+    /// True when the kernel has released it.
     pub fn has_ended(&self) -> bool {
         self.connection.has_ended()
     }
 
-    /// Moves a mount of a mirror on to what that shows now: whoever comes from the root from now on
-    /// is in it. And has the kernel forget snapshots that are gone or have other names, so that
-    /// their blocks can be used again.
+    /// Moves a mount of a mirror to the image that it shows now: path lookups from the root use it
+    /// from now on. Also has the kernel forget snapshots that are deleted or renamed, so that their
+    /// blocks can be reused.
     ///
-    /// Takes locks of the kernel, so not to be called by a thread that holds what a file operation
-    /// needs.
+    /// Takes locks of the kernel: do not call it from a thread that holds a resource needed by a
+    /// file operation.
     pub fn refresh(&self) {
         match self.connection.files.shown.follow() {
             Ok(Some(names)) => {
@@ -148,7 +148,7 @@ impl Mount {
         for directory in shown.looked_into() {
             gone.iter().for_each(|name| self.connection.forget_name(directory, name.as_bytes()));
         }
-        // What was only listed the kernel does not know, and so does not forget.
+        // The kernel does not know snapshots that were only listed, and so does not forget them.
         shown.drop_unknown();
     }
 
@@ -156,14 +156,13 @@ impl Mount {
     /// well not only the first.
     ///
     /// # Errors
-    /// When the table of mounts can't be read; that it is mounted nowhere is no error.
+    /// When the table of mounts can't be read; a mount without a place is not an error.
     pub fn places(&self) -> std::io::Result<Vec<PathBuf>> {
         let mine = |line: Line| (line.device == self.device && line.whole).then_some(line.path);
         Ok(lines()?.into_iter().filter_map(mine).collect())
     }
 
-    /// Has the kernel send what programs have written and it still holds. What they write meanwhile
-    /// may come later.
+    /// Has the kernel send the written data that it still caches. Concurrent writes may come later.
     ///
     /// # Errors
     /// When data could not be written.
@@ -171,7 +170,7 @@ impl Mount {
         if !self.connection.files.shown.is_live() || self.has_ended() {
             return Ok(());
         }
-        // Another file system can lie over it.
+        // Another file system can cover it.
         if let Some(place) = self.places()?.iter().find(|place| is_on(place, self.device)) {
             return sync(place);
         }
@@ -179,21 +178,21 @@ impl Mount {
         Ok(())
     }
 
-    /// The same file by file, where there is no place by which to ask for all: it was unmounted,
-    /// and programs still write to what they have open.
+    /// The same file by file, when there is no place for a call for all of them: it was unmounted,
+    /// and programs still write to their open files.
     fn collect_files(&self) {
         for number in self.connection.files.written() {
             self.connection.forget_content(number);
         }
     }
 
-    /// Who uses it, such as `bash (1234)`, as far as it can be seen.
+    /// Its users, such as `bash (1234)`, as far as they can be found.
     pub fn users(&self) -> Vec<String> {
         users_of(self.device)
     }
 
-    /// Ends it, wherever it is mounted and whoever works in it: everything that programs do with it
-    /// fails from now on. What they have written so far is collected first.
+    /// Ends it, wherever it is mounted and whatever uses it: every operation of programs on it
+    /// fails from now on. Their writes so far are collected first.
     ///
     /// # Errors
     /// When the kernel has no control of FUSE here, or it does not end.
@@ -208,7 +207,7 @@ impl Mount {
         }
     }
 
-    /// Waits until it is unmounted and nobody works in it any more; false when that takes too long.
+    /// Waits until it is unmounted and has no users; false on a time-out.
     pub fn wait_for_end(&self) -> bool {
         self.connection.wait_for_end(END_PATIENCE)
     }
@@ -299,7 +298,7 @@ fn receive_device(socket: &UnixStream) -> Option<OwnedFd> {
     })
 }
 
-/// Shows what is mounted on `from` on another directory as well: one file system in two places,
+/// Mounts the file system on `from` on another directory as well: one file system in two places,
 /// with one cache and one set of locks.
 ///
 /// # Errors
@@ -309,7 +308,7 @@ pub fn show_also(from: &Path, at: &Path) -> Result<(), MountError> {
         .map_err(|error| MountError::Refused { path: at.to_owned(), reason: error.to_string() })
 }
 
-/// Has the kernel write what it holds of the file system at `place`.
+/// Has the kernel write its cached data of the file system at `place`.
 fn sync(place: &Path) -> std::io::Result<()> {
     let mut sync = Command::new(SYNC);
     match sync.arg("-f").arg("--").arg(place).env("LC_ALL", "C").stdin(Stdio::null()).output() {
@@ -323,14 +322,13 @@ fn sync(place: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Unmounts a directory; with `lazily` also while it is in use: it is gone from its place at once,
-/// and ends when nobody works in it.
+/// Unmounts a directory; with `lazily` also while it is in use: it is removed from its place at
+/// once, and ends with its last user.
 ///
 /// # Errors
 /// [`MountError::Busy`], [`MountError::Refused`].
 pub fn unmount(point: &Path, lazily: bool) -> Result<(), MountError> {
-    // Unmounting has it written as well, on this thread. What is wrong with that the next one who
-    // asks is told.
+    // Unmounting writes it as well, on this thread. The next caller gets an error of that.
     let _ = sync(point);
     let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     let refused = |reason: String| MountError::Refused { path: point.to_owned(), reason };
@@ -352,28 +350,27 @@ pub fn unmount(point: &Path, lazily: bool) -> Result<(), MountError> {
     }
 }
 
-/// The directories on which something of Cairn's is mounted, with what the kernel lists as its
-/// source.
+/// The directories with Cairn's mounts, with the kernel's source name of each.
 pub fn mounted() -> Vec<(PathBuf, String)> {
     lines().unwrap_or_default().into_iter().map(|line| (line.path, line.source)).collect()
 }
 
-/// Ends what of Cairn's is mounted on these directories, whoever works in it and whoever serves it:
-/// everything that programs do with it fails from now on, and what waits for it waits no longer.
+/// Ends Cairn's mounts on these directories, whatever uses them and whichever process serves them:
+/// every operation of programs on them fails from now on, and waiting ones return.
 pub fn cut_all(places: &[PathBuf]) -> Vec<(PathBuf, Result<(), MountError>)> {
     let mounted = lines().unwrap_or_default().into_iter().filter(|line| places.contains(&line.path));
     mounted.map(|line| (line.path, cut(line.device.1))).collect()
 }
 
-/// Tells whether something was mounted or unmounted, without reading the table of mounts.
+/// Detects mounts and unmounts, without reading the table of mounts.
 #[derive(Default)]
 pub struct MountsWatch {
     table: Mutex<Option<File>>,
 }
 
 impl MountsWatch {
-    /// True when something has changed since the last call, and for the first; also when that can't
-    /// be told.
+    /// True when the table has changed since the last call, and for the first; also when that is
+    /// unknown.
     pub fn has_changed(&self) -> bool {
         let mut table = self.table.lock();
         let Some(open) = &*table else {
@@ -385,24 +382,24 @@ impl MountsWatch {
     }
 }
 
-/// What the table of mounts says of a mount of Cairn's.
+/// The fields of a line in the table of mounts about a mount of Cairn's.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Line {
     pub(crate) path: PathBuf,
     pub(crate) source: String,
     pub(crate) device: DeviceNumber,
-    /// Its root is there, not a directory of it.
+    /// Its root is mounted there, not a directory of it.
     pub(crate) whole: bool,
 }
 
 fn lines() -> std::io::Result<Vec<Line>> {
-    // What others have mounted can have any bytes in its name.
+    // Names of other mounts can contain any bytes.
     let table = std::fs::read(TABLE)?;
     Ok(String::from_utf8_lossy(&table).lines().filter_map(mounted_line).collect())
 }
 
-/// A line of `mountinfo`: device in field 3, what of it in field 4, place in field 5; kind and
-/// source behind the dash. Blanks are written as `\040`.
+/// A line of `mountinfo`: device in field 3, its root in field 4, place in field 5; kind and source
+/// after the dash. Blanks are written as `\040`.
 pub(crate) fn mounted_line(line: &str) -> Option<Line> {
     let (left, right) = line.split_once(" - ")?;
     let mut left = left.split(' ').skip(2);
@@ -426,7 +423,7 @@ pub(crate) fn device_at(path: &Path) -> std::io::Result<DeviceNumber> {
     Ok((found.stx_dev_major, found.stx_dev_minor))
 }
 
-/// Whether what a path leads to is on the file system.
+/// Whether the target of a path is on the file system.
 pub(crate) fn is_on(path: &Path, device: DeviceNumber) -> bool {
     device_at(path).is_ok_and(|found| found == device)
 }
@@ -474,11 +471,11 @@ fn unescape(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Has the kernel read ahead further than it does by itself. Only root may; without it, reading in
-/// order is slower.
+/// Makes the kernel read ahead further than by default. Only root may; without it, reading in order
+/// is slower.
 fn read_ahead((major, minor): DeviceNumber) {
     let setting = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
     if let Err(error) = std::fs::write(&setting, READ_AHEAD_KIB.to_string()) {
-        tracing::debug!(setting, %error, "the kernel keeps its own read-ahead");
+        tracing::debug!(setting, %error, "the kernel keeps its default read-ahead");
     }
 }

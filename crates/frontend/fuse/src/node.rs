@@ -1,4 +1,4 @@
-//! Numbers of nodes: what the kernel calls a file, and which file of which image that is.
+//! Numbers of nodes: the kernel's number of a file, and the image and file that it means.
 //!
 //! A number never means two files: files of the live tree are never numbered twice, and each image
 //! that is shown has a slot of its own in the upper bits. So a snapshot's file has another number
@@ -13,7 +13,7 @@ const FILE_BITS: u32 = 40;
 const FILE_MASK: u64 = (1 << FILE_BITS) - 1;
 /// The slot of the directories `.snapshot`; the file is the directory in which one is looked for.
 pub(crate) const SNAPSHOTS: u32 = (1 << (64 - FILE_BITS)) - 1;
-/// The slot of what is mounted, unless that changes with each image.
+/// The slot of the mounted tree, unless that changes with each image.
 pub(crate) const BASE: u32 = 0;
 
 /// A file of an image.
@@ -24,7 +24,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// What the kernel calls it.
+    /// The kernel's number.
     ///
     /// # Errors
     /// `EOVERFLOW` for a file number that has no place: no volume gets that far.
@@ -33,7 +33,7 @@ impl Node {
         if fits { Ok(u64::from(self.slot) << FILE_BITS | self.file.0) } else { Err(errno::EOVERFLOW) }
     }
 
-    /// What a number stands for; `None` for the root, which is what is mounted.
+    /// The node of a number; `None` for the root, which is the mounted tree.
     pub(crate) fn of_number(number: u64) -> Option<Self> {
         let node = Self { slot: (number >> FILE_BITS) as u32, file: FileId(number & FILE_MASK) };
         (number != FUSE_ROOT_ID).then_some(node)

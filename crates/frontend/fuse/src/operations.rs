@@ -1,8 +1,8 @@
-//! What each request does: the kernel's operations on the trees that a mount shows.
+//! The operations of the kernel on the trees that a mount shows.
 //!
 //! The kernel checks permissions (`default_permissions`) and keeps locks: a mount is the only way
-//! into a tree from outside, also where it appears in several places. With a write-back cache it is
-//! the master of a file's size and times as long as somebody writes it, so that a close brings the
+//! into a tree from outside, also where it appears in several places. With a write-back cache the
+//! kernel decides a file's size and times while the file is open for writing. So a close brings the
 //! data here, and an fsync brings it here and makes it durable.
 
 use std::collections::{HashMap, HashSet};
@@ -30,18 +30,18 @@ use crate::shown::{Shown, Slot};
 
 /// The name below which every directory shows its snapshots. It is in no listing.
 pub(crate) const SNAPSHOTS_NAME: &[u8] = b".snapshot";
-/// The attribute that gives a program rights; a write takes it away.
+/// The attribute that gives a program rights; a write removes it.
 const CAPABILITY: &[u8] = b"security.capability";
 /// Bits of a file handle: the file has [`CAPABILITY`].
 const HANDLE_CAPABILITY: u64 = 1;
 /// It was opened with [`FOPEN_DIRECT_IO`].
 const HANDLE_DIRECT: u64 = 2;
-/// Bytes that one request copies at most: others want to be served as well.
+/// The maximum number of bytes that one request copies: others must be served as well.
 const COPY_BYTES_MAX: u64 = 16 << 20;
 /// Bytes of a copy between two trees that are in memory.
 const COPY_PIECE: usize = 1 << 20;
 
-/// What the kernel sends of an inode on its own: times that it kept back, with the handle of a file
+/// Fields that the kernel sends of an inode on its own: cached times, with the handle of a file
 /// that it happens to have open.
 const KEPT_BACK: u32 = fattr::MTIME | fattr::CTIME | fattr::FH;
 const O_ACCMODE: u32 = 3;
@@ -60,7 +60,7 @@ const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 const S_IXGRP: u32 = 0o010;
 
-/// The answer to a request: bytes behind the header, or an error's number.
+/// The answer to a request: bytes after the header, or an error's number.
 pub(crate) type Answer = Result<Vec<u8>, i32>;
 
 /// The file system of one mount.
@@ -68,14 +68,14 @@ pub(crate) struct FileSystem {
     pub(crate) shown: Shown,
     /// Files that are open for writing. The kernel may hold data of these that is not here.
     writers: Mutex<HashMap<FileId, Writers>>,
-    /// Files of which the kernel shows what could not be kept.
+    /// Files for which the kernel still shows data that could not be stored.
     lost: Mutex<HashSet<FileId>>,
     pub(crate) forgetting: Forgetting,
-    /// The kernel lets programs map files of which it keeps no writes back (Linux 6.6 and later).
+    /// The kernel allows mappings of files without write-back (Linux 6.6 and later).
     pub(crate) maps_all: AtomicBool,
 }
 
-/// Who has a file open for writing.
+/// The writers of an open file.
 #[derive(Default)]
 struct Writers {
     count: u32,
@@ -106,12 +106,12 @@ impl FileSystem {
         }
     }
 
-    /// True when answering needs what the kernel has not sent yet: see [`crate::session`].
+    /// True when the answer needs data that the kernel has not sent yet: see [`crate::session`].
     pub(crate) fn wants_data_first(&self, request: &Request<'_>) -> bool {
         matches!(request.operation, Operation::Lseek(_)) && self.is_written(request.header.nodeid)
     }
 
-    /// The numbers of the files that somebody has open for writing.
+    /// The numbers of the files that are open for writing.
     pub(crate) fn written(&self) -> Vec<u64> {
         let number = |file: &FileId| Node { slot: BASE, file: *file }.number().ok();
         self.writers.lock().keys().filter_map(number).collect()
@@ -121,9 +121,9 @@ impl FileSystem {
         self.shown.file(number).is_ok_and(|(_, file)| self.writers.lock().contains_key(&file))
     }
 
-    /// Whether the kernel may hold bytes from before a write that went past its cache: what it was
-    /// given between the beginning of that write and its end. It drops those itself when the
-    /// program waits for the write, and not when the program hears of it later (Linux 6.18,
+    /// Whether the kernel may cache bytes from before a write that bypassed its cache: those that
+    /// it read between the beginning of that write and its end. It drops those itself when the
+    /// program waits for the write, but not for an asynchronous write (Linux 6.18,
     /// `fuse_aio_complete`).
     pub(crate) fn may_be_outdated_by(&self, node: u64, write: &fuse_write_in) -> bool {
         let is_past = write.flags & O_DIRECT != 0 || write.fh & HANDLE_DIRECT != 0;
@@ -132,7 +132,7 @@ impl FileSystem {
         goes_past && self.shown.file(node).is_ok_and(|(_, file)| is_cached(file))
     }
 
-    /// Does what a request asks for. FORGET and INIT have no answer of this kind.
+    /// Executes a request. FORGET and INIT have no answer of this kind.
     pub(crate) fn answer(&self, request: &Request<'_>) -> Answer {
         let header = &request.header;
         let node = header.nodeid;
@@ -255,7 +255,7 @@ impl FileSystem {
         Ok(bytes(if may_keep { told } else { fuse_entry_out { entry_valid: 0, ..told } }))
     }
 
-    /// What the kernel asks of a number that it gave somebody in a handle and has forgotten since
+    /// The kernel's question about a number in a handle that it gave out and has forgotten since
     /// (NFS).
     fn lookup_itself(&self, node: u64) -> Answer {
         match self.shown.find(node)? {
@@ -326,16 +326,15 @@ impl FileSystem {
             return Ok(bytes(attr_out(node, &stat)));
         }
         // A file system above this one (overlayfs) has found that its caller may not keep the
-        // rights, and asks with its own, which may. Of that request the kernel leaves out all that
-        // it asks for, as
-        // this side takes rights away by itself.
+        // rights, and asks with its own rights, which may. The kernel strips the contents of that
+        // request, as this side clears rights by itself.
         let asks_nothing = arguments.valid & !(fattr::FH | fattr::LOCKOWNER) == 0;
         if asks_nothing && !slot.tree.is_read_only() {
             self.take_rights(header, &slot, file, true)?;
             let stat = slot.tree.stat(file).map_err(errno)?;
             return Ok(bytes(attr_out(node, &stat)));
         }
-        // Of a new length it does not even send that, so that the caller is looked at.
+        // For a new length it does not even send that, so that the caller is examined.
         if arguments.valid & (fattr::SIZE | fattr::KILL_SUIDGID) == fattr::SIZE {
             self.take_rights(header, &slot, file, false)?;
         }
@@ -367,10 +366,10 @@ impl FileSystem {
         }
         match slot.tree.set(file, &change) {
             Ok(stat) => Ok(bytes(attr_out(node, &stat))),
-            // The kernel keeps times back, that of an unlink as well, and tells them of a file that
-            // went with its last name. An error would stay with the file system, and `syncfs`, with
-            // which a snapshot begins, would report it to whoever asks next. A program that has the
-            // file open finds it there.
+            // The kernel caches times, that of an unlink as well, and also sends them for a file
+            // that is gone with its last name. An error would stay with the file system, and
+            // `syncfs`, with which a snapshot begins, would report it to its next caller. A program
+            // that has the file open still finds it.
             Err(TreeError::NotFound) if arguments.valid & !KEPT_BACK == 0 => Ok(bytes(fuse_attr_out {
                 attr: fuse_attr { ino: node, ..fuse_attr::default() },
                 ..fuse_attr_out::default()
@@ -477,8 +476,9 @@ impl FileSystem {
         Ok(Vec::new())
     }
 
-    /// Notes that a write which the kernel had kept back has failed. True when no program has the
-    /// file open for writing: the kernel can be made to show it as it is. Else its last close does.
+    /// Records that a cached write has failed. True when no program has the file open for writing:
+    /// the kernel can then be made to show the stored content. Otherwise the file's last close does
+    /// that.
     pub(crate) fn loses(&self, node: u64) -> bool {
         let Ok((_, file)) = self.shown.file(node) else { return false };
         let is_closed = !self.writers.lock().contains_key(&file);
@@ -489,7 +489,7 @@ impl FileSystem {
     }
 
     /// True when such a file has lost its last writer: from now on the kernel can be made to show
-    /// it as it is.
+    /// the stored content.
     pub(crate) fn lost_and_closed(&self, node: u64) -> bool {
         let Ok((_, file)) = self.shown.file(node) else { return false };
         !self.writers.lock().contains_key(&file) && self.lost.lock().remove(&file)
@@ -513,21 +513,21 @@ impl FileSystem {
         let stat = slot.tree.make_unnamed(directory, &new).map_err(errno)?;
         let answer =
             self.shown.entry(&slot, &stat).map(bytes).and_then(|entry| self.and_open(entry, arguments));
-        // The kernel, which was told of it, holds it from here on; without that it is gone.
+        // The kernel, which has got the answer, holds it from here on; otherwise it is gone.
         slot.tree.release(stat.file);
         answer
     }
 
-    /// What is known of a file that was made, and then what is known of it as an open one.
+    /// The lookup answer of a new file, followed by the answer for an open one.
     fn and_open(&self, mut entry: Vec<u8>, arguments: &fuse_create_in) -> Answer {
         let number = u64::from_ne_bytes(entry[..8].try_into().map_err(|_| errno::EIO)?);
-        // Of a file that it is not told of after all the kernel knows nothing.
+        // Without the answer the kernel does not know the file.
         let open = self.open(number, arguments.flags).inspect_err(|_| self.forget([(number, 1)]))?;
         entry.extend(open.as_bytes());
         Ok(entry)
     }
 
-    /// Does a write whose data lies in blocks.
+    /// Does a write whose data is in blocks.
     pub(crate) fn write_blocks(&self, write: BlockWrite) -> Answer {
         let BlockWrite { header, arguments, blocks } = write;
         let (offset, length) = (arguments.offset, arguments.size as usize);
@@ -553,12 +553,12 @@ impl FileSystem {
         if arguments.fh & HANDLE_CAPABILITY != 0 {
             drop_capability(&slot.tree, file).map_err(errno)?;
         }
-        // What the kernel wrote back: it says by itself when a program had written it.
+        // For written-back data the kernel itself sends the time of the program's write.
         let is_kept_back = arguments.write_flags & FUSE_WRITE_CACHE != 0;
         self.wait_for_room(&slot, file, arguments.size.into(), 0);
         let written = act(&slot.tree, file, is_kept_back).map_err(|error| match error {
-            // The kernel tells a close of what it had kept back by one of two errors, and EDQUOT is
-            // none of them.
+            // A close reports the failure of cached writes as one of two errors, and EDQUOT is
+            // neither.
             TreeError::Quota if is_kept_back => errno(TreeError::NoSpace),
             error => errno(error),
         })?;
@@ -607,7 +607,7 @@ impl FileSystem {
         sized(list, size)
     }
 
-    /// An access control list was set by somebody who is neither in the file's group nor may give
+    /// The access control list was set by a user that is not in the file's group and may not use
     /// its rights.
     fn take_group_id(&self, node: u64) -> Result<(), i32> {
         let (slot, file) = self.shown.file(node)?;
@@ -616,10 +616,10 @@ impl FileSystem {
         if mode & S_ISGID != 0 { slot.tree.set(file, &change).map(|_| ()).map_err(errno) } else { Ok(()) }
     }
 
-    /// Somebody changes content otherwise than by a write, of which alone the kernel says whether
-    /// it takes rights away: all lose them who may not keep them, that of the group also when it is
-    /// not theirs. With `is_asked` the kernel has found that the caller may not, also of a
-    /// directory that gets an access control list.
+    /// Clears the bits that give rights after a change of content other than a write (for writes
+    /// the kernel decides), unless the caller may keep them. The group's bit is also cleared when
+    /// the caller is not in the file's group. With `is_asked` the kernel has found that the caller
+    /// may not keep them, also for a directory that gets an access control list.
     fn take_rights(
         &self,
         header: &fuse_in_header,
@@ -698,8 +698,8 @@ fn new(header: &fuse_in_header, mode: u32, umask: u32, device: u32) -> New {
     New { mode, uid: header.uid, gid: header.gid, device, umask }
 }
 
-/// Copies bytes of a file out of a snapshot, each file with where it begins. Returns how many: what
-/// is there by then stays, and what is wrong with the rest is told to who asks for that.
+/// Copies bytes of a file out of a snapshot, each file with its start offset. Returns how many:
+/// copied bytes stay, and a request for the rest gets the error.
 fn copy_between(
     from_tree: &Tree,
     (from, from_offset): (FileId, u64),
@@ -725,8 +725,8 @@ fn copy_between(
     Ok(copied)
 }
 
-/// What a mode is without the bits that give rights; `None` when it has none of them. A write or
-/// another owner takes them, as `should_remove_suid` of the kernel does.
+/// A mode without the bits that give rights; `None` when it has none of them. A write or another
+/// owner clears them, as `should_remove_suid` of the kernel does.
 fn without_rights(stat: &Stat) -> Option<u32> {
     if stat.kind != NodeKind::File {
         return None;
@@ -744,7 +744,7 @@ fn drop_capability(tree: &Tree, file: FileId) -> Result<(), TreeError> {
     }
 }
 
-/// A value for somebody who has room for `size` bytes, or who asks with 0 how many there are.
+/// A value for a caller with room for `size` bytes, or its length for a caller that passes 0.
 fn sized(value: Vec<u8>, size: u32) -> Answer {
     match size {
         0 => Ok(bytes(fuse_getxattr_out { size: value.len() as u32, padding: 0 })),

@@ -1,18 +1,18 @@
-//! Requests that come by io_uring: a queue for each processor, with seats that threads have.
+//! Requests that come by io_uring: a queue for each processor, with seats that threads use.
 //!
-//! The thread of a seat stays on the processor of its queue, as those do who ask. A queue has a few
+//! The thread of a seat stays on the processor of its queue, as the callers do. A queue has a few
 //! seats, as requests wait for devices, too.
 //!
-//! Where an answer needs data that the kernel still holds, the thread of the seat asks for it, and
-//! others of the queue take it: as many as ever are there for that, new ones if need be. What came
-//! to the queue before a new seat did waits for some seat to answer something (see
-//! [`cairn_frontend_fuse_ring`]), and would wait for ever where all others wait for it: so a new
-//! seat gets something to answer.
+//! If an answer needs data that the kernel still caches, the thread of the seat asks for it, and
+//! others of the queue take it: the usual number of seats stays available, with new ones if need
+//! be. A request that came to the queue before a new seat waits until some seat answers (see
+//! [`cairn_frontend_fuse_ring`]). It would wait for ever if all others wait for it: so a new seat
+//! gets a request to answer.
 //!
-//! Writes may have to wait for room, all that the kernel writes back at a time, and so does what
-//! waits for them. One seat of a queue stays free, so that whoever asks anything else on that
-//! processor is answered: as many more as that takes are added, up to as many as read `/dev/fuse`
-//! where there are no queues.
+//! Writes may have to wait for room, all concurrent write-back of the kernel, and so do requests
+//! that wait for them. One seat of a queue stays free, so that any other request on that processor
+//! is answered. As many more seats as needed are added, up to the number of threads that read
+//! `/dev/fuse` without queues.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -29,8 +29,7 @@ use crate::received::Received;
 use crate::received::WRITE_MAX;
 use crate::session::{Connection, THREADS};
 
-/// Seats of all queues together, as far as that makes no fewer than the least and no more than the
-/// most of one.
+/// Seats of all queues together, limited by the minimum and the maximum of one.
 const SEATS: usize = 16;
 const SEATS_MIN: usize = 2;
 const SEATS_MAX: usize = 4;
@@ -47,23 +46,23 @@ struct Seats {
     all: usize,
     /// Their threads wait for the kernel.
     apart: usize,
-    /// Their threads answer something, or wait for what they need for it.
+    /// Seats whose threads answer a request, or wait to answer one.
     busy: usize,
 }
 
-/// The seats of each queue of the kernel; none where that can't be.
+/// The seats of each queue of the kernel; none if that is impossible.
 pub(crate) fn seats(device: &Arc<OwnedFd>) -> Vec<Vec<Seat>> {
     let all = ring::queues().and_then(|queues| {
         let each = of_each(queues.into());
         (0..queues).map(|queue| (0..each).map(|_| seat(device, queue)).collect()).collect()
     });
     all.unwrap_or_else(|error: io::Error| {
-        tracing::warn!(%error, "no requests of a mount by io_uring: they are read from /dev/fuse");
+        tracing::warn!(%error, "a mount can't use io_uring: its requests are read from /dev/fuse");
         Vec::new()
     })
 }
 
-/// How many seats each of so many queues has.
+/// The number of seats of each of `queues` queues.
 fn of_each(queues: usize) -> usize {
     (SEATS / queues.max(1)).clamp(SEATS_MIN, SEATS_MAX)
 }
@@ -73,21 +72,21 @@ fn seat(device: &Arc<OwnedFd>, queue: u16) -> io::Result<Seat> {
 }
 
 impl Connection {
-    /// Has threads take the seats. False when there are none, or the kernel does not want them:
-    /// then it goes on by `/dev/fuse`.
+    /// Has threads take the seats. False when there are none, or the kernel refuses them: then
+    /// `/dev/fuse` stays in use.
     pub(crate) fn sit_down(self: &Arc<Self>, seats: Vec<Vec<Seat>>) -> bool {
         let each =
             (0..).zip(seats).flat_map(|(queue, seats)| seats.into_iter().map(move |seat| (queue, seat)));
         for (queue, seat) in each {
             if let Err(error) = self.add(queue, seat) {
-                tracing::warn!(%error, queue, "no requests of a mount by io_uring: they are read from /dev/fuse");
+                tracing::warn!(%error, queue, "a mount can't use io_uring: its requests are read from /dev/fuse");
                 return false;
             }
         }
         !self.queues.is_empty()
     }
 
-    /// Has a thread take a seat of a queue. It is there when this returns.
+    /// Has a thread take a seat of a queue. It is registered when this returns.
     fn add(self: &Arc<Self>, queue: usize, seat: Seat) -> io::Result<()> {
         let (registered, is_registered) = sync_channel(1);
         self.thread(&format!("q{queue}"), move |own| own.sit(queue, seat, &registered))?;
@@ -102,7 +101,7 @@ impl Connection {
         if !is_refused {
             self.queues[number].seats.lock().all += 1;
         }
-        // Whoever has this thread waits for it.
+        // The starter of this thread waits for it.
         let _ = registered.send(outcome);
         if is_refused {
             return;
@@ -119,7 +118,7 @@ impl Connection {
         if !matches!(error.kind(), NotConnected | ConnectionAborted) {
             tracing::error!(%error, queue = number, "a seat for requests of a mount is lost");
             if let Err(error) = self.add_another(number) {
-                tracing::error!(%error, queue = number, "there is no other one");
+                tracing::error!(%error, queue = number, "this queue has no other seat");
             }
         }
     }
@@ -131,8 +130,8 @@ impl Connection {
     /// One request.
     fn take_seated(self: &Arc<Self>, number: usize, seat: &mut Seat, received: &mut Received) {
         let Some(request) = seat.request() else {
-            // Handed over as it is, it is no answer, and the kernel makes an error of it.
-            tracing::error!("a request of the kernel is none");
+            // Passed on as it is, the answer is invalid, and the kernel turns it into an error.
+            tracing::error!("a request of the kernel is invalid");
             return;
         };
         received.put(&request);
@@ -141,7 +140,7 @@ impl Connection {
         self.queues[number].seats.lock().busy -= 1;
     }
 
-    /// Counts a request, and adds a seat where that has the last one.
+    /// Counts a request, and adds a seat if it takes the last one.
     fn keep_one_free(self: &Arc<Self>, number: usize, received: &Received) {
         let is_last = {
             let mut seats = self.queues[number].seats.lock();
@@ -184,7 +183,7 @@ impl Connection {
         }
     }
 
-    /// Does what waits for the kernel, while others take what it sends of the file.
+    /// Does work that waits for the kernel, while others take the kernel's requests for the file.
     fn aside(self: &Arc<Self>, number: usize, file: u64, work: impl FnOnce()) -> Result<(), i32> {
         let seats = &self.queues[number].seats;
         let others = {
@@ -195,7 +194,7 @@ impl Connection {
         let added = if others < of_each(self.queues.len()) { self.add_another(number) } else { Ok(()) };
         let outcome = match added {
             Err(error) if others == 0 => {
-                tracing::error!(%error, "nobody could take what the kernel still holds of a file");
+                tracing::error!(%error, "no thread could take the kernel's cached data of a file");
                 Err(errno::EIO)
             }
             _ => {
@@ -209,7 +208,7 @@ impl Connection {
     }
 }
 
-/// Puts down an answer. One that is longer than what anybody asks for is an error.
+/// Stores an answer. One longer than any request allows becomes an error.
 fn put(seat: &mut Seat, unique: u64, answer: Answer) {
     if with_answer(unique, answer, |parts| seat.answer(parts)).is_err() {
         let _ = with_answer(unique, Err(errno::EIO), |parts| seat.answer(parts));

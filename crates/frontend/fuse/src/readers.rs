@@ -1,25 +1,25 @@
 //! Which threads of a mount wait at `/dev/fuse`.
 //!
-//! The kernel gives each request to the thread that has waited there for longest. With many of them
-//! each request wakes another one, whose memory no cache of the processor has any more and which
-//! ran last on whatever processor; two that take turns are quicker. So no more than [`READING`]
-//! wait there, and the others wait here.
+//! The kernel gives each request to the thread that has waited longest. With many of them each
+//! request wakes another one, whose memory is in no processor cache any more and which ran last on
+//! any processor; two that take turns are faster. So at most [`READING`] wait there, and the others
+//! wait here.
 //!
 //! # Invariants
-//! 1. While one of the threads is not busy with a request, one waits at the device or is on its way
-//!    there: who takes a request and leaves nobody behind calls another one first. So requests are
-//!    kept waiting by as many others as there are threads, not by fewer.
+//! 1. While one of the threads is free, one waits at the device or is on its way there: a thread
+//!    that takes a request and leaves no reader calls another one first. So a request waits only
+//!    when all threads are busy.
 //! 2. Once the mount has ended no thread waits here.
 
 use parking_lot::{Condvar, Mutex};
 
-/// Threads that wait for a request while there is none: one, and one for what the kernel forgets,
-/// which comes beside the next request.
+/// Threads that wait for a request while there is none: one, and one for the kernel's forget
+/// requests, which come with the next request.
 pub(crate) const READING: usize = 2;
 
 #[derive(Default)]
 struct State {
-    /// Threads that wait at the device, or are on their way there.
+    /// Threads that wait at the device, or are about to.
     reading: usize,
     ended: bool,
 }
@@ -43,14 +43,14 @@ impl Readers {
         Some(Turn(self))
     }
 
-    /// The mount has ended: nobody waits any more.
+    /// The mount has ended: no thread waits any more.
     pub(crate) fn end(&self) {
         self.state.lock().ended = true;
         self.called.notify_all();
     }
 }
 
-/// One thread waits at the device, until this goes.
+/// One thread waits at the device, until this is dropped.
 pub(crate) struct Turn<'a>(&'a Readers);
 
 impl Drop for Turn<'_> {
@@ -72,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    /// Requests that end when they are told to, and who waits for one.
+    /// Requests that end on a signal, and the waiting thread.
     struct Device {
         readers: Readers,
         requests: Mutex<Receiver<Receiver<()>>>,
@@ -118,7 +118,7 @@ mod tests {
             Self { device, ask, seen, threads }
         }
 
-        /// A request, which ends when what this gives goes.
+        /// A request, which ends when the returned sender is dropped.
         fn request(&self) -> Sender<()> {
             let (end, request) = channel();
             self.ask.send(request).expect("somebody reads");

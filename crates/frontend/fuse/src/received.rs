@@ -1,8 +1,8 @@
-//! A request as it is read: its head, and blocks for what comes behind.
+//! A request as it is read: its head, and blocks for the bytes after it.
 //!
-//! Most bytes that the kernel sends are data of writes, in whole pages behind a head whose length
-//! is known. Read to the beginning of blocks, they lie there as the volume keeps them, and are not
-//! copied again. Everything else is short, and taken together before it is parsed.
+//! Most bytes that the kernel sends are data of writes, in whole pages after a head of known
+//! length. Read to the beginning of blocks, they are there as the volume keeps them, and are not
+//! copied again. Everything else is short, and read into one piece before it is parsed.
 
 use std::io::IoSliceMut;
 
@@ -42,7 +42,7 @@ impl Received {
         Self { head: [0; HEAD], blocks: Vec::with_capacity(BLOCKS), length: 0 }
     }
 
-    /// Has `read` fill the memory with a request; it says how long that is.
+    /// Has `read` fill the memory with a request and return its length.
     pub(crate) fn read<E>(
         &mut self,
         read: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
@@ -56,7 +56,7 @@ impl Received {
         Ok(())
     }
 
-    /// Fills the memory with a request that lies in pieces, of [`REQUEST_MAX`] bytes at most.
+    /// Fills the memory with a request in pieces, of at most [`REQUEST_MAX`] bytes.
     pub(crate) fn put(&mut self, request: &[&[u8]]) {
         self.length = request.iter().map(|piece| piece.len()).sum();
         self.make_room(self.length.saturating_sub(HEAD).div_ceil(BLOCK_SIZE));
@@ -82,8 +82,7 @@ impl Received {
         BlockMut::append_run(&mut self.blocks, missing);
     }
 
-    /// The write of whole blocks that the request is, with its memory; `None` when it is anything
-    /// else.
+    /// The write of whole blocks in the request, with its memory; `None` for any other request.
     pub(crate) fn take_write(&mut self) -> Option<BlockWrite> {
         let behind = self.length.checked_sub(HEAD)?;
         let (header, rest) = fuse_in_header::read_from_prefix(&self.head).ok()?;

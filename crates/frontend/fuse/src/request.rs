@@ -1,7 +1,7 @@
 //! Requests: the bytes that the kernel gives for one, as values.
 //!
-//! A request that is too short or lacks the end of a name is none ([`Request::parse`] says so); an
-//! operation that is not known here is [`Operation::Other`], and the kernel is told so.
+//! A request that is too short or lacks the end of a name is invalid ([`Request::parse`] reports
+//! it). An unknown operation is [`Operation::Other`], and the kernel gets the matching error.
 
 use zerocopy::FromBytes;
 
@@ -14,7 +14,7 @@ pub(crate) struct Request<'a> {
     pub(crate) operation: Operation<'a>,
 }
 
-/// What is asked for. Names have no zero in them.
+/// The requested operation. Names contain no zero byte.
 #[derive(Debug)]
 pub(crate) enum Operation<'a> {
     Init { arguments: fuse_init_in, flags2: u32 },
@@ -57,7 +57,7 @@ pub(crate) enum Operation<'a> {
     Other,
 }
 
-/// What is left of a request's bytes.
+/// The unparsed rest of a request.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {
@@ -82,13 +82,13 @@ impl<'a> Rest<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// The request in `bytes`, which is one read from the device; `None` for what is none.
+    /// The request in `bytes`, which is one read from the device; `None` for an invalid one.
     pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (header, rest) = fuse_in_header::read_from_prefix(bytes).ok()?;
         if header.len as usize != bytes.len() {
             return None;
         }
-        // What a kernel adds behind the arguments is for those who asked for it.
+        // A kernel adds extensions after the arguments only on request.
         let extended = usize::from(header.total_extlen) * 8;
         let own = rest.len().checked_sub(extended)?;
         let operation = operation(header.opcode, &mut Rest(&rest[..own]))?;

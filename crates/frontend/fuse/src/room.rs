@@ -1,15 +1,15 @@
-//! Room for what is written: of which files the kernel may keep writes back, and room that comes as
-//! it forgets files without names.
+//! Room for writes: which files' writes the kernel may cache, and room that is freed as the kernel
+//! forgets files without names.
 //!
-//! A write that the kernel keeps back has succeeded for the program before the server hears of it.
-//! Where it might not fit, the kernel does not keep it back (`FOPEN_DIRECT_IO`): then the write
-//! itself fails, and nothing is shown that is not kept. A file that was opened while there was
-//! plenty of room, and is written until there is none, fails at the latest at its close. When its
-//! last user has closed it, the server has the kernel forget what it shows of the file.
+//! A cached write has succeeded for the program before the server gets it. When it might not fit,
+//! the kernel does not cache it (`FOPEN_DIRECT_IO`): then the write itself fails, and reads return
+//! only stored data. A file that was opened while there was plenty of room, and is written until
+//! there is none, fails at the latest at its close. When its last user has closed it, the server
+//! has the kernel forget its cache of the file.
 //!
-//! A file that has lost its last name keeps its blocks until the kernel forgets it, which it does
-//! within the call that removes it, and says beside the next requests. So what finds no room waits
-//! a moment for that.
+//! A file that has lost its last name keeps its blocks until the kernel forgets it. The kernel does
+//! so within the call that removes it, and reports it with the next requests. So an operation
+//! without room waits a moment for that.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -20,18 +20,18 @@ use parking_lot::{Condvar, Mutex};
 use crate::operations::{FileSystem, errno};
 use crate::shown::Slot;
 
-/// With less room than this, in the volume or in a quota tree, writes are not kept back by the
-/// kernel: more than it keeps back of a mount on most machines (a hundredth of what may wait to be
-/// written).
+/// With less room than this, in the volume or in a quota tree, the kernel does not cache writes. It
+/// is more than the kernel caches of a mount on most machines (a hundredth of the limit for dirty
+/// pages).
 const KEPT_BACK_ROOM: u64 = 1 << 30;
-/// Bytes that directories and nodes take beside what is written.
+/// Bytes that directories and nodes take in addition to the written data.
 const BESIDE: u64 = 1 << 20;
-/// How long what finds no room waits for the kernel to forget files.
+/// How long an operation without room waits for the kernel to forget files.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How often the kernel may forget something else meanwhile.
+/// How often the kernel may forget other files meanwhile.
 const ROUNDS: u32 = 64;
 
-/// What the kernel forgets, and who waits for that.
+/// The kernel's forgetting of files, and the threads that wait for it.
 #[derive(Default)]
 pub(crate) struct Forgetting {
     state: Mutex<State>,
@@ -41,10 +41,9 @@ pub(crate) struct Forgetting {
 #[derive(Default)]
 struct State {
     waiting: u32,
-    /// Counts how often the kernel has forgotten something.
+    /// Counts how often the kernel has forgotten files.
     rounds: u64,
-    /// Files that had lost their last name when somebody waited in vain: somebody uses those that
-    /// are left.
+    /// The number of nameless files at the last wait that timed out: the remaining ones are in use.
     in_vain: u64,
 }
 
@@ -55,7 +54,7 @@ impl Forgetting {
         self.changed.notify_all();
     }
 
-    /// Waits, for as long as nobody waits for what is forgotten next.
+    /// Waits, until a thread waits for the next files to be forgotten.
     pub(crate) fn rest(&self, most: Duration) {
         let mut state = self.state.lock();
         self.changed.wait_while_for(&mut state, |state| state.waiting == 0, most);
@@ -85,15 +84,15 @@ impl Forgetting {
 }
 
 impl FileSystem {
-    /// Whether the kernel may keep back what a program writes to a file that it opens now. It has
-    /// to where the program could not map the file otherwise.
+    /// Whether the kernel may cache writes of a program to a file that it opens now. It must, if
+    /// the program could not map the file otherwise.
     pub(crate) fn may_keep_writes_back(&self, slot: &Slot, file: FileId) -> Result<bool, i32> {
         let maps_all = self.maps_all.load(Ordering::Relaxed);
         Ok(!maps_all || slot.tree.room(file).map_err(errno)?.bytes >= KEPT_BACK_ROOM)
     }
 
-    /// Waits a moment for room that comes as the kernel forgets files without names, where so many
-    /// bytes and files do not fit beside them.
+    /// Waits a moment for room that is freed as the kernel forgets files without names, when that
+    /// many bytes and files do not fit.
     pub(crate) fn wait_for_room(&self, slot: &Slot, file: FileId, bytes: u64, files: u64) {
         let (nameless, kept) = slot.tree.nameless();
         if nameless == 0 {

@@ -5,7 +5,7 @@
 //! request, with one exception that is kept off these threads: where an answer needs data that the
 //! kernel still holds, a thread of its own asks for it first, and the ones here take it.
 //!
-//! Where the kernel offers it, requests come by io_uring instead: see [`crate::queues`].
+//! If the kernel offers it, requests come by io_uring instead: see [`crate::queues`].
 
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
@@ -30,11 +30,10 @@ use crate::request::{Operation, Request};
 /// writes back waits, for room in a history, others are still answered.
 pub(crate) const THREADS: usize = BACKGROUND_MAX as usize + 2;
 
-/// The same where requests come by io_uring.
+/// The same when requests come by io_uring.
 const THREADS_BESIDE_QUEUES: usize = 2;
-/// How long what the kernel forgets next may wait there. Nobody waits for it, and otherwise each
-/// file that is removed wakes a thread by itself, which costs who removes it more than all the
-/// rest.
+/// How long the kernel's next forget requests may wait there. No program waits for them. Otherwise
+/// each removed file would wake a thread by itself, which costs the remover more than all the rest.
 const FORGETTING: Duration = Duration::from_millis(20);
 
 /// An open connection to the kernel.
@@ -47,7 +46,7 @@ pub(crate) struct Connection {
     readers: Readers,
     /// Those that take requests and have not been waited for. Only one of them adds others.
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Counts what was asked for by `have_asked`.
+    /// Counts the requests made by `have_asked`.
     asked: AtomicU64,
     ended: Mutex<bool>,
     changed: Condvar,
@@ -75,7 +74,7 @@ impl Connection {
             ended: Mutex::default(),
             changed: Condvar::new(),
         });
-        // By the device comes what is forgotten, and everything should the kernel not take the
+        // Forget requests come by the device, and all requests should the kernel not accept the
         // seats.
         let is_seated = connection.sit_down(seats);
         if is_seated {
@@ -89,13 +88,14 @@ impl Connection {
         let wait = move || {
             while let Some(thread) = own.last_thread() {
                 if thread.join().is_err() {
-                    tracing::error!("a thread of a mount had panicked");
+                    tracing::error!("a thread of a mount panicked");
                 }
             }
             own.files.shown.forget_everything();
             *own.ended.lock() = true;
             own.changed.notify_all();
-            // Who waits for the files to be let go may hold what `on_end` waits for.
+            // A thread that waits for the files to be released may hold a resource that `on_end`
+            // waits for.
             drop(own);
             on_end();
         };
@@ -119,12 +119,12 @@ impl Connection {
         self.threads.lock().pop()
     }
 
-    /// True once the kernel has let go of the mount.
+    /// True once the kernel has released the mount.
     pub(crate) fn has_ended(&self) -> bool {
         *self.ended.lock()
     }
 
-    /// Waits for the kernel to let go; false when it did not in time.
+    /// Waits for the kernel to release it; false when it did not in time.
     pub(crate) fn wait_for_end(&self, patience: Duration) -> bool {
         let mut ended = self.ended.lock();
         self.changed.wait_while_for(&mut ended, |ended| !*ended, patience);
@@ -141,10 +141,11 @@ impl Connection {
                 Ok(()) => return,
                 // A request that was taken back before it was read, or a signal.
                 Err(rustix::io::Errno::NOENT | rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
-                // The mount is gone; the second also while a request was taken that is nobody's any
-                // more.
+                // The mount is gone; the second also while an abandoned request was taken.
                 Err(rustix::io::Errno::NODEV | rustix::io::Errno::CONNABORTED) => return self.readers.end(),
-                Err(error) => return tracing::error!(%error, "a thread of a mount has no more requests"),
+                Err(error) => {
+                    return tracing::error!(%error, "a thread of a mount can't read requests any more");
+                }
             }
         }
     }
@@ -183,21 +184,21 @@ impl Connection {
         true
     }
 
-    /// Answers with what comes of `work`, which has the kernel send or forget what it holds of a
-    /// file. For that it waits for the threads that take requests, so this is none of them.
+    /// Answers with the result of `work`, which has the kernel send or forget its cache of a file.
+    /// `work` waits for the threads that take requests, so it runs on another one.
     fn apart(self: &Arc<Self>, unique: u64, work: impl FnOnce(&Self) -> Answer + Send + 'static) {
         let own = self.clone();
         let answer = move || reply(&own.device, unique, unless_panic(|| work(&own)).flatten());
         let spawned = std::thread::Builder::new().name("fuse-data".to_owned()).spawn(answer);
         if let Err(error) = spawned {
-            tracing::error!(%error, "no thread for a request");
+            tracing::error!(%error, "no thread is available for a request");
             reply(&self.device, unique, Err(errno::EIO));
         }
     }
 
     /// Makes the kernel forget a file whose writes were lost: its content, its length and all
-    /// names. Its own thread does that, as the kernel waits for writes that are under way. Only for
-    /// a file that no program writes: a server that ends could not answer the writes of others.
+    /// names. A separate thread does that, as the kernel waits for writes in progress. Only for a
+    /// file without writers: a server that ends could not answer the writes of others.
     pub(crate) fn forget_lost(self: &Arc<Self>, node: u64) {
         let own = self.clone();
         let forget = move || {
@@ -205,7 +206,7 @@ impl Connection {
             own.notify(FUSE_NOTIFY_INC_EPOCH, &[]);
         };
         if let Err(error) = std::thread::Builder::new().name("fuse-lost".to_owned()).spawn(forget) {
-            tracing::error!(%error, "the kernel goes on to show what could not be written");
+            tracing::error!(%error, "the kernel still shows data that could not be written");
         }
     }
 
@@ -215,7 +216,7 @@ impl Connection {
         let header = fuse_out_header { len, error: code, unique: 0 };
         let mut slices = vec![IoSlice::new(header.as_bytes())];
         slices.extend(parts.iter().map(|part| IoSlice::new(part)));
-        // The kernel does not know the file: so there is nothing to take back.
+        // The kernel does not know the file: so there is nothing to revoke.
         let _ = rustix::io::writev(&self.device, &slices);
     }
 
@@ -230,9 +231,8 @@ impl Connection {
         self.notify(FUSE_NOTIFY_INVAL_INODE, &[stretch.as_bytes()]);
     }
 
-    /// Has the kernel ask something for which nobody waits: no bytes of a file, which is open,
-    /// under a number that none of its own requests has. It comes to the queue of the calling
-    /// thread.
+    /// Has the kernel send a request without a waiting program: no bytes of an open file, under a
+    /// number that none of its own requests has. It comes to the queue of the calling thread.
     pub(crate) fn have_asked(&self, file: u64) {
         const OWN: u64 = 1 << 63;
         let number = self.asked.fetch_add(2, Ordering::Relaxed);
@@ -248,8 +248,8 @@ impl Connection {
     }
 }
 
-/// Agrees with the kernel on what both can do: the first request of a connection. Gives the seats
-/// of each queue if requests come by io_uring from then on.
+/// Agrees with the kernel on their common options: the first request of a connection. Returns the
+/// seats of each queue if requests come by io_uring from then on.
 fn begin(device: &Arc<OwnedFd>, files: &FileSystem) -> io::Result<Vec<Vec<Seat>>> {
     let mut received = Received::new();
     while let Err(error) = received.read(|parts| rustix::io::readv(device, parts)) {
@@ -271,6 +271,6 @@ fn begin(device: &Arc<OwnedFd>, files: &FileSystem) -> io::Result<Vec<Vec<Seat>>
 }
 
 fn reply(device: &OwnedFd, unique: u64, answer: Answer) {
-    // Nobody waits for it any more, or the mount is gone: the reader sees that next.
+    // The caller is gone, or the mount is: the reader notices that next.
     let _ = with_answer(unique, answer, |parts| rustix::io::writev(device, parts));
 }

@@ -1,8 +1,7 @@
-//! What a mount shows: a tree at its root, and the trees of snapshots below `.snapshot`.
+//! The content of a mount: a tree at its root, and the trees of snapshots below `.snapshot`.
 //!
-//! An image that the kernel knows files of stays open until it has forgotten all of them; so a
-//! program that works in an image of a mirror goes on in it, while everybody who comes from the
-//! root is in the one that is shown now.
+//! An image stays open until the kernel has forgotten all its files. So a program that works in an
+//! image of a mirror stays in it, while lookups from the root use the present one.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -17,30 +16,30 @@ use crate::abi::{FUSE_ROOT_ID, errno, fuse_entry_out};
 use crate::attributes::entry;
 use crate::node::{BASE, Node, SNAPSHOTS};
 
-/// What is mounted.
+/// The kind of mounted tree.
 #[derive(Clone)]
 pub enum View {
     /// The live tree of a volume, for reading and writing.
     Live(Arc<Tree>),
-    /// One image, for good.
+    /// One image, permanently.
     Frozen(Arc<Tree>),
-    /// What a mirror shows at the moment; see [`crate::Mount::refresh`].
+    /// The present image of a mirror; see [`crate::Mount::refresh`].
     Following(Arc<dyn Follows>),
 }
 
-/// Says what a mount of a mirror shows.
+/// Provides the present image of a mirror to a mount.
 pub trait Follows: Send + Sync {
     /// The mirror.
     fn volume(&self) -> &Arc<Volume>;
 
-    /// Its image now; none where it is to stay what it is.
+    /// Its image now; `None` if it stays the same.
     ///
     /// # Errors
     /// The volume's.
     fn image(&self) -> Result<Option<Image>, TreeError>;
 }
 
-/// An image with the files that the kernel knows of it.
+/// An image, with the kernel's references to its files.
 pub(crate) struct Slot {
     number: u32,
     /// Which image that is, as numbers of slots mean others in each mount.
@@ -72,11 +71,12 @@ pub(crate) struct Shown {
     /// The slot at the root.
     root: AtomicU32,
     slots: RwLock<Slots>,
-    /// Taken after `slots`. Names below the root that the kernel was told, of a view that moves on.
+    /// Locked after `slots`. Names below the root that the kernel may cache, for a view that
+    /// changes.
     top_names: Mutex<HashSet<Vec<u8>>>,
-    /// Directories in whose `.snapshot` the kernel was told of a snapshot.
+    /// Directories in whose `.snapshot` the kernel knows a snapshot.
     looked_into: Mutex<HashSet<FileId>>,
-    /// Snapshots that somebody saw, by the names that they had.
+    /// Snapshots that were looked up, by their names then.
     seen: Mutex<HashSet<(SnapshotId, String)>>,
 }
 
@@ -122,8 +122,7 @@ impl Shown {
         }
     }
 
-    /// The image that a number of the kernel's is in, and the file; `None` beside it for a
-    /// directory `.snapshot`.
+    /// The image and the file of a kernel's number; `None` with it for a directory `.snapshot`.
     pub(crate) fn find(&self, number: u64) -> Result<(Node, Option<Arc<Slot>>), i32> {
         let Some(node) = Node::of_number(number) else {
             let slot = self.slot(self.root.load(Ordering::Acquire))?;
@@ -133,7 +132,7 @@ impl Shown {
             return Ok((node, None));
         }
         let slot = self.slot(node.slot)?;
-        // The kernel was never told of the tree's own files.
+        // The kernel never learns of the tree's own files.
         if slot.tree.is_own(node.file) { Err(errno::ESTALE) } else { Ok((node, Some(slot))) }
     }
 
@@ -149,7 +148,7 @@ impl Shown {
         self.slots.read().by_number.get(&number).cloned().ok_or(errno::ESTALE)
     }
 
-    /// What the kernel calls a file of a slot.
+    /// The kernel's number of a file of a slot.
     pub(crate) fn number(&self, slot: &Slot, file: FileId) -> Result<u64, i32> {
         if slot.number == self.root.load(Ordering::Acquire) && file == slot.tree.root() {
             return Ok(FUSE_ROOT_ID);
@@ -157,10 +156,10 @@ impl Shown {
         Node { slot: slot.number, file }.number()
     }
 
-    /// What the kernel is told of a file, which it knows once more.
+    /// The answer to the kernel about a file; adds one to the kernel's references.
     pub(crate) fn entry(&self, slot: &Arc<Slot>, stat: &Stat) -> Result<fuse_entry_out, i32> {
         let number = self.number(slot, stat.file)?;
-        // The kernel knows the root as long as it is mounted, and does not say when it forgets it.
+        // The kernel knows the root as long as it is mounted, and sends no forget for it.
         if number == FUSE_ROOT_ID {
             return Ok(entry(number, slot.generation, stat));
         }
@@ -172,8 +171,8 @@ impl Shown {
         Ok(entry(number, slot.generation, stat))
     }
 
-    /// Notes that the kernel was told of a file: it knows it once more, and tells when it forgets.
-    /// An image that was let go meanwhile is there again.
+    /// Adds one to the kernel's references to a file, until a forget. Reopens an image that was
+    /// released meanwhile.
     fn told(&self, slot: &Arc<Slot>) {
         {
             let slots = self.slots.read();
@@ -187,9 +186,9 @@ impl Shown {
         slot.lookups.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether the kernel may keep what it is told of a name in a directory. One below the root is
-    /// noted, so that it can be taken back from it; not where those of the image in `slot` have
-    /// just been: it was found by somebody who had come there before.
+    /// Whether the kernel may cache an answer about a name in a directory. A name below the root is
+    /// recorded, so that it can be revoked. Not if the names of the image in `slot` have just been
+    /// revoked: the lookup came from a program that had been there before.
     pub(crate) fn may_keep(&self, slot: &Slot, directory: u64, name: &[u8]) -> bool {
         if directory != FUSE_ROOT_ID || !self.is_following() {
             return true;
@@ -202,20 +201,19 @@ impl Shown {
         is_shown
     }
 
-    /// Notes that the kernel was told of a snapshot in the `.snapshot` of a directory.
+    /// Records that the kernel knows a snapshot in the `.snapshot` of a directory.
     pub(crate) fn told_of_snapshot(&self, directory: FileId) {
         self.looked_into.lock().insert(directory);
     }
 
-    /// The numbers of the directories `.snapshot` that the kernel was told of snapshots in.
+    /// The numbers of the directories `.snapshot` in which the kernel knows snapshots.
     pub(crate) fn looked_into(&self) -> Vec<u64> {
         let directories = self.looked_into.lock();
         let number = |file: &FileId| Node { slot: SNAPSHOTS, file: *file }.number().ok();
         directories.iter().filter_map(number).collect()
     }
 
-    /// The names of snapshots that somebody saw and that are no more: they were deleted, or have
-    /// other names.
+    /// The names of looked-up snapshots that are gone: they were deleted or renamed.
     pub(crate) fn gone(&self) -> Vec<String> {
         let mut seen = self.seen.lock();
         if seen.is_empty() {
@@ -248,8 +246,7 @@ impl Shown {
         }
     }
 
-    /// The mount has ended: the kernel knows nothing of it any more, and does not say so of each
-    /// file.
+    /// The mount has ended: the kernel has dropped everything, without a forget for each file.
     pub(crate) fn forget_everything(&self) {
         if let View::Live(tree) = &self.view {
             tree.release_everything();
@@ -288,8 +285,8 @@ impl Shown {
         Ok(slot)
     }
 
-    /// The number of the directory `.snapshot` in a directory; none where there are no snapshots to
-    /// look into: in a snapshot.
+    /// The number of the directory `.snapshot` in a directory; `None` where there are no snapshots
+    /// to show: in a snapshot.
     pub(crate) fn snapshots_in(&self, slot: &Slot, directory: FileId) -> Option<Result<u64, i32>> {
         let is_root_image = slot.number == self.root.load(Ordering::Acquire);
         let shows_them = is_root_image && self.volume().is_some();
@@ -301,7 +298,7 @@ impl Shown {
         self.volume().map(|volume| volume.snapshots()).unwrap_or_default()
     }
 
-    /// The tree of a snapshot, which somebody sees.
+    /// The tree of a snapshot, for a lookup.
     pub(crate) fn snapshot(&self, snapshot: &Snapshot) -> Result<Arc<Slot>, i32> {
         let id = snapshot.id;
         self.seen.lock().insert((id, snapshot.name.clone()));
@@ -317,8 +314,8 @@ impl Shown {
         self.take_slot(Arc::new(tree), Some(id))
     }
 
-    /// Moves on to what is shown now; the names below the root that the kernel must forget, or none
-    /// when it is that already.
+    /// Moves to the image shown now; returns the names below the root that the kernel must forget,
+    /// or `None` when it is that already.
     pub(crate) fn follow(&self) -> Result<Option<HashSet<Vec<u8>>>, TreeError> {
         let View::Following(follows) = &self.view else { return Ok(None) };
         let Some(image) = follows.image()? else { return Ok(None) };
@@ -329,8 +326,8 @@ impl Shown {
         }
         let tree = Arc::new(Tree::of_image(image)?);
         let names = {
-            // Nobody lets an image go that is not at the root yet, and whoever notes a name sees
-            // which one is.
+            // An image that is not at the root yet must not be released, and a thread that records
+            // a name must see which one is.
             let mut slots = self.slots.write();
             let slot = Self::slot_in(&mut slots, tree, None).map_err(|_| TreeError::NoSpace)?;
             let mut names = self.top_names.lock();

@@ -1,4 +1,4 @@
-//! What can be said without a kernel; `crates/cli/tests/mounts.rs` has one.
+//! Tests without a kernel; `crates/cli/tests/mounts.rs` has one.
 
 mod known;
 
@@ -58,7 +58,7 @@ fn requests_are_read_and_short_ones_are_none() {
     assert!(Request::parse(&request(opcode::WRITE, &[write.as_bytes(), b"1234"], 0)).is_none());
     let whole = request(opcode::WRITE, &[write.as_bytes(), b"12345"], 0);
     assert!(matches!(Request::parse(&whole).unwrap().operation, Operation::Write { data: b"12345", .. }));
-    // What a newer kernel adds behind the arguments is no part of them.
+    // Extensions of a newer kernel after the arguments are not part of them.
     let extended = request(opcode::LOOKUP, &[b"name\0", &[1; 16]], 2);
     assert!(matches!(Request::parse(&extended).unwrap().operation, Operation::Lookup { name: b"name" }));
     assert!(Request::parse(&request(opcode::LOOKUP, &[b"name\0"], 2)).is_none());
@@ -141,7 +141,7 @@ fn live_tree() -> Arc<Tree> {
     Arc::new(Tree::open(volume).unwrap())
 }
 
-/// A mount without a kernel, and what it says.
+/// A mount without a kernel, and its answers.
 struct Asked(Unmounted);
 
 impl Asked {
@@ -174,8 +174,8 @@ fn number_of(file: FileId) -> u64 {
     Node { slot: BASE, file }.number().unwrap()
 }
 
-/// What an NFS server asks of a handle that the kernel has forgotten: the file of a number, and the
-/// directory above.
+/// An NFS server's questions about a handle that the kernel has forgotten: the file of a number,
+/// and the directory above.
 #[test]
 fn handles_are_found_by_number_and_those_of_other_images_are_others() {
     let tree = live_tree();
@@ -218,8 +218,8 @@ fn handles_are_found_by_number_and_those_of_other_images_are_others() {
     drop(first);
 }
 
-/// The bits that give rights go with a change of content by somebody who has none, and the kernel
-/// may not go on with those it knows.
+/// A change of content by an unprivileged user clears the bits that give rights, and the kernel
+/// must not keep using its cached ones.
 #[test]
 fn changes_of_content_take_rights_and_the_kernel_asks_for_them_each_time() {
     const NOBODY: u32 = 0;
@@ -253,8 +253,8 @@ fn changes_of_content_take_rights_and_the_kernel_asks_for_them_each_time() {
             assert_eq!(mode(), before & 0o777, "operation {opcode}");
         }
     }
-    // Without the right to run it for its group the bit is no right to the kernel, of which alone a
-    // write goes by; here it goes with a group that is not the file's.
+    // Without the group's right to execute, the bit gives no right to the kernel, which alone
+    // decides for a write. Here it is cleared for a group that is not the file's.
     for ((at, opcode, parts), left) in changes.iter().zip([0o666, 0o666, 0o2666]) {
         set(0o2666);
         mount.ask((*at, NOBODY), *opcode, parts).unwrap();
@@ -295,7 +295,7 @@ fn rights_of_who_asks_are_those_of_its_thread() {
     assert!(Caller::of(std::process::id()).is_some() && Caller::of(0).is_none());
 }
 
-/// What the kernel was given beside a write that goes past its cache may be older than that.
+/// Data that the kernel read during a write that bypasses its cache may be older than the write.
 #[test]
 fn writes_past_the_cache_outdate_what_was_read_through_it_meanwhile() {
     const DIRECT: u32 = crate::operations::O_DIRECT;
@@ -340,8 +340,8 @@ fn writes_past_the_cache_outdate_what_was_read_through_it_meanwhile() {
     assert!(!write(DIRECT, 0));
 }
 
-/// Data of writes comes in blocks that are kept as they are: whole ones, parts at the end, at any
-/// place, over what is there; and what is no such write comes through all the same.
+/// Data of writes arrives in blocks that are kept as they are: whole ones, parts at the end, at any
+/// place, over existing data. Other requests work all the same.
 #[test]
 fn writes_of_any_place_and_length_are_read_back() {
     let tree = live_tree();
@@ -394,8 +394,8 @@ fn writes_of_any_place_and_length_are_read_back() {
     ask(request(opcode::WRITE, &[arguments.as_bytes(), &vec![1; WRITE_MAX + 1]], 0));
 }
 
-/// To the kernel a snapshot is a part of the same file system, and what is named there has the
-/// number of the live file.
+/// To the kernel a snapshot is a part of the same file system, and a file in it has the number of
+/// the live file.
 #[test]
 fn nothing_is_linked_or_moved_between_a_snapshot_and_the_live_tree() {
     let tree = live_tree();
@@ -468,7 +468,7 @@ fn rename_leaves_what_overlayfs_takes_for_a_name_that_is_gone() {
     assert!(tree.lookup(root, b"lower").is_err());
 }
 
-/// Entries of a listing with what lookups would say, by name.
+/// Entries of a listing with their lookup answers, by name.
 fn listed(answer: &[u8]) -> std::collections::BTreeMap<Vec<u8>, fuse_entry_out> {
     let mut rest = answer;
     let mut entries = std::collections::BTreeMap::new();
@@ -492,8 +492,8 @@ fn list(files: &FileSystem, node: u64) -> std::collections::BTreeMap<Vec<u8>, fu
     }
 }
 
-/// A listing tells the kernel of names as lookups do: what it may not keep by the one it may not
-/// keep by the other.
+/// A listing gives the kernel names as lookups do: names that it may not cache from one it may not
+/// cache from the other.
 #[test]
 fn snapshots_that_were_listed_are_looked_up_at_each_walk() {
     let tree = live_tree();
@@ -547,7 +547,7 @@ fn names_that_were_listed_are_taken_back_when_a_mirror_moves_on() {
     assert_eq!(names(), [b"first".to_vec(), b"second".to_vec()]);
 }
 
-/// A device that does something before it reads, once.
+/// A device that calls a function before it reads, once.
 struct Interrupting {
     device: MemoryDevice,
     before: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -565,8 +565,8 @@ impl Device for Interrupting {
     }
 }
 
-/// What is told of the image before, by somebody who came from its root, after the names of it were
-/// taken back from the kernel.
+/// Answers about the previous image, to a program from its root, after the kernel's names of it
+/// were revoked.
 #[test]
 fn names_that_are_told_while_a_mirror_moves_on_are_not_kept() {
     let plus = fuse_read_in { size: 65_536, ..Default::default() };
@@ -617,8 +617,8 @@ fn names_that_are_told_while_a_mirror_moves_on_are_not_kept() {
     }
 }
 
-/// The kernel counts what it was told of, and says when it has forgotten that: of what it was told
-/// in an answer that is an error it never does, and the image would be kept for good.
+/// The kernel counts the answers that it gets, and forgets them later. It never forgets those in an
+/// answer with an error, and the image would be kept for ever.
 #[test]
 fn listing_of_a_damaged_directory_has_what_is_before_the_damage_and_its_image_is_let_go() {
     const BLOCKS: u64 = 8192;
@@ -671,7 +671,7 @@ fn listing_of_a_damaged_directory_has_what_is_before_the_damage_and_its_image_is
     };
     let entries = listed(&answer.expect("there are names before the damage"));
     assert!((100..300).contains(&entries.len()), "{} names", entries.len());
-    // The offset of the last one is what the kernel goes on from.
+    // The kernel continues from the offset of the last one.
     let last = names.iter().rev().find(|name| entries.contains_key(&name.name)).unwrap();
     let rest = fuse_read_in { offset: last.cookie, ..whole };
     let Step::Answer { answer: Err(errno::EIO), .. } =
@@ -690,7 +690,7 @@ fn listing_of_a_damaged_directory_has_what_is_before_the_damage_and_its_image_is
     assert_eq!(attributes(), Err(errno::ESTALE), "nobody knows anything of that image");
 }
 
-/// A device that does what it should, until it has a bug.
+/// A device that works until it has a bug.
 struct Buggy {
     below: MemoryDevice,
     has_bug: AtomicBool,
@@ -738,7 +738,7 @@ fn request_in_which_there_is_a_panic_is_answered_and_the_mount_goes_on() {
         let mut answer = [0; 8192];
         let length = loop {
             let length = read(&kernel, &mut answer).expect("it is answered");
-            // What is told the kernel unasked has no number.
+            // An unasked message to the kernel has no number.
             if answer[8..16] != [0; 8] {
                 break length;
             }
@@ -771,7 +771,7 @@ fn request_in_which_there_is_a_panic_is_answered_and_the_mount_goes_on() {
         assert_eq!(ask(FUSE_ROOT_ID, opcode::GETATTR, &[&[0; 16]]), 0);
     }
     assert_eq!(ask(FUSE_ROOT_ID, opcode::DESTROY, &[]), 0);
-    // The kernel tells threads that wait for more that there is none; here they are told once more.
+    // The kernel wakes threads that wait for more when there is none; here they are woken again.
     for _ in 0..READING {
         write(&kernel, &request(opcode::DESTROY, &[], 0)).unwrap();
     }
@@ -789,8 +789,8 @@ fn attributes_of_the_directory_of_snapshots_are_kept_by_nobody() {
     assert_eq!(told.attr_valid, 0, "its times are those of the newest snapshot");
 }
 
-/// The kernel takes the length of a file from what it is told was copied, and forgets what it holds
-/// of that: of bytes that came with an error it knows nothing.
+/// The kernel takes the length of a file from the reported number of copied bytes, and drops its
+/// cache of those: it learns nothing of bytes copied before an error.
 #[test]
 fn copy_out_of_a_snapshot_that_finds_no_room_half_way_says_how_far_it_came() {
     const LENGTH: usize = 4 << 20;

@@ -1,8 +1,8 @@
-//! Who uses a file system: programs that have something of it open, work in a directory of it or
-//! have it in memory, and mount namespaces in which it is still mounted.
+//! Users of a file system: programs that have a file of it open, work in a directory of it or have
+//! it in memory, and mount namespaces in which it is still mounted.
 //!
-//! It is for messages. A server that is not root's sees its own user's programs alone, and what
-//! holds a file without a process (a loop device, an export of NFS) is seen by nobody.
+//! For messages. A server without root rights sees only its own user's programs, and a holder
+//! without a process (a loop device, an export of NFS) is invisible.
 
 use std::collections::HashSet;
 use std::fs;

@@ -1,10 +1,10 @@
-//! Sessions whose threads are in the device for long: somebody else reads what their initiators
-//! send.
+//! Sessions whose threads are in the device for long: another thread reads the data of their
+//! initiators.
 //!
 //! An initiator whose write waits pings the target, aborts the write after half a minute, and takes
-//! the disk off line when that is not answered. So a thread of the server looks which sessions are
-//! stuck, and gives each a thread of its own for as long as it is. Mostly there are none, and a
-//! session costs no second thread.
+//! the disk off line when that is not answered. So a thread of the server looks for stuck sessions,
+//! and gives each a second thread for as long as it is stuck. Usually there are none, and a session
+//! costs no second thread.
 
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
@@ -30,18 +30,18 @@ fn look(shared: &Weak<Shared>) {
         for entry in stuck {
             let name = format!("iscsi-{}-beside", entry.id);
             if let Err(error) = thread::Builder::new().name(name).spawn(move || attend(&entry)) {
-                tracing::warn!(%error, "nobody reads what an initiator sends while its command waits");
+                tracing::warn!(%error, "no thread reads the data of an initiator while its command waits");
             }
         }
     }
 }
 
-/// Serves a session beside its thread until that is back.
+/// Serves a session in place of its thread until that is back.
 fn attend(entry: &Entry) {
     let mut visit = None;
     loop {
         let Some(session) = entry.session.get().and_then(Weak::upgrade) else { return };
-        // Whoever has it is the session's own thread, which is back.
+        // The session's own thread holds it, and is back.
         let Some(mut held) = session.try_lock() else { return };
         if !held.is_in_device || *visit.get_or_insert(held.visit) != held.visit {
             return;

@@ -1,4 +1,4 @@
-//! What is no SCSI command: NOPs, task management, text requests, logout.
+//! PDUs other than SCSI commands: NOPs, task management, text requests, logout.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -28,8 +28,8 @@ impl Session {
             Event::Logout { response } => {
                 self.protocol.logged_out(header, response, &mut round.out);
                 if response == 0 {
-                    // What it held is free before the initiator hears of it, and nothing of it
-                    // happens any more.
+                    // Its resources are free before the initiator gets the answer, and none of its
+                    // commands takes effect any more.
                     self.entry.gate.close();
                     if !self.entry.gate.wait(Instant::now() + TASK_PATIENCE) {
                         tracing::warn!(peer = %self.entry.peer, "the device has not finished a write of a session that logged out");
@@ -78,7 +78,7 @@ impl Session {
         }
     }
 
-    /// A task that has begun in the device and is not over in time goes on, and is answered.
+    /// A task that has begun in the device and does not end in time continues, and is answered.
     fn abort_task(&mut self, tag: u32, round: &mut Round) -> ManagementResponse {
         if self.is_executing(tag) {
             self.entry.gate.withdraw(tag);
@@ -94,8 +94,8 @@ impl Session {
         let unit = &place.attached.unit;
         let had_cache = !unit.state.lock().writes_through();
         let is_over = unit.reset();
-        // The modes are the owner's again. Who hears that there is no write cache any more flushes
-        // nothing: what was answered before is durable by then.
+        // The modes are the owner's again. An initiator that learns that there is no write cache
+        // stops flushing: earlier answered writes are durable by then.
         let flushes = had_cache && unit.state.lock().writes_through();
         let flushed = if flushes { place.export.device.flush() } else { Ok(()) };
         self.drop_aborted(round);
@@ -110,7 +110,7 @@ impl Session {
     }
 
     fn text_request(&mut self, header: &Header, data: &[u8], round: &mut Round) {
-        // With a transfer tag it asks for more of what it was told in part.
+        // With a transfer tag it requests the rest of a partial answer.
         if header.word(0) == cairn_proto_iscsi::pdu::NO_TAG {
             self.text = self.answer_text(data);
         }

@@ -3,7 +3,7 @@
 use cairn_device::{Action, DeviceError};
 use cairn_proto_iscsi::scsi::{Failure, Sense};
 
-/// What the initiator gets for `error`.
+/// The sense data for `error`.
 pub(crate) fn sense(error: &DeviceError) -> Sense {
     Sense::of_failure(match error {
         DeviceError::Io { action: Action::Read | Action::Extents | Action::Open, .. } => Failure::Read,

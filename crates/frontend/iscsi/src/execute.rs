@@ -28,7 +28,7 @@ pub(crate) struct CopyUnit {
 pub(crate) enum Failure {
     /// To be answered.
     Sense(Sense),
-    /// Somebody has ended this session's tasks: there is no answer.
+    /// This session's tasks were aborted: there is no answer.
     Aborted,
 }
 
@@ -44,14 +44,14 @@ pub(crate) struct Place<'a> {
     pub(crate) unit: &'a Unit,
     pub(crate) block_bytes: u32,
     pub(crate) writes_through: bool,
-    /// What it can be withdrawn by.
+    /// The ticket to withdraw it by.
     pub(crate) ticket: &'a Ticket,
     pub(crate) resolve: Resolve<'a>,
 }
 
 impl Place<'_> {
-    /// Does it with the data that came; returns data for the initiator. Of what is done in pieces
-    /// the data belongs at `at`.
+    /// Executes it with the received data; returns data for the initiator. For a command that is
+    /// done in pieces the data belongs at `at`.
     pub(crate) fn run(&self, medium: &Medium, data: &Segments, at: u64) -> Result<Vec<u8>, Failure> {
         let bytes = |blocks: u64| blocks * u64::from(self.block_bytes);
         let whole = u64::from(self.block_bytes);
@@ -97,8 +97,8 @@ impl Place<'_> {
                     let new = Operation::write(bytes(*lba), data.slice(half, half));
                     self.one(new)?;
                 }
-                // Others need not wait for the disk: what they find is made durable before they are
-                // answered, too.
+                // Others need not wait for the disk: the data that they find is made durable before
+                // they are answered, too.
                 if *fua || self.writes_through {
                     self.one(Operation::flush())?;
                 }
@@ -123,7 +123,7 @@ impl Place<'_> {
             }
             Medium::LbaStatus { lba, allocation } => {
                 let blocks = self.unit.state.lock().geometry().blocks;
-                // The device may have become shorter since the command was looked at.
+                // The device may have become shorter since the command was checked.
                 let left =
                     blocks.checked_sub(*lba).filter(|left| *left > 0).ok_or(Sense::of_failure(OutOfRange))?;
                 let found = stretches(self.device, bytes(*lba), bytes(left), EXTENTS_MAX);
@@ -147,7 +147,7 @@ impl Place<'_> {
         Ok(shared)
     }
 
-    /// Whether it is worth to go on. Each change asks its ticket once more when it begins.
+    /// Whether continuing is useful. Each change checks its ticket once more when it begins.
     fn still_wanted(&self) -> Result<(), Failure> {
         if self.ticket.is_known_withdrawn() { Err(Failure::Aborted) } else { Ok(()) }
     }
@@ -189,7 +189,7 @@ impl Place<'_> {
         Ok(())
     }
 
-    /// Compares what is there with `data`, before which `done` bytes were compared; says where they
+    /// Compares the content with `data`, after `done` bytes that were compared; returns where they
     /// first differ.
     fn compare(&self, offset: u64, data: &Segments, done: u64) -> Result<(), Sense> {
         let wanted = data.to_vec();
@@ -217,7 +217,7 @@ impl Place<'_> {
             let _shared = self.beside_others()?;
             return self.one(self.zeroes(offset, length, unmap));
         }
-        // Data that is no zeroes can't be unmapped, as unmapped blocks read as zeroes (SBC-3,
+        // Data other than zeroes can't be unmapped, as unmapped blocks read as zeroes (SBC-3,
         // section 5.43).
         let stride = block.repeat(STRIDE_BYTES as usize / block.len().max(1));
         let stride = Segments::copy_of(&stride);
@@ -249,10 +249,11 @@ impl Place<'_> {
             let to = place(segment.destination_lba, &destination).ok_or(Sense::COPY_ABORTED)?;
             let aborted = |_: DeviceError| Sense::COPY_ABORTED;
             self.each(0, length, |at, length| {
-                // Of the unit that is written, as a COMPARE AND WRITE there must not be undone, and
-                // of no other: copies in opposite directions never wait for each other. Let go of
-                // behind each stretch, so that clients wait for one and not for all. Whoever ends
-                // this session's tasks waits for what its ticket has begun, on whatever unit.
+                // Only the lock of the unit that is written, as a COMPARE AND WRITE there must not
+                // be undone: copies in opposite directions never wait for each other. It is
+                // released after each stretch, so that clients wait for one and not for all. A
+                // thread that aborts this session's tasks waits for the changes that its ticket has
+                // begun, on any unit.
                 let _alone = destination.unit.exclusive.write();
                 self.still_wanted()?;
                 let is_own = std::ptr::eq(self.unit, &*destination.unit);
@@ -281,7 +282,7 @@ fn one(device: &dyn Device, operation: Operation) -> Result<(), DeviceError> {
     operation.into_outcome()
 }
 
-/// What becomes of a command whose device failed.
+/// The answer to a command whose device failed.
 fn failed(error: DeviceError) -> Failure {
     match error {
         DeviceError::Withdrawn => Failure::Aborted,
@@ -289,9 +290,9 @@ fn failed(error: DeviceError) -> Failure {
     }
 }
 
-/// Stretches of bytes in blocks of `whole` bytes: how many, and whether they are mapped. A block
-/// that is mapped in part is mapped, as what is not mapped reads as zeroes; one whose end is not
-/// known is left out.
+/// Converts stretches of bytes into blocks of `whole` bytes: how many, and whether they are mapped.
+/// A partly mapped block counts as mapped, as unmapped bytes read as zeroes; one with an unknown
+/// end is left out.
 fn in_blocks(stretches: &[(u64, bool)], whole: u64) -> Vec<(u64, bool)> {
     let mut blocks: Vec<(u64, bool)> = Vec::new();
     let mut add = |count: u64, mapped: bool| match blocks.last_mut() {
@@ -317,7 +318,7 @@ fn in_blocks(stretches: &[(u64, bool)], whole: u64) -> Vec<(u64, bool)> {
     blocks
 }
 
-/// What of data that belongs at `at` is before `end`: whole blocks are written, whatever the
+/// The part before `end` of data that belongs at `at`: whole blocks are written, whatever the
 /// initiator sends.
 fn until(end: u64, at: u64, data: &Segments) -> Segments {
     data.slice(0, data.len().min(end.saturating_sub(at) as usize))

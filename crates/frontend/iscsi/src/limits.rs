@@ -1,4 +1,4 @@
-//! What only iSCSI has limits for; `cairn_frontend_session::limits` has the others.
+//! Limits that only iSCSI has; `cairn_frontend_session::limits` has the others.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ pub(crate) const LONG_SEGMENT_BYTES: usize = 8 << 10;
 
 /// Proofs of CHAP that an address may get wrong before it has to wait.
 pub(crate) const FREE_TRIES: u32 = 4;
-/// The least time between two looks at proofs that have to wait, however many those are: 20 looks a
-/// second.
+/// The least time between two checks of proofs that have to wait, however many those are: 20 checks
+/// a second.
 pub(crate) const PACE_OF_ALL: Duration = Duration::from_millis(50);
-/// Tries are forgotten when there was none for so long.
+/// Tries are forgotten after this time without one.
 pub(crate) const PACE_MEMORY: Duration = Duration::from_secs(120);
 /// Initiators that proved themselves which are remembered; past it the one is forgotten that did so
 /// longest ago.
@@ -20,28 +20,28 @@ pub(crate) const PACED_ADDRESSES_MAX: usize = 4096;
 /// How often a login that has to wait looks whether its initiator is still there.
 pub(crate) const PACE_LOOK: Duration = Duration::from_millis(50);
 
-/// How long a task management function waits for what the device has begun; then it is rejected.
-/// Linux gives one 15 s.
+/// How long a task management function waits for commands that the device has begun; then it is
+/// rejected. Linux gives one 15 s.
 pub(crate) const TASK_PATIENCE: Duration = Duration::from_secs(10);
 
-/// A session whose thread is in the device for so long is attended to by another one.
+/// A session whose thread is in the device for this long is attended to by another one.
 pub(crate) const STUCK: Duration = Duration::from_millis(200);
 
 /// How often it is looked which sessions are.
 pub(crate) const STUCK_LOOK: Duration = Duration::from_millis(100);
 
-/// Bytes of data that a session takes while its thread is in the device, beside its window: with
-/// them come commands to abort what waits. An initiator sends
-/// [no more than this](cairn_proto_iscsi::limits::COMMAND_WINDOW) unasked.
+/// Bytes of data that a session takes while its thread is in the device, besides its window:
+/// commands that abort waiting ones arrive with them. An initiator sends [no more than
+/// this](cairn_proto_iscsi::limits::COMMAND_WINDOW) unasked.
 pub(crate) const ATTENDED_BYTES_MAX: u64 = 8 << 20;
 
-/// How often an idle session looks whether there is something to tell its initiator.
+/// How often an idle session checks whether there is a notice for its initiator.
 pub(crate) const IDLE_LOOK: Duration = Duration::from_secs(2);
 
-/// An initiator that takes no byte for so long is closed.
+/// An initiator that takes no byte for this long is closed.
 pub(crate) const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Extents that one GET LBA STATUS looks at.
+/// The maximum number of extents that one GET LBA STATUS reads.
 pub(crate) const EXTENTS_MAX: usize = 256;
 
 /// Bytes that a command which reads and writes by itself (WRITE SAME, VERIFY, EXTENDED COPY)

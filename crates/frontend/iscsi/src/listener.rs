@@ -11,7 +11,7 @@ use crate::limits::SEND_TIMEOUT;
 /// Why nothing can be listened on.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Somebody listens there.
+    /// Another process listens there.
     #[error("{address} is in use by another program; stop it, or choose another address")]
     InUse {
         /// Where.
@@ -50,7 +50,8 @@ impl Listener {
         };
         let addresses: Vec<SocketAddr> = address.to_socket_addrs().map_err(failed)?.collect();
         let listener = TcpListener::bind(addresses.as_slice()).map_err(failed)?;
-        // Only accepting: a client that goes between poll and accept must not block the thread.
+        // Only accepting: a client that disconnects between poll and accept must not block the
+        // thread.
         listener.set_nonblocking(true).map_err(failed)?;
         Ok(Self(listener))
     }

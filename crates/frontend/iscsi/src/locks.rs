@@ -1,5 +1,5 @@
-//! What sessions share: parking_lot's locks and the standard flags, or, to explore schedules,
-//! shuttle's behind the same names.
+//! Locks of state that sessions share: parking_lot's and the standard flags, or shuttle's under the
+//! same names, to explore schedules.
 //!
 //! With the feature `shuttle` the registry and the units run only inside of shuttle. The tests of
 //! such runs are in `schedules`.

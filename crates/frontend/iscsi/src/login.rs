@@ -105,7 +105,7 @@ struct Gate<'a> {
     entry: &'a Arc<Entry>,
     socket: &'a Socket,
     deadline: Instant,
-    /// What the initiator is to prove.
+    /// The account that the initiator must prove.
     account: Option<Account>,
     export: Option<Export>,
 }
@@ -149,7 +149,7 @@ impl Gatekeeper for Gate<'_> {
         let Some(ticket) = pacer.arrive(self.address(), &identity.initiator, Instant::now()) else {
             return Ok(());
         };
-        // This thread is the initiator's own: nobody else waits.
+        // This thread is the initiator's own: no other one waits.
         let outcome = loop {
             let now = Instant::now();
             let Err(pause) = pacer.has_turn(ticket, now) else { break Ok(()) };
@@ -160,7 +160,7 @@ impl Gatekeeper for Gate<'_> {
         };
         pacer.leave(ticket);
         if outcome.is_err() {
-            tracing::warn!(peer = %self.entry.peer, "a login was refused unseen: too many secrets are tried at once");
+            tracing::warn!(peer = %self.entry.peer, "a login was refused without a check: too many secrets are tried at once");
         }
         outcome
     }
@@ -182,9 +182,9 @@ impl Gatekeeper for Gate<'_> {
         };
         let name = self.open(target)?.name;
         let tsih = registry.establish(self.entry, identity, Some(name.clone()), sessions_max)?;
-        // What was opened before the session was known to others may be of before a change whose
-        // author has ended the sessions that he knew: the LUN itself, say, and not the device that
-        // it became. So may be what was asked of the initiator.
+        // An export opened before the session was known to others may be outdated: the author of a
+        // change has ended only the known sessions. It may be the LUN itself, for example, and not
+        // the device that replaced it. The initiator's required account may be outdated as well.
         if self.shared.targets.admit(&self.initiator(identity), target)? != self.account {
             return Err(LoginError::Unavailable);
         }

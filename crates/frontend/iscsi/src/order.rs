@@ -1,9 +1,9 @@
 //! Ordered commands (SAM-5, section 8.6.3): each begins when all that came before it are done, and
 //! nothing that comes after it begins before it is done.
 //!
-//! What is to be read or written at once waits for itself, see `waits_for_others` of the session.
-//! Here it is about commands whose data is still to come, on the same connection: they can't be
-//! waited for by not looking at what comes behind them.
+//! Immediate reads and writes wait by themselves, see `waits_for_others` of the session. This file
+//! is about commands whose data is still to come, on the same connection: the session cannot wait
+//! for them without reading the later PDUs.
 
 use cairn_frontend_session::Payload;
 use cairn_proto_iscsi::{Attribute, CommandRequest};
@@ -20,7 +20,7 @@ impl Session {
             Attribute::Ordered => self.ordered.is_some() || !self.tasks.is_empty(),
             Attribute::HeadOfQueue => false,
         };
-        // What is in the device is not done.
+        // A command in the device is not done.
         let waits = waits || self.is_attended && request.attribute != Attribute::Simple;
         waits && self.place.is_some()
     }
@@ -51,7 +51,7 @@ impl Session {
         request.immediate.min(most)
     }
 
-    /// Begins what has waited long enough.
+    /// Begins commands that have waited long enough.
     pub(crate) fn begin_held(&mut self, round: &mut Round) {
         loop {
             self.forget_ordered();
@@ -73,7 +73,7 @@ impl Session {
                 payload.finish()
             });
             let kept = kept.unwrap_or_default();
-            // What came behind it, unasked, is as what came with it.
+            // Unsolicited data after it is treated as its immediate data.
             request.immediate = kept.len() as u32;
             self.begin_command(&request, round);
             if let Some(task) = self.tasks.get_mut(&tag) {

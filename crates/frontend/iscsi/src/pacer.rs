@@ -1,20 +1,21 @@
 //! How fast secrets of CHAP can be tried, over all connections of a server.
 //!
-//! Each look at a proof counts as failed until it is known to have succeeded. An address that
-//! failed a few times gets no further look at once: its proofs wait for a *turn*. There are so many
-//! turns a second, for all addresses together, which is the bound on guesses. A proof is not looked
-//! at before its turn: an answer that only comes later would keep nobody from hanging up and trying
-//! again at once, as a silent server would tell as much as a refusal.
+//! Each check of a proof counts as failed until it is known to have succeeded. An address with a
+//! few failures gets no further check at once: its proofs wait for a *turn*. The number of turns a
+//! second, for all addresses together, is fixed, and limits the number of guesses. A proof is not
+//! checked before its turn. Delaying only the answer would not stop a guesser from hanging up and
+//! retrying at once, as a silent server would reveal as much as a refusal.
 //!
-//! Whoever guesses must not keep out who knows. So nobody is turned away, and turns go round:
+//! A guesser must not lock out legitimate initiators. So no proof is turned away, and turns are
+//! shared fairly:
 //! - An initiator that proved itself before, from the same address, does not wait for those that
 //!   never did: the two kinds have every second turn.
 //! - Of each kind the address has the next turn that has not had one for longest, and there the
 //!   proof that has waited for longest.
 //!
-//! A right proof takes back what its look counted. It does not forgive the wrong ones, or a guesser
-//! with an account of his own would have free tries for ever. An address that never failed never
-//! waits.
+//! A right proof cancels the count of its own check. It does not cancel earlier failures, or a
+//! guesser with an account of its own would have free tries for ever. An address that never failed
+//! never waits.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -100,7 +101,7 @@ impl Table {
 pub(crate) struct Pacer(Mutex<Table>);
 
 impl Pacer {
-    /// A proof of an initiator is here. `None`: it may be looked at; else it waits for its
+    /// A proof of an initiator has arrived. `None`: it may be checked; otherwise it waits for its
     /// [turn](Pacer::has_turn), and must [leave](Pacer::leave).
     pub(crate) fn arrive(&self, address: IpAddr, initiator: &str, now: Instant) -> Option<u64> {
         let mut table = self.0.lock();
@@ -120,7 +121,7 @@ impl Pacer {
         Some(table.next_ticket)
     }
 
-    /// Whether a proof that waits may be looked at, and else how long nobody may.
+    /// Whether a waiting proof may be checked, and otherwise how long none may.
     pub(crate) fn has_turn(&self, ticket: u64, now: Instant) -> Result<(), Duration> {
         let mut table = self.0.lock();
         table.call(now);

@@ -1,4 +1,4 @@
-//! The sessions of a server: who they are, what they did, and how to end them.
+//! The sessions of a server: their peers, their activity, and how to end them.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -29,11 +29,11 @@ pub struct SessionInfo {
     pub initiator: String,
     /// The export in use: `VOLUME/LUN`; none in a discovery session.
     pub export: Option<String>,
-    /// What was agreed on.
+    /// The negotiated parameters.
     pub operational: Operational,
-    /// What it did since it began.
+    /// Its activity since it began.
     pub totals: Totals,
-    /// What it did in the last seconds.
+    /// Its activity in the last seconds.
     pub activity: Activity,
 }
 
@@ -41,14 +41,14 @@ pub struct SessionInfo {
 pub(crate) struct Entry {
     connection: Connection,
     pub(crate) peer: SocketAddr,
-    /// The server wants it to end.
+    /// The server asked it to end.
     pub(crate) leaving: AtomicBool,
-    /// Since when its thread is in the device: milliseconds since `since`, and one; 0 while it is
+    /// Since when its thread is in the device: milliseconds since `since`, plus one; 0 while it is
     /// not there.
     busy: AtomicU64,
-    /// Its session, for whoever attends to it meanwhile.
+    /// Its session, for the thread that attends to it meanwhile.
     pub(crate) session: OnceLock<Weak<Shareable>>,
-    /// Somebody does.
+    /// Whether a thread attends to it.
     pub(crate) is_attended: AtomicBool,
     /// The initiator has proved itself.
     pub(crate) proved: AtomicBool,
@@ -69,7 +69,7 @@ impl Member for Entry {
 }
 
 impl Entry {
-    /// Its thread goes into the device.
+    /// Its thread enters the device.
     pub(crate) fn enters(&self) {
         self.busy.store(self.since.elapsed().as_millis() as u64 + 1, Ordering::Release);
     }
@@ -79,14 +79,14 @@ impl Entry {
         self.busy.store(0, Ordering::Release);
     }
 
-    /// Has it say good-bye and go.
+    /// Makes it say good-bye and end.
     fn end(&self) {
         self.leaving.store(true, Ordering::Release);
         self.gate.close();
         self.socket.shut(std::net::Shutdown::Read);
     }
 
-    /// Whether its thread has been in the device for so long.
+    /// Whether its thread has been in the device for `patience`.
     fn is_stuck(&self, patience: Duration) -> bool {
         let since = self.busy.load(Ordering::Acquire);
         since > 0 && self.since.elapsed() >= Duration::from_millis(since - 1) + patience
@@ -134,7 +134,7 @@ impl Default for Registry {
 }
 
 impl Registry {
-    /// With places for so many initiators that log in.
+    /// With places for `handshakes_max` initiators that log in.
     pub(crate) fn new(handshakes_max: usize) -> Self {
         Self { roster: Arc::new(Roster::new(handshakes_max)), last_tsih: AtomicU16::new(0) }
     }
@@ -162,16 +162,15 @@ impl Registry {
         self.roster.serve("iscsi", entry.id, serve)
     }
 
-    /// An initiator that logs in has said something.
+    /// An initiator that logs in has sent data.
     pub(crate) fn spoke(&self, entry: &Entry) {
         self.roster.spoke(entry);
     }
 
     /// A login succeeded: an older session of the same port and target ends first (RFC 7143,
-    /// section 6.3.5), and so does one of the same initiator that is dead, so that what it held
-    /// does not stand in the way. One that is closed and has nothing under way is over, although
-    /// its thread may still hang in the device: nothing of it can happen any more. Returns the
-    /// TSIH.
+    /// section 6.3.5), and so does a dead one of the same initiator, so that its resources do not
+    /// block the new one. A session that is closed and has no command in progress is over, although
+    /// its thread may still hang in the device: it can change nothing any more. Returns the TSIH.
     pub(crate) fn establish(
         &self,
         entry: &Arc<Entry>,
@@ -196,7 +195,7 @@ impl Registry {
                 break;
             }
             older.iter().for_each(|other| other.close());
-            // Mostly it goes at once.
+            // Usually it ends at once.
             if !self.roster.wait_until(&mut table, lingering) {
                 continue;
             }
@@ -211,7 +210,7 @@ impl Registry {
         if table.stopping {
             return Err(LoginError::Unavailable);
         }
-        // Who proves a secret has room that others can't take.
+        // An initiator that proves a secret has room that others cannot take.
         let proved = entry.proved.load(Ordering::Relaxed);
         let alike = |other: &&Established| {
             other.entry.proved.load(Ordering::Relaxed) == proved
@@ -226,7 +225,7 @@ impl Registry {
             }
             Room::Of(id) => {
                 Self::end(&table, |session| session.entry.id == id);
-                tracing::info!(peer = %entry.peer, "a session that asked for nothing was ended, for another initiator");
+                tracing::info!(peer = %entry.peer, "closed a session without requests, for another initiator");
             }
         }
         let tsih = self.last_tsih.load(Ordering::Relaxed).checked_add(1).unwrap_or(1);
@@ -247,7 +246,7 @@ impl Registry {
         table.established.values().any(|session| session.tsih == tsih && session.identity.isid == *isid)
     }
 
-    /// What a session agreed on, for others to see.
+    /// The negotiated parameters of a session, for others to see.
     pub(crate) fn agreed(&self, id: u64, operational: Operational) {
         if let Some(session) = self.roster.lock().established.get_mut(&id) {
             session.operational = operational;
@@ -273,7 +272,7 @@ impl Registry {
         table.established.values().map(info).collect()
     }
 
-    /// What initiators of each export did so far, also those that are gone.
+    /// The activity of initiators of each export so far, also of those that are gone.
     pub(crate) fn totals(&self) -> BTreeMap<String, Totals> {
         self.roster.totals()
     }
@@ -295,10 +294,9 @@ impl Registry {
             Self::end(&table, |session: &Established| session.export.as_deref() == Some(export))
         };
         let begun = wait_for_begun(&of_export, export);
-        // Their threads may still wait for a read, or in the middle of what a volume does for
-        // others.
+        // Their threads may still wait for a read, or in the middle of a volume's work for others.
         if !self.roster.wait_for(&of_export, Instant::now() + LINGER) {
-            tracing::warn!("iSCSI sessions that are closed still wait for their device");
+            tracing::warn!("closed iSCSI sessions still wait for their device");
             of_export.iter().for_each(|entry| entry.socket.close());
         }
         begun.map(|()| of_export.len())
@@ -317,8 +315,8 @@ impl Registry {
         concerned.inspect(|session| session.entry.end()).map(|session| Arc::clone(&session.entry)).collect()
     }
 
-    /// The sessions whose threads have been in the device for so long, and that nobody attends to
-    /// yet; `None` once the server stops.
+    /// The sessions whose threads have been in the device for `patience`, and that no thread
+    /// attends to yet; `None` once the server stops.
     pub(crate) fn stuck(&self, patience: Duration) -> Option<Vec<Arc<Entry>>> {
         let table = self.roster.lock();
         if table.stopping {
@@ -329,7 +327,7 @@ impl Registry {
         Some(table.established.values().map(|session| &session.entry).filter(stuck).cloned().collect())
     }
 
-    /// Ends all and lets nobody in; waits until they are gone.
+    /// Ends all sessions and admits no new ones; waits until they are gone.
     pub(crate) fn stop(&self) {
         if !self.roster.stop(|session| session.entry.end()) {
             tracing::warn!("iSCSI sessions are still in the middle of an operation of the device");

@@ -1,8 +1,8 @@
 //! One round of a session: the commands that were taken together, as one batch of operations, and
 //! their answers.
 //!
-//! Data goes out from the blocks in which the device gave it. What is in memory is answered before
-//! the rest is waited for, so answers may come in another order than their commands.
+//! Data is sent directly from the device's blocks. Data in memory is sent before waiting for the
+//! rest, so answers may come in another order than their commands.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -24,9 +24,9 @@ use crate::targets::{Export, Initiator};
 use crate::task::Read;
 use crate::units::Unit;
 
-/// What an operation answers.
+/// The answer of an operation.
 pub(crate) enum Slot {
-    /// A piece of a read of so many bytes; then the rest of the read goes on.
+    /// A piece of a read with this many bytes; then the rest of the read continues.
     Read(Read, u32),
     /// A piece of a write; the last one has a residual.
     Write { tag: u32, since: Instant, last: Option<Residual>, expected: u32 },
@@ -46,7 +46,7 @@ impl Slot {
     }
 }
 
-/// A command that is done by itself, after the batch.
+/// A command that is executed by itself, after the batch.
 pub(crate) struct Later {
     pub(crate) request: CommandRequest,
     pub(crate) ticket: Ticket,
@@ -70,15 +70,16 @@ pub(crate) struct Round {
     pub(crate) later: Vec<Later>,
     /// Of reads and writes in the batch.
     pub(crate) bytes: u64,
-    /// PDUs without data of the medium, and what goes around such data.
+    /// PDUs without data of the medium, and the headers and digests around such data.
     pub(crate) out: Vec<u8>,
-    /// Data among `out`: where in `out` it stands, its operation, where in its data, how much.
+    /// Data among `out`: its position in `out`, its operation, the position in its data, its
+    /// length.
     data: Vec<(usize, usize, usize, usize)>,
     writes: bool,
 }
 
 impl Round {
-    /// True when there is nothing to do or to send.
+    /// True when there is no work and no answer to send.
     pub(crate) fn is_empty(&self) -> bool {
         self.operations.is_empty() && self.later.is_empty() && self.out.is_empty()
     }
@@ -102,7 +103,7 @@ impl Round {
         self.slots.iter().filter_map(Slot::tag).chain(self.later.iter().map(|later| later.request.tag))
     }
 
-    /// Takes a command out of a round that has not begun. False when there is none of that tag.
+    /// Removes a command from a round that has not begun. False when there is none of that tag.
     pub(crate) fn remove(&mut self, tag: u32) -> bool {
         let before = self.slots.len() + self.later.len();
         let is_other = |slot: &Slot| slot.tag() != Some(tag);
@@ -129,7 +130,7 @@ impl Round {
         self.operations.push(operation);
     }
 
-    /// Sends what is ready.
+    /// Sends the ready answers.
     pub(crate) fn send(&mut self, socket: &Socket) -> io::Result<()> {
         if self.out.is_empty() {
             return Ok(());
@@ -154,7 +155,7 @@ impl Round {
 }
 
 impl Session {
-    /// Does all of a round and sends all answers. An error means that the initiator is gone.
+    /// Executes a round and sends all answers. An error means that the initiator has disconnected.
     pub(crate) fn run_round(held: &mut Held<'_>, round: &mut Round) -> Result<(), SessionEnd> {
         held.take_reads(round);
         held.executing = round.tags().collect();
@@ -184,7 +185,7 @@ impl Session {
                 }
                 let (mut operations, writes) = (std::mem::take(&mut round.operations), round.writes);
                 Self::in_device(held, || {
-                    // Whoever waits for the lock has not begun.
+                    // An operation that waits for the lock has not begun.
                     park(&mut operations);
                     let _shared = writes.then(|| unit.exclusive.read());
                     admit(&mut operations);
@@ -202,8 +203,8 @@ impl Session {
         round.send(&held.socket)
     }
 
-    /// Forgets all tasks, and what of a round has not begun, if somebody has ended this session's
-    /// tasks; true then.
+    /// Drops all tasks, and the part of a round that has not begun, if this session's tasks were
+    /// aborted; true then.
     pub(crate) fn drop_aborted(&mut self, round: &mut Round) -> bool {
         let generation = self.entry.gate.generation();
         let is_aborted = generation != self.generation;
@@ -214,7 +215,7 @@ impl Session {
         is_aborted
     }
 
-    /// Prepares the answers of what finished since the last call.
+    /// Prepares the answers of operations that finished since the last call.
     fn answer_operations(&mut self, round: &mut Round) {
         let entry = Arc::clone(&self.entry);
         let mut batch = entry.meter.batch(Instant::now());
@@ -225,13 +226,13 @@ impl Session {
                 self.note(error);
             }
             let slot = std::mem::replace(&mut round.slots[index], Slot::Answered);
-            // Its tag may be another command's by now.
+            // Its tag may belong to another command now.
             if slot.tag().is_some_and(|tag| self.dropped.contains(&tag)) {
                 continue;
             }
             match (slot, failure) {
                 (Slot::Answered, _) => {}
-                // Its tasks were ended, or the session is over.
+                // Its tasks were aborted, or the session is over.
                 (slot, Some(DeviceError::Withdrawn)) => {
                     if let Some(tag) = slot.tag() {
                         self.release(tag);
@@ -252,7 +253,7 @@ impl Session {
                     if let Request::Write { data, .. } = round.operations[index].request() {
                         batch.moved(Kind::Write, data.len() as u64);
                     }
-                    // Behind a piece that failed the command is answered already.
+                    // After a failed piece the command is answered already.
                     if let Some(residual) = last
                         && self.protocol.has_task(tag)
                     {
@@ -399,7 +400,7 @@ impl Session {
     pub(crate) fn note(&self, error: &DeviceError) {
         if matches!(error, DeviceError::Io { .. } | DeviceError::Corrupt { .. }) {
             let export = self.place.as_ref().map_or("", |place| place.export.name.as_str());
-            tracing::warn!(export, %error, "a command failed; the initiator was told");
+            tracing::warn!(export, %error, "a command failed; the initiator got the error");
         }
     }
 }
@@ -413,8 +414,8 @@ struct Resolver {
 }
 
 impl Resolver {
-    /// The unit of a designator, if this initiator may use it: its own, or one that asks nothing of
-    /// it and that nobody has reserved.
+    /// The unit of a designator, if this initiator may use it: its own, or one without access rules
+    /// and without a reservation.
     fn resolve(&self, designator: &[u8]) -> Option<CopyUnit> {
         let found = |unit: Arc<Unit>, export: &Export| {
             let geometry = crate::units::geometry(export);
@@ -445,7 +446,7 @@ impl Resolver {
     }
 }
 
-/// What is counted of a command that was done by itself: its kind and its bytes.
+/// The kind and bytes to count for a command that was done by itself.
 fn kind_of(medium: &Medium, data: &Segments) -> (Kind, u64) {
     match medium {
         Medium::Write { .. }

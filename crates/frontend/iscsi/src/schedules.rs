@@ -18,8 +18,8 @@ use crate::registry::Registry;
 /// Schedules of each scenario and kind of scheduler.
 const SCHEDULES: usize = 500;
 
-/// An initiator's session from its beginning to its end: it counts a few requests, or ends when it
-/// is told to or its socket does.
+/// An initiator's session from beginning to end: it counts a few requests, or ends on request or
+/// with its socket.
 fn session(registry: &Registry, initiator: u64, using: &[AtomicU64; 2]) -> u64 {
     let (ours, _theirs) = UnixStream::pair().expect("a pair");
     let ours = Socket::from_unix(ours).expect("a socket");
@@ -42,7 +42,7 @@ fn session(registry: &Registry, initiator: u64, using: &[AtomicU64; 2]) -> u64 {
     requests
 }
 
-/// Two sessions of one initiator, of which the later one replaces the other, and one of another;
+/// Two sessions of one initiator, the later one of which replaces the other, and one of another;
 /// then the server stops.
 #[test]
 fn session_replaces_only_one_that_is_over_and_nobody_comes_in_behind_a_stop_in_any_schedule() {

@@ -17,7 +17,7 @@ use crate::session::{self, SessionEnd};
 use crate::targets::Targets;
 use crate::units::Units;
 
-/// What a server allows and says.
+/// Settings of a server.
 #[derive(Debug, Clone)]
 pub struct ServerOptions {
     /// Sessions at once of initiators that need not prove themselves, and as many of those that
@@ -92,29 +92,29 @@ impl IscsiServer {
         &self.addresses
     }
 
-    /// The sessions that there are now.
+    /// The present sessions.
     pub fn sessions(&self) -> Vec<SessionInfo> {
         self.shared.registry.sessions()
     }
 
-    /// What initiators of each export did since the start, also those that are gone.
+    /// The activity of initiators of each export since the start, also of those that are gone.
     pub fn totals(&self) -> BTreeMap<String, Totals> {
         self.shared.registry.totals()
     }
 
-    /// Ends the sessions of an export; returns how many there were. When it returns nothing of them
-    /// can happen any more: what waited is dropped, and what had begun is over. Take the target out
-    /// of [`Targets`] first, or initiators come back.
+    /// Ends the sessions of an export; returns how many there were. When it returns they can change
+    /// nothing any more: waiting commands are dropped, and those that had begun are over. Remove
+    /// the target from [`Targets`] first, or initiators come back.
     ///
     /// # Errors
-    /// The device does not finish what it has begun. The sessions are ended, and the caller leaves
-    /// all else as it is.
+    /// The device does not finish commands that it has begun. The sessions are ended, and the
+    /// caller must leave the device as it is.
     pub fn close_export(&self, export: &str) -> Result<usize, Unfinished> {
         self.shared.registry.close_export(export)
     }
 
-    /// Takes no more connections, ends all sessions and waits for them. What a device has begun it
-    /// finishes; what was not flushed is as durable as the device makes it.
+    /// Takes no more connections, ends all sessions and waits for them. Commands that a device has
+    /// begun complete; unflushed writes are as durable as the device makes them.
     pub fn stop(&self) {
         self.acceptors.stop();
         self.shared.registry.stop();
@@ -135,7 +135,7 @@ fn start_session(shared: &Arc<Shared>, peer: SocketAddr, socket: Socket) -> io::
         match session::run(&own, &entry, &socket) {
             Ok(()) => tracing::debug!(session = entry.id, peer = %entry.peer, "session ended"),
             Err(SessionEnd::Connection(error)) => {
-                tracing::debug!(session = entry.id, peer = %entry.peer, %error, "the initiator went away");
+                tracing::debug!(session = entry.id, peer = %entry.peer, %error, "the initiator disconnected");
             }
             Err(error) => tracing::info!(session = entry.id, peer = %entry.peer, %error, "closed a session"),
         }

@@ -1,9 +1,10 @@
-//! A session, on a thread of its own: login, then rounds of commands until the initiator goes.
+//! A session, on a thread of its own: login, then rounds of commands until the initiator
+//! disconnects.
 //!
-//! The thread holds the session's lock but for the time that it is in the device. Where that takes
-//! long, [another thread](crate::attend) takes the lock meanwhile and does what does not need the
-//! device: it answers pings, task management and commands that are no I/O, keeps other commands for
-//! the next round, and notices when the initiator goes.
+//! The thread holds the session's lock except while it is in the device. If that takes long,
+//! [another thread](crate::attend) takes the lock meanwhile and does the work that needs no device:
+//! it answers pings, task management and commands without I/O, keeps other commands for the next
+//! round, and notices when the initiator disconnects.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSliceMut};
@@ -27,7 +28,7 @@ use crate::targets::{Export, Initiator};
 use crate::task::Task;
 use crate::units::{Attached, geometry};
 
-/// Why a session ended before the initiator said good-bye.
+/// Why a session ended without a good-bye of the initiator.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SessionEnd {
     #[error("the connection failed: {0}")]
@@ -91,14 +92,14 @@ pub(crate) fn run(shared: &Arc<Shared>, entry: &Arc<Entry>, socket: &Arc<Socket>
     let _ = entry.session.set(Arc::downgrade(&session));
     let mut held = session.lock();
     let outcome = Session::serve(&mut held);
-    // Whoever attended to it may have the rest for a moment.
+    // The attending thread may hold the rest for a moment.
     (held.place, held.window) = (None, None);
     outcome
 }
 
 /// A session as the threads have it that serve it.
 pub(crate) type Shareable = Mutex<Session>;
-/// What its thread has while it is not in the device.
+/// The session's state, held while its thread is not in the device.
 pub(crate) type Held<'a> = MutexGuard<'a, Session>;
 
 /// The unit that a session uses.
@@ -108,7 +109,7 @@ pub(crate) struct Place {
     pub(crate) target: String,
 }
 
-/// A PDU whose data is on its way.
+/// A PDU whose data is being received.
 pub(crate) struct Incoming {
     pub(crate) header: Header,
     pub(crate) event: Event,
@@ -116,7 +117,7 @@ pub(crate) struct Incoming {
     left: usize,
     /// Of these, bytes that go to the task's payload.
     wanted: usize,
-    /// Padding and digest behind the data.
+    /// Padding and digest after the data.
     tail: usize,
     /// Data of anything but tasks.
     pub(crate) data: Vec<u8>,
@@ -124,7 +125,7 @@ pub(crate) struct Incoming {
     crc: u32,
 }
 
-/// What ends the taking of PDUs for a round.
+/// The reason why taking PDUs for a round ends.
 pub(crate) enum Gathered {
     /// Run the commands and come again.
     Round,
@@ -136,9 +137,9 @@ pub(crate) struct Session {
     pub(crate) shared: Arc<Shared>,
     pub(crate) entry: Arc<Entry>,
     pub(crate) socket: Arc<Socket>,
-    /// Of the gate, as far as it was noticed: commands have tickets of it.
+    /// The gate's generation as last seen: commands have its tickets.
     pub(crate) generation: u64,
-    /// What came while the thread was in the device.
+    /// PDUs that came while the thread was in the device.
     pub(crate) next: Round,
     /// Tags of the commands of the round that is in the device.
     pub(crate) executing: Vec<u32>,
@@ -163,24 +164,24 @@ pub(crate) struct Session {
     pub(crate) reads: VecDeque<crate::task::Read>,
     /// Tasks that wait to be asked for data.
     pub(crate) waiting: VecDeque<u32>,
-    /// Tasks that wait for others, as they or those before them are ordered; in the order in which
-    /// they came.
+    /// Tasks that wait for others, because of their own order or that of earlier ones; in the order
+    /// of arrival.
     pub(crate) held: VecDeque<u32>,
     /// The ordered command that has begun and is not answered.
     pub(crate) ordered: Option<u32>,
-    /// Bytes that tasks which were asked for data may hold.
+    /// Bytes reserved for tasks whose data was requested.
     pub(crate) reserved: u64,
-    /// What is left of the answer to a text request.
+    /// The unsent rest of the answer to a text request.
     pub(crate) text: Vec<u8>,
     /// The session ends after this round.
     pub(crate) ending: Option<Gathered>,
-    /// Held while there is something to do.
+    /// Held while there is work.
     window: Option<Window>,
     pub(crate) window_bytes: u64,
     patience: Patience,
     /// When bytes came last.
     pub(crate) received: Instant,
-    /// As the initiator was last told.
+    /// As in the last notice to the initiator.
     blocks: u64,
     /// The unit was brought up to date with its device since this session last waited. Asking the
     /// device for each command would cost a lock of its volume.
@@ -208,7 +209,7 @@ impl Session {
         self.entry.gate.ticket_of(self.generation, tag)
     }
 
-    /// Does something in the device, for which the thread lets go of the session.
+    /// Works in the device, and releases the session for that time.
     pub(crate) fn in_device<T>(held: &mut Held<'_>, work: impl FnOnce() -> T) -> T {
         let entry = Arc::clone(&held.entry);
         held.visit += 1;
@@ -221,8 +222,8 @@ impl Session {
         done
     }
 
-    /// Takes what the initiator has sent while the thread is in the device. False when no more is
-    /// to be taken meanwhile: the session is over, or there is no room for it.
+    /// Takes the initiator's PDUs while the thread is in the device. False when no more may be
+    /// taken meanwhile: the session is over, or there is no room for it.
     pub(crate) fn attend(&mut self) -> bool {
         let mut next = std::mem::take(&mut self.next);
         self.is_attended = true;
@@ -264,7 +265,7 @@ impl Session {
         Ok(())
     }
 
-    /// The input is at its end: where the server wants that, the initiator hears of it.
+    /// The input has ended: on the server's request, the initiator is informed.
     fn say_good_bye(&mut self, round: &mut Round) {
         if self.entry.leaving.load(Ordering::Acquire) {
             self.protocol.announce_drop(&mut round.out);
@@ -275,7 +276,7 @@ impl Session {
         round.is_full(if self.is_attended { ATTENDED_BYTES_MAX } else { self.window_bytes })
     }
 
-    /// Takes PDUs until the round is full or no more are there; waits for the first only.
+    /// Takes PDUs until the round is full or no more have arrived; waits for the first only.
     fn gather(&mut self, round: &mut Round) -> Result<Gathered, SessionEnd> {
         self.is_current = false;
         if let Some(end) = self.ending.take() {
@@ -294,7 +295,7 @@ impl Session {
             if has_work && !fills {
                 return Ok(Gathered::Round);
             }
-            // What asks for data must not wait for it, and must not end a round that may have to be
+            // A request for data must not wait for it, and must not end a round that may have to be
             // made durable.
             round.send(&self.socket)?;
             if !has_work && self.tasks.is_empty() && self.incoming.is_none() {
@@ -314,7 +315,7 @@ impl Session {
         }
     }
 
-    /// Nothing came for a while: is there something to say?
+    /// Nothing came for a while: checks whether there is a notice to send.
     fn look_around(&mut self, round: &mut Round) {
         self.drop_aborted(round);
         let blocks = self.unit_blocks();
@@ -335,7 +336,7 @@ impl Session {
         geometry.blocks
     }
 
-    /// Takes what is complete in the input. `None` when more bytes are needed.
+    /// Takes a complete PDU from the input. `None` when more bytes are needed.
     fn take(&mut self, round: &mut Round) -> Result<Option<Gathered>, SessionEnd> {
         loop {
             if self.is_full(round) {
@@ -359,7 +360,7 @@ impl Session {
         }
     }
 
-    /// Looks at a header.
+    /// Handles a header.
     fn begin(&mut self, round: &mut Round) -> Result<Begun, SessionEnd> {
         let operational = *self.protocol.operational();
         let bytes = self.input.bytes();
@@ -372,10 +373,10 @@ impl Session {
         if operational.header_digest && digest(&[&bytes[..covered]]) != bytes[covered..whole] {
             return Err(Violation::Digest { part: "header" }.into());
         }
-        // What depends on the order of commands waits until those before it are done.
+        // A command that depends on the order waits until the earlier ones are done.
         let busy = !round.is_empty() || !self.reads.is_empty();
-        // Beside the device they are held back otherwise, and task management is what the device is
-        // not waited for.
+        // While the thread is in the device they are held back otherwise, and task management does
+        // not wait for the device.
         if busy && !self.is_attended && waits_for_others(&header) {
             return Ok(Begun::Later);
         }
@@ -403,7 +404,7 @@ impl Session {
         Ok(Begun::Yes)
     }
 
-    /// Gives the input's bytes to the PDU under way. True when it is complete.
+    /// Passes the input's bytes to the PDU being received. True when it is complete.
     fn feed(&mut self) -> bool {
         let Some(incoming) = &mut self.incoming else { return true };
         let digests = self.protocol.operational().data_digest;
@@ -456,7 +457,7 @@ impl Session {
         Ok(())
     }
 
-    /// Receives more; what belongs to a task goes straight to its blocks.
+    /// Receives more; data of a task goes directly to its blocks.
     fn receive(&mut self, wait: bool) -> io::Result<Option<usize>> {
         if !self.protocol.operational().data_digest
             && self.input.bytes().is_empty()
@@ -504,7 +505,7 @@ enum Begun {
     Yes,
 }
 
-/// Commands that wait for data are no matter: it may stand behind this very PDU.
+/// Commands that wait for data do not count: it may follow this very PDU.
 fn waits_for_others(header: &Header) -> bool {
     use cairn_proto_iscsi::pdu::opcode;
     match header.opcode() {

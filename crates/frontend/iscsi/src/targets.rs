@@ -1,5 +1,4 @@
-//! What a front end asks of the server: which targets there are, who may use them, and the device
-//! behind each.
+//! A front end's interface to the server: the targets, their access rules, and the device of each.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,16 +8,16 @@ use cairn_proto_iscsi::LoginError;
 use cairn_proto_iscsi::chap::Account;
 use cairn_proto_iscsi::scsi::ReservationState;
 
-/// Who asks.
+/// The connecting initiator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Initiator {
-    /// Its iSCSI name; what it says of itself.
+    /// Its iSCSI name, by its own statement.
     pub name: String,
     /// Where it comes from.
     pub address: IpAddr,
 }
 
-/// Who knows the targets: the server. Called from the threads of sessions.
+/// The server's list of targets. Called from the threads of sessions.
 pub trait Targets: Send + Sync {
     /// The names of all targets that this initiator may use, in order.
     fn list(&self, initiator: &Initiator) -> Vec<String>;
@@ -54,16 +53,16 @@ pub struct Export {
     pub device: Arc<dyn Device>,
     /// Names the unit: the same for ever, and of no other unit.
     pub id: u64,
-    /// Writes are refused, whatever the device says.
+    /// Writes are refused, even if the device accepts them.
     pub read_only: bool,
     /// Bytes of a logical block: 512 or 4096.
     pub block_bytes: u32,
     /// It can be ejected.
     pub removable: bool,
-    /// Writes may be answered before they are durable. An initiator outlives its target: it goes on
-    /// with a server that was killed and started again, and what was answered and not flushed is
-    /// missing under whatever it flushes next, without anybody knowing. So this is for those who
-    /// ask for it.
+    /// Writes may be answered before they are durable. An initiator outlives its target: it
+    /// continues with a server that was killed and restarted. Then writes that were answered and
+    /// not flushed are missing below its next flush, and no error shows that. So it is off unless
+    /// the owner enables it.
     pub write_cache: bool,
     /// Persistent reservations of the unit that were kept.
     pub reservations: ReservationState,
@@ -72,16 +71,16 @@ pub struct Export {
 /// Why a target was not opened.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum OpenTargetError {
-    /// There is none of this name.
+    /// There is no target of this name.
     #[error("no such target: {name:?}")]
     Unknown {
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
     /// Opening it failed.
     #[error("the target {name:?} can't be opened: {source}")]
     Failed {
-        /// What was asked for.
+        /// The requested name.
         name: String,
         /// The cause.
         source: DeviceError,

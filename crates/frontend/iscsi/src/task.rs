@@ -11,7 +11,7 @@ use crate::round::{Later, Round, Slot};
 use crate::session::Session;
 use crate::units::Ended;
 
-/// What a command does once its data is here.
+/// The work of a command once its data is here.
 pub(crate) enum Work {
     /// A plain write: each sequence of data goes to the device when it is complete.
     Write {
@@ -23,7 +23,7 @@ pub(crate) enum Work {
     Pieces(Medium),
     /// All data first.
     Medium(Medium),
-    /// Parameters of a command that is no I/O.
+    /// Parameters of a command without I/O.
     Parameters(Command),
     /// Nothing yet: it waits for other commands.
     Held,
@@ -35,11 +35,11 @@ pub(crate) struct Task {
     /// When it came.
     since: Instant,
     pub(crate) work: Work,
-    /// Bytes that the CDB stands for, whatever the initiator sends.
+    /// Bytes that the CDB describes, whatever the initiator sends.
     actual: u64,
-    /// Bytes that it wants from the initiator.
+    /// Bytes that it needs from the initiator.
     wanted: u32,
-    /// Where in the device the payload goes.
+    /// The place of the payload in the device.
     offset: u64,
     pub(crate) payload: Option<Payload>,
     /// Pieces of it went to the device before.
@@ -48,7 +48,7 @@ pub(crate) struct Task {
     reserved: u64,
 }
 
-/// A read, or what is left of it.
+/// A read, or the rest of it.
 pub(crate) struct Read {
     pub(crate) tag: u32,
     /// When it came.
@@ -65,13 +65,13 @@ pub(crate) struct Read {
 }
 
 impl Task {
-    /// A command that has not begun, with room for what may come unasked.
+    /// A command that has not begun, with room for unsolicited data.
     pub(crate) fn held(request: CommandRequest, since: Instant, payload: Option<Payload>) -> Self {
         let work = Work::Held;
         Self { request, since, work, actual: 0, wanted: 0, offset: 0, payload, begun: false, reserved: 0 }
     }
 
-    /// Gives it bytes of its data.
+    /// Passes it bytes of its data.
     pub(crate) fn fill(&mut self, bytes: &[u8]) {
         if let Some(payload) = &mut self.payload {
             payload.fill(bytes);
@@ -84,8 +84,8 @@ impl Task {
 }
 
 impl Session {
-    /// A command came: answers it, or makes it a task. Returns how many bytes of the PDU's own data
-    /// it wants.
+    /// A command arrived: answers it, or makes it a task. Returns how many bytes of the PDU's own
+    /// data it needs.
     pub(crate) fn command(&mut self, request: &CommandRequest, round: &mut Round) -> u32 {
         let Some(place) = &self.place else {
             let sense = Sense::INVALID_FIELD_IN_CDB.encode(false);
@@ -99,7 +99,7 @@ impl Session {
                 state.set_geometry(crate::units::geometry(&place.export));
                 self.is_current = true;
             }
-            // What it expects may be data that it wants.
+            // Its expected bytes may be data that it requests.
             let sends = if request.writes { request.expected } else { 0 };
             let plan = state.receive(place.attached.nexus, &request.lun, &request.cdb, sends);
             (plan, state.geometry().block_bytes, state.writes_through())
@@ -180,12 +180,12 @@ impl Session {
         Slot::Plain { tag: request.tag, since: self.received, expected: request.expected }
     }
 
-    /// Makes a command a task that wants `actual` bytes of data. Returns how many of the PDU's own
-    /// it wants.
+    /// Makes a command a task that needs `actual` bytes of data. Returns how many of the PDU's own
+    /// it needs.
     fn await_data(&mut self, request: CommandRequest, work: Work, actual: u64, offset: u64) -> u32 {
         let wanted = if request.writes { u64::from(request.expected).min(actual) as u32 } else { 0 };
         self.protocol.begin(request.tag, wanted);
-        // Of a plain write, what comes by itself is its first piece.
+        // For a plain write, the unsolicited data is its first piece.
         let first_burst = self.protocol.operational().first_burst.max(request.immediate);
         let unasked = request.immediate > 0 || self.protocol.wants(request.tag) == Wants::Data;
         let first = match work {
@@ -200,7 +200,7 @@ impl Session {
         request.immediate.min(wanted)
     }
 
-    /// Data of a task came, or it needs none: goes on with it as far as it can.
+    /// Data of a task came, or it needs none: advances it as far as possible.
     pub(crate) fn advance(&mut self, tag: u32, round: &mut Round) {
         if self.is_held(tag) {
             return;
@@ -209,7 +209,7 @@ impl Session {
             Wants::Data => {}
             Wants::Solicit(_) => {
                 self.piece(tag, false, round);
-                // More is asked for once this is done: there may be nothing to go on with then.
+                // More is requested once this is done: the task may be finished then.
                 if self.piece_of_medium(tag, false, round) {
                     return;
                 }
@@ -221,13 +221,12 @@ impl Session {
         }
     }
 
-    /// Whether a write that is about to be answered is durable by then: it is to be, or there is no
-    /// write cache by now.
+    /// Whether a write must be durable before it is answered: on request, or without a write cache.
     fn is_durable(&self, fua: bool) -> bool {
         fua || self.place.as_ref().is_some_and(|place| place.attached.unit.state.lock().writes_through())
     }
 
-    /// Gives what is here of a plain write to the round.
+    /// Adds the present data of a plain write to the round.
     fn piece(&mut self, tag: u32, last: bool, round: &mut Round) {
         let Some(Work::Write { fua }) = self.tasks.get(&tag).map(|task| &task.work) else { return };
         let fua = last && self.is_durable(*fua);
@@ -244,7 +243,7 @@ impl Session {
         let (since, expected) = (task.since, task.request.expected);
         let residual = last.then(|| task.residual());
         let slot = |last| Slot::Write { tag, since, last, expected };
-        // The command is answered behind its last piece: one flush there is for all of them.
+        // The command is answered after its last piece: one flush covers all of them.
         let flushes = fua && begun;
         let ticket = self.ticket(tag);
         round.write(slot(residual.filter(|_| !flushes)), offset, data, fua && !begun, ticket.clone());
@@ -253,8 +252,8 @@ impl Session {
         }
     }
 
-    /// Gives what is here of a command that is done in pieces to the round. False when that is
-    /// nothing.
+    /// Adds the present data of a command that is done in pieces to the round. False when there is
+    /// none.
     fn piece_of_medium(&mut self, tag: u32, last: bool, round: &mut Round) -> bool {
         let Some(task) = self.tasks.get_mut(&tag) else { return false };
         let Work::Pieces(medium) = &task.work else { return false };
@@ -287,7 +286,7 @@ impl Session {
             let odd = task.wanted % whole as u32 != 0;
             let residual = task.residual();
             if odd || task.payload.is_none() {
-                // Less than a block, or nothing: there is nothing whole to write beyond.
+                // Less than a block, or nothing: there is no whole block to write.
                 if let Some(payload) = &mut task.payload {
                     payload.cut();
                 }
@@ -303,7 +302,7 @@ impl Session {
             let (Work::Write { fua }, begun) = (&task.work, task.begun) else { return };
             let fua = *fua;
             let fua = self.is_durable(fua);
-            // Without a rest the answer still comes behind the pieces.
+            // Without a rest the answer still comes after the pieces.
             let flushes = begun && (fua || keep == 0);
             self.release(tag);
             let slot = |last| Slot::Write { tag, since, last, expected };
@@ -342,7 +341,7 @@ impl Session {
         let Some(place) = &self.place else { return };
         let unit = std::sync::Arc::clone(&place.attached.unit);
         let mine = place.attached.nexus;
-        // One change at a time: what is written down is what the next one begins with.
+        // One change at a time: the saved state is the start of the next change.
         let keeping = matches!(command, Command::ReserveOut { .. }).then(|| unit.keeping.lock());
         let mut ended = Vec::new();
         let (mut outcome, now_through) = {
@@ -357,7 +356,7 @@ impl Session {
         if let Some(change) = outcome.change {
             let name = &place.export.unit;
             if let Err(error) = self.shared.targets.keep(name, change.state()) {
-                tracing::error!(unit = name, %error, "persistent reservations can't be written down; they stay as they were");
+                tracing::error!(unit = name, %error, "persistent reservations can't be saved; they stay unchanged");
                 let sense = Sense::of_failure(cairn_proto_iscsi::scsi::Failure::Write);
                 let answer = unit.state.lock().failed(sense);
                 self.answer(request, &answer, round);
@@ -370,8 +369,8 @@ impl Session {
             ended.push(unit.abort(&state, concerned));
         }
         drop(keeping);
-        // Reservations have changed by now. Where what was ended is not over, that must not be
-        // called done: the command fails, and is repeated.
+        // Reservations have changed already. If an aborted task has not ended, the command must not
+        // report success: it fails, and is repeated.
         if !ended.iter().all(Ended::wait_long) {
             let sense = Sense::of_failure(cairn_proto_iscsi::scsi::Failure::Write);
             let answer = unit.state.lock().failed(sense);
@@ -379,8 +378,8 @@ impl Session {
             return;
         }
         match outcome.plan {
-            // Who hears that there is no write cache any more flushes nothing: what was answered
-            // before is durable by then.
+            // An initiator that learns that there is no write cache stops flushing: earlier
+            // answered writes are durable by then.
             Plan::Answer(_) if now_through => {
                 let (tag, since, expected) = (request.tag, self.received, request.expected);
                 let slot = Slot::Write { tag, since, last: Some(Residual::default()), expected };
@@ -437,7 +436,7 @@ impl Session {
         self.protocol.respond(tag, status, &sense.encode(descriptors), residual, data_count, &mut round.out);
     }
 
-    /// Takes a task out of the table, with what it had reserved.
+    /// Removes a task from the table, with its reserved room.
     pub(crate) fn release(&mut self, tag: u32) -> Option<Task> {
         let task = self.tasks.remove(&tag)?;
         self.reserved -= task.reserved;
@@ -445,8 +444,8 @@ impl Session {
         Some(task)
     }
 
-    /// Forgets all tasks without an answer, also those that are in the device: what they have begun
-    /// is to be waited for.
+    /// Drops all tasks without an answer, also those in the device: the caller must wait for the
+    /// changes that they have begun.
     pub(crate) fn drop_tasks(&mut self, round: &mut Round) {
         let waiting = self.tasks.keys().copied().chain(self.reads.iter().map(|read| read.tag));
         let tags: Vec<u32> = waiting.chain(self.executing.iter().copied()).chain(round.tags()).collect();
@@ -455,7 +454,7 @@ impl Session {
         }
     }
 
-    /// Forgets a task without an answer. False when there is none.
+    /// Drops a task without an answer. False when there is none.
     pub(crate) fn drop_task(&mut self, tag: u32, round: &mut Round) -> bool {
         let waited = self.release(tag).is_some();
         let before = self.reads.len();
@@ -477,8 +476,8 @@ impl Session {
         self.executing.contains(&tag) && !self.dropped.contains(&tag)
     }
 
-    /// Asks for data as far as the window allows. A task that was asked once is asked again in any
-    /// case, so that it ends.
+    /// Requests data as far as the window allows. A task with a first request gets further ones in
+    /// any case, so that it ends.
     pub(crate) fn solicit(&mut self, round: &mut Round) {
         let mut later = std::collections::VecDeque::new();
         while let Some(tag) = self.waiting.pop_front() {
@@ -517,7 +516,7 @@ impl Session {
             let room = (self.window_bytes - round.bytes).max(u64::from(block)) as u32 / block * block;
             let bytes = (read.length - read.done).min(room);
             let offset = read.offset + u64::from(read.done);
-            // The device gives whole blocks; of the last the initiator may want a part.
+            // The device returns whole blocks; the initiator may need only a part of the last.
             let operation = Operation::read(offset, bytes.next_multiple_of(block));
             round.read(read, bytes, operation);
         }

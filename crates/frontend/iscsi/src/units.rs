@@ -13,21 +13,21 @@ use crate::limits::TASK_PATIENCE;
 use crate::locks::{Mutex, MutexGuard, RwLock};
 use crate::targets::Export;
 
-/// The unit behind a target, or behind several that are names of one disk. It stays for the
-/// server's life, as reservations outlive sessions.
+/// The unit of a target, or of several that are names of one disk. It stays for the server's life,
+/// as reservations outlive sessions.
 ///
-/// Locks are taken in the order `keeping`, `exclusive`, `state`, `sessions`; of several units
-/// nobody has more than one `exclusive`. `state` and `sessions` are never held while anything
-/// waits. `exclusive` is held while the device writes, which those wait for that read and then
-/// write; `keeping` while reservations are written down, which only changes of reservations wait
-/// for. Whoever ends tasks waits for no lock, as a write may wait for room in the device under it:
-/// it withdraws what has not begun, and waits for what has.
+/// Locks are taken in the order `keeping`, `exclusive`, `state`, `sessions`; no thread holds
+/// `exclusive` of more than one unit. `state` and `sessions` are never held while a thread waits.
+/// `exclusive` is held while the device writes, and a read that is followed by a write waits for
+/// it. `keeping` is held while reservations are saved, and only changes of reservations wait for
+/// it. A thread that aborts tasks waits for no lock, as a write may wait for room in the device
+/// under it: it withdraws commands that have not begun, and waits for the others.
 pub(crate) struct Unit {
     pub(crate) state: Mutex<LogicalUnit>,
     /// Held shared by writes, and alone by commands that read and then write.
     pub(crate) exclusive: RwLock<()>,
-    /// Held from the asking for a change of reservations to its end, so that what is written down
-    /// last is what holds.
+    /// Held from the request to change reservations to its end, so that the last saved state is the
+    /// valid one.
     pub(crate) keeping: Mutex<()>,
     sessions: Mutex<Vec<(Nexus, String, Arc<Gate>)>>,
 }
@@ -39,13 +39,13 @@ pub(crate) struct Units {
     next: AtomicU64,
 }
 
-/// A session's place at a unit, until this goes.
+/// A session's place at a unit, until this is dropped.
 pub(crate) struct Attached {
     pub(crate) unit: Arc<Unit>,
     pub(crate) nexus: Nexus,
 }
 
-/// Tasks that were ended, some of which may be under way.
+/// Aborted tasks, some of which may still run.
 #[must_use = "what has begun has to be waited for"]
 pub(crate) struct Ended(Vec<Arc<Gate>>);
 
@@ -64,7 +64,7 @@ impl Ended {
     }
 }
 
-/// What the device is at this moment, as SCSI counts it.
+/// The present size of the device, as SCSI counts it.
 pub(crate) fn geometry(export: &Export) -> Geometry {
     let device = export.device.geometry();
     let block_bytes = export.block_bytes.max(device.alignment);
@@ -80,7 +80,7 @@ pub(crate) fn geometry(export: &Export) -> Geometry {
 }
 
 impl Units {
-    /// The unit behind a target, for a session of the initiator port `port`.
+    /// The unit of a target, for a session of the initiator port `port`.
     pub(crate) fn attach(&self, target: String, export: &Export, port: &str, gate: &Arc<Gate>) -> Attached {
         let nexus = Nexus(self.next.fetch_add(1, Ordering::Relaxed));
         let unit = self.of(export);
@@ -96,7 +96,7 @@ impl Units {
         Attached { unit, nexus }
     }
 
-    /// The unit behind an export, also when nobody has logged in to it yet.
+    /// The unit of an export, also before the first login.
     pub(crate) fn of(&self, export: &Export) -> Arc<Unit> {
         let mut units = self.units.lock();
         let new = || {
@@ -125,8 +125,8 @@ impl Units {
 }
 
 impl Unit {
-    /// Resets it: all tasks of all sessions end. False when what some have begun is not over in
-    /// time.
+    /// Resets it: all tasks of all sessions end. False when commands that some have begun do not
+    /// end in time.
     pub(crate) fn reset(&self) -> bool {
         let ended = {
             let mut state = self.state.lock();
@@ -137,8 +137,8 @@ impl Unit {
         ended.wait()
     }
 
-    /// Ends all tasks of all sessions for one of them. False when what some have begun is not over
-    /// in time.
+    /// Ends all tasks of all sessions on behalf of one of them. False when commands that some have
+    /// begun do not end in time.
     pub(crate) fn clear(&self, by: Nexus) -> bool {
         let ended = {
             let mut state = self.state.lock();
@@ -149,9 +149,9 @@ impl Unit {
         ended.wait()
     }
 
-    /// Ends tasks of sessions; they notice before they look at another PDU. In one step with what
-    /// their initiators are told of it, hence with the `state`: of commands that come in between
-    /// some would end behind the unit attention, without an answer, and some not at all.
+    /// Aborts tasks of sessions; they notice before they read another PDU. In one step with the
+    /// notice to their initiators, hence with the `state`: otherwise some commands in between would
+    /// end after the unit attention, without an answer, and some not at all.
     pub(crate) fn abort(
         &self,
         _state: &MutexGuard<'_, LogicalUnit>,

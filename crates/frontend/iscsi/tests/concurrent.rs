@@ -1,5 +1,4 @@
-//! What commands do beside those of others: copies from one unit into another, and the end of
-//! tasks.
+//! Commands beside those of others: copies from one unit into another, and aborted tasks.
 mod harness;
 
 use std::collections::VecDeque;
@@ -22,15 +21,15 @@ use parking_lot::Mutex;
 const READS: u8 = 0x40;
 const WRITES: u8 = 0x20;
 const BLOCK: usize = 512;
-/// What must not happen does not happen within this time.
+/// A forbidden event does not happen within this time.
 const WHILE: Duration = Duration::from_millis(300);
 /// The units' ids; the targets are `v.0` and `v.1`.
 const IDS: [u64; 2] = [0x1234, 0x5678];
 
 type Call = Box<dyn FnOnce() + Send>;
 
-/// Calls something behind the first read, before that is answered, and before the first changes;
-/// tells of changes. Nothing is done at once; something may be called where it could be.
+/// Calls a function after the first read, before that is answered, and before the first change;
+/// reports changes. No operation completes at once; a function may be called where one could.
 struct Watched {
     inner: MemoryDevice,
     length: AtomicU64,
@@ -84,7 +83,7 @@ impl Device for Watched {
     }
 }
 
-/// Two units, and what initiators of the second are to prove from now on.
+/// Two units, and the account that initiators of the second must prove from now on.
 struct Two([Arc<Watched>; 2], Mutex<Option<Account>>);
 
 impl Targets for Two {
@@ -182,7 +181,7 @@ fn compare_and_write(initiator: &mut Initiator, compared: u8, written: u8) {
     initiator.command(2, &cdb, WRITES, data.len() as u32, &data);
 }
 
-/// Has a device tell when it was read, and answer when it was written, or a while later.
+/// Makes a device report when it was read, and answer when it was written, or a while later.
 fn hold_read(device: &Watched) -> Receiver<()> {
     let (has_read, reads) = channel();
     let (has_changed, changes) = channel();
@@ -263,7 +262,7 @@ fn copy_from_or_into_a_unit_that_wants_a_proof_is_refused() {
         assert_eq!(copier.status(), refused, "COPY TARGET DEVICE NOT REACHABLE");
     }
     assert_eq!([0, 1].map(|index| targets.0[index].first()), [vec![1; BLOCK], vec![2; BLOCK]]);
-    // Who has logged in there copies within it, and to what is open to all.
+    // An initiator logged in there copies within it, and to units that are open to all.
     copy(&mut other, 1, 0);
     assert_eq!(other.status().0, 0);
     assert_eq!(targets.0[0].first(), [2; BLOCK]);
@@ -272,7 +271,7 @@ fn copy_from_or_into_a_unit_that_wants_a_proof_is_refused() {
 #[test]
 fn copy_goes_no_further_into_a_unit_that_somebody_reserves_meanwhile() {
     let (_server, devices, [mut copier, mut other]) = two();
-    // More than is copied in one go; the last block tells.
+    // More than one copy step; the last block shows it.
     let blocks: u16 = 5 << 11;
     let last = u64::from(blocks - 1) * BLOCK as u64;
     devices[1].inner.write_from(last, &[9; BLOCK]).unwrap();
@@ -298,8 +297,8 @@ fn reserve_out(initiator: &mut Initiator, action: u8, kind: u8, keys: (u64, u64)
     initiator.status().0 == 0
 }
 
-/// A server, its second device, and two initiators that have registered there, of which the second
-/// is to end the tasks of the first.
+/// A server, its second device, and two initiators that have registered there, the second of which
+/// will end the tasks of the first.
 fn fenced() -> (IscsiServer, Arc<Watched>, Initiator, Initiator) {
     let (server, [_, device], [_, mut fenced]) = two();
     let mut other = Initiator::login(&server.addresses()[0], &format!("{PREFIX}v.1"), 2, false).unwrap();
@@ -307,8 +306,8 @@ fn fenced() -> (IscsiServer, Arc<Watched>, Initiator, Initiator) {
     (server, device, fenced, other)
 }
 
-/// Sends commands that write the first block in one go, each with its tag, its code and what it
-/// writes.
+/// Sends commands that write the first block in one step, each with its tag, its code and its
+/// content.
 fn write_all(initiator: &mut Initiator, commands: &[(u32, u8, u8)]) {
     let content = |content| vec![content; BLOCK];
     let commands =
@@ -329,15 +328,15 @@ fn send_all(initiator: &mut Initiator, commands: &[(u32, [u8; 16], u8, Vec<u8>)]
     std::io::Write::write_all(&mut initiator.stream, &bytes).unwrap();
 }
 
-/// Writes the first block once PREEMPT AND ABORT is answered, past the device that waits, so that
-/// nothing but the fence orders it; lets what waits go on then. What `fenced` had sent must not be
-/// seen.
+/// Writes the first block once PREEMPT AND ABORT is answered, past the waiting device, so that only
+/// the fence orders it; then releases the waiting commands. The writes of `fenced` must not be
+/// visible.
 fn fence(device: &Watched, fenced: &mut Initiator, other: &mut Initiator, waits: &Sender<()>) {
     assert!(reserve_out(other, 5, 1, (2, 1)), "PREEMPT AND ABORT");
     device.inner.write_from(0, &[5; BLOCK]).unwrap();
     let _ = waits.send(());
     let _ = waits.send(());
-    // It is there, and has left behind what it had begun.
+    // It is there, and its begun commands are gone.
     fenced.command(77, &[0; 16], 0, 0, &[]);
     while fenced.receive().unwrap().0.tag() != 77 {}
     assert_eq!(device.first(), [5; BLOCK], "the write of the one who ended the tasks is the last");
@@ -361,7 +360,7 @@ fn nothing_of_an_initiator_is_written_once_its_tasks_were_ended_by_another() {
         waits();
     };
     *device.before_changes.lock() = VecDeque::from([Box::new(begun) as Call, Box::new(next)]);
-    // A WRITE (10), and behind it a WRITE SAME (10) with zeroes.
+    // A WRITE (10), followed by a WRITE SAME (10) with zeroes.
     write_all(&mut first, &[(5, 0x2a, 7), (6, 0x41, 0)]);
     has_begun.recv().unwrap();
     fence(&device, &mut first, &mut other, &writes);
@@ -374,7 +373,7 @@ fn write_that_has_yet_to_be_done_is_not_done_once_its_task_was_ended_by_another(
     let (writes, has_written) = channel();
     *device.at_once.lock() = Some(Box::new(move || {
         begins.send(()).unwrap();
-        // Until the other one waits for this look at what is ready to be over.
+        // Until the other one waits for this check of ready data to end.
         std::thread::sleep(WHILE);
     }));
     *device.before_changes.lock() = VecDeque::from([Box::new(move || {
@@ -396,7 +395,7 @@ fn status_of_blocks_that_have_gone_meanwhile_is_refused() {
         other.command(1, &[0; 16], 0, 0, &[]);
         assert_eq!(other.status(), (2, vec![6, 0x2a, 9]), "CAPACITY DATA HAS CHANGED");
     }));
-    // GET LBA STATUS of a block of the second half, behind a READ (10) of the same round.
+    // GET LBA STATUS of a block of the second half, after a READ (10) of the same round.
     let mut status = [0; 16];
     (status[0], status[1], status[13]) = (0x9e, 0x12, 24);
     status[2..10].copy_from_slice(&(SIZE / BLOCK as u64 - 1).to_be_bytes());

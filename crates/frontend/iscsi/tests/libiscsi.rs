@@ -6,7 +6,8 @@ use std::process::Command;
 
 use harness::TestServer;
 
-/// Tests that are skipped, with the reason, and where else a test passes: see the file's own head.
+/// Skipped tests, with the reason, and the other suite in which a test passes: see the file's own
+/// head.
 const EXPECTED: &str = include_str!("../../../../conformance/libiscsi.txt");
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +25,7 @@ fn tests() -> Vec<String> {
     named.filter(|name| name.contains('.')).map(str::to_owned).collect()
 }
 
-/// Runs one suite on a unit; what became of each test, and what the tool said.
+/// Runs one suite on a unit; returns the outcome of each test, and the tool's output.
 fn run(suite: &str, urls: &[String]) -> (BTreeMap<String, Verdict>, String) {
     let output = Command::new("timeout")
         .args(["60", "iscsi-test-cu", "--dataloss", "--allow-sanitize", "--verbose"])

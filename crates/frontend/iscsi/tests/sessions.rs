@@ -29,7 +29,7 @@ fn initiators_that_never_log_in_keep_no_others_out() {
     let server = TestServer::plain();
     let mut silent: Vec<_> =
         (0..300).map(|_| std::net::TcpStream::connect(&server.portal).unwrap()).collect();
-    // Half a header is no login either.
+    // Half a header is not a login either.
     silent.iter_mut().for_each(|stream| _ = stream.write_all(&[0x43, 0x87, 0]));
     assert!(login(&server, 1).is_served());
 }
@@ -65,7 +65,7 @@ fn streams_of_nonsense_end_their_session_and_no_other() {
         let mut initiator = login(&server, (seed % 100) as u8);
         let mut bytes = vec![0; 48 + rng.below(4000) as usize];
         rng.fill(&mut bytes);
-        // Some begin like a PDU that means something, so that more than the first check is met.
+        // Some begin like a valid PDU, so that more than the first check is tested.
         if seed % 3 != 0 {
             let kinds = [
                 opcode::SCSI_COMMAND,
@@ -167,8 +167,8 @@ fn resize_and_removal_are_told_to_initiators_that_are_idle() {
     assert!(initiator.is_closed());
 }
 
-/// One session manages tasks while another one's write waits for its data; gives what both hear by
-/// the next command.
+/// One session manages tasks while another one's write waits for its data; returns the answers that
+/// both get to the next command.
 fn manages(function: u8) -> [(u8, Vec<u8>); 2] {
     let server = TestServer::plain();
     let (mut one, mut other) = (login(&server, 1), login(&server, 2));
@@ -205,7 +205,7 @@ fn clear_task_set_ends_the_tasks_of_all_and_tells_the_others() {
 fn bursts_of_odd_lengths_write_every_byte() {
     let server = TestServer::plain();
     let mut initiator = login(&server, 1);
-    // 1000 bytes at once, the rest by R2T: no border of a block is met.
+    // 1000 bytes at once, the rest by R2T: no boundary of a block is hit.
     let data: Vec<u8> = (0..8192u32).map(|byte| (byte % 251) as u8).collect();
     initiator.command(1, &transfer(0x2a, 3, 16), WRITES, 8192, &data[..1000]);
     let (asked, _) = initiator.receive().unwrap();
@@ -307,8 +307,8 @@ fn reservation_that_cannot_be_written_down_does_not_hold() {
     assert_eq!(reserve_out(&mut one, 1, 1, (11, 0)), 0, "write exclusive");
     let kept = server.targets.kept.lock().clone();
     server.targets.forgetful.store(true, Ordering::SeqCst);
-    // To take the reservation over, to drop it, to register anew: each fails, and nobody is told of
-    // anything.
+    // To preempt the reservation, to release it, to register anew: each fails, and no unit
+    // attention is sent.
     assert_eq!(reserve_out(&mut other, 5, 1, (22, 11)), 2, "CHECK CONDITION");
     assert_eq!(reserve_out(&mut one, 2, 1, (11, 0)), 2);
     assert_eq!(reserve_out(&mut one, 3, 0, (11, 0)), 2);
@@ -339,8 +339,7 @@ fn initiator_that_does_not_log_in_in_time_is_closed() {
         stream.write_all(bytes).unwrap();
         stream
     };
-    // One says nothing, one stops in a header, one in its text, and one never comes to the end of
-    // its login.
+    // One sends nothing, one stops in a header, one in its text, and one never finishes its login.
     let mut header = Vec::new();
     pdu::put_header(&mut header, &Header::new(opcode::LOGIN, 1).immediate().with_data(500), false);
     for bytes in [&[][..], &header[..20], &header[..]] {
@@ -359,8 +358,8 @@ fn writes_whose_data_never_comes_are_asked_for_within_the_window_and_hold_up_nob
         stuck.command(tag, &transfer(0x2a, tag * 100, (EACH / 512) as u16), WRITES, EACH, &[]);
     }
     let mut asked = 0;
-    // The first ping is answered once all of them were looked at, the second once they were asked
-    // for.
+    // The first ping is answered once all of them were checked, the second after a request for
+    // them.
     for _ in 0..2 {
         let ping = Header::new(opcode::NOP_OUT, 99).immediate().with_word(0, pdu::NO_TAG);
         stuck.send(ping, &[]);
@@ -404,7 +403,7 @@ fn commands_past_the_window_are_not_taken() {
     assert_eq!(expected, initiator.command_number);
     initiator.command_number = most.wrapping_add(1);
     initiator.command(2, &[0; 16], 0, 0, &[]);
-    // An initiator that does so has lost count; what it sends in order is done all the same (RFC
+    // An initiator that does so has lost count; its commands in order are done all the same (RFC
     // 7143, section 4.2.2.1).
     initiator.command_number = expected;
     initiator.command(3, &[0; 16], 0, 0, &[]);
@@ -424,7 +423,7 @@ fn rates_and_latencies_of_a_session_are_told() {
     }
     initiator.command(1, &[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0, 0, &[]);
     assert_eq!(initiator.status().0, 0);
-    // A write that is asked for in bursts counts once, with all its bytes.
+    // A write requested in bursts counts once, with all its bytes.
     initiator.command(2, &transfer(0x2a, 0, 2048), WRITES, 1 << 20, &[]);
     loop {
         let (said, _) = initiator.receive().unwrap();
@@ -450,10 +449,9 @@ fn rates_and_latencies_of_a_session_are_told() {
 /// Two targets that are names of one disk.
 struct Names {
     device: Arc<MemoryDevice>,
-    /// What is opened first, once, as if the disk became another one right after that.
+    /// The first opened device, once, as if the disk became another one right after that.
     before: Mutex<Option<Arc<MemoryDevice>>>,
-    /// What initiators are told who ask whether they may log in, from the last one on; then all
-    /// may.
+    /// The answers to initiators that ask to log in, from the last one on; then all may.
     asked: Mutex<Vec<Result<Option<Account>, LoginError>>>,
 }
 
@@ -497,7 +495,7 @@ fn named(before: Option<Arc<MemoryDevice>>) -> (IscsiServer, String, Arc<MemoryD
     named_and_asked(before, Vec::new())
 }
 
-/// The same, with [what initiators are told](Names::asked).
+/// The same, with [answers for initiators](Names::asked).
 fn named_and_asked(
     before: Option<Arc<MemoryDevice>>,
     asked: Vec<Result<Option<Account>, LoginError>>,
@@ -556,7 +554,7 @@ fn session_has_what_its_target_is_once_others_know_of_the_session() {
 fn initiator_that_may_not_log_in_any_more_is_refused_at_the_end_of_its_login() {
     let secret = Credential { name: "me".to_owned(), secret: b"a-secret-of-17-by".to_vec() };
     let proof = Account { initiator: secret, target: None };
-    // It was let in by its first request, and then its owner says something else.
+    // It was admitted by its first request, and then its owner changes the rules.
     for (said, status) in [(Err(LoginError::Forbidden), 0x0202), (Ok(Some(proof)), 0x0301)] {
         let (server, portal, _) = named_and_asked(None, vec![said, Ok(None)]);
         let refused = Initiator::login(&portal, &format!("{PREFIX}v.lun"), 1, false);
@@ -669,7 +667,7 @@ fn what_was_answered_with_a_write_cache_is_durable_once_a_reset_has_ended_that()
 fn write_that_began_with_a_write_cache_is_durable_when_it_is_answered_without_one() {
     let device = Arc::new(FaultDevice::new(1 << 20));
     let (_server, mut initiator) = through(device.clone());
-    // In pieces, and in one that is asked for.
+    // In pieces, and in one requested piece.
     for at_once in [64 << 10, 0] {
         set_write_cache(&mut initiator, true);
         let data = vec![at_once as u8 ^ 7; 128 << 10];
@@ -685,8 +683,8 @@ fn write_that_began_with_a_write_cache_is_durable_when_it_is_answered_without_on
     }
 }
 
-/// Sends the rest of a command's data as it is asked for; how often that was, and what is said
-/// then.
+/// Sends the rest of a command's data as it is requested; returns how often that was, and the final
+/// answer.
 fn send_asked(initiator: &mut Initiator, tag: u32, data: &[u8]) -> (u32, harness::initiator::Said) {
     for times in 0.. {
         let (said, sense) = initiator.receive().unwrap();
@@ -720,15 +718,14 @@ fn data_that_is_compared_or_ored_is_taken_in_pieces_and_not_held() {
         cdb[1] = bytes_check << 1;
         cdb
     };
-    // WRITE AND VERIFY, at an odd place, with an odd length of what comes unasked.
+    // WRITE AND VERIFY, at an odd place, with an odd length of unsolicited data.
     initiator.command(1, &with(0x2e, 0), WRITES, BYTES as u32, &data[..1000]);
     let (_, (said, _)) = send_asked(&mut initiator, 1, &data);
     assert_eq!((said.opcode(), said.detail[1], said.flags), (opcode::SCSI_RESPONSE, 0, 0x80));
     let device = server.targets.targets.lock()[0].1.device.clone();
     let there = || device.read(3 * 512, BYTES as u32).unwrap().to_vec();
     assert!(there() == data);
-    // VERIFY with the same, and with one byte of another value: what comes behind that is not asked
-    // for.
+    // VERIFY with the same, and with one byte of another value: later data is not requested.
     initiator.command(2, &with(0x2f, 1), WRITES, BYTES as u32, &data[..1000]);
     let (all, (said, _)) = send_asked(&mut initiator, 2, &data);
     assert_eq!((said.opcode(), said.detail[1]), (opcode::SCSI_RESPONSE, 0));
@@ -755,7 +752,7 @@ fn ordered(initiator: &mut Initiator, tag: u32, cdb: &[u8; 16], flags: u8, expec
     initiator.command(tag, cdb, flags | 2, expected, data);
 }
 
-/// Sends the data of a write that was asked for by that R2T.
+/// Sends the data of a write that the R2T requests.
 fn send_rest(initiator: &mut Initiator, asked: &Header, byte: u8) {
     let header =
         Header::new(opcode::DATA_OUT, asked.tag()).with_word(0, asked.word(0)).with_word(5, asked.word(5));
@@ -767,7 +764,7 @@ fn ordered_command_waits_for_all_before_it_and_those_behind_it_for_its_end() {
     let server = TestServer::plain();
     let mut initiator = login(&server, 1);
     let (write, read) = (transfer(0x2a, 0, 8), transfer(0x28, 0, 8));
-    // Of three writes one comes whole; the first and the ordered one are asked for their data.
+    // Of three writes one arrives whole; the first and the ordered one wait for their data.
     initiator.command(1, &write, WRITES, 4096, &[]);
     let (first, _) = initiator.receive().unwrap();
     assert_eq!((first.opcode(), first.tag()), (opcode::R2T, 1));
@@ -790,7 +787,7 @@ fn ordered_command_waits_for_all_before_it_and_those_behind_it_for_its_end() {
             _ => assert_eq!((said.opcode(), said.detail[1]), (opcode::SCSI_RESPONSE, 0)),
         }
     }
-    // The read behind the ordered write may come before or after the write beside it.
+    // The read after the ordered write may come before or after the write beside it.
     assert_eq!(read[0].0, 3);
     assert!(
         read[0].1 == [&[2; 1000][..], &[2; 3096]].concat() || read[0].1 == [4; 4096],

@@ -1,5 +1,5 @@
-//! Commands that wait in their device: task management is answered at once, and what was ended
-//! never happens later.
+//! Commands that wait in their device: task management is answered at once, and an aborted command
+//! never takes effect later.
 
 #[allow(dead_code, reason = "this test program uses a part of it")]
 #[path = "harness/initiator.rs"]
@@ -101,7 +101,7 @@ fn manage(initiator: &mut Initiator, function: u8, immediate: bool) -> u8 {
     said.detail[0]
 }
 
-/// Writes once what there is to hear of a reset was heard.
+/// Writes once the unit attention of a reset was received.
 fn write_anew(initiator: &mut Initiator, byte: u8) {
     for tag in 10..13 {
         write(initiator, tag, byte);
@@ -119,7 +119,7 @@ fn task_management_is_answered_while_a_write_waits_and_that_never_comes_later() 
         for immediate in [true, false] {
             let served = Served::new(false);
             let mut initiator = served.stale(1);
-            // Commands behind it, with data, stand before the function in the stream.
+            // Commands after it, with data, precede the function in the stream.
             let ahead = 5;
             (2..2 + ahead).for_each(|tag| write(&mut initiator, tag, 1));
             assert_eq!(manage(&mut initiator, function, immediate), COMPLETE, "{function}");

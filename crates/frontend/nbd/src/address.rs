@@ -13,7 +13,7 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-/// The text is no address.
+/// The text is not a valid address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("an address is HOST:PORT or unix:PATH, such as 127.0.0.1:10809")]
 pub struct InvalidAddress;

@@ -1,5 +1,4 @@
-//! A small synchronous client that pipelines: what the demo, the benches and the tests speak to a
-//! server with.
+//! A small synchronous client that pipelines, for the demo, the benches and the tests.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -18,7 +17,7 @@ use cairn_proto_nbd::{
 use crate::address::Address;
 use crate::transport::Transport;
 
-/// What to ask the server for.
+/// The client's request to the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientOptions {
     /// The export; "" is the default one.
@@ -39,7 +38,7 @@ impl ClientOptions {
 /// Why a request, or the whole connection, failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// There is nobody at the address.
+    /// No server listens at the address.
     #[error("can't connect to {address}: {source}; is the server running?")]
     Connect {
         /// Where.
@@ -53,38 +52,38 @@ pub enum ClientError {
     /// The server closed it.
     #[error("the server closed the connection")]
     Closed,
-    /// The server does not let us in.
+    /// The server does not admit us.
     #[error(transparent)]
     Handshake(#[from] HandshakeFailure),
-    /// The server sent what is no reply.
+    /// The server sent an invalid reply.
     #[error("the server broke the protocol: {0}")]
     Reply(#[from] ReplyFailure),
     /// The server sent a reply to nothing, or of the wrong kind.
-    #[error("the server answered what was not asked (cookie {cookie})")]
+    #[error("the server answered an unknown request (cookie {cookie})")]
     Unasked {
         /// Names the request.
         cookie: u64,
     },
-    /// The request failed; the connection goes on.
+    /// The request failed; the connection stays usable.
     #[error("the server failed the request: {error} ({message})")]
     Failed {
-        /// What NBD calls it.
+        /// NBD's error.
         error: NbdError,
         /// The server's words; may be empty.
         message: String,
     },
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug)]
 pub struct Completion {
     /// As [`Client::submit`] returned it.
     pub cookie: u64,
-    /// Success, or what the server said.
+    /// Success, or the server's error.
     pub outcome: Result<Answer, ClientError>,
 }
 
-/// What a successful request brought.
+/// The result of a successful request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Answer {
     /// The bytes of a read.
@@ -107,7 +106,7 @@ pub enum ClientRequest<'a> {
     Write {
         /// Where.
         offset: u64,
-        /// What.
+        /// The data.
         data: &'a [u8],
         /// Durable when it completes.
         fua: bool,
@@ -152,11 +151,11 @@ pub enum ClientRequest<'a> {
     },
 }
 
-/// A request that is under way.
+/// A request in flight.
 #[derive(Default)]
 struct Pending {
     offset: u64,
-    /// Bytes that a read brings; 0 for all else.
+    /// Bytes of a read's result; 0 for other requests.
     read_bytes: usize,
     answer: Answer,
     failure: Option<(NbdError, String)>,
@@ -216,7 +215,7 @@ impl Client {
         })
     }
 
-    /// What the server told about the export.
+    /// The server's description of the export.
     pub fn offer(&self) -> &ExportOffer {
         &self.offer
     }
@@ -292,7 +291,7 @@ impl Client {
         }
     }
 
-    /// Performs one request. Nothing else may be in flight.
+    /// Performs one request. No other may be in flight.
     pub fn perform(&mut self, request: ClientRequest<'_>) -> Result<Answer, ClientError> {
         assert_eq!(self.in_flight(), 0, "completions of other requests would be lost");
         self.submit(request)?;
@@ -368,7 +367,7 @@ impl Client {
         self.perform(request).map(|answer| answer.status)
     }
 
-    /// Says good-bye. Dropping a client only closes the connection.
+    /// Sends a good-bye. Dropping a client only closes the connection.
     pub fn disconnect(mut self) -> Result<(), ClientError> {
         put_request(&mut self.out, self.offer.mode, NBD_CMD_DISC, 0, 0, 0, 0);
         self.transport.send_all(&mut [IoSlice::new(&self.out)])?;
@@ -396,7 +395,7 @@ impl Client {
         }
     }
 
-    /// Takes in what a reply says; returns the request that it completes.
+    /// Applies a reply; returns the request that it completes.
     fn apply(&mut self, event: ReplyEvent) -> Result<Option<u64>, ClientError> {
         let cookie = match &event {
             ReplyEvent::Simple { cookie, .. }
@@ -440,7 +439,7 @@ impl Client {
         Ok(finished.then_some(cookie))
     }
 
-    /// Takes data that follows a header: first what is here, then straight from the socket.
+    /// Takes data that follows a header: first the received bytes, then directly from the socket.
     fn take_data(&mut self, into: &mut [u8]) -> Result<(), ClientError> {
         let here = (self.input.len() - self.taken).min(into.len());
         let (now, mut later) = into.split_at_mut(here);
@@ -464,7 +463,7 @@ impl Pending {
     }
 }
 
-/// Waits for more bytes behind those that are not taken yet.
+/// Waits for more bytes after those that are not taken yet.
 fn receive_more(
     transport: &mut Transport,
     input: &mut Vec<u8>,

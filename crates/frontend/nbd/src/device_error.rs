@@ -3,7 +3,7 @@
 use cairn_device::{Action, DeviceError};
 use cairn_proto_nbd::NbdError;
 
-/// What the client gets for `error`.
+/// The client's error for `error`.
 pub(crate) fn nbd_error(error: &DeviceError) -> NbdError {
     match error {
         DeviceError::Io { .. } | DeviceError::Corrupt { .. } => NbdError::Io,

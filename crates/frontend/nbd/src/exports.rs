@@ -1,4 +1,4 @@
-//! What a front end asks of the server: which exports there are, and the device behind each.
+//! A front end's interface to the server: the exports, and the device of each.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ pub struct ExportInfo {
     pub description: String,
 }
 
-/// Who knows the exports: the server. Called from the threads of sessions.
+/// The server's list of exports. Called from the threads of sessions.
 pub trait Exports: Send + Sync {
     /// All exports, as `NBD_OPT_LIST` shows them.
     fn list(&self) -> Vec<ExportInfo>;
 
-    /// The name of the export that a client gets who names none, if there is exactly one.
+    /// The export for a client that names none, if there is exactly one.
     fn default_export(&self) -> Result<String, OpenExportError> {
         match self.list().as_slice() {
             [only] => Ok(only.name.clone()),
@@ -37,7 +37,7 @@ pub struct Export {
     pub device: Arc<dyn Device>,
     /// For people; may be empty.
     pub description: String,
-    /// Writes are refused, whatever the device says.
+    /// Writes are refused, even if the device accepts them.
     pub read_only: bool,
     /// Every write is durable when it is answered, as if it had NBD_CMD_FLAG_FUA.
     pub writes_through: bool,
@@ -46,11 +46,11 @@ pub struct Export {
     pub multi_conn: bool,
     /// Snapshots that can be named in `qemu:dirty-bitmap:SNAPSHOT`.
     pub dirty_contexts: Vec<String>,
-    /// Who answers for `dirty_contexts`.
+    /// The source of the answers for `dirty_contexts`.
     pub changed: Option<Arc<dyn ChangedBlocks>>,
 }
 
-/// Tells which bytes changed since a snapshot.
+/// Returns the bytes that changed since a snapshot.
 pub trait ChangedBlocks: Send + Sync {
     /// Stretches from `offset` in order: (bytes, whether they changed since `snapshot`), covering
     /// at most `length` bytes, at most `limit` of them.
@@ -66,10 +66,10 @@ pub trait ChangedBlocks: Send + Sync {
 /// Why an export was not opened. The text goes to the client.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum OpenExportError {
-    /// There is none of this name.
+    /// There is no export of this name.
     #[error("no such export: {name:?}; list the exports, and name one as VOLUME/LUN")]
     Unknown {
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
     /// The client named none, and there is not exactly one.
@@ -81,13 +81,13 @@ pub enum OpenExportError {
     /// It is being deleted, or the server stops.
     #[error("the export {name:?} is going away; connect again later")]
     GoingAway {
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
     /// Opening it failed.
     #[error("the export {name:?} can't be opened; the server's log and `cairn status` say why")]
     Failed {
-        /// What was asked for.
+        /// The requested name.
         name: String,
         /// The cause; for the server's log.
         source: DeviceError,

@@ -1,17 +1,16 @@
 //! NBD: sockets and sessions over any [`cairn_device::Device`], and a client.
 //!
-//! A thread serves a connection. It takes all requests that the client has pipelined, gives them to
-//! the device as one batch, and sends their replies straight from the blocks that the device gave:
-//! first what was in memory, then the rest. What that takes and iSCSI takes as well is in
-//! `cairn-frontend-session`. `docs/tasks/nbd.md` tells how a server uses it; the wire is in
-//! `cairn-proto-nbd`.
+//! One thread serves a connection. It takes all requests that the client has pipelined, passes them
+//! to the device as one batch, and sends their replies directly from the device's blocks: first
+//! data from memory, then the rest. `cairn-frontend-session` has the parts that iSCSI shares.
+//! `docs/tasks/nbd.md` describes the use by a server; the wire format is in `cairn-proto-nbd`.
 //!
-//! What a client is promised:
+//! Promises to a client:
 //! - A flush covers every write, on whatever connection, that was answered before the flush was
 //!   sent.
 //! - The size is the one at the time of connecting; a device that grew shows its new size after
 //!   reconnecting. Requests are checked against the size as of now.
-//! - A client that breaks the protocol, stalls or goes away harms no other session.
+//! - A client that breaks the protocol, stalls or disconnects harms no other session.
 
 mod address;
 mod client;

@@ -1,4 +1,4 @@
-//! What only NBD has limits for; `cairn_frontend_session::limits` has the others.
+//! Limits that only NBD has; `cairn_frontend_session::limits` has the others.
 
 /// Writes from this length on have the rest of their payload received straight into blocks.
 pub(crate) const LONG_WRITE_BYTES: u32 = 32 << 10;

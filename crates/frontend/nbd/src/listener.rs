@@ -15,7 +15,7 @@ use crate::address::Address;
 /// Why nothing can be listened on.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Somebody listens there.
+    /// Another process listens there.
     #[error("{address} is in use by another program; stop it, or choose another address")]
     InUse {
         /// Where.
@@ -60,7 +60,7 @@ pub struct Peer {
     pub(crate) listener: usize,
 }
 
-/// A socket that takes connections. A unix socket is removed from its folder when this goes.
+/// A socket that takes connections. A unix socket is removed from its folder when this is dropped.
 #[derive(Debug)]
 pub struct Listener {
     kind: Kind,
@@ -90,7 +90,8 @@ impl Listener {
     }
 
     fn set_nonblocking(&self) -> io::Result<()> {
-        // Only accepting: a client that goes between poll and accept must not block the thread.
+        // Only accepting: a client that disconnects between poll and accept must not block the
+        // thread.
         match &self.kind {
             Kind::Tcp(listener) => listener.set_nonblocking(true),
             Kind::Unix { listener, .. } => listener.set_nonblocking(true),
@@ -177,7 +178,7 @@ fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 return Err(ListenError::NotPermitted { address: address() });
             }
-            // Connected, or its queue is full: somebody is there.
+            // Connected, or its queue is full: a listener is there.
             Ok(_) | Err(_) => return Err(ListenError::InUse { address: address() }),
         }
     }

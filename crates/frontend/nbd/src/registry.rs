@@ -1,4 +1,4 @@
-//! The sessions of a server: who they are, what they did, and how to end them.
+//! The sessions of a server: their peers, their activity, and how to end them.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -22,9 +22,9 @@ pub struct SessionInfo {
     pub peer: String,
     /// The export in use.
     pub export: String,
-    /// What it did since it began.
+    /// Its activity since it began.
     pub totals: Totals,
-    /// What it did in the last seconds.
+    /// Its activity in the last seconds.
     pub activity: Activity,
     /// It is encrypted.
     pub tls: bool,
@@ -81,17 +81,17 @@ impl Default for Registry {
     }
 }
 
-/// Why a session was not let in.
+/// Why a session was not admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotLetIn {
     TooMany,
     Stopping,
-    /// A device has not finished what an earlier session began.
+    /// A device has not finished changes of an earlier session.
     Unfinished,
 }
 
 impl Registry {
-    /// With places for so many clients of each listener that negotiate.
+    /// With places for `handshakes_max` negotiating clients of each listener.
     pub(crate) fn new(handshakes_max: usize) -> Self {
         Self { roster: Arc::new(Roster::new(handshakes_max)) }
     }
@@ -113,12 +113,12 @@ impl Registry {
         self.roster.serve("nbd", entry.id, serve)
     }
 
-    /// A client that negotiates has said something.
+    /// A negotiating client has sent data.
     pub(crate) fn spoke(&self, entry: &Entry) {
         self.roster.spoke(entry);
     }
 
-    /// A client goes on to use an export.
+    /// A client begins to use an export.
     pub(crate) fn establish(
         &self,
         entry: &Arc<Entry>,
@@ -140,7 +140,7 @@ impl Registry {
                 if let Some(Established { entry: unused, .. }) = table.established.get(&id) {
                     tracing::info!(
                         peer = unused.peer,
-                        "closed a session that asked for nothing, for another client"
+                        "closed a session without requests, for another client"
                     );
                     unused.evicted.store(true, Ordering::Relaxed);
                     unused.close();
@@ -172,14 +172,14 @@ impl Registry {
         table.established.values().map(info).collect()
     }
 
-    /// What clients of each export did so far, also those that are gone.
+    /// The activity of clients of each export so far, also of those that are gone.
     pub(crate) fn totals(&self) -> BTreeMap<String, Totals> {
         self.roster.totals()
     }
 
-    /// Waits until nothing of earlier sessions with an export, whose clients have gone, can come
-    /// behind what `entry` writes: a client that connects again repeats its requests, and then
-    /// writes something newer to the same blocks.
+    /// Waits until no write of earlier sessions with an export, whose clients have gone, can follow
+    /// the writes of `entry`: a client that reconnects repeats its requests, and then writes
+    /// something newer to the same blocks.
     pub(crate) fn after_earlier(&self, entry: &Entry, export: &str) -> Result<(), NotLetIn> {
         let gone = |other: &&Established| {
             other.entry.id != entry.id && other.export == export && other.entry.socket.is_gone()
@@ -188,7 +188,7 @@ impl Registry {
             let table = self.roster.lock();
             table.established.values().filter(gone).map(|other| Arc::clone(&other.entry)).collect()
         };
-        // One that has only said that it sends no more gets its last answers.
+        // A client that has only closed its own direction gets its last answers.
         self.roster.wait_for(&earlier, Instant::now() + LAST_ANSWERS);
         earlier.iter().for_each(|other| other.gate.close());
         let deadline = Instant::now() + CLOSE_PATIENCE;
@@ -215,15 +215,14 @@ impl Registry {
         };
         of_export.iter().for_each(|entry| entry.close());
         wait_for_begun(&of_export, export)?;
-        // Their threads may still wait for a read, or in the middle of what a volume does for
-        // others.
+        // Their threads may still wait for a read, or in the middle of a volume's work for others.
         if !self.roster.wait_for(&of_export, Instant::now() + LINGER) {
-            tracing::warn!(export, "sessions that are closed still wait for their device");
+            tracing::warn!(export, "closed sessions still wait for their device");
         }
         Ok(of_export.len())
     }
 
-    /// Ends all and lets nobody in; waits until they are gone.
+    /// Ends all sessions and admits no new ones; waits until they are gone.
     pub(crate) fn stop(&self) {
         if !self.roster.stop(|session| session.entry.close()) {
             tracing::warn!("sessions are still in the middle of an operation of the device");

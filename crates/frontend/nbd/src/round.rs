@@ -1,8 +1,8 @@
 //! One round of a session: the requests that were taken together, as one batch of operations, and
 //! their replies.
 //!
-//! Data goes out from the blocks in which the device gave it. What is in memory is answered before
-//! the rest is waited for, so replies may come in another order than their requests.
+//! Data is sent directly from the device's blocks. Data in memory is sent before waiting for the
+//! rest, so replies may come in another order than their requests.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -22,24 +22,24 @@ use crate::exports::Export;
 use crate::status::block_status;
 use crate::transport::Transport;
 
-/// What a round needs to know of its session.
+/// The parts of its session that a round needs.
 pub(crate) struct Surroundings<'a> {
     pub(crate) export: &'a Export,
     pub(crate) name: &'a str,
     pub(crate) negotiated: &'a Negotiated,
     pub(crate) meter: &'a Meter,
-    /// What lets requests begin.
+    /// Lets requests begin.
     pub(crate) gate: &'a Arc<Gate>,
 }
 
-/// What an operation answers.
+/// The reply of an operation.
 struct Slot {
     to: ReplyTo,
     /// When its first bytes came.
     since: Instant,
-    /// Of a read: which bytes of the operation's data were asked for.
+    /// For a read: the requested bytes of the operation's data.
     read: Option<Wanted>,
-    /// A piece of a write that is not its last: only its failure is told, by the session.
+    /// A piece of a write that is not its last: the session reports only its failure.
     piece: bool,
     answered: bool,
 }
@@ -81,10 +81,10 @@ pub(crate) struct Round {
     failed_piece: Option<NbdError>,
     /// Bytes that may be taken at once.
     pub(crate) window: u64,
-    /// When the first bytes of what is added next came.
+    /// When the first bytes of the next added request came.
     pub(crate) since: Instant,
     bytes: u64,
-    /// Replies without data, and what goes before data.
+    /// Replies without data, and the headers before data.
     headers: Vec<u8>,
     /// For each reply with data: where its header ends, and its operation.
     data: Vec<(usize, usize)>,
@@ -107,7 +107,7 @@ impl Round {
         }
     }
 
-    /// True when there is nothing to do or to send.
+    /// True when there is no work and no reply to send.
     pub(crate) fn is_empty(&self) -> bool {
         self.operations.is_empty()
             && self.queries.is_empty()
@@ -191,7 +191,8 @@ impl Round {
         self.operations.push(Operation::new(request));
     }
 
-    /// Does all and sends all replies. An error means that the client is gone.
+    /// Executes all requests and sends all replies. An error means that the client has
+    /// disconnected.
     pub(crate) fn run(&mut self, around: &Surroundings<'_>, transport: &mut Transport) -> io::Result<()> {
         let count = self.operations.len() + self.queries.len() + usize::from(self.long.is_some());
         around.meter.taken(count as u64);
@@ -262,7 +263,7 @@ impl Round {
         for (offset, length) in pieces(offset, length, self.window) {
             let data = match read_piece(around, offset, length) {
                 Ok(data) => data,
-                // It could be read just now. The client learns that this reply is none.
+                // It could be read just now. The client learns that this reply is invalid.
                 Err(error) if one_chunk => return Err(io::Error::other(error)),
                 Err(error) => {
                     fail(&mut self.headers, around, to, &error);
@@ -306,7 +307,7 @@ impl Round {
         }
     }
 
-    /// Sends the replies of what finished since the last call.
+    /// Sends the replies of operations that finished since the last call.
     fn answer(&mut self, around: &Surroundings<'_>, transport: &mut Transport) -> io::Result<()> {
         let mode = around.negotiated.mode;
         if self.slots.is_empty() {
@@ -394,7 +395,7 @@ fn push_data<'a>(vectors: &mut Vec<IoSlice<'a>>, data: &'a Segments, length: u32
     each_piece(data, 0, length as usize, |bytes| vectors.push(IoSlice::new(bytes)));
 }
 
-/// What is counted of an operation that is done: its kind and its bytes.
+/// The kind and bytes to count for a finished operation.
 fn kind_of(request: &DeviceRequest) -> (Kind, u64) {
     match request {
         DeviceRequest::Read { length, .. } => (Kind::Read, u64::from(*length)),
@@ -408,10 +409,10 @@ fn fail(headers: &mut Vec<u8>, around: &Surroundings<'_>, to: ReplyTo, error: &D
     put_error(headers, around.negotiated.mode, to, wire, &error.to_string());
 }
 
-/// Notes a failure, and gives it NBD's name.
+/// Records a failure, and returns its NBD error.
 fn failed(around: &Surroundings<'_>, error: &DeviceError) -> NbdError {
     if matches!(error, DeviceError::Io { .. } | DeviceError::Corrupt { .. }) {
-        tracing::warn!(export = around.name, %error, "a request failed; the client was told");
+        tracing::warn!(export = around.name, %error, "a request failed; the client got the error");
     }
     nbd_error(error)
 }

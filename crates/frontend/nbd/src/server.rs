@@ -13,7 +13,7 @@ use crate::listener::{Listener, Peer};
 use crate::registry::{Registry, SessionInfo};
 use crate::session::{self, SessionEnd};
 
-/// What a server allows.
+/// Settings of a server.
 #[derive(Clone)]
 pub struct ServerOptions {
     /// Certificate and key; without them there is no TLS.
@@ -43,10 +43,10 @@ impl Default for ServerOptions {
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// TLS is required and there is no certificate.
+    /// TLS is required without a certificate.
     #[error("TLS is required, but there is no certificate; configure one, or do not require TLS")]
     NoCertificate,
-    /// The system gave no thread or no socket.
+    /// The system provided no thread or no socket.
     #[error("can't start the NBD server: {0}")]
     System(#[from] io::Error),
 }
@@ -99,24 +99,24 @@ impl NbdServer {
         self.shared.registry.sessions()
     }
 
-    /// What clients of each export did since the start, also those that are gone.
+    /// The activity of clients of each export since the start, also of those that are gone.
     pub fn totals(&self) -> BTreeMap<String, Totals> {
         self.shared.registry.totals()
     }
 
-    /// Ends the sessions of an export; returns how many there were. When it returns nothing of them
-    /// can happen any more: what waited is dropped, and what had begun is over. Take the export out
-    /// of [`Exports`] first, or clients come back.
+    /// Ends the sessions of an export; returns how many there were. When it returns they can change
+    /// nothing any more: waiting requests are dropped, and those that had begun are over. Remove
+    /// the export from [`Exports`] first, or clients come back.
     ///
     /// # Errors
-    /// The device does not finish what it has begun. The sessions are ended, and the caller leaves
-    /// all else as it is.
+    /// The device does not finish requests that it has begun. The sessions are ended, and the
+    /// caller must leave the device as it is.
     pub fn close_export(&self, name: &str) -> Result<usize, Unfinished> {
         self.shared.registry.close_export(name)
     }
 
-    /// Takes no more connections, ends all sessions and waits for them. What a device has begun it
-    /// finishes; what was not flushed is as durable as the device makes it.
+    /// Takes no more connections, ends all sessions and waits for them. Requests that a device has
+    /// begun complete; unflushed writes are as durable as the device makes them.
     pub fn stop(&self) {
         self.acceptors.stop();
         self.shared.registry.stop();
@@ -137,7 +137,7 @@ fn start_session(shared: &Arc<Shared>, peer: Peer, socket: Socket) -> io::Result
         match session::run(&own, &entry, socket) {
             Ok(()) => tracing::debug!(session = entry.id, peer = entry.peer, "session ended"),
             Err(SessionEnd::Connection(error)) => {
-                tracing::debug!(session = entry.id, peer = entry.peer, %error, "the client went away");
+                tracing::debug!(session = entry.id, peer = entry.peer, %error, "the client disconnected");
             }
             Err(error) => tracing::info!(session = entry.id, peer = entry.peer, %error, "closed a session"),
         }

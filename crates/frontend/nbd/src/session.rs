@@ -1,4 +1,5 @@
-//! A session, on a thread of its own: negotiation, then rounds of requests until the client goes.
+//! A session, on a thread of its own: negotiation, then rounds of requests until the client
+//! disconnects.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use crate::round::{Round, Surroundings, piece_bytes};
 use crate::server::Shared;
 use crate::transport::Transport;
 
-/// Why a session ended before the client said good-bye.
+/// Why a session ended without a good-bye of the client.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SessionEnd {
     #[error("the connection failed: {0}")]
@@ -152,7 +153,7 @@ struct Negotiation<'a> {
 }
 
 impl Negotiation<'_> {
-    /// The default export is opened, told, listed and closed by its own name.
+    /// The default export is opened, reported, listed and closed by its own name.
     fn name(&self, asked: &str) -> Result<String, (Refusal, String)> {
         match asked {
             "" => self.shared.exports.default_export().map_err(refused),
@@ -165,7 +166,7 @@ impl Negotiation<'_> {
     }
 }
 
-/// What the client is told.
+/// The refusal for the client.
 fn refused(error: OpenExportError) -> (Refusal, String) {
     let refusal = match &error {
         OpenExportError::Unknown { .. } | OpenExportError::NoDefault { .. } => Refusal::Unknown,
@@ -219,8 +220,8 @@ impl Catalog for Negotiation<'_> {
             self.shared.registry.withdraw(self.entry);
             return Err(unfinished(&name));
         }
-        // Opened only now: whoever takes an export away and then ends its sessions finds this one,
-        // or it finds no export.
+        // Opened only now: a caller that removes an export and then ends its sessions finds this
+        // one, or this one finds no export.
         let export = self.open(&name).inspect_err(|_| self.shared.registry.withdraw(self.entry))?;
         let description = describe(name.clone(), &export);
         self.attached = Some((name, export));
@@ -254,7 +255,7 @@ fn with_fua(command: Command) -> Command {
     }
 }
 
-/// A request whose payload is on its way.
+/// A request whose payload is being received.
 enum Incoming {
     Write {
         to: ReplyTo,
@@ -263,10 +264,10 @@ enum Incoming {
         offset: u64,
         fua: bool,
         payload: Payload,
-        /// Bytes of the same write behind this payload: it does not fit into the window.
+        /// Bytes of the same write after this payload: it does not fit into the window.
         rest: u64,
     },
-    /// Refused, but its payload has to go somewhere.
+    /// Refused, but its payload has to be consumed.
     Refused { to: ReplyTo, error: NbdError, left: u64 },
 }
 
@@ -277,7 +278,7 @@ fn write_piece(to: ReplyTo, since: Instant, offset: u64, left: u64, fua: bool, w
     Incoming::Write { to, since, offset, fua, payload, rest: left - u64::from(length) }
 }
 
-/// What ends the taking of requests for a round.
+/// The reason why taking requests for a round ends.
 enum Gathered {
     /// Run them and come again.
     Round,
@@ -297,7 +298,7 @@ struct Session<'a> {
     /// The last write was long, so the next probably is.
     long_writes: bool,
     windows: Arc<Windows>,
-    /// Held while there is something to do.
+    /// Held while there is work.
     window: Option<Window>,
     patience: Patience,
     /// When bytes came last.
@@ -312,7 +313,8 @@ impl Session<'_> {
             let around = self.surroundings();
             let begin = Instant::now();
             round.run(&around, transport)?;
-            // What a client has sent and not waited for is not done long after it has gone.
+            // Requests that a client has sent and not waited for are not done long after it has
+            // disconnected.
             if begin.elapsed() > SLOW_ROUND && self.entry.gate.is_closed() {
                 return Ok(());
             }
@@ -327,7 +329,7 @@ impl Session<'_> {
         }
     }
 
-    /// A piece of a write failed: the rest of its payload has to go somewhere, and then it is
+    /// A piece of a write failed: the rest of its payload has to be consumed, and then it is
     /// answered.
     fn refuse_rest(&mut self, error: NbdError) {
         if let Some(Incoming::Write { to, payload, rest, .. }) = self.incoming.take() {
@@ -345,7 +347,7 @@ impl Session<'_> {
         }
     }
 
-    /// Takes requests until the round is full or no more are there; waits for the first only.
+    /// Takes requests until the round is full or no more have arrived; waits for the first only.
     fn gather(&mut self, round: &mut Round, transport: &mut Transport) -> Result<Gathered, SessionEnd> {
         let geometry = self.export.device.geometry();
         let state = ExportState {
@@ -358,8 +360,8 @@ impl Session<'_> {
             if let Some(end) = self.take_requests(round, state) {
                 return Ok(end);
             }
-            // A long write that has begun is worth another look; else what is here is answered at
-            // once.
+            // A long write that has begun is worth another look; otherwise the received requests
+            // are answered at once.
             let write_began = matches!(self.incoming, Some(Incoming::Write { .. }));
             if !round.is_empty() && !write_began {
                 return Ok(Gathered::Round);
@@ -375,7 +377,7 @@ impl Session<'_> {
         }
     }
 
-    /// Takes what is complete in the input. `None` when more bytes are needed.
+    /// Takes complete requests from the input. `None` when more bytes are needed.
     fn take_requests(&mut self, round: &mut Round, state: ExportState) -> Option<Gathered> {
         loop {
             if round.is_full() {
@@ -396,7 +398,7 @@ impl Session<'_> {
                     round.write(to, offset, data, fua, rest > 0);
                     if rest > 0 {
                         self.incoming = Some(write_piece(to, since, next, rest, fua, round.window));
-                        // What became of this piece is known before the next one is taken.
+                        // The outcome of this piece is known before the next one is taken.
                         return Some(Gathered::Round);
                     }
                     continue;
@@ -449,7 +451,7 @@ impl Session<'_> {
         }
     }
 
-    /// Receives more; what belongs to a payload goes straight to its blocks.
+    /// Receives more; payload bytes go directly to their blocks.
     fn receive(&mut self, transport: &mut Transport, wait: bool) -> Result<Option<usize>, SessionEnd> {
         let header_bytes = request_header_bytes(self.negotiated.mode);
         if let Some(Incoming::Write { payload, .. }) = &mut self.incoming

@@ -7,7 +7,7 @@ use cairn_proto_nbd::{Context, ContextKind, StatusExtent};
 
 use crate::exports::Export;
 
-/// Extents that are looked at to find one that is as long as it can be.
+/// Extents that are read to find one of maximum length.
 const EXTENTS_FOR_ONE: usize = 64;
 
 /// The status of `length` bytes from `offset` in `context`: at least one extent, none empty,

@@ -40,8 +40,8 @@ impl Transport {
         self.socket().set_send_timeout(timeout)
     }
 
-    /// Receives into one buffer after the other. `Some(0)` is the end; `None` says that nothing is
-    /// there, and comes only when `wait` is false.
+    /// Receives into one buffer after the other. `Some(0)` is the end; `None` means that no bytes
+    /// have arrived, and is only returned when `wait` is false.
     pub(crate) fn receive(&mut self, into: &mut [IoSliceMut<'_>], wait: bool) -> io::Result<Option<usize>> {
         let stream = match self {
             Transport::Plain(socket) => {
@@ -83,7 +83,7 @@ impl Transport {
         stream.flush()
     }
 
-    /// Says good-bye as far as the transport has a word for it.
+    /// Closes the transport with its good-bye, if it has one.
     pub(crate) fn finish(&mut self) {
         if let Transport::Tls(stream) = self {
             stream.conn.send_close_notify();

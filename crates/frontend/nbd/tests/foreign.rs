@@ -30,7 +30,7 @@ fn skip(program: &str, why: &str) -> Option<String> {
     None
 }
 
-/// Runs a script with libnbd's module; `uri` is what it connects to.
+/// Runs a script with libnbd's module; `uri` is its server.
 fn python(script: &str, uri: &str) -> Option<String> {
     let interpreter = "/usr/bin/python3";
     let probe = Command::new(interpreter).args(["-c", "import nbd"]).output();

@@ -379,8 +379,8 @@ fn a_stale_socket_is_replaced_and_a_live_one_or_a_file_is_not() {
     assert!(matches!(Listener::bind(&tcp.address()), Err(ListenError::InUse { .. })));
 }
 
-/// Who lists hundreds of exports asks for each, over a link that may be long. Who says nothing, or
-/// never all of a question, is gone after ten seconds.
+/// A client that lists hundreds of exports asks for each, over a link that may be slow. A client
+/// that sends nothing, or never a complete question, is disconnected after ten seconds.
 #[test]
 fn client_that_goes_on_asking_is_not_cut_off_and_one_that_says_nothing_is() {
     let server = TestServer::plain();
@@ -390,7 +390,7 @@ fn client_that_goes_on_asking_is_not_cut_off_and_one_that_says_nothing_is() {
         stream.read_exact(&mut [0; 18]).unwrap();
         stream.write_all(&3u32.to_be_bytes()).unwrap();
     }
-    // An option that nobody knows is refused, and that is all.
+    // An unknown option is refused, and nothing else happens.
     const UNKNOWN: u32 = 4711;
     let mut option = b"IHAVEOPT".to_vec();
     option.extend(UNKNOWN.to_be_bytes());

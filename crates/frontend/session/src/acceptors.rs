@@ -15,7 +15,7 @@ use crate::socket::Socket;
 
 /// A socket that takes connections. It must not block.
 pub trait Portal: AsFd + Send + 'static {
-    /// What is known of a client that connects.
+    /// The known facts of a connecting client.
     type Peer: Send + 'static;
 
     /// Takes a connection.
@@ -35,9 +35,9 @@ pub struct Acceptors {
 }
 
 impl Acceptors {
-    /// Takes connections of all portals and gives each to `begin`, which must return soon: it
-    /// starts a thread. `wait` says how long there is no place for one; meanwhile the others wait
-    /// in the queue of the portal. `protocol` is for the log.
+    /// Takes connections of all portals and passes each to `begin`, which must return soon: it
+    /// starts a thread. `wait` returns how long there is no place for one; meanwhile the others
+    /// wait in the queue of the portal. `protocol` is for the log.
     ///
     /// # Errors
     /// The system gives no thread or no socket; those that run already end.
@@ -66,7 +66,7 @@ impl Acceptors {
         drop(self.wake.lock().take());
         for thread in self.threads.lock().drain(..) {
             if thread.join().is_err() {
-                tracing::error!(protocol = self.protocol, "a thread that takes connections panicked");
+                tracing::error!(protocol = self.protocol, "a thread that accepts connections panicked");
             }
         }
     }
@@ -92,7 +92,7 @@ fn take_connections<P: Portal>(
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => {
                 let address = portal.place();
-                tracing::error!(protocol, address, %error, "connections can't be taken any more");
+                tracing::error!(protocol, address, %error, "connections can't be accepted any more");
                 return;
             }
         }
@@ -117,7 +117,7 @@ fn take_connections<P: Portal>(
             }
             Err(error) if is_transient(&error) => {}
             Err(error) => {
-                tracing::warn!(protocol, %error, "a connection can't be taken; trying again");
+                tracing::warn!(protocol, %error, "a connection can't be accepted; retrying");
                 if sleep(woken, ACCEPT_PAUSE) {
                     return;
                 }
@@ -131,7 +131,7 @@ fn sleep(woken: &UnixStream, pause: Duration) -> bool {
     let seconds = pause.as_secs().try_into().unwrap_or(i64::MAX);
     let pause = Timespec { tv_sec: seconds, tv_nsec: pause.subsec_nanos().into() };
     let mut waiting = [PollFd::new(woken, PollFlags::IN)];
-    // An error looks like the end of the pause: whoever sleeps looks again.
+    // An error looks like the end of the pause: a sleeping thread looks again.
     let _ = poll(&mut waiting, Some(&pause));
     !waiting[0].revents().is_empty()
 }

@@ -1,8 +1,8 @@
-//! Bytes that came in and wait to be looked at.
+//! Received bytes that wait to be parsed.
 
 use crate::limits::RECEIVE_BYTES;
 
-/// A buffer that is filled behind and emptied in front.
+/// A buffer that is filled at its end and emptied at its start.
 #[derive(Debug, Default)]
 pub struct Input {
     buffer: Vec<u8>,
@@ -11,12 +11,12 @@ pub struct Input {
 }
 
 impl Input {
-    /// What waits.
+    /// The waiting bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
 
-    /// Forgets the first `count` bytes of what waits.
+    /// Drops the first `count` waiting bytes.
     pub fn consume(&mut self, count: usize) {
         self.start += count;
         debug_assert!(self.start <= self.end);
@@ -27,7 +27,7 @@ impl Input {
         self.end += count;
     }
 
-    /// Room for at least `room` more bytes, behind what waits.
+    /// Room for at least `room` more bytes, after the waiting ones.
     pub fn room(&mut self, room: usize) -> &mut [u8] {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);

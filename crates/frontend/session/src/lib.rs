@@ -1,17 +1,17 @@
-//! What a session of any front end is made of, whatever it speaks: the threads that take
-//! connections, a socket with vectored calls, bytes on their way from it into blocks, the memory
-//! that all sessions may hold, how one waits for its client, and what it did lately.
+//! The parts of a session of any front end, independent of the protocol. The threads that take
+//! connections, a socket with vectored calls, and bytes on their way from it into blocks. The
+//! memory limit of all sessions, the wait for a client, and recent activity.
 //!
 //! Nothing here knows a protocol. Invariants:
-//! - Data stands in its blocks where the device has it ([`Payload`]), so that an aligned write
+//! - Data is placed in its blocks as the device needs it ([`Payload`]), so that an aligned write
 //!   becomes whole blocks without another copy.
-//! - What sessions hold for data has a limit, and none waits for another to have its part
-//!   ([`Windows`]).
+//! - The memory that sessions hold for data has a limit, and no session waits for another to get
+//!   its part ([`Windows`]).
 //! - Connections that have shown nothing yet have places of their own, and make room for each other
 //!   ([`Lobby`]).
 //! - A server's connections are on one roster, from their acceptance to their end ([`Roster`]).
-//! - What a session does is counted once a batch, under a lock that nobody else takes but whoever
-//!   looks at it ([`Meter`]).
+//! - A session's activity is counted once a batch, under a lock that only readers of the counts
+//!   also take ([`Meter`]).
 
 mod acceptors;
 mod input;

@@ -1,4 +1,4 @@
-//! How much a session of any front end takes at once, and what happens past it.
+//! How much a session of any front end takes at once, and the behaviour beyond that.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 /// Bytes taken from a socket in one call. Requests that did not fit come with the next.
 pub const RECEIVE_BYTES: usize = 256 << 10;
 
-/// What is taken in one call beside the data of a long write: the next header, and little of its
-/// data, since that would have to be copied.
+/// Bytes taken in one call together with the data of a long write: the next header, and little of
+/// its data, since that would have to be copied.
 pub const RECEIVE_BYTES_BETWEEN: usize = 512;
 
 /// Memory that is set aside for the data of one write before its bytes come.
@@ -27,9 +27,8 @@ pub const BATCH_BYTES_MAX: u64 = 8 << 20;
 /// The window of a session when the budget is used up, in bytes.
 pub const WINDOW_BYTES_MIN: u64 = 256 << 10;
 
-/// The budget of all windows of a server, in bytes; past it sessions get the least window each. A
-/// batch can be longer than its window by one request that is not, and what a client may send
-/// unasked comes on top.
+/// The budget of all windows of a server, in bytes; beyond it sessions get the least window each. A
+/// batch can exceed its window by one short request, and unsolicited data of a client comes on top.
 pub const WINDOWS_BYTES: u64 = 32 << 20;
 
 /// Pieces in one call that sends or receives (IOV_MAX of Linux); more go with the next call.
@@ -43,8 +42,8 @@ pub const SOCKET_BUFFER_BYTES: usize = 1 << 20;
 /// has as long again after each, up to [`HANDSHAKE_LONGEST`].
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Nobody negotiates for longer. Who asks for each of some hundred exports over a long link takes a
-/// while.
+/// The longest negotiation. A client that asks for each of some hundred exports over a slow link
+/// takes a while.
 pub const HANDSHAKE_LONGEST: Duration = Duration::from_secs(180);
 
 /// Clients that negotiate at once, of each listener; one more takes the place of another
@@ -53,13 +52,13 @@ pub const HANDSHAKES_MAX: usize = 256;
 
 /// How long a connection keeps its place on which nothing came.
 pub const SILENT_GRACE: Duration = Duration::from_millis(250);
-/// The same of one on which something came. A handshake over a long link takes that long.
+/// The same for one with received data. A handshake over a slow link takes that long.
 pub const SPOKEN_GRACE: Duration = Duration::from_secs(2);
 
 /// Sessions at once by default, of each listener; one more is refused.
 pub const SESSIONS_MAX: usize = 256;
 
-/// One in so many sessions is for other addresses than the one that has most of them.
+/// One in this many sessions is reserved for other addresses than the one with the most sessions.
 pub const SESSIONS_FOR_OTHERS: usize = 8;
 
 /// A session that has asked for nothing since it began gives its place to another client once it is
@@ -76,8 +75,8 @@ pub const LINGER: Duration = Duration::from_secs(5);
 /// one is closed: it may be at its last answers.
 pub const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
-/// A session that was in its device for so long looks whether its client is still there, before it
-/// takes what else that has sent.
+/// A session that was in its device for this long checks whether its client is still there, before
+/// it takes the client's further requests.
 pub const SLOW_ROUND: Duration = Duration::from_secs(1);
 
 /// The least time from one look whether a client has hung up to the next, where nothing had to
@@ -96,14 +95,13 @@ pub const KEEPALIVE_PROBES: u32 = 4;
 
 /// How long a session looks for the next request before it sleeps.
 pub const LOOK_DURATION: Duration = Duration::from_micros(40);
-/// A sleep that took less was no wake-up of an idle core; one that took more is not worth burning a
-/// core for.
+/// A shorter sleep was not a wake-up of an idle core; a longer one is not worth burning a core for.
 pub const SLEEP_WORTH_AVOIDING: Range<Duration> = Duration::from_micros(15)..Duration::from_micros(120);
 /// Requests that are looked for after a sleep worth avoiding, until another sleep probes how things
 /// are.
 pub const LOOKS: u32 = 64;
 
-/// A half of the time that rates and latencies are told of: they are of the last 5 to 10 seconds.
+/// Half of the time that rates and latencies cover: the last 5 to 10 seconds.
 pub const METER_PERIOD: Duration = Duration::from_secs(5);
 
 const _: () = assert!(WINDOW_BYTES_MIN <= BATCH_BYTES_MAX && BATCH_BYTES_MAX <= WINDOWS_BYTES);

@@ -1,15 +1,15 @@
 //! Connections whose peer has shown nothing yet, and which of them makes room for the next one.
 //!
-//! Strangers can open connections as fast as they like and say nothing on them. So there are places
-//! for some connections only, and a new one takes the place of another:
+//! Strangers can open connections as fast as they like and send nothing on them. So there are
+//! places for a limited number of connections, and a new one takes the place of another:
 //! - one of the address that has most of them, so that one address takes no places from others;
-//! - of these one that has sent nothing, before those that have sent something;
+//! - of these one that has sent nothing, before those that have sent data;
 //! - of these the oldest.
 //!
 //! A connection keeps its place for a moment in any case ([`SILENT_GRACE`], [`SPOKEN_GRACE`]):
-//! whoever connects again and again, without an end, would cut off each client in the middle of its
-//! handshake otherwise. Meanwhile the next one waits in the queue of the kernel. It waits for no
-//! address that has more connections than its own.
+//! otherwise an endless stream of connections would cut off each client in the middle of its
+//! handshake. Meanwhile the next one waits in the queue of the kernel. It waits for no address that
+//! has more connections than its own.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -32,7 +32,7 @@ pub enum Place {
     Free,
     /// In the place of this one, which is to be closed.
     Of(u64),
-    /// Nowhere yet: look again then.
+    /// None yet: look again at that time.
     After(Duration),
 }
 
@@ -44,7 +44,7 @@ pub struct Lobby {
 }
 
 impl Lobby {
-    /// So many places.
+    /// With that many places.
     pub fn new(places: usize) -> Self {
         Self { places: places.max(1), guests: BTreeMap::new() }
     }
@@ -74,14 +74,14 @@ impl Lobby {
         self.guests.insert(id, Guest { from, since: now, spoke: false });
     }
 
-    /// Something came on it.
+    /// Data came on it.
     pub fn spoke(&mut self, id: u64) {
         if let Some(guest) = self.guests.get_mut(&id) {
             guest.spoke = true;
         }
     }
 
-    /// It has gone, or shown what was asked for. False when it was not there.
+    /// It has left, or shown the requested proof. False when it was not there.
     pub fn leave(&mut self, id: u64) -> bool {
         self.guests.remove(&id).is_some()
     }
@@ -91,7 +91,7 @@ impl Lobby {
         self.guests.len()
     }
 
-    /// Whether there is none.
+    /// Whether it has no connection.
     pub fn is_empty(&self) -> bool {
         self.guests.is_empty()
     }

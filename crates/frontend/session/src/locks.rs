@@ -1,5 +1,5 @@
-//! What sessions share: parking_lot's locks and the standard counters, or, to explore schedules,
-//! shuttle's behind the same names.
+//! Locks of state that sessions share: parking_lot's and the standard counters, or shuttle's under
+//! the same names, to explore schedules.
 //!
 //! With the feature `shuttle` meters, windows and rosters run only inside of shuttle. The tests of
 //! such runs are in `schedules`.

@@ -1,10 +1,10 @@
-//! What a session did: totals since it began, and rates and latencies of the last few seconds.
+//! A session's activity: totals since it began, and rates and latencies of the last few seconds.
 //!
-//! A session records once a batch, under a lock that is free unless somebody looks at that moment,
-//! and reads the clock as often: it costs nothing that could be measured. Latencies go into buckets
-//! whose bounds are an eighth apart, so what is told of them is too high by an eighth at most. Two
-//! halves of [`METER_PERIOD`] each are kept, the one that runs and the one before: what is told is
-//! of the last 5 to 10 seconds.
+//! A session records once a batch, under a lock that is free except during a read, and reads the
+//! clock as often: the cost is too small to measure. Latencies go into buckets whose bounds are an
+//! eighth apart, so reported latencies are too high by an eighth at most. Two halves of
+//! [`METER_PERIOD`] each are kept, the current one and the previous one: reports cover the last 5
+//! to 10 seconds.
 //!
 //! A latency is the time from when a request's first bytes were received to when its answer was
 //! ready to be sent. It has the waiting for other requests of the batch and for the data of a write
@@ -24,7 +24,7 @@ const FINE_BITS: u32 = 3;
 const BITS_MAX: u32 = 28;
 const BUCKETS: usize = ((BITS_MAX - FINE_BITS + 1) << FINE_BITS) as usize;
 
-/// What a request does.
+/// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Gives data to the client.
@@ -42,13 +42,13 @@ pub struct Rate {
     pub per_second: f64,
     /// Bytes a second.
     pub bytes_per_second: f64,
-    /// Half of the requests took so long at most; none without requests.
+    /// Half of the requests took at most this long; `None` without requests.
     pub p50: Option<Duration>,
-    /// 99 of 100 requests took so long at most.
+    /// 99 of 100 requests took at most this long.
     pub p99: Option<Duration>,
 }
 
-/// What a session did lately.
+/// A session's recent activity.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Activity {
     /// The time that this is of, up to now.
@@ -61,7 +61,7 @@ pub struct Activity {
     pub other: Rate,
 }
 
-/// What a session did since it began.
+/// A session's activity since it began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Totals {
     /// Requests that were taken.
@@ -118,13 +118,13 @@ impl Recent {
         let recent = age < 2 * METER_PERIOD;
         let begun = if recent { self.current.begun + METER_PERIOD } else { now };
         let over = std::mem::replace(&mut self.current, Half::new(begun));
-        // After a long silence nothing of what was before is of the last seconds.
+        // After a long silence no earlier request is of the last seconds.
         let before = begun.checked_sub(METER_PERIOD).unwrap_or(begun);
         self.previous = Some(if recent { over } else { Half::new(before) });
     }
 }
 
-/// Counts what one session does. One thread records; any may look.
+/// Counts the activity of one session. One thread records; any may read.
 #[derive(Debug)]
 pub struct Meter {
     requests: AtomicU64,
@@ -192,7 +192,7 @@ impl Batch<'_> {
         series.buckets[bucket(latency)] += 1;
     }
 
-    /// A part of a request's data moved; the request goes on.
+    /// A part of a request's data moved; the request continues.
     pub fn moved(&mut self, kind: Kind, bytes: u64) {
         self.recent.current.series[kind as usize].bytes += bytes;
         match kind {
@@ -241,7 +241,7 @@ fn rate(current: &Series, previous: Option<&Series>, window: Duration) -> Rate {
         });
         found.filter(|_| requests > 0).map(|(index, _)| bound(index))
     };
-    // A session that has just begun has no rate yet that would mean something.
+    // A session that has just begun has no meaningful rate yet.
     let seconds = window.as_secs_f64().max(0.1);
     Rate {
         per_second: requests as f64 / seconds,

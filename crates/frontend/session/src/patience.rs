@@ -1,16 +1,16 @@
-//! How a session waits for its client: asleep, or by looking again and again.
+//! How a session waits for its client: asleep, or by polling.
 //!
-//! Waking a thread on a core that is idle takes longer than many a client needs for its next
-//! request, so a client that keeps one request in flight gets its replies sooner when the session
-//! stays awake. Where both share a busy core it is the other way round: the session must sleep for
-//! the client to run. How long the last sleep took tells which it is.
+//! Waking a thread on an idle core takes longer than many a client needs for its next request, so a
+//! client with one request in flight gets its replies sooner when the session stays awake. If both
+//! share a busy core it is the other way round: the session must sleep for the client to run. The
+//! length of the last sleep shows which case it is.
 
 use std::io;
 use std::time::Instant;
 
 use crate::limits::{LOOK_DURATION, LOOKS, SLEEP_WORTH_AVOIDING};
 
-/// What a session has learnt of its client's pace.
+/// A session's knowledge of its client's pace.
 #[derive(Debug, Default)]
 pub struct Patience {
     /// How often to look before the next sleep is a probe again.
@@ -18,8 +18,8 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Calls `receive` until something came; its argument says whether it may wait. `None` is what
-    /// it gave when it waited in vain.
+    /// Calls `receive` until it returns data; its argument allows it to wait. `None` is its result
+    /// when it waited in vain.
     pub fn receive(
         &mut self,
         mut receive: impl FnMut(bool) -> io::Result<Option<usize>>,

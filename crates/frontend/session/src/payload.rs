@@ -1,7 +1,7 @@
-//! The data of a write on its way from the socket into blocks.
+//! The data of a write between the socket and its blocks.
 //!
-//! Bytes stand in their block where they stand in the device's block, so that a write at an aligned
-//! offset becomes whole blocks, whatever its neighbours on the wire are.
+//! Bytes have the same offset in their block as in the device's block, so that a write at an
+//! aligned offset becomes whole blocks, whatever its neighbours on the wire are.
 
 use std::io::IoSliceMut;
 
@@ -14,9 +14,9 @@ use crate::limits::{FILL_BYTES_AHEAD, PAYLOAD_BYTES_AHEAD};
 #[derive(Debug)]
 pub struct Payload {
     blocks: Vec<BlockMut>,
-    /// Where the first byte stands in the first block.
+    /// The offset of the first byte in the first block.
     start: usize,
-    /// Where the next byte goes, counted from the start of the first block.
+    /// The place of the next byte, counted from the start of the first block.
     next: usize,
     /// Past the last byte, counted in the same way.
     end: usize,
@@ -45,15 +45,15 @@ impl Payload {
         self.blocks.len() * BLOCK_SIZE
     }
 
-    /// Sets memory aside for the next `most` bytes, or as many as it may run ahead of what has
-    /// come.
+    /// Allocates memory for the next `most` bytes, or as many as it may run ahead of the received
+    /// bytes.
     fn make_room(&mut self, most: usize) {
         let until = self.end.min(self.next + most.min(PAYLOAD_BYTES_AHEAD)).div_ceil(BLOCK_SIZE);
         let missing = until.saturating_sub(self.blocks.len());
         BlockMut::append_run(&mut self.blocks, missing);
     }
 
-    /// Copies from the front of `bytes` what belongs here; returns how many.
+    /// Copies its part from the front of `bytes`; returns how many.
     pub fn fill(&mut self, bytes: &[u8]) -> usize {
         let count = bytes.len().min(self.missing());
         let mut rest = &bytes[..count];
@@ -95,7 +95,7 @@ impl Payload {
         debug_assert!(self.next <= self.end);
     }
 
-    /// Ends it where it is: no more comes.
+    /// Ends it at its present length: no more data comes.
     pub fn cut(&mut self) {
         self.end = self.next;
         self.blocks.truncate(self.end.div_ceil(BLOCK_SIZE));

@@ -1,9 +1,9 @@
 //! The connections of a server: those whose client still negotiates, those that have a session, and
-//! what sessions did that are over.
+//! the counts of ended sessions.
 //!
-//! What a protocol knows of a connection ([`Member`]) and of its session ([`Session`]) is its own.
-//! There is one lock. It is never held while anything waits but for sessions to end; the locks of
-//! meters are taken under it.
+//! Each protocol has its own data of a connection ([`Member`]) and of its session ([`Session`]).
+//! There is one lock. It is never held during a wait, except a wait for sessions to end; the locks
+//! of meters are taken under it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -26,9 +26,9 @@ use crate::unfinished::Unfinished;
 pub struct Connection {
     /// Its number, never given twice by one server.
     pub id: u64,
-    /// What it does.
+    /// Its activity.
     pub meter: Meter,
-    /// What lets its requests begin.
+    /// Lets its requests begin.
     pub gate: Arc<Gate>,
     /// The address of its client; none over a local socket.
     pub from: Option<IpAddr>,
@@ -46,7 +46,7 @@ impl Connection {
         self.socket.close();
     }
 
-    /// Its seat as a session, of which nothing was asked or something was.
+    /// Its seat as a session, `unused` if it has had no request.
     pub fn seat(&self, unused: bool) -> Seat {
         Seat { id: self.id, from: self.from, since: self.since, unused }
     }
@@ -75,17 +75,17 @@ pub trait Session: Send + 'static {
     fn export(&self) -> Option<&str>;
 }
 
-/// What a roster has, under its lock.
+/// The content of a roster, under its lock.
 pub struct Table<S: Session> {
     next_id: u64,
-    /// Nobody is let in any more.
+    /// No session is admitted any more.
     pub stopping: bool,
     negotiating: BTreeMap<u64, Arc<S::Member>>,
     /// Of these, those of each listener.
     lobbies: HashMap<usize, Lobby>,
     /// The sessions, by the numbers of their connections.
     pub established: BTreeMap<u64, S>,
-    /// What sessions that are over did, by export.
+    /// The activity of ended sessions, by export.
     past: BTreeMap<String, Totals>,
 }
 
@@ -104,7 +104,7 @@ impl<S: Session> Table<S> {
         self.established.insert(member.id, session);
     }
 
-    /// A session is none after all: its client negotiates on.
+    /// A session is withdrawn: its client continues to negotiate.
     pub fn withdraw(&mut self, member: &Arc<S::Member>) {
         if self.established.remove(&member.id).is_some() {
             self.negotiating.insert(member.id, Arc::clone(member));
@@ -124,7 +124,7 @@ pub struct Roster<S: Session> {
 }
 
 impl<S: Session> Roster<S> {
-    /// With places for so many clients of each listener that negotiate.
+    /// With places for `handshakes_max` negotiating clients of each listener.
     pub fn new(handshakes_max: usize) -> Self {
         let table = Table {
             next_id: 0,
@@ -179,8 +179,8 @@ impl<S: Session> Roster<S> {
         Some(member)
     }
 
-    /// Serves a connection on a thread of its own, and takes it off the roster when that ends, also
-    /// by a panic.
+    /// Serves a connection on a thread of its own, and removes it from the roster when that ends,
+    /// also after a panic.
     ///
     /// # Errors
     /// The system gives no thread; the connection is off the roster.
@@ -199,14 +199,14 @@ impl<S: Session> Roster<S> {
         Ok(())
     }
 
-    /// A client that negotiates has said something.
+    /// A negotiating client has sent data.
     pub fn spoke(&self, connection: &Connection) {
         if let Some(lobby) = self.table.lock().lobbies.get_mut(&connection.listener) {
             lobby.spoke(connection.id);
         }
     }
 
-    /// A connection ended, and has let go of its export.
+    /// A connection ended, and has released its export.
     pub fn ended(&self, id: u64) {
         let mut table = self.table.lock();
         if let Some(member) = table.negotiating.get(&id).cloned() {
@@ -220,7 +220,7 @@ impl<S: Session> Roster<S> {
         self.changed.notify_all();
     }
 
-    /// What clients of each export did so far, also those that are gone.
+    /// The activity of clients of each export so far, also of those that are gone.
     pub fn totals(&self) -> BTreeMap<String, Totals> {
         let table = self.table.lock();
         let mut totals = table.past.clone();
@@ -237,7 +237,7 @@ impl<S: Session> Roster<S> {
         self.table.lock()
     }
 
-    /// Wakes who waits for sessions to end.
+    /// Wakes threads that wait for sessions to end.
     pub fn notify(&self) {
         self.changed.notify_all();
     }
@@ -258,8 +258,8 @@ impl<S: Session> Roster<S> {
         true
     }
 
-    /// Lets nobody in any more, closes who negotiates and has `end` end each session. True when all
-    /// are gone in time.
+    /// Admits no session any more, closes negotiating ones and has `end` end each session. True
+    /// when all are gone in time.
     pub fn stop(&self, end: impl Fn(&S)) -> bool {
         let mut table = self.table.lock();
         table.stopping = true;
@@ -284,7 +284,7 @@ impl<S: Session> Drop for Ending<S> {
     }
 }
 
-/// Waits until what closed sessions of an export have begun is over.
+/// Waits until changes begun by closed sessions of an export have ended.
 ///
 /// # Errors
 /// It is not, after [`CLOSE_PATIENCE`].
@@ -294,6 +294,6 @@ pub fn wait_for_begun<M: Member>(members: &[Arc<M>], export: &str) -> Result<(),
     if unfinished == 0 {
         return Ok(());
     }
-    tracing::warn!(export, unfinished, "a device has not finished what sessions had begun");
+    tracing::warn!(export, unfinished, "a device has not finished changes that sessions had begun");
     Err(Unfinished { export: export.to_owned(), sessions: unfinished })
 }

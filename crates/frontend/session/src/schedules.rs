@@ -1,5 +1,5 @@
-//! Schedules of what sessions share, explored:
-//! `cargo test -p cairn-frontend-session --features shuttle --lib schedules`.
+//! Explores schedules of state that sessions share: `cargo test -p cairn-frontend-session
+//! --features shuttle --lib schedules`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -14,14 +14,14 @@ use crate::{Kind, Meter, Windows};
 /// Schedules of each scenario and kind of scheduler.
 const SCHEDULES: usize = 500;
 
-/// Sessions take windows and let go of them while somebody looks: each gets its part, all together
-/// get no more than the limit, what is told covers what is held, and all of it comes back.
+/// Sessions take and release windows while another thread looks. Each gets its part, all together
+/// get at most the limit, the reported amount covers the held one, and all of it comes back.
 #[test]
 fn windows_stay_within_the_budget_and_all_come_back_in_any_schedule() {
     const SESSIONS: u64 = 3;
     explore(SCHEDULES, || {
         let windows = Arc::new(Windows::default());
-        // From a budget that is nearly used up on the least window is what they get.
+        // With a nearly used-up budget they get the least window.
         let before: Vec<_> = (0..5).map(|_| windows.take()).collect();
         let held_before = windows.used();
         let held = Arc::new(AtomicU64::new(held_before));
@@ -98,7 +98,7 @@ fn who_looks_at_a_meter_sees_whole_batches_and_loses_none_in_any_schedule() {
                         );
                         assert!((2 * whole..=2 * after).contains(&totals.requests), "{totals:?} {after}");
                         least = whole;
-                        // Ahead of the session and behind it, all within what is told of.
+                        // Before the session and after it, all within the reported amount.
                         let before = ended.load(SeqCst);
                         let activity = meter.activity(at(5 * looker.min(look)));
                         let after = begun.load(SeqCst);

@@ -1,9 +1,8 @@
 //! Sessions that have begun, and whether there is room for one more.
 //!
-//! A session that is used is never ended for another one: its client would lose a disk. A session
-//! that has asked for nothing since it began keeps nobody out once it is some seconds old
-//! ([`UNUSED_GRACE`]). One address never has all of the room: some is for the others
-//! ([`SESSIONS_FOR_OTHERS`]).
+//! A session in use is never ended for another one: its client would lose a disk. A session without
+//! a request since it began blocks no other once it is some seconds old ([`UNUSED_GRACE`]). One
+//! address never has all of the room: some is reserved for the others ([`SESSIONS_FOR_OTHERS`]).
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -20,7 +19,7 @@ pub struct Seat {
     pub from: Option<IpAddr>,
     /// When its client connected.
     pub since: Instant,
-    /// Nothing was asked for.
+    /// It had no request.
     pub unused: bool,
 }
 
@@ -44,7 +43,7 @@ pub fn room(seats: &[Seat], from: Option<IpAddr>, sessions_max: usize, now: Inst
     if seats.len() < sessions_max && !is_over_share {
         return Room::Free;
     }
-    // Who has a local socket may use it as he likes.
+    // A user of the local socket may use it without limits.
     let goes = |seat: &&Seat| {
         seat.unused
             && seat.from.is_some()

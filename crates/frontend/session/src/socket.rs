@@ -85,8 +85,8 @@ impl Socket {
         self.has(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
     }
 
-    /// True when both directions are at their end: nobody reads an answer any more. Over TCP a peer
-    /// that has closed its end is not known for that before something was sent to it.
+    /// True when both directions have ended: no client reads an answer any more. Over TCP, a peer
+    /// that has closed its end is only noticed after something was sent to it.
     pub fn is_hung_up(&self) -> bool {
         self.has(PollFlags::HUP | PollFlags::ERR)
     }
@@ -97,7 +97,7 @@ impl Socket {
         outcome.is_ok_and(|_| polled[0].revents().intersects(wanted))
     }
 
-    /// Whether the client at the other end is there, for [`Gate`](cairn_device::Gate).
+    /// Whether the client at the other end is connected, for [`Gate`](cairn_device::Gate).
     pub fn watch(self: &Arc<Self>) -> IsGone {
         let (socket, begin, looked) = (Arc::clone(self), Instant::now(), AtomicU64::new(0));
         Box::new(move |waited| {
@@ -142,7 +142,7 @@ impl Socket {
         }
     }
 
-    /// Sends from the first pieces what fits; returns how many bytes went.
+    /// Sends as much as fits from the first pieces; returns how many bytes were sent.
     pub fn send(&self, from: &[IoSlice<'_>]) -> io::Result<usize> {
         let count = from.len().min(VECTORS_MAX);
         loop {

@@ -167,13 +167,13 @@ fn rates_and_latencies_are_of_the_last_seconds() {
     assert_eq!(seen.other, crate::Rate::default());
     let totals = meter.totals();
     assert_eq!((totals.requests, totals.read_bytes, totals.written_bytes), (1600, 1600 * 4096, 1600 * 1024));
-    // What is longer ago than two periods is gone from the rates, and stays in the totals.
+    // Requests older than two periods are gone from the rates, and stay in the totals.
     let later = meter.activity(at(8000) + METER_PERIOD);
     assert!(later.read.per_second > 0.0 && later.read.per_second < 200.0, "{later:?}");
     let idle = meter.activity(at(8000) + 3 * METER_PERIOD);
     assert_eq!((idle.read.per_second, idle.read.p50), (0.0, None));
     assert_eq!(meter.totals(), totals);
-    // A clock that seems to stand or go back harms nothing.
+    // A clock that seems to stand still or go back does no harm.
     meter.batch(at(8000)).done(Kind::Other, at(9000), 0);
 }
 
@@ -236,7 +236,7 @@ fn acceptors_take_connections_until_they_are_stopped() {
         |()| Duration::ZERO,
         move |(), socket| {
             counted.fetch_add(1, Ordering::SeqCst);
-            // What goes wrong with one connection is no end of the others.
+            // The failure of one connection does not end the others.
             socket.send(&[io::IoSlice::new(b"hello")])?;
             Err(io::ErrorKind::OutOfMemory.into())
         },
@@ -279,7 +279,7 @@ fn connection_that_says_nothing_makes_room_first_and_the_oldest_of_the_greediest
 
 #[test]
 fn handshakes_that_begin_without_an_end_cut_off_none_before_its_time() {
-    // As fast as there is room: each that enters is there for its grace.
+    // As fast as there is room: each one that enters has its grace period.
     for spoke in [false, true] {
         let grace = if spoke { SPOKEN_GRACE } else { SILENT_GRACE };
         let (begin, mut now, mut lobby) = (Instant::now(), Instant::now(), Lobby::new(16));
@@ -303,7 +303,7 @@ fn handshakes_that_begin_without_an_end_cut_off_none_before_its_time() {
             if spoke {
                 lobby.spoke(id);
             }
-            // Who comes from elsewhere waits for none of them.
+            // A client from elsewhere waits for none of them.
             assert!(!matches!(lobby.place(address(2), now), Place::After(_)));
             now += Duration::from_millis(1);
         }
@@ -337,7 +337,7 @@ fn session_that_is_used_is_never_ended_for_another_and_one_address_leaves_room()
     // Local sockets.
     let local: Vec<Seat> = (0..255).map(|id| Seat { from: None, ..seat(id, 1, true) }).collect();
     assert_eq!(room(&local, None, max, later), Room::Free);
-    // Small limits are what they say.
+    // Small limits are exact.
     assert_eq!(room(&[], address(1), 1, later), Room::Free);
     assert_eq!(room(&[seat(1, 1, false)], address(1), 2, later), Room::Free);
 }

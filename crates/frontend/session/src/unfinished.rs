@@ -3,7 +3,7 @@
 use crate::limits::CLOSE_PATIENCE;
 
 /// A device has begun changes for sessions of an export and does not finish them. They may still
-/// happen, so that whoever wanted to close the export has to leave it as it is.
+/// happen, so the caller must leave the export as it is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the device of {export} has not finished writes of {sessions} sessions within {} s", CLOSE_PATIENCE.as_secs())]
 pub struct Unfinished {

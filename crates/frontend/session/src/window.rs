@@ -1,10 +1,10 @@
-//! How much memory sessions may hold for data on its way in or out.
+//! The memory limit of sessions for incoming and outgoing data.
 //!
-//! A session that has something to do holds a window: the bytes that it takes at once. Windows come
-//! from one budget and get smaller as it is used up, down to a least window that every session
-//! gets. So a session that stops reading its replies in the middle of a long one keeps little from
-//! the others, nobody waits for anybody, and what all of them hold has a limit. What is longer than
-//! the window goes in pieces.
+//! A session with work holds a window: the bytes that it takes at once. Windows come from one
+//! budget and get smaller as it is used up, down to a least window that every session gets. So a
+//! session that stops reading its replies in the middle of a long one takes little from the others,
+//! no session waits for another, and the total has a limit. Data longer than the window goes in
+//! pieces.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ pub struct Windows {
     used: AtomicU64,
 }
 
-/// A session's part of it, until this goes.
+/// A session's part of it, until this is dropped.
 #[derive(Debug)]
 pub struct Window {
     windows: Arc<Windows>,
@@ -26,7 +26,7 @@ pub struct Window {
 }
 
 impl Windows {
-    /// Half of what is left, within limits. Never waits.
+    /// Half of the rest, within limits. Never waits.
     pub fn take(self: &Arc<Self>) -> Window {
         let wanted = |used: u64| {
             let half = WINDOWS_BYTES.saturating_sub(used) / 2;

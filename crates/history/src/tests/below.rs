@@ -47,14 +47,14 @@ fn file_system_that_fills_under_a_sparse_store_takes_the_oldest_history_and_no_w
         let view = stack.history.view(status.start).expect("the oldest instant");
         assert!(bytes(&view, 0, B).is_ok());
         check_rounds(&*stack.history, 60);
-        // A server that starts anew on the full file system serves the same, and takes writes.
+        // A server that restarts on the full file system serves the same, and takes writes.
         stack.reopen().unwrap_or_else(|error| panic!("{placement:?}: {error}"));
         check_rounds(&*stack.history, 60);
         for number in 60..80 {
             round(&stack.history, &stack.clock, number)
                 .unwrap_or_else(|error| panic!("{placement:?}: {error}"));
         }
-        // Room comes back, and the store takes it by itself.
+        // Room returns, and the store uses it by itself.
         stack.store.leave_room(STORE);
         stack.clock.advance(Duration::from_secs(2));
         for number in 80..140 {
@@ -80,7 +80,7 @@ fn file_system_that_fills_takes_no_history_against_the_floor() {
         let status = stack.history.status();
         assert_eq!(status.start, start, "{placement:?}: nothing young went");
         assert!(status.failed.is_none());
-        // It goes on by itself, with room ...
+        // It resumes by itself, with room ...
         stack.store.leave_room(MIB);
         stack.clock.advance(Duration::from_secs(2));
         round(&stack.history, &stack.clock, refused).expect("there is room");

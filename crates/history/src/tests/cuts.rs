@@ -1,4 +1,4 @@
-//! What power cuts leave that fall where few do: of an opening, and of what only the log has. Whole
+//! Power cuts in rare places: during an opening, and while only the log has the content. Whole
 //! lives with cuts are the simulator's.
 
 use super::*;
@@ -53,7 +53,7 @@ fn opening_with_one_slot_that_is_cut_anywhere_leaves_a_history() {
     }
 }
 
-/// The log was durable and the origin was not: what it has lost is written there again.
+/// The log was durable and the origin was not: the content that it has lost is written there again.
 #[test]
 fn what_the_log_has_and_the_origin_has_lost_is_there_when_the_history_is_left_behind() {
     for placement in Placement::ALL {
@@ -87,8 +87,8 @@ fn what_the_log_has_and_the_origin_has_lost_is_there_when_the_history_is_left_be
     }
 }
 
-/// What was not flushed may be there in any parts: none of it is damage, and what was flushed is
-/// there.
+/// Any parts of unflushed writes may be present: none counts as damage, and flushed writes are
+/// present.
 #[test]
 fn end_of_a_log_that_was_not_flushed_is_no_damage_whatever_a_cut_leaves_of_it() {
     const FLUSHED: u8 = 2;
@@ -107,7 +107,7 @@ fn end_of_a_log_that_was_not_flushed_is_no_damage_whatever_a_cut_leaves_of_it() 
             if round == FLUSHED {
                 history.flush().expect("a flush");
                 flushed = Some(history.status().last);
-                // The superblock knows the segment in which the log goes on.
+                // The superblock knows the segment in which the log continues.
                 while history.step().expect("a step") {}
             }
         }
@@ -132,8 +132,8 @@ fn end_of_a_log_that_was_not_flushed_is_no_damage_whatever_a_cut_leaves_of_it() 
     }
 }
 
-/// A segment has ended, and nothing was flushed since: its end names what a cut may have taken.
-/// What is not there is no damage, and what was there before is the present.
+/// A segment has ended, and no flush followed: its end may name records that a cut has removed.
+/// Missing records are not damage, and the earlier ones are the present.
 #[test]
 fn end_that_a_cut_has_kept_proves_nothing_of_what_it_names() {
     const LARGE: usize = 65536;
@@ -143,8 +143,8 @@ fn end_that_a_cut_has_kept_proves_nothing_of_what_it_names() {
         let writer = stack.history.writer.lock();
         (writer.start_of(writer.segment), writer.position)
     };
-    // Three in the first segment, two in the second, where the superblock knows that the log goes
-    // on, and names others ahead.
+    // Three in the first segment, two in the second: the superblock knows that the log continues
+    // there, and names others ahead.
     for block in 0..5 {
         stack.fill((block * LARGE) as u64, LARGE, block as u8 + 1);
         stack.history.flush().expect("a flush");
@@ -171,9 +171,9 @@ fn end_that_a_cut_has_kept_proves_nothing_of_what_it_names() {
     }
 }
 
-/// A content was damaged that the origin has lost in a cut as well: an opening says so in the log.
-/// Until that is durable the next one must look for it again: who leaves the history behind, or
-/// moves its window on, would take what the origin has for the present.
+/// A content was damaged that the origin has lost in a cut as well: an opening records that in the
+/// log. Until that is durable the next one must look for it again. Otherwise a release, or a move
+/// of the window, would take the origin's content for the present.
 #[test]
 fn what_an_opening_has_found_to_be_lost_is_lost_after_a_cut_behind_it() {
     const LOST: u64 = 3;
@@ -183,8 +183,8 @@ fn what_an_opening_has_found_to_be_lost_is_lost_after_a_cut_behind_it() {
     let open = open_options(&clock(), 64 << 10);
     let history = History::create(origin.clone(), store.clone(), &options, open.clone()).expect("a history");
     let start = history.status().start;
-    // It is in the first segment, which has ended before the superblock that is there; and nothing
-    // was flushed.
+    // It is in the first segment, which ended before the present superblock; and there was no
+    // flush.
     history.write(LOST * B as u64, Segments::copy_of(&[7; B])).expect("a write");
     for round in 0..400u64 {
         let block = LOST + 1 + round % (15 - LOST);
@@ -212,8 +212,8 @@ fn what_an_opening_has_found_to_be_lost_is_lost_after_a_cut_behind_it() {
     assert!(matches!(released, Err(HistoryError::LostBlocks { count: 1, .. })), "{released:?}");
 }
 
-/// Segments that the log has been named to go on in were in use before, and begin as they did then.
-/// What the log has gone on in is found behind them.
+/// Segments named as ahead were in use before, and begin as they did then. The segment in which the
+/// log has continued is found after them.
 #[test]
 fn segments_ahead_that_had_something_before_do_not_end_the_log() {
     const LARGE: usize = 65536;
@@ -251,7 +251,7 @@ fn segments_ahead_that_had_something_before_do_not_end_the_log() {
         let left = named(&stack);
         assert!((3..ahead).contains(&left), "it has gone on in some of them, without another superblock");
         if begins_lost {
-            // Their first records say as much.
+            // Their first records have the same facts.
             began.dedup();
             let blocks = &began[1..];
             blocks

@@ -1,5 +1,4 @@
-//! What is damaged is found, served from elsewhere where that is possible, and never served as it
-//! is.
+//! Damage is found, replaced by another copy where possible, and never served.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +8,7 @@ use cairn_format::history::{HistoryRecord, SEGMENTS_START};
 
 const B: usize = BLOCK_SIZE;
 
-/// A device with several segments of every-write history, flushed; what each instant shows of it.
+/// A flushed device with several segments of every-write history, and the content at each instant.
 fn filled(placement: Placement) -> (Stack, Vec<(Timestamp, Vec<u8>)>) {
     let stack = Stack::new(&options(placement, Granularity::EveryWrite, 4096), 16 * B as u64, 4 * MIB);
     let mut known = Vec::new();
@@ -21,7 +20,7 @@ fn filled(placement: Placement) -> (Stack, Vec<(Timestamp, Vec<u8>)>) {
     (stack, known)
 }
 
-/// Every instant is as it was, or reads of damaged blocks fail.
+/// Every instant is unchanged, or reads of damaged blocks fail.
 fn check(stack: &Stack, known: &[(Timestamp, Vec<u8>)]) -> usize {
     check_blocks(stack, known, 16)
 }
@@ -61,8 +60,8 @@ fn damaged_summary_or_segment_ends_cost_nothing() {
     }
 }
 
-/// A log that has gone round holds remains of what was in its segments before, and flushes that
-/// tell of each other from one segment to the next.
+/// A log that has wrapped around holds remains of its segments' earlier content, and flushes that
+/// confirm each other from one segment to the next.
 #[test]
 fn damage_anywhere_in_a_log_that_has_gone_round_is_told_or_costs_its_own_blocks() {
     let placements = [Placement::Logging, Placement::SplitDownStream];
@@ -80,14 +79,14 @@ fn damage_anywhere_in_a_log_that_has_gone_round_is_told_or_costs_its_own_blocks(
                 stack.history.flush().expect("a flush");
             }
             if round + 2 == rounds && first % 4 < 2 {
-                // The superblock knows the segment in which the log goes on.
+                // The superblock knows the segment in which the log continues.
                 stack.history.flush().expect("a flush");
                 while stack.history.step().expect("a step") {}
             }
         }
         stack.history.flush().expect("a flush");
-        // Of the last flush nothing that comes later says that it was durable: damage of its block
-        // may pass for the end of the log.
+        // No later record states that the last flush was durable: damage of its block may pass for
+        // the end of the log.
         stack.fill(15 * B as u64, B, 200);
         stack.history.flush().expect("a flush");
         let last = known.last().expect("there are some").1.clone();
@@ -178,8 +177,8 @@ fn damaged_version_does_not_keep_the_rest_of_the_store_from_being_cleaned() {
     assert!(matches!(bytes(&*stack.history, 511 * B as u64, B), Err(DeviceError::Corrupt { .. })));
 }
 
-/// A log that has gone on through several segments since the last superblock, flushed now and then;
-/// what each flushed instant shows of it.
+/// A log that has continued through several segments since the last superblock, with some flushes,
+/// and the content at each flushed instant.
 fn run_ahead(placement: Placement) -> (Stack, Vec<(Timestamp, Vec<u8>)>) {
     let stack = Stack::new(&options(placement, Granularity::EveryWrite, 4096), 16 * B as u64, 32 * MIB);
     let before = stack.history.status().counters.flushes;
@@ -221,7 +220,7 @@ fn log_goes_on_without_a_superblock_and_a_damaged_block_of_it_costs_nothing_or_i
             match stack.reopen() {
                 Ok(()) => {
                     served += 1;
-                    // What the first opening made do without must not be needed by the next one.
+                    // Blocks that the first opening did without must not be needed by the next one.
                     stack.reopen().expect("it opens again");
                     for (at, image) in &known {
                         let view = stack.history.view(*at).expect("an instant of the window");
@@ -237,8 +236,8 @@ fn log_goes_on_without_a_superblock_and_a_damaged_block_of_it_costs_nothing_or_i
     }
 }
 
-/// All that is no content of the first segments of a store: what begins and ends them, heads of
-/// records, summaries.
+/// All blocks of the first segments of a store that are not content: first and last blocks, heads
+/// of records, summaries.
 fn metadata_of(store: &FaultDevice) -> Vec<u64> {
     let is_metadata = |block: &u64| {
         let bytes = bytes(store, block * B as u64, B).expect("a read");
@@ -248,8 +247,7 @@ fn metadata_of(store: &FaultDevice) -> Vec<u64> {
     (SEGMENTS_START..SEGMENTS_START + 8 * 64).filter(is_metadata).collect()
 }
 
-/// A disk names the place where it can't read. What stands in for that place where it is damaged
-/// stands in for it then as well.
+/// A disk reports an unreadable place. The same copy replaces it as when it is damaged.
 #[test]
 fn place_of_a_store_that_cannot_be_read_costs_what_damage_of_it_would_cost() {
     for placement in [Placement::Logging, Placement::Checkpointing, Placement::SplitDownStream] {
@@ -264,7 +262,7 @@ fn place_of_a_store_that_cannot_be_read_costs_what_damage_of_it_would_cost() {
         let (mut refused, mut hurt) = (0, 0);
         let slots = [0, 16];
         for block in slots.into_iter().chain(SEGMENTS_START..SEGMENTS_START + 8 * 64) {
-            // Whether a last record is there, or one more, nothing else tells. Of content some is
+            // Nothing else shows whether a last record exists, or one more. For content some is
             // enough.
             let is_content = block >= SEGMENTS_START && !metadata.contains(&block);
             if block == last || block == behind || is_content && block % 5 > 0 {
@@ -310,8 +308,8 @@ fn store_whose_slot_cannot_be_read_is_not_taken_for_an_empty_one() {
     assert!(matches!(made, Err(HistoryError::Device(_))), "{made:?}");
 }
 
-/// Most of what a store has is written again, and its first segment is to be emptied: both copies
-/// of what that names can't be read.
+/// Most blocks of a store are overwritten, and its first segment is to be emptied: both copies of
+/// its index are unreadable.
 #[test]
 fn segment_of_which_no_copy_of_its_index_can_be_read_stays_and_writes_go_on() {
     let mut options = options(Placement::Logging, Granularity::Marks, 4096);
@@ -375,8 +373,8 @@ fn segment_that_ended_before_a_cut_and_goes_on_after_it_counts_with_all_that_it_
 
 #[test]
 fn damage_in_what_the_last_flush_made_durable_is_not_taken_for_the_end_of_the_log() {
-    // A head, with nothing written since that flush; a content, once there was time to say what is
-    // durable.
+    // A head, with no write since that flush; a content, after there was time to record its
+    // durability.
     for (block, idle) in [(1, false), (2, true)] {
         let options = options(Placement::Logging, Granularity::EveryWrite, 4096);
         let mut stack = Stack::new(&options, 16 * B as u64, 32 * MIB);
@@ -412,8 +410,7 @@ fn end_from_before_a_cut_serves_nothing_that_came_after_it() {
     stack.store.write_from(third_record * B as u64, &[0; 17 * B]).expect("a write");
     stack.store.write_from(second * B as u64, &[0; 64 * B]).expect("a write");
     stack.reopen().expect("it opens");
-    // The log goes on where the third record was, and the record after that knows that it was
-    // durable.
+    // The log continues where the third record was, and the next record knows that it was durable.
     stack.history.mark("kept", false).expect("a mark");
     stack.history.mark("later", false).expect("a mark");
     stack.store.corrupt(third_record * B as u64, B as u64, &mut Rng::new(1));
@@ -421,9 +418,9 @@ fn end_from_before_a_cut_serves_nothing_that_came_after_it() {
     assert!(matches!(opened, Err(HistoryError::Missing { .. })), "what was lost is told: {opened:?}");
 }
 
-/// A cut keeps the head of a record and a part of its content, and the log goes on in the next
-/// segment, as no larger record fits behind: what was given up is not found again when the summary,
-/// which knows of it, is damaged.
+/// A cut keeps the head of a record and a part of its content, and the log continues in the next
+/// segment, as no larger record fits after it. The abandoned record must not return when the
+/// summary, which lists it, is damaged.
 #[test]
 fn record_that_a_cut_had_torn_does_not_come_back_with_a_damaged_summary() {
     const BLOCK: usize = 16 * B;
@@ -467,10 +464,11 @@ fn record_that_a_cut_had_torn_does_not_come_back_with_a_damaged_summary() {
     assert!(bytes(&*stack.history, 0, LENGTH).expect("what was there before") == present);
 }
 
-/// What was at some places of a store before.
+/// The earlier content of some places of a store.
 type Before = Vec<(u64, Vec<u8>)>;
 
-/// A log that has gone round. And what began each of its segments, or had ended it, the first time.
+/// A log that has wrapped around, and the first and last blocks that each of its segments had the
+/// first time.
 fn gone_round() -> (Stack, Vec<(Timestamp, Vec<u8>)>, Before, Before) {
     const SEGMENT: u64 = 64;
     let stack =
@@ -484,7 +482,7 @@ fn gone_round() -> (Stack, Vec<(Timestamp, Vec<u8>)>, Before, Before) {
             let read = |block: u64, blocks: usize| {
                 bytes(&*stack.store, block * B as u64, blocks * B).expect("a read")
             };
-            // The summary goes with the end: they are one write.
+            // The summary is lost with the end: they are one write.
             for (places, found, mark) in
                 [(&mut begins, read(start, 1), 0), (&mut ends, read(start + SEGMENT - 2, 2), B)]
             {
@@ -505,8 +503,8 @@ fn gone_round() -> (Stack, Vec<(Timestamp, Vec<u8>)>, Before, Before) {
     (stack, known, begins, ends)
 }
 
-/// The write that ended a segment was acknowledged and lost: what stands there is how it had ended
-/// when it had something else.
+/// The write that ended a segment was acknowledged and lost: the place has the segment's earlier
+/// end block.
 #[test]
 fn end_of_what_a_segment_had_before_ends_nothing() {
     let (mut stack, known, _, ends) = gone_round();
@@ -521,8 +519,8 @@ fn end_of_what_a_segment_had_before_ends_nothing() {
     }
 }
 
-/// The same of the write that began it. Where it has ended its summary serves; of the one in which
-/// the log goes on its first record.
+/// The same for the write that began it. For an ended segment the summary serves; for the log's
+/// current segment its first record.
 #[test]
 fn beginning_of_what_a_segment_had_before_hides_nothing() {
     let (mut stack, known, begins, _) = gone_round();
@@ -537,8 +535,7 @@ fn beginning_of_what_a_segment_had_before_hides_nothing() {
     }
 }
 
-/// The superblock knows the segment in which the log goes on, and nothing else says which one that
-/// is: it has no end yet.
+/// Only the superblock identifies the segment in which the log continues: it has no end yet.
 #[test]
 fn first_block_of_the_segment_in_which_the_log_goes_on_may_be_damaged() {
     for placement in [Placement::Logging, Placement::Checkpointing, Placement::SplitDownStream] {
@@ -576,7 +573,7 @@ fn first_block_of_the_segment_in_which_the_log_goes_on_may_be_damaged() {
                 }
                 stack.reopen().unwrap_or_else(|error| panic!("{placement:?}, {rounds}, {reopened}: {error}"));
                 assert_eq!(check(&stack, &known), 0, "{placement:?}");
-                // It goes on there, and is whole again.
+                // It continues there, and is whole again.
                 stack.fill(0, B, 255);
                 stack.history.flush().expect("a flush");
                 stack.store.heal_reads();
@@ -588,8 +585,8 @@ fn first_block_of_the_segment_in_which_the_log_goes_on_may_be_damaged() {
     }
 }
 
-/// What a segment had before, or what a cut took out of the log, is not taken for that in which the
-/// log goes on.
+/// Earlier content of a segment, or records that a cut removed from the log, are not mistaken for
+/// the segment in which the log continues.
 #[test]
 fn records_of_before_are_not_taken_for_the_segment_in_which_the_log_goes_on() {
     let every = options(Placement::Logging, Granularity::EveryWrite, 4096);
@@ -623,7 +620,7 @@ fn records_of_before_are_not_taken_for_the_segment_in_which_the_log_goes_on() {
     let whole = stack.store.fork();
     stack.reopen().expect("how it had ended before says so");
     assert!(bytes(&*stack.history, 0, 16 * B).expect("a read") == present);
-    // As what a cut took out of the log has it: with no end.
+    // As in the state that a cut leaves: without an end.
     stack.store = Arc::new(whole);
     stack.store.write_from((first + 63) * B as u64, &[0; B]).expect("a write");
     let opened = stack.reopen();

@@ -1,14 +1,14 @@
-//! What is so long ago, over clocks that are set.
+//! Moments a given time ago, with clocks that are set.
 
 use cairn_base::Rng;
 
 use super::*;
 
 const S: u64 = 1_000_000_000;
-/// What the clock shows when the history is opened.
+/// The wall clock when the history is opened.
 const WALL: u64 = 1_795_269_787 * S;
 
-/// Both clocks, stamps as a history gives them, and what it noted.
+/// Both clocks, stamps as a history assigns them, and its notes.
 struct Life {
     passed: u64,
     wall: u64,
@@ -43,8 +43,7 @@ impl Life {
         self.elapsed.find(Duration::from_nanos(ago), Duration::from_nanos(self.passed), 0)
     }
 
-    /// How many of the writes are in what is shown, and in what was there `apart` earlier and
-    /// later.
+    /// Checks how many of the writes are visible, and how many were `apart` earlier and later.
     fn check(&self, ago: u64, apart: u64) {
         let Some(found) = self.find(ago) else { return };
         let shown = self.given.iter().filter(|(_, stamp)| *stamp <= found.stamp).count();
@@ -92,7 +91,7 @@ fn what_was_before_an_opening_is_known_while_the_clock_is_not_set_and_else_refus
     life.write();
     assert_eq!(life.find(600 * S), None, "it may have been set right, or wrong");
     assert!(life.find(50 * S).is_some(), "this was seen");
-    // One that opens with a clock that is behind it.
+    // An opening with a clock that is behind it.
     let mut life = Life::new();
     life.last = WALL + 500 * S;
     life.write();

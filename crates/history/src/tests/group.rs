@@ -1,4 +1,4 @@
-//! Clients that each want their writes durable at once share flushes.
+//! Clients that need each write durable at once share flushes.
 
 use super::*;
 use cairn_base::BLOCK_SIZE;
@@ -16,7 +16,7 @@ struct Gated {
 }
 
 struct Gate {
-    /// So many flushes may pass.
+    /// The number of flushes that may pass.
     passes: u64,
     /// Flushes that came to it.
     flushes: u64,
@@ -33,7 +33,7 @@ impl Gated {
         self.changed.notify_all();
     }
 
-    /// Lets one more through.
+    /// Lets one more pass.
     fn let_pass(&self) {
         self.gate.lock().passes += 1;
         self.changed.notify_all();
@@ -93,7 +93,7 @@ fn writes_that_have_to_be_durable_share_the_flush_that_begins_after_them_and_sur
             scope.spawn(move || write_through(history, client, client as u8 + 1));
         }
         // All of them have been taken, and none is durable: the first client's flush had begun
-        // before.
+        // earlier.
         while history.state.lock().cache.bytes() < CLIENTS * B as u64 {
             std::thread::yield_now();
         }
@@ -134,8 +134,7 @@ fn client_whose_write_a_flush_has_made_durable_waits_for_no_other_work() {
             std::thread::yield_now();
         }
         store.let_pass();
-        // This one is for all of them. As soon as it is over somebody else is in, with work that
-        // takes long.
+        // This flush is for all of them. As soon as it ends another thread enters, with long work.
         store.flushes(before + 2);
         store.let_pass();
         let long_work = loop {
@@ -143,7 +142,7 @@ fn client_whose_write_a_flush_has_made_durable_waits_for_no_other_work() {
                 break writer;
             }
         };
-        // The limit makes a failure of what would hang.
+        // The limit turns a hang into a failure.
         let mut answered = answered.lock();
         let waiting = |answered: &mut u64| *answered < CLIENTS;
         let result = told.wait_while_for(&mut answered, waiting, Duration::from_secs(10));

@@ -15,7 +15,7 @@ fn stack(store_bytes: u64) -> Stack {
     stack
 }
 
-/// Changes what the superblock says.
+/// Changes the superblock.
 fn edit(stack: &Stack, change: impl Fn(&mut HistorySuperblock)) {
     let mut block: BlockBytes = [0; BLOCK_SIZE];
     stack.store.read_into(SLOT_A * B, &mut block).expect("a read");

@@ -51,7 +51,7 @@ proptest! {
         let mut loading = Loading::new(40 << bits);
         let mut model: BTreeMap<Key, Version> = BTreeMap::new();
         for (lba, time, kind, place) in steps {
-            // Marks are behind all blocks.
+            // Marks come after all blocks.
             let lba = if lba == 40 { NO_LBA } else { lba << bits };
             let version = version(lba, time, EntryKind::ALL[kind], place);
             loading.add(&version);

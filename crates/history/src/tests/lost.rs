@@ -1,4 +1,4 @@
-//! What can't be read any more is told, and stops nothing else.
+//! Unreadable content is reported, and stops no other work.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -34,12 +34,12 @@ impl Stack {
         }
     }
 
-    /// All that there is to do in the background.
+    /// All pending background work.
     fn work(&self) {
         while self.history.step().expect("a step") {}
     }
 
-    /// Every block but the damaged one holds what it should.
+    /// Checks that every block but the damaged one has the right content.
     fn check(&self, device: &dyn Device, byte: u8) {
         for block in (0..BLOCKS).filter(|block| *block != DAMAGED) {
             let found = bytes(device, block * B as u64, B).expect("a block that is not damaged");
@@ -67,7 +67,7 @@ fn version_that_can_not_be_read_is_told_and_the_window_moves_on() {
         let written = stack.newest(DAMAGED);
         stack.hurt(&written, how);
         for round in 2..6 {
-            // All but one are written again; the window leaves the first writes behind.
+            // All but one are overwritten; the window passes the first writes.
             for block in (0..BLOCKS).filter(|block| *block != DAMAGED) {
                 stack.fill(block * B as u64, B, round);
             }
@@ -92,7 +92,7 @@ fn version_that_can_not_be_read_is_told_and_the_window_moves_on() {
         }
         let released = stack.history.release(&|_, _| {});
         assert!(matches!(released, Err(HistoryError::LostBlocks { count: 1, .. })), "{how:?}: {released:?}");
-        // A write of the whole block is the end of it, and later of what is told.
+        // A write of the whole block ends it, and later also its report.
         stack.fill(DAMAGED * B as u64, B, 5);
         stack.history.flush().expect("a flush");
         stack.reopen().expect("it opens");
@@ -157,7 +157,7 @@ fn revert_copies_all_but_what_is_lost_and_writes_go_on() {
             stack.fill(0, blocks, round);
             stack.history.flush().expect("a flush");
         }
-        // What the mark shows of the block: an undo of the next write, or a redo.
+        // The mark's content of the block: an undo of the next write, or a redo.
         let (last, next) = {
             let state = stack.history.state.lock();
             (state.index.last_at(DAMAGED, good.0), state.index.first_after(DAMAGED, good.0))
@@ -234,8 +234,7 @@ fn write_over_a_bad_place_of_the_origin_is_taken_and_its_past_is_lost() {
     }
 }
 
-/// A disk that fails its next reads, wherever they are: a cable, a path, a controller that starts
-/// anew.
+/// A disk that fails its next reads, at any place: a cable, a path, a controller that restarts.
 struct Away {
     disk: MemoryDevice,
     reads: AtomicU64,

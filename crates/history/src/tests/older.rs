@@ -1,4 +1,4 @@
-//! A store that is an older copy of itself, beside an origin that went on.
+//! A store that is an older copy of itself, beside an origin that continued.
 
 use super::*;
 use cairn_base::BLOCK_SIZE;
@@ -64,14 +64,13 @@ fn store_that_has_not_come_as_far_as_it_had_is_refused_and_nothing_is_written() 
             let running = Arc::new(stack.store.fork());
             stack.reopen_from(known).unwrap_or_else(|error| panic!("{what}: the store itself: {error}"));
             assert_eq!(all(&*stack.history), present, "{what}");
-            // Also what a server knows that has not looked since the copy was made, but for a while
-            // ago.
+            // Also the position that a server has saved some time before the copy was made.
             for known in [stack.position(), known] {
                 stack.store = Arc::new(copy.fork());
                 stack.refuses(known, &what);
             }
             stack.store = Arc::new(copy);
-            // By its owner's word it opens as it is, and as its own again.
+            // With its owner's consent it opens, and later as its own again.
             stack.reopen_from(LogPosition::default()).unwrap_or_else(|error| panic!("{what}: {error}"));
             stack.store = running;
         }
@@ -95,8 +94,7 @@ fn store_from_before_its_window_moved_is_refused() {
     stack.refuses(known, "before the window moved");
 }
 
-/// The end of the log is damaged, which nothing in the store itself can tell from a log that was
-/// cut there.
+/// The end of the log is damaged, which looks the same in the store as a log that was cut there.
 #[test]
 fn end_of_the_log_that_was_durable_is_not_taken_for_a_cut() {
     for placement in Placement::ALL {
@@ -113,8 +111,7 @@ fn end_of_the_log_that_was_durable_is_not_taken_for_a_cut() {
             let whole = stack.store.fork();
             stack.store.corrupt(end - back * B as u64, B as u64, &mut Rng::new(3));
             match stack.reopen_from(known) {
-                // The record is there, and its content is told to be damaged where somebody reads
-                // it.
+                // The record exists, and a read of its content reports the damage.
                 Ok(()) => {
                     assert!(stack.position().reaches(&known), "{placement:?}");
                     for block in 0..BLOCKS as usize {

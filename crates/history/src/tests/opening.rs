@@ -1,11 +1,11 @@
-//! What an opening costs.
+//! The cost of an opening.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use cairn_device::{Extent, Geometry, Operation, Request};
 
-/// A store that counts what is read from it.
+/// A store that counts its reads.
 struct Counted {
     inner: MemoryDevice,
     reads: AtomicU64,
@@ -41,8 +41,8 @@ fn opening_reads_the_contents_of_a_record_together_and_finds_every_one() {
         let block = block * 1237 % BLOCKS;
         history.write(block * 512, Segments::copy_of(&content(block))).expect("a write");
     }
-    // Nothing that comes later says that these are durable: an opening has to see for itself that
-    // all of them are there.
+    // No later record states that these are durable: an opening has to check that all of them are
+    // present.
     history.flush().expect("a flush");
     drop(history);
     let before = store.reads.load(Ordering::Relaxed);

@@ -14,7 +14,7 @@ enum Done {
     OriginWritten,
 }
 
-/// A device that notes what is done to it.
+/// A device that records its operations.
 struct Noted {
     inner: MemoryDevice,
     written: Done,

@@ -71,7 +71,7 @@ fn writes_after_a_revert_leave_its_copy_the_room_that_it_needs() {
                 if reopened {
                     stack.reopen().expect("it opens");
                 }
-                // Twice the store, and nobody works in the background.
+                // Twice the store, without background work.
                 let mut rng = Rng::new(back as u64);
                 for round in 0..2000u64 {
                     let block = rng.below(BLOCKS / 2);
@@ -102,7 +102,7 @@ fn window_of_a_split_history_that_can_not_move_at_once_moves_in_parts() {
             stack.history.flush().expect("a flush");
             stack.clock.advance(Duration::from_secs(1800));
         }
-        // All blocks have a version before what the window begins with now, and one after it.
+        // All blocks have a version before the start of the window, and one after it.
         for _ in 0..2 {
             while stack.history.step().expect("a step") {}
             stack.reopen().expect("it opens");

@@ -1,5 +1,5 @@
-//! Reduced contents: every instant reads as it was, damage of one costs those that build on it and
-//! is told, and room is never more than without.
+//! Reduced contents: every instant reads correctly, damage costs and reports only dependents, and
+//! they never need more room than unreduced ones.
 
 use proptest::prelude::*;
 
@@ -45,7 +45,8 @@ impl Stack {
     }
 }
 
-/// Writes of a part of a block and of what another block holds; what each instant shows.
+/// Writes of a part of a block and of the content of other blocks; returns the content at each
+/// instant.
 fn lived(stack: &Stack, blocks: usize, rounds: usize) -> Vec<(Timestamp, Vec<u8>)> {
     let mut rng = Rng::new(9);
     let mut image: Vec<u8> = (0..blocks as u64).flat_map(noise).collect();
@@ -67,7 +68,7 @@ fn lived(stack: &Stack, blocks: usize, rounds: usize) -> Vec<(Timestamp, Vec<u8>
     known
 }
 
-/// Every instant of the window is as it was; how many were looked at.
+/// Checks that every instant of the window is unchanged; returns how many were read.
 fn check(stack: &Stack, known: &[(Timestamp, Vec<u8>)]) -> usize {
     let mut seen = 0;
     for (at, image) in known {
@@ -106,7 +107,7 @@ fn delta_whose_base_would_lie_in_another_segment_is_damage_whatever_is_there() {
     let stack = Stack::new(&reduced(Placement::Logging, XOR), 16 * B as u64, 8 * MIB);
     let content = noise(1);
     stack.put(0, &content);
-    // Another segment begins, and the same is stored there once more.
+    // Another segment begins, and the same content is stored there again.
     for number in 0..100 {
         stack.put((1 + number as usize % 15) * B, &noise(number + 2));
     }
@@ -119,7 +120,7 @@ fn delta_whose_base_would_lie_in_another_segment_is_damage_whatever_is_there() {
     let segment = |version: &Version| stack.history.segment_start(version.place);
     assert!(segment(&first) < segment(&base) && segment(&base) == segment(&delta));
     assert_eq!(bytes(&*stack.history, 0, B).expect("it is whole"), changed);
-    // The delta says that it builds on the earlier one, with all checksums right.
+    // The delta claims the earlier one as its base, with all checksums right.
     let (start, at) = (delta.place / 8 * B as u64, (delta.place * PLACE_UNIT) as usize % B);
     let mut around = bytes(&*stack.store, start, 2 * B).expect("a read");
     let stored = &mut around[at..][..usize::from(delta.units) * 512];
@@ -165,8 +166,8 @@ fn chain_has_a_bounded_number_of_links_and_damage_of_one_costs_only_what_builds_
         }
         stack.store.write_from(around, &before).expect("a write");
     }
-    // What builds on it can't be brought to the origin: it is told, and nothing else takes its
-    // place.
+    // Its dependents cannot be brought to the origin: that is reported, and no other content
+    // replaces them.
     let newest = stack.history.state.lock().index.last_at(0, NOW).expect("a version");
     assert!(newest.units > 0, "the present is a delta");
     stack.store.corrupt(versions[whole[3]].place * PLACE_UNIT, PLACE_UNIT, &mut Rng::new(3));
@@ -245,7 +246,7 @@ fn damage_of_what_a_later_record_refers_to_is_not_taken_for_the_end_of_the_log()
     let mut stack = Stack::new(&reduced(Placement::Logging, IDENTICAL), 4 * B as u64, 8 * MIB);
     stack.put(0, &noise(1));
     stack.history.flush().expect("a flush");
-    // Its record says that the one before was durable, and nothing says so of it.
+    // Its record states that the previous one was durable, and no record states that of it.
     stack.put(B, &[noise(1), noise(2)].concat());
     stack.history.flush().expect("a flush");
     let place = stack.versions(0)[0].place;

@@ -1,4 +1,4 @@
-//! What a release does beside clients.
+//! A release beside clients.
 
 use std::cell::Cell;
 
@@ -6,7 +6,7 @@ use super::*;
 
 const B: usize = 4096;
 
-/// A history of three writes of each of so many blocks, which are the present in the log alone.
+/// A history of three writes of each block, whose present content is in the log alone.
 fn written(placement: Placement, blocks: usize) -> Stack {
     let options = options(placement, Granularity::EveryWrite, B as u32);
     let stack = Stack::new(&options, 2 * (blocks * B) as u64, 64 * MIB);
@@ -27,7 +27,7 @@ fn clients_have_their_turn_while_a_history_is_folded_back_and_little_is_left_to_
         let turns = Cell::new(0u64);
         let go_on = |done: u64, all: u64| {
             assert!(done <= all);
-            // All that a client can do; none of it may wait for the end.
+            // All operations of a client; none may wait for the end.
             let turn = turns.get();
             turns.set(turn + 1);
             let at = (3000 + turn % 3000) * B as u64;

@@ -1,8 +1,8 @@
 //! Schedules of threads, explored: `cargo test -p cairn-history --features shuttle`.
 //!
-//! The scheduler of shuttle decides at each lock, each wait and each device operation who goes on,
-//! at random or by priorities that change at a few places (PCT), which finds bugs that need few
-//! preemptions. It finds deadlocks by itself. A failure prints the schedule that replays it.
+//! Shuttle's scheduler decides at each lock, each wait and each device operation which thread runs
+//! next: at random, or by priorities that change at a few places (PCT), which finds bugs that need
+//! few preemptions. It finds deadlocks by itself. A failure prints the schedule that replays it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,17 +19,17 @@ use crate::*;
 const SCHEDULES: usize = 100;
 /// The same of a scenario that has much to do.
 const SCHEDULES_LONG: usize = 16;
-/// The same of scenarios that look at instants as another one does, in other windows.
+/// The same for scenarios that read instants as another one does, in other windows.
 const SCHEDULES_THINNED: usize = 60;
-/// The same of a short one, in which two have to meet in a narrow place.
+/// The same for a short one, in which two have to meet in a narrow place.
 const SCHEDULES_NARROW: usize = 2000;
-/// How often others may go on before a device reads.
+/// How often others may run before a device reads.
 const READ_YIELDS: usize = 8;
 const B: usize = 4096;
 const MIB: u64 = 1 << 20;
 const SECOND: u64 = 1_000_000_000;
 
-/// Lets others go on before and after each batch, as a device does that takes its time.
+/// Lets others run before and after each batch, as a slow device does.
 struct Slow(FaultDevice);
 
 impl Device for Slow {
@@ -50,7 +50,7 @@ impl Device for Slow {
     }
 }
 
-/// Each placement: they share the locks and differ in what is written when.
+/// Each placement: they share the locks and differ in the order of writes.
 fn explore(scenario: impl Fn(Placement) + Send + Sync + 'static) {
     explore_some(SCHEDULES, scenario);
 }
@@ -110,7 +110,7 @@ fn open_options(clock: &Arc<ManualClock>, dirty_blocks: u64) -> OpenOptions {
     }
 }
 
-/// A block that says which it is, and which write made it, from end to end.
+/// A block that contains its number and the number of its write, from end to end.
 fn stamped(lba: u64, version: u64) -> Vec<u8> {
     (lba << 32 | version).to_le_bytes().repeat(B / 8)
 }
@@ -157,7 +157,7 @@ fn read_all(device: &dyn Device, count: u64) -> Vec<u64> {
     bytes.chunks(B).zip(0..).map(|(block, lba)| version_in(block, lba)).collect()
 }
 
-/// The thread of the owner: one slice after the other until it is told to end.
+/// The owner's thread: one slice after the other until the test ends it.
 fn steps(history: &Arc<History>, clock: &Arc<ManualClock>) -> (thread::JoinHandle<()>, Arc<AtomicBool>) {
     let (history, clock, over) = (history.clone(), clock.clone(), Arc::new(AtomicBool::new(false)));
     let ended = over.clone();
@@ -193,8 +193,8 @@ fn steps_until_it_fails(
 }
 
 /// Three writers on blocks of their own, two that flush and one whose writes have to be durable,
-/// beside the thread that writes out. The power goes each time that one is answered, and takes all
-/// with it that was not flushed.
+/// beside the thread that writes out. The power fails each time that one is answered, and all
+/// unflushed writes are lost.
 #[test]
 fn flush_covers_what_was_answered_before_it_in_every_schedule() {
     explore(|placement| {
@@ -211,7 +211,7 @@ fn flush_covers_what_was_answered_before_it_in_every_schedule() {
                         if writer < 2 {
                             history.flush().expect("a flush");
                         }
-                        // Nobody gets in between the two.
+                        // No other thread gets in between the two.
                         answered.push((writer, version, origin.0.fork(), store.0.fork()));
                     }
                     answered
@@ -236,19 +236,19 @@ fn flush_covers_what_was_answered_before_it_in_every_schedule() {
     });
 }
 
-/// What a writer knows of the stamp of a write of its own: later than the first, and not later than
-/// the second.
+/// A writer's bounds for the stamp of its own write: later than the first, and not later than the
+/// second.
 type Written = (u64, u64);
 
-/// Writers and a window that moves on all the time, beside readers of instants.
+/// Writers and a window that moves all the time, beside readers of instants.
 #[test]
 fn reader_of_an_instant_sees_the_writes_up_to_it_and_no_others_in_any_schedule() {
     let window = Window { time: Some(Duration::from_millis(400)), ..Window::default() };
     instants_beside_writers(SCHEDULES, window, stamped);
 }
 
-/// The same while what is older than a moment keeps few instants: whoever has one keeps it, and
-/// nobody gets one of which something is gone.
+/// The same while history older than a moment keeps few instants: a reader of an instant keeps it,
+/// and no reader gets an incomplete one.
 #[test]
 fn reader_of_an_instant_sees_a_whole_one_while_others_are_thinned_in_any_schedule() {
     let step = Thin { after: Duration::from_millis(100), every: Duration::from_millis(100) };
@@ -257,8 +257,8 @@ fn reader_of_an_instant_sees_a_whole_one_while_others_are_thinned_in_any_schedul
     instants_beside_writers(SCHEDULES_THINNED, window, stamped);
 }
 
-/// The same where versions are stored as what differs from the one before, and both the window and
-/// its steps move on.
+/// The same with versions stored as differences from the previous one, while both the window and
+/// its steps move.
 #[test]
 fn reader_of_an_instant_sees_what_was_reduced_whole_in_any_schedule() {
     let reduction = Reduction { xor: true, identical: true };
@@ -268,7 +268,7 @@ fn reader_of_an_instant_sees_what_was_reduced_whole_in_any_schedule() {
     instants_beside_writers(SCHEDULES_THINNED, window, stamped_at_the_beginning);
 }
 
-/// Each write is in an instant's image or not as its stamp says, and an image stays the same.
+/// Each write is in an instant's image or not according to its stamp, and an image does not change.
 fn instants_beside_writers(schedules: usize, window: Window, content: fn(u64, u64) -> Vec<u8>) {
     const BLOCKS: u64 = 4;
     const VERSIONS: u64 = 8;
@@ -344,8 +344,8 @@ fn instants_beside_writers(schedules: usize, window: Window, content: fn(u64, u6
     });
 }
 
-/// Somebody goes back while others write: all blocks in one request, and the first half of one.
-/// Each write is before the revert as a whole, or after it as a whole, also when the power goes.
+/// A revert while others write: all blocks in one request, and the first half of one. Each write is
+/// entirely before or after the revert, also when the power fails.
 #[test]
 fn revert_and_a_write_never_mix_in_any_schedule() {
     const BLOCKS: u64 = 4;
@@ -371,7 +371,7 @@ fn revert_and_a_write_never_mix_in_any_schedule() {
         let shown = |device: &dyn Device| {
             let mut bytes = vec![0; B];
             device.read_into(half_lba * B as u64, &mut bytes).expect("it is read");
-            // Each half is whole; what the revert goes back to is zeroes.
+            // Each half is whole; the revert restores zeroes.
             let of = |half: &[u8]| half.first_chunk().map_or(0, |first| u64::from_le_bytes(*first)) & 0xff;
             (read_all(device, BLOCKS), of(&bytes[..B / 2]), of(&bytes[B / 2..]))
         };
@@ -402,7 +402,7 @@ fn revert_and_a_write_never_mix_in_any_schedule() {
     });
 }
 
-/// The present beside reverts whose copies go on: who reads what nobody writes sees one instant or
+/// The present beside reverts with running copies: a reader of unwritten blocks sees one instant or
 /// the other, and the newest one once a revert is answered.
 #[test]
 fn revert_that_was_answered_is_what_everybody_reads_in_any_schedule() {
@@ -447,7 +447,7 @@ fn revert_that_was_answered_is_what_everybody_reads_in_any_schedule() {
 }
 
 /// Readers of the present beside writers whose blocks leave memory at once, are read from the
-/// devices and stay in the read cache: nobody sees what was before an answered write.
+/// devices and stay in the read cache: no reader sees content older than an answered write.
 #[test]
 fn reader_of_the_present_never_sees_less_than_was_answered_in_any_schedule() {
     const BLOCKS: u64 = 2;
@@ -490,8 +490,8 @@ fn reader_of_the_present_never_sees_less_than_was_answered_in_any_schedule() {
     });
 }
 
-/// Two write a half of each block, and somebody all of another, beside the thread that writes out:
-/// no half is lost.
+/// Two threads write a half of each block, and a third all of another, beside the thread that
+/// writes out: no half is lost.
 #[test]
 fn parts_of_a_block_that_several_write_are_all_there_in_every_schedule() {
     const BLOCKS: u64 = 3;
@@ -520,8 +520,8 @@ fn parts_of_a_block_that_several_write_are_all_there_in_every_schedule() {
     });
 }
 
-/// A store that is full of what may not go: flushes and writes wait, readers and the owner's thread
-/// do not, and all go on once time has passed. Nobody waits for ever.
+/// A store full of history that must stay: flushes and writes wait, readers and the owner's thread
+/// do not, and all resume once time has passed. No thread waits for ever.
 #[test]
 fn who_waits_for_room_holds_up_nobody_and_goes_on_in_every_schedule() {
     explore_some(SCHEDULES_LONG, |placement| {
@@ -557,8 +557,8 @@ fn who_waits_for_room_holds_up_nobody_and_goes_on_in_every_schedule() {
     });
 }
 
-/// What a release does beside clients, and then the release: what was answered is on the origin,
-/// durably, whoever wrote, flushed or worked in the background meanwhile.
+/// A release beside clients: answered writes are on the origin, durably, whatever was written,
+/// flushed or done in the background meanwhile.
 #[test]
 fn folding_back_beside_clients_loses_nothing_that_was_answered_in_any_schedule() {
     const BLOCKS: u64 = 3;
@@ -597,9 +597,9 @@ fn folding_back_beside_clients_loses_nothing_that_was_answered_in_any_schedule()
     });
 }
 
-/// The device is given up while clients still write, and one still reads an instant: what was
-/// answered is on the origin, a plain disk from then on, nothing is written to it later, and the
-/// instant is what it was until it is refused.
+/// The device is released while clients still write, and one still reads an instant. Answered
+/// writes are on the origin, a plain disk from then on, and nothing is written to it later. The
+/// instant stays unchanged until its reads are refused.
 #[test]
 fn release_leaves_what_was_answered_and_takes_nothing_more_in_any_schedule() {
     const BLOCKS: u64 = 3;

@@ -1,4 +1,4 @@
-//! What owners are promised, one test each.
+//! Promises to owners, one test each.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -72,8 +72,8 @@ fn undone_revert_is_not_seen_by_who_reads_while_its_copy_goes_on() {
         history.revert(undo).expect("a revert");
         let mut expected = vec![1; 64 * B];
         expected[..40 * B].fill(2);
-        // Somebody is about to read a block where it is on the origin, and the copy of the first
-        // revert writes that.
+        // A thread is about to read a block where it is on the origin, and the copy of the first
+        // revert overwrites it.
         let copier = history.clone();
         let copy = move || {
             copier.step().expect("a step");
@@ -91,8 +91,8 @@ fn undone_revert_is_not_seen_by_who_reads_while_its_copy_goes_on() {
     }
 }
 
-/// What a revert brought back of a block is copied before a write takes its place, or no instant
-/// between the two had it.
+/// Restored content of a block is copied before a write replaces it, or no instant between the two
+/// would have it.
 #[test]
 fn block_that_is_written_before_a_revert_has_copied_it_shows_until_then_what_came_back() {
     for placement in Placement::ALL {
@@ -116,8 +116,8 @@ fn block_that_is_written_before_a_revert_has_copied_it_shows_until_then_what_cam
     }
 }
 
-/// The copy begins anew after a cut: what it has copied already is not what was there before the
-/// revert.
+/// The copy begins anew after a cut: blocks that it has copied already are not the content before
+/// the revert.
 #[test]
 fn revert_whose_copy_is_cut_in_the_middle_can_be_undone() {
     for placement in Placement::ALL {
@@ -254,7 +254,7 @@ fn window_of_time_moves_on_and_its_space_is_free_again() {
     }
 }
 
-/// What is about to be dropped is no base of a block that the move has passed already.
+/// Versions about to be dropped cannot be the base of a block that the move has passed already.
 #[test]
 fn block_that_is_written_while_the_window_moves_is_kept_as_it_was_before() {
     for placement in Placement::ALL {
@@ -264,7 +264,7 @@ fn block_that_is_written_while_the_window_moves_is_kept_as_it_was_before() {
         stack.fill(0, 256 * B, 1);
         stack.history.flush().expect("a flush");
         stack.clock.advance(Duration::from_secs(100));
-        // Many blocks that the move has work with, behind one with which it has none.
+        // Many blocks that the move has to process, after one that it has not.
         stack.fill(B as u64, 255 * B, 2);
         stack.history.flush().expect("a flush");
         let before = stack.now();
@@ -359,7 +359,7 @@ fn retention_that_contradicts_itself_or_what_was_thinned_is_refused() {
     }
     stack.history.flush().expect("a flush");
     while stack.history.step().expect("a step") {}
-    // Without the step, instants that are gone would be promised again.
+    // Without the step, discarded instants would be promised again.
     assert!(matches!(stack.history.set_window(Window::default()), Err(HistoryError::Refused { .. })));
     let mut later = options.window;
     later.thin = [step(100, 1), step(1000, 10), None, None];
@@ -446,8 +446,8 @@ fn what_does_not_fit_together_is_refused() {
 
 #[test]
 fn view_shows_its_instant_also_while_a_batch_leaves_the_cache() {
-    // Eight parts of a batch, each published under a lock of its own: a reader gets in behind each
-    // of them.
+    // Eight parts of a batch, each published under its own lock: a reader gets in after each of
+    // them.
     const BLOCKS: usize = 1024;
     for placement in Placement::ALL {
         let (origin, store) =
@@ -492,7 +492,7 @@ fn clone_of_a_view_takes_writes_for_ever_and_leaves_the_view_alone() {
     let made = History::create(view.clone(), store.clone(), &options, open_options(&stack.clock, 1 << 16));
     let clone = made.expect("a clone");
     let mut rng = Rng::new(9);
-    // Many times what its store holds.
+    // Many times the size of its store.
     for round in 0..6000u64 {
         let block = rng.below(60);
         clone.write(block * B as u64, Segments::copy_of(&[round as u8; B])).expect("a write");
@@ -508,7 +508,7 @@ fn clone_of_a_view_takes_writes_for_ever_and_leaves_the_view_alone() {
     assert_eq!(bytes(&*view, 0, 64 * B).expect("a read"), vec![1; 64 * B]);
 }
 
-/// A device that calls somebody once, in the middle of its first write, or read, after it was
+/// A device that calls a function once, in the middle of its first write, or read, after it was
 /// armed.
 struct Interrupted {
     inner: Arc<MemoryDevice>,
@@ -523,7 +523,7 @@ impl Device for Interrupted {
 
     fn run(&self, batch: &mut [cairn_device::Operation]) {
         let is_due = |operation: &cairn_device::Operation| operation.request().is_mutation() != self.in_reads;
-        // What is called may come here again.
+        // The called function may come here again.
         let call = match batch.iter().any(is_due) {
             true => self.armed.lock().expect("nobody panicked").take(),
             false => None,
@@ -535,8 +535,8 @@ impl Device for Interrupted {
     }
 }
 
-/// The clock is put back, and a client writes, after it was decided up to where history goes, and
-/// before it goes.
+/// The clock is set back, and a client writes, between the decision up to where history is
+/// discarded, and the discarding.
 #[test]
 fn write_of_a_clock_that_is_put_back_while_the_window_begins_to_move_is_no_part_of_what_goes() {
     let origin = Arc::new(Interrupted {
@@ -554,7 +554,7 @@ fn write_of_a_clock_that_is_put_back_while_the_window_begins_to_move_is_no_part_
         clock.advance(Duration::from_millis(10));
         history.write(u64::from(block) * B as u64, Segments::copy_of(&[1; B])).expect("a write");
     }
-    // To the log, and to the origin by and by.
+    // To the log, and to the origin over time.
     assert!(history.step().expect("a step"));
     clock.advance(Duration::from_secs(3600));
     let (writer, late) = (history.clone(), clock.clone());
@@ -597,7 +597,7 @@ fn view_that_is_opened_while_retention_begins_a_round_shows_one_instant() {
             written.push((history.status().last, round));
         }
         history.flush().expect("a flush");
-        // In the superblock's first write of the round, somebody asks for instants that it gives
+        // In the superblock's first write of the round, a viewer asks for instants that it gives
         // up.
         let viewers = Arc::new(std::sync::Mutex::new(Vec::new()));
         let (threads, viewed) = (viewers.clone(), history.clone());
@@ -653,7 +653,7 @@ fn flush_covers_a_block_that_another_client_writes_again_before_it_is_over() {
         };
         *store.armed.lock().expect("nobody panicked") = Some(Box::new(rewrite));
         history.flush().expect("a flush");
-        // What was not written out is gone.
+        // Blocks that were not written out are gone.
         drop(history);
         let history = History::open(origin, store, open).expect("it opens");
         let read = bytes(&*history, 39 * B as u64, B).expect("a read");

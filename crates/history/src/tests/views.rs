@@ -1,5 +1,4 @@
-//! What is shown of an instant stays what it was: over cuts and openings, whatever the clock is set
-//! to.
+//! A shown instant stays unchanged: over cuts and openings, whatever the clock is set to.
 
 use cairn_base::Clock;
 use cairn_device::Fate;
@@ -27,8 +26,8 @@ fn instant_that_is_shown_is_the_same_after_a_cut_though_nobody_has_flushed() {
         let (instant, shown) = (view.instant(), bytes(&view, 0, 8 * B).expect("a read"));
         assert!(shown[..4 * B] == vec![2; 4 * B] && shown[4 * B..] == vec![1; 4 * B], "{placement:?}");
         drop(view);
-        // What was not flushed may go. What a clone stands on may not: what was written to that is
-        // durable by its own flushes.
+        // Unflushed writes may go. A clone's base may not: the clone's own flushes make writes to
+        // it durable.
         let cut = |device: &FaultDevice| Arc::new(device.power_cycle_as(Fate::Lost, &mut Rng::new(1)));
         let again = History::open(cut(&origin), cut(&store), open).expect("it opens");
         let view = again.view(instant).expect("a view");
@@ -50,7 +49,7 @@ fn instant_that_is_shown_takes_no_write_of_a_later_opening_whatever_the_clock_is
             let now = stack.clock.now();
             let instant = stack.history.view(now).expect("a view").instant();
             assert!(now.0 - instant.0 <= SECOND, "{how}");
-            // A machine whose clock does not go on while it is off.
+            // A machine whose clock does not advance while it is off.
             stack.clock.set(Timestamp(now.0 - 50 * SECOND));
             stack.reopen().expect("it opens");
             stack.fill(0, 4 * B, 2);
@@ -63,7 +62,7 @@ fn instant_that_is_shown_takes_no_write_of_a_later_opening_whatever_the_clock_is
     }
 }
 
-/// Neither the window nor the steps of retention move past what somebody looks at.
+/// Neither the window nor the steps of retention move past an instant that is being viewed.
 #[test]
 fn instant_that_is_shown_stays_when_its_time_is_over() {
     for placement in Placement::ALL {
@@ -124,8 +123,7 @@ fn time_that_the_clock_shows_for_the_second_time_names_no_instant_and_a_mark_doe
         let again = first.0 + 1800 * SECOND;
         stack.clock.set(Timestamp(again));
         let now = || stack.clock.now();
-        // What it shows now it has shown before: at that time nothing of the second write was
-        // there.
+        // It has shown this time before: then the second write did not exist.
         let is_refused =
             |at: Timestamp| matches!(stack.history.view(at), Err(HistoryError::ClockPutBack { .. }));
         assert!(is_refused(now()), "{placement:?}");
@@ -136,7 +134,7 @@ fn time_that_the_clock_shows_for_the_second_time_names_no_instant_and_a_mark_doe
             assert!(is_refused(at), "{placement:?}");
             assert!(matches!(stack.history.check_revert(at), Err(HistoryError::ClockPutBack { .. })));
         }
-        // Earlier ones, marks, and the times of writes as the status tells them are what they were.
+        // Earlier instants, marks, and the times of writes in the status are unchanged.
         stack.history.mark("third", false).expect("a mark");
         stack.fill(0, B, 4);
         let marked = |name| stack.history.marked(name).expect("the mark");
@@ -144,7 +142,7 @@ fn time_that_the_clock_shows_for_the_second_time_names_no_instant_and_a_mark_doe
             let view = stack.history.view(at).expect("a view");
             assert_eq!(bytes(&view, 0, B).expect("a read"), vec![byte; B], "{placement:?}");
         }
-        // What was shown before can be shown again, also in the time that comes twice.
+        // An instant shown before can be shown again, also in the time that occurs twice.
         let shown = Timestamp(again + 10 * SECOND);
         let view = stack.history.view_again(shown).expect("a view");
         assert_eq!(bytes(&view, 0, B).expect("a read"), vec![1; B], "{placement:?}");
@@ -160,7 +158,7 @@ fn mark_that_is_called_as_those_of_reverts_shows_after_an_opening_what_it_showed
         let mut stack = Stack::new(&options(placement, Granularity::Marks, 4096), 8 * B as u64, 4 * MIB);
         stack.fill(0, B, 1);
         let mark = stack.history.mark("before-revert-by-hand", true).expect("a mark");
-        // The clock stands still, as one does that was put back.
+        // The clock stands still, like one that was set back.
         stack.history.write(0, Segments::copy_of(&[2; B])).expect("a write");
         stack.history.flush().expect("a flush");
         stack.fill(0, B, 3);

@@ -1,4 +1,5 @@
-//! Writes and flushes that wait for room, because their owner wants no young history to go.
+//! Writes and flushes that wait for room, because their owner wants no young history to be
+//! discarded.
 
 use super::*;
 use cairn_base::Clock;
@@ -34,7 +35,7 @@ fn write_through(history: &History) -> Result<(), DeviceError> {
     operation.into_outcome().map(|_| ())
 }
 
-/// Until so many wait.
+/// Waits until `count` threads wait.
 fn until_waiting(history: &History, count: u64) {
     while history.status().waiting < count {
         std::thread::yield_now();
@@ -77,7 +78,7 @@ fn floor_that_time_has_passed_holds_nobody_up_whatever_is_in_the_store() {
             options.window.floor = Duration::from_secs(3600);
             let stack = Stack::new(&options, MIB, 4 * MIB);
             let mut expected = vec![0; MIB as usize];
-            // Until the store is full of what is younger than the floor, with writes that wait in
+            // Until the store is full of history younger than the floor, with writes that wait in
             // memory.
             for round in 0..20_000u64 {
                 stack.clock.advance(Duration::from_millis(rng.below(40)));
@@ -97,11 +98,11 @@ fn floor_that_time_has_passed_holds_nobody_up_whatever_is_in_the_store() {
             }
             assert!(stack.history.flush().is_err(), "{placement:?}, {seed}: the store is full");
             let last = stack.now();
-            // Whatever was written is older than the floor by now.
+            // All writes are older than the floor now.
             stack.clock.advance(Duration::from_secs(7200));
             stack.history.flush().unwrap_or_else(|error| panic!("{placement:?}, {seed}: {error}"));
             assert!(bytes(&*stack.history, 0, MIB as usize).expect("a read") == expected);
-            // What nothing has changed since is as good as within the floor.
+            // An unchanged instant counts as within the floor.
             let half_ago = Timestamp(stack.clock.now().0 - 1800 * SECOND);
             let view = stack.history.view(half_ago);
             let view = view.unwrap_or_else(|error| panic!("{placement:?}, {seed}, since {last:?}: {error}"));
@@ -164,7 +165,7 @@ fn release_that_failed_in_the_middle_goes_on_when_it_is_asked_for_again() {
             if failed {
                 assert_eq!(bytes(&*history, 0, 64 * B).expect("a read"), expected, "{placement:?}, {after}");
                 drop(history);
-                // What was written before the failure may have been all.
+                // The write before the failure may have been complete.
                 match History::open(origin.clone(), store.clone(), open) {
                     Ok(history) => {
                         assert_eq!(

@@ -1,12 +1,12 @@
-//! Histories of every released format, opened by this program: the instants that they kept are
-//! shown as they were.
+//! Histories of every released format, opened by this program: their kept instants are shown
+//! unchanged.
 //!
-//! `vN/` holds what version N wrote in two lives: an origin, the store of its history, and in
-//! `shown.txt` what each mark shows. Both were thinned and reverted, and left with a copy that was
-//! not over; contents of one are reduced. Those of a release are never made anew. A format change
-//! adds the next folder: set `NEWEST` to it, add it to `VERSIONS`, and run
-//! `cargo test -p cairn-history --test golden -- --ignored golden_histories_are_written`.
-//! `docs/format.md` has the whole recipe.
+//! `vN/` holds two lives written by version N: an origin, the store of its history, and in
+//! `shown.txt` the content at each mark. Both were thinned and reverted, and closed with an
+//! unfinished copy; contents of one are reduced. Those of a release are never made anew. A format
+//! change adds the next folder: set `NEWEST` to it, add it to `VERSIONS`, and run `cargo test -p
+//! cairn-history --test golden -- --ignored golden_histories_are_written`. `docs/format.md` has the
+//! whole recipe.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use cairn_history::{
     store_bytes_min,
 };
 
-/// Every version that there are histories of.
+/// Every version with golden histories.
 const VERSIONS: &[&str] = &["v1"];
 /// Where those of this program's version are.
 const NEWEST: &str = "v1";
@@ -59,7 +59,7 @@ fn bytes(device: &dyn Device) -> Vec<u8> {
     bytes
 }
 
-/// The present, and each mark with the digest of what the device held then.
+/// The present, and each mark with the digest of the device's content then.
 fn shown(history: &Arc<History>) -> String {
     let status = history.status();
     let mut text = String::new();
@@ -81,7 +81,7 @@ fn opening(clock: &Arc<ManualClock>) -> OpenOptions {
     OpenOptions { dirty_bytes: 64 << 10, read_bytes: 1 << 18, clock: clock.clone(), at_least }
 }
 
-/// Opens it so many hours after it began.
+/// Opens it this many hours after it began.
 fn open(
     origin: &Arc<MemoryDevice>,
     store: &Arc<MemoryDevice>,
@@ -92,8 +92,8 @@ fn open(
     (history, clock)
 }
 
-/// Writes of which few bytes differ from what was there, of zeroes and of what other blocks hold; a
-/// mark now and then.
+/// Writes of blocks with a few changed bytes, of zeroes, and of other blocks' content, with an
+/// occasional mark.
 fn live(history: &History, clock: &ManualClock, name: &str, rounds: u64, rng: &mut Rng) {
     for round in 0..rounds {
         clock.advance(Duration::from_millis(10));
@@ -189,7 +189,7 @@ fn golden_history_goes_on_living() {
     }
 }
 
-/// A format of which there is no history would lose its readers unseen.
+/// Without a golden history a format would lose its readers unnoticed.
 #[test]
 fn this_version_has_golden_histories() {
     assert_eq!((NEWEST, VERSION), ("v1", 1), "read the head of this file");

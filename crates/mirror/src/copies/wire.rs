@@ -16,7 +16,7 @@ pub(super) const REGION_BLOCKS: u64 = 4096;
 /// above it belong to it.
 pub(super) const LIST_MAX: usize = 2 * REGION_BLOCKS as usize;
 
-/// What a destination asks about copies. Each names the volume as its source does.
+/// A destination's requests about copies. Each has the source's name of the volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CopiesRequest {
     pub(crate) volume: String,
@@ -29,11 +29,11 @@ pub(crate) struct CopiesRequest {
 pub(crate) enum Asks {
     /// Blocks that are damaged at the destination.
     Fetch(Vec<(Vbn, Checksum)>),
-    /// What is damaged at the source.
+    /// The damaged blocks at the source.
     Needs,
     /// Blocks that the source lacks.
     Give(Vec<(Vbn, Checksum, Vec<u8>)>),
-    /// What the source has of a region.
+    /// The source's content of a region.
     Region(RegionOf),
 }
 
@@ -44,22 +44,22 @@ pub(crate) struct RegionOf {
     /// 0: nothing.
     pub(crate) base: (SnapshotId, Checksum),
     pub(crate) from: Position,
-    /// To the end when there is none.
+    /// `None` means to the end.
     pub(crate) until: Option<Position>,
-    /// Read all of it from the media, not only what says where data is.
+    /// Read everything from the media, not only the structures.
     pub(crate) everything: bool,
-    /// Tell each block.
+    /// List each block.
     pub(crate) list: bool,
 }
 
-/// What a source answers about copies.
+/// A source's answers about copies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CopiesAnswer {
-    /// Of each block that was asked for: its bytes, or nothing.
+    /// For each requested block: its bytes, or nothing.
     Blocks(Vec<Option<Vec<u8>>>),
-    /// What is damaged at the source.
+    /// The damaged blocks at the source.
     Needs(Vec<(Vbn, Checksum)>),
-    /// Of the blocks that were given, so many are whole there now.
+    /// This many of the sent blocks are whole there now.
     Mended(u64),
     /// A region.
     Region(RegionAnswer),
@@ -67,7 +67,7 @@ pub(crate) enum CopiesAnswer {
     NoSuchRoot,
 }
 
-/// What a source has of a region.
+/// A source's content of a region.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RegionAnswer {
     pub(crate) digest: Checksum,
@@ -134,7 +134,7 @@ impl CopiesRequest {
         }
     }
 
-    /// What a frame of one of these kinds says; none for another kind.
+    /// Parses a frame of one of these kinds; `None` for another kind.
     pub(crate) fn parse(frame: &Frame) -> Option<Result<Self, MirrorError>> {
         matches!(frame.kind, FETCH | NEEDS | GIVE | REGION).then(|| {
             let mut parser = Parser(&frame.body);
@@ -189,7 +189,7 @@ impl CopiesAnswer {
         }
     }
 
-    /// What a frame of one of these kinds says; none for another kind.
+    /// Parses a frame of one of these kinds; `None` for another kind.
     pub(crate) fn parse(frame: &Frame) -> Option<Result<Self, MirrorError>> {
         matches!(frame.kind, BLOCKS | NEEDS | MENDED | NO_SUCH_ROOT | REGION).then(|| {
             let mut parser = Parser(&frame.body);

@@ -1,4 +1,4 @@
-//! One transfer: what is asked for, what arrives, and what the source is told of it.
+//! One transfer: the request, the arrivals, and the reports to the source.
 
 use std::cell::RefCell;
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ use crate::keeper::{Keeper, Withheld};
 use crate::lag::SourceStatus;
 use crate::message::{Answer, CLAIMS_MAX, Request, Stance, Update};
 
-/// What a source has said of the image that it sends.
+/// A source's announcement of the image that it sends.
 struct Announced {
     target: SnapshotId,
     name: String,
@@ -171,7 +171,7 @@ impl Destination {
         applied.map_err(|error| self.refuse_image(client, error, withheld.take()))
     }
 
-    /// Tells the source why its image is not taken.
+    /// Informs the source why its image is refused.
     fn refuse_image<S: Read + Write + ?Sized>(
         &self,
         client: &mut Client<'_, S>,
@@ -199,8 +199,8 @@ impl Destination {
         refusal
     }
 
-    /// Tells the source that its image is here. Whether it has heard that: the image is committed
-    /// here whatever became of the acknowledgement.
+    /// Acknowledges the image to the source. Returns whether the source confirmed it: the image is
+    /// committed here in any case.
     fn acknowledge<S: Read + Write + ?Sized>(&self, client: &mut Client<'_, S>, target: SnapshotId) -> bool {
         let told_at = self.volume.clock().monotonic();
         match client.ask(&Request::Ack { target, keep: self.kept() }) {
@@ -212,8 +212,8 @@ impl Destination {
         }
     }
 
-    /// Asks for an update, and answers what the source has to know first. What it says then, and
-    /// when it was last told something, by the clock that is never set.
+    /// Asks for an update, and answers the source's questions first. Returns its announcement, and
+    /// when the source last got a message, by the monotonic clock.
     fn request<S: Read + Write + ?Sized>(
         &self,
         client: &mut Client<'_, S>,
@@ -249,8 +249,8 @@ impl Destination {
     }
 }
 
-/// What the source is told of a failure here; nothing when the connection itself failed, or the
-/// source knows.
+/// The reason for the source when a transfer fails here; `None` when the connection itself failed,
+/// or the source knows.
 fn nack_reason(error: &StreamError) -> Option<NackReason> {
     match error {
         StreamError::Io(_) | StreamError::Aborted(_) => None,

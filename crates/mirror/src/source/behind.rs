@@ -1,4 +1,4 @@
-//! How far behind its mirrors a source says that they are: to each of them, and to its owner.
+//! The lag that a source reports: to each of its mirrors, and to its owner.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -20,7 +20,7 @@ use crate::relay::{add_lag, shown};
 use crate::route::Route;
 
 impl Source {
-    /// Answers a destination that asks how far behind it is.
+    /// Answers a destination's request for its lag.
     pub(super) fn status<S: Read + Write + ?Sized>(
         &self,
         stream: &mut S,
@@ -40,7 +40,7 @@ impl Source {
             Some(files) if base.is_none() && asked.base.0 != 0 => Some(ask(stream, files)?),
             _ => None,
         };
-        // Where since maps may be among what can't be read nothing is known of what it shows.
+        // If since maps may be among the unreadable inodes, the lag of its image is unknown.
         let knows = !matches!(volume.status().latched, Some(VolumeError::InodesLost(_)));
         if follows && knows && asked.base.0 != 0 && volume.status_role() == Role::Normal {
             let began = known.filter(|known| known.began.file.is_some()).map(|known| known.began);
@@ -51,7 +51,7 @@ impl Source {
         Ok(status_of(volume, &prefix, asked.base, Some(asked.base_root), known))
     }
 
-    /// Notes what a mirror says that it shows; none where that is not known here.
+    /// Records the image that a mirror reports to show; `None` if it is unknown here.
     fn note_shown(
         &self,
         volume: &Volume,
@@ -67,9 +67,8 @@ impl Source {
         }
     }
 
-    /// The mirrors of a volume: those whose sessions made them known, and those that held snapshots
-    /// tell of; and what is kept besides without a name, for mirrors that nobody here knows any
-    /// more.
+    /// The mirrors of a volume: those known from their sessions, and those with held snapshots.
+    /// Also state without a name, which is kept for mirrors that are unknown here.
     pub fn mirrors(&self, volume: &Arc<Volume>) -> Result<Vec<MirrorAtSource>, VolumeError> {
         let mut by_prefix: BTreeMap<String, Vec<Snapshot>> = BTreeMap::new();
         // A destination has those that its source keeps for its mirrors: they are nothing of this
@@ -81,7 +80,7 @@ impl Source {
             }
         }
         let followers = self.followers.lock().clone();
-        // Those that it had as a source may be what it follows now.
+        // Mirrors from its time as a source may be its source now.
         let relays = volume.status_role() != Role::Normal;
         for ((_, prefix), follower) in followers.iter().filter(|((id, _), _)| *id == volume.id()) {
             if !relays || !follower.relayed.is_empty() {
@@ -96,12 +95,12 @@ impl Source {
             let has = follower.as_ref().and_then(|follower| follower.base);
             let is_it = |snapshot: &&Snapshot| Some((snapshot.generation, snapshot.root.changed)) == has;
             let relayed = follower.iter().flat_map(|follower| follower.relayed.iter().copied()).min();
-            // The one that it has; else the oldest: a newer one is on its way.
+            // The one that it has; otherwise the oldest: a newer one is being transferred.
             let held = (own.iter().find(|snapshot| snapshot.held && is_it(snapshot)))
                 .or_else(|| own.iter().find(|snapshot| snapshot.held))
                 .cloned()
                 .or_else(|| volume.snapshot(relayed?));
-            // What is kept for it may be newer than what it has.
+            // The snapshot kept for it may be newer than its image.
             let shown = match has {
                 Some(_) if !relays => all.iter().find(is_it),
                 _ => held.as_ref(),
@@ -114,7 +113,7 @@ impl Source {
                 (None, Some(files), Some(base)) => {
                     let began = follower.as_ref().and_then(|follower| follower.began);
                     let began = began.filter(|file| *file == files.accumulating);
-                    // Where it is not known, or not there any more, no less than it has to get.
+                    // If that is unknown, or gone, at least the blocks that it still has to get.
                     let file = began.or(files.in_flight).unwrap_or(files.accumulating);
                     known_by_map(volume, number, file, Some(base))?
                 }
@@ -134,9 +133,9 @@ impl Source {
     }
 }
 
-/// The lag of a mirror, with that of the volume itself where it is a destination, and the route of
-/// what it gives. One that has heard nothing of its own source may lack all that came there since
-/// its image.
+/// The lag of a mirror, including that of the volume itself if it is a destination, and the route
+/// of its image. A volume without contact to its own source may lack all changes there since its
+/// image.
 pub(super) fn whole_lag(
     status: SourceStatus,
     volumes: &dyn SourceVolumes,
@@ -153,7 +152,7 @@ pub(super) fn whole_lag(
     }
 }
 
-/// What changed since a since map began; none where that can't be read, and so was given up.
+/// The changes since a since map began; `None` if the map cannot be read, and so was given up.
 fn known_by_map(
     volume: &Arc<Volume>,
     number: u64,
@@ -166,9 +165,8 @@ fn known_by_map(
     }
 }
 
-/// What the source says of itself, with the lag of a destination that has `base`; `root` must be
-/// the base's if it is given. Where the base is not here, a since map that began at it tells the
-/// same.
+/// The source's status, with the lag of a destination that has `base`; `root` must be the base's if
+/// it is given. If the base is not here, a since map that began at it gives the same result.
 pub(crate) fn status_of(
     volume: &Arc<Volume>,
     prefix: &str,

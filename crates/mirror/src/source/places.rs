@@ -11,7 +11,7 @@ use crate::follower::{held_by_peer, peer_of};
 use crate::limits::{HELD_PER_PEER, MIRRORS_PER_PEER};
 use crate::relationship::{name_in, split};
 
-/// The prefixes of a peer's mirrors that snapshots tell of, with one for each snapshot.
+/// The prefixes of a peer's mirrors in the names of snapshots, one for each snapshot.
 fn held<'a>(names: &'a [String], peer: &str) -> Vec<&'a str> {
     let prefixes = names.iter().filter_map(|name| split(name)).map(|(prefix, _)| prefix);
     prefixes.filter(|prefix| peer_of(name_in(prefix)) == peer).collect()

@@ -1,5 +1,4 @@
-//! What is sent for an update: the snapshot that is made for it, and what its changes are counted
-//! from.
+//! The content of an update: its snapshot, and the base that the changes are counted from.
 
 use std::sync::Arc;
 
@@ -20,7 +19,7 @@ use crate::relationship::name_in;
 use crate::roles::{handed_over, keep_for_spill};
 
 impl Source {
-    /// Decides what to send: a new snapshot, or (the inner error) nothing.
+    /// Decides what to send: a new snapshot, or none (the inner error).
     pub(crate) fn prepare(
         &self,
         volume: &Arc<Volume>,
@@ -33,12 +32,12 @@ impl Source {
         let _housekeeping = house.lock();
         claim.check()?;
         let (relays, head) = check_update(volume, update, prefix)?;
-        // One that has too many is to let go of some first, as an update does.
+        // A mirror with too many held snapshots must first release some, as an update does.
         let has_place = || places::refuse_too_many_held(volume, prefix).is_ok();
         if let Some(base) = self.step_base(volume, update, prefix).filter(|_| has_place()) {
             match self.prepare_step(volume, update, prefix, &base) {
-                // A snapshot that it would let go of has a clone, or went meanwhile: an update
-                // sorts that out.
+                // A snapshot that it would release has a clone, or was deleted meanwhile: an update
+                // handles that.
                 Err(refusal) => tracing::debug!(%refusal, "a step of a mirror becomes an update"),
                 done => return done,
             }
@@ -61,16 +60,16 @@ impl Source {
     }
 }
 
-/// Refuses an update that this side can't answer. What it can: whether the volume relays the images
-/// of its own source, and the last snapshot of one that was handed over.
+/// Refuses an update that this side cannot answer. Two kinds can be answered: if the volume relays
+/// the images of its own source, and if the last snapshot of a volume was handed over.
 fn check_update(volume: &Volume, update: &Update, prefix: &str) -> Result<(bool, Option<Snapshot>), Refusal> {
     let status = volume.status();
     if status.id != update.id {
         return Err(Refusal::WrongVolume { expected: update.id, found: status.id });
     }
     if let Some(reason @ VolumeError::InodesLost(_)) = &status.latched {
-        // Since maps may be among what can't be read: without them nothing would seem to be in
-        // common.
+        // Since maps may be among the unreadable inodes: without them there would seem to be no
+        // common snapshot.
         return Err(Refusal::from(reason));
     }
     let head = handed_over(volume, prefix);
@@ -82,8 +81,8 @@ fn check_update(volume: &Volume, update: &Update, prefix: &str) -> Result<(bool,
         return Err(Refusal::DestinationTooSmall { need: status.blocks, have: update.blocks });
     }
     if update.stance == Stance::Follows && update.shown.0 >= volume.numbers().snapshot {
-        // It was never made here: this volume was set back to an earlier copy, and what the mirror
-        // has may be nowhere else.
+        // It was never made here: this volume was set back to an earlier copy, and the mirror may
+        // have the only copy of its content.
         return Err(Refusal::Diverged(update.shown));
     }
     Ok((relays, head))
@@ -101,8 +100,8 @@ fn prepare_new(
     let number = since_number(name_in(prefix));
     let own = own_snapshots(volume, prefix);
     let held = own.iter().rev().find(|(snapshot, _)| common.contains(&snapshot.id));
-    // Two updates at a time are one: the maps are as they were when the destination was asked, or
-    // nothing is known of them.
+    // Two concurrent updates count as one: either the maps are unchanged since the destination was
+    // asked, or nothing is known of them.
     let known = known.filter(|known| volume.since_files(number) == Some(known.files));
     let mut since = known.filter(|known| known.began.file.is_some() && held.is_none());
     let shown = update.have.iter().find(|have| have.id == update.shown).copied();
@@ -115,7 +114,7 @@ fn prepare_new(
         (None, Some(_), Some(shown)) => Base::Since(shown),
         _ => without_map()?,
     };
-    // What an interrupted transfer left, and what a lost acknowledgement kept.
+    // Remains of an interrupted transfer, and the base kept after a lost acknowledgement.
     let keep = held.map(|(snapshot, _)| snapshot.id);
     let over = |s: &&Snapshot| Some(s.id) != keep && !update.keeps(s.id);
     let_go(volume, own.iter().map(|(snapshot, _)| snapshot).filter(over)).map_err(refused)?;
@@ -134,7 +133,7 @@ fn prepare_new(
         return Ok(Err(status_of(volume, prefix, keep.unwrap_or_default(), None, since)?));
     }
     places::refuse_too_many_held(volume, prefix)?;
-    // By the maps as they are: after the snapshot they tell of that.
+    // By the present maps: after the snapshot they describe that.
     let behind = since.map(|since| status_of(volume, prefix, SnapshotId(0), None, Some(since)));
     let mut behind = behind.transpose()?;
     if since.is_some() && volume.since_files(number).is_none() {
@@ -147,7 +146,7 @@ fn prepare_new(
     let held_base = held.map(|(base, _)| base);
     let target = make_target(volume, update, (&name, number), held_base, since, base, is_same_root)?;
     if matches!(base, Base::Since(_)) && volume.since_files(number).is_none_or(|f| f.in_flight.is_none()) {
-        // What the snapshot would have gone on with can't be read.
+        // The map that the snapshot would have continued cannot be read.
         let without = without_map();
         if without.is_err() {
             let_go(volume, std::iter::once(&target)).map_err(refused)?;
@@ -157,7 +156,7 @@ fn prepare_new(
     if update.hold {
         volume.hold_snapshot(target.id, true).map_err(refused)?;
     }
-    // What the destination has until the transfer is through.
+    // The destination's lag until the transfer is complete.
     let status = match behind {
         Some(behind) => behind.after(volume.clock().monotonic().saturating_sub(counted)),
         None => status_of(volume, prefix, keep.unwrap_or_default(), None, None)?,
@@ -178,10 +177,10 @@ fn make_target(
 ) -> Result<Snapshot, Refusal> {
     let refused = |error: VolumeError| Refusal::from(&error);
     let made = if is_same_root && update.hold {
-        // The map goes on from the base, which has the same root.
+        // The map continues from the base, which has the same root.
         volume.create_snapshot(name)
     } else {
-        // The destination has this base: what was in flight for it has arrived.
+        // The destination has this base: its in-flight blocks have arrived.
         match (held, since) {
             (Some(base), _) if volume.since_files(number).is_some() => {
                 volume.acknowledge_since(number, base.id).map_err(refused)?;
@@ -194,7 +193,7 @@ fn make_target(
         volume.create_snapshot_since(name, number)
     };
     let made = match made {
-        // Too full for the map. With the base held it is not needed; it goes on from where it
+        // Too full for the map. With the base held it is not needed; it continues from where it
         // began.
         Err(VolumeError::NoSpace) if update.hold && !matches!(base, Base::Since(_)) => {
             volume.create_snapshot(name)
@@ -204,8 +203,8 @@ fn make_target(
     made.map_err(refused)
 }
 
-/// What is sent to a mirror to which this side has given its role: the last snapshot, and nothing
-/// is changed for it.
+/// The update for a mirror that this side has handed its role to: the last snapshot, and nothing is
+/// changed for it.
 fn prepare_handed_over(
     volume: &Arc<Volume>,
     update: &Update,

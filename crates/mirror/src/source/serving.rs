@@ -1,5 +1,4 @@
-//! A conversation with one destination: its requests, one after the other, and what they are
-//! answered.
+//! A conversation with one destination: its requests, one after the other, and their answers.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -22,8 +21,8 @@ impl Source {
     /// Answers one destination, which the caller has authenticated as `peer`, until it hangs up.
     ///
     /// # Errors
-    /// Whatever ended the conversation early. The mirror is then as it was, or the destination has
-    /// the image and says so next time.
+    /// The reason why the conversation ended early. The mirror is unchanged then, or the
+    /// destination has the image and reports that next time.
     pub fn serve_session<S: Read + Write + ?Sized>(
         &self,
         stream: &mut S,
@@ -64,13 +63,13 @@ fn next_request(frame: &Frame, greeted: bool) -> Result<Request, MirrorError> {
     }
 }
 
-/// What is known of a conversation.
+/// The state of a conversation.
 struct Conversation<'a> {
     source: &'a Source,
     volumes: &'a dyn SourceVolumes,
     peer: &'a PeerName,
-    /// What is written between the steps of a mirror that follows continuously stays in memory for
-    /// as long as it talks.
+    /// Writes between the steps of a mirror that follows continuously stay in memory during its
+    /// conversation.
     fresh: Option<KeepsFresh>,
     shows: Option<Shows>,
 }
@@ -155,7 +154,7 @@ impl Conversation<'_> {
         })
     }
 
-    /// Waits until there is something for a mirror that follows continuously.
+    /// Waits until there is an update for a mirror that follows continuously.
     fn wait(&mut self, volume: &Arc<Volume>, wish: &Await) -> Result<Answer, Refusal> {
         let (source, volumes) = (self.source, self.volumes);
         if !self.fresh.as_ref().is_some_and(|kept| Arc::ptr_eq(kept.volume(), volume)) {
@@ -178,7 +177,7 @@ impl Conversation<'_> {
     }
 }
 
-/// What a destination is told that asks for a volume.
+/// The answer to a destination that requests a volume.
 fn access(volumes: &dyn SourceVolumes, volume: &str, peer: &PeerName) -> Result<Answer, Refusal> {
     volumes.volume(volume, peer)?;
     volumes.access(volume).map(Answer::Access)

@@ -1,4 +1,4 @@
-//! The sending of an image that was prepared, and what follows from its acknowledgement.
+//! Sends a prepared image, and handles its acknowledgement.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub(super) struct Transfer<'a> {
 }
 
 impl Transfer<'_> {
-    /// Sends the image and hears whether the destination has it.
+    /// Sends the image and waits for the destination's answer.
     pub(super) fn run<S: Read + Write + ?Sized>(
         &self,
         stream: &mut S,
@@ -49,7 +49,7 @@ impl Transfer<'_> {
             leave_out(stream, &mut plan, self.update)?;
             Ok(plan)
         });
-        // Comparing what is here and there may have taken long.
+        // Comparing both sides may have taken long.
         let status = prepared.by_now(volume).status;
         let plan = match plan {
             Ok(plan) => plan,
@@ -76,7 +76,7 @@ impl Transfer<'_> {
             Request::Ack { target: acknowledged, keep } if acknowledged == target => {
                 gauge.came_through();
                 if sent < BUFFERED {
-                    // The sockets took it at once: only now it is known how long it was on its way.
+                    // The sockets took it at once: its transfer time is known only now.
                     gauge.sent(sent, clock.monotonic().saturating_sub(began));
                 }
                 self.acknowledged(stream, &keep)
@@ -86,7 +86,7 @@ impl Transfer<'_> {
         }
     }
 
-    /// What the destination lacks.
+    /// The blocks that the destination lacks.
     fn plan(&self) -> Result<Plan, MirrorError> {
         let (volume, update, target) = (self.volume, self.update, self.prepared.target.id);
         let number = since_number(name_in(self.prefix));
@@ -143,7 +143,7 @@ impl Transfer<'_> {
         }
     }
 
-    /// The destination has the image: notes that, and tells it how far behind it is now.
+    /// The destination has the image: records that, and reports its present lag.
     fn acknowledged<S: Read + Write + ?Sized>(
         &self,
         stream: &mut S,
@@ -187,7 +187,7 @@ fn refusal_of(volume: &Volume, error: &MirrorError) -> Refusal {
     }
 }
 
-/// Leaves out of a plan what the destination has.
+/// Removes the destination's blocks from a plan.
 fn leave_out<S: Read + Write + ?Sized>(
     stream: &mut S,
     plan: &mut Plan,
@@ -214,11 +214,10 @@ fn leave_out<S: Read + Write + ?Sized>(
     })
 }
 
-/// Tells the other side why nothing more comes.
+/// Informs the other side why the stream ends.
 fn give_up<S: Write + ?Sized>(volume: &Volume, stream: &mut S, error: StreamError) -> MirrorError {
     let reason = match &error {
-        // It goes back to an instant, or gets a history, or its server ends: nothing is wrong with
-        // it.
+        // It is being rolled back, or gets a history, or its server ends: it has no fault.
         StreamError::Volume(_) if volume.is_closed() => Some(AbortReason::Cancelled),
         StreamError::Volume(_) => Some(AbortReason::ReadFailed),
         StreamError::Cancelled => Some(AbortReason::Cancelled),
@@ -226,7 +225,7 @@ fn give_up<S: Write + ?Sized>(volume: &Volume, stream: &mut S, error: StreamErro
         _ => None,
     };
     if let Some(reason) = reason {
-        // Best effort: the reason it failed is what counts.
+        // Best effort: the reason of the failure matters more.
         let _ = abort(&mut Writing(stream), reason);
     }
     error.into()

@@ -18,7 +18,7 @@ use crate::{
     TransferKind, TransferReport, Work,
 };
 
-/// One volume, and how far behind its own source it is.
+/// One volume, and its lag behind its own source.
 struct Relay(Arc<Volume>, Option<Lag>);
 
 impl SourceVolumes for Relay {
@@ -48,7 +48,7 @@ impl Chain {
         Self { pair, last, device }
     }
 
-    /// B gets the newest image of A; it tells A what C needs.
+    /// B gets the newest image of A, and reports the needs of C to A.
     fn first(&self) -> Result<TransferReport, MirrorError> {
         self.first_with(Trouble { threads: true, ..Trouble::default() })
     }
@@ -63,7 +63,7 @@ impl Chain {
         Destination::new(self.last.clone(), "vol0", Relationship(0xc), Compression::Auto, None)
     }
 
-    /// C gets what B shows.
+    /// C gets the image of B.
     fn second(&self) -> Result<TransferReport, MirrorError> {
         let relay = Relay(self.pair.destination.clone(), None);
         update(&self.mirror(), &self.pair.other_registry, &relay, &mut |_| ())
@@ -143,7 +143,7 @@ fn a_cascade_sends_what_changed_on_each_link_and_goes_on_without_the_one_in_the_
         assert!(direct.blocks * 3 < direct.full_blocks, "{direct:?}");
         assert_clean(&chain.last);
         chain.assert_last_shows(&chain.pair.source);
-        // What was kept for the middle may go now.
+        // Snapshots kept for the middle may go now.
         let name = "peer1-0000000000000abc";
         chain.pair.registry.forget(&chain.pair.source, name).expect("it is forgotten");
         chain.pair.write(chain.pair.files[1], 90, 5, &mut rng);
@@ -183,8 +183,8 @@ fn what_a_further_mirror_has_is_kept_until_it_has_something_newer_and_no_longer(
     assert_eq!(held(&chain), 1);
 }
 
-/// What is known of further mirrors is written down now and then, and of one that follows
-/// continuously mostly late: a server in the middle that is killed remembers what they had before.
+/// The record of further mirrors is saved from time to time, and usually late for one that follows
+/// continuously: after a kill the server in the middle has an old record.
 #[test]
 fn what_a_further_mirror_has_is_kept_also_by_one_in_the_middle_that_remembers_what_it_had_before() {
     let mut chain = Chain::new(9);
@@ -289,21 +289,21 @@ fn the_lag_of_a_further_mirror_is_counted_to_the_first_source() {
     assert_eq!(report.kind, TransferKind::UpToDate);
     let seen = mirror.lag().expect("it is known");
     assert_eq!((seen.age, seen.bytes), (Duration::from_secs(60), 8192));
-    // The one in the middle has heard nothing of the first source: since its image anything may
-    // have come there.
+    // The one in the middle has no contact to the first source: anything may have changed there
+    // since its image.
     chain.pair.clock.advance(Duration::from_secs(90));
     let unheard = Relay(chain.pair.destination.clone(), None);
     let report = update(&mirror, &chain.pair.other_registry, &unheard, &mut |_| ()).unwrap();
     assert_eq!(report.kind, TransferKind::UpToDate);
     assert_eq!(mirror.lag().map(|lag| lag.age), Some(Duration::from_secs(90)));
-    // What takes writes itself lacks nothing.
+    // A volume that takes writes itself lacks nothing.
     let first = Relay(chain.pair.source.clone(), None);
     update(&mirror, &chain.pair.registry, &first, &mut |_| ()).unwrap();
     assert_eq!(mirror.lag().map(|lag| lag.age), Some(Duration::ZERO));
 }
 
-/// A clock that calls somebody when it is asked, once: where a source is in the middle of
-/// something.
+/// A clock that calls a function on its first reading: while a source is in the middle of an
+/// operation.
 struct Asked {
     inner: Arc<ManualClock>,
     look: Mutex<Option<Box<dyn FnMut() -> bool + Send>>>,
@@ -325,7 +325,8 @@ impl Clock for Asked {
     }
 }
 
-/// How long who must wait is seen to wait: without the lock it has its answer much sooner.
+/// The time after which a waiting thread counts as waiting: without the lock it has its answer much
+/// sooner.
 const WAITS: Duration = Duration::from_millis(500);
 
 #[test]
@@ -339,8 +340,8 @@ fn image_that_is_being_given_to_a_further_mirror_is_kept_though_that_is_not_note
     chain.pair.write(chain.pair.files[0], 0, 40, &mut rng);
     chain.first().unwrap();
     let shown = chain.pair.destination.status().cursor.snapshot;
-    // The further mirror asks for its first image. What it gets is chosen, and not noted yet, when
-    // the one in the middle asks what it is to keep.
+    // The further mirror asks for its first image. That image is chosen, but not recorded yet, when
+    // the one in the middle asks which snapshots to keep.
     let (registry, volume) = (chain.pair.other_registry.clone(), chain.pair.destination.clone());
     let asking: Arc<Mutex<Option<JoinHandle<Vec<SnapshotId>>>>> = Arc::default();
     let asks = asking.clone();

@@ -18,7 +18,7 @@ use crate::{
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// A pair whose destination has a clock of its own, which is behind that of the source.
+/// A pair whose destination has a clock of its own, `behind` that of the source.
 fn apart(seed: u64, behind: Duration) -> (Pair, Arc<ManualClock>) {
     let mut pair = Pair::new(seed);
     let far = Arc::new(ManualClock::new(Timestamp(pair.clock.now().0 - behind.as_nanos() as u64)));
@@ -56,7 +56,7 @@ fn lag_grows_by_the_time_that_passes_whatever_either_clock_is_set_to() {
         let behind = at_source.behind.expect("its base is known");
         let seven = Duration::from_secs(7);
         assert_eq!(behind.now.since(behind.first_change.expect("a change")), seven);
-        // What a step of a mirror that follows continuously waits for.
+        // The time that a step of a mirror that follows continuously waits for.
         assert_eq!(pair.source.age_of_changes(&base), Some(seven));
         assert_eq!(pair.refresh(&mirror).expect("the source answers").age, seven);
         turn(&far, back, HOUR);
@@ -64,7 +64,7 @@ fn lag_grows_by_the_time_that_passes_whatever_either_clock_is_set_to() {
         let lag = mirror.lag().expect("there was contact");
         assert_eq!((lag.age, lag.silent), (seven + Duration::from_secs(5), Duration::from_secs(5)));
         assert_eq!(mirror.loss().silent, Some(Duration::from_secs(5)));
-        // Where the source's clock was put back to before the image, that is of no age.
+        // If the source's clock was set back to before the image, that has no age.
         let age = if back { Duration::ZERO } else { HOUR + Duration::from_secs(107) };
         assert_eq!(mirror.loss().image_age, Some(age + Duration::from_secs(5)));
         pair.update_with(&mirror, Trouble::default()).expect("an update");
@@ -86,7 +86,7 @@ fn changes_from_before_a_restart_are_not_hidden_by_a_clock_that_was_put_back() {
     pair.clock.advance(Duration::from_secs(9));
     let age = pair.refresh(&mirror).expect("the source answers").age;
     assert_eq!(age, Duration::from_secs(9), "they are no younger than this run of the source");
-    // What the destination wrote down tells how long the source has been silent, and no less than
+    // The destination's saved record tells how long the source has been silent, at least the time
     // since then.
     let contact = mirror.contact();
     turn(&far, true, HOUR);
@@ -118,8 +118,8 @@ fn update(pair: &Pair, mirror: &Destination) -> Result<(), MirrorError> {
 
 #[test]
 fn lock_counts_what_has_passed_at_the_mirror_and_not_what_the_source_says() {
-    // The source's clock is years behind while the snapshot is made, or years ahead; the mirror's
-    // server may start anew.
+    // The source's clock is years slow while the snapshot is made, or years fast; the mirror's
+    // server may restart.
     for (back, restarts) in [(true, false), (true, true), (false, false)] {
         let (mut pair, far) = apart(24, HOUR);
         let mut rng = Rng::new(24);
@@ -182,7 +182,7 @@ fn lock_is_as_long_as_it_is_whatever_the_clock_of_the_mirror_is_set_to() {
         pair.write(pair.files[0], 0, 20, &mut rng);
         let error = update(&pair, &mirror).expect_err("it is locked");
         assert!(matches!(&error, MirrorError::Locked { name } if name == "payroll"), "{error}");
-        // And is put right again, or wrong once more.
+        // And is set right again, or wrong once more.
         turn(&far, !back, DAY * 200);
         pass(&pair, DAY * 19);
         assert!(update(&pair, &mirror).is_err(), "a day is left");
@@ -207,7 +207,7 @@ fn births_that_were_not_written_down_are_those_of_the_last_image() {
     pair.source.create_snapshot("new").expect("a snapshot");
     far.advance(DAY);
     update(&pair, &mirror).expect("the snapshot comes along");
-    // The power goes before that is written down.
+    // The power fails before that is saved.
     pair.destination = open(&pair.destination_device, &far);
     let again = pair.mirror();
     again.remember_births(&births, None);
@@ -266,15 +266,15 @@ fn lag_during_a_transfer_counts_the_time_that_went_by_until_it_was_announced() {
         mirror.update(&mut client, &mut work).expect("an update");
         drop(near);
     });
-    // What the source took for it counts twice: for all that is known here, the answer was on its
-    // way as long.
+    // The source's processing time counts twice: as far as is known here, the answer took that long
+    // to travel.
     assert_eq!(told, Some(Duration::from_secs(71 + 61)));
 }
 
-/// How long an answer is on its way over a [`Late`] link.
+/// The travel time of an answer over a [`Late`] link.
 const LATE: Duration = Duration::from_secs(30);
 
-/// A link over which the answer to whatever is said takes that long.
+/// A link that delays every answer by that time.
 struct Late<'a> {
     stream: UnixStream,
     clocks: [&'a ManualClock; 2],
@@ -321,7 +321,7 @@ fn time_that_an_answer_is_on_its_way_makes_no_lag_smaller() {
         let age = || mirror.lag().expect("there was contact").age;
         let mut late = Late { stream: near, clocks: [&pair.clock, &far], asked: false };
         let mut client = Client::hello(&mut late).expect("it answers");
-        // Nothing had changed when the source said so; what did since then nobody here knows.
+        // The source reported no changes; later ones are unknown here.
         let lag = mirror.refresh(&mut client).expect("the source answers");
         assert_eq!((lag.age, age(), mirror.loss().silent), (LATE, LATE, Some(LATE)));
         assert_eq!(far.now().since(lag.as_of), LATE);
@@ -329,7 +329,8 @@ fn time_that_an_answer_is_on_its_way_makes_no_lag_smaller() {
         let mut work = Work { cancel: &cancel, progress: &mut |_| {}, threads: None };
         let report = mirror.update(&mut client, &mut work).expect("an update");
         assert_eq!((report.kind, age()), (TransferKind::UpToDate, LATE));
-        // While an image is on its way, and once it is here and the source has heard of that.
+        // While an image is in transfer, and once it is here and the source got the
+        // acknowledgement.
         pair.write(pair.files[0], 0, 50, &mut rng);
         let mut told = None;
         let mut progress = |_: &TransferProgress| {
@@ -374,7 +375,7 @@ fn lock_that_is_shortened_counts_for_later_snapshots_alone() {
     pair.write(pair.files[0], 0, 20, &mut rng);
     let error = update().expect_err("it is locked");
     assert!(matches!(&error, MirrorError::Locked { name } if name == "payroll"), "{error}");
-    // Its own time, or one who may, ends it.
+    // Its own time ends it, or an authorized request.
     mirror.lift_locks(HOUR);
     assert!(mirror.locked().is_empty() && mirror.locked_ever().len() == 1);
     pass(HOUR);
@@ -404,7 +405,7 @@ fn clock_that_is_put_forward_or_back_while_the_program_is_off_ends_no_lock() {
         assert_eq!(again.locked().len(), 1);
         pair.source.delete_snapshots(&[payroll]).expect("it is deleted");
         pair.write(pair.files[0], 0, 20, &mut rng);
-        // Of a stop a day counts, and of a clock that was put back nothing.
+        // Of the stopped time one day counts, and with a clock that was set back none.
         far.advance(DAY * 28);
         assert!(pair.update_with(&again, Trouble::default()).is_err(), "{:?}", again.locked());
         far.advance(DAY * 2);

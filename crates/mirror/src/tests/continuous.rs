@@ -15,7 +15,7 @@ use crate::{
     TransferReport, Work,
 };
 
-/// Every change is due at once, and nobody waits for one.
+/// Every change is due at once, without waiting.
 const AT_ONCE: Pace = Pace { step: Duration::ZERO, wait: Duration::ZERO };
 
 fn follow<S: Read + Write>(
@@ -134,7 +134,7 @@ fn names_alone_are_a_step_and_a_change_is_due_when_it_is_old_enough() {
     pair.assert_same();
 }
 
-/// A source whose time passes while it rests, and who counts it.
+/// A source whose time passes while it rests, and is counted.
 struct Resting<'a> {
     pair: &'a Pair,
     rested: Mutex<Duration>,
@@ -174,7 +174,7 @@ fn a_source_waits_for_a_change_no_longer_than_somebody_can_want_it_to() {
         followed
     });
     assert_eq!(followed.expect("it is answered"), None);
-    // Who has hung up meanwhile is noticed with the answer.
+    // A closed connection is noticed with the answer.
     let rested = *resting.rested.lock();
     assert!(rested < Duration::from_secs(120), "{rested:?}");
 }
@@ -192,7 +192,7 @@ fn since_maps_go_on_with_the_steps() {
             Ok(())
         });
         stepped.expect("all steps");
-        // Every snapshot at the source is gone, and still the next one sends what changed.
+        // Every snapshot at the source is gone, and still the next update sends the changes.
         for snapshot in pair.source.snapshots() {
             pair.source.hold_snapshot(snapshot.id, false).expect("released");
             pair.source.delete_snapshots(&[snapshot.id]).expect("deleted");
@@ -334,7 +334,7 @@ fn a_source_that_has_given_its_role_away_is_not_followed_by_others() {
     assert!(matches!(refused, Err(MirrorError::Refused(Refusal::NotASource))), "{refused:?}");
 }
 
-/// A volume that has what it gives from one that a mirror of it is called.
+/// A volume whose image came through one with the name of its own mirror.
 struct Ringed(Arc<Volume>, Hop);
 
 impl SourceVolumes for Ringed {
@@ -369,7 +369,7 @@ fn mirror_that_finds_itself_in_the_route_of_its_source_takes_nothing_from_it_by_
         assert!(matches!(followed, Err(MirrorError::FollowsItself)), "changed {changed}: {followed:?}");
         assert!(fingerprint(&pair.destination) == shown, "changed {changed}: nothing was taken");
     }
-    // Another one's route is no matter, and what was begun is no hindrance.
+    // A foreign route does not matter, and an unfinished transfer does not prevent it.
     let other = Ringed(pair.source.clone(), Hop::of(b"another", "vol0"));
     pair.converse_with(&other, |client| update(&mirror, client)).expect("an update");
     pair.assert_same();

@@ -1,5 +1,5 @@
-//! What rots on one side is brought from the other, whatever it is and wherever it stands; what
-//! rots on both stays damaged, and nothing spreads.
+//! Damage on one side is repaired from the other, wherever it is; damage on both sides stays, and
+//! does not spread.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -117,7 +117,7 @@ fn what_rots_on_one_side_is_found_and_brought_from_the_other_wherever_it_stands(
                 rotten_there.insert(vbn);
             }
         }
-        // Nothing of it may be in memory on the side that gives it back.
+        // None of it may be in memory on the side that sends it back.
         pair.reopen_destination();
         let verified = verify(&pair, true);
         assert!(verified.snapshots > 0 && verified.blocks > 0, "seed {seed}: {verified:?}");
@@ -131,7 +131,7 @@ fn what_rots_on_one_side_is_found_and_brought_from_the_other_wherever_it_stands(
             "seed {seed}: {verified:?}"
         );
         assert!(verified.differences_total > 0 || rotten_here.len() + rotten_there.len() == 0, "seed {seed}");
-        // What was below a damaged node is met once the node is whole.
+        // Damage below a damaged node is found once the node is whole.
         for _ in 0..4 {
             verify(&pair, true);
         }
@@ -159,7 +159,7 @@ fn mirrored() -> (Pair, [Arc<dyn Device>; 2], Vec<Piece>) {
     (pair, devices, data)
 }
 
-/// Reads all from the media, so that the volume knows what of it is damaged.
+/// Reads everything from the media, so that the volume knows its damage.
 fn scrub(volume: &Arc<Volume>) -> usize {
     let mut cursor = volume.begin_scrub();
     while !volume.scrub(&mut cursor, 500).expect("it is open").finished {}
@@ -210,7 +210,7 @@ fn block_that_rots_on_both_sides_stays_damaged_and_is_never_given_as_good() {
     let snapshot = pair.destination.snapshots()[0].id;
     let both = Difference { vbn: data[7].vbn, place, snapshot, kind: DifferenceKind::Both };
     assert_eq!((verified.differences, verified.regions_differing), (vec![both], 0));
-    // Written anew at the source, it is whole there, and the next image has it.
+    // Rewritten at the source, it is whole there, and the next image has it.
     let Place::Data { file, lba } = place else { panic!("it is data") };
     pair.write(file, lba.0, 1, &mut Rng::new(5));
     pair.update().expect("an update");
@@ -323,8 +323,8 @@ fn blocks_that_are_given_are_taken_only_where_they_are_missing() {
         pair.converse(|client| client.ask(&request)).expect("it answers")
     };
     let wrong = vec![
-        // Other bytes, under the name of what is missing; right bytes that nobody misses; right
-        // bytes under another checksum.
+        // Other bytes, under the name of the missing block; right bytes that were not requested;
+        // right bytes under another checksum.
         (damaged.vbn, damaged.checksum, other.clone()),
         (whole.vbn, whole.checksum, other.clone()),
         (damaged.vbn, whole.checksum, other),

@@ -1,5 +1,5 @@
-//! A source and a destination that talk over a socket pair, random work on the source, and
-//! fingerprints of what a volume shows.
+//! A source and a destination connected by a socket pair, random work on the source, and
+//! fingerprints of a volume's content.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -61,7 +61,7 @@ pub(super) struct Pair {
     pub(super) source_device: Arc<dyn Device>,
     pub(super) destination_device: Arc<dyn Device>,
     pub(super) registry: Arc<Source>,
-    /// What the destination's server knows of mirrors of its own.
+    /// The destination server's registry of its own mirrors.
     pub(super) other_registry: Arc<Source>,
     /// The destination's name at the source, and the source's at the destination.
     pub(super) peers: [&'static str; 2],
@@ -96,7 +96,7 @@ impl SourceVolumes for One {
     }
 }
 
-/// A stream that breaks off after so many bytes were read, and can spoil one of them.
+/// A stream that breaks after a number of bytes read, and can spoil one of them.
 pub(super) struct Cut {
     pub(super) stream: UnixStream,
     pub(super) left: u64,
@@ -125,7 +125,7 @@ impl Read for Cut {
 
 impl Write for Cut {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        // The type of a frame stands behind its length; 5 is an acknowledgement.
+        // The type of a frame follows its length; 5 is an acknowledgement.
         if self.loses_answer && bytes.get(4) == Some(&5) {
             self.left = 0;
         }
@@ -139,7 +139,7 @@ impl Write for Cut {
     }
 }
 
-/// What happens to one transfer.
+/// Faults during one transfer.
 #[derive(Default)]
 pub(super) struct Trouble<'a> {
     pub(super) cut_after: Option<u64>,
@@ -150,7 +150,7 @@ pub(super) struct Trouble<'a> {
     /// Gets the bytes that the destination wrote to the source.
     pub(super) asked: Option<&'a AtomicU64>,
     pub(super) loses_answer: bool,
-    /// Compares checksums where nothing is common.
+    /// Compares checksums if there is no common base.
     pub(super) compare: bool,
     /// Gets how it ended for the source.
     pub(super) heard: Option<&'a Mutex<Option<MirrorError>>>,
@@ -301,7 +301,7 @@ impl Pair {
         self.converse(|client| mirror.refresh(client))
     }
 
-    /// An update that is cancelled after so many records.
+    /// An update that is cancelled after a number of records.
     pub(super) fn update_cancelled_after(
         &self,
         limit: u64,

@@ -13,7 +13,7 @@ use crate::relationship::split;
 use crate::wire::{Frame, read_frame, write_frame};
 use crate::{Client, MirrorError, PeerName, Refusal, Relationship, Route, SourceStatus, Work};
 
-/// Says what was put in, and swallows what it is told.
+/// Sends the prepared bytes, and discards whatever it receives.
 struct Says(Cursor<Vec<u8>>);
 
 impl Read for Says {

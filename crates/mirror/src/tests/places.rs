@@ -1,4 +1,4 @@
-//! What one peer can take of a source.
+//! Limits on one peer's use of a source.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ fn peer_has_so_many_mirrors_of_a_volume_and_a_further_one_leaves_nothing() {
         assert!(is_too_many(&error), "{error}");
     }
     assert_eq!(pair.registry.followers().len(), known);
-    // Those that are there go on, and one that goes leaves its place.
+    // The existing ones continue, and a departing one frees its place.
     pair.write(pair.files[0], 0, 20, &mut Rng::new(32));
     pair.update_with(&mirrors[0], Trouble::default()).expect("an update");
     let gone = pair.registry.followers().remove(0).name;

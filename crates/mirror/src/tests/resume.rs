@@ -1,4 +1,4 @@
-//! Transfers that are cut go on where they were: at every record, at every operation of the
+//! Interrupted transfers resume where they were: at every record, at every operation of the
 //! destination's device, whatever changes meanwhile.
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::{Compression, MirrorError, Source};
 /// Blocks of a record of the stream.
 const RECORD: u64 = 256;
 
-/// A source with so much in it that a baseline has several records.
+/// A source with enough content that a baseline has several records.
 fn fill(pair: &mut Pair, rng: &mut Rng) {
     pair.add_file();
     pair.add_file();
@@ -33,7 +33,7 @@ fn a_cut_link_costs_the_record_that_was_on_its_way() {
         pair.update().expect("a baseline")
     };
     let mut cuts = 0;
-    // Twice in each record, and so also in each list behind the blocks.
+    // Twice in each record, and so also in each list after the blocks.
     for cut_after in (1000..whole.bytes + 2000).step_by(500_000) {
         let mut pair = Pair::new(0);
         fill(&mut pair, &mut Rng::new(1));
@@ -44,7 +44,7 @@ fn a_cut_link_costs_the_record_that_was_on_its_way() {
         let arrived = arrived.load(Ordering::Relaxed);
         assert!(arrived + 2 * RECORD > cut_after / 4096, "{arrived} of {cut_after} bytes");
         let report = pair.update().expect("it goes on");
-        // The map and the inodes of the first attempt's snapshot are written anew for the second's.
+        // The map and the inodes of the first attempt's snapshot are rewritten for the second's.
         assert!(report.kept_blocks + 20 >= arrived, "kept {} of {arrived}", report.kept_blocks);
         assert!(report.blocks <= whole.blocks - arrived + 20, "sent {} with {arrived} here", report.blocks);
         pair.assert_mirrored();
@@ -52,8 +52,8 @@ fn a_cut_link_costs_the_record_that_was_on_its_way() {
     assert!(cuts > 5, "{cuts} cuts");
 }
 
-/// At every operation of the destination's device the power goes; what no flush has made durable is
-/// kept, lost or torn.
+/// The power fails at every operation of the destination's device; unflushed writes are kept, lost
+/// or torn.
 #[test]
 fn a_power_cut_at_any_operation_of_the_destination_costs_one_checkpoint() {
     let mut cut_at = 1;
@@ -93,9 +93,9 @@ fn a_power_cut_at_any_operation_of_the_destination_costs_one_checkpoint() {
         assert_clean(&pair.destination);
         let report = pair.update().unwrap_or_else(|error| panic!("cut at {cut_at}: {error}"));
         let arrived = arrived.load(Ordering::Relaxed);
-        // Committed before the cut: then there is nothing left to do.
+        // Committed before the cut: then no work is left.
         if report.bytes > 0 {
-            // Two records: one behind the last checkpoint, and one whose checkpoint was cut.
+            // Two records: one after the last checkpoint, and one whose checkpoint was cut.
             let kept = report.kept_blocks;
             assert!(kept + 2 * RECORD + 20 >= arrived, "cut at {cut_at}: kept {kept} of {arrived}");
             resumed += u64::from(kept > 0);
@@ -127,8 +127,7 @@ fn it_goes_on_toward_a_newer_snapshot_with_other_options_and_a_restarted_source(
         }
         pair.compression =
             if pair.compression == Compression::None { Compression::Zstd } else { Compression::None };
-        // The snapshot that was on its way goes, and some of its blocks are used for something
-        // else.
+        // The snapshot in transfer is deleted, and some of its blocks are reused.
         super::transfers::delete_bases(&pair);
         for _ in 0..2 {
             pair.write(pair.files[0], 0, 150, &mut rng);
@@ -177,7 +176,7 @@ fn an_attempt_that_brings_nothing_new_costs_next_to_nothing() {
     fill(&mut pair, &mut rng);
     let whole = pair.source.status().used;
     let mut sent = 0;
-    // Cut again and again: the sum of all that is sent is one copy and a little.
+    // Interrupted repeatedly: the total of the sent data is little more than one copy.
     for round in 0..40 {
         let arrived = AtomicU64::new(0);
         let trouble = Trouble { cut_after: Some(1_500_000), arrived: Some(&arrived), ..Trouble::default() };

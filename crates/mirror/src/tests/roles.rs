@@ -1,4 +1,4 @@
-//! Changes of role: what each leaves on both sides, with cuts anywhere.
+//! Changes of role: the state of both sides after each, with cuts anywhere.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ fn dropped(head: SnapshotId) -> Option<GivesUp> {
     Some(GivesUp { head, image: None, spilled: false })
 }
 
-/// What clients see of the active state: not what mirrors note for themselves.
+/// The active state that clients see: without mirrors' own notes.
 fn seen(volume: &Arc<Volume>) -> Content {
     let image = volume.image(None).expect("an image");
     let mirrors: Vec<_> =
@@ -45,7 +45,7 @@ fn seen(volume: &Arc<Volume>) -> Content {
     seen
 }
 
-/// What the owner's snapshots show.
+/// The content of the owner's snapshots.
 fn owners(volume: &Arc<Volume>) -> BTreeMap<String, Content> {
     let mut all = fingerprint(volume);
     all.retain(|name, _| !name.starts_with(cairn_stream::MIRROR_PREFIX) && name != "(active)");
@@ -90,8 +90,7 @@ fn parted(seed: u64) -> (Pair, Rng) {
     (pair, rng)
 }
 
-/// Fails over, and lets both sides be written to. The pair points to the side that was failed over
-/// as the source.
+/// Fails over, and writes to both sides. The pair uses the failed-over side as the source.
 fn part(pair: &mut Pair, rng: &mut Rng, actions: u64) {
     pair.mirror().failover().expect("a failover");
     (0..actions).for_each(|_| pair.work(rng));
@@ -162,7 +161,7 @@ fn twenty_five_role_swaps_under_load_keep_every_checksum() {
         }
         pair.source.consistency_point().expect("it commits");
         let before = seen(&pair.source);
-        // Clients go on until the moment of the change.
+        // Clients continue until the moment of the change.
         let (mirror, mut load) = (pair.mirror(), rng.fork());
         let mut meanwhile = || drop(pair.try_write(pair.files[0], load.below(200), 3, &mut load));
         let trouble =
@@ -263,7 +262,7 @@ fn what_nobody_has_given_up_is_never_replaced() {
     assert_clean(&pair.destination);
 }
 
-/// The volume itself guards its own head, whatever the mirror's protocol says.
+/// The volume itself guards its own head, independently of the mirror's protocol.
 #[test]
 fn own_head_is_replaced_only_by_its_descendants() {
     let (mut pair, _) = parted(6);
@@ -338,7 +337,7 @@ fn spilled_head_opens_with_its_base_and_has_every_block() {
     }
 }
 
-/// Where nothing is held for the mirror, the newest that both have is the owner's.
+/// If nothing is held for the mirror, the newest common snapshot is the owner's.
 #[test]
 fn base_of_a_spill_stays_also_where_it_is_a_snapshot_of_the_owner() {
     let pair = Pair::new(1);
@@ -351,8 +350,8 @@ fn base_of_a_spill_stays_also_where_it_is_a_snapshot_of_the_owner() {
     pair.source.delete_snapshots(&[monday.id]).expect("nothing needs it");
 }
 
-/// The link is cut at every few bytes of a resync; until it is through the own head and every
-/// snapshot is there, and each attempt goes on.
+/// The link is cut at every few bytes of a resync. Until it is complete the own head and every
+/// snapshot exist, and each attempt resumes.
 #[test]
 fn resync_cut_anywhere_leaves_the_own_head_whole_and_goes_on() {
     let (mut pair, _) = parted(8);
@@ -366,7 +365,7 @@ fn resync_cut_anywhere_leaves_the_own_head_whole_and_goes_on() {
             break;
         }
         if pair.destination.own_head().is_none() {
-            // The image is there, and only the answer was lost.
+            // The image has arrived, and only the answer was lost.
             break;
         }
         assert_eq!(fingerprint(&pair.destination), before, "after {cut_after} bytes");
@@ -383,7 +382,7 @@ fn resync_cut_anywhere_leaves_the_own_head_whole_and_goes_on() {
     assert!(pair.destination.own_head().is_none());
 }
 
-/// The power goes at every operation of the device that gives way, from the change of its role to
+/// The power fails at every operation of the device that is demoted, from the change of its role to
 /// the end of the transfer; and at every operation of the one that hands over.
 #[test]
 fn power_cut_at_any_operation_of_a_resync_leaves_one_whole_head_or_the_other() {
@@ -430,7 +429,7 @@ fn power_cut_at_any_operation_of_a_resync_leaves_one_whole_head_or_the_other() {
     assert!(heads > 30 && images > 0, "{heads} heads, {images} images");
 }
 
-/// Gives way, if that is still to be done, and updates. True when it went through.
+/// Demotes the volume, if that is still to be done, and updates. True when it succeeded.
 fn attempt(pair: &mut Pair) -> bool {
     let (mirror, standing) = (pair.mirror(), standing(pair));
     if pair.destination.status().role == Role::Normal || pair.destination.own_head().is_some() {
@@ -440,10 +439,10 @@ fn attempt(pair: &mut Pair) -> bool {
     pair.update().is_ok()
 }
 
-/// The power goes at every operation of the device of either side of a planned change of roles, and
-/// comes back: never do both sides take writes, both are whole, and the same once more ends it,
-/// with all that was flushed. What only the log of the source had is in the head that it hands
-/// over.
+/// The power fails at every operation of the device of either side of a planned change of roles,
+/// and returns. The two sides never take writes at the same time, both are whole, and a repetition
+/// completes the change with all flushed data. Writes that only the log of the source had are in
+/// the head that it hands over.
 #[test]
 fn power_cut_at_any_operation_of_a_planned_change_of_roles_loses_nothing_and_goes_on() {
     let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000_000_000)));
@@ -497,7 +496,7 @@ fn power_cut_at_any_operation_of_a_planned_change_of_roles_loses_nothing_and_goe
                 assert_clean(volume);
             }
             assert_eq!(pair.destination.status().role, Role::Normal);
-            // The other direction goes on where this one ended.
+            // The other direction continues where this one ended.
             pair.swap();
             let update = pair.update().expect("the new direction works");
             assert_ne!(update.kind, TransferKind::Baseline, "side {side}, cut at {cut}");
@@ -510,7 +509,7 @@ fn power_cut_at_any_operation_of_a_planned_change_of_roles_loses_nothing_and_goe
     }
 }
 
-/// Both servers start anew, on these devices.
+/// Both servers restart, on these devices.
 fn restart(pair: &mut Pair, devices: &[Arc<FaultDevice>; 2]) {
     let [source, destination] = devices.each_ref().map(|device| -> Arc<dyn Device> { device.clone() });
     (pair.source_device, pair.destination_device) = (source, destination);
@@ -519,7 +518,7 @@ fn restart(pair: &mut Pair, devices: &[Arc<FaultDevice>; 2]) {
     pair.reopen_destination();
 }
 
-/// A planned change of roles, or what is left of one. True when it went through.
+/// A planned change of roles, or the rest of one. True when it succeeded.
 fn change_roles(pair: &Pair) -> bool {
     if pair.destination.status().role == Role::Normal {
         return true;
@@ -587,8 +586,8 @@ fn side_that_was_given_a_role_and_has_not_taken_it_gives_no_image_to_the_side_th
     pair.assert_mirrored();
 }
 
-/// Else the one that is to take over would find itself there, and never get the last image: what it
-/// had from the old source is in what that asks it meanwhile.
+/// Otherwise the side that takes over would find itself in the route, and never get the last image:
+/// the other side's state, received from the old source, names it when asked meanwhile.
 #[test]
 fn side_that_gives_its_role_away_is_where_the_route_begins_until_it_shows_what_it_received() {
     let mut pair = Pair::new(13);
@@ -623,7 +622,7 @@ fn source_gives_its_role_only_to_the_mirror_that_has_its_base_and_takes_it_back_
     pair.update().expect("a baseline");
     pair.converse(|client| mirror.ask_for_role(client, successor())).expect("it is handed over");
     let kept = seen(&pair.source);
-    // The one that was to take over is gone.
+    // The successor is gone.
     pair.swap();
     pair.mirror().failover().expect("it takes its role back");
     pair.swap();
@@ -657,8 +656,8 @@ fn old_source_learns_that_its_mirror_was_failed_over() {
     assert_eq!(follower.departed, None);
 }
 
-/// A mirror that was failed over says so again and again, as its source may have forgotten it. One
-/// that its owner has let go of stays let go of, until it is failed over anew.
+/// A mirror that was failed over reports it again and again, as its source may have forgotten it.
+/// One that its owner has forgotten stays forgotten, until it is failed over anew.
 #[test]
 fn failover_of_a_mirror_that_was_let_go_of_is_no_news_when_it_is_told_again() {
     let pair = Pair::new(15);
@@ -685,8 +684,8 @@ fn failover_of_a_mirror_that_was_let_go_of_is_no_news_when_it_is_told_again() {
     assert!(known(&pair.registry).is_some_and(|follower| follower.departed.is_some()), "another failover");
 }
 
-/// Who may mirror a volume makes up mirrors of it that were failed over, of which nothing was ever
-/// kept here.
+/// A peer with access to a volume invents mirrors of it that were failed over, for which no state
+/// was ever kept here.
 #[test]
 fn failovers_of_mirrors_that_nobody_knows_are_not_noted_without_end() {
     let mut pair = Pair::new(16);
@@ -699,7 +698,7 @@ fn failovers_of_mirrors_that_nobody_knows_are_not_noted_without_end() {
     let made_up = |number| {
         Destination::new(pair.destination.clone(), "vol0", Relationship(number), Compression::None, None)
     };
-    // Nor is the one that there was, as after the loss of what was written down.
+    // Nor is the previous one, as after the loss of the saved records.
     pair.registry = Arc::default();
     let told = pair.converse(|client| {
         (0..1000).try_for_each(|number| made_up(number).standing(client, Some(departure.clone())).map(drop))
@@ -707,15 +706,15 @@ fn failovers_of_mirrors_that_nobody_knows_are_not_noted_without_end() {
     told.expect("each is answered");
     let noted = pair.registry.followers().len();
     assert!(noted < 100, "{noted} are noted");
-    // What is kept for one says that it is none of those.
+    // The snapshot kept for one shows that it is not one of those.
     pair.converse(|client| mirror.standing(client, Some(departure.clone()))).expect("told");
     let known = pair.registry.followers();
     let own = known.iter().find(|follower| follower.name == "peer1-0000000000000abc").expect("it is known");
     assert_eq!(own.departed, Some(departure));
 }
 
-/// A session keeps the head that it opened, also when the number of its snapshot has come to mean
-/// another one.
+/// A session keeps its opened head, also when the number of that snapshot now belongs to another
+/// one.
 #[test]
 fn readers_of_the_given_up_head_keep_it() {
     let (mut pair, mut rng) = parted(14);

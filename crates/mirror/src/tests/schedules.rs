@@ -23,7 +23,7 @@ const SCHEDULES: usize = 200;
 const LENGTH: u64 = 16;
 const RELATIONSHIP: Relationship = Relationship(0xabc);
 
-/// A device that takes its time.
+/// A slow device.
 struct Slow(MemoryDevice);
 
 impl Device for Slow {
@@ -58,7 +58,7 @@ fn stamped(version: u64) -> Block {
     bytes.freeze()
 }
 
-/// One version after the other, each block of it by itself.
+/// One version after the other, each of its blocks separately.
 fn write(volume: &Arc<Volume>, lun: FileId, version: u64) {
     for lba in 0..LENGTH {
         volume.write(lun, &mut std::iter::once((Lba(lba), stamped(version)))).expect("there is room");
@@ -79,12 +79,12 @@ fn shown(volume: &Arc<Volume>, lun: FileId) -> Vec<u64> {
 /// One direction of a connection.
 #[derive(Default)]
 struct Pipe {
-    /// What is on its way, and whether an end is closed.
+    /// Data in flight, and whether an end is closed.
     state: Mutex<(VecDeque<u8>, bool)>,
     moved: Condvar,
 }
 
-/// One end of a connection; both are closed with the first that goes.
+/// One end of a connection; both are closed when the first is dropped.
 struct End {
     from: Arc<Pipe>,
     to: Arc<Pipe>,
@@ -130,7 +130,7 @@ impl Drop for End {
     }
 }
 
-/// Offers one volume to everyone. Whoever waits for a change looks again at once.
+/// Offers one volume to every peer. A peer that waits for a change looks again at once.
 struct One(Arc<Volume>);
 
 impl SourceVolumes for One {
@@ -148,9 +148,9 @@ fn peer() -> PeerName {
     PeerName::new("peer").expect("a good name")
 }
 
-/// A destination follows a source that is written to, while another thread looks at what it shows:
-/// each image is of one moment of the source, none is older than the one before, and the last one
-/// has everything.
+/// A destination follows a source that is written to, while another thread looks at its image: each
+/// image is of one moment of the source, none is older than the previous one, and the last one has
+/// everything.
 #[test]
 fn mirror_that_follows_shows_moments_of_its_source_in_order_in_any_schedule() {
     const VERSIONS: u64 = 4;
@@ -205,8 +205,8 @@ fn mirror_that_follows_shows_moments_of_its_source_in_order_in_any_schedule() {
     });
 }
 
-/// Two sessions of one mirror, of which the earlier one is over for the destination: whatever it
-/// still does, the source holds what the later one got, and nothing else.
+/// Two sessions of one mirror, the earlier of which has ended for the destination: whatever it
+/// still does, the source holds exactly the snapshots of the later one.
 #[test]
 fn later_session_of_a_mirror_has_its_base_in_any_schedule() {
     explore(SCHEDULES, || {

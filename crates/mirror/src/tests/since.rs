@@ -106,7 +106,7 @@ fn an_update_of_names_alone_keeps_the_map_going() {
     }
 }
 
-/// Snapshots, rollbacks, punches, deletions; restarts of both sides; cuts, also behind the commit.
+/// Snapshots, rollbacks, punches, deletions; restarts of both sides; cuts, also after the commit.
 #[test]
 fn random_work_without_a_held_base_is_mirrored() {
     let mut cuts = 0;
@@ -133,7 +133,7 @@ fn random_work_without_a_held_base_is_mirrored() {
                 2 => delete_all(&pair),
                 3 => pair.move_home(),
                 4 => pair.add_file(),
-                // Now and then the base is held for a while.
+                // Sometimes the base is held for a while.
                 _ => pair.hold = !pair.hold,
             }
         }
@@ -217,8 +217,8 @@ fn when_nothing_is_common_the_price_is_said_and_only_the_difference_is_sent() {
         assert!((25..120).contains(&report.blocks), "{report:?}");
         assert!(report.blocks * 4096 <= data_bytes_max, "{report:?} {data_bytes_max}");
         let asked = asked.load(Ordering::Relaxed);
-        // Besides the claims: hello, the request, the acknowledgement; and the questions count,
-        // which the source sends.
+        // In addition to the claims: hello, the request, the acknowledgement; and the source's
+        // questions count.
         assert!(asked.abs_diff(compare_bytes) < 800, "asked {asked}, said {compare_bytes}");
         pair.write(pair.files[0], 0, 5, &mut rng);
         let next = pair.update().expect("the next is an update again");
@@ -227,8 +227,8 @@ fn when_nothing_is_common_the_price_is_said_and_only_the_difference_is_sent() {
     }
 }
 
-/// A history under its volume does that: all that the destination knows is of an earlier time, and
-/// the source has let go of what was common then.
+/// A history under its volume can do that: the destination's whole state is of an earlier time, and
+/// the source has released the snapshot that was common then.
 #[test]
 fn destination_that_went_back_gets_the_right_image_or_is_told_the_price() {
     for (hold, kept) in [(true, true), (true, false), (false, true), (false, false)] {
@@ -247,7 +247,7 @@ fn destination_that_went_back_gets_the_right_image_or_is_told_the_price() {
             pair.write(pair.files[0], round * 30, 60, &mut rng);
             pair.update().expect("an update");
         }
-        // The last one is cut off, and what it had brought goes as well.
+        // The last one is interrupted, and its arrivals are lost as well.
         pair.write(pair.files[0], 100, 100, &mut rng);
         let trouble = Trouble { cut_after: Some(200_000), ..Trouble::default() };
         pair.update_with(&pair.mirror(), trouble).expect_err("it is cut");
@@ -276,8 +276,8 @@ fn destination_that_went_back_gets_the_right_image_or_is_told_the_price() {
     }
 }
 
-/// The other way round: the destination has an image that the source no longer knows of, and the
-/// source gives no number of that to anything else.
+/// The other way round: the destination has an image that the source no longer knows, and the
+/// source must not reuse a number of that.
 #[test]
 fn source_that_went_back_never_takes_what_is_lost_for_what_came_since() {
     for hold in [true, false] {
@@ -317,8 +317,8 @@ fn source_that_went_back_never_takes_what_is_lost_for_what_came_since() {
     }
 }
 
-/// A backup of the source was put back, or a copy of it is asked that has stayed behind: it does
-/// not know which numbers were given since. The newest that there is may be at the mirror alone.
+/// The source was restored from a backup, or a stale copy of it is asked: it does not know which
+/// numbers were assigned since. The mirror alone may have the newest content.
 #[test]
 fn image_that_a_source_from_a_backup_never_made_stays_until_it_is_given_up() {
     for (hold, updates) in [(true, 4), (true, 1), (false, 4), (false, 1)] {
@@ -362,8 +362,8 @@ fn image_that_a_source_from_a_backup_never_made_stays_until_it_is_given_up() {
     }
 }
 
-/// The source gives the numbers again that it had given before, and what has the one of the image
-/// goes: nothing that it says then tells that it was put back.
+/// The source assigns the same numbers again, and the snapshot with the image's number is deleted:
+/// its later messages do not reveal that it was set back.
 #[test]
 fn image_that_a_source_from_a_backup_never_made_stays_however_many_snapshots_that_has_made_since() {
     for hold in [true, false] {
@@ -396,13 +396,13 @@ fn image_that_a_source_from_a_backup_never_made_stays_however_many_snapshots_tha
         }
         pair.source.delete_snapshots(&made).expect("they are deleted");
         is_refused(pair.update_with(&mirror, Trouble::default()));
-        // The server of the mirror starts anew.
+        // The server of the mirror restarts.
         let again = pair.mirror();
         again.remember_parted(mirror.parted());
         is_refused(pair.update_with(&again, Trouble::default()));
         is_refused(pair.update_with(&again, Trouble { compare: true, ..Trouble::default() }));
         assert_eq!(fingerprint(&pair.destination), shown, "{hold}");
-        // The right one is put in its place, and has what is shown.
+        // The right one replaces it, and has the image shown.
         pair.source_device.write_from(0, &later).expect("it is put back");
         pair.source = open(&pair.source_device, &pair.clock);
         pair.write(pair.files[0], 7, 5, &mut rng);
@@ -412,8 +412,7 @@ fn image_that_a_source_from_a_backup_never_made_stays_however_many_snapshots_tha
     }
 }
 
-/// A mirror is brought back to what it showed before: what its source was told of it before that is
-/// true no more.
+/// A mirror is reverted to an earlier image: its source's earlier record of it is no longer true.
 #[test]
 fn source_tells_no_lag_of_an_image_from_which_its_mirror_went_back() {
     let ways = [(true, false), (false, false), (true, true), (false, true)];
@@ -451,7 +450,7 @@ fn source_tells_no_lag_of_an_image_from_which_its_mirror_went_back() {
             told.is_none_or(|told| told >= Duration::from_secs(100)),
             "{hold} {kept} {updates}: {told:?}"
         );
-        // What is in flight began at the image before.
+        // The in-flight map began at the previous image.
         assert_eq!(told.is_some(), updates == 1 || kept && hold, "where what it shows is known here");
         assert!(pair.clock.now().since(at) >= lag);
         pair.update_with(&mirror, Trouble { compare: true, ..Trouble::default() }).expect("an update");
@@ -459,8 +458,7 @@ fn source_tells_no_lag_of_an_image_from_which_its_mirror_went_back() {
     }
 }
 
-/// Spoils the block of inodes that the source's since maps are in, and gives what it had, by its
-/// place.
+/// Damages the block of inodes with the source's since maps; returns its content and its place.
 fn rot_since_maps(pair: &mut Pair) -> (u64, Vec<u8>) {
     let bytes = copy_of(&pair.source_device);
     // The kind of an inode is its first byte.
@@ -477,7 +475,8 @@ fn rot_since_maps(pair: &mut Pair) -> (u64, Vec<u8>) {
     panic!("no block has them");
 }
 
-/// They are not lost for good: somebody who is told that has everything compared, or begins anew.
+/// They are not lost permanently: the error leads its reader to a full comparison, or to a new
+/// baseline.
 #[test]
 fn source_whose_since_maps_cannot_be_read_does_not_say_that_there_is_no_common_base() {
     let (mut pair, mut rng) = unheld(11);
@@ -498,14 +497,14 @@ fn source_whose_since_maps_cannot_be_read_does_not_say_that_there_is_no_common_b
     pair.assert_same();
 }
 
-/// A block of a since map at the source that is spoilt, and what it had.
+/// A damaged block of a since map at the source, and its content.
 struct RottenBlock {
     offset: u64,
     sound: Vec<u8>,
 }
 
 impl RottenBlock {
-    /// The top of a map, or the block of it that describes the volume. The source is opened anew.
+    /// The top of a map, or the block of it that describes the volume. The source is reopened.
     fn of(pair: &mut Pair, in_flight: bool, level: u8) -> Self {
         pair.source.consistency_point().expect("it commits");
         let place = Self::find(&pair.source, &pair.source_device, in_flight, level);
@@ -515,7 +514,7 @@ impl RottenBlock {
         rotten
     }
 
-    /// Where it is; nothing is spoilt yet.
+    /// Its place; nothing is damaged yet.
     fn find(volume: &Arc<Volume>, device: &Arc<dyn Device>, in_flight: bool, level: u8) -> Self {
         let number = volume.since_relationships()[0].relationship;
         let maps = volume.since_files(number).expect("it has maps");
@@ -542,7 +541,7 @@ impl RottenBlock {
         self
     }
 
-    /// The device gives again what it had.
+    /// The device returns the old content again.
     fn heal(self, pair: &mut Pair) {
         pair.source.close().expect("closed");
         pair.source_device.write_from(self.offset, &self.sound).expect("written");
@@ -551,7 +550,7 @@ impl RottenBlock {
     }
 }
 
-/// An update that is right, and tells its price first where it has to.
+/// An update that is right, and reports its price first if it has to.
 fn update_comparing_if_need_be(pair: &Pair) -> bool {
     let shown = fingerprint(&pair.destination);
     let compares = match pair.update() {
@@ -603,8 +602,8 @@ fn update_after_a_since_map_rotted_is_right_with_a_base_and_tells_the_price_with
     }
 }
 
-/// What is left of the map can be neither sent nor freed, and no image is taken of which a block is
-/// damaged.
+/// The rest of the map can be neither sent nor freed, and no image is taken that has a damaged
+/// block.
 #[test]
 fn update_after_a_node_of_a_since_map_rotted_waits_for_it_and_the_source_does_not() {
     for hold in [true, false] {
@@ -629,7 +628,7 @@ fn update_after_a_node_of_a_since_map_rotted_waits_for_it_and_the_source_does_no
     }
 }
 
-/// The node is newer than what the mirror has, which can't give it back: nobody ever could.
+/// The node is newer than the mirror's image, so the mirror cannot repair it: no side ever could.
 #[test]
 fn update_after_a_node_of_a_since_map_rotted_needs_it_no_more_once_the_map_is_freed_by_exclusion() {
     for (hold, snapshot) in [(true, false), (false, false), (true, true)] {
@@ -643,7 +642,7 @@ fn update_after_a_node_of_a_since_map_rotted_needs_it_no_more_once_the_map_is_fr
         pair.update().expect_err("no image is taken");
         pair.source.background(Duration::ZERO).expect("it goes on");
         if snapshot {
-            // One that has it keeps it, and goes.
+            // A snapshot that has it is made, and deleted.
             let shown = pair.source.create_snapshot("daily").expect("a snapshot");
             assert!(pair.source.free_stranded().expect("all else is whole"));
             pair.update().expect_err("no image is taken");
@@ -657,7 +656,7 @@ fn update_after_a_node_of_a_since_map_rotted_needs_it_no_more_once_the_map_is_fr
     }
 }
 
-/// Nobody looks at what is in flight before the destination comes again.
+/// The in-flight map is not read before the destination reconnects.
 #[test]
 fn update_after_the_map_in_flight_rotted_is_right_or_tells_the_price() {
     for (arrived, compare) in [(true, false), (false, false), (false, true)] {
@@ -676,7 +675,7 @@ fn update_after_the_map_in_flight_rotted_is_right_or_tells_the_price() {
             pair.update_with(&pair.mirror(), trouble).expect("it is compared at once");
             pair.assert_same();
         } else {
-            // What has arrived need not be read.
+            // Acknowledged blocks need not be read.
             assert_eq!(update_comparing_if_need_be(&pair), !arrived);
         }
         assert_goes_on(&pair, &mut rng);
@@ -687,14 +686,14 @@ fn assert_tells_the_price(outcome: &Result<TransferReport, MirrorError>) {
     assert!(matches!(outcome, Err(MirrorError::CompareNeeded { .. })), "{outcome:?}");
 }
 
-/// It is met when the source looks how far behind the mirror is.
+/// It is found when the source measures the mirror's lag.
 #[test]
 fn map_that_rots_between_two_updates_is_met_before_a_snapshot_is_made_and_the_price_is_told() {
     let (mut pair, mut rng) = unheld(18);
     pair.write(pair.files[0], 0, 300, &mut rng);
     pair.update().expect("a baseline");
     pair.write(pair.files[1], 0, 50, &mut rng);
-    // No write comes after it, and so no consistency point that would meet it first.
+    // No write follows, and so no consistency point that would find it first.
     RottenBlock::of(&mut pair, false, 0);
     assert_tells_the_price(&pair.update());
     assert_eq!(pair.source.snapshots(), []);
@@ -702,13 +701,14 @@ fn map_that_rots_between_two_updates_is_met_before_a_snapshot_is_made_and_the_pr
     assert_goes_on(&pair, &mut rng);
 }
 
-/// Nothing is behind, so nobody looks into the map before the snapshot goes on with it.
+/// The mirror lacks nothing, so the map is not read before the snapshot continues it.
 #[test]
 fn map_that_rots_where_only_names_changed_is_met_by_the_snapshot_and_the_price_is_told() {
     let (mut pair, mut rng) = unheld(19);
     pair.write(pair.files[0], 0, 300, &mut rng);
     pair.update().expect("a baseline");
-    // The bookkeeping of another mirror is noted in the map of this one, and is no change.
+    // The bookkeeping of another mirror is recorded in the map of this one, and does not count as a
+    // change.
     let others = pair.source.create_snapshot_since("other", u64::MAX).expect("there is room");
     pair.source.delete_snapshots(&[others.id]).expect("deleted");
     RottenBlock::of(&mut pair, false, 0);
@@ -750,7 +750,7 @@ impl Device for Passing {
     }
 }
 
-/// A source of which a block of the map in flight can't be read for a while once the snapshot is
+/// A source with a block of the map in flight that can't be read for a while once the snapshot is
 /// made.
 struct Failing {
     volume: Arc<Volume>,
@@ -820,14 +820,14 @@ fn map_that_cannot_be_read_while_an_update_is_made_costs_a_comparison_or_its_pri
     }
 }
 
-/// They were written along with every change, for nobody, and no command let go of them.
+/// They used to be written along with every change, without a user, and no command discarded them.
 #[test]
 fn since_maps_of_mirrors_that_nobody_knows_are_listed_and_can_be_let_go_of() {
     let (mut pair, mut rng) = unheld(22);
     pair.write(pair.files[0], 0, 300, &mut rng);
     pair.update().expect("a baseline");
     let name = pair.registry.mirrors(&pair.source).expect("they are told").remove(0).name;
-    // What was known of mirrors is lost, as with its file.
+    // The record of mirrors is lost, as with its file.
     pair.registry = Arc::default();
     let unknown = pair.registry.mirrors(&pair.source).expect("they are told");
     assert_eq!(unknown.len(), 1);
@@ -853,7 +853,7 @@ fn since_maps_of_mirrors_that_nobody_knows_are_listed_and_can_be_let_go_of() {
     }
 }
 
-/// The owner is told of the mirror all the same.
+/// The owner sees the mirror all the same.
 #[test]
 fn mirror_whose_map_cannot_be_read_is_listed() {
     let (mut pair, mut rng) = unheld(17);

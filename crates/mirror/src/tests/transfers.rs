@@ -1,4 +1,4 @@
-//! What a mirror promises, one test each.
+//! Promises of a mirror, one test each.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -356,7 +356,7 @@ fn dump_of_a_mirror_has_the_image_that_it_began_with_whatever_arrives_meanwhile(
     let shown = pair.destination.status().cursor.snapshot;
     let then = content(&pair.destination.image(Some(shown)).expect("it is shown"));
     let plan = Plan::against(&pair.destination, None, shown).expect("it is found");
-    // The source lets go of that image, and gives its blocks to others.
+    // The source deletes that image, and reuses its blocks.
     for _ in 0..40 {
         for file in &pair.files {
             pair.write(*file, 0, 300, &mut rng);
@@ -422,7 +422,7 @@ fn failover_keeps_the_image_and_takes_writes() {
     }
 }
 
-/// The blocks of a snapshot that is on its way are not reused when it is deleted at the source
+/// The blocks of a snapshot being transferred are not reused when it is deleted at the source
 /// meanwhile.
 #[test]
 fn a_snapshot_deleted_while_it_is_sent_arrives_whole() {
@@ -446,7 +446,7 @@ fn a_snapshot_deleted_while_it_is_sent_arrives_whole() {
             }
             let ids: Vec<_> = names.iter().map(|(id, _)| *id).collect();
             pair.source.delete_snapshots(&ids).expect("deleted");
-            // Enough to come round to every free block.
+            // Enough to reuse every free block.
             for round in 0..40 {
                 let _ = pair.try_write(pair.files[round % 2], 0, 300, &mut rng);
                 let _ = pair.source.consistency_point();
@@ -464,8 +464,8 @@ fn a_snapshot_deleted_while_it_is_sent_arrives_whole() {
     }
 }
 
-/// What the redirect map says of a block that no image has any more must not be served to whoever
-/// allocates that block later.
+/// The redirect map's entry of a block that no image has any more must not be used for a later
+/// owner of that block.
 #[test]
 fn blocks_that_were_redirected_and_freed_are_reused_whole_after_a_failover() {
     let mut pair = Pair::new(400);
@@ -525,7 +525,7 @@ fn lag_is_zero_without_changes_and_counts_from_the_first_that_is_missing() {
     let behind = own.behind.expect("its base is known");
     assert_eq!(behind.now.since(behind.first_change.expect("a change")), Duration::from_secs(10));
     assert!((10..30).contains(&behind.blocks), "{own:?}");
-    // The destination has not heard of it: its lag is how long nobody answered.
+    // The destination has had no report: its lag is the time without an answer.
     let lag = mirror.lag().expect("there was contact");
     assert_eq!((lag.age, lag.silent), (Duration::from_secs(110), Duration::from_secs(110)));
     let heard = pair.refresh(&mirror).expect("the source answers");
@@ -645,18 +645,18 @@ fn locked_snapshots_stay_until_their_time_is_over_whatever_the_source_does() {
         assert!(matches!(heard, Some(MirrorError::Nack(NackReason::Unfit))), "{heard:?}");
     }
     pair.source.rename_snapshot(first, "payroll").expect("it is renamed");
-    // Whoever has the source deletes it there, and writes over what it had.
+    // The owner of the source deletes it there, and overwrites its blocks.
     pair.source.delete_snapshots(&[first]).expect("it is deleted");
     pair.write(pair.files[0], 0, 60, &mut rng);
     for _ in 0..2 {
         let error = update(&pair).expect_err("it is locked");
         assert!(matches!(&error, MirrorError::Locked { name } if name == "payroll"), "{error}");
         assert!(before == fingerprint(&pair.destination), "nothing has changed");
-        // Neither damage nor an order of somebody, as its log would say.
+        // Neither damage nor a user's request, as its log would say.
         let heard = heard.lock().take();
         assert!(matches!(heard, Some(MirrorError::Nack(NackReason::Unfit))), "{heard:?}");
     }
-    // One of the same name is no substitute.
+    // Another snapshot of the same name is no substitute.
     pair.source.create_snapshot("payroll").expect("a snapshot");
     assert!(matches!(update(&pair), Err(MirrorError::Locked { .. })));
     pair.clock.advance(day * 20);
@@ -710,7 +710,7 @@ impl Hanging {
     }
 }
 
-/// When who does not wait for a disk that hangs has long had its image.
+/// A mirror that does not wait for a hanging disk has its image long before that.
 const LATE: Duration = Duration::from_secs(20);
 
 #[test]

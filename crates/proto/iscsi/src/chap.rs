@@ -61,7 +61,7 @@ impl Algorithm {
     }
 }
 
-/// A name and what proves it.
+/// A name and its secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credential {
     /// `CHAP_N`
@@ -76,13 +76,12 @@ impl std::fmt::Debug for Credential {
     }
 }
 
-/// Who may log in by CHAP, and how we prove ourselves in turn.
+/// The credentials for a login by CHAP, and for our own proof in return.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
-    /// What the initiator must know.
+    /// The credential that the initiator must know.
     pub initiator: Credential,
-    /// What we answer when the initiator challenges us; without it mutual authentication is
-    /// refused.
+    /// Our answer when the initiator challenges us; without it mutual authentication is refused.
     pub target: Option<Credential>,
 }
 
@@ -113,14 +112,14 @@ impl Challenge {
     /// True when `name` and `response` (`CHAP_N`, `CHAP_R`) prove `credential`.
     pub fn is_proof(&self, credential: &Credential, name: &str, response: &str) -> bool {
         let expected = self.algorithm.response(self.identifier, &credential.secret, &self.bytes);
-        // Both are compared, so that the time does not tell which is wrong.
+        // Both are compared, so that the time does not reveal which is wrong.
         let named = name.as_bytes().ct_eq(credential.name.as_bytes());
         let proved = binary(response).unwrap_or_default().as_slice().ct_eq(expected.as_slice());
         (named & proved).into()
     }
 
-    /// Our answer to the initiator's own `CHAP_I` and `CHAP_C`. `None` when they are none, or are
-    /// our own challenge sent back to have us answer it.
+    /// Our answer to the initiator's own `CHAP_I` and `CHAP_C`. `None` when they are invalid, or
+    /// are our own challenge reflected to make us answer it.
     pub fn answer(&self, credential: &Credential, identifier: &str, challenge: &str) -> Option<String> {
         let identifier = u8::try_from(crate::text::number(identifier)?).ok()?;
         let challenge = binary(challenge)?;

@@ -1,9 +1,9 @@
-//! The iSCSI protocol and the SCSI behind it, seen from a target: codecs, negotiation, the states
-//! of login, session and logical unit.
+//! The iSCSI protocol and SCSI on top of it, seen from a target: codecs, negotiation, the states of
+//! login, session and logical unit.
 //!
-//! No sockets and no clock: bytes come in as slices, bytes go out into vectors, and what to do is
-//! said in values, so that a session can be driven by a front end, a simulator or a fuzzer alike.
-//! Bytes of a peer never panic; they get the response that the specifications name, or end the
+//! No sockets and no clock: bytes come in as slices, bytes go out into vectors, and actions are
+//! returned as values. So a front end, a simulator or a fuzzer can drive a session alike. Bytes of
+//! a peer never cause a panic; they get the response that the specifications name, or end the
 //! connection ([`Violation`]). The specifications are RFC 7143 and 7144 (iSCSI), SPC-4 and SBC-3
 //! (SCSI).
 

@@ -1,4 +1,4 @@
-//! What a peer may ask for, and what happens past it.
+//! Limits on a peer's requests, and the behaviour beyond them.
 
 /// The longest data segment of a PDU that a target takes in full feature phase, declared as
 /// `MaxRecvDataSegmentLength`. A longer one ends the connection.
@@ -16,7 +16,7 @@ pub const LOGIN_TEXT_BYTES_MAX: usize = 64 << 10;
 pub const VALUE_BYTES_MAX: usize = 8192;
 
 /// The longest iSCSI name of an initiator (RFC 7143, section 4.2.7.1), in bytes. A longer one is
-/// refused: it would be kept with what it reserves.
+/// refused: it would be stored with its reservations.
 pub const NAME_BYTES_MAX: usize = 223;
 
 /// Keys in one text; more ends the login.
@@ -28,11 +28,12 @@ pub const LOGIN_REQUESTS_MAX: u32 = 64;
 /// Our wish for `MaxBurstLength`, in bytes.
 pub const BURST_BYTES: u32 = 1 << 20;
 
-/// Our wish for `FirstBurstLength`, in bytes: what an initiator may send with a command, unasked.
+/// Our wish for `FirstBurstLength`, in bytes: the data that an initiator may send unasked with a
+/// command.
 pub const FIRST_BURST_BYTES: u32 = 64 << 10;
 
-/// Commands that an initiator may have under way at once; `MaxCmdSN` says so, and more are ignored
-/// (RFC 7143, section 4.2.2.1).
+/// Commands that an initiator may have in flight at once; `MaxCmdSN` announces it, and more are
+/// ignored (RFC 7143, section 4.2.2.1).
 pub const COMMAND_WINDOW: u32 = 128;
 
 /// Immediate commands (they take no place in the window) under way at once; one more is rejected.
@@ -42,8 +43,8 @@ pub const IMMEDIATE_COMMANDS_MAX: usize = 16;
 /// A longer one gets INVALID FIELD IN CDB.
 pub const TRANSFER_BYTES_MAX: u64 = 32 << 20;
 
-/// The longest parameter list of a command that is none of reads and writes. A longer one gets
-/// PARAMETER LIST LENGTH ERROR.
+/// The longest parameter list of a command other than reads and writes. A longer one gets PARAMETER
+/// LIST LENGTH ERROR.
 pub const PARAMETER_BYTES_MAX: u32 = 64 << 10;
 
 /// Blocks that COMPARE AND WRITE compares at most.

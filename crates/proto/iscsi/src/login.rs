@@ -1,9 +1,9 @@
 //! The login of a connection, seen from the target (RFC 7143, chapters 6 and 12; PDUs in 11.12 and
 //! 11.13).
 //!
-//! [`Login`] takes login requests with their text and gives responses, until a session begins or
-//! the login fails. Whom to let in is asked of a [`Gatekeeper`]; time and randomness are its
-//! business too. The stages only go forward: security, operational, full feature.
+//! [`Login`] takes login requests with their text and returns responses, until a session begins or
+//! the login fails. A [`Gatekeeper`] decides on admission, and provides time and randomness. The
+//! stages only go forward: security, operational, full feature.
 
 use crate::chap::{Account, Algorithm, CHALLENGE_BYTES, Challenge};
 use crate::limits::{
@@ -20,7 +20,7 @@ pub enum LoginError {
     #[error("the initiator broke the protocol of the login")]
     Initiator,
     /// 0x0201
-    #[error("the initiator did not prove who it is")]
+    #[error("the initiator did not prove its identity")]
     Authentication,
     /// 0x0202
     #[error("the initiator may not use this target")]
@@ -74,7 +74,7 @@ impl LoginError {
     }
 }
 
-/// Who logs in, and for what.
+/// The initiator that logs in, and its target.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Identity {
     /// The initiator's iSCSI name.
@@ -93,7 +93,7 @@ impl Identity {
     }
 }
 
-/// Answers what a login can't know.
+/// Answers questions that a login can't.
 pub trait Gatekeeper {
     /// May this initiator try this target (none for discovery), and how must it prove itself?
     /// `None`: it need not.
@@ -102,8 +102,8 @@ pub trait Gatekeeper {
     /// Random bytes for a challenge.
     fn challenge(&mut self) -> [u8; CHALLENGE_BYTES + 1];
 
-    /// A proof of the initiator is here. Returns when it may be looked at, so that secrets can't be
-    /// tried fast; an error ends the login.
+    /// A proof of the initiator has arrived. Returns when it may be checked, so that secrets can't
+    /// be tried fast; an error ends the login.
     fn before_proof(&mut self, identity: &Identity) -> Result<(), LoginError>;
 
     /// The proof was right.
@@ -120,13 +120,13 @@ pub trait Gatekeeper {
 /// A login that succeeded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoggedIn {
-    /// Who and for what.
+    /// The initiator and its target.
     pub identity: Identity,
     /// Names the session.
     pub tsih: u16,
     /// The connection's number, given by the initiator.
     pub connection: u16,
-    /// What was agreed on.
+    /// The negotiated parameters.
     pub operational: Operational,
     /// `ExpCmdSN` to begin with.
     pub command_number: u32,
@@ -134,14 +134,14 @@ pub struct LoggedIn {
     pub status_number: u32,
 }
 
-/// What a login request led to. The response is in the output in every case.
+/// The result of a login request. The response is in the output in every case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Another request is awaited.
     More,
     /// A session begins.
     Done(Box<LoggedIn>),
-    /// The response says why; the connection is to be closed.
+    /// The response has the reason; the connection must be closed.
     Failed(LoginError),
 }
 
@@ -165,7 +165,7 @@ impl Stage {
 
 #[derive(Debug)]
 enum Proof {
-    /// Nobody asked yet.
+    /// No CHAP exchange has begun.
     Open,
     /// `AuthMethod=CHAP` was chosen.
     Chap,
@@ -291,7 +291,7 @@ impl Login {
             Stage::Operational => self.agree(&pairs, &mut answer),
             Stage::FullFeature => return Err(LoginError::Initiator),
         }
-        // A target that still waits for a proof does not go on, whatever the initiator wishes.
+        // A target that still waits for a proof does not advance, whatever the initiator wishes.
         let transit = transit && matches!(self.proof, Proof::Done);
         if !transit {
             return Ok(Taken::Answer { text: answer, transit, done: None });
@@ -301,7 +301,7 @@ impl Login {
         Ok(Taken::Answer { text: answer, transit, done })
     }
 
-    /// What can be said of a request without its text. Returns its stage and the one after it.
+    /// Checks a request without its text. Returns its stage and the next one.
     fn check(
         &mut self,
         header: &Header,
@@ -344,7 +344,7 @@ impl Login {
         Ok((stage, next))
     }
 
-    /// The first request says who it is.
+    /// The first request identifies the initiator.
     fn introduce(
         &mut self,
         pairs: &[(&str, &str)],
@@ -421,13 +421,13 @@ impl Login {
             self.judge(name, response, find("CHAP_I").zip(find("CHAP_C")), gatekeeper, answer)?;
         }
         if self.account.is_none() && matches!(self.proof, Proof::Open) {
-            // It says nothing of methods, and need not.
+            // It contains no methods, and need not.
             self.proof = Proof::Done;
         }
         Ok(())
     }
 
-    /// Looks at the initiator's proof, and gives ours when it asks.
+    /// Checks the initiator's proof, and sends ours on request.
     fn judge(
         &mut self,
         name: &str,
@@ -456,7 +456,7 @@ impl Login {
 
     /// Keys of the operational stage.
     fn agree(&mut self, pairs: &[(&str, &str)], answer: &mut Vec<u8>) {
-        // What is answered of the first burst depends on the longest one, wherever that stands.
+        // The answer for the first burst depends on the longest one, at any position.
         let (first_burst, others): (Vec<_>, Vec<_>) =
             pairs.iter().copied().partition(|(key, _)| *key == "FirstBurstLength");
         for (key, value) in others.into_iter().chain(first_burst) {

@@ -1,10 +1,9 @@
-//! Operational keys: what is offered, and what comes of it (RFC 7143, section 13; RFC 7144, section
-//! 3).
+//! Operational keys: offers and results (RFC 7143, section 13; RFC 7144, section 3).
 
 use crate::limits::{BURST_BYTES, FIRST_BURST_BYTES, RECEIVE_SEGMENT_BYTES_MAX};
 use crate::text::{self, number};
 
-/// What two peers agreed on for a session and its connection.
+/// The parameters that two peers agreed on for a session and its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operational {
     /// Headers carry a CRC32C.
@@ -17,7 +16,7 @@ pub struct Operational {
     pub max_burst: u32,
     /// The most that comes unasked with a command, in bytes.
     pub first_burst: u32,
-    /// What the initiator was answered of it, if it asked.
+    /// Our answer to the initiator's value, if it sent one.
     pub(crate) first_burst_answered: Option<u32>,
     /// Nothing comes in Data-Out unasked.
     pub initial_r2t: bool,
@@ -32,7 +31,7 @@ pub struct Operational {
 }
 
 impl Default for Operational {
-    /// What holds when nothing is said (RFC 7143, section 13).
+    /// The defaults without negotiation (RFC 7143, section 13).
     fn default() -> Self {
         Self {
             header_digest: false,
@@ -50,12 +49,12 @@ impl Default for Operational {
     }
 }
 
-/// What comes of one key.
+/// The outcome of one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// Answer with this value.
     Answer(String),
-    /// The key is a declaration; there is nothing to answer.
+    /// The key is a declaration and needs no answer.
     Declared,
 }
 
@@ -78,8 +77,8 @@ impl Operational {
                 }
                 _ => answer(REJECT),
             },
-            // FirstBurstLength must not exceed MaxBurstLength (RFC 7143, section 13.14). What was
-            // answered holds: where it is too late for that, the longest burst stays what it is.
+            // FirstBurstLength must not exceed MaxBurstLength (RFC 7143, section 13.14). A given
+            // answer holds: if it is too late for that, the longest burst stays unchanged.
             "MaxBurstLength" if !discovery => match (number(value), self.first_burst_answered) {
                 (Some(bytes), Some(first)) if bytes < first => answer(REJECT),
                 _ => Self::least(value, BURST_BYTES, 512, &mut self.max_burst),
@@ -139,12 +138,12 @@ impl Operational {
         }
     }
 
-    /// Settles what depends on other keys; to be called when all were offered.
+    /// Settles keys that depend on others; call it when all were offered.
     pub fn settle(&mut self) {
         self.first_burst = self.first_burst.min(self.max_burst);
     }
 
-    /// What we declare in the operational stage.
+    /// Our declarations in the operational stage.
     pub fn declare(text: &mut Vec<u8>) {
         text::put(text, "MaxRecvDataSegmentLength", &RECEIVE_SEGMENT_BYTES_MAX.to_string());
     }

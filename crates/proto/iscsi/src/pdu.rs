@@ -1,9 +1,9 @@
 //! Protocol data units: the basic header segment, as RFC 7143, section 11, draws it.
 //!
-//! Every PDU has a header of 48 bytes whose first half is alike in all; the words of the second
-//! half mean different things by opcode, and the views here give them their names. Integers are
-//! big-endian. What follows the header (additional header segments, digests, data, padding) is
-//! counted here and carried by whoever owns the socket.
+//! Every PDU has a header of 48 bytes whose first half is alike in all. The words of the second
+//! half depend on the opcode, and the views here name them. Integers are big-endian. The bytes
+//! after the header (additional header segments, digests, data, padding) are counted here and
+//! transferred by the owner of the socket.
 
 use zerocopy::byteorder::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -60,7 +60,7 @@ pub const FLAG_STATUS: u8 = 0x01;
 #[repr(C)]
 pub struct Header {
     pub(crate) opcode: u8,
-    /// F and what the opcode says.
+    /// F and the flags of the opcode.
     pub flags: u8,
     /// Bytes 2 and 3: response, status, versions, by opcode.
     pub detail: [u8; 2],
@@ -87,12 +87,12 @@ impl Header {
         Self::read_from_prefix(bytes).ok().map(|(header, _)| header)
     }
 
-    /// What kind of PDU it is, without the I bit.
+    /// The kind of the PDU, without the I bit.
     pub fn opcode(&self) -> u8 {
         self.opcode & 0x3f
     }
 
-    /// It is to be delivered at once and takes no place in the command window.
+    /// It must be delivered at once and takes no place in the command window.
     pub fn is_immediate(&self) -> bool {
         self.opcode & 0x40 != 0
     }
@@ -149,7 +149,7 @@ impl Header {
         self.word(1)
     }
 
-    /// The CDB of a SCSI command; a longer one goes on in an additional header segment.
+    /// The CDB of a SCSI command; a longer one continues in an additional header segment.
     pub fn cdb(&self) -> [u8; 16] {
         let mut cdb = [0; 16];
         for (bytes, word) in cdb.chunks_exact_mut(4).zip(&self.words[3..]) {
@@ -169,17 +169,17 @@ impl Header {
     }
 }
 
-/// Bytes of padding behind `bytes`: PDUs end on multiples of four.
+/// Bytes of padding after `bytes`: PDUs end on multiples of four.
 pub fn padding(bytes: usize) -> usize {
     bytes.wrapping_neg() % 4
 }
 
-/// CRC32C of the pieces one after the other, as it stands on the wire (RFC 7143, section 13.1).
+/// CRC32C of the pieces one after the other, as sent on the wire (RFC 7143, section 13.1).
 pub fn digest(pieces: &[&[u8]]) -> [u8; 4] {
     pieces.iter().fold(0, |crc, piece| crc32c::crc32c_append(crc, piece)).to_le_bytes()
 }
 
-/// CRC32C of some bytes and `more` behind them.
+/// CRC32C of some bytes followed by `more`.
 pub fn digest_append(crc: u32, more: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, more)
 }
@@ -199,7 +199,7 @@ pub fn put(out: &mut Vec<u8>, header: Header, data: &[u8], header_digest: bool, 
     }
 }
 
-/// Appends a header, whose data the caller sends behind it.
+/// Appends a header, whose data the caller sends after it.
 pub fn put_header(out: &mut Vec<u8>, header: &Header, header_digest: bool) {
     out.extend_from_slice(header.as_bytes());
     if header_digest {

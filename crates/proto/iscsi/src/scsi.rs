@@ -1,8 +1,9 @@
-//! SCSI behind iSCSI: what a logical unit of Cairn understands and answers (SPC-4, SBC-3).
+//! SCSI on top of iSCSI: the commands that a logical unit of Cairn supports, and their answers
+//! (SPC-4, SBC-3).
 //!
-//! A [`LogicalUnit`] takes commands and either answers them or says what is to be done with the
-//! medium ([`Medium`]); doing it is left to a front end, who has the device. [`Sense`] has the one
-//! table of what can go wrong.
+//! A [`LogicalUnit`] takes commands and either answers them or returns the operation on the medium
+//! ([`Medium`]), which a front end, the owner of the device, carries out. [`Sense`] has the one
+//! table of errors.
 
 mod bytes;
 mod command;

@@ -1,12 +1,11 @@
 //! A session in full feature phase: numbers, the command window, and the data of commands that
 //! write (RFC 7143, chapters 4 and 11).
 //!
-//! It looks at headers and says what they are ([`Event`]), keeps count of what was promised, and
-//! builds the headers of what goes out. Data never passes through it. Invariants, at error recovery
-//! level 0 with one connection:
-//! - commands are taken in the order of CmdSN, each once; what lies outside the window is ignored;
+//! It classifies headers ([`Event`]), keeps count of promises, and builds the headers of outgoing
+//! PDUs. Data never passes through it. Invariants, at error recovery level 0 with one connection:
+//! - commands are taken in the order of CmdSN, each once; numbers outside the window are ignored;
 //! - data of a command comes in order (DataPDUInOrder and DataSequenceInOrder are Yes), never
-//!   beyond what was asked for or announced;
+//!   beyond the requested or announced amount;
 //! - MaxCmdSN never goes back, and leaves room for commands under way.
 
 use std::collections::HashMap;
@@ -37,9 +36,9 @@ pub enum Violation {
     /// A command was left out, and with one connection it can't come any more.
     #[error("command {found} came where {expected} was due")]
     CommandGap {
-        /// What came.
+        /// The received number.
         found: u32,
-        /// What was due.
+        /// The expected number.
         expected: u32,
     },
     /// A tag is in use.
@@ -48,7 +47,7 @@ pub enum Violation {
         /// The tag.
         tag: u32,
     },
-    /// There is data where none was agreed on.
+    /// There is data where none was allowed.
     #[error("a command carries {bytes} bytes at once, more than was agreed on")]
     Unsolicited {
         /// Bytes.
@@ -198,7 +197,7 @@ impl ManagementResponse {
     }
 }
 
-/// What a PDU is. Its data segment, if it has one, must be taken in any case.
+/// The kind of a PDU. Its data segment, if it has one, must be taken in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// A command, which must be [begun](Session::begin) or answered.
@@ -210,20 +209,20 @@ pub enum Event {
         /// The task.
         tag: u32,
     },
-    /// The initiator wants to hear from us; its data comes back.
+    /// The initiator wants an answer from us; its data comes back.
     Ping,
     /// A task management function.
     Management(Management),
     /// A text request.
     Text,
-    /// A logout of the session or its connection; or of something else, with the response to give.
+    /// A logout of the session or its connection; or of another object, with the response to give.
     Logout {
         /// 0: closed; 1: no such connection; 2: not supported.
         response: u8,
     },
     /// Nothing is to be answered.
     Ignore,
-    /// It is to be rejected.
+    /// It must be rejected.
     Reject(RejectReason),
 }
 
@@ -249,7 +248,7 @@ impl Residual {
     }
 }
 
-/// What a command that writes still waits for.
+/// The data that a writing command still waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wants {
     /// Data that was announced or asked for.
@@ -310,13 +309,13 @@ impl Session {
         }
     }
 
-    /// What was agreed on.
+    /// The negotiated parameters.
     pub fn operational(&self) -> &Operational {
         &self.operational
     }
 
-    /// Renegotiates by text request what may be renegotiated in full feature phase: how long a
-    /// segment the initiator takes.
+    /// Renegotiates by text request the keys that may change in full feature phase: the longest
+    /// segment that the initiator takes.
     pub fn set_send_segment(&mut self, bytes: u32) {
         self.operational.send_segment = bytes;
     }
@@ -346,7 +345,7 @@ impl Session {
         }
     }
 
-    /// Takes a request's number. False when it is to be ignored.
+    /// Takes a request's number. False when it must be ignored.
     fn is_due(&mut self, header: &Header) -> Result<bool, Violation> {
         if header.is_immediate() {
             return Ok(true);
@@ -422,7 +421,7 @@ impl Session {
         self.immediate += usize::from(request.is_immediate);
         self.tasks.insert(request.tag, request.is_immediate);
         if writes {
-            // Until it is begun it wants nothing; what comes by itself has its place.
+            // Until it is begun it requests nothing; unsolicited data has its place.
             let more = !header.is_final() && !self.operational.initial_r2t;
             let transfer = Transfer {
                 lun: request.lun,
@@ -437,8 +436,8 @@ impl Session {
         Ok(Event::Command(request))
     }
 
-    /// A command that writes wants so many bytes of data, at most what the initiator expects to
-    /// send.
+    /// A command that writes wants that many bytes of data, at most as many as the initiator
+    /// expects to send.
     pub fn begin(&mut self, tag: u32, wanted: u32) {
         if let Some(transfer) = self.transfers.get_mut(&tag) {
             transfer.wanted = wanted;
@@ -475,7 +474,7 @@ impl Session {
         Event::Data(DataOut { tag, bytes, wanted })
     }
 
-    /// What a task's data still lacks.
+    /// The data that a task still lacks.
     pub fn wants(&self, tag: u32) -> Wants {
         match self.transfers.get(&tag) {
             Some(transfer) if transfer.sequence.is_some() => Wants::Data,
@@ -486,7 +485,7 @@ impl Session {
         }
     }
 
-    /// Asks for the next `bytes` of a task's data, at most what [`Wants::Solicit`] said.
+    /// Requests the next `bytes` of a task's data, at most as many as [`Wants::Solicit`] returned.
     pub fn solicit(&mut self, tag: u32, bytes: u32, out: &mut Vec<u8>) {
         self.next_transfer_tag = (self.next_transfer_tag + 1) % NO_TAG;
         let transfer_tag = self.next_transfer_tag;
@@ -598,7 +597,7 @@ impl Session {
         self.put(out, header, data);
     }
 
-    /// Asks whether the initiator is there; it answers with a NOP-Out, which is ignored.
+    /// Checks whether the initiator is alive; it answers with a NOP-Out, which is ignored.
     pub fn ping(&mut self, out: &mut Vec<u8>) {
         self.next_transfer_tag = (self.next_transfer_tag + 1) % NO_TAG;
         let header = Header::new(opcode::NOP_IN, NO_TAG).with_word(0, self.next_transfer_tag);
@@ -640,13 +639,13 @@ impl Session {
         self.put(out, header, request.as_bytes());
     }
 
-    /// Tells the initiator that the target ends the session: it should log out (RFC 7143, section
+    /// Informs the initiator that the target ends the session: it should log out (RFC 7143, section
     /// 11.9: event 1), within `seconds`.
     pub fn ask_for_logout(&mut self, seconds: u16, out: &mut Vec<u8>) {
         self.event(1, u32::from(seconds), &[], out);
     }
 
-    /// Tells the initiator that the connection is about to be dropped (event 3: all connections),
+    /// Informs the initiator that the connection is about to be dropped (event 3: all connections),
     /// and when to come back.
     pub fn announce_drop(&mut self, out: &mut Vec<u8>) {
         let wait = u32::from(self.operational.time_to_wait) << 16;

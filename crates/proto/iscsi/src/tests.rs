@@ -23,7 +23,7 @@ const TARGET: &str = "iqn.2026-11.io.cairn:v.lun";
 #[derive(Default)]
 struct Gate {
     account: Option<Account>,
-    /// Proofs are not looked at.
+    /// Proofs are not checked.
     closed: bool,
     proved: u32,
 }
@@ -70,7 +70,7 @@ fn pairs(all: &[(&str, &str)]) -> Vec<u8> {
     bytes
 }
 
-/// Sends one login request; what came of it, the response's header and its pairs.
+/// Sends one login request; returns the outcome, the response's header and its pairs.
 fn send(
     login: &mut Login,
     gate: &mut Gate,
@@ -150,7 +150,7 @@ fn account(mutual: bool) -> Account {
     }
 }
 
-/// Goes through CHAP; the last step and what was answered to it.
+/// Runs CHAP; returns the last step and its answer.
 fn chap(
     account: Account,
     algorithm: &str,
@@ -530,7 +530,7 @@ fn cdb(bytes: &[u8]) -> [u8; 16] {
     cdb
 }
 
-/// What a nexus gets for a command: status, sense key and code.
+/// The answer that a nexus gets for a command: status, sense key and code.
 fn answer(unit: &mut LogicalUnit, nexus: u64, bytes: &[u8]) -> (Status, u8, u8) {
     match unit.receive(Nexus(nexus), &[0; 8], &cdb(bytes), 4096) {
         Plan::Answer(answer) => {
@@ -573,8 +573,8 @@ fn reserve_out(
     matches!(outcome.plan, Plan::Answer(answer) if answer.status == Status::Good)
 }
 
-/// The caching mode page, as MODE SENSE (6) with the values of `control` shows it: true when it
-/// says that there is a write cache.
+/// The caching mode page, as MODE SENSE (6) with the values of `control` returns it: true when it
+/// announces a write cache.
 fn shows_write_cache(unit: &mut LogicalUnit, control: u8) -> bool {
     let bytes = [0x1a, 0x08, control << 6 | 0x08, 0, 255, 0];
     let plan = unit.receive(Nexus(1), &[0; 8], &cdb(&bytes), 4096);
@@ -618,7 +618,7 @@ fn write_cache_comes_on_behind_nobodys_back() {
             "the modes have changed"
         );
     }
-    // Both have read that there is no write cache, and flush nothing.
+    // Both have read that there is no write cache, and do not flush.
     unit.set_write_cache(true);
     unit.detach(Nexus(1));
     unit.set_write_cache(true);
@@ -657,7 +657,7 @@ fn nexus_that_is_not_registered_and_registers_no_key_changes_nothing() {
         let before = unit.reservations().clone();
         let plan = unit.receive(Nexus(2), &[0; 8], &cdb(&[0x5f, action, 0, 0, 0, 0, 0, 0, 24, 0]), 24);
         let Plan::Parameters(24, command) = plan else { panic!("{plan:?}") };
-        // APTPL is not set, which would end the persistence of what others have.
+        // APTPL is not set, which would end the persistence of others' registrations.
         let outcome = unit.parameters(Nexus(2), &command, &[0; 24]);
         assert!(matches!(&outcome.plan, Plan::Answer(answer) if answer.status == Status::Good));
         outcome.change.into_iter().for_each(|change| _ = unit.apply(change));
@@ -738,7 +738,7 @@ fn reservation_for_registrants_lets_them_in_and_ends_with_its_last_holder() {
     assert_eq!(unit.reservations().reserved, None);
 }
 
-/// What a nexus is told of by a unit attention: the codes of the sense data.
+/// The unit attention that a nexus gets: the codes of the sense data.
 fn attention(unit: &mut LogicalUnit, nexus: u64) -> Option<(u8, u8)> {
     match unit.receive(Nexus(nexus), &[0; 8], &[0; 16], 0) {
         Plan::Answer(answer) if answer.status == Status::CheckCondition => {
@@ -755,7 +755,7 @@ fn attention(unit: &mut LogicalUnit, nexus: u64) -> Option<(u8, u8)> {
 const PREEMPTED: Option<(u8, u8)> = Some((0x2a, 0x03));
 const RELEASED: Option<(u8, u8)> = Some((0x2a, 0x04));
 const UNREGISTERED: Option<(u8, u8)> = Some((0x2a, 0x05));
-/// Types of reservations: those that let others read, and those that let registrants in.
+/// Types of reservations: those that allow others to read, and those that admit registrants.
 const KINDS: [(u8, bool, bool); 6] = [
     (1, true, false),
     (3, false, false),
@@ -807,7 +807,7 @@ fn end_of_a_reservation_is_told_to_registrants_whom_it_let_in() {
         assert_eq!(unit.reservations().reserved, None);
         assert_eq!(unit.reservations().generation, generation, "neither reserving nor releasing counts");
         assert_eq!([1, 2, 3].map(|nexus| attention(&mut unit, nexus)), [None, told, None], "type {kind}");
-        // Who leaves releases what nobody else holds.
+        // A nexus that leaves releases a reservation that no other one holds.
         let mut unit = reserved(kind);
         assert!(reserve_out(&mut unit, 1, 0, 0, (11, 0), false));
         assert_eq!(unit.reservations().reserved.is_none(), !is_for_all, "type {kind}");
@@ -828,7 +828,7 @@ fn preempt_takes_what_the_key_stands_for_and_nothing_else() {
     for (kind, _, registrants) in KINDS {
         let is_for_all = kind >= 7;
         // The key of the holder: its registration goes, and the reservation, which all registrants
-        // hold, only where it is its own.
+        // hold, only if it is its own.
         let mut unit = reserved(kind);
         let generation = unit.reservations().generation;
         assert!(reserve_out(&mut unit, 2, 4, 1, (22, 11), false));
@@ -836,12 +836,12 @@ fn preempt_takes_what_the_key_stands_for_and_nothing_else() {
         assert_eq!((HOLDS(&unit), keys(&unit)), (Some(holder), vec![22]), "type {kind}");
         assert_eq!(unit.reservations().generation, generation + 1);
         assert_eq!([1, 2, 3].map(|nexus| attention(&mut unit, nexus)), [UNREGISTERED, None, None]);
-        // That of somebody else: no reservation changes hands.
+        // That of another nexus: no reservation changes hands.
         let mut unit = reserved(kind);
         assert!(reserve_out(&mut unit, 1, 4, 3, (11, 22), false));
         assert_eq!((HOLDS(&unit), keys(&unit)), (Some((kind, first.clone())), vec![11]), "type {kind}");
         assert_eq!([1, 2, 3].map(|nexus| attention(&mut unit, nexus)), [None, UNREGISTERED, None]);
-        // Its own: the type changes, and who was let in learns of it.
+        // Its own: the type changes, and the admitted nexuses learn of it.
         let mut unit = reserved(kind);
         let other = if kind == 3 { 1 } else { 3 };
         assert!(reserve_out(&mut unit, 1, 4, other, (11, 11), false));
@@ -849,7 +849,7 @@ fn preempt_takes_what_the_key_stands_for_and_nothing_else() {
         assert_eq!((HOLDS(&unit), keys(&unit)), (Some(expected), vec![11, 22]), "type {kind}");
         let told = if registrants && !is_for_all { RELEASED } else { None };
         assert_eq!([1, 2, 3].map(|nexus| attention(&mut unit, nexus)), [None, told, None], "type {kind}");
-        // No key stands for all, where all hold it, and is wrong elsewhere; one that nobody has is
+        // No key represents all, where all hold it, and is wrong elsewhere; an unregistered one is
         // a conflict.
         let mut unit = reserved(kind);
         assert_eq!(reserve_out(&mut unit, 2, 4, 1, (22, 0), false), is_for_all, "type {kind}");
@@ -915,7 +915,8 @@ fn places_beyond_the_unit_and_writes_to_read_only_ones_are_refused() {
     }
 }
 
-/// What a nexus gets for a command with parameters: sense key and codes, all 0 when it is done.
+/// The answer that a nexus gets for a command with parameters: sense key and codes, all 0 on
+/// success.
 fn with_parameters(unit: &mut LogicalUnit, nexus: u64, bytes: &[u8], list: &[u8]) -> (u8, u8, u8) {
     let plan = match unit.receive(Nexus(nexus), &[0; 8], &cdb(bytes), list.len() as u32) {
         Plan::Parameters(_, command) => unit.parameters(Nexus(nexus), &command, list).plan,
@@ -1179,7 +1180,7 @@ fn bits_that_are_not_told_of_a_command_change_nothing_of_it() {
         let mut plain = [0; 16];
         (plain[0], plain[1]) = (opcode, low);
         for (byte, mask) in usage.iter().enumerate().skip(1) {
-            // Of the service action its own bits are told.
+            // For a service action its own bits are reported.
             let mask = if byte == 1 && has_action == 1 { mask | 0x1f } else { *mask };
             for bit in (0..8).filter(|bit| mask >> bit & 1 == 0) {
                 let mut other = plain;

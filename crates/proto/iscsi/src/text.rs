@@ -2,11 +2,11 @@
 
 use crate::limits::{KEYS_MAX, VALUE_BYTES_MAX};
 
-/// A text that is none.
+/// An invalid text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TextError {
     /// A pair has no `=`, or a key is empty or too long.
-    #[error("the text has a pair that is no key=value")]
+    #[error("the text has an invalid key=value pair")]
     NotAPair,
     /// A value is longer than any may be.
     #[error("a value of the text is too long")]

@@ -1,5 +1,5 @@
-//! The client's side: negotiation, requests and replies. What the server sends is checked as
-//! strictly as what clients send.
+//! The client's side: negotiation, requests and replies. The server's bytes are checked as strictly
+//! as clients' bytes.
 
 use crate::constants::*;
 use crate::cursor::{Cursor, Put, wire_length};
@@ -8,21 +8,21 @@ use crate::handshake::ReplyMode;
 use crate::limits::{PAYLOAD_BYTES_MAX, REPLY_EXTRA_BYTES_MAX};
 use crate::reply::StatusExtent;
 
-/// What a client asks for.
+/// A client's requests at negotiation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientWishes {
     /// The export; "" is the server's default.
     pub export: String,
-    /// The most that it wants; a server that can't gets less.
+    /// The most that it supports; a server without that grants less.
     pub mode: ReplyMode,
     /// Metadata contexts, by their names on the wire.
     pub contexts: Vec<String>,
 }
 
-/// What the server granted.
+/// The parameters that the server granted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportOffer {
-    /// The canonical name, when the server told one.
+    /// The canonical name, when the server sent one.
     pub name: String,
     /// For people; may be empty.
     pub description: String,
@@ -48,7 +48,7 @@ pub enum HandshakeFailure {
     /// The other side is no server of fixed newstyle NBD.
     #[error("the other side does not speak fixed newstyle NBD; check the address")]
     NotNbd,
-    /// It answers what nobody asked, or in a form that nobody knows.
+    /// It answers a question that was not asked, or in an unknown form.
     #[error("the server broke the protocol in its reply to option {option}")]
     Malformed {
         /// The option that was pending.
@@ -60,7 +60,7 @@ pub enum HandshakeFailure {
         /// The server's words.
         message: String,
     },
-    /// It wants TLS.
+    /// It requires TLS.
     #[error("the server wants TLS, which this client does not speak; use its unix socket")]
     TlsRequired,
     /// It refused for another reason.
@@ -73,7 +73,7 @@ pub enum HandshakeFailure {
     },
 }
 
-/// What the caller does next, after sending what was appended.
+/// The caller's next step, after sending the appended bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientStep {
     /// Bring more bytes.
@@ -301,14 +301,14 @@ pub struct ContextStatus {
     pub extents: Vec<StatusExtent>,
 }
 
-/// What a reply, or a chunk of one, says.
+/// The content of a reply, or of a chunk of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplyEvent {
-    /// A simple reply; the data of a successful read follows, as long as it was asked for.
+    /// A simple reply; the requested data of a successful read follows.
     Simple {
         /// The request.
         cookie: u64,
-        /// What failed.
+        /// The error.
         error: Option<NbdError>,
     },
     /// `length` bytes of data at `offset` follow.
@@ -337,7 +337,7 @@ pub enum ReplyEvent {
     Status {
         /// The request.
         cookie: u64,
-        /// What it says.
+        /// The extents.
         status: ContextStatus,
         /// Nothing comes after it.
         done: bool,
@@ -360,13 +360,13 @@ pub enum ReplyEvent {
     },
 }
 
-/// The server sent what is no reply.
+/// The server sent an invalid reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReplyFailure {
     /// The magic is wrong.
     #[error("a reply starts with {found:#010x}, not with the magic of a reply")]
     Magic {
-        /// What stood there.
+        /// The magic that was found.
         found: u32,
     },
     /// A chunk of this type does not look like that.
@@ -380,7 +380,7 @@ pub enum ReplyFailure {
 }
 
 /// Decodes the reply or chunk at the front of `input`: how many bytes it took (without data that
-/// follows), and what it says. `None` when more bytes are needed.
+/// follows), and its content. `None` when more bytes are needed.
 pub fn decode_reply(input: &[u8], mode: ReplyMode) -> Result<Option<(usize, ReplyEvent)>, ReplyFailure> {
     let mut cursor = Cursor::new(input);
     let Some(magic) = cursor.u32() else { return Ok(None) };
@@ -471,7 +471,7 @@ fn decode_chunk(
 fn status_extents(mut fields: Cursor<'_>, extended: bool) -> Option<ContextStatus> {
     let context = fields.u32()?;
     if extended {
-        // The count says no more than the length of the chunk does.
+        // The count has no more information than the length of the chunk.
         fields.u32()?;
     }
     let mut extents = Vec::new();

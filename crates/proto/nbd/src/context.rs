@@ -4,10 +4,10 @@ use crate::limits::CONTEXTS_MAX;
 
 /// The context of holes and zeroes.
 pub const BASE_ALLOCATION: &str = "base:allocation";
-/// What stands before the name of a snapshot in a context of changed blocks.
+/// The prefix of a snapshot's name in a context of changed blocks.
 pub const DIRTY_BITMAP_PREFIX: &str = "qemu:dirty-bitmap:";
 
-/// What a context tells.
+/// The kind of a context's answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ContextKind {
     /// Holes and zeroes (`base:allocation`).
@@ -16,12 +16,12 @@ pub enum ContextKind {
     ChangedSince(String),
 }
 
-/// A context that a client selected, with the number that stands for it in this session.
+/// A context that a client selected, with its number in this session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Context {
     /// Chosen by the server; never 0.
     pub id: u32,
-    /// What it tells.
+    /// The kind of its answers.
     pub kind: ContextKind,
 }
 
@@ -43,8 +43,8 @@ fn offered(snapshots: &[String]) -> impl Iterator<Item = Context> + '_ {
     (1..).zip(kinds).map(|(id, kind)| Context { id, kind })
 }
 
-/// What `queries` select for `NBD_OPT_SET_META_CONTEXT`: exact names only, each once, unknown ones
-/// left out.
+/// The contexts that `queries` select for `NBD_OPT_SET_META_CONTEXT`: exact names only, each once,
+/// without unknown ones.
 pub(crate) fn select(queries: &[&str], snapshots: &[String]) -> Vec<Context> {
     let mut selected: Vec<Context> = Vec::new();
     for query in queries {
@@ -64,8 +64,8 @@ pub(crate) fn select(queries: &[&str], snapshots: &[String]) -> Vec<Context> {
     selected
 }
 
-/// What `queries` match for `NBD_OPT_LIST_META_CONTEXT`: no query means all; a namespace, or the
-/// leaf without a name, matches all in it.
+/// The contexts that `queries` match for `NBD_OPT_LIST_META_CONTEXT`: no query means all; a
+/// namespace, or the leaf without a name, matches all in it.
 pub(crate) fn matching(queries: &[&str], snapshots: &[String]) -> Vec<Context> {
     offered(snapshots)
         .filter(|context| {

@@ -1,4 +1,4 @@
-//! Big-endian fields out of bytes that nobody has checked, and into bytes that go out.
+//! Big-endian fields, from unchecked bytes and into outgoing bytes.
 
 /// Takes fields from the front; `None` when the bytes end before the field does.
 #[derive(Debug, Clone, Copy)]
@@ -74,7 +74,7 @@ impl Put for Vec<u8> {
     }
 }
 
-/// The length of something that is known to be small, as it goes over the wire.
+/// The length of a short object, as it goes over the wire.
 pub(crate) fn wire_length(length: usize) -> u32 {
     u32::try_from(length).expect("what is sent is limited far below 4 GiB")
 }

@@ -1,5 +1,4 @@
-//! What goes wrong between two peers: errors that a request can get, and violations that end a
-//! session.
+//! Errors between two peers: those that a request can get, and violations that end a session.
 
 use crate::constants::{
     NBD_EINVAL, NBD_EIO, NBD_ENOMEM, NBD_ENOSPC, NBD_ENOTSUP, NBD_EOVERFLOW, NBD_EPERM, NBD_ESHUTDOWN,
@@ -49,7 +48,7 @@ impl NbdError {
         }
     }
 
-    /// The error of a number; an unknown one counts as `NBD_EINVAL`, as the specification says.
+    /// The error of a number; an unknown one counts as `NBD_EINVAL`, as the specification requires.
     pub fn from_wire(number: u32) -> Self {
         match number {
             NBD_EPERM => Self::NotPermitted,
@@ -67,7 +66,7 @@ impl NbdError {
 /// The client broke the protocol in a way that leaves nothing to answer; the session ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// It set handshake flags that nobody offered.
+    /// It set handshake flags that were not offered.
     #[error("the client set unknown handshake flags {flags:#x}")]
     UnknownClientFlags {
         /// All that it sent.
@@ -76,13 +75,13 @@ pub enum Violation {
     /// The magic of an option is wrong.
     #[error("an option starts with {found:#018x}, not with IHAVEOPT")]
     OptionMagic {
-        /// What stood there.
+        /// The value that was found.
         found: u64,
     },
     /// The magic of a request is wrong.
     #[error("a request starts with {found:#010x}, not with the magic of a request")]
     RequestMagic {
-        /// What stood there.
+        /// The value that was found.
         found: u32,
     },
     /// An option is too long to be skipped.
@@ -108,7 +107,7 @@ pub enum Violation {
     /// NBD_OPT_EXPORT_NAME has no reply for errors.
     #[error("NBD_OPT_EXPORT_NAME was refused")]
     ExportNameRefused,
-    /// Bytes came after NBD_OPT_STARTTLS and before TLS: somebody may be injecting them.
+    /// Bytes came after NBD_OPT_STARTTLS and before TLS: an attacker may be injecting them.
     #[error("the client sent plain bytes after NBD_OPT_STARTTLS")]
     PlainAfterStartTls,
     /// A payload is too long to be drained.

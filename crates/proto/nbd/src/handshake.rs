@@ -1,8 +1,8 @@
 //! The server's side of the fixed newstyle negotiation: bytes in, bytes and steps out.
 //!
-//! The machine knows no sockets. Its caller hands it what came in, sends what it appends, and asks
-//! a [`Catalog`] about exports. It never keeps input: what is incomplete has to be given again with
-//! more.
+//! The machine knows no sockets. Its caller passes the input to it, sends the bytes that it
+//! appends, and asks a [`Catalog`] about exports. It never keeps input: an incomplete message has
+//! to be passed again with more.
 
 use crate::constants::*;
 use crate::context::{self, Context};
@@ -12,22 +12,21 @@ use crate::limits::{
     CONTEXTS_MAX, OPTION_BYTES_MAX, OPTION_SKIP_BYTES_MAX, OPTIONS_MAX, PAYLOAD_BYTES_MAX, STRING_BYTES_MAX,
 };
 
-/// What the server does about TLS.
+/// The server's TLS policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TlsPolicy {
-    /// There is no certificate: `NBD_OPT_STARTTLS` is refused.
+    /// Without a certificate: `NBD_OPT_STARTTLS` is refused.
     Unavailable,
     /// Clients may ask for it.
     Offered,
-    /// Nothing else is answered before it.
+    /// No other option is answered before it.
     Required,
 }
 
-/// What a client learns about an export.
+/// The information about an export for a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportDescription {
-    /// The canonical name; differs from what the client asked for when it asked for the default
-    /// export.
+    /// The canonical name; differs from the requested one for the default export.
     pub name: String,
     /// For people.
     pub description: String,
@@ -48,7 +47,7 @@ pub struct ExportDescription {
 /// Why an export is not to be had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// `NBD_REP_ERR_UNKNOWN`: there is none of this name.
+    /// `NBD_REP_ERR_UNKNOWN`: there is no export of this name.
     Unknown,
     /// `NBD_REP_ERR_POLICY`: not for this client, or not now (too many sessions).
     Policy,
@@ -69,13 +68,13 @@ impl Refusal {
     }
 }
 
-/// Who knows the exports. Messages of refusals go to the client as they are.
+/// The known exports. Messages of refusals go to the client unchanged.
 pub trait Catalog {
     /// Names and descriptions.
     fn list(&mut self) -> Vec<(String, String)>;
-    /// What a client may know about the export; "" asks for the default one.
+    /// The information about the export for a client; "" means the default one.
     fn describe(&mut self, name: &str) -> Result<ExportDescription, (Refusal, String)>;
-    /// The same, when the client goes on to use it: the export is opened and kept for the session.
+    /// The same, when the client begins to use it: the export is opened and kept for the session.
     fn attach(&mut self, name: &str) -> Result<ExportDescription, (Refusal, String)>;
 }
 
@@ -90,16 +89,16 @@ pub enum ReplyMode {
     Extended,
 }
 
-/// What was agreed.
+/// The negotiated parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Negotiated {
     /// How replies look.
     pub mode: ReplyMode,
-    /// What block status tells about.
+    /// The contexts of block status.
     pub contexts: Vec<Context>,
 }
 
-/// What the caller does next, after sending what was appended.
+/// The caller's next step, after sending the appended bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Bring more bytes.
@@ -108,9 +107,9 @@ pub enum Step {
     Again,
     /// Start TLS, then call [`Handshake::tls_started`].
     StartTls,
-    /// The negotiation is over and what follows are requests.
+    /// The negotiation is over and requests follow.
     Transmit(Negotiated),
-    /// The client said good-bye.
+    /// The client sent a good-bye.
     Goodbye,
     /// Close: nothing can be answered.
     Close(Violation),
@@ -147,7 +146,8 @@ impl Handshake {
         }
     }
 
-    /// TLS is up. All that was negotiated in the clear is void, as somebody could have changed it.
+    /// TLS has started. Everything negotiated in the clear is void, as an attacker could have
+    /// changed it.
     pub fn tls_started(&mut self) {
         self.encrypted = true;
         self.mode = ReplyMode::Simple;
@@ -400,7 +400,7 @@ impl Handshake {
             return;
         };
         let Some(name) = checked_string(option, name, out) else { return };
-        // A query that is no text, or too long, names no context of ours.
+        // A query that is not text, or is too long, names no context of ours.
         let queries_known: Vec<&str> = queries
             .iter()
             .filter(|query| query.len() <= STRING_BYTES_MAX)
@@ -459,7 +459,7 @@ fn list(data: &[u8], catalog: &mut dyn Catalog, out: &mut Vec<u8>) {
     reply(out, NBD_OPT_LIST, NBD_REP_ACK, &[]);
 }
 
-/// A name that is text of a legal length; else the option is refused.
+/// A name that is text of a valid length; otherwise the option is refused.
 fn checked_string<'a>(option: u32, name: &'a [u8], out: &mut Vec<u8>) -> Option<&'a str> {
     if name.len() > STRING_BYTES_MAX {
         refuse(out, option, NBD_REP_ERR_TOO_BIG, "the name is longer than 4096 bytes");
@@ -486,7 +486,7 @@ fn parse_meta_context(data: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
     let mut cursor = Cursor::new(data);
     let name = cursor.counted()?;
     let count = cursor.u32()?;
-    // Every query takes at least its length, so a lie about the count ends soon.
+    // Every query takes at least its length, so a false count ends soon.
     let queries = (0..count).map(|_| cursor.counted()).collect::<Option<Vec<&[u8]>>>()?;
     cursor.is_empty().then_some((name, queries))
 }

@@ -1,8 +1,8 @@
 //! The NBD protocol: wire codecs and the state machine of the negotiation, for both sides.
 //!
-//! No sockets and no clock: bytes come in as slices, bytes go out into vectors, and what to do is
-//! said in values, so that a session can be driven by a front end, a simulator or a fuzzer alike.
-//! Bytes of a peer never panic; they get the error that the specification names, or end the session
+//! No sockets and no clock: bytes come in as slices, bytes go out into vectors, and actions are
+//! returned as values. So a front end, a simulator or a fuzzer can drive a session alike. Bytes of
+//! a peer never cause a panic; they get the error that the specification names, or end the session
 //! ([`Violation`]).
 
 mod client;

@@ -1,4 +1,4 @@
-//! What a peer may ask for, and what happens past it.
+//! Limits on a peer's requests, and the behaviour beyond them.
 
 /// The longest read and the longest payload of a write, in bytes (the specification's default). A
 /// longer read gets `NBD_EOVERFLOW`; a longer write is drained and gets the same, or past
@@ -26,8 +26,7 @@ pub const OPTIONS_MAX: u32 = 4096;
 /// Metadata contexts that one session can select; further queries are left out of the answer.
 pub const CONTEXTS_MAX: usize = 64;
 
-/// Extents in one block status reply for one context; what does not fit is left to the next
-/// request.
+/// Extents in one block status reply for one context; the rest is left to the next request.
 pub const EXTENTS_MAX: usize = 8192;
 
 /// The longest payload of a server's reply that a client takes, on top of the data that it asked

@@ -1,4 +1,4 @@
-//! Replies of the transmission phase: what goes out before data, and instead of it.
+//! Replies of the transmission phase: headers of data, and replies without data.
 
 use crate::constants::*;
 use crate::cursor::{Put, clipped, wire_length};
@@ -34,7 +34,7 @@ pub fn put_success(out: &mut Vec<u8>, mode: ReplyMode, to: ReplyTo) {
     }
 }
 
-/// Appends what goes before the `length` bytes of a read at `offset` (which follow as they are).
+/// Appends the header before the `length` bytes of a read at `offset` (which follow as they are).
 #[inline]
 pub fn put_read_header(out: &mut Vec<u8>, mode: ReplyMode, to: ReplyTo, offset: u64, length: u32) {
     match mode {
@@ -50,14 +50,14 @@ pub fn put_read_header(out: &mut Vec<u8>, mode: ReplyMode, to: ReplyTo, offset: 
     }
 }
 
-/// Appends what goes before a piece of the data of a read, in a mode that has chunks; `last` ends
+/// Appends the header before a piece of the data of a read, in a mode that has chunks; `last` ends
 /// the reply.
 pub fn put_read_piece(out: &mut Vec<u8>, mode: ReplyMode, to: ReplyTo, offset: u64, length: u32, last: bool) {
     put_chunk(out, mode, to, last, NBD_REPLY_TYPE_OFFSET_DATA, u64::from(length) + 8);
     out.put_u64(offset);
 }
 
-/// Appends all of a reply that says what failed, with a message where the mode has a place for one.
+/// Appends a whole error reply, with a message if the mode has a place for one.
 pub fn put_error(out: &mut Vec<u8>, mode: ReplyMode, to: ReplyTo, error: NbdError, message: &str) {
     if mode == ReplyMode::Simple {
         return put_simple(out, to, error.wire());
@@ -69,9 +69,9 @@ pub fn put_error(out: &mut Vec<u8>, mode: ReplyMode, to: ReplyTo, error: NbdErro
     out.put(message);
 }
 
-/// Appends the chunk of one context; `last` ends the reply. At least one extent is needed; those
-/// past [`EXTENTS_MAX`], and what does not fit in the 32 bits of a structured reply, are left out:
-/// the client asks again.
+/// Appends the chunk of one context; `last` ends the reply. At least one extent is needed. Those
+/// past [`EXTENTS_MAX`], and those that do not fit in the 32 bits of a structured reply, are left
+/// out: the client asks again.
 pub fn put_block_status(
     out: &mut Vec<u8>,
     mode: ReplyMode,

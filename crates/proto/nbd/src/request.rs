@@ -1,8 +1,7 @@
 //! Requests of the transmission phase: bytes to checked commands.
 //!
-//! The decoder keeps no state but what was negotiated; it looks at the front of the input and says
-//! what stands there. The payload of a write is left to the caller, who can bring it to where it
-//! belongs without a copy.
+//! The decoder keeps no state but the negotiated parameters; it decodes the front of the input. The
+//! caller handles the payload of a write, and can move it to its place without a copy.
 
 use crate::constants::*;
 use crate::context::Context;
@@ -11,14 +10,14 @@ use crate::error::{NbdError, Violation};
 use crate::handshake::{Negotiated, ReplyMode};
 use crate::limits::{CONTEXTS_MAX, DRAIN_BYTES_MAX, PAYLOAD_BYTES_MAX};
 
-/// What the export is at this moment.
+/// The present state of the export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExportState {
     /// Bytes.
     pub size: u64,
     /// Writes are refused.
     pub read_only: bool,
-    /// Write-zeroes is faster than writing zeroes; else `NBD_CMD_FLAG_FAST_ZERO` is refused.
+    /// Write-zeroes is faster than writing zeroes; otherwise `NBD_CMD_FLAG_FAST_ZERO` is refused.
     pub fast_zeroes: bool,
 }
 
@@ -83,7 +82,7 @@ pub enum Command {
         /// Positions in [`Negotiated::contexts`], when the client filtered them by payload.
         only: Option<Vec<usize>>,
     },
-    /// `NBD_CMD_DISC`: no reply; the session ends when what is running is answered.
+    /// `NBD_CMD_DISC`: no reply; the session ends when running requests are answered.
     Disconnect,
 }
 
@@ -98,18 +97,18 @@ pub struct Request {
     pub is_read: bool,
     /// Bytes of payload that still follow and must be taken, also when the command is refused.
     pub payload_bytes: u64,
-    /// What to do, or how to refuse it.
+    /// The command, or the error to refuse it with.
     pub command: Result<Command, NbdError>,
 }
 
-/// What stands at the front of the input.
+/// The content at the front of the input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decoded {
-    /// Not enough to tell.
+    /// Not enough bytes to decide.
     Incomplete,
     /// A request of this many bytes, without the payload that it announces.
     Request(usize, Request),
-    /// The session can't go on.
+    /// The session cannot continue.
     Close(Violation),
 }
 

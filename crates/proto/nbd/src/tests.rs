@@ -1,5 +1,5 @@
-//! Tests of the codecs: what a server and a client of ours agree on, what hostile bytes do, and
-//! that it does not matter where the bytes are cut.
+//! Tests of the codecs: our server and our client agree, hostile bytes do no harm, and cuts of the
+//! stream at any place do not matter.
 
 use proptest::prelude::*;
 
@@ -77,8 +77,7 @@ fn client_flags() -> Vec<u8> {
     3u32.to_be_bytes().to_vec()
 }
 
-/// Feeds `input` in pieces cut at `cuts`; returns what was sent after the greeting, and how it
-/// ended.
+/// Feeds `input` in pieces cut at `cuts`; returns the output after the greeting, and how it ended.
 fn converse(tls: TlsPolicy, input: &[u8], cuts: &[usize]) -> (Vec<u8>, Step) {
     let mut out = Vec::new();
     let mut handshake = Handshake::new(tls, &mut out);
@@ -525,7 +524,8 @@ proptest! {
     ) {
         let script = [client_flags(), options.concat()].concat();
         let whole = converse(tls, &script, &[]);
-        // Where TLS starts, a cut decides whether what follows was injected: both are right.
+        // Where TLS starts, a cut decides whether the following bytes were injected: both are
+        // right.
         if tls == TlsPolicy::Unavailable {
             prop_assert_eq!(converse(tls, &script, &[cut.index(script.len())]), whole);
         }
@@ -570,7 +570,7 @@ proptest! {
         let mut client = ClientHandshake::new(ClientWishes { export: "v/a".into(), mode, contexts: vec![] });
         let mut out = Vec::new();
         client.receive(&greeting, &mut out).unwrap();
-        // Whatever it says, it does not panic.
+        // It must not panic on any input.
         let _ = client.receive(&bytes, &mut out);
         let _ = client.receive(&[NBD_REP_MAGIC.to_be_bytes().to_vec(), bytes].concat(), &mut out);
     }

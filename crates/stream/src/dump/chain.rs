@@ -11,9 +11,9 @@ use super::error::DumpError;
 use super::index::PartIndex;
 use super::read::{PartHead, PartReader};
 
-/// What is asked of a part to put it in its place.
+/// The data of a part that decide its place.
 pub trait Part {
-    /// What it is called.
+    /// Its name.
     fn file(&self) -> &str;
     /// How it begins.
     fn head(&self) -> &PartHead;
@@ -53,12 +53,12 @@ impl Part for PartIndex {
 /// the one of everything, then those made against it. The order in which the parts are given does
 /// not matter.
 ///
-/// Only what the newest dump builds on is in it. Another one, which it has all of, or which is of
-/// another state of the volume (of a copy that went on by itself, or one from which the volume was
-/// brought back), can have other blocks under the numbers of those that are needed, and would be
-/// put over them.
+/// The result contains only the dumps that the newest one builds on. Another dump may be contained
+/// in it entirely, or be of another state of the volume (a copy that diverged, or a state that was
+/// reverted). Such a dump can have other blocks under the required numbers, and would overwrite
+/// them.
 ///
-/// With `without_base` the first dump may be one that was made against something that is not here.
+/// With `without_base` the first dump may have a base that is missing here.
 ///
 /// # Errors
 /// Parts that are missing, double, of another volume, or whose base none of the others has; two
@@ -75,8 +75,8 @@ pub fn arrange<P: Part>(parts: Vec<P>, without_base: bool) -> Result<Vec<Vec<P>>
         dumps.entry(part.head().dump.dump).or_default().push(part);
     }
     let mut dumps: Vec<Vec<P>> = dumps.into_values().map(whole).collect::<Result<_, _>>()?;
-    // A dump's base is older than its target: in order of targets each comes behind those it can be
-    // made against.
+    // A dump's base is older than its target: sorted by targets, each comes after its possible
+    // bases.
     dumps.sort_by_key(|dump| dump.first().map(|part| (part.head().stream.target, part.head().stream.base)));
     let mut full: Option<&P> = None;
     // Snapshots, and the first dump that has each.
@@ -122,8 +122,8 @@ pub fn arrange<P: Part>(parts: Vec<P>, without_base: bool) -> Result<Vec<Vec<P>>
     Ok(needed.map(|(dump, _)| dump).collect())
 }
 
-/// Refuses two dumps of one number, which is the highest, that have another content: nobody knows
-/// which of them is meant.
+/// Refuses two dumps with the same, highest number and different content: it is unknown which of
+/// them is meant.
 fn refuse_two_newest<P: Part>(dumps: &[Vec<P>]) -> Result<(), DumpError> {
     let firsts = || dumps.iter().rev().filter_map(|dump| dump.first());
     let Some(newest) = firsts().next() else { return Ok(()) };

@@ -86,18 +86,18 @@ pub struct DumpDevice {
 pub struct OpenDump {
     /// The volume; a destination that receives nothing, and so takes no writes.
     pub volume: Arc<Volume>,
-    /// What it was called when it was dumped.
+    /// Its name when it was dumped.
     pub name: String,
 }
 
 impl OpenDump {
-    /// Opens the volume that the dumps have in `parts`: a dump of everything, and any made against
-    /// it, in any order. With `without_base` what is there of an incremental dump opens alone;
-    /// blocks that only its base has can't be read then.
+    /// Opens the volume in `parts`: a full dump, and any increments of it, in any order. With
+    /// `without_base` an incremental dump opens alone; blocks that only its base has can't be read
+    /// then.
     ///
     /// # Errors
-    /// Those of [`arrange`]; [`DumpError::Cut`] for parts that are cut off, unless those are wanted
-    /// all the same (`damaged`).
+    /// Those of [`arrange`]; [`DumpError::Cut`] for truncated parts, unless those are accepted
+    /// (`damaged`).
     pub fn open(
         parts: Vec<PartIndex>,
         without_base: bool,
@@ -183,7 +183,7 @@ impl DumpDevice {
             Encoding::Plain | Encoding::Aligned => {
                 let mut bytes = vec![0; count * BLOCK_SIZE];
                 let at = entry.payload_at + (entry.data_at() + from * BLOCK_SIZE) as u64;
-                // What the file does not have any more stays zero.
+                // Bytes past the end of the file stay zero.
                 part.bytes.read_at(at, &mut bytes).map_err(|source| io_error(entry, source))?;
                 Ok(bytes.chunks_exact(BLOCK_SIZE).map(copy_of).collect())
             }

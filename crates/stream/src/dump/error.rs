@@ -10,12 +10,12 @@ use crate::error::StreamError;
 /// Why a dump was not read, put together or restored. Files are named as their opener named them.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum DumpError {
-    /// It is something else, or both copies of its head are damaged.
+    /// It is another file, or both copies of its head are damaged.
     #[error("{file}: {source}")]
     Head {
         /// The file.
         file: String,
-        /// What is wrong with the head.
+        /// The fault of the head.
         source: FormatError,
     },
     /// It can't be read.
@@ -32,12 +32,12 @@ pub enum DumpError {
         /// The file.
         file: String,
     },
-    /// Its writer gave up.
+    /// Its writer aborted.
     #[error("{file} is incomplete: the dump was aborted: {reason}")]
     GivenUp {
         /// The file.
         file: String,
-        /// Why, as the writer said.
+        /// The writer's reason.
         reason: crate::AbortReason,
     },
     /// A record is damaged, and the caller did not accept that.
@@ -45,7 +45,7 @@ pub enum DumpError {
     Damaged {
         /// The file.
         file: String,
-        /// What can't be read.
+        /// The unreadable part.
         lost: Lost,
     },
     /// The snapshot table is damaged in all places that have it.
@@ -54,7 +54,7 @@ pub enum DumpError {
         /// The file.
         file: String,
     },
-    /// A part is not there.
+    /// A part is missing.
     #[error("part {part} of {parts} of dump {dump} is missing")]
     MissingPart {
         /// The dump.
@@ -64,7 +64,7 @@ pub enum DumpError {
         /// How many it has.
         parts: u32,
     },
-    /// A part is there twice.
+    /// A part occurs twice.
     #[error("{file} and {other} are the same part of the same dump")]
     DoublePart {
         /// One.
@@ -82,7 +82,7 @@ pub enum DumpError {
         /// Of this one.
         found: VolumeId,
     },
-    /// Two files say that they are parts of the same dump, and differ in what they say of it.
+    /// Two files claim to be parts of the same dump, and contradict each other about it.
     #[error("{file} and {other} do not belong together, though they name the same dump")]
     Contradiction {
         /// One.
@@ -95,7 +95,7 @@ pub enum DumpError {
     MissingBase {
         /// The file.
         file: String,
-        /// What it was made against.
+        /// Its base.
         base: SnapshotId,
     },
     /// Two dumps of everything.
@@ -108,7 +108,7 @@ pub enum DumpError {
     },
     /// The two newest ones are not of one state of the volume.
     #[error(
-        "{file} and {other} both end at snapshot {snapshot}, with another content: they are of two copies of the volume, each of which has gone on by itself"
+        "{file} and {other} both end at snapshot {snapshot}, with different content: they are of two diverged copies of the volume"
     )]
     TwoCopies {
         /// One.
@@ -118,7 +118,7 @@ pub enum DumpError {
         /// The snapshot.
         snapshot: SnapshotId,
     },
-    /// It was to be gone on with, and is something else.
+    /// The file to resume is not this part.
     #[error("{file} is not part {part} of the image dump to resume")]
     OtherFile {
         /// The file.
@@ -126,19 +126,19 @@ pub enum DumpError {
         /// Which it is not, counted from 1.
         part: u32,
     },
-    /// It was to be gone on with, and begins with something else than the dump would have now.
+    /// The file to resume begins differently than the dump would now.
     #[error("{file} was begun as something else than the dump would be now")]
     OtherBegin {
         /// The file.
         file: String,
     },
-    /// It was to be gone on with, has its name and can't be written.
+    /// The file to resume has its final name already and cannot be written.
     #[error("{file} has its final name, but is no longer complete")]
     NamedTooEarly {
         /// The file.
         file: String,
     },
-    /// It was restored up to a place where it does not go on as it did.
+    /// It differs from the file whose restore is being resumed.
     #[error("{file} differs from the file at the interruption of the restore: it was changed, or is damaged")]
     Changed {
         /// The file.

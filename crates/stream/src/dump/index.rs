@@ -1,7 +1,7 @@
 //! Where the blocks of a part are: an index of its records, made by going from head to head.
 //!
-//! It takes 56 bytes for each record (1 MiB of blocks). Data is not read for it, but where two
-//! records contradict each other; whoever reads a block verifies it.
+//! It takes 56 bytes for each record (1 MiB of blocks). It reads data only where two records
+//! contradict each other; a read of a block verifies it.
 
 use std::fs::File;
 use std::io::Read;
@@ -28,8 +28,8 @@ pub trait DumpBytes: Send + Sync {
     /// Bytes in all.
     fn length(&self) -> std::io::Result<u64>;
 
-    /// All from `offset` on, in order, where there is a better way to it than
-    /// [`read_at`](Self::read_at), as threads that read ahead are. They begin at the last multiple
+    /// All bytes from `offset` on, in order, if there is a better way than
+    /// [`read_at`](Self::read_at), such as threads that read ahead. They begin at the last multiple
     /// of 4 KiB before `offset`.
     fn in_order(&self, _offset: u64) -> Option<Box<dyn InBlocks>> {
         None
@@ -46,8 +46,8 @@ impl DumpBytes for File {
     }
 }
 
-/// Reads until `buffer` is full or nothing comes any more, by reads that may give less than they
-/// were asked for; how many bytes.
+/// Reads until `buffer` is full or the input ends, by reads that may return less than requested;
+/// returns how many bytes.
 pub(super) fn read_whole(
     offset: u64,
     buffer: &mut [u8],
@@ -149,7 +149,7 @@ impl RecordEntry {
         usize::from(self.items) * StreamRun::SIZE
     }
 
-    /// Where in the payload the blocks begin, or what they are packed as.
+    /// The offset of the blocks in the payload, or their compression.
     pub(crate) fn data_at(&self) -> usize {
         self.header().data_at()
     }
@@ -186,12 +186,12 @@ pub struct PartIndex {
 }
 
 impl PartIndex {
-    /// Goes through the part from head to head. What is damaged is left out: its blocks are not
+    /// Goes through the part from head to head. Damaged records are left out: their blocks are not
     /// found.
     ///
     /// # Errors
-    /// [`DumpError::Head`] for anything that is no part of a dump. A part that is cut off is opened
-    /// as far as it goes: see [`PartIndex::is_cut`].
+    /// [`DumpError::Head`] for a file that is not a part of a dump. A truncated part is opened as
+    /// far as it goes: see [`PartIndex::is_cut`].
     pub fn open(file: &str, bytes: Arc<dyn DumpBytes>) -> Result<Self, DumpError> {
         let failed = |error| read_error(file, error);
         let mut head = [0; HEAD_BYTES];
@@ -217,7 +217,7 @@ impl PartIndex {
         Ok(index)
     }
 
-    /// What the part is called.
+    /// The name of the part.
     pub fn file(&self) -> &str {
         &self.file
     }
@@ -237,7 +237,7 @@ impl PartIndex {
         self.whole
     }
 
-    /// It has no end: neither the trailer nor what follows it.
+    /// It has no end: neither the trailer nor the head after it.
     pub fn is_cut(&self) -> bool {
         self.cut
     }
@@ -275,13 +275,14 @@ impl PartIndex {
                     let mut payload = vec![0; header.payload as usize];
                     self.bytes.read_at(payload_at, &mut payload)?;
                     if Checksum::of(&payload) == header.checksum {
-                        // What does not parse is missing, and the table is then not whole.
+                        // An entry that does not parse is missing, and the table is incomplete
+                        // then.
                         let _ = table.take(&payload);
                     }
                 }
                 RecordKind::Trailer => {
                     let mut payload = vec![0; header.payload as usize];
-                    // It is there, whatever it says.
+                    // It exists, whatever its content.
                     self.cut = self.bytes.read_at(payload_at, &mut payload)? < payload.len();
                     let verified = Checksum::of(&payload) == header.checksum;
                     self.whole = verified && self.blocks() == self.head.stream.changed_blocks;
@@ -303,9 +304,9 @@ impl PartIndex {
         self.entries.iter().map(|entry| u64::from(entry.blocks)).sum()
     }
 
-    /// Whether the next entry follows those before it. Where it does not, one of them names blocks
+    /// Whether the next entry follows the previous ones. If it does not, one of them names blocks
     /// that it does not have: its record is damaged, and is read to find out which. A damaged one
-    /// before it goes, so that it costs none of those that follow.
+    /// before it is removed, so that it affects none of the later ones.
     fn makes_room_for(&mut self, entry: &RecordEntry) -> std::io::Result<bool> {
         while let Some(before) = self.entries.last().copied() {
             if before.last < entry.first {
@@ -319,7 +320,7 @@ impl PartIndex {
         Ok(true)
     }
 
-    /// Whether the whole record is as its head says.
+    /// Whether the whole record matches its head.
     fn verifies(&self, entry: &RecordEntry) -> std::io::Result<bool> {
         let mut payload = vec![0; entry.payload as usize];
         let have = self.bytes.read_at(entry.payload_at, &mut payload)?;

@@ -59,21 +59,21 @@ impl PartHead {
     }
 }
 
-/// What can't be read of a part.
+/// An unreadable stretch of a part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lost {
     /// Where in the file.
     pub offset: u64,
     /// Bytes; 0 where records are missing altogether.
     pub length: u64,
-    /// Blocks in it, where the head of the record still says so.
+    /// The number of its blocks, if the head of the record still has it.
     pub blocks: Option<u32>,
     /// The last block before it; 0 for none.
     pub after: Vbn,
-    /// The first block behind it; none when no further one came.
+    /// The first block after it; `None` when no further one came.
     pub before: Option<Vbn>,
-    /// It held nothing of the image but what the part has in another place too, or what says that
-    /// it is whole.
+    /// It held no block of the image: only a copy that the part has elsewhere too, or the proof
+    /// that it is whole.
     pub spare: bool,
 }
 
@@ -122,7 +122,8 @@ impl Table {
     }
 }
 
-/// Up to where a part was read, and as what the reading goes on there: behind a record with blocks.
+/// The position up to which a part was read, and the state to continue with: after a record with
+/// blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartReached {
     /// Where in the file.
@@ -137,7 +138,7 @@ pub struct PartReached {
     pub blocks: u64,
     /// The last one of them.
     pub last: Vbn,
-    /// What could not be read so far.
+    /// The unreadable stretches so far.
     pub lost: Vec<Lost>,
 }
 
@@ -146,7 +147,7 @@ pub struct PartReader {
     file: String,
     /// The part, if it can be read anywhere.
     pub(super) anywhere: Option<Arc<dyn DumpBytes>>,
-    /// What comes before this is restored already, and is passed over.
+    /// Records before this are restored already, and are skipped.
     passing: Option<PartReached>,
     window: Window,
     head: PartHead,
@@ -158,7 +159,7 @@ pub struct PartReader {
     blocks: u64,
     last: Vbn,
     lost: Vec<Lost>,
-    /// The trailer was met, or what is left of it.
+    /// The trailer was reached, or its remains.
     ended: bool,
     finished: bool,
 }
@@ -219,7 +220,7 @@ impl PartReader {
         Ok(reader)
     }
 
-    /// What the part is called.
+    /// The name of the part.
     pub fn file(&self) -> &str {
         &self.file
     }
@@ -235,7 +236,7 @@ impl PartReader {
         self.table.whole(&self.head.dump)
     }
 
-    /// What could not be read so far.
+    /// The unreadable stretches so far.
     pub fn lost(&self) -> &[Lost] {
         &self.lost
     }
@@ -250,13 +251,12 @@ impl PartReader {
         self.blocks
     }
 
-    /// The blocks of the next record that can be read, by run; none at the end. What could not be
-    /// read on the way is in [`PartReader::lost`]. Of a record that is passed over there are no
-    /// runs.
+    /// The blocks of the next readable record, by run; `None` at the end. [`PartReader::lost`] has
+    /// the unreadable stretches on the way. A skipped record has no runs.
     ///
     /// # Errors
     /// [`DumpError::Cut`] where the part ends without a trailer, [`DumpError::GivenUp`] where its
-    /// writer gave up, [`DumpError::Changed`] where it does not go on as it did.
+    /// writer gave up, [`DumpError::Changed`] where it differs from the part that was read before.
     pub fn extents(&mut self) -> Result<Option<Runs>, DumpError> {
         loop {
             self.arrive()?;
@@ -267,7 +267,7 @@ impl PartReader {
             if self.passing.is_none() {
                 return Ok(Some(runs));
             }
-            // What is damaged only now was whole when it was restored.
+            // A record that is damaged only now was whole when it was restored.
             self.lost.clear();
             return Ok(Some(Vec::new()));
         }
@@ -277,7 +277,7 @@ impl PartReader {
         Ok(None)
     }
 
-    /// Up to where it is read; none as long as it passes over what is restored already.
+    /// The position that it has read up to; `None` while it skips restored records.
     pub(crate) fn reached(&self) -> Option<PartReached> {
         self.passing.is_none().then(|| PartReached {
             offset: self.window.offset(),
@@ -290,8 +290,8 @@ impl PartReader {
         })
     }
 
-    /// Goes on where it was. A file is read from there; of a pipe what comes before is read and
-    /// verified once more, and passed over.
+    /// Continues where it was. A file is read from there. For a pipe, earlier records are read and
+    /// verified again, and skipped.
     ///
     /// # Errors
     /// [`DumpError::Read`].
@@ -307,7 +307,7 @@ impl PartReader {
         Ok(())
     }
 
-    /// Ends the passing over, where the reading goes on.
+    /// Ends the skipping, at the point where reading continues.
     fn arrive(&mut self) -> Result<(), DumpError> {
         let offset = self.window.offset();
         if self.passing.as_ref().is_none_or(|at| offset < at.offset && !self.ended) {
@@ -378,9 +378,8 @@ impl PartReader {
         self.ended = header.kind == RecordKind::Trailer;
         Ok(outcome.unwrap_or_else(|_| {
             let blocks = (header.kind == RecordKind::Extents).then_some(header.blocks);
-            // A table is there twice, and without the trailer's sums the records still verify one
-            // by one; but a trailer that is whole and says something else than what was read means
-            // that something is missing.
+            // A table exists twice, and without the trailer's sums the records still verify one by
+            // one. But a whole trailer that differs from the records means that some are missing.
             let spare = match header.kind {
                 RecordKind::Extents => false,
                 RecordKind::Trailer => !verified,
@@ -434,7 +433,7 @@ impl PartReader {
         Ok(by_run(runs, blocks.into_iter()))
     }
 
-    /// The trailer against what was read. What was lost is known already; here it is that nothing
+    /// Compares the trailer with the records. Losses are known already; this checks that nothing
     /// else is missing.
     fn check_trailer(
         &self,
@@ -450,7 +449,7 @@ impl PartReader {
         if all && complete && (self.digest_lost || trailer.digest == before) { Ok(()) } else { Err(damaged) }
     }
 
-    /// The head of the next record is damaged, or is not there: finds one behind it.
+    /// The head of the next record is damaged or missing: finds a later one.
     fn find_next(&mut self) -> Result<(), DumpError> {
         let start = self.window.offset();
         self.digest_lost = true;
@@ -484,16 +483,16 @@ impl PartReader {
         }
     }
 
-    /// Whether the records that are missing before `next` held none, or only the first copy of the
-    /// table, or only what follows the last blocks.
+    /// Whether the records missing before `next` were none, or only the first copy of the table, or
+    /// only records after the last blocks.
     fn nothing_lost_before(&self, next: &RecordHeader) -> bool {
         let of_table = self.head.dump.snapshots.div_ceil(RECORD_SNAPSHOTS_MAX as u64);
         let past_blocks = self.blocks == self.head.stream.changed_blocks && next.kind != RecordKind::Extents;
         next.sequence == self.sequence || next.sequence <= of_table || past_blocks
     }
 
-    /// Reads what follows the trailer: the copy of the head, and nothing else. A damaged one costs
-    /// nothing of the image.
+    /// Reads the end after the trailer: the copy of the head, and nothing else. A damaged one
+    /// affects no part of the image.
     fn finish(&mut self) -> Result<(), DumpError> {
         let start = self.window.offset();
         let have = self.fill(HEAD_BYTES + 1)?;
@@ -548,7 +547,7 @@ pub(crate) fn acceptable(
     dump: DumpId,
     sequence: u64,
 ) -> Option<RecordHeader> {
-    // Most bytes are none, and this is cheaper than a CRC.
+    // Most bytes can't begin a head, and this check is cheaper than a CRC.
     if bytes[0] == 0 || bytes[0] > 5 || bytes[1..4] != [0; 3] {
         return None;
     }

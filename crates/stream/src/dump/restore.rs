@@ -4,10 +4,10 @@
 //! used again; the parts of a dump at the same time, and their records come in any order. Until
 //! [`Volume::adopt`] has written its superblock the device holds no volume.
 //!
-//! A restore that is cut goes on where its [`RestoreLedger`] says: each part behind the last record
-//! that was durable. What was written behind that is written once more, and so is what a later dump
-//! has written in its place, as that dump comes after it again. A dump behind which another one has
-//! begun is never written from again: it would put older blocks over newer ones.
+//! An interrupted restore resumes where its [`RestoreLedger`] says: each part after the last
+//! durable record. Records written after that are written again. So are places that a later dump
+//! has overwritten, as that dump follows again. Once a later dump has begun, an earlier one is
+//! never written from again: it would put older blocks over newer ones.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -26,13 +26,13 @@ use crate::work::{Helper, Progress, Threads, Work, beside};
 
 /// Records that wait to be written, at most; past it the readers wait.
 const RECORDS_AHEAD: usize = 16;
-/// Records that are written in one batch, so that several writes are under way: 8 MiB.
+/// Records that are written in one batch, so that several writes are in flight: 8 MiB.
 const RECORDS_PER_WRITE: usize = 8;
-/// Batches under way at a time, so that the device has work while the last write of one is waited
+/// Batches in flight at a time, so that the device has work while the last write of one is waited
 /// for.
 const BATCHES: usize = 2;
 
-/// What was restored.
+/// The result of a restore.
 #[derive(Debug)]
 pub struct Restored {
     /// The newest dump: its target is the active state now.
@@ -43,38 +43,38 @@ pub struct Restored {
     pub snapshots: u64,
     /// Blocks that were written.
     pub blocks: u64,
-    /// How many of them were there when it went on.
+    /// How many of them were present when it resumed.
     pub there: u64,
-    /// Bytes of all parts that were read, behind the heads and the first copies of the table.
+    /// Bytes of all parts that were read, after the heads and the first copies of the table.
     pub bytes: u64,
-    /// What could not be read, with the file that it was in.
+    /// The unreadable stretches, with the file of each.
     pub lost: Vec<(String, Lost)>,
 }
 
 /// How far a restore is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Standing {
-    /// The dump that is written from, by its place among all; those before it are through.
+    /// The dump being written from, by its place among all; earlier ones are complete.
     pub dump: usize,
     /// Up to where each of its parts is written; none for one without a record yet.
     pub parts: Vec<Option<PartReached>>,
     /// Blocks that were written, of all dumps.
     pub blocks: u64,
-    /// What could not be read of the dumps before, with the file that it was in.
+    /// The unreadable stretches of the earlier dumps, with the file of each.
     pub lost: Vec<(String, Lost)>,
 }
 
-/// Remembers how far a restore is, so that it goes on there when it is cut.
+/// Records the progress of a restore, so that it can resume after an interruption.
 pub trait RestoreLedger {
-    /// Where it goes on.
+    /// Where the restore resumes.
     fn standing(&self) -> Standing;
 
-    /// These blocks of that dump are written next, in place of what is there; those before them may
-    /// be on their way still.
+    /// These blocks of that dump are written next, over existing ones; earlier ones may still be in
+    /// flight.
     fn writing(&mut self, dump: usize, runs: &[(Vbn, Vec<Block>)]) -> Result<(), DumpError>;
 
-    /// The device has got all up to here, and the first of what was on its way. It is durable there
-    /// once it was flushed.
+    /// The device has got all blocks up to here, and the first of those that were in flight. They
+    /// are durable after a flush.
     fn written(&mut self, standing: &Standing) -> Result<(), DumpError>;
 }
 
@@ -93,8 +93,8 @@ impl RestoreLedger for () {
     }
 }
 
-/// Puts `dumps` (as [`arrange`](super::arrange) made them) on `device`, which must be empty, as a
-/// volume with a block space of `blocks` blocks. With `accept_damage` what can't be read is left
+/// Puts `dumps` (as [`arrange`](super::arrange) returned them) on `device`, which must be empty, as
+/// a volume with a block space of `blocks` blocks. With `accept_damage` unreadable parts are left
 /// out: those blocks are never served afterwards, and `volume check --deep` names them.
 ///
 /// # Errors
@@ -111,7 +111,7 @@ pub fn restore(
     restore_on(dumps, device, blocks, accept_damage, now, &mut (), work)
 }
 
-/// As [`restore`], from where `ledger` says, on a device that has what was written until then.
+/// As [`restore`], from the position in `ledger`, on a device with everything written until then.
 ///
 /// # Errors
 /// As [`restore`]; and those of the ledger.
@@ -185,7 +185,7 @@ struct Taken {
 }
 
 impl Writer<'_> {
-    /// Goes on with a dump where it was, or begins it.
+    /// Resumes a dump where it was, or begins it.
     fn begin(&mut self, number: usize, parts: &mut [PartReader]) -> Result<(), DumpError> {
         if number != self.standing.dump {
             self.standing.dump = number;
@@ -222,7 +222,8 @@ impl Writer<'_> {
         let mut helpers: Vec<Helper<'_>> = Vec::new();
         let bytes = AtomicU64::new(0);
         for ((number, part), failure) in parts.iter_mut().enumerate().zip(&mut failures) {
-            // The queue ends when every reader has let go of its end, so each must at its own end.
+            // The queue ends when every reader has dropped its end, so each must drop it at its own
+            // end.
             let (give, stop, bytes) = (give.clone(), &stop, &bytes);
             helpers.push(Box::new(move || {
                 *failure = read_all((number, part), accept_damage, &give, stop, bytes).err();
@@ -237,12 +238,12 @@ impl Writer<'_> {
         };
         beside(threads, helpers, write)?;
         self.bytes.fetch_add(bytes.into_inner(), Ordering::Relaxed);
-        // A reader that found nobody to give to has no failure of its own.
+        // A reader whose receiver is gone has no failure of its own.
         failures.into_iter().flatten().next().map_or(Ok(()), Err)?;
         written
     }
 
-    /// Writes what comes through `queue`, with several batches under way.
+    /// Writes the batches that come through `queue`, several at a time.
     fn write_all(
         &mut self,
         queue: &Receiver<Taken>,
@@ -271,7 +272,7 @@ impl Writer<'_> {
                 landed += 1;
                 match batch.and_then(|batch| self.written(batch, work)) {
                     Ok(()) => continue,
-                    // Behind what is missing nothing counts.
+                    // Records after a missing one do not count.
                     failed => return failed,
                 }
             }
@@ -317,7 +318,7 @@ impl Writer<'_> {
         Ok(Batch { operations: runs.into_iter().map(write).collect(), blocks: blocks as u64, reached })
     }
 
-    /// The device has run a batch, and those before it.
+    /// The device has run a batch, and the earlier ones.
     fn written(&mut self, batch: Batch, work: &mut Work<'_>) -> Result<(), DumpError> {
         batch.operations.into_iter().try_for_each(Operation::into_outcome)?;
         self.standing.blocks += batch.blocks;
@@ -334,7 +335,7 @@ impl Writer<'_> {
     }
 }
 
-/// Records on their way to the device.
+/// Records in flight to the device.
 struct Batch {
     operations: Vec<Operation>,
     blocks: u64,
@@ -362,7 +363,7 @@ fn lane(device: &dyn Device) -> (Helper<'_>, Lane) {
 }
 
 impl Lane {
-    /// What becomes of it [`wait`](Self::wait) says; each waits for the one before.
+    /// [`wait`](Self::wait) reports its outcome; each batch waits for the previous one.
     fn give(&self, batch: Batch) {
         let _ = self.batches.send(batch);
     }
@@ -393,8 +394,8 @@ fn read_all(
 /// The next blocks of a part. Damage ends it, unless it is accepted or costs nothing.
 fn next(number: usize, part: &mut PartReader, accept_damage: bool) -> Result<Option<Taken>, DumpError> {
     let outcome = match part.extents() {
-        // What comes before the end is there; but not what was restored already, when that is not
-        // passed over yet.
+        // The records before the end are present; but not the restored ones that are not skipped
+        // yet.
         Err(DumpError::Cut { .. }) if accept_damage && part.reached().is_some() => Ok(None),
         outcome => outcome,
     };

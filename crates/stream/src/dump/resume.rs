@@ -1,14 +1,13 @@
-//! Going on with a part whose writing was cut.
+//! Resumes a part whose writing was interrupted.
 //!
-//! The records of a part are those of its plan, one after the other: what stands in a file is
-//! compared with what the same plan would write there, from head to head and payload by payload,
-//! and the first record that is not whole, does not verify or is another one is where the writing
-//! goes on. Nothing is believed because of the length of a file.
+//! The records of a part are those of its plan, in order. The file is compared with the output of
+//! the same plan, from head to head and payload by payload. Writing resumes at the first record
+//! that is incomplete, does not verify or differs. The length of a file proves nothing.
 //!
-//! Reading all of a long part takes about as long as writing it did. Who made a part durable now
-//! and then, and remembers where that was ([`Reached`]), spares that: what lies before the last of
-//! two such marks is read from the one before it only. When that stretch is not what the second
-//! mark says (somebody has changed the file, or it is another one), all is read after all.
+//! Reading all of a long part takes about as long as writing it did. A caller can avoid that: it
+//! makes the part durable from time to time, and records the position ([`Reached`]). Then the data
+//! before the last of two such marks is read only from the mark before it. If that stretch does not
+//! lead to the second mark (the file was changed, or is another one), all of it is read after all.
 
 use std::sync::Arc;
 
@@ -24,18 +23,18 @@ use super::write::{Dump, Shape};
 use crate::error::StreamError;
 use crate::produce::{Reached, payload_of};
 
-/// What is there of a part.
+/// The existing content of a part.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Begun {
-    /// Behind the last record that stays.
+    /// After the last record that stays.
     pub(super) at: Reached,
     pub(super) whole: bool,
     trusted: bool,
 }
 
 impl Begun {
-    /// Where it goes on. What lies behind that in the file is of no use; [`Reached::bytes`] is the
-    /// whole file where nothing is missing.
+    /// Where writing resumes. Later bytes of the file are useless; [`Reached::bytes`] is the whole
+    /// file if it is complete.
     pub fn at(&self) -> &Reached {
         &self.at
     }
@@ -45,14 +44,14 @@ impl Begun {
         self.whole
     }
 
-    /// The file is as the marks say.
+    /// The file matches the marks.
     pub fn is_as_marked(&self) -> bool {
         self.trusted
     }
 }
 
-/// The snapshot table that stands at the beginning of a part of the dump `id`; none when that was
-/// not written yet or can't be read, or the file is something else.
+/// The snapshot table at the beginning of a part of the dump `id`. `None` when it is not written
+/// yet, cannot be read, or the file is something else.
 ///
 /// # Errors
 /// [`DumpError::Read`].
@@ -69,13 +68,13 @@ pub fn begun_table(
 }
 
 impl Dump<'_> {
-    /// What is there of a part in `bytes`. `marks` are where it was made durable, the last two,
-    /// oldest first; none when that is not known of this very file.
+    /// The existing content of a part in `bytes`. `marks` are the last two positions at which it
+    /// was made durable, oldest first; `None` when they are unknown for this very file.
     ///
     /// # Errors
     /// [`DumpError::OtherFile`] for anything but this part of this dump, unless it is empty or
     /// zeros; [`DumpError::OtherBegin`] when the dump would begin with another head;
-    /// [`StreamError::Cancelled`] once `ended` says so.
+    /// [`StreamError::Cancelled`] once `ended` returns true.
     pub fn begun(
         &self,
         part: u32,
@@ -110,8 +109,8 @@ impl Dump<'_> {
         walk.go(start, None)
     }
 
-    /// A file that does not begin with the head: a torn beginning is none, and anything else is not
-    /// written over.
+    /// Whether a file begins with something other than the head: a torn beginning counts as none,
+    /// and anything else is not overwritten.
     fn begins_otherwise(
         &self,
         part: u32,
@@ -152,15 +151,15 @@ impl Walk<'_> {
         records.saturating_sub(self.shape.table).min(self.shape.extents) as usize
     }
 
-    /// Whether the plan has so many blocks in so many records.
+    /// Whether the plan has that many blocks in that many records.
     fn fits(&self, at: &Reached) -> bool {
         let records = self.dump.batches(self.part).flatten().take(self.extents_in(at.records));
         let blocks: u64 = records.flatten().map(|(_, count)| count).sum();
         blocks == at.blocks
     }
 
-    /// Goes from record to record as far as they are those of the plan. With a `mark`, whether it
-    /// was met on the way.
+    /// Advances from record to record while they match the plan. With a `mark`, returns whether it
+    /// was reached on the way.
     fn go(&self, at: Reached, mark: Option<&Reached>) -> Result<Begun, DumpError> {
         let mut begun = Begun { at, whole: false, trusted: mark == Some(&at) };
         let mut extents = self.dump.batches(self.part).flatten().skip(self.extents_in(at.records));
@@ -197,7 +196,7 @@ impl Walk<'_> {
         Ok(begun)
     }
 
-    /// The head of the record at `at`, and its payload; none when there is no whole one that
+    /// The head of the record at `at`, and its payload; `None` without a complete record that
     /// verifies.
     fn record(
         &self,

@@ -1,4 +1,4 @@
-//! Dumps in memory: round trips against what the volume shows, every flipped byte of a small one,
+//! Dumps in memory: round trips against the volume's content, every flipped byte of a small one,
 //! cuts, and files that do not belong together.
 
 use std::collections::BTreeMap;
@@ -59,7 +59,7 @@ fn scribble(luns: &Luns, rng: &mut Rng, writes: u64) {
     batch.into_iter().for_each(|write| write.into_outcome().expect("written"));
 }
 
-/// What every snapshot shows of the LUN.
+/// The content of the LUN in every snapshot.
 type Shown = BTreeMap<String, Vec<u8>>;
 
 fn shown(volume: &Arc<Volume>) -> Shown {
@@ -188,7 +188,7 @@ fn what_was_dumped_is_restored_and_mounted_byte_for_byte_with_all_snapshots() {
         (4, 1, Compression::Zstd),
     ] {
         let (expected, dumps) = life(seed, parts, compression);
-        // In any order: each file says where it belongs.
+        // In any order: each file contains its place.
         let mut files = dumps.concat();
         let mut rng = Rng::new(seed);
         for at in (1..files.len()).rev() {
@@ -199,7 +199,7 @@ fn what_was_dumped_is_restored_and_mounted_byte_for_byte_with_all_snapshots() {
             assert_eq!(shown(&volume), expected, "seed {seed}");
             assert!(is_sound(&volume));
             assert_eq!((restored.target.as_str(), restored.lost.len()), ("t4", 0));
-            // It is a volume to go on with.
+            // It is a volume to work with.
             let luns = Luns::new(volume.clone());
             scribble(&luns, &mut rng, 100);
             volume.create_snapshot("later").expect("a snapshot");
@@ -280,12 +280,12 @@ fn every_flipped_byte_is_found_or_harmless() {
             Err(DumpError::Damaged { lost, .. }) => {
                 refused += 1;
                 assert!(!lost.spare);
-                // What is left is restored, and nothing wrong is served.
+                // The rest is restored, and no wrong block is served.
                 let (device, restored) =
                     restored_to(&[bytes], true, false).expect("restored as far as it goes");
                 assert!(restored.lost.iter().any(|(_, lost)| !lost.spare));
-                // With its only record everything is gone, and a volume whose trees are not there
-                // takes no changes.
+                // With its only record everything is gone, and a volume without its trees takes no
+                // changes.
                 let options = OpenOptions { cache_bytes: 1 << 20, clock: clock() };
                 let volume = Volume::open(device, options).expect("what there is can be looked at");
                 let latched = volume.status().latched;
@@ -362,10 +362,10 @@ fn mounted_dump_serves_what_is_whole_and_refuses_what_is_not() {
 fn part_that_was_cut_anywhere_is_never_taken_for_a_whole_one() {
     let (shown_before, file) = small();
     for (length, room) in (0..file.len()).flat_map(|length| [(length, 0), (length, 9000)]) {
-        // A killed writer leaves the room that it had taken for what comes next.
+        // A killed writer leaves the room that it had reserved for the next records.
         let cut = [&file[..length], &vec![0; room]].concat();
-        // Behind the trailer is the second copy of the head alone; of a trailer that goes on with
-        // zeroes the head is enough to know that all is there.
+        // Only the second copy of the head follows the trailer; for a trailer whose rest is zeroes
+        // the head suffices to know that all records are present.
         let trailer = if room > 0 { StreamTrailer::SIZE } else { 0 };
         let ends = length + trailer + 384 >= file.len();
         let index = PartIndex::open("f", bytes_of(&cut));
@@ -375,7 +375,7 @@ fn part_that_was_cut_anywhere_is_never_taken_for_a_whole_one() {
         }
         match restored(std::slice::from_ref(&cut), false, false) {
             Err(DumpError::Cut { .. } | DumpError::Head { .. }) => {}
-            // The record in which it was cut goes on with zeroes.
+            // The rest of the interrupted record is zeroes.
             Err(DumpError::Damaged { .. }) if room > 0 => {}
             Ok((volume, restored)) => {
                 assert!(ends && !restored.lost.is_empty(), "cut at {length}");
@@ -389,7 +389,7 @@ fn part_that_was_cut_anywhere_is_never_taken_for_a_whole_one() {
             Err(other) => panic!("cut at {length}: {other}"),
         }
     }
-    // All of it is there, and the room was not cut off yet.
+    // All of it is present, and the reserved room was not cut off yet.
     let (volume, restored) = restored(&[[&file[..], &[0; 9000]].concat()], false, false).expect("restored");
     assert!(shown(&volume) == shown_before && restored.lost.iter().all(|(_, lost)| lost.spare));
 }
@@ -404,7 +404,7 @@ fn dump_inside_of_a_dump_is_not_taken_for_records_of_the_outer_one() {
     }
     let target = volume.create_snapshot("one").expect("a snapshot").id;
     let file = dump(&volume, 2, None, target, 1, Compression::None).remove(0);
-    // The head of the first record with blocks is gone: what is behind it must be searched.
+    // The head of the first record with blocks is gone: the next one must be searched.
     let mut bytes = file.clone();
     let at = 384 + 48 + 336;
     bytes[at + 3] ^= 0xff;
@@ -444,7 +444,7 @@ fn files_that_do_not_belong_together_are_refused_by_name() {
     let foreign = dump(&volume, 77, None, target, 1, Compression::None).remove(0);
     assert!(matches!(refuse(vec![&zero[0], &zero[1], &foreign]), DumpError::OtherVolume { .. }));
     assert!(matches!(refuse(vec![&vec![7; 9000]]), DumpError::Head { .. }));
-    // What is there of an increment alone can be opened, and only that.
+    // The existing part of an increment alone can be opened, and only that.
     let alone = opened(one, true, false).expect("opened without its base");
     assert!(!is_sound(&alone.volume));
     assert!(opened(one, false, false).is_err());
@@ -517,8 +517,7 @@ fn restore_that_is_cut_at_any_device_operation_leaves_no_volume_or_a_whole_one()
     let mut rng = Rng::new(10);
     let (mut none, mut whole) = (0, 0);
     for at in 0..=operations {
-        // The first writes are all alike; the end, where the volume comes into being, is looked at
-        // closely.
+        // The first writes are all alike; the end, where the volume is created, is tested closely.
         if at + 12 < operations && at % 5 != 0 {
             continue;
         }

@@ -1,5 +1,5 @@
-//! A part as it comes, in blocks of memory: what stands at multiples of their length there is
-//! handed on without being copied.
+//! Reads a part into blocks of memory: data at multiples of their length is passed on without a
+//! copy.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSliceMut, Read, Result};
@@ -12,20 +12,20 @@ const READ_BLOCKS: usize = 256;
 
 /// The bytes of a part, in order.
 pub trait InBlocks: Send {
-    /// Appends what comes next to `into`; how many bytes. Each block is full but the last one of
-    /// all. 0 at the end.
+    /// Appends the next bytes to `into`; returns how many. Each block is full except the last one
+    /// of all. 0 at the end.
     fn next(&mut self, into: &mut VecDeque<Block>) -> Result<usize>;
 }
 
-/// What any reader gives.
+/// The input, from any reader.
 pub struct ReadBlocks<R> {
     input: R,
-    /// What was made and not filled.
+    /// Allocated and unfilled blocks.
     empty: VecDeque<BlockMut>,
 }
 
 impl<R: Read + Send> ReadBlocks<R> {
-    /// What `input` gives from here on.
+    /// The rest of `input`.
     pub fn new(input: R) -> Self {
         Self { input, empty: VecDeque::new() }
     }
@@ -64,7 +64,7 @@ pub(super) struct Window {
     blocks: VecDeque<Block>,
     /// Bytes of the first block that were taken.
     taken: usize,
-    /// Bytes behind those.
+    /// Bytes after those.
     have: usize,
     /// Where in the part those are.
     offset: u64,
@@ -77,8 +77,8 @@ impl Window {
         Self { input, blocks: VecDeque::new(), taken: 0, have: 0, offset: 0, at_end: false }
     }
 
-    /// A part of which `input` gives what comes from the last multiple of a block's length before
-    /// `offset` on; it is taken up to there.
+    /// A part whose `input` starts at the last multiple of a block's length before `offset`; the
+    /// bytes up to `offset` are skipped.
     pub(super) fn at(offset: u64, input: Box<dyn InBlocks>) -> Result<Self> {
         let mut window = Self::new(input);
         let within = (offset % BLOCK_SIZE as u64) as usize;
@@ -93,12 +93,12 @@ impl Window {
         self.offset
     }
 
-    /// How many bytes are there.
+    /// The number of available bytes.
     pub(super) fn have(&self) -> usize {
         self.have
     }
 
-    /// Reads until `count` bytes are there or the input ends; how many of them are there.
+    /// Reads until `count` bytes are available or the input ends; returns how many are available.
     pub(super) fn ensure(&mut self, count: usize) -> Result<usize> {
         while self.have < count && !self.at_end {
             let read = self.input.next(&mut self.blocks)?;
@@ -108,7 +108,7 @@ impl Window {
         Ok(self.have.min(count))
     }
 
-    /// Takes the next `count` bytes, or what there is.
+    /// Skips the next `count` bytes, or the available ones.
     pub(super) fn skip(&mut self, count: usize) {
         let count = count.min(self.have);
         self.have -= count;
@@ -118,7 +118,7 @@ impl Window {
         self.taken = taken % BLOCK_SIZE;
     }
 
-    /// `count` of the bytes that are there, from the `from`th on, piece by piece.
+    /// `count` of the available bytes, from the `from`th on, piece by piece.
     fn pieces(&self, from: usize, count: usize) -> impl Iterator<Item = &[u8]> {
         assert!(from + count <= self.have, "those are there");
         let at = self.taken + from;
@@ -131,7 +131,7 @@ impl Window {
         })
     }
 
-    /// The first bytes; none where there are fewer.
+    /// The first bytes; `None` if there are fewer.
     pub(super) fn first<const N: usize>(&self) -> Option<[u8; N]> {
         let mut bytes = [0; N];
         (self.have >= N).then(|| {
@@ -140,7 +140,7 @@ impl Window {
         })
     }
 
-    /// A copy of `count` of the bytes that are there, from the `from`th on.
+    /// A copy of `count` of the available bytes, from the `from`th on.
     pub(super) fn copy(&self, from: usize, count: usize) -> Vec<u8> {
         let mut bytes = vec![0; count];
         self.copy_to(from, &mut bytes);
@@ -156,13 +156,13 @@ impl Window {
         }
     }
 
-    /// The checksum of `count` of the bytes that are there, from the `from`th on.
+    /// The checksum of `count` of the available bytes, from the `from`th on.
     pub(super) fn checksum(&self, from: usize, count: usize) -> Checksum {
         Checksum::of_pieces(self.pieces(from, count))
     }
 
-    /// `count` blocks of the bytes that are there, from the `from`th on: those that were read, or
-    /// copies where they stand otherwise.
+    /// `count` blocks of the available bytes, from the `from`th on: the read blocks, or copies if
+    /// they are aligned otherwise.
     pub(super) fn blocks(&self, from: usize, count: usize) -> Vec<Block> {
         let at = self.taken + from;
         assert!(from + count * BLOCK_SIZE <= self.have, "those are there");

@@ -25,21 +25,21 @@ use crate::work::Work;
 pub struct DumpLabel {
     /// At random.
     pub id: DumpId,
-    /// What it is made against.
+    /// Its base.
     pub level: DumpLevel,
-    /// What the volume is called.
+    /// The name of the volume.
     pub name: String,
     /// Now.
     pub created: Timestamp,
 }
 
-/// Where a part goes that can be gone on with.
+/// The target of a resumable part.
 pub struct Onto<'a> {
-    /// The file, behind what is there of the part.
+    /// The file, positioned after the existing content of the part.
     pub out: &'a mut dyn Out,
-    /// Called after each record with blocks, when `out` has it: whoever makes the file durable then
-    /// and remembers where that was need not verify what is before it when the dump goes on
-    /// ([`Dump::begun`]).
+    /// Called after each record with blocks, when `out` has it. A caller that then makes the file
+    /// durable and records the position saves verifying everything before it when the dump is
+    /// resumed ([`Dump::begun`]).
     pub reached: &'a mut dyn FnMut(&Reached) -> io::Result<()>,
 }
 
@@ -65,7 +65,7 @@ pub struct Dump<'a> {
 }
 
 impl<'a> Dump<'a> {
-    /// A dump of what `plan` found, in `parts` parts (1 to [`PARTS_MAX`]).
+    /// A dump of the content of `plan`, in `parts` parts (1 to [`PARTS_MAX`]).
     pub fn new(plan: &'a Plan, label: DumpLabel, parts: u32) -> Self {
         Self { plan, label, parts: parts.clamp(1, PARTS_MAX) }
     }
@@ -95,8 +95,7 @@ impl<'a> Dump<'a> {
     /// thread of its own.
     ///
     /// # Errors
-    /// When the volume can't be read or the work is cancelled, the part ends with a record that
-    /// says so.
+    /// When the volume can't be read or the work is cancelled, the part ends with an abort record.
     pub fn write_part(
         &self,
         part: u32,
@@ -114,7 +113,7 @@ impl<'a> Dump<'a> {
                 StreamError::NoThread(_) => AbortReason::Other,
                 _ => AbortReason::ReadFailed,
             };
-            // What could not be written can't be told either; the reader then misses the trailer.
+            // A writer that failed cannot take this either; the reader then misses the trailer.
             let _ = sender.out.write_all(&abort_header(reason).to_bytes_in(self.label.id));
             let _ = sender.out.flush();
             return Err(error);
@@ -123,9 +122,8 @@ impl<'a> Dump<'a> {
         Ok(sender.produced())
     }
 
-    /// Goes on with a part behind what is there of it, and flushes the writer. When it fails, what
-    /// was written stays to be gone on with once more; the part does not end with a record that
-    /// says that it was given up.
+    /// Resumes a part after its existing content, and flushes the writer. After a failure the
+    /// written data stays, to be resumed once more; the part does not end with an abort record.
     pub fn resume_part(
         &self,
         part: u32,
@@ -142,7 +140,7 @@ impl<'a> Dump<'a> {
         Ok(sender.produced())
     }
 
-    /// Writes what comes behind `sender.at`.
+    /// Writes the records after `sender.at`.
     fn write_records(
         &self,
         part: u32,

@@ -1,5 +1,5 @@
-//! Streams whose sums are all right, and that are wrong: each is refused for what is wrong with it,
-//! and nothing of it is shown.
+//! Wrong streams whose sums are all right: each is refused for its own fault, and none of it
+//! becomes visible.
 
 use cairn_base::Checksum;
 use cairn_format::SnapshotEntry;
@@ -153,7 +153,7 @@ fn stream_that_contradicts_itself_is_refused_for_what_is_wrong() {
     }
 }
 
-/// Gives a stream of snapshots without an end, up to so many bytes.
+/// An endless stream of snapshots, up to a number of bytes.
 struct Endless {
     entry: SnapshotEntry,
     sequence: u64,

@@ -15,7 +15,7 @@ const BLOCKS: u64 = 60;
 /// The number of the mirror relationship.
 const RELATIONSHIP: u64 = 7;
 
-/// A volume with a file, and what is in each of its snapshots.
+/// A volume with a file, and the content of each of its snapshots.
 struct Source {
     volume: Arc<Volume>,
     file: FileId,
@@ -31,7 +31,7 @@ impl Source {
         Self { volume, file, now: vec![0; BLOCKS as usize], then: BTreeMap::new(), made: 0 }
     }
 
-    /// Writes other numbers to so many blocks.
+    /// Writes other numbers to that many blocks.
     fn write(&mut self, first: u64, count: u64) {
         let blocks: Vec<(Lba, Block)> = (first..first + count)
             .map(|lba| {
@@ -80,7 +80,7 @@ impl Source {
         }
     }
 
-    /// Takes the whole space once more, so that what nothing holds is somebody else's.
+    /// Allocates the whole space again, so that blocks without a holder are reused.
     fn reuse_everything(&mut self) {
         for _ in 0..4096 / BLOCKS {
             self.write(0, BLOCKS);
@@ -93,7 +93,7 @@ impl Source {
         self.volume.snapshot_entries().into_iter().filter(|entry| entry.id <= target).collect()
     }
 
-    /// The reader has these snapshots, and in each what was in it.
+    /// The reader has these snapshots, each with its content.
     fn assert_has(&self, reader: &Arc<Volume>, entries: &[SnapshotEntry]) {
         assert_eq!(reader.snapshot_entries(), entries);
         for entry in entries {
@@ -110,8 +110,8 @@ impl Source {
     }
 }
 
-/// Writes the stream of a plan and applies it, with threads or without; its length is what the plan
-/// has said.
+/// Writes the stream of a plan and applies it, with threads or without; its length matches the
+/// plan.
 fn bring(plan: &Plan, reader: &Arc<Volume>, threads: bool) {
     let mut bytes = Vec::new();
     let produced = |work: &mut Work<'_>| produce(plan, &mut bytes, Compression::None, work);
@@ -138,12 +138,12 @@ fn reader_that_shares_any_snapshots_gets_all_that_there_are_up_to_the_target() {
                 source.now = source.then[&back.id].clone();
             }
             let target = source.snapshot();
-            // It is newer than the target, and stays behind.
+            // It is newer than the target, and is not sent.
             source.snapshot();
             let plan = Plan::new(&source.volume, &Have::of(&reader), target).expect("a plan");
             let entries = source.entries_until(target);
             assert_eq!(plan.snapshots(), entries.len());
-            // What goes now was planned, and comes.
+            // The snapshots deleted now were planned, and are sent.
             let free: Vec<SnapshotId> =
                 entries.iter().filter(|entry| !entry.held).map(|entry| entry.id).collect();
             if rng.below(4) == 0 {
@@ -257,7 +257,7 @@ fn snapshot_with_the_same_number_and_another_content_is_no_base_and_no_common_on
     let base = *Have::of(&source.volume).iter().find(|have| have.id == made.id).expect("it is there");
     let since = |have: &[Have]| Plan::since(&source.volume, have, base, RELATIONSHIP, next.id);
     assert!(diverged(since(&[have[0], base])));
-    // One that is older than the base can't come with what is newer.
+    // A snapshot older than the base can't be sent with newer ones.
     let missing = since(&[base]).map(drop).expect_err("the reader lacks the first one");
     assert!(matches!(missing, StreamError::BaseMissing { base } if base == first), "{missing}");
     let own = Have::of(&source.volume);
@@ -344,7 +344,7 @@ fn blocks_that_the_reader_says_it_has_are_left_out_if_they_are_these() {
     assert_eq!(plan.left_out(), right.len() as u64);
     assert_eq!((plan.blocks(), left.len() as u64), (total - plan.left_out(), total - plan.left_out()));
     assert!(left.iter().all(|vbn| !right.contains(vbn)));
-    // Nothing said, nothing left out.
+    // No claims, nothing removed.
     let mut whole = Plan::new(&source.volume, &[], target).expect("a plan");
     whole.leave_out(&mut || Ok::<_, StreamError>(Vec::new())).expect("nothing is compared");
     assert_eq!((whole.left_out(), whole.blocks()), (0, total));

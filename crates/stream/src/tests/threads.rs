@@ -1,5 +1,5 @@
-//! A lack of threads: whoever works with several ends with an error, however many of them there
-//! were.
+//! A lack of threads: an operation that needs several ends with an error, however many of them
+//! there were.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -43,7 +43,8 @@ impl Threads for Scarce {
     }
 }
 
-/// What becomes of work for whose helper of that number there is no thread, and how many it wanted.
+/// The outcome of work when there is no thread for the helper of that number, and how many helpers
+/// it wanted.
 fn without<T: Send + 'static>(
     helper: usize,
     run: impl FnOnce(&mut Work<'_>) -> T + Send + 'static,

@@ -16,7 +16,7 @@ use crate::life::{BLOCKS, Made, clock, made, open, work_on, write};
 use crate::shown::{compared, shown, sound};
 use crate::{expected, folder, keep, unpacked};
 
-/// Every version that there are dumps of.
+/// Every version with golden dumps.
 const VERSIONS: &[&str] = &["dump-v1"];
 /// Where the dumps of this program's version are.
 const NEWEST: &str = "dump-v1";
@@ -34,7 +34,7 @@ fn golden_dumps_are_restored_and_opened() {
         let parts = files.iter().map(index).collect();
         let mounted = OpenDump::open(parts, false, false, clock(), 1 << 20).expect("it opens");
         assert_eq!(mounted.name, "golden");
-        // What is mounted takes no writes: it is a destination that receives nothing.
+        // A mounted dump takes no writes: it is a destination that receives nothing.
         let behind_role = |text: &str| text.split_once('\n').expect("it has lines").1.to_owned();
         assert_eq!(mounted.volume.status().role, Role::Destination);
         compared(&behind_role(&shown(&mounted.volume)), &behind_role(&expected));

@@ -13,7 +13,7 @@ use cairn_volume::{FormatOptions, NewLog, OpenOptions, Role, Volume};
 use crate::shown::shown;
 use crate::take;
 
-/// Block space: the smallest that there is, and half again after growing.
+/// Block space: the smallest possible, and half again after growing.
 pub const BLOCKS: u64 = 1536;
 const BLOCKS_AT_FIRST: u64 = 1024;
 pub const ID: VolumeId = VolumeId(*b"a golden volume.");
@@ -37,7 +37,7 @@ pub fn made(blocks: u64, device_blocks: u64, role: Role) -> (Arc<MemoryDevice>, 
     (device, volume)
 }
 
-/// Blocks with a little that is random, so that they pack well and none is like another.
+/// Blocks with a few random bytes, so that they pack well and no two are alike.
 pub fn write(volume: &Arc<Volume>, file: FileId, first: u64, count: u64, rng: &mut Rng) {
     let blocks: Vec<(Lba, Block)> = (first..first + count)
         .map(|lba| {
@@ -61,11 +61,11 @@ pub fn work_on(volume: &Arc<Volume>) {
     luns.create("another", 1 << 20).expect("a LUN");
 }
 
-/// What a life leaves.
+/// The results of a life.
 pub struct Made {
     /// Names and bytes.
     pub files: Vec<(&'static str, Vec<u8>)>,
-    /// What each file shows, by its heading.
+    /// The content of each file, by its heading.
     pub shown: Vec<(&'static str, String)>,
 }
 
@@ -172,7 +172,7 @@ pub fn lived() -> Made {
     take(&baseline, &into).expect("the baseline is taken");
     let baseline_shown = shown(&into);
 
-    // The source frees what the destination still lists and takes it again, until the two meet.
+    // The source frees blocks that the destination still lists and reuses them, until the two meet.
     let (mut base, mut round) = (target, 0);
     let mut first_update = None;
     while into.status().redirected == 0 {
@@ -193,7 +193,7 @@ pub fn lived() -> Made {
     let destination = bytes(&into_device);
     let destination_shown = shown(&into);
 
-    // What the log holds when the power goes: writes and a hole, several flushes, no consistency
+    // The log's content when the power fails: writes and a hole, several flushes, no consistency
     // point.
     for number in 0..3 {
         write(&volume, db, 20 * number, 4, &mut rng);

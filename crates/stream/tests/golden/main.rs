@@ -1,14 +1,14 @@
-//! Images and streams of every released format, opened by this program: what an older Cairn wrote,
-//! this one reads.
+//! Images and streams of every released format, opened by this program: it reads everything that an
+//! older Cairn wrote.
 //!
-//! `vN/` holds what version N wrote: a volume in the middle of its life (flushed writes wait in its
-//! intent log), a destination in the middle of its (blocks in the redirect area), a baseline and an
-//! update, and in `shown.txt` all that they show. `vN-log-device/` holds a volume with its intent
-//! log on a device of its own, and that device; `vN-many-segments/` a volume of many segments;
-//! `dump-vN/` an image dump in two parts and one against it. Those of a release are never made
-//! anew. A format change adds the next folder: raise the version, set `NEWEST` to the folder, and
-//! run `cargo test -p cairn-stream --test golden -- --ignored golden_images_are_written`.
-//! `docs/format.md` has the whole recipe.
+//! `vN/` holds files written by version N, and their whole content in `shown.txt`. The files are a
+//! volume in the middle of its life (flushed writes wait in its intent log), a destination in the
+//! middle of its life (blocks in the redirect area), a baseline and an update. `vN-log-device/`
+//! holds a volume with its intent log on a device of its own, and that device; `vN-many-segments/`
+//! a volume of many segments; `dump-vN/` an image dump in two parts and an incremental one. Those
+//! of a release are never made anew. A format change adds the next folder: raise the version, set
+//! `NEWEST` to the folder, and run `cargo test -p cairn-stream --test golden -- --ignored
+//! golden_images_are_written`. `docs/format.md` has the whole recipe.
 
 mod dumps;
 mod life;
@@ -27,15 +27,15 @@ use cairn_volume::{FormatOptions, LogTarget, Role, Volume};
 use life::{ID, clock, open};
 use shown::{compared, shown, sound};
 
-/// Every version that there are images of.
+/// Every version with golden images.
 const VERSIONS: &[&str] = &["v1"];
 /// Where the images of this program's version are.
 const NEWEST: &str = "v1";
-/// Every version that there is a volume of many segments of.
+/// Every version with a golden volume of many segments.
 const VERSIONS_IN_PIECES: &[&str] = &["v1-many-segments"];
 /// Where that of this program's version is.
 const NEWEST_IN_PIECES: &str = "v1-many-segments";
-/// Every version that there is a volume with a log device of.
+/// Every version with a golden volume on a log device.
 const VERSIONS_WITH_LOG: &[&str] = &["v1-log-device"];
 /// Where that of this program's version is.
 const NEWEST_WITH_LOG: &str = "v1-log-device";
@@ -163,7 +163,7 @@ fn golden_streams_bring_what_they_brought() {
     }
 }
 
-/// A format of which there are no images would lose its readers without anybody noticing.
+/// Without golden images a format would lose its readers unnoticed.
 #[test]
 fn this_version_has_golden_images() {
     assert_eq!((NEWEST, VERSION, STREAM_VERSION), ("v1", 1, 1), "read the head of this file");

@@ -19,7 +19,7 @@ impl Distances {
         Self { exact: Some(Vec::new()), buckets: vec![0; BUCKETS], count: 0 }
     }
 
-    /// None is ever added.
+    /// Collects nothing.
     pub(crate) fn none() -> Self {
         Self { exact: Some(Vec::new()), buckets: Vec::new(), count: 0 }
     }
@@ -52,7 +52,7 @@ impl Distances {
         self.exact = None;
     }
 
-    /// Puts what is kept in order; before [`smallest`](Self::smallest).
+    /// Sorts the stored distances; before [`smallest`](Self::smallest).
     pub(crate) fn sort(&mut self) {
         if let Some(exact) = &mut self.exact {
             exact.sort_unstable();
@@ -68,7 +68,7 @@ impl Distances {
         let mut before = 0;
         for (at, count) in self.buckets.iter().enumerate() {
             if before + count > index {
-                // Within a bucket they are taken to lie evenly.
+                // Within a bucket they are assumed to be evenly distributed.
                 let (low, high) = (floor(at), floor(at + 1));
                 return low + ((high - low) as f64 * ((index - before) as f64 + 0.5) / *count as f64) as u64;
             }

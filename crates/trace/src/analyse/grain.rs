@@ -1,5 +1,4 @@
-//! One length of windows (a granularity of history, or the interval of a mirror) and what is
-//! counted for it.
+//! One length of windows (a granularity of history, or the interval of a mirror) and its counts.
 //!
 //! A version of a block is *retained* when the next write of the block is in another window (2007
 //! paper, section 3.1). All is counted at that next write, from the times of both: nothing is kept
@@ -58,7 +57,7 @@ impl Grain {
         }
     }
 
-    /// Time goes on to `at`.
+    /// Advances time to `at`.
     pub(crate) fn advance(&mut self, at: u64) {
         let now = at as i64;
         for phase in 0..PHASES {

@@ -1,4 +1,4 @@
-//! The blocks that a trace touched: a table from device and block to a number, and what is known of
+//! The blocks that a trace touched: a table from device and block to a number, and the state of
 //! each.
 //!
 //! A block takes 40 bytes here and 8 to 16 in the table over them; while either grows, half as much
@@ -10,7 +10,7 @@ pub(crate) const NONE: u32 = u32::MAX;
 pub(crate) const NEVER: u64 = u64::MAX;
 const DEVICE_SHIFT: u32 = 51;
 
-/// What is known of a block.
+/// The state of a block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Page {
     pub(crate) key: u64,
@@ -47,7 +47,7 @@ impl Pages {
         Self { pages: Vec::new(), table: Table::new() }
     }
 
-    /// The number of a block, a new one where it has none.
+    /// The number of a block, a new one if it has none.
     pub(crate) fn number(&mut self, key: u64) -> u32 {
         let pages = &self.pages;
         let number = self.table.find_or_insert(key, pages.len() as u32, |number| pages[number as usize].key);
@@ -69,7 +69,7 @@ impl Pages {
     }
 }
 
-/// Numbers by key, in open addressing; keys stand elsewhere.
+/// Numbers by key, in open addressing; keys are stored elsewhere.
 #[derive(Clone)]
 pub(crate) struct Table {
     slots: Vec<u32>,

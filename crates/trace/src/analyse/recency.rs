@@ -1,11 +1,11 @@
-//! Caches of many sizes that evict what was used least recently, run at once: one list of pages by
+//! Caches of many sizes that evict the least recently used page, run at once: one list of pages by
 //! their last use, and a mark in it for each size.
 //!
 //! Such a cache of n pages holds the n pages that were used last (inclusion), so a page's *band*,
-//! the marks before it, says which caches hold it. A use moves one page to the front and, across
-//! each mark that the page was behind, one page back: the cost of a use is at most the number of
-//! sizes, and the memory a link a page. With writes alone this is LRW, the write cache of the 2007
-//! paper (section 3.5); with reads and writes, its LRU read cache.
+//! the number of marks before it, tells which caches hold it. A use moves one page to the front
+//! and, across each mark before the page, one page back. So a use costs at most the number of
+//! sizes, and a page costs one link of memory. With writes alone this is LRW, the write cache of
+//! the 2007 paper (section 3.5); with reads and writes, its LRU read cache.
 
 use super::pages::{NONE, Page};
 
@@ -24,7 +24,7 @@ pub(crate) struct Recency {
     count: Vec<u64>,
     tail: Vec<u32>,
     head: u32,
-    /// Pages that a cache of each size gave up.
+    /// Pages evicted from a cache of each size.
     pub(crate) evicted: Vec<u64>,
 }
 
@@ -54,7 +54,7 @@ impl Recency {
         self.count[..=index].iter().sum()
     }
 
-    /// Uses a page; the band where it was.
+    /// Uses a page; returns its previous band.
     pub(crate) fn touch(&mut self, pages: &mut [Page], page: u32) -> u8 {
         let which = self.which;
         let link = pages[page as usize].links[which];

@@ -1,5 +1,5 @@
-//! The figures of an analysis, as types: tables, JSON and plots are made of them. Names and
-//! definitions are those of the papers; each says where it is from.
+//! The figures of an analysis, as types for tables, JSON and plots. Names and definitions are those
+//! of the papers; each names its source.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -26,7 +26,7 @@ const CURVE_POINTS: usize = 120;
 pub struct Labelled<T>(pub Vec<(String, T)>);
 
 impl<T> Labelled<T> {
-    /// What a label stands for.
+    /// The value of a label.
     pub fn get(&self, label: &str) -> Option<&T> {
         self.0.iter().find(|(other, _)| other == label).map(|(_, value)| value)
     }
@@ -64,7 +64,7 @@ impl<T: Serialize> Serialize for Labelled<T> {
     }
 }
 
-/// FAST 2002, table 1: what became of the blocks that were written.
+/// FAST 2002, table 1: the fates of written blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Table1 {
     /// Block writes.
@@ -73,7 +73,8 @@ pub struct Table1 {
     pub overwritten: u64,
     /// Of these, trimmed before that.
     pub trimmed: u64,
-    /// Both, in per cent of the block writes: what a mirror saves that is updated once, at the end.
+    /// Both, in per cent of the block writes: the saving of a mirror that is updated once, at the
+    /// end.
     pub written_deleted_pct: f64,
 }
 
@@ -104,7 +105,7 @@ pub struct Retained {
     pub unique_block_window_pairs: u64,
 }
 
-/// FAST 2002, figures 2 and 3: what a mirror with this interval transfers.
+/// FAST 2002, figures 2 and 3: the transfers of a mirror with this interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct MirrorInterval {
     /// In seconds.
@@ -155,7 +156,7 @@ pub struct Io {
     pub analytic: [f64; 4],
 }
 
-/// What a granularity costs.
+/// The cost of a granularity.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct AtGrain {
     /// In seconds; 0 is every write.
@@ -165,7 +166,7 @@ pub struct AtGrain {
     pub io: Io,
 }
 
-/// FAST 2007, section 3.5: a write cache that evicts what was written least recently.
+/// FAST 2007, section 3.5: a write cache that evicts the least recently written block.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Cache {
     /// The cache of which it is 3 %, rounded up to MiB.
@@ -209,7 +210,7 @@ pub struct SnapBlock {
     pub first_touch_copies_cow: u64,
     /// Figure 7.
     pub snapshot_volume_bytes: u64,
-    /// Figure 9: mean over writes of their length over what they touch.
+    /// Figure 9: mean over writes of their length divided by the touched bytes.
     pub mean_per_write_space_efficiency: Option<f64>,
     /// The same of all bytes.
     pub aggregate_space_efficiency: Option<f64>,
@@ -225,7 +226,7 @@ pub struct SnapBlock {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[expect(non_snake_case, reason = "T is the paper's letter")]
 pub struct Report {
-    /// What it was read from, if it was.
+    /// The format of its source, if it was read.
     pub format: Option<&'static str>,
     /// `none`, `gzip` or `zstd`.
     pub compression: Option<&'static str>,
@@ -269,7 +270,7 @@ pub struct Report {
     pub block_writes_with_successor: u64,
     /// FAST 2002, table 1.
     pub table1: Table1,
-    /// FAST 2007, figure 7: the share of all block writes with a distance up to so many seconds.
+    /// FAST 2007, figure 7: the share of all block writes with a distance up to that many seconds.
     pub T_all: Labelled<f64>,
     /// The same among those that have a successor.
     pub T_sub: Option<Labelled<f64>>,
@@ -293,7 +294,7 @@ pub struct Report {
     pub snap_block: Labelled<SnapBlock>,
     /// Bytes of memory that the analysis took.
     pub memory_bytes: u64,
-    /// What was wrong with the trace.
+    /// The problems of the trace.
     pub problems: Problems,
 }
 

@@ -60,8 +60,9 @@ impl Sectors {
         }
     }
 
-    /// For each size: blocks touched by all writes, blocks touched at least once, sum over writes
-    /// of length over what they touched, writes that do not cover what they touch.
+    /// For each size: blocks touched by all writes, blocks touched at least once, the sum over
+    /// writes of length divided by touched bytes, and writes that do not cover the blocks that they
+    /// touch.
     pub(crate) fn result(&self) -> BTreeMap<u64, (u64, u64, f64, u64)> {
         let mut result = BTreeMap::new();
         for (size, sums) in SNAP_BLOCKS.into_iter().zip(&self.sums) {

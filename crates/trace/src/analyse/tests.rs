@@ -56,7 +56,7 @@ fn blocks(record: &TraceRecord) -> impl Iterator<Item = (u32, u64)> + use<> {
     (record.offset / BLOCK..=(record.offset + record.length - 1) / BLOCK).map(move |block| (device, block))
 }
 
-/// A block write: when, of what, and how far the next one is.
+/// A block write: its time, its block, and the distance of the next one.
 struct Written {
     at: u64,
     next: Option<u64>,
@@ -258,7 +258,7 @@ fn claim_3_2_is_that_of_the_paper() {
         .collect();
     let report = report(&records);
     let one = report.lrw.get("1").unwrap();
-    // A cache of one block absorbs nothing, one of two all but what is dirty at the end.
+    // A cache of one block absorbs nothing, one of two all but the blocks dirty at the end.
     assert!(close(one.c_evicted_flush_at_end, 1.0) && one.cache_window_s_sec == 0.0);
     let two = report.lrw.get("2").unwrap();
     assert!(close(two.c_evicted_flush_at_end, 0.001) && close(two.cache_window_s_sec, 20e-9));

@@ -1,12 +1,12 @@
-//! A stand-in for PostMark on a file system that writes in place (MSST 2006, figure 6): the
+//! A substitute for PostMark on a file system that writes in place (MSST 2006, figure 6): the
 //! program's own parameters, and the simplest file system under it.
 //!
 //! Files of 500 B to 9.77 KiB are created, then each transaction reads a file or appends to one,
-//! and creates a file or deletes one, with even chances. Files take runs of whole blocks, next-fit;
-//! an inode is 256 bytes in a table, a directory entry 64 bytes in 128 directories, the map of free
+//! and creates a file or deletes one, with even chances. Files take runs of whole blocks, next-fit.
+//! An inode is 256 bytes in a table, a directory entry 64 bytes in 128 directories, the map of free
 //! blocks one bit a block. Writes are delayed and go out every 5 s, each dirty block once,
-//! neighbours together; a deleted file's blocks go out no more and are trimmed. What a real file
-//! system adds (a journal, indirect blocks) is not here.
+//! neighbours together. A deleted file's blocks are no longer written, and are trimmed. Additions
+//! of a real file system (a journal, indirect blocks) are missing.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -96,7 +96,7 @@ impl PostMark {
                 return first;
             }
         }
-        // Twice what all files can ever take is free at the beginning.
+        // Twice the maximum of all files is free at the beginning.
         0
     }
 
@@ -134,14 +134,14 @@ impl PostMark {
     fn read(&mut self) {
         let file = &self.files[self.rng.below(self.files.len() as u64) as usize];
         let (first, blocks) = (self.starts[3] + file.first, file.blocks);
-        // What is still in memory is read from there.
+        // Data in memory is read from there.
         if !(first..first + blocks).all(|block| self.dirty.contains(&block)) {
             self.push(TraceOp::Read, first, blocks);
         }
     }
 
-    /// Appends up to what the file's last block, or one more, takes; a file that can't grow where
-    /// it is moves.
+    /// Appends up to the room of the file's last block, or one more; a file that can't grow in its
+    /// place moves.
     fn append(&mut self) {
         let index = self.rng.below(self.files.len() as u64) as usize;
         let bytes = self.files[index].bytes + 1 + self.rng.below(UNIT);
@@ -173,11 +173,11 @@ impl PostMark {
         self.ready.push_back(TraceRecord { at_ns: self.at_ns, device: 0, op, offset, length });
     }
 
-    /// Everything that waits goes out.
+    /// Writes all waiting blocks.
     fn write_back(&mut self) {
         self.written_ns = self.at_ns;
         for (first, blocks) in std::mem::take(&mut self.freed) {
-            // What was taken again meanwhile is not trimmed.
+            // Blocks that were reused meanwhile are not trimmed.
             let data = first - self.starts[3];
             if self.used[data as usize..(data + blocks) as usize].iter().all(|used| !used) {
                 self.push(TraceOp::Trim, first, blocks);

@@ -11,12 +11,12 @@
 //! | ASU2-3 | .035 | 100 % | SMIX | sequential, as ASU1-3 |
 //! | ASU3-1 | .281 | 0 % | SMIX | sequential: start U(70 %), run 30 % |
 //!
-//! The walk over a hot spot is not fixed to the digit by what is published. Here each request of
-//! such a stream takes a step: from its leaf of 8 blocks up to level 7 of a binary tree, on with
-//! probability .44 a level up to the top, and down to a leaf that is uniform under that node. A
-//! read takes the leaf's blocks by turns; a write a random one of them or the next to be read, with
-//! even chances. Of 100 writes that are not such themselves 15 are done again by the stream's next
-//! write.
+//! The publication does not define the walk over a hot spot exactly. Here each request of such a
+//! stream takes a step. It goes from its leaf of 8 blocks up to level 7 of a binary tree, and on
+//! with probability .44 a level up to the top. Then it goes down to a uniformly chosen leaf under
+//! that node. A read takes the leaf's blocks in turn; a write a random one of them or the next to
+//! be read, with even chances. Of 100 writes that are not repetitions themselves the stream's next
+//! write repeats 15.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -36,7 +36,7 @@ const LEAF: u64 = 8;
 const CLIMB: u32 = 7;
 /// Chance to climb one more.
 const CLIMB_ON: f64 = 0.44;
-/// Writes that are done once more.
+/// The share of repeated writes.
 const AGAIN: f64 = 0.15;
 /// Lengths of sequential requests, in blocks, and their weights.
 const SMIX: [(u64, u64); 5] = [(1, 10), (2, 6), (4, 5), (8, 2), (16, 2)];
@@ -103,8 +103,8 @@ impl Spc1 {
     /// The devices, by number.
     pub const DEVICES: [&str; 3] = ["ASU1", "ASU2", "ASU3"];
 
-    /// `bsus` business scaling units on `capacity_bytes` for `seconds`. The paper leaves ASU3, a
-    /// log, out of what it measures.
+    /// `bsus` business scaling units on `capacity_bytes` for `seconds`. The paper excludes ASU3, a
+    /// log, from its measurements.
     pub fn new(bsus: u32, capacity_bytes: u64, seconds: f64, with_asu3: bool, seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let blocks = ASUS.map(|share| ((capacity_bytes as f64 * share) as u64 / UNIT).max(1024));

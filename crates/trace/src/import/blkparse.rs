@@ -1,9 +1,9 @@
 //! The default output of blkparse:
 //! `major,minor cpu sequence seconds pid action RWBS sector + sectors [process]`.
 //!
-//! A request shows up several times on its way (queued, merged, issued, completed): one action is
-//! taken, by default Q, what the layers above asked for. Lines of other actions, messages and the
-//! summary at the end are no requests.
+//! A request shows up several times on its way (queued, merged, issued, completed). One action is
+//! taken, by default Q, the request of the layers above. Lines of other actions, messages and the
+//! summary at the end are not requests.
 
 use cairn_format::trace::TraceOp;
 
@@ -16,7 +16,7 @@ pub enum BlkparseAction {
     /// Q: as the layers above asked for it.
     #[default]
     Queued,
-    /// D: as it was given to the driver, after merging.
+    /// D: as passed to the driver, after merging.
     Issued,
     /// C: when it was done.
     Completed,

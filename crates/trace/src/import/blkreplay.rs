@@ -1,7 +1,7 @@
 //! The loads of blkreplay: prose, a line `start ; sector; length ; op ; ...`, then
 //! `seconds ; sector ; sectors ; R|W ; delay ; duration`.
 //!
-//! Before the first request lines without a semicolon are prose. The operation is that of blktrace,
+//! Lines without a semicolon before the first request are prose. The operation is that of blktrace,
 //! of which the first letter counts: `RA` is a read ahead.
 
 use cairn_format::trace::TraceOp;

@@ -17,7 +17,8 @@ impl Lines for DiskSim {
         let Some(at) = fields.next().filter(|first| !first.starts_with('#')) else { return Ok(Line::Other) };
         let mut next = || fields.next().ok_or(Problem::Fields);
         let (device, block, blocks, flags) = (next()?, next()?, next()?, next()?);
-        // A line of six is of another format, or says of batches what is not told here.
+        // A line of six fields is of another format, or describes batches, which are not supported
+        // here.
         if fields.next().is_some() {
             return Err(Problem::Fields);
         }

@@ -53,8 +53,8 @@ pub(crate) fn record(version: Version, bytes: &[u8], devices: &mut Devices) -> R
         Version::Two => (half(bytes, 0), word(bytes, 8), long(bytes, 16), long(bytes, 24)),
     };
     let op = match command.ok_or(Problem::CutOff)? & 0xff {
-        // READ and WRITE of 6, 10, 12 and 16 bytes. UNMAP and WRITE SAME do not say here what they
-        // reach.
+        // READ and WRITE of 6, 10, 12 and 16 bytes. UNMAP and WRITE SAME do not contain their range
+        // here.
         0x08 | 0x28 | 0xa8 | 0x88 => TraceOp::Read,
         0x0a | 0x2a | 0xaa | 0x8a | 0x2e | 0xae | 0x8e => TraceOp::Write,
         0x35 | 0x91 => TraceOp::Flush,

@@ -1,5 +1,5 @@
-//! A chart of lines as SVG: two axes, ticks, marks, a legend. Nothing else is needed, so no library
-//! of plots is.
+//! A chart of lines as SVG: two axes, ticks, marks, a legend. No plotting library is needed for
+//! that.
 
 use std::fmt::Write;
 
@@ -14,9 +14,9 @@ const COLOURS: [&str; 6] = ["#1b6ca8", "#c0392b", "#27803b", "#8e44ad", "#b9770e
 /// An axis.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Scale {
-    /// From 0 to what the data needs.
+    /// From 0 to the maximum of the data.
     Linear,
-    /// From 0 to so much, or to what the data needs.
+    /// From 0 to this, or to the maximum of the data.
     LinearTo(f64),
     /// Decades.
     Log,
@@ -54,7 +54,7 @@ pub(super) struct Chart {
     pub(super) lines: Vec<Line>,
 }
 
-/// An axis that is laid out: its ends, and its ticks with what stands at them.
+/// An axis with its layout: its ends, and its ticks with their labels.
 struct Axis {
     scale: Scale,
     from: f64,

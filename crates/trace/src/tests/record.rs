@@ -1,5 +1,5 @@
-//! Recording a device in use: what is asked is in the trace once, in order, and the trace stays
-//! within what it may take.
+//! Recording a device in use: each request is in the trace once, in order, and the trace stays
+//! within its limits.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use super::*;
 
-/// What was written, also after the writer is gone; no more than `limit` bytes fit.
+/// The written bytes, also after the writer is gone; at most `limit` bytes fit.
 #[derive(Clone)]
 struct Paper {
     bytes: Arc<Mutex<Vec<u8>>>,

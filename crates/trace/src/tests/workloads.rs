@@ -45,7 +45,7 @@ fn postmark_stand_in_never_shares_a_block_between_files() {
     assert!(records.is_sorted_by_key(|record| record.at_ns));
     let count = |op| records.iter().filter(|record| record.op == op).count();
     assert!(count(TraceOp::Write) > 500 && count(TraceOp::Trim) > 100 && count(TraceOp::Flush) > 1);
-    // What is trimmed was written, and is not trimmed twice without a write between.
+    // Trimmed blocks were written, and are not trimmed twice without a write between.
     let mut live = std::collections::BTreeSet::new();
     for record in &records {
         let blocks = record.offset / 4096..(record.offset + record.length) / 4096;
@@ -112,7 +112,7 @@ fn every_combination(dirty_blocks: u64, mut check: impl FnMut(Placement, Granula
 #[test]
 fn replay_without_a_cache_costs_what_the_model_says() {
     every_combination(1, |placement, granularity, found, wanted| {
-        // What hybrid placement is at a place it finds out as it goes.
+        // Hybrid placement learns the kind of each place as it goes.
         let near = if placement == Placement::Hybrid { 0.6 } else { 0.05 };
         assert!((found - wanted).abs() < near, "{placement:?} {granularity:?}: {found} for {wanted}");
     });
@@ -120,9 +120,9 @@ fn replay_without_a_cache_costs_what_the_model_says() {
 
 #[test]
 fn replay_with_a_cache_costs_no_more_than_the_model_says() {
-    // The cache holds versions, not blocks, and gives up many at once, so it holds a little less;
-    // but versions that leave it together are neither written to the origin one by one nor read
-    // back from it, which the model has them be.
+    // The cache holds versions, not blocks, and evicts many at once, so it holds a little less. But
+    // versions that leave it together are not written to the origin one by one, nor read back from
+    // it, although the model assumes that.
     every_combination(300, |placement, granularity, found, wanted| {
         assert!(found < wanted + 0.1, "{placement:?} {granularity:?}: {found} for {wanted}");
     });

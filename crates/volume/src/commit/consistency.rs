@@ -1,4 +1,4 @@
-//! Consistency points: from what is in memory to a new root on the device, atomically.
+//! Consistency points: from the changes in memory to a new root on the device, atomically.
 //!
 //! 1. *Freeze*: the open generation becomes the frozen one; new writes go to the next.
 //! 2. *Drain*: its blocks without a place get one and are written.
@@ -6,7 +6,7 @@
 //!    the maps, to a fixed point.
 //! 4. *Write*: nodes and table blocks, flush; superblock A, flush: this is the commit. Superblock
 //!    B, flush.
-//! 5. *Install*: the new root is what readers see; what it no longer reaches can be reused.
+//! 5. *Install*: readers see the new root; blocks that it no longer reaches can be reused.
 //!
 //! A cut before the commit leaves the old root with the intent log, which lacks nothing that was
 //! flushed. A cut after it leaves the new one. Blocks that the old root reaches are reused only
@@ -67,7 +67,8 @@ impl Volume {
         self.commit_holding(&mut self.commit.lock(), rider)
     }
 
-    /// A consistency point for a caller that has looked at what only consistency points change.
+    /// A consistency point for a caller that has checked state which only consistency points
+    /// change.
     pub(crate) fn commit_holding(
         self: &Arc<Self>,
         commit: &mut MutexGuard<'_, Commit>,
@@ -83,8 +84,8 @@ impl Volume {
         outcome
     }
 
-    /// A snapshot of what is there, named by its generation, and then the rollback, with nothing in
-    /// between.
+    /// A snapshot of the present content, named by its generation, and then the rollback, with no
+    /// change in between.
     pub(crate) fn commit_rollback(
         self: &Arc<Self>,
         id: SnapshotId,
@@ -103,18 +104,19 @@ impl Volume {
         let _waiting = self.hold_changes();
         let kept = self.commit_holding(&mut commit, Rider::Snapshot(name_of))?;
         self.commit_holding(&mut commit, Rider::Rollback(id))?;
-        // Before anybody's change is let in.
+        // Before any change is admitted.
         self.state.lock().heads += 1;
         let mut removed = Vec::new();
         let mut visit = |inode: Inode| removed.extend(inode.removed.then_some(inode.id));
-        // What can't be read is lost until it can be, here as when a volume is opened.
+        // Unreadable inodes count as lost until they can be read, here as at the opening of a
+        // volume.
         self.image(None)?.each_inode_past(&mut visit, &mut |_| Ok(()))?;
         self.state.lock().removed = removed;
         Ok(kept)
     }
 
-    /// Lets whoever would change something wait until this is dropped. Changes of several parts are
-    /// finished first: they could not be while others wait. For those who hold `commit`.
+    /// Blocks new changes until the guard is dropped. First finishes changes that have several
+    /// parts: they could not finish while others wait. The caller holds `commit`.
     pub(crate) fn hold_changes(&self) -> Waiting<'_> {
         let mut state = self.state.lock();
         while state.compounds > 0 {
@@ -127,12 +129,12 @@ impl Volume {
         Waiting(self)
     }
 
-    /// Refuses what can't be done, before the freeze: what fails here has changed nothing, and
-    /// nothing else suffers.
+    /// Refuses impossible requests before the freeze. A failure here has changed no state and
+    /// affects no other caller.
     fn refuse_early(self: &Arc<Self>, commit: &Commit, rider: &Rider) -> Result<(), VolumeError> {
         self.check_rider(commit, rider)?;
         if !rider.deletes().is_empty() {
-            // Maps that can't be read are met here.
+            // Unreadable maps are found here.
             let before = self.state.lock().committed.clone();
             self.deletion(rider.deletes(), &before.root, &before, &mut commit.superblock.clone())?;
         }
@@ -165,7 +167,7 @@ impl Volume {
             (None, _) => before.root,
         };
         if root.changed != before.root.changed {
-            // A rollback changes what is shown, and no write did.
+            // A rollback changes the visible content without a write.
             self.state.lock().changed_at(root.generation, self.clock.monotonic());
         }
         let mut superblock = commit.superblock.clone();
@@ -184,7 +186,7 @@ impl Volume {
         // New nodes must be readable before a deletion compares the new map: they are in the cache
         // or on the device.
         self.write_gathered(&mut gathered)?;
-        // What a rollback leaves out of the snapshot's trees that snapshot still has.
+        // Blocks that the rolled-back state no longer has, but that the snapshot still has.
         let mut unheld = if drops_changes { Vec::new() } else { self.unheld(&gathered.freed, &before)? };
         let (table, exclusive) = self.ride(commit, &rider, &root, &before, &mut superblock, &mut done)?;
         if frozen.is_none() && matches!(rider, Rider::None) {
@@ -213,7 +215,7 @@ impl Volume {
         Ok(done)
     }
 
-    /// Refuses what can't be done, before anything is changed.
+    /// Refuses impossible requests, before any change.
     pub(crate) fn check_rider(&self, commit: &Commit, rider: &Rider) -> Result<(), VolumeError> {
         let state = self.state.lock();
         let table_full = || !commit.label.has_room() || state.snapshots.len() >= SNAPSHOTS_MAX;
@@ -282,8 +284,8 @@ impl Volume {
         }
         state.freezing = true;
         drop(state);
-        // No record may be under way while the generations change, or it would stand behind the new
-        // tail with the old number.
+        // No record may be in flight while the generations change. Otherwise it would follow the
+        // new tail with the old number.
         let mut log = self.log.lock();
         let mut state = self.state.lock();
         state.freezing = false;
@@ -384,15 +386,15 @@ impl Volume {
                     inode.tree =
                         self.merge_file(before, file, old_tree, inode.tree.length, changes, gathered)?;
                     if Some(inode) == old {
-                        // Who put it again may have known a tree of an earlier generation: that one
-                        // must not be written.
+                        // The caller that put it again may have had a tree of an earlier
+                        // generation: that tree must not be written.
                         inodes.remove(&file);
                     } else {
                         inodes.insert(file, Some(inode));
                     }
                 }
-                // The file is gone (its tree was freed before) or never was: what was written to it
-                // goes nowhere.
+                // The file is gone (its tree was freed before) or never existed: writes to it are
+                // discarded.
                 None => {
                     let tree = self.tree(before, file, old_tree);
                     let mut update = TreeUpdate::regular(tree, old_tree.length);
@@ -455,9 +457,10 @@ impl Volume {
         Ok(tree)
     }
 
-    /// The since maps, the inode file and the active map. Where a since map can't be read all that
-    /// was done for them is undone and done again without those of its relationship, which is given
-    /// up: what its mirror lacks is not known any more, and nobody else needs them.
+    /// The since maps, the inode file and the active map. If a since map cannot be read, all work
+    /// on the since maps is undone and repeated without the maps of that relationship. The
+    /// relationship is given up: the changes that its mirror lacks are unknown, and no other mirror
+    /// needs these maps.
     fn close_trees(
         &self,
         part: &FrozenPart,
@@ -473,28 +476,28 @@ impl Volume {
         let mut doubtful = BTreeSet::new();
         loop {
             let mark = gathered.mark();
-            // Without maps there is no second time.
+            // Without maps there is no second attempt.
             let changed = if has_maps { inodes.clone() } else { std::mem::take(&mut inodes) };
             match self.close_trees_without(&given_up, part, before, changed, rider, gathered) {
                 Ok(root) => return Ok(root),
                 Err(MapError::Lost { relationship, error }) => {
                     self.ungather(gathered, &mark);
-                    // What failed once may be read the next time.
+                    // A failed read may succeed the next time.
                     if doubtful.insert(relationship) {
                         continue;
                     }
                     if !given_up.insert(relationship) {
                         return Err(error);
                     }
-                    tracing::error!(%error, "a since map can't be read, and is given up with its mirror's other one: the next update of that mirror needs a snapshot that both sides have, or compares everything");
+                    tracing::error!(%error, "a since map can't be read, and is discarded with its mirror's other one: the next update of that mirror needs a common snapshot, or compares everything");
                 }
                 Err(MapError::Other(error)) => return Err(error),
             }
         }
     }
 
-    /// Undoes what was gathered since a mark, none of which was written: the blocks that it took
-    /// are free again, and hold what they held.
+    /// Undoes the work gathered since a mark. No block of it was written: its blocks are free again
+    /// and keep their earlier content.
     pub(crate) fn ungather(&self, gathered: &mut Gathered, mark: &Mark) {
         let taken = gathered.forget_after(mark);
         let mut state = self.state.lock();
@@ -603,9 +606,9 @@ impl Volume {
         })
     }
 
-    /// Blocks of the inode file in which these changes leave no file. Numbers are not given again,
-    /// so nothing comes back into them, and whoever makes and removes files all day must not fill
-    /// the volume with their traces.
+    /// Blocks of the inode file in which these changes leave no file. Inode numbers are never
+    /// reused, so such blocks stay empty. A client that makes and removes files all day must not
+    /// fill the volume with them.
     fn emptied_inode_blocks(
         &self,
         before: &Committed,
@@ -674,9 +677,9 @@ impl Volume {
         Ok(())
     }
 
-    /// Which blocks that the active state gave up no snapshot holds. Those born before the snapshot
-    /// that it descends from are in that one; later ones can only be in its siblings, and there
-    /// only when an ancestor of both was deleted.
+    /// The blocks released by the active state that no snapshot holds. Blocks born before the
+    /// snapshot that it descends from are in that one. Later ones can only be in its siblings, and
+    /// there only when an ancestor of both was deleted.
     fn unheld(&self, freed: &[BlockPointer], before: &Committed) -> Result<Vec<BlockPointer>, VolumeError> {
         let (mut free, siblings) = {
             let state = self.state.lock();
@@ -687,8 +690,8 @@ impl Volume {
             let (older, mut kept): (Vec<_>, Vec<_>) =
                 free.into_iter().partition(|pointer| pointer.birth <= sibling.generation);
             let vbns: Vec<Vbn> = older.iter().map(|pointer| pointer.vbn).collect();
-            // What a snapshot's map would say that can't be read counts as held: it is damage of
-            // that snapshot, and nobody else's.
+            // The part of a snapshot's map that cannot be read counts as held: the damage belongs
+            // to that snapshot alone.
             let held = match maps.holds(&sibling, &vbns) {
                 Ok(held) => held,
                 Err(error) if error.is_of_a_block() => vec![true; vbns.len()],
@@ -700,7 +703,7 @@ impl Volume {
         Ok(free)
     }
 
-    /// Prepares what rides on the consistency point. Returns the change of the snapshot table and
+    /// Prepares the rider of the consistency point. Returns the change of the snapshot table and
     /// the blocks that only deleted snapshots held, with the snapshot of each.
     fn ride(
         self: &Arc<Self>,
@@ -726,8 +729,8 @@ impl Volume {
                     done.freed = exclusive.iter().map(|(_, blocks)| blocks.len() as u64).sum();
                 }
                 let id = SnapshotId(superblock.next_snapshot);
-                // Not now: who asks what changed since (a dump) would miss what came while this one
-                // was written.
+                // Not the present time: a query for changes since the snapshot (a dump) would miss
+                // changes made while it was written.
                 let created = done.began;
                 let held = matches!(rider, Rider::Demote(_, true) | Rider::Step(_));
                 let (name, root) = (name.clone(), Root { created, ..*root });
@@ -742,8 +745,8 @@ impl Volume {
                 done.snapshot = Some(entry.clone());
                 changes.push(TableChange::Put(entry));
             }
-            // The entry as it is now: while this one waited for its turn, its parent may have been
-            // deleted, or someone else may have changed it.
+            // The current entry: while this one waited for its turn, its parent may have been
+            // deleted or another caller may have changed it.
             Rider::Rename(id, name) => {
                 let entry = self.entry(*id)?;
                 changes.push(TableChange::Put(SnapshotEntry { name: name.clone(), ..entry }));
@@ -870,8 +873,8 @@ impl Volume {
         }
         let redirects = state.committed.redirects.clone();
         let before = state.switch(superblock.root, redirects);
-        // Nothing but its readers holds the blocks of a deleted snapshot from here on: what the
-        // active state gives up later waits for them too.
+        // From here on only the readers of a deleted snapshot hold its blocks. Blocks that the
+        // active state releases later wait for those readers too.
         let pins: Vec<_> = exclusive.iter().filter_map(|(id, _)| state.pins.remove(id)).collect();
         state.readers.extend(pins.iter().filter_map(|pin| pin.upgrade()).map(|pin| Reader::of(&pin)));
         let abandoned = frozen
@@ -887,10 +890,10 @@ impl Volume {
         }
         if state.role != superblock.role {
             self.store.fresh().forget();
-            // From now on blocks are allocated here: not those whose home the redirect map still
-            // points away from. Mostly there are none, as each image's commit drops redirects of
-            // blocks that no root has; but a map that could not be read then counted as full, and
-            // can be read now.
+            // From now on blocks are allocated here, except those whose home the redirect map still
+            // redirects. Usually there are none, as each image's commit drops redirects of blocks
+            // that no root has. But a map that could not be read then counted as full, and may be
+            // readable now.
             let redirected: Vec<Vbn> = state.committed.redirects.each().map(|(vbn, _)| vbn).collect();
             let free = redirected.into_iter().filter(|vbn| state.used.set(*vbn));
             state.stuck.extend(free);

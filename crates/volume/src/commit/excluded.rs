@@ -8,7 +8,7 @@ use cairn_format::{BlockPointer, Inode};
 use crate::commit::update::Gathered;
 use crate::memory::overlay::Overlay;
 
-/// Removed files, and blocks that nothing else has.
+/// Removed files, and blocks that no other file has.
 #[derive(Debug, Clone)]
 pub(crate) struct Excluded {
     pub(crate) files: BTreeSet<FileId>,

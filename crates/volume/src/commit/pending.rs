@@ -1,5 +1,5 @@
-//! What consistency points hand on to the next one: the superblock, the tables, and one that found
-//! no room.
+//! State that consistency points pass on to the next one: the superblock, the tables, and a
+//! consistency point that found no room.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::commit::table::{LabelSpace, PreparedTable, TableWrites};
 use crate::error::VolumeError;
 use crate::memory::overlay::Overlay;
 
-/// What only consistency points touch.
+/// State that only consistency points use.
 pub(crate) struct Commit {
     /// The one that both slots hold.
     pub(crate) superblock: Superblock,
@@ -23,17 +23,19 @@ pub(crate) struct Commit {
     pub(crate) redirect_blocks: Vec<u64>,
     /// Runs of the redirect map at most: [`crate::limits::REDIRECT_RUNS_MAX`], or less in a test.
     pub(crate) redirect_runs_max: usize,
-    /// Its label area has its room on what is below. Until then no consistency point begins.
+    /// The layer below has reserved the room of its label area. Until then no consistency point
+    /// begins.
     pub(crate) label_has_room: bool,
     /// A generation that was frozen and that no root has yet, as there was no room below for its
     /// consistency point. The next one commits it first.
     pub(crate) left: Option<Left>,
-    /// A consistency point of which all is durable but the superblock, for which there was no room
-    /// below. Whether a slot has it is not known: nothing else is written to the slots before.
+    /// A consistency point that is durable except for the superblock, for which there was no room
+    /// below. It is unknown whether a slot has it: no other superblock is written to the slots
+    /// before it.
     pub(crate) sealed: Option<Box<Sealed>>,
 }
 
-/// A generation that was frozen: all that arrived up to `order`. Records of later ones stand from
+/// A frozen generation: all changes that arrived up to `order`. Records of later ones are from
 /// `tail` on.
 #[derive(Clone)]
 pub(crate) struct Left {

@@ -1,18 +1,16 @@
 //! Freed blocks on their way to being free: each waits for the readers that may still read it, and
 //! for no others.
 //!
-//! A *reader* is a committed root that someone holds. There are two kinds, which are never the same
-//! object:
+//! A *reader* is a held committed root. There are two kinds, which are never the same object:
 //! - *Short* readers read the active state: one call, one root. They also read blocks of newer
 //!   generations that have their place already, so every block that is freed while such a call runs
 //!   waits for its end. That end is near: they take no lock and wait for nothing but the device. A
 //!   writer that finds no room may therefore wait for those that exist when it asks
 //!   ([`Ended::wait`](crate::memory::roots::Ended::wait)).
-//! - *Images* live for as long as somebody keeps an export open, for days if need be. They read
-//!   nothing but what their root reaches, so they hold back only that: a block that was born after
-//!   their root can't be in it, and of blocks whose birth nobody knows (those of a deleted
-//!   snapshot, those that a transfer replaced) their active map tells. Nobody ever waits for an
-//!   image.
+//! - *Images* live as long as an export is open, for days if need be. They read only blocks that
+//!   their root reaches, so they hold back only those. A block that was born after their root
+//!   cannot be in it. For blocks of unknown birth (of a deleted snapshot, or replaced by a
+//!   transfer) their active map decides. No caller ever waits for an image.
 
 use std::collections::BTreeMap;
 
@@ -82,8 +80,8 @@ impl Releases {
         self.list.push(Release { id: self.last, readers, blocks, sorted });
     }
 
-    /// Joins what waits for the same readers: there are never more groups than sets of readers,
-    /// however long one of them lives.
+    /// Joins blocks that wait for the same readers: there are never more groups than sets of
+    /// readers, however long one of them lives.
     fn merge(&mut self) {
         let mut first: BTreeMap<Vec<usize>, usize> = BTreeMap::new();
         let mut kept: Vec<Release> = Vec::with_capacity(self.list.len());
@@ -101,7 +99,7 @@ impl Releases {
         self.list = kept;
     }
 
-    /// Takes out the blocks that nobody can read any more.
+    /// Takes out the blocks that no reader can read any more.
     pub(crate) fn take_free(&mut self) -> Vec<Vbn> {
         let mut free = Vec::new();
         let mut changed = false;
@@ -133,7 +131,7 @@ impl Releases {
         self.list.iter().map(|release| release.blocks.len() as u64).sum()
     }
 
-    /// Of these, those of which it is not known who shows what.
+    /// The waiting blocks whose readers are not yet determined.
     #[cfg(all(test, not(feature = "shuttle")))]
     pub(crate) fn unsorted(&self) -> usize {
         self.list.iter().filter(|release| !release.sorted).count()

@@ -1,4 +1,4 @@
-//! What rides on a consistency point: the change of the volume that it makes along with the changes
+//! Riders of a consistency point: the change of the volume that it commits along with the changes
 //! of clients.
 
 use cairn_base::{Generation, SnapshotId, Timestamp};
@@ -7,19 +7,19 @@ use cairn_format::SnapshotEntry;
 use crate::commit::excluded::Excluded;
 use crate::log::intent::LogArea;
 
-/// What rides on a consistency point.
+/// The rider of a consistency point.
 #[derive(Debug, Clone)]
 pub(crate) enum Rider {
     /// Nothing.
     None,
     /// A snapshot of the new root.
     Snapshot(String),
-    /// A snapshot of the new root for a mirror relationship: what accumulated since its base is in
-    /// flight from here on.
+    /// A snapshot of the new root for a mirror relationship: changes since its base are in flight
+    /// from here on.
     SnapshotSince(String, u64),
-    /// The next snapshot for a mirror that follows closely, with all that goes along with it.
+    /// The next snapshot for a mirror that follows closely, with its accompanying changes.
     Step(StepRider),
-    /// What was in flight for a relationship has arrived.
+    /// The destination acknowledged the changes in flight of a relationship.
     AcknowledgeSince(u64),
     /// The end of a relationship's since maps.
     DeleteSince(u64),
@@ -29,9 +29,9 @@ pub(crate) enum Rider {
     LetGo(Vec<SnapshotId>),
     /// Another name for a snapshot.
     Rename(SnapshotId, String),
-    /// A snapshot is held from now on, or let go.
+    /// A snapshot is held from now on, or released.
     Hold(SnapshotId, bool),
-    /// The new root is a snapshot's, and what was written since is dropped.
+    /// The new root is a snapshot's, and later writes are dropped.
     Rollback(SnapshotId),
     /// More block space.
     Grow(u64),
@@ -39,7 +39,7 @@ pub(crate) enum Rider {
     Failover,
     /// A snapshot of the new root, which the volume shows as a destination from here on.
     Demote(String, bool),
-    /// The intent log goes to another place, which is empty.
+    /// The intent log moves to another place, which is empty.
     Log(LogArea),
     /// The end of removed files whose blocks were found by exclusion.
     Exclude(Excluded),
@@ -50,9 +50,9 @@ pub(crate) enum Rider {
 #[derive(Debug, Clone)]
 pub(crate) struct StepRider {
     pub(crate) name: String,
-    /// Whose since maps go on from the new root; none to leave them as they are.
+    /// The relationship whose since maps restart at the new root; `None` to leave them as they are.
     pub(crate) relationship: Option<u64>,
-    /// What was in flight for it has arrived.
+    /// The destination has the changes that were in flight for it.
     pub(crate) arrived: bool,
     /// Snapshots of the mirror that go, held or not.
     pub(crate) over: Vec<SnapshotId>,
@@ -84,12 +84,12 @@ impl Rider {
     }
 }
 
-/// What a consistency point did.
+/// The result of a consistency point.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
     pub(crate) generation: Generation,
     pub(crate) snapshot: Option<SnapshotEntry>,
     pub(crate) freed: u64,
-    /// Before anything was frozen: what came later is not in it.
+    /// The time before anything was frozen: later changes are not in it.
     pub(crate) began: Timestamp,
 }

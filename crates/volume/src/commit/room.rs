@@ -1,17 +1,18 @@
 //! Consistency points that find no room below: on the file system of a sparse file, or in a
 //! history.
 //!
-//! Nothing has failed then, and what was taken is in memory. Blocks wait for places again
-//! ([`Volume::place`]), and no other change is taken until there is room
+//! Nothing has failed then, and accepted changes are in memory. Blocks wait for places again
+//! ([`Volume::place`]), and no other change is accepted until there is room
 //! ([`State::lacks_room`](crate::memory::state::State)).
 //!
-//! 1. *Before the superblock* all that was done for the consistency point is undone, but that its
-//!    generation stays frozen ([`Left`]). The next one commits it first, with nothing that rides on
-//!    it: what rode on the first one was refused, and does not come later.
-//! 2. *At the superblock* nobody knows whether a slot has it. One on which nothing rides is kept as
-//!    it is ([`Sealed`]) and written again before anything else. Any other ends the volume.
+//! 1. *Before the superblock* the work of the consistency point is undone, except that its
+//!    generation stays frozen ([`Left`]). The next one commits it first, without a rider: the rider
+//!    of the first one was refused, and is not applied later.
+//! 2. *At the superblock* it is unknown whether a slot has it. A consistency point without a rider
+//!    is kept as it is ([`Sealed`]) and written again before anything else. Any other ends the
+//!    volume.
 //!
-//! Whoever decides by what consistency points have made what its own is to do takes
+//! A caller that derives its own work from the results of consistency points takes
 //! [`Volume::commit_turn`], which has done both before.
 
 use std::sync::Arc;
@@ -25,29 +26,29 @@ use crate::locks::MutexGuard;
 use crate::volume::Volume;
 
 impl Volume {
-    /// What a consistency point needs beside the block space (tables, the intent log, the
-    /// superblock) has its room before it begins.
+    /// The room that a consistency point needs outside the block space (tables, the intent log, the
+    /// superblock) is reserved before it begins.
     pub(crate) fn take_label_room(&self, commit: &mut Commit) -> Result<(), VolumeError> {
         if !commit.label_has_room {
             let length = label_bytes(&commit.superblock.layout);
             match self.store.device().allocate(0, length).map_err(VolumeError::from) {
                 Err(error) if error.is_room() => return self.settle(Err(VolumeError::NoRoomBelow)),
-                // Of any other the writes themselves tell.
+                // The writes themselves report any other error.
                 _ => commit.label_has_room = true,
             }
         }
         Ok(())
     }
 
-    /// The turn of a caller that decides by what consistency points have made what its own is to
-    /// do: what an earlier one has begun, and had no room for, is there before.
+    /// The turn of a caller that derives its own work from the results of consistency points. An
+    /// earlier one that was begun and found no room is finished first.
     pub(crate) fn commit_turn(self: &Arc<Self>) -> Result<MutexGuard<'_, Commit>, VolumeError> {
         let mut commit = self.commit.lock();
         self.finish_left(&mut commit)?;
         Ok(commit)
     }
 
-    /// Commits what earlier consistency points have begun, and had no room for.
+    /// Commits generations that earlier consistency points have frozen without finding room.
     pub(crate) fn finish_left(
         self: &Arc<Self>,
         commit: &mut MutexGuard<'_, Commit>,
@@ -65,8 +66,8 @@ impl Volume {
         Ok(())
     }
 
-    /// One consistency point. Where there is no room below for it all is as it was, but that its
-    /// generation is frozen, and waits for the next one.
+    /// One consistency point. Without room below the state is unchanged, except that its generation
+    /// is frozen, and waits for the next one.
     pub(crate) fn commit_or_wait(
         self: &Arc<Self>,
         commit: &mut MutexGuard<'_, Commit>,
@@ -95,14 +96,14 @@ impl Volume {
         self.settle(outcome)
     }
 
-    /// What comes of a consistency point that did not succeed.
+    /// Handles the outcome of a consistency point that failed.
     fn settle<T>(&self, outcome: Result<T, VolumeError>) -> Result<T, VolumeError> {
         if let Err(reason) = &outcome {
             let mut state = self.state.lock();
             if matches!(reason, VolumeError::NoRoomBelow) {
                 state.note_no_room(self.clock.monotonic());
             } else if state.frozen.is_some() || matches!(reason, VolumeError::Device(_)) {
-                // Whatever else fails from the freeze on must not be tried again as if nothing had
+                // Any other failure after the freeze must not be retried as if nothing had
                 // happened. Without changes to freeze a snapshot's table and the superblock are
                 // written all the same, and the device may have failed there.
                 state.latch(reason);
@@ -112,10 +113,10 @@ impl Volume {
         outcome
     }
 
-    /// Writes the superblock of a consistency point of which all else is durable, and installs it.
-    /// One on which nothing rides `waits` where there is no room for that. Of any other its caller
-    /// must know whether it was made, and nobody does: that ends the volume, as any other error
-    /// would.
+    /// Writes the superblock of a consistency point whose other blocks are durable, and installs
+    /// it. Without a rider it `waits` when there is no room for that. With a rider the caller must
+    /// know whether the superblock was written. That is unknown here, so the volume ends, as after
+    /// any other error.
     pub(crate) fn seal(
         &self,
         commit: &mut Commit,

@@ -37,8 +37,8 @@ impl Space {
         self.locate(kind, number).map(|(offset, _)| offset)
     }
 
-    /// Where `count` blocks from `first` on are, as [`Space::place_of`] says it of each where there
-    /// are no redirects: bytes from the start of the device, and blocks.
+    /// Where `count` blocks from `first` on are (bytes from the start of the device, and blocks),
+    /// equal to [`Space::place_of`] for each where there are no redirects.
     pub(crate) fn places_of_run(
         &self,
         (first, count): (Vbn, u64),
@@ -99,11 +99,11 @@ pub(crate) fn append_segment(layout: &mut Layout, kind: SegmentKind, blocks: u64
     }
 }
 
-/// Adds `more` blocks of block space, and of the areas of a destination where there are any.
+/// Adds `more` blocks of block space, and of the areas of a destination if it has them.
 ///
-/// A superblock names few segments, and a source may grow often: the first that is added is of the
-/// kind of the last that there is, so that they join, and a have map grows to twice its size at
-/// least.
+/// A superblock names few segments, and a source may grow often. The first added segment has the
+/// kind of the last existing one, so that they join, and a have map grows to at least twice its
+/// size.
 pub(crate) fn grow_layout(layout: &mut Layout, more: u64) {
     let blocks_of = |layout: &Layout, kind| -> u64 {
         layout.segments.iter().filter(|s| s.kind == kind).map(|s| s.blocks).sum()
@@ -124,7 +124,7 @@ pub(crate) fn grow_layout(layout: &mut Layout, more: u64) {
     }
 }
 
-/// Adds what a destination has besides block space, as far as it is missing.
+/// Adds the areas that a destination has in addition to block space, if they are missing.
 pub(crate) fn add_destination_areas(layout: &mut Layout) {
     let blocks_of = |layout: &Layout, kind| -> u64 {
         layout.segments.iter().filter(|s| s.kind == kind).map(|s| s.blocks).sum()
@@ -150,8 +150,7 @@ pub(crate) fn device_blocks(layout: &Layout) -> u64 {
     layout.segments.iter().map(|s| s.device_block + s.blocks).max().unwrap_or(fixed)
 }
 
-/// Blocks whose content stands in the redirect area instead of at home (a destination's
-/// collisions).
+/// Blocks whose content is in the redirect area instead of at home (a destination's collisions).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Redirects {
     /// By first vbn: count and first slot.

@@ -38,7 +38,7 @@ pub(crate) fn newest_superblock(device: &dyn Device) -> Result<Superblock, Volum
     match read_slots(device)? {
         [Ok(first), Ok(second)] => Ok(if second.sequence > first.sequence { second } else { first }),
         [Ok(only), Err(reason)] | [Err(reason), Ok(only)] => {
-            tracing::warn!(%reason, "one superblock slot is damaged; the other one serves, and both are written anew");
+            tracing::warn!(%reason, "one superblock slot is damaged; the other one is used, and both are rewritten");
             Ok(only)
         }
         [Err(version @ FormatError::Version { .. }), _] | [_, Err(version @ FormatError::Version { .. })] => {

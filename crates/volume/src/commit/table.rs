@@ -4,10 +4,10 @@
 //! get new addresses and are written), the superblock commits it, and only then is it applied in
 //! memory and the old addresses are free.
 //!
-//! Without its tables a volume can't be opened. So there is a copy of each block half of the label
-//! space away, as long as no other block needs that place: nobody relies on it, and what is read
-//! there is believed by the checksum that names the block. Opening reads both and writes the one
-//! that is missing or damaged anew.
+//! A volume cannot be opened without its tables. So each block has a copy half of the label space
+//! away, as long as no other block needs that place. Nothing relies on the copy, and it is trusted
+//! only if it matches the checksum that names the block. Opening reads both, and rewrites a missing
+//! or damaged one.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -47,7 +47,7 @@ impl LabelSpace {
         self.free
     }
 
-    /// A free block, of those whose other place is free as well if there are any.
+    /// A free block, preferably one whose other place is free as well.
     fn allocate(&mut self) -> Result<u64, VolumeError> {
         if self.free == 0 {
             return Err(VolumeError::TableFull);
@@ -62,8 +62,7 @@ impl LabelSpace {
         Ok(self.start + self.cursor as u64)
     }
 
-    /// The place of the copy of what is at the other one, and the reverse. The last of an odd
-    /// number has none.
+    /// The place of the copy of a block, and the reverse. The last of an odd number has none.
     fn other_place(&self, index: usize) -> Option<usize> {
         let half = self.used.len() / 2;
         match index {
@@ -103,7 +102,7 @@ impl LabelSpace {
     }
 }
 
-/// Blocks that a change of a table writes, and what it replaces.
+/// Blocks that a change of a table writes, and those that it replaces.
 #[derive(Default)]
 pub(crate) struct TableWrites {
     pub(crate) blocks: Vec<(u64, Block)>,
@@ -117,7 +116,7 @@ impl TableWrites {
         self.blocks.iter().map(|(address, _)| *address).collect()
     }
 
-    /// With the copies, for which it is known by now which places are needed.
+    /// With the copies: the required places are known now.
     pub(crate) fn operations(&self, label: &LabelSpace) -> Vec<Operation> {
         let places = self.blocks.iter().flat_map(|(address, block)| {
             let copy = label.place_of_copy(*address);
@@ -141,7 +140,7 @@ impl TableWrites {
         let address = match label.allocate() {
             Ok(address) => address,
             Err(error) => {
-                // Nothing is committed: what was taken so far goes back.
+                // Nothing is committed: the blocks taken so far are released.
                 label.release(&self.addresses());
                 return Err(error);
             }
@@ -156,7 +155,7 @@ impl TableWrites {
     }
 }
 
-/// Reads tables where they are, and else their copies.
+/// Reads tables at their places, and otherwise their copies.
 pub(crate) struct TableReader<'a> {
     device: &'a dyn Device,
     volume: VolumeId,
@@ -191,8 +190,8 @@ impl<'a> TableReader<'a> {
         let own = self.read_at(address, checksum, what);
         let is_lost = own.is_err();
         let block = own.or_else(|error| {
-            // Which places blocks need is not known yet, and need not be: the checksum tells what
-            // this is.
+            // It is not known yet which places blocks need, and need not be: the checksum
+            // identifies the block.
             let index = (address - self.label.start) as usize;
             let other = self.label.other_place(index).map(|other| self.label.start + other as u64);
             let copy = other.and_then(|other| self.read_at(other, checksum, what).ok());
@@ -203,7 +202,7 @@ impl<'a> TableReader<'a> {
         }
         let block = block?;
         if is_lost {
-            tracing::error!(address, ?what, "a block of a table is damaged; its copy serves");
+            tracing::error!(address, ?what, "a block of a table is damaged; its copy is used");
         }
         self.read.push((address, block.clone(), is_lost));
         Ok(block)
@@ -237,14 +236,14 @@ impl<'a> TableReader<'a> {
         self.lost.extend(damaged);
     }
 
-    /// The blocks that could not be read where they are: those with a copy, and those without.
+    /// The blocks that could not be read at their places: those with a copy, and those without.
     pub(crate) fn damaged(&self) -> (Vec<u64>, Vec<u64>) {
         let of_copies = self.read.iter().filter(|(_, _, is_lost)| *is_lost).map(|(address, ..)| *address);
         (of_copies.collect(), self.lost.clone())
     }
 
-    /// When all tables were read: the blocks and copies to write, by their offsets on the device,
-    /// so that each is there twice again.
+    /// After all tables were read: the blocks and copies to write, by their offsets on the device,
+    /// so that each exists twice again.
     pub(crate) fn end(self) -> (LabelSpace, Vec<(u64, Block)>) {
         let mut missing = Vec::new();
         for (address, block, is_lost) in &self.read {

@@ -17,7 +17,7 @@ use crate::error::{Place, VolumeError};
 use crate::read::store::{Store, Wanted};
 use crate::read::tree::{BATCH, Tree, pointer_in, span};
 
-/// What a consistency point gathers from all trees.
+/// The blocks that a consistency point gathers from all trees.
 pub(crate) struct Gathered {
     pub(crate) generation: Generation,
     /// Blocks that the new root reaches and the old one did not.
@@ -32,7 +32,7 @@ pub(crate) struct Gathered {
     pub(crate) removed: Vec<FileId>,
 }
 
-/// How far something was gathered.
+/// The extent of the gathered work so far.
 pub(crate) struct Mark {
     allocated: usize,
     freed: usize,
@@ -52,7 +52,7 @@ impl Gathered {
         }
     }
 
-    /// Forgets what came after a mark, of which nothing was written. Returns the blocks that were
+    /// Drops the work after a mark, of which no block was written. Returns the blocks that were
     /// allocated for it.
     #[must_use]
     pub(crate) fn forget_after(&mut self, mark: &Mark) -> Vec<Vbn> {
@@ -223,7 +223,7 @@ impl<'a> TreeUpdate<'a> {
         })
     }
 
-    /// Points block `lba` of a regular file to its new place, or a block of any tree to nowhere.
+    /// Points block `lba` of a regular file to its new place, or makes a block of any tree a hole.
     /// The node above it must be planned.
     pub(crate) fn set(&mut self, lba: u64, pointer: BlockPointer, gathered: &mut Gathered) {
         let leaf = self.levels[1].get_mut(&(lba / FANOUT)).expect("the leaf of a changed block is planned");

@@ -2,9 +2,9 @@
 //! region are free and others are not, so at most 32 MiB of memory per TiB; and 16 bytes a region,
 //! 128 KiB per TiB.
 //!
-//! A bit is set while any root or snapshot reaches the block, while an uncommitted generation has
-//! allocated it, and until a freed block is safe to reuse (its free is committed in both superblock
-//! slots and no reader can still see it).
+//! A bit is set in three cases: while any root or snapshot reaches the block, while an uncommitted
+//! generation has allocated it, and until a freed block is safe to reuse. It is safe once its free
+//! is committed in both superblock slots and no reader can still see it.
 
 use cairn_base::Vbn;
 use cairn_format::layout::BITS_PER_MAP_BLOCK;
@@ -122,7 +122,7 @@ impl UsedMap {
         self.blocks
     }
 
-    /// Those of which is kept which blocks are free.
+    /// The number of regions whose free blocks are recorded one by one.
     #[cfg(test)]
     pub(crate) fn regions_in_parts(&self) -> usize {
         self.regions.iter().filter(|region| region.words.is_some()).count()
@@ -173,8 +173,8 @@ impl UsedMap {
         }
     }
 
-    /// Replaces the map by `new`, of the same size, but keeps what only this one has: those blocks
-    /// are returned, to be cleared when nobody reads them any more.
+    /// Replaces the map by `new`, of the same size, but keeps the blocks that only this map has.
+    /// Returns those, for the caller to clear when no reader is left.
     pub(crate) fn replace(&mut self, new: UsedMap) -> Vec<Vbn> {
         assert_eq!(self.blocks, new.blocks, "a map is replaced by one of the same space");
         let old = std::mem::replace(self, new);
@@ -199,8 +199,7 @@ impl UsedMap {
         gone
     }
 
-    /// Takes whole regions out of use: their map can't be read, so what is free in them is not
-    /// known.
+    /// Takes whole regions out of use: their map can't be read, so their free blocks are unknown.
     pub(crate) fn fill(&mut self, first: u64, regions: u64) {
         let last = first.saturating_add(regions).min(self.regions.len() as u64);
         for region in first..last {
@@ -241,9 +240,9 @@ impl UsedMap {
         true
     }
 
-    /// The emptiest region that was written before if half of it is free, so that a thin device
-    /// does not grow without need; else the emptiest there is: the first that never was, as long as
-    /// there is one (but for a short one at the end).
+    /// The emptiest region that was written before, if half of it is free, so that a thin device
+    /// does not grow without need. Otherwise the emptiest of all: the first that was never written,
+    /// if one is left (except for a short one at the end).
     fn next_region(&self) -> usize {
         let emptiest = |range: std::ops::Range<usize>| {
             range.max_by_key(|region| (self.regions[*region].free, std::cmp::Reverse(*region)))

@@ -1,11 +1,11 @@
-//! `cairn volume check`: every promise of the format, looked at from outside. It changes nothing.
+//! `cairn volume check`: checks every promise of the format from outside. It changes nothing.
 //!
-//! Roots are compared with their parents in the tree of descent, both by trees and by maps, so that
-//! what snapshots share is looked at once: the blocks that a root's tree adds must be those that
-//! its map adds, and the same for what is gone.
+//! Roots are compared with their parents in the tree of descent, by trees and by maps, so that
+//! shared parts of snapshots are checked at once. The blocks that a root's tree adds must be those
+//! that its map adds. The same applies to dropped blocks.
 //!
-//! Trees are walked once, and what was met is kept as a bit a block: a check of a volume of a TiB
-//! takes some 130 MiB, and not more where a file is long.
+//! Trees are walked once, with one bit a block for the visited ones: a check of a volume of 1 TiB
+//! takes about 130 MiB, also with long files.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::ControlFlow;
@@ -31,14 +31,14 @@ use crate::volume::Volume;
 /// One thing that is not as it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
-    /// A superblock slot does not verify; the other one serves. It is written anew by the next
-    /// consistency point.
+    /// A superblock slot does not verify; the other one serves. The next consistency point rewrites
+    /// it.
     SuperblockSlot {
         /// Its block on the device.
         address: u64,
     },
-    /// A copy of the header of the log device does not verify; the other one serves. It is written
-    /// anew when the volume is opened.
+    /// A copy of the header of the log device does not verify; the other one serves. The next
+    /// opening rewrites it.
     LogHeader {
         /// Its block on the log device.
         address: u64,
@@ -47,8 +47,8 @@ pub enum Finding {
     TableBlock {
         /// Its block on the device.
         address: u64,
-        /// Its copy serves, from which a scrub and the next opening write it anew. Without one the
-        /// volume can't be opened again.
+        /// Whether it has a copy, from which a scrub and the next opening rewrite it. Without one
+        /// the volume can't be opened again.
         has_copy: bool,
     },
     /// A block does not have the checksum that its parent names, or can't be read. Reads of it
@@ -56,7 +56,7 @@ pub enum Finding {
     DamagedBlock {
         /// Where it is.
         vbn: Vbn,
-        /// What it is.
+        /// The place of the block in a tree.
         place: Place,
         /// The root that was walked; 0 for the active state.
         snapshot: SnapshotId,
@@ -66,7 +66,7 @@ pub enum Finding {
     BlockNotInMap {
         /// The block.
         vbn: Vbn,
-        /// What it is.
+        /// The place of the block in a tree.
         place: Place,
         /// The root; 0 for the active state.
         snapshot: SnapshotId,
@@ -82,7 +82,7 @@ pub enum Finding {
     UsedCount {
         /// The root; 0 for the active state.
         snapshot: SnapshotId,
-        /// What the root says.
+        /// The number in the root.
         root: u64,
         /// Bits in the map.
         map: u64,
@@ -188,7 +188,7 @@ impl std::fmt::Display for Finding {
 /// How far a check is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CheckProgress {
-    /// Roots that were looked at.
+    /// The number of checked roots.
     pub roots: u64,
     /// Roots in all.
     pub roots_total: u64,
@@ -198,29 +198,30 @@ pub struct CheckProgress {
     pub blocks_total: u64,
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Debug, Clone, Default)]
 pub struct CheckReport {
     /// Empty when all is well.
     pub findings: Vec<Finding>,
-    /// Roots that were looked at.
+    /// The number of checked roots.
     pub roots: u64,
     /// Blocks that were read and verified.
     pub blocks: u64,
-    /// It was ended before its end: what was not found says nothing.
+    /// It was cancelled: the absence of a finding proves nothing.
     pub interrupted: bool,
 }
 
 /// How much a check reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckDepth {
-    /// Superblocks, trees, inodes and maps: everything that says where data is.
+    /// Superblocks, trees, inodes and maps: all structures that locate data.
     Structures,
     /// Every block of data as well.
     Everything,
 }
 
-/// Blocks that are walked before somebody is told, and asked whether to go on.
+/// Blocks that are walked between two calls of the caller's progress function, which may cancel the
+/// check.
 const TELL_BLOCKS: u64 = 4096;
 
 /// Blocks of one root that its parent does not have, and the other way round.
@@ -233,7 +234,7 @@ struct Delta {
     gone: BlockSet,
     /// Those of the added ones that the maps don't add: few, if any.
     unset: BTreeMap<Vbn, Place>,
-    /// Something could not be read: what lies below it is not known.
+    /// A block could not be read: the tree below it is unknown.
     incomplete: bool,
 }
 
@@ -247,7 +248,7 @@ struct MapDelta {
 impl Delta {
     fn add(&mut self, vbn: Vbn, place: Place) {
         let Some(maps) = &self.by_maps else { return };
-        // What no map can have takes no room in one here.
+        // Numbers beyond any map take no room in one here.
         if vbn.0 < maps.space {
             self.added.insert(vbn);
         }
@@ -278,7 +279,7 @@ impl Volume {
     /// trees, maps and tables. Clients are served meanwhile. `progress` is called now and then.
     ///
     /// # Errors
-    /// Only when checking itself is impossible; what is wrong with the volume is in the report.
+    /// Only when checking itself is impossible. Faults of the volume are in the report.
     pub fn check(
         self: &Arc<Self>,
         progress: &mut dyn FnMut(CheckProgress),
@@ -290,7 +291,7 @@ impl Volume {
         self.check_to(CheckDepth::Everything, on)
     }
 
-    /// The same to a depth, until `progress` says to end it.
+    /// The same to a depth, until `progress` cancels it.
     pub fn check_to(
         self: &Arc<Self>,
         depth: CheckDepth,
@@ -333,8 +334,8 @@ impl Volume {
         Ok(checker.report)
     }
 
-    /// What is wrong with superblock slots, tables and the headers of the log device. Who `mends`
-    /// has tables written anew from their copies.
+    /// Faults of superblock slots, tables and the headers of the log device. With `mends`, tables
+    /// are rewritten from their copies.
     pub(crate) fn label_findings(&self, mends: bool) -> Vec<Finding> {
         let mut findings = self.table_findings(mends);
         for address in [SUPERBLOCK_A, SUPERBLOCK_B] {
@@ -364,7 +365,7 @@ impl Volume {
         if mends && !missing.is_empty() {
             let writes = missing.into_iter().map(|(offset, block)| Operation::write(offset, block.into()));
             let written = self.store.run(writes.collect()).and_then(|()| Ok(device.flush()?));
-            let _ = written.inspect_err(|error| tracing::warn!(%error, "tables can't be written anew"));
+            let _ = written.inspect_err(|error| tracing::warn!(%error, "tables can't be rewritten"));
         }
         let finding = |(address, has_copy)| Finding::TableBlock { address, has_copy };
         let served = with_copy.into_iter().map(|address| (address, true));
@@ -374,8 +375,8 @@ impl Volume {
     fn consistency_point_if_writable(self: &Arc<Self>) -> Result<(), VolumeError> {
         let writable = self.state.lock().check_writable().is_ok();
         match if writable { self.consistency_point().map(drop) } else { Ok(()) } {
-            // What keeps the volume from committing is what the check will tell of: it looks at the
-            // last root then.
+            // The check itself reports the cause that keeps the volume from committing: it looks at
+            // the last root then.
             Err(VolumeError::MapContradicts { .. } | VolumeError::Damaged { .. }) => Ok(()),
             outcome => outcome,
         }
@@ -397,7 +398,7 @@ impl Checker<'_> {
             VolumeError::Damaged { vbn, place } => (vbn, place),
             _ => (vbn, place),
         };
-        // A root that shares it meets it again.
+        // A root that shares it finds it again.
         let same =
             |finding: &Finding| matches!(finding, Finding::DamagedBlock { vbn: known, .. } if *known == vbn);
         if !self.report.findings.iter().any(same) {
@@ -405,7 +406,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Compares a root with its parent, which was looked at before.
+    /// Compares a root with its parent, which was checked before.
     fn root(&mut self, parent: Option<&Root>, image: &Image) {
         let root = *image.root();
         let redirects = image.redirects().clone();
@@ -434,8 +435,8 @@ impl Checker<'_> {
         self.tell();
     }
 
-    /// Walks what differs between two trees, verifies the new blocks and adds to the delta. Calls
-    /// `data` with the data blocks that differ.
+    /// Walks the differences between two trees, verifies the new blocks and adds to the delta.
+    /// Calls `data` with the data blocks that differ.
     fn tree(&mut self, old: &Tree<'_>, new: &Tree<'_>, delta: &mut Delta, data: &mut dyn FnMut(Changed)) {
         let is_read = self.depth == CheckDepth::Everything || new.file >= INODE_FILE;
         let mut wanted = Vec::new();
@@ -471,7 +472,7 @@ impl Checker<'_> {
             damage.push(error);
             Ok(())
         };
-        // Nothing else fails, as all damage is passed.
+        // No other error is possible, as all damage is passed.
         let interrupted = difference_past(old, new, &mut differ, &mut pass).is_err();
         delta.incomplete |= interrupted || !damage.is_empty();
         for error in damage {
@@ -495,9 +496,9 @@ impl Checker<'_> {
         wanted.clear();
     }
 
-    /// The files of blocks of inodes whose trees are not the same, and both trees. Inodes and the
-    /// nodes at the top of files come into memory together: most files are small, and one read
-    /// after the other would be waited for.
+    /// The files of blocks of inodes whose trees differ, and both trees. Inodes and the top nodes
+    /// of files are loaded together: most files are small, and single reads would wait for each
+    /// other.
     fn files(
         &mut self,
         blocks: &[Changed],
@@ -510,7 +511,7 @@ impl Checker<'_> {
             .flat_map(|(at, old, new)| [old, new].map(|pointer| inodes_at(*at, *pointer)))
             .filter(|wanted| !wanted.pointer.is_hole())
             .collect();
-        // Here and below: what can't be read is met again.
+        // Here and below: unreadable blocks are found again later.
         store.load(&wanted, redirects);
         let mut files = Vec::new();
         for (at, old, new) in blocks {
@@ -568,7 +569,7 @@ impl Checker<'_> {
         inodes
     }
 
-    /// The bits that a root's map adds and drops. A map that can't be read is told when its tree is
+    /// The bits that a root's map adds and drops. An unreadable map is reported when its tree is
     /// walked.
     fn by_maps(
         &self,
@@ -595,8 +596,8 @@ impl Checker<'_> {
             return;
         };
         let findings = &mut self.report.findings;
-        // What the parent has too, where it could not be read or at another place of its trees, is
-        // in both maps.
+        // Blocks that the parent has too, where it could not be read or has them at another place
+        // of its trees, are in both maps.
         let vbns: Vec<Vbn> = unset.keys().copied().collect();
         let maps = Maps { store: &self.volume.store, redirects };
         let held = maps.holds(root, &vbns).unwrap_or_else(|_| vec![true; vbns.len()]);

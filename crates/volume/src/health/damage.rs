@@ -16,13 +16,13 @@ const DAMAGED_MAX: usize = 1024;
 pub struct DamagedBlock {
     /// Its number: the same on a mirror.
     pub vbn: Vbn,
-    /// The checksum that its parent names: what the right bytes have.
+    /// The checksum that its parent names: the correct bytes have this checksum.
     pub checksum: Checksum,
-    /// What it is: a block of a file, or a node.
+    /// The kind of block: a block of a file, or a node.
     pub place: Place,
 }
 
-/// What is known to be damaged.
+/// The known damage.
 #[derive(Default)]
 pub(crate) struct Damage {
     blocks: Mutex<BTreeMap<(Vbn, [u8; 16]), DamagedBlock>>,
@@ -30,7 +30,7 @@ pub(crate) struct Damage {
 }
 
 impl Damage {
-    /// It is said once, however often it is met.
+    /// It is reported once, however often it is found.
     pub(crate) fn note(&self, block: DamagedBlock) {
         if self.add(block) {
             tracing::error!(vbn = block.vbn.0, place = %block.place, "a block is damaged; it is not served");

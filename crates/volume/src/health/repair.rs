@@ -1,4 +1,4 @@
-//! Damaged blocks: which ones were met, and how one is mended.
+//! Damaged blocks: the known ones, and how one is repaired.
 //!
 //! # The one exception to "never overwrite"
 //! [`Volume::repair`] writes correct bytes over a damaged block that a root reaches. That is safe
@@ -6,16 +6,15 @@
 //! - Only a block that is damaged is overwritten: it is read again, past the cache, and left alone
 //!   when it verifies.
 //! - Only with its own content: the bytes have the checksum that the block's parent names, and a
-//!   committed root or a snapshot has that parent now. Whoever knows the block by another checksum
-//!   (as it was freed and given to another file) is refused. `commit` is held meanwhile, so no
-//!   reachable block is given up, and nothing is moved home.
-//! - A cut in the middle leaves some sectors old and some new: a block that is still damaged, which
-//!   its parent's checksum says, and which can be repaired again. It never leaves a wrong one that
-//!   would be served, as every read compares.
+//!   committed root or a snapshot has that parent now. A request with another checksum for the
+//!   block (because it was freed and reused by another file) is refused. `commit` is held
+//!   meanwhile, so no reachable block is released and no block is moved home.
+//! - A cut in the middle leaves some sectors old and some new: a block that is still damaged by its
+//!   parent's checksum, and that can be repaired again. It is never served as correct, as every
+//!   read verifies.
 //!
-//! What cannot be mended here: a block that was written since the last consistency point (no root
-//! has it yet), superblock slots (written anew by the next consistency point) and the tables in the
-//! label area.
+//! Cannot be repaired here: a block written since the last consistency point (no root has it yet),
+//! superblock slots (the next consistency point rewrites them), and the tables in the label area.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,13 +34,12 @@ use crate::volume::Volume;
 /// How often inodes are looked for without which no changes are taken.
 const LOOK_FOR_INODES_EVERY: Duration = Duration::from_secs(5);
 
-/// What a repair did.
+/// The result of a repair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repaired {
     /// The bytes were written, flushed and read back.
     Written,
-    /// It verifies by now: the read that failed was a passing failure of the device. Nothing was
-    /// written.
+    /// It verifies now: the failed read was a temporary fault of the device. Nothing was written.
     Sound,
     /// No root has it any more. Nothing was written.
     Gone,
@@ -61,8 +59,8 @@ pub enum Health {
 }
 
 impl Volume {
-    /// The damaged blocks that reads, checks and scrubs have met since opening, or that were
-    /// [known](Self::remember_damaged) before, and that were not repaired, by number; at most 1024.
+    /// The damaged blocks found by reads, checks and scrubs since opening, or
+    /// [recorded](Self::remember_damaged) before, and not repaired, by number; at most 1024.
     pub fn damaged(&self) -> Vec<DamagedBlock> {
         self.store.damage().all()
     }
@@ -80,8 +78,8 @@ impl Volume {
         self.store.damage().repaired()
     }
 
-    /// Writes the right bytes over a damaged block of [`Volume::damaged`], where it is read: at
-    /// home, or in the redirect area of a destination.
+    /// Writes the right bytes over a damaged block of [`Volume::damaged`], at the place where it is
+    /// read: at home, or in the redirect area of a destination.
     ///
     /// # Errors
     /// [`VolumeError::Refused`] when the block is not known as damaged under that checksum, or the
@@ -131,7 +129,7 @@ impl Volume {
         self.work.notify_one();
     }
 
-    /// Whether the device gives by now what it did not when the volume was opened.
+    /// Checks whether the device can now read inodes that it could not when the volume was opened.
     pub(crate) fn look_for_inodes(self: &Arc<Self>) {
         {
             let (now, mut state) = (self.clock.monotonic(), self.state.lock());
@@ -147,12 +145,12 @@ impl Volume {
         };
         for block in self.damaged().iter().filter(|block| is_of_inodes(block)) {
             if let Err(error) = self.look_again(block) {
-                tracing::debug!(vbn = block.vbn.0, %error, "a damaged block can't be looked at");
+                tracing::debug!(vbn = block.vbn.0, %error, "a damaged block can't be checked");
             }
         }
     }
 
-    /// Takes changes again if that waited for inodes which can be read by now; for who holds
+    /// Accepts changes again if they waited for inodes that can now be read. The caller holds
     /// `commit`.
     fn inodes_may_be_there(self: &Arc<Self>) {
         if !self.state.lock().inodes_are_lost() {
@@ -161,9 +159,9 @@ impl Volume {
         match self.find_special_files() {
             Ok(()) => {
                 self.state.lock().latched = None;
-                tracing::warn!("the inodes that were missing can be read: the volume takes changes again");
+                tracing::warn!("the missing inodes can be read again: the volume takes changes");
             }
-            Err(reason) => tracing::warn!(%reason, "inodes can't be read still"),
+            Err(reason) => tracing::warn!(%reason, "inodes still can't be read"),
         }
     }
 
@@ -182,15 +180,15 @@ impl Volume {
         };
         for root in roots {
             let committed = Committed::image(root, redirects.clone());
-            // A root in which the way to the place can't be read does not count: what stands above
-            // is repaired first.
+            // A root whose path to the place cannot be read does not count: the nodes above are
+            // repaired first.
             let found = self.pointer_at(&committed, damaged.place).ok();
             let found = found.filter(|found| (found.vbn, found.checksum) == (damaged.vbn, damaged.checksum));
             if let Some(pointer) = found {
                 return Ok(Some((pointer, redirects)));
             }
         }
-        // While some way can't be read it is not known that nobody has it.
+        // While some path cannot be read, the block may still have an owner.
         if self.damaged().iter().any(|other| other != damaged && is_above(other, damaged)) {
             return Err(VolumeError::Refused("a node above that block is damaged: repair that one first"));
         }
@@ -202,8 +200,8 @@ impl Volume {
     /// otherwise; one that is not is forgotten.
     ///
     /// # Errors
-    /// [`VolumeError::Refused`] while a node above it is damaged too. What was known of the block
-    /// stays known.
+    /// [`VolumeError::Refused`] while a node above it is damaged too. The known damage of the block
+    /// stays recorded.
     pub fn look_again(self: &Arc<Self>, block: &DamagedBlock) -> Result<Health, VolumeError> {
         let commit = self.commit.lock();
         let Some((pointer, redirects)) = self.find_damaged(block)? else {
@@ -229,8 +227,8 @@ impl Volume {
     }
 
     /// Blocks with these checksums, for another copy of this volume that needs them: from the cache
-    /// or the media, wherever the number stands. None where this copy has no such bytes: what is
-    /// damaged here, or another content, is never given out.
+    /// or the media, at any place of the number. `None` where this copy has no such bytes: it never
+    /// hands out damaged blocks or other content.
     pub fn sound_blocks(self: &Arc<Self>, wanted: &[(Vbn, Checksum)]) -> Vec<Option<Block>> {
         let redirects = self.state.lock().committed.redirects.clone();
         let mut found: Vec<Option<Block>> = wanted
@@ -239,8 +237,7 @@ impl Volume {
                 self.store.cached(&BlockPointer { vbn: *vbn, checksum: *checksum, ..BlockPointer::HOLE })
             })
             .collect();
-        // What a snapshot shows may stand at home while another content of that number is
-        // redirected.
+        // A block of a snapshot may be at home while other content of that number is redirected.
         for place in [&*redirects, &Redirects::default()] {
             let missing: Vec<usize> = (0..wanted.len()).filter(|at| found[*at].is_none()).collect();
             let vbns: Vec<Vbn> = missing.iter().map(|at| wanted[*at].0).collect();

@@ -2,16 +2,17 @@
 //! piece at a time.
 //!
 //! # Order
-//! The snapshots by number, each without what its nearest ancestor has that was read before, then
-//! the active state. An ancestor has a smaller number, so nothing is read twice. Nothing is held
-//! from one piece to the next: the volume goes on, snapshots come and go, space becomes free.
+//! The snapshots by number, each without the blocks that its nearest already read ancestor has,
+//! then the active state. An ancestor has a smaller number, so no block is read twice. Nothing is
+//! held between pieces: the volume keeps working, snapshots are made and deleted, and space is
+//! freed.
 //!
 //! # What a pass promises
-//! Every block that was there when it began, and that something still shows when its turn comes,
-//! was read. Blocks that were written since belong to the next pass. Where a snapshot is made while
-//! the active state is being read, the rest of the pass reads that snapshot, from the same position
-//! on: it has what the active state had, and the active state may have given it up by now. So a
-//! pass ends, however fast snapshots come.
+//! A pass reads every block that existed when it began and is still shown when its turn comes.
+//! Blocks written since then belong to the next pass. If a snapshot is made while the active state
+//! is being read, the rest of the pass reads that snapshot, from the same position on: it has the
+//! blocks of the active state, which may have released them by now. So a pass ends, however fast
+//! snapshots come.
 //!
 //! The cursor is a few numbers that a restart keeps; losing it costs a pass, never a block.
 
@@ -31,18 +32,18 @@ pub struct ScrubCursor {
     pub done: SnapshotId,
     /// The newest snapshot when the pass began.
     pub newest: SnapshotId,
-    /// What is being read: a snapshot, or 0 for the active state.
+    /// The root being read: a snapshot, or 0 for the active state.
     pub current: Option<SnapshotId>,
     /// From where.
     pub position: Position,
 }
 
-/// What one step of a scrub did.
+/// The result of one step of a scrub.
 #[derive(Debug, Clone, Default)]
 pub struct ScrubStep {
     /// Blocks that were read.
     pub blocks: u64,
-    /// What is damaged among them.
+    /// The damaged blocks among them.
     pub findings: Vec<Finding>,
     /// The pass is over.
     pub finished: bool,
@@ -55,12 +56,12 @@ impl Volume {
         ScrubCursor { done: SnapshotId(0), newest, current: None, position: Position::START }
     }
 
-    /// Reads the next blocks, about so many, past the cache, and moves the cursor on. The
-    /// superblock slots, the tables and the headers of the log device are looked at first; blocks
-    /// of tables are written anew from their copies.
+    /// Reads about the next `blocks` blocks, past the cache, and advances the cursor. The
+    /// superblock slots, the tables and the headers of the log device come first; damaged blocks of
+    /// tables are rewritten from their copies.
     ///
     /// # Errors
-    /// [`VolumeError::Closed`]; the cursor stays. Damage is no error: it is in the step.
+    /// [`VolumeError::Closed`]; the cursor stays. Damage is not an error: the step reports it.
     pub fn scrub(self: &Arc<Self>, cursor: &mut ScrubCursor, blocks: u64) -> Result<ScrubStep, VolumeError> {
         let mut step = ScrubStep::default();
         if (cursor.done, cursor.current, cursor.position) == (SnapshotId(0), None, Position::START) {
@@ -79,7 +80,7 @@ impl Volume {
             Until::Blocks(blocks),
             Look::Everything,
         ) {
-            // It was deleted just now: the next step chooses anew.
+            // It was just deleted: the next step chooses again.
             Err(VolumeError::NoSuchSnapshot(_)) => return Ok(step),
             outcome => outcome?,
         };
@@ -107,15 +108,14 @@ impl Volume {
 }
 
 impl ScrubCursor {
-    /// What is to be read now.
+    /// Chooses the root to read now.
     fn choose(&mut self, snapshots: &[Snapshot]) -> SnapshotId {
         let exists = |id: SnapshotId| snapshots.iter().any(|snapshot| snapshot.id == id);
         let current = match self.current {
             Some(id) if id.0 != 0 && exists(id) => return id,
-            // What it had that is still there the active state has, or a snapshot that was made of
-            // that.
+            // Its remaining blocks are in the active state, or in a snapshot made of that.
             Some(id) if id > self.newest => Some(SnapshotId(0)),
-            // What it had that is still there its children have.
+            // Its remaining blocks are in its children.
             Some(id) if id.0 != 0 => None,
             current => current,
         };

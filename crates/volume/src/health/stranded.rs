@@ -1,17 +1,18 @@
-//! Removed files of which a node can't be read: their blocks are found by exclusion.
+//! Removed files with an unreadable node: their blocks are found by exclusion.
 //!
-//! What is below such a node is not known, so it can't be freed as other removed files are. The
-//! node itself nobody needs any more, and no mirror has it where it is newer than the mirror's
-//! image; but no image is taken of a volume of which a block can't be read. So the rest of the
-//! trees is walked: what the active map has and nothing else reaches is theirs.
+//! The blocks below such a node are unknown, so they cannot be freed as those of other removed
+//! files are. The volume no longer needs the node itself, and no mirror has it if it is newer than
+//! the mirror's image. But no image is taken of a volume with an unreadable block. So the rest of
+//! the trees is walked: blocks that the active map has and no other tree reaches belong to the
+//! removed files.
 //!
 //! # Invariants
 //! 1. Only where every other node can be read is anything freed.
-//! 2. One consistency point frees the blocks and takes the inodes away: after a cut the file is
-//!    there as before, or gone with all it had.
-//! 3. What was found is true at that consistency point: nothing comes to a block that the map has,
-//!    and nobody gives one up that no tree has; a rollback in between, or a change of such a file,
-//!    undoes the finding.
+//! 2. One consistency point frees the blocks and removes the inodes: after a cut the file is there
+//!    as before, or gone with all its blocks.
+//! 3. The finding holds for that consistency point: a block in the map is not allocated again, and
+//!    a block that no tree has is not released. A rollback in between, or a change of such a file,
+//!    invalidates the finding.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,18 +30,18 @@ use crate::read::compare::Maps;
 use crate::read::walk::{Rooted, new_blocks_but};
 use crate::volume::Volume;
 
-/// After how long it is tried again where something else can't be read either.
+/// The time until the next attempt when other blocks can't be read either.
 const AGAIN_AFTER: Duration = Duration::from_secs(3600);
 /// Blocks between two looks whether the volume is still there.
 const LOOK_BLOCKS: u64 = 4096;
 
 impl Volume {
-    /// Frees removed files of which a node can't be read, if there are any and all else can be.
-    /// That takes a walk of all trees, so it is for a thread that nobody waits for. True when some
-    /// were freed.
+    /// Frees removed files that have an unreadable node, if there are any and all other blocks can
+    /// be read. This walks all trees, so call it from a thread that no client waits for. Returns
+    /// true when some were freed.
     ///
     /// # Errors
-    /// What can't be read of the rest, or the volume's states; nothing has changed then.
+    /// An unreadable block elsewhere, or the volume's states. Nothing has changed then.
     pub fn free_stranded(self: &Arc<Self>) -> Result<bool, VolumeError> {
         let (files, heads) = {
             let (now, mut state) = (self.clock.monotonic(), self.state.lock());
@@ -57,7 +58,7 @@ impl Volume {
         for file in files {
             match self.committed_inode(image.committed(), file)? {
                 Some(inode) if inode.removed => there.insert(file, inode.tree),
-                // A rollback brought it back, or it is gone.
+                // A rollback restored it, or it is gone.
                 _ => None,
             };
         }
@@ -66,7 +67,7 @@ impl Volume {
         if files.is_empty() || blocks.len() as u64 > EXCLUDED_BLOCKS_MAX {
             return Ok(false);
         }
-        // A reader of what is freed: that would wait for it.
+        // A reader of the blocks to free: they would wait for it.
         drop(image);
         let mut commit = self.commit_turn()?;
         let committed = {
@@ -87,8 +88,8 @@ impl Volume {
             return Ok(false);
         }
         let held = self.held_by_snapshots(&maps, &blocks)?;
-        // Of the births of these blocks nothing is known: what a snapshot holds is as old as
-        // anything, and else it is the active state's alone.
+        // The births of these blocks are unknown: a block that a snapshot holds is as old as
+        // anything, any other belongs to the active state alone.
         let birth = |held: bool| if held { Generation(0) } else { committed.root.generation };
         let pointers = blocks.iter().zip(held);
         let blocks =
@@ -108,7 +109,7 @@ impl Volume {
         tracing::warn!(
             files = files.len(),
             blocks = count,
-            "removed files with nodes that can't be read were freed: nothing else has their blocks"
+            "removed files with unreadable nodes were freed: no other file has their blocks"
         );
         Ok(true)
     }
@@ -129,7 +130,7 @@ impl Volume {
         Ok(set.without(&[&reached]).flat_map(numbers).take(most).collect())
     }
 
-    /// Which of some blocks any snapshot holds, as far as that can be told.
+    /// The blocks among these that any snapshot holds, as far as the maps can be read.
     fn held_by_snapshots(&self, maps: &Maps<'_>, blocks: &[Vbn]) -> Result<Vec<bool>, VolumeError> {
         let roots: Vec<Root> = self.state.lock().snapshots.iter().map(|entry| entry.root).collect();
         let mut held = vec![false; blocks.len()];

@@ -1,5 +1,5 @@
-//! Making a volume out of an image whose blocks are in their places already: what an image restore
-//! does last, and what makes a dump a device with a volume on it.
+//! Makes a volume out of an image whose blocks are already in their places: the last step of an
+//! image restore, and the step that turns a dump into a device with a volume.
 //!
 //! Only the label area is written here, the superblock last. Until then the device holds no volume:
 //! a restore that is cut leaves nothing that could be taken for one.
@@ -25,12 +25,11 @@ impl Volume {
     }
 
     /// Makes the blocks on `device`, each at its vbn from [`Volume::space_offset`] on, the volume
-    /// that `image` describes: its active state is what the target shows. The device must hold no
-    /// volume before.
+    /// that `image` describes: its active state is the content of the target. The device must hold
+    /// no volume before.
     ///
-    /// Blocks are not looked at here: the caller has put every block of the image in its place. One
-    /// that is missing or wrong does not have the checksum that its parent names, and is never
-    /// served.
+    /// Blocks are not read here: the caller has put every block of the image in its place. A
+    /// missing or wrong one does not have the checksum that its parent names, and is never served.
     ///
     /// # Errors
     /// [`VolumeError::Size`] when `options.blocks` is less than a snapshot has;

@@ -34,23 +34,23 @@ use crate::read::compare::Maps;
 use crate::read::store::Store;
 use crate::volume::Volume;
 
-/// What to make.
+/// Options for a new volume.
 #[derive(Debug, Clone, Copy)]
 pub struct FormatOptions {
     /// Its name for ever; a destination takes its source's.
     pub id: VolumeId,
     /// Block space in blocks of 4 KiB.
     pub blocks: u64,
-    /// A destination gets a redirect area and a have map besides.
+    /// A destination also gets a redirect area and a have map.
     pub role: Role,
 }
 
 /// How to open.
 pub struct OpenOptions {
-    /// Bytes of memory for blocks and changes: half is block cache, the rest is for writes on their
-    /// way. The map of blocks in use (32 MiB per TiB) comes on top.
+    /// Bytes of memory for blocks and changes: half is block cache, the rest is for writes in
+    /// flight. The map of blocks in use (32 MiB per TiB) comes on top.
     pub cache_bytes: u64,
-    /// What time it is.
+    /// The source of the time.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -86,8 +86,8 @@ impl Volume {
         Self::format_on(device, None, options, clock)
     }
 
-    /// Makes an empty volume on `device` whose intent log is on a device of its own. A device that
-    /// holds a volume or a log is left alone.
+    /// Makes an empty volume on `device`, with the intent log on a device of its own. Refuses a
+    /// device that already holds a volume or a log.
     pub fn format_with_log(
         device: &dyn Device,
         log: &NewLog<'_>,
@@ -143,14 +143,14 @@ impl Volume {
         Ok(())
     }
 
-    /// Opens the volume on `device`: the newest superblock that verifies, then the intent log. What
-    /// was flushed is there.
+    /// Opens the volume on `device`: the newest superblock that verifies, then the intent log. All
+    /// flushed data is present.
     pub fn open(device: Arc<dyn Device>, options: OpenOptions) -> Result<Arc<Self>, VolumeError> {
         Self::open_on(device, Log::OnOneOf(&[]), options)
     }
 
     /// Opens a volume that may have its intent log on one of the devices `logs`: the superblock
-    /// says which one, if any.
+    /// names it, if any.
     pub fn open_with_log(
         device: Arc<dyn Device>,
         logs: &[Arc<dyn Device>],
@@ -159,9 +159,9 @@ impl Volume {
         Self::open_on(device, Log::OnOneOf(logs), options)
     }
 
-    /// Opens the volume at its last consistency point and throws its intent log away: what was
-    /// flushed since then is lost. The log is in the label area from then on. For a log device that
-    /// is lost for good, and for a log that is damaged.
+    /// Opens the volume at its last consistency point and discards its intent log: data flushed
+    /// since then is lost. The log is in the label area from then on. For a log device that is
+    /// permanently lost, and for a damaged log.
     pub fn open_discarding_log(
         device: Arc<dyn Device>,
         options: OpenOptions,
@@ -199,11 +199,11 @@ impl Volume {
         }
         if !state.open.is_empty() {
             state.changed_since = Some(options.clock.monotonic());
-            // When these changes were made nobody knows.
+            // The time of these changes is unknown.
             state.known_from = Generation(state.open.generation.0 + 1);
         }
         if matches!(log, Log::Discarded) {
-            tracing::warn!(generation = %superblock.root.generation, "the intent log is thrown away: the volume opens at its last consistency point");
+            tracing::warn!(generation = %superblock.root.generation, "the intent log is discarded: the volume opens at its last consistency point");
             area.zero(&*device)?;
         }
         mend_slots(&*device, &superblock, &mut mends)?;
@@ -259,10 +259,10 @@ impl Volume {
         if !error.is_of_a_block() {
             return Err(error);
         }
-        // What shows an image needs none of that until it takes writes, and it is looked for again
-        // then. An image dump is read as far as it can be, and a volume as well, which takes no
-        // changes before its mirror has given back what it needs for one.
-        tracing::error!(%error, "inodes can't be read that have to be known before anything is changed");
+        // A volume that only shows an image needs none of that until it takes writes, and then
+        // looks for it again. An image dump is read as far as possible. So is a volume, which takes
+        // no changes until its mirror has restored the blocks that a change needs.
+        tracing::error!(%error, "inodes that are required for any change can't be read");
         if self.status_role() == Role::Normal {
             self.state.lock().latched = Some(VolumeError::InodesLost(Box::new(error)));
         }
@@ -270,7 +270,7 @@ impl Volume {
     }
 }
 
-/// What to do about the intent log.
+/// How to handle the intent log.
 enum Log<'a> {
     /// Replay it. If it has a device of its own that is one of these.
     OnOneOf(&'a [Arc<dyn Device>]),
@@ -279,8 +279,8 @@ enum Log<'a> {
 }
 
 impl Log<'_> {
-    /// What the log at `area` has on top of the superblock. Where it is discarded the superblock
-    /// says so from here on.
+    /// The changes that the log at `area` has on top of the superblock. If it is discarded, the
+    /// superblock records that from here on.
     fn replay(
         &self,
         device: &dyn Device,
@@ -336,14 +336,14 @@ fn used_and_stuck(
 ) -> (UsedMap, HashSet<Vbn>) {
     let blocks = store.space().blocks(SegmentKind::Space);
     let mut used = load_used(store, redirects, blocks, root, snapshots.iter().map(|entry| &entry.root));
-    // Nothing may come to a place that the redirect map points away from. (An image that was
-    // received drops what no root has; a volume that was written to, and gave way since, can have
-    // such blocks.)
+    // No block may be allocated at a place that the redirect map redirects. (A received image drops
+    // redirects of blocks that no root has; a volume that was written to, and demoted since, can
+    // have such blocks.)
     let stuck = redirects.each().map(|(vbn, _)| vbn).filter(|vbn| used.set(*vbn)).collect();
     (used, stuck)
 }
 
-/// The state of a volume as its superblock has it, without what the log has.
+/// The state of a volume according to its superblock, without the log's changes.
 fn opened_state(
     superblock: &Superblock,
     snapshots: SnapshotTable,
@@ -419,12 +419,11 @@ fn mend_slots(device: &dyn Device, superblock: &Superblock, mends: &mut Mends) -
     Ok(())
 }
 
-/// Writes what has to be mended. Where the device has no room for it that comes before the next
-/// change.
+/// Writes the required repairs. Without room on the device they come before the next change.
 fn mend(store: &mut Store, device: Arc<dyn Device>, mends: Mends) -> Result<(), VolumeError> {
     match mends.write(&*device) {
         Err(error @ DeviceError::NoSpace { .. }) => {
-            tracing::warn!(%error, "its device has no room for what has to be mended; the volume is opened, and that comes before its next change");
+            tracing::warn!(%error, "the device has no room for repairs; the volume is opened, and the repairs come before its next change");
             store.stand_on(Arc::new(Unmended::new(device, mends)));
             Ok(())
         }
@@ -445,7 +444,7 @@ pub(crate) fn load_used<'a>(
     let roots = std::iter::once(root.active_map).chain(snapshots.map(|root| root.active_map));
     let maps = Maps { store, redirects };
     maps.each_region(roots, &mut |region, bits| used.merge(region, bits), &mut |first, regions, reason| {
-        tracing::error!(%reason, "an active map is damaged; what it describes is taken as in use, run `cairn volume check`");
+        tracing::error!(%reason, "an active map is damaged; its blocks count as in use, run `cairn volume check`");
         unknown.push((first, regions));
     });
     for (first, regions) in unknown {
@@ -454,8 +453,8 @@ pub(crate) fn load_used<'a>(
     used
 }
 
-/// Puts the log's changes on top of the committed root. Returns where writing goes on, and what of
-/// the log must not be read again.
+/// Applies the log's changes on top of the committed root. Returns where writing resumes, and the
+/// records that must not be read again.
 fn apply_log(store: &Store, state: &mut State, found: Replay) -> (LogTail, Vec<u64>) {
     let mut head = found.head;
     let mut remains = found.remains;
@@ -472,8 +471,8 @@ fn apply_log(store: &Store, state: &mut State, found: Replay) -> (LogTail, Vec<u
             record.header.generation <= committed || surely_durable || data_is_there(store, record)
         };
         if !is_whole || !group.iter().all(is_there) {
-            // The power was cut in the flush that wrote these records: nobody was told that it is
-            // durable.
+            // The power failed during the flush that wrote these records: that flush was never
+            // acknowledged.
             head = LogTail { position: found.positions[first], sequence: group[0].header.sequence };
             remains.extend(&found.positions[first..]);
             break;
@@ -490,16 +489,16 @@ fn apply_entry(state: &mut State, entry: &LogEntry) {
         LogEntry::Write { file, .. } | LogEntry::Hole { file, .. } => *file,
         LogEntry::Inode(inode) => inode.id,
     };
-    // A file whose creation no consistency point has seen is lost, and its number must not be given
-    // to another one that would show its blocks.
+    // A file whose creation is in no consistency point is lost. Its number must not be reused by
+    // another file, which would show its blocks.
     state.next_file = state.next_file.max(file.0.saturating_add(1));
     match *entry {
         LogEntry::Write { file, lba, vbn, checksum } => {
             if state.open.has_placed(file, lba.0, vbn) {
                 return;
             }
-            // Only a free block is written to. One that is in use, or is none, is not this
-            // volume's: what it gives up must never be freed.
+            // Only a free block is written to. A block that is in use, or out of range, is not this
+            // volume's: it must never be freed.
             if !state.used.set(vbn) {
                 state.contradiction.get_or_insert(vbn);
             }
@@ -529,10 +528,10 @@ fn data_is_there(store: &Store, record: &LogRecord) -> bool {
 }
 
 impl Volume {
-    /// Finds removed files whose space is still to be freed, since maps, and how tall the trees
-    /// are. Where some inodes can't be read and it is sure that no since map is one of them
-    /// ([`crate::past::since`], invariant 4), their files alone are lost until they can be: what of
-    /// them is removed is found when the volume is opened again.
+    /// Finds removed files whose space is still to be freed, since maps, and the heights of the
+    /// trees. Some inodes may be unreadable although none of them can be a since map
+    /// ([`crate::past::since`], invariant 4). Then only their files are lost until they can be
+    /// read. Removed files among them are found at the next opening.
     ///
     /// # Errors
     /// Of inodes that can't be read where a since map may be one of them, or one was changed after
@@ -547,7 +546,7 @@ impl Volume {
             (state.open.inodes.clone(), state.open.files.keys().copied().collect::<Vec<_>>())
         };
         let changed: BTreeSet<FileId> = replayed.keys().copied().chain(written).collect();
-        // What the log says of inodes lacks their blocks, which the root has.
+        // The log's version of an inode lacks the blocks, which the root has.
         let mut trees = Vec::new();
         let mut visit = |inode: Inode| {
             levels = levels.max(inode.tree.height);
@@ -563,7 +562,7 @@ impl Volume {
             if lost.may_have_since_map(image.root()) || changed.range(lost.numbers.clone()).next().is_some() {
                 return Err(lost.error);
             }
-            tracing::error!(from = %lost.numbers.start, to = %lost.numbers.end, error = %lost.error, "inodes can't be read; the files with these numbers are lost until they can be, and no others");
+            tracing::error!(from = %lost.numbers.start, to = %lost.numbers.end, error = %lost.error, "inodes can't be read; only the files with these numbers are unavailable until they can be");
             all_known = false;
             Ok(())
         });

@@ -1,4 +1,4 @@
-//! The intent log on a device of its own: making it, finding it, moving it, and going on without
+//! The intent log on a device of its own: making it, finding it, moving it, and continuing without
 //! it.
 //!
 //! # Invariants
@@ -10,9 +10,9 @@
 //! - While the log moves no record is written: from the freeze of the consistency point that moves
 //!   it, until both slots name the new place. A flush makes a consistency point instead.
 //!
-//! A log device that fails while the volume is open loses nothing: all that its records name is on
-//! the volume's own device, and a consistency point makes it durable without them. The log goes to
-//! the label area then, which is always there.
+//! A log device that fails while the volume is open loses nothing: all blocks that its records name
+//! are on the volume's own device, and a consistency point makes them durable without the records.
+//! The log then moves to the label area, which always exists.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ pub enum LogTarget {
     },
 }
 
-/// What a superblock says without its volume being opened.
+/// The contents of a superblock, read without opening the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inspection {
     /// Which volume.
@@ -66,13 +66,13 @@ pub struct Inspection {
     pub log: Option<LogId>,
     /// Owner of its data, or destination of a mirror.
     pub role: Role,
-    /// What it gives next.
+    /// The next numbers that it assigns.
     pub numbers: Numbers,
 }
 
 impl Volume {
-    /// Looks at the superblock of the volume on `device`, to see which devices opening it takes,
-    /// and where it would be without its log.
+    /// Reads the superblock of the volume on `device`, to find the devices needed for opening it,
+    /// and the state that it would have without its log.
     pub fn inspect(device: &dyn Device) -> Result<Inspection, VolumeError> {
         let superblock = newest_superblock(device)?;
         Ok(Inspection {
@@ -85,8 +85,8 @@ impl Volume {
         })
     }
 
-    /// True when the volume on `device` is as it was made: it has had no consistency point, and its
-    /// log on the device has no record.
+    /// True when the volume on `device` is unchanged since it was made: it has had no consistency
+    /// point, and its log on the device has no record.
     pub fn is_as_made(device: &dyn Device) -> bool {
         let Ok(superblock) = newest_superblock(device) else { return false };
         let area = LogArea::internal(&superblock.layout);
@@ -100,20 +100,20 @@ impl Volume {
     /// Bytes that a log device has at least.
     pub const LOG_DEVICE_BYTES_MIN: u64 = (LOG_DEVICE_START + LOG_BLOCKS_MIN) * BLOCK;
 
-    /// The log that `device` holds, and its volume; `None` when it is no log device, or a damaged
-    /// one.
+    /// The log that `device` holds, and its volume. `None` for a device that is not a log device,
+    /// or a damaged one.
     pub fn log_on(device: &dyn Device) -> Result<Option<(VolumeId, LogId)>, VolumeError> {
         let headers = read_headers(device)?;
         Ok(headers.into_iter().flatten().next().map(|header| (header.volume, header.log.id)))
     }
 
-    /// Moves the intent log: one consistency point. A log device that the volume leaves no longer
-    /// says that it is one.
+    /// Moves the intent log, in one consistency point. A log device that the volume leaves loses
+    /// its header.
     ///
     /// # Errors
-    /// [`VolumeError::LogTooSmall`], [`VolumeError::NotEmpty`], [`VolumeError::LogTaken`] for a
-    /// device that does not do, and [`VolumeError::LogDevice`] for one that fails: the log stays
-    /// where it is.
+    /// [`VolumeError::LogTooSmall`], [`VolumeError::NotEmpty`], [`VolumeError::LogTaken`] for an
+    /// unsuitable device, and [`VolumeError::LogDevice`] for one that fails: the log stays in its
+    /// place.
     pub fn move_log(self: &Arc<Self>, target: &LogTarget) -> Result<(), VolumeError> {
         let mut commit = self.commit_turn()?;
         self.state.lock().check_open()?;
@@ -135,12 +135,12 @@ impl Volume {
         if let Some(device) = old.log_device()
             && let Err(error) = clear(&**device)
         {
-            tracing::warn!(%error, "the log device that the volume has left still says that it has its log");
+            tracing::warn!(%error, "the log device that the volume has left still has the header of its log");
         }
         Ok(())
     }
 
-    /// The log's device failed: everything becomes durable without it, and the log goes into the
+    /// The log's device failed: everything becomes durable without it, and the log moves into the
     /// label area.
     pub(crate) fn leave_failed_log(self: &Arc<Self>) -> Result<(), VolumeError> {
         let moved = self.move_log(&LogTarget::Internal);
@@ -161,8 +161,8 @@ impl Volume {
 }
 
 /// Makes an empty log on a device: zeroes, then the header. It is durable when this returns. A
-/// device that says that it holds a log is refused, also when it is one of this volume: a mirror of
-/// it has the same id.
+/// device with a log's header is refused, also when it is one of this volume: a mirror of it has
+/// the same id.
 pub(crate) fn prepare(
     new: &NewLog<'_>,
     volume: VolumeId,
@@ -206,8 +206,8 @@ pub(crate) fn area_of(superblock: &Superblock, devices: &[Arc<dyn Device>]) -> R
     Err(refused)
 }
 
-/// Checks that `device` holds exactly this log; a copy of the header that does not say so, beside
-/// one that does, is written anew.
+/// Checks that `device` holds exactly this log; a wrong copy of the header is rewritten from the
+/// right one.
 fn verify(device: &dyn Device, volume: VolumeId, log: &ExternalLog) -> Result<(), VolumeError> {
     let headers = read_headers(device)?;
     let is_it = |header: &LogDeviceHeader| header.volume == volume && header.log == *log;
@@ -228,7 +228,7 @@ fn verify(device: &dyn Device, volume: VolumeId, log: &ExternalLog) -> Result<()
     let damaged =
         [LOG_HEADER_A, LOG_HEADER_B].into_iter().zip(&headers).filter(|(_, copy)| **copy != Ok(header));
     for (address, _) in damaged {
-        tracing::warn!(address, "one copy of the header of the log device is damaged; it is written anew");
+        tracing::warn!(address, "one copy of the header of the log device is damaged; it is rewritten");
         write_header(device, &header, address)
             .and_then(|()| device.flush())
             .map_err(VolumeError::LogDevice)?;
@@ -236,7 +236,7 @@ fn verify(device: &dyn Device, volume: VolumeId, log: &ExternalLog) -> Result<()
     Ok(())
 }
 
-/// The copies of the header of a log device that do not say which log this is, by their block.
+/// The copies of the header of a log device that do not name this log, by their block.
 pub(crate) fn damaged_headers(area: &LogArea, volume: VolumeId) -> Vec<u64> {
     let (Some(device), Some(log)) = (area.log_device(), area.external_log()) else { return Vec::new() };
     let copies = [LOG_HEADER_A, LOG_HEADER_B].map(|address| (address, read_header(&**device, address)));

@@ -1,12 +1,13 @@
 //! The intent log: a ring of records that makes flushed writes durable without a consistency point.
 //!
 //! A flush writes its data (each block once, at its final place) and the records that name it in
-//! one batch, with one device flush behind both. A record that the power cut left without its data
-//! is told from a whole one by the checksums that it names.
+//! one batch, followed by one device flush. After a power cut, the checksums in a record tell
+//! whether its data was written.
 //!
-//! The ring is in the label area, or on a device of its own (`log_device`). Then a flush is a batch
-//! on either device, both at the same time: a record can be there without its data in both cases,
-//! and is believed only when a later one says that both were durable, or when its data verifies.
+//! The ring is in the label area, or on a device of its own (`log_device`). Then a flush is one
+//! batch on each device, both at the same time. In both cases a record can be present without its
+//! data. It is trusted only when a later record says that both were durable, or when its data
+//! verifies.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -28,7 +29,7 @@ const RECORD_BLOCKS_MAX: u64 = 32;
 const ENTRIES_MAX: usize = (RECORD_BLOCKS_MAX as usize * BLOCK_SIZE - 64) / 48;
 /// Blocks that one read of replay takes.
 const SCAN_BLOCKS: u64 = 256;
-/// Such pieces that are under way at once. All at once would take the memory of a whole log twice.
+/// The number of such pieces read at once. All at once would take the memory of a whole log twice.
 const SCAN_PIECES: usize = 4;
 
 /// Where a log is.
@@ -49,7 +50,7 @@ impl LogArea {
         Self { external: Some((device, log)), start: log.start, blocks: log.blocks }
     }
 
-    /// What the superblock says of it.
+    /// The log device as the superblock records it.
     pub(crate) fn external_log(&self) -> Option<ExternalLog> {
         self.external.as_ref().map(|(_, log)| *log)
     }
@@ -78,7 +79,7 @@ impl LogArea {
     }
 
     /// The first blocks of records that must never be read again, by their offsets on its device,
-    /// as they are to be.
+    /// with their new content.
     pub(crate) fn erasures(&self, positions: &[u64]) -> Vec<(u64, Block)> {
         let erased = |position: &u64| ((self.start + position) * BLOCK_SIZE as u64, Block::zero());
         positions.iter().map(erased).collect()
@@ -115,24 +116,24 @@ pub(crate) struct LogWriter {
     shown: Arc<Mutex<LogUse>>,
     area: LogArea,
     blocks: u64,
-    /// Where the log will be once a superblock says so. Until then no record is written: here it
-    /// would be lost, there nobody would look.
+    /// The place of the log once a superblock names it. Until then no record is written: a record
+    /// here would be lost, and replay would not look there.
     next: Option<LogArea>,
     /// Its device failed: no record is written any more.
     failed: Option<DeviceError>,
-    /// Where records of a flush may stand whose data found no room, in blocks of the log. Nobody
-    /// was told that they are durable. They are erased before the next record is written: one of
-    /// another length may start elsewhere, and replay would find these instead.
+    /// Places, in blocks of the log, of the records of a flush whose data found no room. That flush
+    /// was never acknowledged. They are erased before the next record is written: one of another
+    /// length may start elsewhere, and replay would find these instead.
     spoiled: Vec<u64>,
-    /// Blocks ever passed by the head and by the tail; their difference is what is in use.
+    /// Blocks ever passed by the head and by the tail; their difference is the used part.
     head: u64,
     tail: u64,
     next_sequence: u64,
     durable_through: u64,
 }
 
-/// What a log shows of itself to who does not wait for a flush: the writer is locked for as long as
-/// the device takes, which may be for ever.
+/// The state of a log that is visible without waiting for a flush: the writer is locked for as long
+/// as the device takes, possibly for ever.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LogUse {
     /// Blocks in use.
@@ -145,7 +146,7 @@ pub(crate) struct LogUse {
 /// Records that found room, as device operations.
 pub(crate) struct Appended {
     operations: Vec<Operation>,
-    /// Where each record is to stand, in blocks of the log.
+    /// The place of each record, in blocks of the log.
     positions: Vec<u64>,
     head: u64,
     next_sequence: u64,
@@ -171,7 +172,7 @@ impl LogWriter {
         }
     }
 
-    /// Where the next record will stand.
+    /// The place of the next record.
     pub(crate) fn mark(&self) -> LogTail {
         LogTail { position: self.head % self.blocks, sequence: self.next_sequence }
     }
@@ -243,7 +244,7 @@ impl LogWriter {
             let bytes = record.to_bytes(self.volume);
             let blocks = (bytes.len() / BLOCK_SIZE) as u64;
             let position = appended.head % self.blocks;
-            // A record does not wrap: where it does not fit before the end it starts over at 0.
+            // A record does not wrap: if it does not fit before the end it starts over at 0.
             let skipped = if position + blocks > self.blocks { self.blocks - position } else { 0 };
             // One block stays free, so that a full ring is not taken for an empty one.
             if appended.head + skipped + blocks - self.tail >= self.blocks {
@@ -260,12 +261,12 @@ impl LogWriter {
     }
 
     /// Writes the data of a flush and its records, and makes both durable. False when the data is
-    /// there but no record: there was no room, or the log's own device failed, which the volume can
-    /// do without.
+    /// present without a record: there was no room, or the log's own device failed, which the
+    /// volume can do without.
     ///
     /// # Errors
-    /// The volume's device failed. Where it has no room ([`VolumeError::NoRoomBelow`]) nothing is
-    /// durable that was not before, and no record of it stays.
+    /// The volume's device failed. Without room ([`VolumeError::NoRoomBelow`]) nothing more is
+    /// durable than before, and no record of it stays.
     pub(crate) fn write_out(
         &mut self,
         store: &Store,
@@ -286,7 +287,7 @@ impl LogWriter {
             Some(device) => {
                 records.push(Operation::flush());
                 data.push(Operation::flush());
-                // Side by side: a record without its data is told by the data's checksums.
+                // At the same time: the data's checksums reveal a record without its data.
                 let begun = device.begin(records);
                 let written = store.run(data);
                 let logged = begun.wait();
@@ -294,13 +295,13 @@ impl LogWriter {
                     return Err(self.spoil(store, positions, error));
                 }
                 if let Err(error) = logged {
-                    tracing::error!(%error, "the device of the intent log failed; the log goes to the volume's own device");
+                    tracing::error!(%error, "the device of the intent log failed; the log moves to the volume's own device");
                     self.failed = Some(error);
                     return Ok(false);
                 }
             }
         }
-        // Only now: a later record says that these need no look at their data.
+        // Only now: a later record states that the data of these need not be checked.
         self.head = head;
         self.next_sequence = next_sequence;
         self.durable_through = next_sequence - 1;
@@ -308,8 +309,8 @@ impl LogWriter {
         Ok(true)
     }
 
-    /// The data of a flush could not be written. Where that was for want of room its records, which
-    /// may be there, go at once.
+    /// The data of a flush could not be written. After a lack of room its records, which may exist,
+    /// are erased at once.
     fn spoil(&mut self, store: &Store, positions: Vec<u64>, error: VolumeError) -> VolumeError {
         if !error.is_room() {
             return error;
@@ -318,11 +319,11 @@ impl LogWriter {
         self.erase_spoiled(store).err().unwrap_or(VolumeError::NoRoomBelow)
     }
 
-    /// Erases what a flush without room may have left, durably.
+    /// Erases the possible remains of a flush without room, durably.
     ///
     /// # Errors
-    /// [`VolumeError::NoRoomBelow`]: it is still there, and no record is written before it is gone.
-    /// Any other: the volume's device failed.
+    /// [`VolumeError::NoRoomBelow`]: they still exist, and no record is written before they are
+    /// erased. Any other: the volume's device failed.
     pub(crate) fn erase_spoiled(&mut self, store: &Store) -> Result<(), VolumeError> {
         if self.spoiled.is_empty() {
             return Ok(());
@@ -337,7 +338,7 @@ impl LogWriter {
         match self.area.log_device() {
             None => store.run(operations).map_err(VolumeError::of_room)?,
             Some(device) => {
-                // A log that fails is left, and nobody reads it again.
+                // A failed log is abandoned and never read again.
                 let erased = device.begin(operations).wait();
                 self.failed = self.failed.take().or(erased.err());
             }
@@ -346,13 +347,13 @@ impl LogWriter {
         Ok(())
     }
 
-    /// The superblock that was to say where the log goes is not written: it stays where it is.
+    /// The superblock with the new place of the log is not written: the log stays in its place.
     pub(crate) fn stay(&mut self) {
         self.next = None;
     }
 
-    /// A superblock is committed: everything before its tail can be overwritten, or the log is
-    /// where it was to go.
+    /// A superblock is committed: everything before its tail can be overwritten, or the log has
+    /// moved.
     pub(crate) fn committed(&mut self, superblock: &Superblock) {
         let tail = superblock.log_tail;
         if let Some(area) = self.next.take() {
@@ -379,23 +380,23 @@ fn chunks_of(mut entries: &[LogEntry]) -> impl Iterator<Item = &[LogEntry]> {
     })
 }
 
-/// What replay found.
+/// The result of replay.
 pub(crate) struct Replay {
     /// Records to apply, in order.
     pub(crate) records: Vec<LogRecord>,
     /// Records up to this sequence were surely durable; later ones count only if their data
     /// verifies.
     pub(crate) durable_through: u64,
-    /// Where each record stands, in blocks of the log.
+    /// The place of each record, in blocks of the log.
     pub(crate) positions: Vec<u64>,
-    /// Where writing goes on.
+    /// The place where writing resumes.
     pub(crate) head: LogTail,
     /// Blocks of the log that hold remains of records after the end.
     pub(crate) remains: Vec<u64>,
 }
 
 impl Replay {
-    /// Of a log without records, whose next one is that of `tail`.
+    /// For a log without records, whose next record is that of `tail`.
     pub(crate) fn empty(tail: LogTail) -> Self {
         let (records, positions, remains) = (Vec::new(), Vec::new(), Vec::new());
         Self { records, durable_through: 0, positions, head: tail, remains }
@@ -411,9 +412,10 @@ const AHEAD: u64 = 3;
 /// that can't be read and has no record up to there is as good as one that has none.
 ///
 /// # Errors
-/// That of the device where a record is, or the next one would be, that can't be read: it may have
-/// been flushed. [`VolumeError::OlderThanLog`] where a record is of a generation that could not
-/// have begun: its changes are of another state of the volume than the one that is there.
+/// The device error for a place that holds a record, or would hold the next one, and cannot be
+/// read: that record may have been flushed. [`VolumeError::OlderThanLog`] when a record has a
+/// generation that could not have begun: its changes belong to another state of the volume than the
+/// present one.
 pub(crate) fn replay(
     device: &dyn Device,
     volume: VolumeId,
@@ -455,9 +457,9 @@ pub(crate) fn replay(
     if let Some(error) = hidden {
         return Err(area.error(error.clone()));
     }
-    // Whatever verifies beyond the end is either damage before it (it was written when the missing
-    // record was durable) or the remains of a flush that the power cut: those must never be taken
-    // for the continuation of what comes now.
+    // A record that verifies beyond the end has one of two causes. Either a record before it is
+    // damaged (which was durable when this one was written), or it remains from a flush that a
+    // power cut interrupted. The latter must never count as a continuation of later records.
     for position in 0..area.blocks {
         let Ok((header, _)) = LogRecordHeader::peek(block(position), volume) else { continue };
         if header.sequence < tail.sequence {
@@ -477,7 +479,7 @@ pub(crate) fn replay(
         }
         found.remains.push(position);
     }
-    // What is there may be read another time.
+    // An unreadable record may be readable another time.
     found.remains.extend(unread.into_keys());
     Ok(found)
 }

@@ -1,10 +1,10 @@
-//! What an opening has to mend before anything else is written: remains of records in the log, and
-//! superblock slots.
+//! Repairs that an opening must make before anything else is written: remains of records in the
+//! log, and superblock slots.
 //!
-//! A device that has no room for that at the moment, as one over a history that is full and keeps
-//! what it has, does not keep the volume closed. What can be read is read; the first change that
-//! comes has all of it written and made durable before, from the first step on: a flush that failed
-//! has made nothing durable.
+//! A device without room at the moment, such as one on a full history that keeps its content, does
+//! not prevent the opening. Readable data can be read. The first change writes all repairs and
+//! makes them durable before itself, from the first step on: a failed flush has made nothing
+//! durable.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use crate::locks::Mutex;
 pub(crate) struct Mends(Vec<Vec<(u64, Block)>>);
 
 impl Mends {
-    /// The next step; nothing when there is nothing to write in it.
+    /// Adds the next step, unless there is nothing to write in it.
     pub(crate) fn push(&mut self, step: Vec<(u64, Block)>) {
         if !step.is_empty() {
             self.0.push(step);
@@ -38,7 +38,7 @@ impl Mends {
     }
 }
 
-/// A device on which something is still to be mended.
+/// A device with repairs still to be written.
 pub(crate) struct Unmended {
     below: Arc<dyn Device>,
     is_owed: AtomicBool,

@@ -1,13 +1,14 @@
-//! Changes of several files that happen together or not at all: what a change of names is made of.
+//! Changes of several files that happen together or not at all, for operations on the tree of
+//! names.
 //!
 //! # Invariants
-//! 1. A [`Change`] is taken under one lock with one order. A generation ends before it or after it,
-//!    and a flush covers all of it or nothing; a flush's records that have inodes hold together in
-//!    the log. So after a crash at any moment either all of a change is there or nothing of it, and
-//!    what a flush covered is there.
-//! 2. A file's blocks and its inode are changed by one caller at a time. The volume orders what it
-//!    is given and does not compare it: who reads an inode, changes it and puts it back keeps
-//!    others from doing so meanwhile.
+//! 1. A [`Change`] is accepted under one lock with one order. A generation ends before it or after
+//!    it, and a flush covers all of it or nothing; a flush's records that have inodes hold together
+//!    in the log. So after a crash at any moment either all of a change is present or none of it,
+//!    and flushed changes are present.
+//! 2. One caller at a time changes a file's blocks and its inode. The volume orders the changes and
+//!    does not compare them: a caller that reads, changes and writes back an inode must keep other
+//!    callers from doing so meanwhile.
 //! 3. A number is given to one file, ever.
 //!
 //! # What the log takes
@@ -47,14 +48,14 @@ impl Change {
         Self::default()
     }
 
-    /// Nothing yet, and what comes is of this active state alone: after a rollback it is refused.
+    /// An empty change, based on this active state alone: after a rollback it is refused.
     pub fn of(head: Head) -> Self {
         Self { head: Some(head), ..Self::default() }
     }
 
-    /// Makes a file, changes its attributes or length, or removes it. Where it gets shorter, what
-    /// it loses is a hole from then on; a file that is removed is gone with its blocks, at once or,
-    /// where there are many of them, in the background. The inode's tree is not looked at.
+    /// Makes a file, changes its attributes or length, or removes it. The cut part of a shortened
+    /// file is a hole from then on. A removed file is gone with its blocks, at once or, if there
+    /// are many, in the background. The inode's tree is ignored.
     pub fn put(&mut self, inode: Inode) {
         let tree = TreeRef::empty(blocks_of(inode.length_bytes));
         self.inodes.push(Inode { tree, ..inode });
@@ -72,7 +73,7 @@ impl Change {
         self.blocks.push((file, Arrival::new(lba, block)));
     }
 
-    /// True when there is nothing in it.
+    /// True when it has no part.
     pub fn is_empty(&self) -> bool {
         self.inodes.is_empty() && self.holes.is_empty() && self.blocks.is_empty()
     }
@@ -95,15 +96,15 @@ impl Change {
     }
 }
 
-/// Which active state: another one after a rollback, and after an image of a mirror has come.
+/// Identifies the active state: it changes with a rollback, and with a mirror's new image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head(u64);
 
-/// What is in the volume of a file that a change is about.
+/// The inodes in the volume of the files that a change touches.
 type Known = BTreeMap<FileId, Option<Inode>>;
 
 impl Volume {
-    /// The number of a file that is to be made. One that is not used is lost, and nothing else.
+    /// The number for a new file. An unused number is lost, and has no other effect.
     ///
     /// # Errors
     /// The volume's states; an inode block that the file would share with others can't be read.
@@ -119,7 +120,7 @@ impl Volume {
         Ok(file)
     }
 
-    /// The active state that there is now. What is known of its files is true until it is another.
+    /// The present active state. Knowledge about its files is valid until the state is replaced.
     pub fn head(&self) -> Head {
         Head(self.state.lock().heads)
     }
@@ -127,18 +128,18 @@ impl Volume {
     /// Takes a change, whole or not at all. It is in memory when this returns, and durable after a
     /// flush.
     ///
-    /// `frees` says that it is made to free space (a removal): then it may use most of the reserve.
+    /// `frees` marks a change that frees space (a removal): it may use most of the reserve.
     /// Otherwise it waits for room as any write does.
     ///
     /// # Errors
-    /// Nothing of it was taken: [`VolumeError::NoSpace`]; [`VolumeError::NoSuchFile`] of a file
-    /// that is neither there nor made by the change; [`VolumeError::Damaged`] or
-    /// [`VolumeError::Device`] of a node above what it changes; [`VolumeError::Refused`] for a
-    /// block past a file's end; [`VolumeError::OtherHead`] when the active state is not the one
-    /// that the change is of; the volume's other states.
+    /// Always without any effect. [`VolumeError::NoSpace`]. [`VolumeError::NoSuchFile`] for a file
+    /// that neither exists nor is made by the change. [`VolumeError::Damaged`] or
+    /// [`VolumeError::Device`] for a node above the changed blocks. [`VolumeError::Refused`] for a
+    /// block past a file's end. [`VolumeError::OtherHead`] when the change is based on another
+    /// active state. The volume's other states.
     ///
-    /// What it says of when its files changed is taken for no earlier than the last consistency
-    /// point: whoever asks what changed since a snapshot was made finds all that is not in it.
+    /// Change times in it are raised to at least the last consistency point. So a query for changes
+    /// since a snapshot finds every change that is not in the snapshot.
     pub fn change(self: &Arc<Self>, mut change: Change, frees: bool) -> Result<(), VolumeError> {
         if change.is_empty() {
             return Ok(());
@@ -159,8 +160,8 @@ impl Volume {
         }
     }
 
-    /// The same for a change that nobody waits for, as the time of a read: false, and nothing of it
-    /// was taken, where it would have to wait for room in the volume or in memory, or for a
+    /// The same for a change that no caller waits for, such as a time of last read. Returns false,
+    /// without any effect, if it would have to wait for room in the volume or in memory, or for a
     /// rollback.
     ///
     /// # Errors
@@ -210,8 +211,8 @@ impl Volume {
         Ok(known)
     }
 
-    /// Looks at the nodes above everything that changes (`path` says why). Returns the leaves that
-    /// were looked at.
+    /// Reads the nodes above everything that changes (`path` has the reason). Returns the leaves
+    /// that were read.
     fn look_at_paths(
         self: &Arc<Self>,
         change: &Change,
@@ -322,46 +323,46 @@ impl Volume {
         }
         state.open.put_inode(inode, false, order);
         if tree.length < before {
-            // It may grow again and must not show what was cut off.
+            // It may grow again and must not show the cut part.
             state.open.punch(inode.id, tree.length, before - tree.length, order, true);
         }
     }
 }
 
 impl State {
-    /// Blocks that a change takes at most when it is committed, besides those of the map.
+    /// The maximum number of blocks that a change takes when it is committed, in addition to those
+    /// of the map.
     pub(crate) fn cost_of_change(&self, change: &Change, by_file: &BTreeMap<FileId, Vec<u64>>) -> u64 {
         let levels = self.levels_of(&change.inodes);
         let blocks: u64 = by_file.values().map(|lbas| cost_in(levels, lbas.iter().copied())).sum();
         blocks + self.cost_beside_blocks(change, by_file)
     }
 
-    /// Blocks that a change takes at most besides [`State::cost_at_most`] of its blocks: said
-    /// without a look at their places.
+    /// The maximum number of blocks that a change takes in addition to [`State::cost_at_most`] of
+    /// its blocks, without looking at their places.
     pub(crate) fn most_beside_blocks(&self, change: &Change, by_file: &BTreeMap<FileId, Vec<u64>>) -> u64 {
-        // What the change makes taller than anything that there is has longer paths than the state
-        // knows of.
+        // Trees that the change makes taller than any known one have longer paths than the state
+        // has recorded.
         let taller = self.levels_of(&change.inodes) - self.levels;
         self.cost_beside_blocks(change, by_file) + change.blocks.len() as u64 * u64::from(taller)
     }
 
-    /// What a change takes without its blocks and the nodes above them: inodes, a path for each new
-    /// length, and one on either side of each hole.
+    /// The cost of a change without its blocks and the nodes above them: inodes, a path for each
+    /// new length, and one on either side of each hole.
     fn cost_beside_blocks(&self, change: &Change, by_file: &BTreeMap<FileId, Vec<u64>>) -> u64 {
         let (inodes, holes) = (change.inodes.len() as u64, change.holes.len() as u64);
         let paths = (inodes + 2 * holes) * u64::from(self.levels_of(&change.inodes));
         (inodes + holes + by_file.len() as u64) * INODE_COST + paths
     }
 
-    /// Levels of the tallest tree that there is, or that one of these makes.
+    /// Levels of the tallest existing tree, or of the tallest that one of these makes.
     fn levels_of(&self, inodes: &[Inode]) -> u8 {
         let tallest = inodes.iter().map(|inode| TreeRef::height_for(inode.tree.length)).max();
         self.levels.max(tallest.unwrap_or(0))
     }
 }
 
-/// Whether the files are as they were when they were looked at, in the root of that generation or
-/// later.
+/// Whether the files are unchanged since they were read, in the root of that generation or later.
 fn is_still_so(state: &State, known: &Known, root: Generation) -> bool {
     known.iter().all(|(file, inode)| match state.length_of(*file) {
         Some(now) => now == inode.map(|inode| inode.tree.length),

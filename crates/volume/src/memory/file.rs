@@ -42,7 +42,7 @@ impl Compound<'_> {
         let id = match kind {
             FileKind::Directory => {
                 let committed = volume.state.lock().committed.clone();
-                // The block that its inode goes into must be readable.
+                // The block for its inode must be readable.
                 volume.committed_inode(&committed, ROOT_DIRECTORY)?;
                 ROOT_DIRECTORY
             }
@@ -73,7 +73,7 @@ impl Compound<'_> {
         Ok(id)
     }
 
-    /// Gives a file another length; what lies past a smaller one is freed.
+    /// Changes the length of a file; blocks past a smaller length are freed.
     pub fn resize(&self, file: FileId, length_bytes: u64) -> Result<(), VolumeError> {
         let inode = self.volume().inode(file)?;
         let (old, length) = (inode.tree.length, blocks_of(length_bytes));
@@ -82,8 +82,7 @@ impl Compound<'_> {
         }
         self.put(Inode { length_bytes, tree: TreeRef { length, ..inode.tree }, ..inode })?;
         if length < old {
-            // The file may grow again in the same generation, and must not show again what was cut
-            // off.
+            // The file may grow again in the same generation, and must not show the cut part again.
             let mut state = self.volume().state.lock();
             state.order += 1;
             let order = state.order;
@@ -105,8 +104,8 @@ impl Compound<'_> {
     /// waits.
     ///
     /// # Errors
-    /// [`VolumeError::NoSpace`] when the reserve is used up, because snapshots keep what was freed
-    /// before.
+    /// [`VolumeError::NoSpace`] when the reserve is used up, because snapshots keep blocks that
+    /// were freed before.
     pub fn write(&self, file: FileId, lba: Lba, block: Block) -> Result<(), VolumeError> {
         let arrival = Arrival::new(lba, block);
         let mut state = self.volume().state.lock();
@@ -146,18 +145,18 @@ impl Volume {
     pub(crate) fn free_removed(self: &Arc<Self>) -> Result<bool, VolumeError> {
         let mut room = REMOVE_BLOCKS;
         {
-            // Looked at inside: a rollback in between would bring a file back, and what is freed
-            // would be missing in it.
+            // Read inside: a rollback in between would restore a file, and its freed blocks would
+            // be missing.
             let compound = self.compound();
             while let Some(file) = self.next_removed().filter(|_| room > 0) {
                 match self.free_part(&compound, file, room) {
                     Ok(blocks) => room = room.saturating_sub(blocks.max(REMOVE_FILE_COST)),
-                    // Somebody else took the last room: later.
+                    // Another writer took the last room: retry later.
                     Err(VolumeError::NoSpace | VolumeError::NoRoomBelow) => break,
                     Err(reason) => {
-                        // What is below a node that can't be read is not known. The file's blocks
-                        // stay in use, and everything else goes on.
-                        tracing::error!(%file, %reason, "a removed file has a damaged node; its space is not freed until that is repaired, or all else is looked through");
+                        // The blocks below an unreadable node are unknown. The file's blocks stay
+                        // in use, and the volume continues.
+                        tracing::error!(%file, %reason, "a removed file has a damaged node; its space is freed after a repair, or after a search of all other files");
                         let mut state = self.state.lock();
                         state.removed.retain(|removed| *removed != file);
                         state.stranded.push(file);
@@ -189,7 +188,7 @@ impl Volume {
     ) -> Result<u64, VolumeError> {
         let inode = match self.inode(file) {
             Ok(inode) if inode.removed => inode,
-            // A rollback brought it back, or it is gone.
+            // A rollback restored it, or it is gone.
             Ok(_) | Err(VolumeError::NoSuchFile(_)) => {
                 self.state.lock().removed.retain(|removed| *removed != file);
                 return Ok(0);

@@ -3,8 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Multiplies by a large odd constant: block numbers are no adversary's choice that matters here (a
-/// LUN's client can only slow down its own LUN), and SipHash costs more than the rest of a lookup.
+/// Multiplies by a large odd constant. An adversary's choice of block numbers does not matter here
+/// (a LUN's client can only slow down its own LUN), and SipHash costs more than the rest of a
+/// lookup.
 #[derive(Default)]
 pub(crate) struct NumberHasher(u64);
 

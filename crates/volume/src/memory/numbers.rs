@@ -1,5 +1,5 @@
-//! The numbers of files and snapshots, which are given once: both sides of a mirror tell things
-//! apart by them.
+//! The numbers of files and snapshots, which are never reused: both sides of a mirror identify
+//! objects by them.
 
 use std::sync::Arc;
 
@@ -17,17 +17,17 @@ pub struct Numbers {
 }
 
 impl Volume {
-    /// The next numbers. What has one of these or a higher one was not made here: of a copy of this
-    /// volume that went on, or after this device was set back.
+    /// The next numbers. An object with one of these or a higher one was not made here: it belongs
+    /// to a copy of this volume that continued, or to this device before it was set back.
     pub fn numbers(&self) -> Numbers {
         let state = self.state.lock();
         Numbers { file: state.next_file, snapshot: state.next_snapshot }
     }
 
-    /// Gives no number below these any more. For a volume whose device shows an earlier time again:
-    /// its mirrors know what was made since then by its number, and would take for that what gets
-    /// the same one. To be called after each opening, before anything else; what is on the device
-    /// does not change by it. Not for a destination, whose numbers are its source's.
+    /// Assigns no number below these any more. For a volume whose device shows an earlier time
+    /// again: its mirrors know later changes by their numbers, and would mistake new ones with the
+    /// same numbers for them. Call it after each opening, before anything else. It does not change
+    /// the device. Not for a destination, whose numbers are its source's.
     pub fn skip_numbers(self: &Arc<Self>, numbers: Numbers) {
         let mut commit = self.commit.lock();
         let mut state = self.state.lock();

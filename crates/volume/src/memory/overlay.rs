@@ -1,9 +1,9 @@
-//! What one generation has changed so far, above the committed tree: per file, blocks and holes.
+//! The changes of one generation above the committed tree: per file, blocks and holes.
 //!
 //! A block goes through three states: *unplaced* (only in memory), *in flight* (it has a vbn, the
-//! write is under way) and *placed* (written at its final place, not yet durable). Orders count
-//! arrivals; a flush covers a prefix of them, and the intent log is written in their order, so that
-//! replay gives what clients saw.
+//! write is in progress) and *placed* (written at its final place, not yet durable). Orders count
+//! arrivals. A flush covers a prefix of them, and the intent log is written in their order, so that
+//! a replay restores the content that clients saw.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -19,8 +19,8 @@ use crate::memory::number_hash::{NumberHasher, NumberSet};
 use crate::memory::slots::{Slot, Slots, Spot};
 use crate::read::store::Keep;
 
-/// A block as it comes in. Its checksum is made by who brings it, without a lock, and while the
-/// processor still has the bytes at hand: when they go to their place it has not.
+/// An incoming block. The caller computes its checksum without a lock, while the processor still
+/// has the bytes in its cache. Later, when they are written to their place, it has not.
 #[derive(Debug, Clone)]
 pub(crate) struct Arrival {
     pub(crate) lba: Lba,
@@ -34,19 +34,19 @@ impl Arrival {
     }
 }
 
-/// A block on its way to its place.
+/// A block in flight to its place.
 pub(crate) struct Flight {
     pub(crate) file: FileId,
     pub(crate) lba: u64,
     pub(crate) order: u64,
     pub(crate) block: Block,
     pub(crate) pointer: BlockPointer,
-    /// Whether it stays in memory once it is there.
+    /// Whether it stays in memory after it was written.
     pub(crate) keep: Keep,
 }
 
 impl Flight {
-    /// What the log is to say of it.
+    /// The log entry for it.
     pub(crate) fn unlogged(&self) -> Unlogged {
         let (vbn, checksum) = (self.pointer.vbn, self.pointer.checksum);
         let entry = LogEntry::Write { file: self.file, lba: Lba(self.lba), vbn, checksum };
@@ -54,7 +54,7 @@ impl Flight {
     }
 }
 
-/// What an overlay knows of a block.
+/// The state of a block in an overlay.
 pub(crate) enum Seen {
     /// It is here, in memory.
     Block(Block),
@@ -77,9 +77,9 @@ pub(crate) struct FileOverlay {
     pub(crate) slots: Slots,
     /// Start and end of ranges that were punched; slots are newer than holes.
     pub(crate) holes: BTreeMap<u64, u64>,
-    /// Leaves of the committed tree to which the way was looked at since the generation began.
+    /// Leaves of the committed tree whose paths were read since the generation began.
     pub(crate) leaves: NumberSet,
-    /// No change lies at or past this block.
+    /// There is no change at or past this block.
     reach: u64,
 }
 
@@ -133,15 +133,15 @@ impl FileOverlay {
     }
 }
 
-/// Takes what a file's changes can need of nodes into the sums of all files.
+/// Adds the nodes that a file's changes can need to the sums of all files.
 fn count_nodes(sums: &mut [u64; LEVELS_MAX], before: [u64; LEVELS_MAX], after: [u64; LEVELS_MAX]) {
     for (sum, (before, after)) in sums.iter_mut().zip(before.into_iter().zip(after)) {
         *sum = *sum + after - before;
     }
 }
 
-/// Adds the block of a file's inode and the nodes above it: up to one that is there already, or the
-/// first of its level, whose own way up the reserve has.
+/// Adds the block of a file's inode and the nodes above it: up to one that is there already, or to
+/// the first of its level. The reserve covers the path above that one.
 fn add_inode(nodes: &mut NumberSet, file: FileId) {
     let (mut index, mut level) = (Inode::place(file).0, 0);
     while nodes.insert(index * LEVELS_MAX as u64 + level) && (level == 0 || index > 0) {
@@ -177,25 +177,25 @@ pub(crate) struct Overlay {
     queue: VecDeque<Waiting>,
     /// Unplaced blocks.
     pub(crate) unplaced: u64,
-    /// Slots and holes in all: what the consistency point will have to merge.
+    /// Slots and holes in total: the changes that the consistency point will have to merge.
     pub(crate) changes: u64,
     unlogged: Vec<Unlogged>,
-    /// Where the entry of an inode stands in `unlogged`: what is not logged yet is replaced.
+    /// The index of an inode's entry in `unlogged`: a later change replaces an entry that is not
+    /// logged yet.
     unlogged_inodes: HashMap<FileId, usize>,
-    /// Sum over all files of what [`FileOverlay::nodes`] says. Writers ask for it, and there may be
-    /// many thousand files.
+    /// The sum of [`FileOverlay::nodes`] over all files. Writers ask for it, and there may be many
+    /// thousand files.
     node_sums: [u64; LEVELS_MAX],
     /// Blocks of the inode file that have inodes of these files, and the nodes above them. Numbers
-    /// of files are never given again, so in a volume that has lived long, those that are there may
-    /// each have a way of its own.
+    /// of files are never reused, so in an old volume each existing file may have its own path.
     inode_nodes: NumberSet,
-    /// Blocks that this generation allocated and gave up again.
+    /// Blocks that this generation allocated and released again.
     pub(crate) abandoned: Vec<Vbn>,
     /// Batches of blocks in flight, by the numbers of their launches.
     pub(crate) flights: Vec<u64>,
 }
 
-/// Files whose changes are in no log record: they are made durable by consistency points alone.
+/// Files whose changes are in no log record: only consistency points make them durable.
 pub(crate) type IsLogged<'a> = &'a dyn Fn(FileId) -> bool;
 
 impl Overlay {
@@ -231,8 +231,8 @@ impl Overlay {
         self.flights.iter().any(|flying| *flying < launch)
     }
 
-    /// The most blocks that committing these changes can take for nodes and inodes, in trees of so
-    /// many levels.
+    /// The maximum number of blocks that committing these changes can take for nodes and inodes, in
+    /// trees of `levels` levels.
     pub(crate) fn nodes(&self, levels: u8) -> u64 {
         let of_files: u64 = self.node_sums.iter().take(levels.into()).sum();
         // A length that changes cuts through one path of the file's tree.
@@ -263,8 +263,8 @@ impl Overlay {
         add_inode(&mut self.inode_nodes, file);
     }
 
-    /// Makes, changes or removes an inode, and logs it. What a flush has not taken yet of an
-    /// earlier change it takes with this one.
+    /// Makes, changes or removes an inode, and logs it. It replaces the entry of an earlier change
+    /// that no flush has taken yet.
     pub(crate) fn put_inode(&mut self, inode: Inode, is_gone: bool, order: u64) {
         self.set_inode(inode.id, (!is_gone).then_some(inode));
         let tree = TreeRef::empty(inode.tree.length);
@@ -279,9 +279,9 @@ impl Overlay {
         }
     }
 
-    /// What is due to be logged of arrivals up to `cut`.
+    /// The unlogged entries of arrivals up to `cut`.
     pub(crate) fn take_unlogged(&mut self, cut: u64) -> Vec<Unlogged> {
-        // What stays has other places from here on.
+        // The remaining entries have other indexes from here on.
         self.unlogged_inodes.clear();
         let (due, later) =
             std::mem::take(&mut self.unlogged).into_iter().partition(|entry| entry.order <= cut);
@@ -289,7 +289,7 @@ impl Overlay {
         due
     }
 
-    /// Puts back what found no room in the log.
+    /// Puts entries back that found no room in the log.
     pub(crate) fn put_back_unlogged(&mut self, mut due: Vec<Unlogged>) {
         due.append(&mut self.unlogged);
         self.unlogged_inodes.clear();
@@ -382,15 +382,15 @@ impl Overlay {
             let is_waiting = |lba: &u64| matches!(overlay.slots.get(*lba), Some(Slot::Unplaced { order, .. }) if *order == arrived);
             keys.extend((lba..lba + count).filter(is_waiting).map(|lba| (file, lba)));
         }
-        // By place in the file, so that neighbours stay neighbours; a key can stand twice (written,
+        // By place in the file, so that neighbours stay neighbours; a key can occur twice (written,
         // punched and written in one call).
         keys.sort_unstable();
         keys.dedup();
         keys
     }
 
-    /// Gives an unplaced block its place; returns what goes there. The key must come from
-    /// [`Overlay::next_unplaced`].
+    /// Assigns an unplaced block its place; returns the block to write there. The key must come
+    /// from [`Overlay::next_unplaced`].
     pub(crate) fn launch(&mut self, file: FileId, lba: u64, vbn: Vbn) -> Option<Flight> {
         let slot = self.files.get_mut(&file)?.slots.get_mut(lba)?;
         let Slot::Unplaced { block, checksum, order, keep } = slot else { return None };
@@ -401,8 +401,8 @@ impl Overlay {
         Some(flight)
     }
 
-    /// The write of a block has finished. Its log entry is due even when the slot has moved on: a
-    /// flush that was waiting for it must find it, or what replaced it, in the log.
+    /// The write of a block has finished. Its log entry is due even when the slot has changed: a
+    /// flush that was waiting for it must find it, or its replacement, in the log.
     pub(crate) fn land(
         &mut self,
         file: FileId,
@@ -445,7 +445,7 @@ impl Overlay {
         matches!(slot, Some(Slot::Placed(spot)) if spot.vbn == vbn)
     }
 
-    /// Puts back what replay of the log says: a placed block.
+    /// Puts back a placed block, from the replay of the log.
     pub(crate) fn replay_write(&mut self, file: FileId, lba: u64, pointer: BlockPointer) {
         let replaced = self.with_file(file, |overlay| {
             overlay.reach = overlay.reach.max(lba + 1);

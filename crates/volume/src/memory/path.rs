@@ -1,23 +1,23 @@
-//! The nodes above a block are looked at before a change of it is taken, so that a damaged one
-//! harms nobody but who needs it.
+//! The nodes above a block are read before a change of it is accepted, so that a damaged node
+//! affects only requests that need it.
 //!
-//! A consistency point merges changes into the nodes above them. Were one of those unreadable only
-//! then, there would be nobody left to tell: the client has its answer, and the generation can't be
-//! committed without the change. So the first change under a leaf in a generation reads the path to
-//! it (for a hole: every node that it frees), and who changes something under a damaged node gets
-//! the error. Everything else goes on.
+//! A consistency point merges changes into the nodes above them. If such a node turned out to be
+//! unreadable only then, it would be too late for an error: the client has its acknowledgement, and
+//! the generation cannot be committed without the change. So the first change under a leaf in a
+//! generation reads the path to it (for a hole: every node that it frees), and a change under a
+//! damaged node fails. All other requests continue.
 //!
 //! # Cost
-//! Nodes are mostly in the node cache, and a leaf is looked at once in a generation: then it is one
-//! lookup in a set of numbers. On a cold cache the read that the merge would do later is done now,
-//! by the client's thread; a batch of requests loads its paths together ([`Volume::load_paths`]).
+//! Nodes are usually in the node cache, and a leaf's path is read once in a generation: after that
+//! it is one lookup in a set of numbers. On a cold cache the client's thread does now the read that
+//! the merge would do later; a batch of requests loads its paths together ([`Volume::load_paths`]).
 //!
 //! # What remains
-//! A node that rots after it was looked at and is dropped from the cache before the merge, a few
-//! seconds later. Then the consistency point fails and latches: changes stay in memory and are
-//! served, what was flushed is in the log, and nothing is lost silently. Nodes of the active map
-//! and of the inode file belong to everybody, so damage there stops the volume too; a since map
-//! that can't be read is given up (`since`).
+//! Not covered: a node that becomes damaged after it was read and is evicted from the cache before
+//! the merge, a few seconds later. Then the consistency point fails and latches: changes stay in
+//! memory and are served, flushed ones are in the log, and nothing is lost silently. Nodes of the
+//! active map and of the inode file affect all files, so damage there stops the volume too. An
+//! unreadable since map is given up (`since`).
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ impl Tree<'_> {
     /// Loads every node on the way to these leaves, which are in order; level by level, each level
     /// in one batch.
     fn load_leaves(&self, leaves: &[u64]) -> Result<(), VolumeError> {
-        // What lies past the old top hangs below a new one.
+        // Blocks past the old top belong below a new one.
         let reach = FANOUT.saturating_pow(u32::from(self.tree.height) - 1);
         let leaves = &leaves[..leaves.partition_point(|leaf| *leaf < reach)];
         let mut pointers: Vec<BlockPointer> = vec![self.tree.pointer; leaves.len()];
@@ -107,7 +107,7 @@ impl Tree<'_> {
 }
 
 impl State {
-    /// True when the paths to these leaves were looked at since this generation began.
+    /// True when the paths to these leaves were read since this generation began.
     pub(crate) fn knows_leaves(&self, file: FileId, leaves: &[u64]) -> bool {
         self.open
             .files
@@ -155,9 +155,9 @@ impl Volume {
         }
     }
 
-    /// Brings the nodes above ranges of blocks (first, count) of a file into memory, those of all
-    /// ranges together: the writes that follow find them there. What can't be read is told to
-    /// whoever writes.
+    /// Loads the nodes above ranges of blocks (first, count) of a file into memory, those of all
+    /// ranges together, for the writes that follow. A write that needs an unreadable node gets the
+    /// error.
     pub fn load_paths(self: &Arc<Self>, file: FileId, ranges: &[(u64, u64)]) {
         let leaf = |(first, count): &(u64, u64)| first / FANOUT..=(first + count.max(&1) - 1) / FANOUT;
         let leaves = leaves_of(ranges.iter().flat_map(leaf).map(|leaf| leaf * FANOUT));

@@ -1,4 +1,4 @@
-//! Roots that can be read, and who reads them.
+//! Readable roots, and their readers.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -9,15 +9,15 @@ use cairn_format::{Inode, Root};
 use crate::commit::space::Redirects;
 use crate::locks::{Condvar, Mutex};
 
-/// A root that can be read. While someone holds it, the blocks that it reaches are not reused
+/// A readable root. While a reference to it exists, the blocks that it reaches are not reused
 /// (`release` has the rule).
 pub(crate) struct Committed {
     pub(crate) root: Root,
     pub(crate) redirects: Arc<Redirects>,
-    /// Inodes that were looked up before; shared by all who read the same root.
+    /// Inodes that were looked up before; shared by all readers of the root.
     pub(crate) inodes: Arc<Mutex<HashMap<FileId, Option<Inode>>>>,
-    /// Who is told when nobody reads the root any more; `None` for an image, for which nobody
-    /// waits.
+    /// Notified when the root has no reader any more; `None` for an image, which no caller waits
+    /// for.
     ended: Option<Arc<Ended>>,
 }
 
@@ -27,7 +27,7 @@ impl Committed {
         Arc::new(Self { root, redirects, inodes: Arc::default(), ended: Some(ended) })
     }
 
-    /// A root for whoever keeps it as long as he likes, and reads nothing but what it reaches.
+    /// A root for a holder that may keep it for any time and reads only blocks that it reaches.
     pub(crate) fn image(root: Root, redirects: Arc<Redirects>) -> Arc<Self> {
         Arc::new(Self { root, redirects, inodes: Arc::default(), ended: None })
     }
@@ -51,8 +51,8 @@ impl Drop for Committed {
     }
 }
 
-/// Tells when short readers end. Its lock is the last one to be taken: a root may go while any
-/// other is held.
+/// Notifies when short readers end. Its lock is the last one to be taken: a root may be dropped
+/// while any other is held.
 #[derive(Default)]
 pub(crate) struct Ended {
     waiting: Mutex<u64>,
@@ -67,8 +67,8 @@ impl Ended {
         }
     }
 
-    /// Waits until none of these readers is left. A count that has reached zero stays there, and
-    /// whoever takes it there tells.
+    /// Waits until none of these readers is left. A count that has reached zero stays zero, and the
+    /// reader that brought it there notifies.
     pub(crate) fn wait(&self, readers: &[Reader]) {
         let mut waiting = self.waiting.lock();
         *waiting += 1;
@@ -85,7 +85,7 @@ impl Ended {
     }
 }
 
-/// Someone who may still read a root that is not the present one, or an image of the present one.
+/// A reader of a root that is not the present one, or of an image of the present one.
 #[derive(Clone)]
 pub(crate) struct Reader {
     root: Weak<Committed>,

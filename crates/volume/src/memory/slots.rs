@@ -1,9 +1,9 @@
-//! The changed blocks of a file, by number. Neighbours stand together, as they mostly come together
-//! and are looked at together: a run of 128 KiB is one place in a table of hashes and not
+//! The changed blocks of a file, by number. Neighbours are stored together, as they usually arrive
+//! together and are looked up together: a run of 128 KiB is one entry of a hash table and not
 //! thirty-two.
 //!
 //! # Invariant
-//! A chunk that is there has a slot at least, and as many as its map has bits.
+//! A chunk has at least one slot, and as many as its map has bits.
 
 use cairn_base::{Checksum, Generation, Lba, Vbn};
 use cairn_device::Block;
@@ -33,21 +33,21 @@ impl Spot {
 /// A block that this generation has written.
 #[derive(Clone, Debug)]
 pub(crate) enum Slot {
-    /// In memory only; `order` is that of the first write that it stands for.
+    /// In memory only; `order` is that of the first write that it covers.
     Unplaced { block: Block, checksum: Checksum, order: u64, keep: Keep },
-    /// On its way to its place.
+    /// In flight to its place.
     InFlight { block: Block, spot: Spot },
     /// At its place.
     Placed(Spot),
 }
 
-// What a generation keeps in memory is counted by its changes.
+// The memory of a generation is counted by its changes.
 const _: () = assert!(size_of::<Slot>() == 40);
 
 /// Blocks of a chunk: a bit of its map each.
 const CHUNK_BLOCKS: u64 = u32::BITS as u64;
 
-/// Neighbours. One block alone, as random writes leave it, takes no memory beside the chunk.
+/// Neighbours. A single block, as random writes leave it, takes no memory in addition to the chunk.
 #[derive(Debug)]
 pub(crate) enum Chunk {
     /// Which of them has a slot.
@@ -143,7 +143,7 @@ impl Chunk {
     }
 }
 
-/// How many slots stand before the one of a bit.
+/// The number of slots before the one of a bit.
 #[inline]
 fn place(map: u32, bit: u32) -> usize {
     (map & (bit - 1)).count_ones() as usize
@@ -172,8 +172,8 @@ impl Slots {
         self.chunks.get_mut(&(lba / CHUNK_BLOCKS))?.get_mut(lba)
     }
 
-    /// The chunk of a block, of which the caller looks at several, to be found once for all of
-    /// them. It may be new, and is left with a slot at least.
+    /// The chunk of a block, for callers that change several of its blocks, to be found once for
+    /// all of them. It may be new, and must be left with at least one slot.
     #[inline]
     pub(crate) fn change_chunk(&mut self, lba: Lba, change: impl FnOnce(&mut Chunk)) {
         let chunk = self.chunks.entry(lba.0 / CHUNK_BLOCKS).or_default();
@@ -182,7 +182,7 @@ impl Slots {
         self.count = self.count + chunk.slots().len() - before;
     }
 
-    /// Puts a slot in the place of what the block had.
+    /// Replaces the slot of a block.
     pub(crate) fn put(&mut self, lba: u64, slot: Slot) -> Option<Slot> {
         if let Some(old) = self.get_mut(lba) {
             return Some(std::mem::replace(old, slot));

@@ -1,4 +1,4 @@
-//! What a volume has in memory, under one lock that is never held across device I/O.
+//! The in-memory state of a volume, under one lock that is never held across device I/O.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Weak};
@@ -43,7 +43,7 @@ pub(crate) struct FileChanges<'a> {
 }
 
 impl FileChanges<'_> {
-    /// What is known of a block, the newest first.
+    /// The newest known state of a block.
     #[inline]
     pub(crate) fn see(&self, lba: u64) -> Seen {
         let overlay = |overlay: Option<&FileOverlay>| overlay.map_or(Seen::Below, |changes| changes.see(lba));
@@ -58,15 +58,15 @@ impl FileChanges<'_> {
 pub(crate) struct State {
     pub(crate) role: Role,
     pub(crate) committed: Arc<Committed>,
-    /// Told when a short reader of an earlier root ends.
+    /// Notified when a short reader of an earlier root ends.
     pub(crate) ended: Arc<Ended>,
-    /// Who may still read earlier roots, and images of the present one.
+    /// Possible readers of earlier roots, and images of the present one.
     pub(crate) readers: Vec<Reader>,
-    /// The image of the present root, if someone has one.
+    /// The image of the present root, while it is in use.
     pub(crate) active_image: Weak<Committed>,
-    /// Images of the snapshots that there are.
+    /// Images of the existing snapshots.
     pub(crate) pins: HashMap<SnapshotId, Weak<Committed>>,
-    /// Snapshots that clones are made of, with the count of who keeps them.
+    /// Snapshots that clones are made of, with the count of their keepers.
     pub(crate) kept: BTreeMap<SnapshotId, u32>,
     pub(crate) parent: SnapshotId,
     pub(crate) next_snapshot: u64,
@@ -76,8 +76,8 @@ pub(crate) struct State {
     pub(crate) frozen: Option<Frozen>,
     /// Log entries of the settled generation that are not in the log yet.
     pub(crate) frozen_unlogged: Vec<Unlogged>,
-    /// A block that the log says was written while a root had it, as when the log is not of what is
-    /// on the devices. Nothing is committed then.
+    /// A block that the log claims was written while a root had it, for example because the log
+    /// does not belong to the content of the devices. No commit is possible then.
     pub(crate) contradiction: Option<Vbn>,
     pub(crate) used: UsedMap,
     pub(crate) releases: Releases,
@@ -88,9 +88,9 @@ pub(crate) struct State {
     pub(crate) next_file: u64,
     /// Levels of the tallest file's tree.
     pub(crate) levels: u8,
-    /// When the last consistency point began. What changes in a file of the tree of names from here
-    /// on did not change before that, however long ago somebody began with it: a snapshot has that
-    /// moment, and who asks what changed since would miss what is not in it.
+    /// When the last consistency point began. Changes in a file of the tree of names get this time
+    /// or later, however long ago the caller began. A snapshot has that moment, and a query for
+    /// changes since the snapshot would otherwise miss changes that are not in it.
     pub(crate) changes_from: Timestamp,
     /// Arrivals so far.
     pub(crate) order: u64,
@@ -102,29 +102,28 @@ pub(crate) struct State {
     pub(crate) flying: u64,
     /// Batches that were launched so far.
     pub(crate) launches: u64,
-    /// Blocks that the writer whose turn it is waits for, and nobody else may take; 0 when none
-    /// does.
+    /// Blocks that are reserved for the writer that waits in turn; 0 when none waits.
     pub(crate) awaited: u64,
     /// Changes of several parts that must be in the same generation.
     pub(crate) compounds: u32,
     /// A freeze waits for the compounds to end.
     pub(crate) freezing: bool,
-    /// A rollback is between the snapshot of what is there and the new root: a change that it took
-    /// now would be in neither.
+    /// A rollback is between the snapshot of the present content and the new root: a change
+    /// accepted now would be in neither.
     pub(crate) rolling_back: bool,
-    /// How often the active state became another than the one that was written here, since opening.
+    /// How often the active state was replaced by one that was not written here, since opening.
     pub(crate) heads: u64,
     /// Removed files whose blocks are still to be freed.
     pub(crate) removed: Vec<FileId>,
     /// Removed files that can't be freed, as a node of theirs can't be read.
     pub(crate) stranded: Vec<FileId>,
-    /// When their blocks were looked for by exclusion, by the clock that never goes back; none when
-    /// others have come since.
+    /// When their blocks were last searched by exclusion, by the monotonic clock; `None` when
+    /// others were added since.
     pub(crate) tried_stranded: Option<Duration>,
     /// When the open generation got its first change.
     pub(crate) changed_since: Option<Duration>,
-    /// When the generations of this run of the program got their first change, by the clock that
-    /// never goes back.
+    /// When the generations of this run of the program got their first change, by the monotonic
+    /// clock.
     pub(crate) first_changes: BTreeMap<Generation, Duration>,
     /// Every change of this and later generations was made in this run of the program, and is in
     /// `first_changes` or `changed_since`.
@@ -136,29 +135,28 @@ pub(crate) struct State {
     pub(crate) since_began: BTreeMap<FileId, (Generation, Timestamp)>,
     /// The since maps: each new block goes into every accumulating one.
     pub(crate) since_maps: Vec<SinceMap>,
-    /// Those of them that could not be read when they were asked: the next consistency point gives
-    /// their relationships up, and nobody uses them before that.
+    /// Those of them that could not be read on request: the next consistency point gives their
+    /// relationships up. They are not used before that.
     pub(crate) lost_since: BTreeSet<FileId>,
     /// The device of the intent log failed, and the log went into the label area.
     pub(crate) log_left: bool,
     pub(crate) latched: Option<VolumeError>,
-    /// What is below has no room for something that was taken, and when that was tried last, by the
-    /// clock that never goes back. No other change is taken meanwhile.
+    /// Set when the layer below has no room for an accepted change: the monotonic time of the last
+    /// attempt. No other change is accepted meanwhile.
     pub(crate) lacks_room: Option<Duration>,
-    /// How often a write found no room below: blocks that were on their way then wait for a place
+    /// How often a write found no room below: blocks that were in flight then wait for a place
     /// again.
     pub(crate) room_failures: u64,
     /// Blocks that the consistency point in progress took for its nodes.
     pub(crate) taken: HashSet<Vbn>,
-    /// When inodes without which no changes are taken were looked for, by the clock that never goes
-    /// back.
+    /// When the inodes that block all changes were last checked, by the monotonic clock.
     pub(crate) looked_for_inodes: Duration,
     pub(crate) closed: bool,
     /// A transfer into this volume is in progress.
     pub(crate) receiving: bool,
-    /// What an unfinished transfer brought, while none runs.
+    /// The blocks of an unfinished transfer, while none runs.
     pub(crate) arrivals: Option<Arrivals>,
-    /// The have map on the device was looked at since opening.
+    /// The have map on the device was read since opening.
     pub(crate) recalled: bool,
 }
 
@@ -173,7 +171,7 @@ impl State {
         }
     }
 
-    /// The same for who mends blocks.
+    /// The same check for a repair of blocks.
     pub(crate) fn check_mendable(&self) -> Result<(), VolumeError> {
         match self.inodes_are_lost() && !self.closed {
             true => Ok(()),
@@ -194,7 +192,7 @@ impl State {
         }
     }
 
-    /// The first failure of a metadata write or flush makes the volume read-only for good.
+    /// The first failure of a metadata write or flush makes the volume read-only permanently.
     pub(crate) fn latch(&mut self, reason: &VolumeError) {
         if self.latched.is_none() {
             tracing::error!(%reason, "a write or flush failed; the volume is read-only from now on");
@@ -202,12 +200,12 @@ impl State {
         }
     }
 
-    /// A write found no room below. What it was of is in memory still, so this is no latch.
+    /// A write found no room below. Its changes are still in memory, so this does not latch.
     pub(crate) fn note_no_room(&mut self, now: Duration) {
         self.room_failures += 1;
         if self.lacks_room.replace(now).is_none() {
             tracing::warn!(
-                "what the volume lies on has no room left: it takes no writes until there is some"
+                "the file system below the volume has no room left: the volume takes no writes until there is some"
             );
         }
     }
@@ -215,12 +213,12 @@ impl State {
     /// Everything that waited for room is written.
     pub(crate) fn note_room(&mut self) {
         if self.lacks_room.take().is_some() {
-            tracing::info!("what the volume lies on has room again: it takes writes");
+            tracing::info!("the file system below the volume has room again: the volume takes writes");
         }
     }
 
-    /// What the generations in memory know of a file. Looked up once for a whole request: finding
-    /// the file costs more than its blocks.
+    /// The changes of a file in the in-memory generations. Looked up once for a whole request:
+    /// finding the file costs more than its blocks.
     pub(crate) fn changes_of(&self, file: FileId) -> FileChanges<'_> {
         let frozen = self.frozen.as_ref().and_then(|frozen| frozen.overlay().files.get(&file));
         FileChanges { open: self.open.files.get(&file), frozen }
@@ -235,7 +233,7 @@ impl State {
             .copied()
     }
 
-    /// Blocks that a file has, as of now; none inside where there is no such file, none outside
+    /// The present length of a file in blocks; `None` inside for a missing file, `None` outside
     /// when its inode is not in memory.
     pub(crate) fn length_of(&self, file: FileId) -> Option<Option<u64>> {
         let inode = match self.changed_inode(file) {
@@ -255,9 +253,9 @@ impl State {
         }
     }
 
-    /// Blocks kept back, so that a consistency point, a delete and a snapshot's deletion always
-    /// succeed: all map blocks once over and some nodes, for the active map; and twice for each
-    /// accumulating since map, which grows besides.
+    /// The reserve in blocks, so that a consistency point, a delete and a snapshot's deletion
+    /// always succeed: all map blocks once over and some nodes, for the active map; and twice for
+    /// each accumulating since map, which grows besides.
     pub(crate) fn reserve(&self) -> u64 {
         let accumulating =
             self.since_maps.iter().filter(|map| map.kind == FileKind::SinceAccumulating).count();
@@ -276,8 +274,8 @@ impl State {
         self.used.free() >= self.promised(0) + self.map_cost() * (1 + more) + RESERVE_MIN / 2
     }
 
-    /// Blocks that `more` blocks of anything take when they are committed, at most. A thin file can
-    /// be so much longer than the volume that every block has a path of its own.
+    /// The maximum number of blocks that `more` blocks of anything take when they are committed. A
+    /// thin file can be so much longer than the volume that every block has a path of its own.
     pub(crate) fn cost_at_most(&self, more: u64) -> u64 {
         more * (1 + u64::from(self.levels))
     }
@@ -296,8 +294,8 @@ impl State {
     }
 
     /// True when a change that frees space (a hole, a file's removal) and takes up to `cost` blocks
-    /// itself can be taken, and be committed even if snapshots keep all that it frees. It may use
-    /// most of the reserve.
+    /// itself can be accepted, and committed even if snapshots keep all blocks that it frees. It
+    /// may use most of the reserve.
     pub(crate) fn has_room_to_free(&self, cost: u64) -> bool {
         let cost = cost.max(self.cost_at_most(4));
         self.used.free() >= self.promised(0) + cost + self.reserve() - RESERVE_MIN * 3 / 4
@@ -323,8 +321,8 @@ impl State {
         self.used.free() >= self.promised(0) + cost + self.reserve()
     }
 
-    /// The same for a writer who has not waited: what the one whose turn it is has asked for is
-    /// his.
+    /// The same for a writer that has not waited: the room that the waiting writer asked for is
+    /// reserved for that one.
     pub(crate) fn may_take(&self, cost: u64) -> bool {
         self.has_room_for(cost + self.awaited)
     }
@@ -344,7 +342,7 @@ impl State {
         self.stranded.clear();
     }
 
-    /// Makes released blocks allocatable, as far as nobody reads the roots that show them.
+    /// Makes released blocks allocatable, unless a root that shows them still has a reader.
     pub(crate) fn settle_releases(&mut self) {
         for vbn in self.releases.take_free() {
             // While the redirect map names it, new content at home would not be found.
@@ -356,8 +354,8 @@ impl State {
         }
     }
 
-    /// An image of the present root. It is a reader from the start: what the next consistency point
-    /// frees waits for it.
+    /// An image of the present root. It is a reader from the start: blocks that the next
+    /// consistency point frees wait for it.
     pub(crate) fn image_of_active(&mut self) -> Arc<Committed> {
         if let Some(image) = self.active_image.upgrade() {
             return image;
@@ -369,7 +367,7 @@ impl State {
         image
     }
 
-    /// The image of a snapshot, whose root is `root`; everybody gets the same one.
+    /// The image of a snapshot, whose root is `root`; all callers share one.
     pub(crate) fn pin(&mut self, id: SnapshotId, root: Root) -> Arc<Committed> {
         if let Some(pinned) = self.pins.get(&id).and_then(|pin| pin.upgrade()) {
             return pinned;
@@ -379,7 +377,7 @@ impl State {
         fresh
     }
 
-    /// Makes a root the one that is read from now on; the one before keeps its readers.
+    /// Makes a root the one that is read from now on; the previous one keeps its readers.
     pub(crate) fn switch(&mut self, root: Root, redirects: Arc<Redirects>) -> Arc<Committed> {
         let fresh = Committed::active(root, redirects, self.ended.clone());
         let before = std::mem::replace(&mut self.committed, fresh);
@@ -389,7 +387,7 @@ impl State {
         before
     }
 
-    /// Those who read earlier roots in a call that is under way.
+    /// Readers of earlier roots in a call that is in progress.
     pub(crate) fn short_readers(&self) -> Vec<Reader> {
         self.readers.iter().filter(|reader| reader.is_short() && reader.is_alive()).cloned().collect()
     }
@@ -420,8 +418,8 @@ impl State {
 }
 
 impl State {
-    /// Where blocks stand for the readers here: in the committed redirect map, and in those of
-    /// images that are open since before it.
+    /// The redirect maps of present readers: the committed one, and those of images opened before
+    /// it.
     pub(crate) fn redirects_in_use(&self) -> Vec<Arc<Redirects>> {
         let readers = self.readers.iter().filter_map(Reader::upgrade);
         let pins = self.pins.values().filter_map(Weak::upgrade);
@@ -435,7 +433,7 @@ impl State {
     }
 }
 
-/// Blocks that these blocks of one file take, with the nodes above them, in a tree of so many
+/// The blocks that these blocks of one file take, with the nodes above them, in a tree of `levels`
 /// levels.
 pub(crate) fn cost_in(levels: u8, lbas: impl Iterator<Item = u64>) -> u64 {
     let mut indexes: Vec<u64> = lbas.collect();

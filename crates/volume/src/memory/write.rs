@@ -1,9 +1,9 @@
 //! The path of a write: into memory, to its place, into the log.
 //!
 //! A client's write waits for nodes, memory and room. On the way its thread may place blocks of
-//! others or make a consistency point, which wait for the device. It begins when its blocks are
-//! taken, under the lock of the state; until then its [ticket](Ticket) can be withdrawn. What was
-//! taken is the volume's: it goes to its place with all else.
+//! others or make a consistency point, which wait for the device. The write begins when its blocks
+//! are accepted, under the lock of the state; until then its [ticket](Ticket) can be withdrawn.
+//! Accepted blocks belong to the volume and are written with all others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,9 +35,9 @@ pub(crate) struct Batch {
 /// Entries that are due for the log, of one generation.
 type Due = (Generation, Vec<Unlogged>);
 
-/// A flush under way.
+/// A flush in progress.
 struct Flushing {
-    /// It covers what arrived up to here.
+    /// It covers writes that arrived up to here.
     cut: u64,
     /// The number of its first launch.
     first_own: u64,
@@ -53,7 +53,7 @@ fn is_logged(file: FileId) -> bool {
     file != ROOT_DIRECTORY
 }
 
-/// What a write asks of a cut.
+/// The atomicity of a write across a power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Nothing.
@@ -100,10 +100,10 @@ impl Volume {
     /// [`Volume::ATOMIC_BLOCKS_MAX`].
     ///
     /// Every write arrives as a whole: under one lock, in one generation, and in the records of one
-    /// flush. What can tear it is a cut between two records of that flush, be it through its own
-    /// entries or because a later write took over some of its blocks and stands in the record that
-    /// was lost. So the records of a flush that has such a write to make durable hold together:
-    /// replay takes all of them or none.
+    /// flush. Only a power cut between two records of that flush can tear it. Either its own
+    /// entries are in both records, or a later write replaced some of its blocks and is in the
+    /// record that was lost. So the records of a flush with such a write hold together: replay
+    /// takes all of them or none.
     ///
     /// # Errors
     /// As [`Volume::write_for`]; [`VolumeError::Refused`] for more blocks.
@@ -120,8 +120,8 @@ impl Volume {
         outcome.unwrap_or(Err(VolumeError::Closed))
     }
 
-    /// The same for a caller that does not want to wait for a read of the device: `None`, and
-    /// nothing was taken, when it would.
+    /// The same for a caller that must not wait for a read of the device: `None`, without any
+    /// effect, when it would.
     pub fn write_ready(
         self: &Arc<Self>,
         file: FileId,
@@ -162,8 +162,8 @@ impl Volume {
             if let Some(length) = state.length_of(file) {
                 break (state, length.ok_or(VolumeError::NoSuchFile(file))?);
             }
-            // Its inode is in no memory: it is read without the lock, and what changed meanwhile is
-            // seen.
+            // Its inode is not in memory: it is read without the lock, and the code below handles
+            // changes made meanwhile.
             drop(state);
             self.inode(file)?;
         };
@@ -191,8 +191,8 @@ impl Volume {
     /// point, unless a snapshot holds them.
     ///
     /// # Errors
-    /// [`VolumeError::Damaged`] or [`VolumeError::Device`] when a node above or among them can't be
-    /// read: what is below it is not known, and can't be freed. The volume's other states.
+    /// [`VolumeError::Damaged`] or [`VolumeError::Device`] when a node above or among them cannot
+    /// be read: the blocks below it are unknown and cannot be freed. The volume's other states.
     pub fn punch(self: &Arc<Self>, file: FileId, lba: Lba, count: u64) -> Result<(), VolumeError> {
         self.punch_for(None, file, lba, count)
     }
@@ -216,8 +216,8 @@ impl Volume {
         self.take_hole(ticket, file, lba, count)
     }
 
-    /// The same for a caller that does not want to wait for a read of the device: `None`, and
-    /// nothing was done, when it would.
+    /// The same for a caller that must not wait for a read of the device: `None`, without any
+    /// effect, when it would.
     pub fn punch_ready(
         self: &Arc<Self>,
         file: FileId,
@@ -275,8 +275,8 @@ impl Volume {
         })
     }
 
-    /// Waits until there is room in memory, and in the volume for so many blocks with the nodes
-    /// above them and `more` of other kinds; where that is too much, for what `exactly` says.
+    /// Waits until there is room in memory, and in the volume for these blocks with the nodes above
+    /// them and `more` of other kinds; if that is too much, for the cost that `exactly` returns.
     pub(crate) fn admit_cost(
         self: &Arc<Self>,
         blocks: u64,
@@ -284,8 +284,8 @@ impl Volume {
         exactly: impl Fn(&State) -> u64,
     ) -> Result<MutexGuard<'_, State>, VolumeError> {
         let mut state = self.admit_to_memory()?;
-        // Mostly there is room whatever the blocks' places in the file are. Where there may not be,
-        // the places are looked at.
+        // Usually there is room whatever the blocks' places in the file are. Where there may not
+        // be, the places are checked.
         if state.may_take(state.cost_at_most(blocks) + more) {
             return Ok(state);
         }
@@ -298,12 +298,12 @@ impl Volume {
         self.admit_in_turn(cost)
     }
 
-    /// Finds room where the volume is short of it, for one writer after the other. While one waits
-    /// nobody else gets past him, so what comes free is his and he is told the truth.
+    /// Finds room in a nearly full volume, for one writer after the other. While one waits no other
+    /// writer overtakes it, so it gets all room that comes free, and its answer is true.
     ///
-    /// A consistency point turns promises into exact numbers and gives up what was overwritten;
-    /// that is free when the reads that were under way have ended, and the writer waits for those
-    /// that exist when he asks. He never waits for an image, which may be open for days.
+    /// A consistency point turns estimates into exact numbers and frees overwritten blocks. These
+    /// are free when the reads in progress have ended, and the writer waits for the reads that
+    /// exist when it asks. It never waits for an image, which may be open for days.
     fn admit_in_turn(self: &Arc<Self>, cost: u64) -> Result<MutexGuard<'_, State>, VolumeError> {
         let _turn = self.turn.lock();
         self.state.lock().awaited = cost;
@@ -323,7 +323,7 @@ impl Volume {
                 break Err(VolumeError::NoSpace);
             }
             rounds -= 1;
-            // Also without changes in memory: another one may be about to end, and free something.
+            // Also without changes in memory: another one may be about to end, and free some.
             if let Err(error) = self.consistency_point() {
                 break Err(error);
             }
@@ -376,8 +376,8 @@ impl Volume {
         }
     }
 
-    /// Waits until the calls that read earlier roots now have ended, and frees what they kept back.
-    /// Nothing is held meanwhile, and they need nothing but the device, so this ends.
+    /// Waits until the calls that read earlier roots now have ended, and frees the blocks that they
+    /// held. No lock is held meanwhile, and they need only the device, so this ends.
     fn wait_for_readers(&self) {
         let (readers, ended) = {
             let state = self.state.lock();
@@ -387,7 +387,7 @@ impl Volume {
         self.state.lock().settle_releases();
     }
 
-    /// Lets a change in that frees space and takes up to `cost` blocks itself. A hole takes none,
+    /// Admits a change that frees space and takes up to `cost` blocks itself. A hole takes none,
     /// and the reserve covers the nodes that it changes.
     pub(crate) fn admit_to_free(self: &Arc<Self>, cost: u64) -> Result<MutexGuard<'_, State>, VolumeError> {
         let state = self.lock_for_change()?;
@@ -406,7 +406,7 @@ impl Volume {
         if state.has_room_to_free(cost) { Ok(state) } else { Err(VolumeError::NoSpace) }
     }
 
-    /// Gives up to `limit` unplaced blocks that arrived up to `order` their places, without writing
+    /// Assigns places to up to `limit` unplaced blocks that arrived up to `order`, without writing
     /// them. The generation being committed goes first.
     fn launch(&self, state: &mut State, limit: usize, order: u64) -> Result<Option<Batch>, VolumeError> {
         let draining = match &state.frozen {
@@ -458,8 +458,8 @@ impl Volume {
             Ok(()) => {}
         }
         if let Some(overlay) = state.overlay_mut(batch.generation) {
-            // Blocks of a batch that failed stay in memory, where reads find them: their places
-            // hold something else.
+            // Blocks of a failed batch stay in memory, where reads find them: their places have
+            // other content.
             for flight in batch.flights.iter().filter(|_| outcome.is_ok()) {
                 let log: Option<crate::memory::overlay::IsLogged<'_>> =
                     if log { Some(&is_logged) } else { None };
@@ -470,8 +470,8 @@ impl Volume {
         self.settled.notify_all();
     }
 
-    /// What a batch was to bring to its places found no room, or stays here as others' did: it
-    /// waits for other places. No root and no log record has named those that it had.
+    /// The blocks of a batch found no room, or stay here as others' did: they wait for other
+    /// places. No root and no log record has named the earlier places.
     fn land_without_room(&self, state: &mut State, batch: Batch) {
         state.note_no_room(self.clock.monotonic());
         let Some(overlay) = state.overlay_mut(batch.generation) else { return };
@@ -514,7 +514,8 @@ impl Volume {
         let mut log = match self.log.try_lock() {
             Some(log) => log,
             None => {
-                // Somebody else's flush is under way: meanwhile the data goes to its places.
+                // Another caller's flush is in progress: meanwhile the data is written to its
+                // places.
                 while self.place(PLACE_BLOCKS, cut)? > 0 {}
                 self.log.lock()
             }
@@ -524,7 +525,7 @@ impl Volume {
         }
         let mut state = self.state.lock();
         state.check_open()?;
-        // Someone else's flush may have covered this one while it waited.
+        // Another caller's flush may have covered this one while it waited.
         if state.durable_order >= cut {
             return Ok(());
         }
@@ -552,7 +553,8 @@ impl Volume {
             return Ok(());
         }
         // The log is full, on its way to another place, or failed: a consistency point makes all
-        // durable without it. Until it has, the next flush of someone else must find the entries.
+        // changes durable without it. Until then, the next flush of another caller must find the
+        // entries.
         for (generation, due) in due {
             state.put_back_unlogged(generation, due);
         }
@@ -569,11 +571,12 @@ impl Volume {
 impl Volume {
     /// Takes all that arrived so far, with places for its blocks.
     fn begin_flush(&self, state: &mut State) -> Result<Flushing, VolumeError> {
-        // What arrived meanwhile is covered as well, for those who wait for the next turn.
+        // Changes that arrived meanwhile are covered as well, for callers that wait for the next
+        // turn.
         let cut = state.order;
         let first_own = state.launches + 1;
-        // Now, and not when everything has landed: until then more is changed, and an inode's entry
-        // says what it is when it is taken.
+        // Now, and not when everything has landed: until then more changes arrive, and an inode's
+        // entry has its state at the time when it is taken.
         let due = take_unlogged(state, cut);
         let mut batches: Vec<Batch> = Vec::new();
         while let Some(batch) = self.launch(state, usize::MAX, cut)? {
@@ -582,8 +585,8 @@ impl Volume {
         Ok(Flushing { cut, first_own, room_failures: state.room_failures, batches, due })
     }
 
-    /// Blocks that others are writing must be there before a record names them. What is launched
-    /// later arrived later: waiting for that as well could take for ever beside a client that never
+    /// Blocks that others are writing must be on the device before a record names them. Later
+    /// launches arrived later: waiting for those too could take for ever beside a client that never
     /// stops writing.
     fn wait_for_earlier_launches(
         &self,
@@ -598,7 +601,7 @@ impl Volume {
                 }
                 return Err(VolumeError::Latched(Box::new(reason)));
             }
-            // What others were writing waits for a place again: no record can name it.
+            // Blocks that others were writing wait for a place again: no record can name them.
             if state.room_failures != flushing.room_failures {
                 for batch in flushing.batches {
                     self.land(state, batch, &Err(VolumeError::NoRoomBelow), false);
@@ -628,8 +631,8 @@ impl Volume {
     ) -> Result<Vec<Due>, VolumeError> {
         let Flushing { batches, due, .. } = flushing;
         if matches!(outcome, Err(VolumeError::NoRoomBelow)) {
-            // Blocks that found no room are logged with their next places, and all others as they
-            // were to be.
+            // Blocks that found no room are logged with their next places, and all others with the
+            // planned ones.
             let flown = batches.iter().flat_map(|batch| &batch.flights).map(|flight| flight.pointer.vbn.0);
             let flown: NumberSet = flown.collect();
             for (generation, mut due) in due {
@@ -646,14 +649,14 @@ impl Volume {
             self.land(state, batch, outcome, false);
         }
         if let Err(reason) = outcome {
-            // The entries are gone from memory, with or without a batch beside them.
+            // The entries are gone from memory, with or without a batch.
             state.latch(reason);
             return Err(reason.clone());
         }
         Ok(due)
     }
 
-    /// What a flush could not do before it began.
+    /// A failure of a flush before it began.
     fn flush_failed(&self, reason: VolumeError) -> VolumeError {
         let mut state = self.state.lock();
         match reason {
@@ -670,7 +673,7 @@ fn entries(due: &[Due]) -> Vec<(Generation, Vec<LogEntry>)> {
     due.iter().map(|(generation, due)| (*generation, entries(due))).collect()
 }
 
-/// The entries of the log that are due for what arrived up to `cut`, by generation.
+/// The log entries due for arrivals up to `cut`, by generation.
 fn take_unlogged(state: &mut State, cut: u64) -> Vec<Due> {
     let mut parts = Vec::new();
     let State { open, frozen, frozen_unlogged, .. } = state;

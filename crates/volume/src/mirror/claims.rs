@@ -1,5 +1,5 @@
-//! What another copy says it has, compared by checksum: which of the blocks that are to be sent
-//! need not be.
+//! Claims of another copy about its blocks, compared by checksum: the source does not send blocks
+//! that are claimed correctly.
 
 use std::sync::Arc;
 
@@ -76,10 +76,10 @@ impl BlockSet {
 }
 
 impl Volume {
-    /// Takes out of `unsent` (blocks that a destination lacks to get `snapshots`) those that it
-    /// says it has: `claims`, in order of vbn, are confirmed when a pointer of the snapshots names
-    /// that vbn with that checksum. Returns how many went out. Only pointers are read, and only
-    /// below blocks that are to be sent.
+    /// Removes from `unsent` (blocks that a destination lacks for `snapshots`) those that it
+    /// claims: `claims`, in order of vbn, are confirmed when a pointer of the snapshots names that
+    /// vbn with that checksum. Returns how many were removed. Only pointers are read, and only
+    /// below blocks to send.
     pub fn confirm_claims(
         self: &Arc<Self>,
         snapshots: &[SnapshotEntry],
@@ -100,8 +100,8 @@ impl Volume {
         Ok(confirmed)
     }
 
-    /// Calls `visit` once with each block of `within` that the roots reach. What is not in `within`
-    /// is as old as its parent says, so nothing below it is looked at.
+    /// Calls `visit` once with each block of `within` that the roots reach. A block outside
+    /// `within` is as old as its parent says, so its children are skipped.
     pub(crate) fn blocks_within(
         &self,
         roots: &[Root],

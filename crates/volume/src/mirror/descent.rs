@@ -1,22 +1,23 @@
-//! Whether the snapshots of an arrived image can descend from each other as their source says.
+//! Checks whether the snapshots of an arrived image can descend from each other as their source
+//! claims.
 //!
-//! Who else shows a block of a snapshot is known from the tree of descent alone: its neighbours
-//! (parent, children, siblings), or nobody. Deleting relies on that, so a destination that believed
-//! an invented descent would, once failed over, free blocks that another snapshot shows.
+//! The tree of descent alone tells which other snapshots show a block of a snapshot: its neighbours
+//! (parent, children, siblings), or none. Deleting relies on that. A destination that trusted an
+//! invented descent would, once failed over, free blocks that another snapshot shows.
 //!
-//! What holds of every true descent: a block comes into the world in one place of the tree and is
-//! handed down from there, so the *tops* of a block (snapshots that show it and whose parent does
-//! not) all have the same parent. Deleting a snapshot makes its children those of its parent and
-//! keeps that true. Hence:
-//! - What a snapshot shows and its parent does not is shown by no other one, but by children of
-//!   that parent.
-//! - Of those that are here already this was found, and stays true while each has the nearest
-//!   ancestor that still exists as its parent. Then only new ones are looked at.
+//! A property of every true descent: a block is created in one place of the tree and inherited from
+//! there, so the *tops* of a block (snapshots that show it and whose parent does not) all have the
+//! same parent. Deleting a snapshot makes its children those of its parent and keeps that true.
+//! Hence:
+//! - Of the blocks that a snapshot shows and its parent does not, only children of that parent show
+//!   any.
+//! - For snapshots that are already here this was checked, and stays true while each has the
+//!   nearest ancestor that still exists as its parent. Then only new ones are checked.
 //!
 //! A descent that is not the true one and keeps to this is taken: deleting is as safe in it.
 //!
-//! Maps are compared, and maps are the source's too: that each names what its image reaches was
-//! found before (`reached`).
+//! Maps are compared, and maps are the source's too: an earlier check found that each names the
+//! blocks that its image reaches (`reached`).
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -33,12 +34,11 @@ pub(crate) const PIECE: u64 = 1 << 16;
 const INVENTED: &str =
     "the source's snapshots cannot descend from each other as it says: run `cairn volume check` there";
 
-/// Compares what a source says of descent with what is `here` and with the maps of its `image`.
-/// There are `space` blocks, and `in_use` gives those of a run that anything here shows.
+/// Compares the descent that a source reports with the snapshots `here` and with the maps of its
+/// `image`. There are `space` blocks, and `in_use` gives those of a run that any root here shows.
 ///
 /// # Errors
-/// [`VolumeError::Refused`] when it can't be true, and what makes a map of a new snapshot
-/// unreadable.
+/// [`VolumeError::Refused`] when it can't be true, and errors of reading a map of a new snapshot.
 pub(crate) fn check(
     maps: Maps<'_>,
     here: &[SnapshotEntry],
@@ -50,7 +50,7 @@ pub(crate) fn check(
         return Err(VolumeError::Refused(INVENTED));
     }
     let (kept, new) = sorted(here, image, &listed);
-    // What several new ones have that their parents do not have.
+    // The blocks that several new snapshots have and their parents do not have.
     let mut brought = BlockSet::default();
     let several = new.len() > 1;
     let mut shown: Option<BlockSet> = None;
@@ -59,14 +59,13 @@ pub(crate) fn check(
         let tops = tops(maps, &children, &above, kept.iter().any(|entry| entry.id == parent))?;
         let is_outside = |(first, count): &Run| first.0.saturating_add(*count) > space;
         if tops.iter().any(is_outside) {
-            // Nobody has such a block; and sets have a bit for each up to the highest.
+            // No root can have such a block; and sets have a bit for each up to the highest.
             return Err(refused(parent));
         }
         if several && blocks(&tops).any(|vbn| brought.has(vbn)) {
             return Err(refused(parent));
         }
-        // Mostly nothing that is new here stands where something else stands, and no map has to be
-        // read.
+        // Usually no new block uses the number of another one, and no map has to be read.
         let mut siblings: Option<BlockSet> = None;
         for piece in pieces(&tops).filter(|_| !kept.is_empty()) {
             let doubtful = in_use(piece);
@@ -75,7 +74,7 @@ pub(crate) fn check(
             }
             let shown = shown.get_or_insert_with(|| shown_by(maps, &kept, space));
             for vbn in doubtful.into_iter().filter(|vbn| shown.has(*vbn)) {
-                // Those have it all from one that was deleted, or it is nobody's to have.
+                // Those inherited it from a deleted snapshot, or none may have it.
                 let siblings = match &mut siblings {
                     Some(siblings) => siblings,
                     none => none.insert(brought_by(maps, &kept, (parent, &above), space)?),
@@ -97,8 +96,7 @@ pub(crate) fn check(
 /// New snapshots by their parent.
 type ByParent<'a> = BTreeMap<SnapshotId, Vec<&'a SnapshotEntry>>;
 
-/// The snapshots of an image of which it was found out before that their descent is possible, and
-/// the others.
+/// Separates the snapshots of an image whose descent was checked before from the others.
 fn sorted<'a>(
     here: &[SnapshotEntry],
     image: &'a [SnapshotEntry],
@@ -120,7 +118,7 @@ fn sorted<'a>(
         ancestor
     };
     // A side that gives up its own head may have deleted ancestors that the other side still has:
-    // then all are looked at.
+    // then all are checked.
     let follows = image.iter().filter(|entry| is_here(entry)).all(|entry| entry.parent == nearest(entry));
     let (kept, fresh): (Vec<&SnapshotEntry>, Vec<&SnapshotEntry>) =
         image.iter().partition(|entry| follows && is_here(entry));
@@ -131,7 +129,7 @@ fn sorted<'a>(
     (kept, new)
 }
 
-/// What some snapshots show and the one above them does not.
+/// The blocks that some snapshots show and the one above them does not.
 fn tops(
     maps: Maps<'_>,
     children: &[&SnapshotEntry],
@@ -142,10 +140,10 @@ fn tops(
     for child in children {
         match maps.only_in(&child.root, above) {
             Ok(runs) => tops.extend(runs),
-            // What a damaged map here describes is not known: damage here is no reason to refuse
-            // what arrives.
+            // The content of a damaged map here is unknown: damage here is no reason to refuse an
+            // arriving image.
             Err(reason) if is_parent_here => {
-                tracing::warn!(%reason, snapshot = child.name, "a map is damaged: the descent of a new snapshot is not known");
+                tracing::warn!(%reason, snapshot = child.name, "a map is damaged: the descent of a new snapshot is unknown");
             }
             Err(reason) => return Err(reason),
         }
@@ -153,7 +151,7 @@ fn tops(
     Ok(tops)
 }
 
-/// What any of some snapshots shows.
+/// The blocks that any of some snapshots shows.
 fn shown_by(maps: Maps<'_>, kept: &[&SnapshotEntry], space: u64) -> BlockSet {
     let mut shown = BlockSet::default();
     maps.each_region(
@@ -172,7 +170,7 @@ fn shown_by(maps: Maps<'_>, kept: &[&SnapshotEntry], space: u64) -> BlockSet {
     shown
 }
 
-/// What came into the world with those of `kept` that have this parent.
+/// The blocks created with those of `kept` that have this parent.
 fn brought_by(
     maps: Maps<'_>,
     kept: &[&SnapshotEntry],
@@ -196,7 +194,7 @@ fn is_parentless(entry: &SnapshotEntry, listed: &HashMap<SnapshotId, &SnapshotEn
     entry.parent.0 != 0 && (entry.parent >= entry.id || !listed.contains_key(&entry.parent))
 }
 
-/// The blocks of some runs; number 0 is no block.
+/// The blocks of some runs; number 0 is not a block.
 fn blocks(runs: &[Run]) -> impl Iterator<Item = Vbn> {
     runs.iter().flat_map(|run| each(*run))
 }

@@ -1,16 +1,16 @@
-//! What an unfinished transfer has brought: the have map, the places of its blocks, and how both
-//! are found again.
+//! The arrivals of an unfinished transfer: the have map, the places of its blocks, and how both are
+//! found again.
 //!
-//! A link that is cut leaves the arrivals in memory, where the next transfer takes them up. A
-//! restart leaves the have map on the device, which a *checkpoint* writes from time to time; what
-//! it says is then compared with what stands in each block's place, so nothing is believed that is
-//! not there, and neither the order of writes nor a torn one matters.
+//! After a lost connection the arrivals stay in memory, where the next transfer resumes with them.
+//! After a restart the have map is on the device, which a *checkpoint* writes from time to time.
+//! Its entries are then compared with the block in each place. So no entry is trusted without its
+//! block, and neither the order of writes nor a torn one matters.
 //!
 //! # Invariants
 //! 1. A vbn counts as arrived only while its place has the content of its checksum: the bit is
 //!    taken back before the place is written, and set after.
-//! 2. An arrived block is at home when no image here showed its vbn at that time, or what they show
-//!    there has the same bytes; and else in a slot of the redirect area that nothing else uses.
+//! 2. An arrived block is at home when no image here showed its vbn at that time, or the images
+//!    show the same bytes there. Otherwise it is in an unused slot of the redirect area.
 //! 3. Arrivals belong to the committed image on which they began (the epoch); the commit of another
 //!    image, or a failover, ends them.
 
@@ -27,12 +27,12 @@ use crate::error::VolumeError;
 use crate::mirror::kept::compare_arrivals;
 use crate::read::store::Store;
 
-/// Have blocks in memory: 16 MiB, for 4 GiB of neighbouring blocks. Past it what is dirty is
-/// written, and the memory used again.
+/// Have blocks in memory: 16 MiB, for 4 GiB of neighbouring blocks. Beyond it dirty ones are
+/// written, and the memory is reused.
 const CACHE_BLOCKS: usize = 4096;
 /// Blocks after which a transfer makes a checkpoint: 64 MiB.
 const CHECKPOINT_BLOCKS: u64 = 16384;
-/// Time after which it does, when something has arrived.
+/// The time between checkpoints, when blocks have arrived.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
 /// Slots of the redirect area in which a restart finds the block of one vbn.
 const PROBES: u64 = 4;
@@ -101,8 +101,7 @@ impl Arrivals {
         found.next().map(|(index, word)| Vbn(index * 64 + u64::from(word.trailing_zeros())))
     }
 
-    /// The place of `vbn` is about to be written: it has not arrived until [`Self::note`] says so
-    /// again.
+    /// The place of `vbn` is about to be written: it counts as missing until [`Self::note`].
     pub(crate) fn forget(&mut self, vbn: Vbn) {
         if self.has(vbn) {
             self.arrived[(vbn.0 / 64) as usize] &= !(1 << (vbn.0 % 64));
@@ -110,7 +109,7 @@ impl Arrivals {
         }
     }
 
-    /// A block stands in its place.
+    /// Notes a block that is in its place.
     pub(crate) fn note(&mut self, vbn: Vbn, checksum: Checksum, store: &Store) -> Result<(), VolumeError> {
         let number = vbn.0 / HaveBlock::ENTRIES;
         let block = self.block(number, store)?;
@@ -157,12 +156,12 @@ impl Arrivals {
         Ok(list)
     }
 
-    /// A have block; what the device has of an earlier transfer is an empty one.
+    /// A have block; one that the device has from an earlier transfer counts as empty.
     fn block(&mut self, number: u64, store: &Store) -> Result<&mut BlockMut, VolumeError> {
         if !self.blocks.contains_key(&number) {
             if self.blocks.len() >= CACHE_BLOCKS {
                 store.run(self.write_dirty(store))?;
-                // What has no place on the device stays.
+                // Blocks without a place on the device stay.
                 self.blocks.retain(|number, _| place(*number, store).is_none());
             }
             let mut bytes = BlockMut::zeroed();
@@ -180,7 +179,7 @@ impl Arrivals {
 
     /// The writes of every have block that changed since the last ones.
     fn write_dirty(&mut self, store: &Store) -> Vec<Operation> {
-        // Block 0 tells that there are others.
+        // Block 0 shows that there are others.
         if !self.dirty.is_empty() && !self.written.contains(&0) && !self.blocks.contains_key(&0) {
             let mut bytes = BlockMut::zeroed();
             HaveBlock::clear(&mut bytes, self.epoch);
@@ -200,18 +199,18 @@ impl Arrivals {
         store.write_kind(SegmentKind::Have, copies.iter().map(|(number, block)| (*number, block)))
     }
 
-    /// Whether enough has arrived, or enough time has gone by, for a checkpoint.
+    /// Whether a checkpoint is due, by the number of arrivals or the time.
     pub(crate) fn is_due(&self, now: Duration) -> bool {
         self.fresh >= CHECKPOINT_BLOCKS
             || (self.fresh > 0 && now.saturating_sub(self.checkpointed) >= CHECKPOINT_INTERVAL)
     }
 
-    /// Whether something arrived since the last checkpoint.
+    /// Whether blocks arrived since the last checkpoint.
     pub(crate) fn is_unsaved(&self) -> bool {
         self.fresh > 0
     }
 
-    /// Makes durable what has arrived, for a restart.
+    /// Makes the arrivals durable, for a restart.
     pub(crate) fn checkpoint(&mut self, store: &Store, now: Duration) -> Result<(), VolumeError> {
         store.run(self.write_dirty(store))?;
         store.device().flush()?;
@@ -259,7 +258,7 @@ struct Candidate {
     slot: Option<u64>,
 }
 
-/// What a recall must know of the volume.
+/// The state of the volume that a recall needs.
 pub(crate) struct Surroundings<'a> {
     pub(crate) store: &'a Store,
     /// Whether an image here shows a vbn.
@@ -271,9 +270,9 @@ pub(crate) struct Surroundings<'a> {
 }
 
 impl Arrivals {
-    /// Finds again what a transfer before a restart brought: each entry of the have map whose block
-    /// is there. `go_on` hears of blocks looked at and have blocks read of how many; when it says
-    /// no, the rest is left where it is.
+    /// Recalls the arrivals of a transfer before a restart: each entry of the have map whose block
+    /// is present. `go_on` gets the number of have blocks read so far and their total; when it
+    /// returns false, the rest is skipped.
     pub(crate) fn recall(
         &mut self,
         around: &mut Surroundings<'_>,
@@ -292,7 +291,7 @@ impl Arrivals {
             }
             let numbers = first..(first + READ_HAVE).min(total);
             for (number, block) in numbers.clone().zip(read_have(store, numbers)) {
-                // What can't be read of the map is sent again.
+                // Entries in an unreadable part of the map are sent again.
                 let Some(block) = block.filter(|block| HaveBlock::is_of(block, self.epoch)) else { continue };
                 self.written.insert(number);
                 for index in 0..HaveBlock::ENTRIES {
@@ -312,7 +311,7 @@ impl Arrivals {
         Ok(true)
     }
 
-    /// Reads the places of the candidates and takes those that are what the map says.
+    /// Reads the places of the candidates and takes those that match the map.
     fn take_found(&mut self, candidates: Vec<(Vbn, Checksum, Where)>, around: &mut Surroundings<'_>) {
         let area = around.store.space().blocks(SegmentKind::Redirect);
         let at_home: Vec<Candidate> = candidates
@@ -321,7 +320,7 @@ impl Arrivals {
             .map(|(vbn, checksum, _)| Candidate { vbn: *vbn, checksum: *checksum, slot: None })
             .collect();
         self.take_from(at_home, around);
-        // Also what arrived while a reader, who is gone, saw the old content at home.
+        // Also blocks that arrived while an earlier reader saw the old content at home.
         let mut elsewhere = Vec::new();
         for (vbn, checksum, _) in candidates.into_iter().filter(|(vbn, _, _)| !self.has(*vbn)) {
             let free = probes(vbn, area).filter(|slot| !around.taken.contains(slot));
@@ -348,7 +347,7 @@ impl Arrivals {
             found.extend(there.map(|block| (candidate, block)));
         }
         for (Candidate { vbn, slot, .. }, block) in found {
-            // A slot may have what was made to have that checksum.
+            // A slot may have a block that was made to have that checksum.
             let is_forged = || compare_arrivals(store, around.places, &[(vbn, block)]).is_err();
             if self.has(vbn) || slot.is_some() && (around.used)(vbn) && is_forged() {
                 continue;
@@ -364,7 +363,7 @@ impl Arrivals {
     }
 }
 
-/// Reads blocks of the have map; none for what can't be read.
+/// Reads blocks of the have map; `None` for an unreadable one.
 fn read_have(store: &Store, numbers: std::ops::Range<u64>) -> Vec<Option<Block>> {
     let places: Vec<Option<u64>> = numbers.map(|number| place(number, store)).collect();
     store.read_places(&places).into_iter().map(Result::ok).collect()

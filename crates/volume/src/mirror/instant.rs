@@ -1,10 +1,10 @@
 //! Snapshots of several volumes at one instant, and their end as sources at one.
 //!
 //! # Invariant
-//! Whatever a client wrote, in whichever of the volumes, and had its answer for before it wrote
-//! something else that one of the snapshots shows, is shown too. Changes wait in all of the volumes
-//! before the first snapshot is made, and until the last one is: no write is answered in between,
-//! so none can follow another.
+//! If one of the snapshots shows a write, then the snapshots also show every write that was
+//! acknowledged before it was made, in any of the volumes. Changes wait in all of the volumes
+//! before the first snapshot is made, and until the last one is: no write is acknowledged in
+//! between, so none can follow another.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::error::VolumeError;
 use crate::locks::MutexGuard;
 use crate::volume::{Snapshot, Volume};
 
-/// What was made, by the place of each volume.
+/// The snapshots made, with the index of each volume.
 type Made = Vec<(usize, Snapshot)>;
 
 impl Volume {
@@ -22,8 +22,8 @@ impl Volume {
     /// meanwhile, for a consistency point of all of them.
     ///
     /// # Errors
-    /// With the place in `members` of the volume that it is about. None of the snapshots is there
-    /// then, unless a volume failed for good.
+    /// With the index in `members` of the volume that failed. None of the snapshots exists then,
+    /// unless a volume failed permanently.
     pub fn snapshot_together(
         members: &[Arc<Volume>],
         name: &str,
@@ -52,8 +52,8 @@ impl Volume {
     /// destination that shows it as its own head, which is held under its own one of these names
     /// ([`Volume::demote`]). The heads.
     ///
-    /// No write is answered between the snapshots and the last demotion. A crash in between leaves
-    /// some that are demoted, and the others as they were.
+    /// No write is acknowledged between the snapshots and the last demotion. A crash in between
+    /// leaves some volumes demoted, and the others unchanged.
     ///
     /// # Errors
     /// As [`Volume::snapshot_together`]; those that were demoted take writes again, unless they
@@ -118,7 +118,7 @@ fn in_one_order(members: &[Arc<Volume>]) -> Result<Vec<usize>, (usize, VolumeErr
     Ok(order)
 }
 
-/// What earlier consistency points have begun, and had no room for, is there before.
+/// Finishes earlier consistency points that were begun and found no room.
 fn finish_each(
     members: &[Arc<Volume>],
     order: &[usize],
@@ -151,7 +151,7 @@ fn in_place(mut made: Made) -> Vec<Snapshot> {
     made.into_iter().map(|(_, snapshot)| snapshot).collect()
 }
 
-/// One that stays is of no use, and harms nobody.
+/// A remaining snapshot is useless but harmless.
 fn delete_each(members: &[Arc<Volume>], made: &[(usize, Snapshot)]) {
     for (at, snapshot) in made {
         let _ = members[*at].delete_snapshots(&[snapshot.id]);

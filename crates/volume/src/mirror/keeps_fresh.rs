@@ -23,8 +23,8 @@ impl Drop for KeepsFresh {
 }
 
 impl Volume {
-    /// Keeps what is written from here on in memory, for a mirror that follows closely: a quarter
-    /// of what the volume was given, beside that, and shared by all who ask.
+    /// Keeps new writes in memory, for a mirror that follows closely: a quarter of the volume's
+    /// memory, in addition to it, and shared by all callers.
     pub fn keep_fresh(self: &Arc<Self>) -> KeepsFresh {
         self.store.fresh().keep();
         KeepsFresh(self.clone())

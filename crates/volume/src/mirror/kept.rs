@@ -1,10 +1,10 @@
-//! What no image that arrives may change: the content of everything else that is kept here.
+//! Content that no arriving image may change: all other content kept here.
 //!
 //! A source may be in other hands, and a checksum proves nothing against intent: a block with a
 //! given XXH3-128 is made in milliseconds. So bytes are compared with bytes:
-//! - A block that arrives for a number in use here, with the checksum of what stands there and
-//!   other bytes, is refused before it is written. No two contents of one number ever have the same
-//!   checksum here, and a cache that knows blocks by both never serves one for the other.
+//! - An arriving block for a number in use here is refused before it is written if it has the
+//!   checksum of the present block but other bytes. No two contents of one number ever have the
+//!   same checksum here, and a cache that knows blocks by both never serves one for the other.
 //! - Before the commit each block in use here that would be read in another place from then on is
 //!   compared, byte by byte, for every snapshot that shows it and stays. Where the snapshot's own
 //!   block is damaged here, a block with the checksum that its pointer names takes its place, as a
@@ -28,12 +28,12 @@ use crate::read::compare::Maps;
 use crate::read::store::Store;
 use crate::read::walk::Rooted;
 
-/// Past the end of the numbers that a source may give to snapshots, generations and files: what is
-/// counted on from there, after a failover, has room for longer than any volume lives.
+/// The end of the numbers that a source may assign to snapshots, generations and files. Counting
+/// resumes there after a failover, with room for longer than any volume lives.
 const NUMBER_MAX: u64 = 1 << 60;
 
-/// Compares blocks that arrive with what readers here find under their numbers. Returns those that
-/// stand at home already, with the same bytes.
+/// Compares arriving blocks with the content that readers here find under their numbers. Returns
+/// those that are at home already, with the same bytes.
 ///
 /// # Errors
 /// [`VolumeError::Contradicts`] of a block with the same checksum and other bytes.
@@ -46,13 +46,13 @@ pub(crate) fn compare_arrivals(
     let Some(committed) = places.first() else { return Ok(at_home) };
     for (vbn, block) in arrived {
         let pointer = BlockPointer { vbn: *vbn, checksum: Checksum::of(&block[..]), ..BlockPointer::HOLE };
-        // Also what can't be read from the device any more.
+        // Also blocks that can't be read from the device any more.
         if store.cached(&pointer).is_some_and(|known| known[..] != block[..]) {
             return Err(forged(*vbn));
         }
     }
     for (number, redirects) in places.iter().enumerate() {
-        // What stands in the same place as for the first one was looked at.
+        // Blocks in the same place as for the first one were compared.
         let elsewhere = |vbn: &Vbn| number == 0 || redirects.get(*vbn) != committed.get(*vbn);
         let compared: Vec<&(Vbn, Block)> = arrived.iter().filter(|(vbn, _)| elsewhere(vbn)).collect();
         let vbns: Vec<Vbn> = compared.iter().map(|(vbn, _)| *vbn).collect();
@@ -78,7 +78,7 @@ fn forged(vbn: Vbn) -> VolumeError {
     VolumeError::Contradicts(Contradiction::Forged(vbn))
 }
 
-/// Looks at the numbers in a list of snapshots that arrived, on which everything else relies.
+/// Checks the numbers in an arrived list of snapshots, on which all later checks rely.
 ///
 /// # Errors
 /// [`VolumeError::Contradicts`].
@@ -105,7 +105,7 @@ pub(crate) fn check_list(snapshots: &[SnapshotEntry]) -> Result<(), VolumeError>
     }
 }
 
-/// What new snapshots brought of the blocks that would be read in another place.
+/// The blocks that new snapshots brought, of those that would be read in another place.
 #[derive(Default)]
 pub(crate) struct Lineage(BTreeMap<SnapshotId, Line>);
 
@@ -114,13 +114,14 @@ struct Line {
     brought: HashSet<Vbn>,
 }
 
-/// With what a new snapshot was compared: it has from there what it has not brought.
+/// The base that a new snapshot was compared with: it inherits from there the blocks that it has
+/// not brought.
 #[derive(Clone, Copy)]
 pub(crate) enum Base {
     Nothing,
     /// Another new one.
     New(SnapshotId),
-    /// A snapshot that stays, or what is shown here.
+    /// A snapshot that stays, or the image shown here.
     Here,
 }
 
@@ -164,11 +165,11 @@ pub(crate) fn check_content(
         return Ok(());
     }
     for entry in snapshots {
-        // A map that is here is read as it was before.
+        // A map that is here is read as before.
         let redirects = if lineage.0.contains_key(&entry.id) { after } else { before };
         let shows = match (Maps { store, redirects }).holds(&entry.root, &moved) {
             Ok(shows) => shows,
-            // What a damaged map describes is not known: the trees tell.
+            // The content of a damaged map is unknown: the trees decide.
             Err(reason) if reason.is_of_a_block() => {
                 without_map.insert(entry.id);
                 vec![true; moved.len()]
@@ -204,7 +205,7 @@ pub(crate) fn check_content(
 /// A block of a snapshot that would have other bytes.
 struct Replaced {
     vbn: Vbn,
-    /// None where it can't be read.
+    /// `None` if it can't be read.
     here: Option<Checksum>,
     arrived: Checksum,
 }
@@ -228,7 +229,7 @@ fn only_damaged(
     let wanted: HashSet<Vbn> = replaced.iter().map(|block| block.vbn).collect();
     let mut named: HashMap<Vbn, Checksum> = HashMap::new();
     let rooted = Rooted { root: &entry.root, redirects };
-    // What can't be walked to is not known, and stays as it is.
+    // Blocks below an unreadable node are unknown, and stay as they are.
     past_damage(store, rooted, &mut |pointer| {
         if wanted.contains(&pointer.vbn) {
             named.insert(pointer.vbn, pointer.checksum);

@@ -1,4 +1,4 @@
-//! How far a mirror is behind: what changed since a snapshot, and since when.
+//! The lag of a mirror: the changes since a snapshot, and the time of the first.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,25 +12,25 @@ use crate::past::since_map::SinceMap;
 use crate::read::compare::Maps;
 use crate::volume::Volume;
 
-/// Generations whose first change is remembered. Past it the oldest is forgotten, and a lag that
+/// Generations whose first change is remembered. Beyond it the oldest is forgotten, and a lag that
 /// began there counts from the snapshot itself: never too little.
 const FIRST_CHANGES_MAX: usize = 4096;
 
-/// What changed since a snapshot.
+/// The changes since a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Behind {
     /// When this was found, by the volume's clock.
     pub now: Timestamp,
-    /// When the first change after the snapshot was made, by the same clock as it shows now: what
-    /// has passed since was measured by one that is never set. None without a change. After a
-    /// restart, or far back, it is the time of the snapshot, which is earlier.
+    /// When the first change after the snapshot was made, as the present wall clock shows it: the
+    /// elapsed time was measured by the monotonic clock. `None` without a change. After a restart,
+    /// or far back, it is the time of the snapshot, which is earlier.
     pub first_change: Option<Timestamp>,
     /// Blocks that the active state has and the snapshot does not, and changes in memory.
     pub blocks: u64,
 }
 
 impl Behind {
-    /// What is so as of `now`, when the first change is of that age.
+    /// The lag as of `now`, when the first change has that age.
     pub(crate) fn of(now: Timestamp, age: Option<Duration>, blocks: u64) -> Self {
         let nanos = |age: Duration| u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
         let first_change = age.map(|age| Timestamp(now.0.saturating_sub(nanos(age))));
@@ -41,7 +41,7 @@ impl Behind {
 impl State {
     /// Notes, at a freeze, when the frozen generation got its first change.
     pub(crate) fn note_first_change(&mut self, generation: Generation) {
-        // A generation of nothing but a mirror's bookkeeping changes nothing that anyone sees.
+        // A generation that holds only a mirror's bookkeeping changes no visible content.
         if let Some(since) = self.changed_since {
             self.changed_at(generation, since);
         }
@@ -74,8 +74,8 @@ impl State {
 }
 
 impl Volume {
-    /// What changed since a snapshot: the map blocks that differ are counted, and memory is looked
-    /// at; nothing is committed.
+    /// The changes since a snapshot: counts the map blocks that differ and looks at memory; commits
+    /// nothing.
     pub fn changed_since_snapshot(self: &Arc<Self>, id: SnapshotId) -> Result<Behind, VolumeError> {
         let (committed, base) = {
             let state = self.state.lock();
@@ -93,8 +93,8 @@ impl Volume {
         Ok(self.behind_since(asked, age, blocks))
     }
 
-    /// What is so by now, when the first change was of that age at `then`, before its blocks were
-    /// counted: that may have read them from a slow device.
+    /// The lag as of now, when the first change had that age at `then`, before its blocks were
+    /// counted: counting may have read a slow device.
     pub(crate) fn behind_since(&self, then: Duration, age: Option<Duration>, blocks: u64) -> Behind {
         let took = self.clock.monotonic().saturating_sub(then);
         Behind::of(self.clock.now(), age.map(|age| age + took), blocks)
@@ -106,16 +106,15 @@ impl Volume {
         self.first_change_after(Some((base.generation, base.changed)), base.created).0
     }
 
-    /// The same of a root of which no more is known than its generation and the time of the last
-    /// change in it.
+    /// The same for a root of which only the generation and the time of the last change are known.
     pub fn age_of_changes_after(&self, generation: Generation, changed: Timestamp) -> Option<Duration> {
         self.first_change_after(Some((generation, changed)), changed).0
     }
 
     /// How long ago the first change after a root was made, and how many changes are in memory. The
-    /// root is told by its generation and by the time of the last change in it; for an unknown one,
-    /// or one before this run of the program, changes count from `created`, when it was made, and
-    /// are no younger than this run: a wall clock that was put back hides none.
+    /// root is identified by its generation and by the time of its last change. For an unknown
+    /// root, or one before this run of the program, changes count from `created`, when it was made,
+    /// and are no younger than this run: a wall clock that was set back hides none.
     pub(crate) fn first_change_after(
         &self,
         base: Option<(Generation, Timestamp)>,
@@ -141,8 +140,8 @@ impl Volume {
         (Some(age.unwrap_or(since_made)), dirty)
     }
 
-    /// The time of a change, later than that of any change before, whatever the clock says: where
-    /// it is the same, so is the content.
+    /// The time of a change, later than that of any earlier change, whatever the clock shows: equal
+    /// times mean equal content.
     pub(crate) fn changed_now(&self, now: Timestamp) -> Timestamp {
         later(self.state.lock().committed.root.changed, now)
     }

@@ -1,5 +1,5 @@
-//! The volume as one side of a mirror: what a source tells of its blocks, what a destination
-//! receives, and changes of role.
+//! The volume as one side of a mirror: the source's list of blocks, the destination's receiver, and
+//! changes of role.
 //!
 //! # Invariants
 //! 1. A received block is written to its own place, or to the redirect area while an image that is

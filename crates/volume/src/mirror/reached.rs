@@ -1,17 +1,16 @@
 //! Whether the map of an image that arrived names every block that the image reaches.
 //!
-//! Which blocks may be written over is known from maps alone, and maps come from the source. An
-//! image that reaches a block its map leaves out would lose it to a later transfer, or after a
-//! failover to any write. So no image is committed before this was found of it, from what differs
-//! between it and its base:
+//! Maps alone tell which blocks may be overwritten, and maps come from the source. An image that
+//! reaches a block missing in its map would lose it to a later transfer, or after a failover to any
+//! write. So before an image is committed its differences from its base must prove the following:
 //! - Each block that it reaches and the base does not have in the same position is in its map,
 //!   once, and was not born after the image.
 //! - Each block that the base's map has and its own does not is one that the base reaches and it
 //!   does not.
 //! - It counts as many blocks as its map has.
 //!
-//! The base holds to the same, so all that both share is in the map of the image as well. Where
-//! that is not enough to tell, the whole image is walked.
+//! The base satisfies the same, so all blocks that both share are in the map of the image as well.
+//! If that is not enough to decide, the whole image is walked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,11 +26,11 @@ use crate::read::store::{Store, Wanted};
 use crate::read::tree::{BATCH, Tree};
 use crate::read::walk::{Parted, Rooted};
 
-/// What was found of an image by comparing it with its base.
+/// The result of comparing an image with its base.
 pub(crate) struct Compared<'a> {
     /// The image or snapshot that it was compared with, if any.
     pub(crate) base: Option<Rooted<'a>>,
-    /// That is the snapshot from which it descends, and stays beside it.
+    /// That is the snapshot from which it descends, and that stays in addition.
     pub(crate) is_parent: bool,
     /// Blocks that it has and the base does not have in the same position.
     pub(crate) added: &'a BlockSet,
@@ -58,10 +57,10 @@ pub(crate) fn note(
     }
 }
 
-/// Compares what an image reaches with its map.
+/// Compares the blocks that an image reaches with its map.
 ///
 /// # Errors
-/// [`VolumeError::Contradicts`] when the map leaves out a block, and what can't be read of the map.
+/// [`VolumeError::Contradicts`] when a block is missing in the map, and errors of reading the map.
 pub(crate) fn check(store: &Store, new: Rooted<'_>, compared: &Compared<'_>) -> Result<(), VolumeError> {
     let Compared { base, is_parent, added, parted } = *compared;
     // Blocks that it shares with a later image of another line may be younger than it.
@@ -78,7 +77,7 @@ pub(crate) fn check(store: &Store, new: Rooted<'_>, compared: &Compared<'_>) -> 
             Some(base) => Bits::of(store, base, chunk, &parted.regions, |(old, _)| *old)?,
             None => Bits::default(),
         };
-        // Damage here is no reason to refuse an image, which is looked at as a whole then.
+        // Damage here is no reason to refuse an image, which is checked as a whole then.
         is_counted &= before.damaged.is_empty();
         doubtful |= !before.damaged.is_empty();
         for region in chunk {
@@ -98,14 +97,14 @@ pub(crate) fn check(store: &Store, new: Rooted<'_>, compared: &Compared<'_>) -> 
         }
     }
     if is_counted && used != i128::from(new.root.used) {
-        // What is taken and freed after a failover is counted on from there.
+        // Numbers taken and freed after a failover count on from there.
         return Err(VolumeError::Contradicts(Contradiction::List));
     }
     if doubtful { check_whole(store, new) } else { Ok(()) }
 }
 
-/// The same of all that an image reaches. What lies below a node that is damaged here is not known,
-/// and damage here is no reason to refuse an image.
+/// The same check for all blocks that an image reaches. Blocks below a node that is damaged here
+/// are unknown, and damage here is no reason to refuse an image.
 fn check_whole(store: &Store, image: Rooted<'_>) -> Result<(), VolumeError> {
     let mut reached = BlockSet::default();
     let mut outcome = Ok(());
@@ -119,14 +118,14 @@ fn check_whole(store: &Store, image: Rooted<'_>) -> Result<(), VolumeError> {
         if !reason.is_of_a_block() {
             return Err(reason);
         }
-        tracing::warn!(%reason, "a block is damaged: whether an image reaches more than its map names is not known of what lies below it");
+        tracing::warn!(%reason, "a block is damaged: the blocks below it can't be compared with the map of the image");
     }
     outcome?;
     let regions: Vec<u64> = reached.regions().collect();
     for chunk in regions.chunks(BATCH) {
         let own = Bits::of(store, image, chunk, &BTreeMap::new(), |_| BlockPointer::HOLE)?;
         for region in chunk {
-            // What a damaged block describes counts as in use.
+            // The blocks of a damaged map block count as in use.
             let named = own.words(*region, u64::MAX);
             let words = reached.words(*region);
             if words
@@ -139,8 +138,8 @@ fn check_whole(store: &Store, image: Rooted<'_>) -> Result<(), VolumeError> {
     Ok(())
 }
 
-/// Calls `enter` with the pointer to each block of an image, and goes below those of which it says
-/// so. What is below a damaged block is left out, and the last damage returned.
+/// Calls `enter` with the pointer to each block of an image, and descends where it returns true.
+/// Blocks below a damaged block are skipped, and the last damage is returned.
 pub(crate) fn past_damage(
     store: &Store,
     image: Rooted<'_>,
@@ -173,7 +172,7 @@ pub(crate) fn past_damage(
     damaged.or(lost)
 }
 
-/// Some regions of a map; what it lacks has no block in use.
+/// Some regions of a map; a missing region has no block in use.
 #[derive(Default)]
 struct Bits {
     regions: BTreeMap<u64, Box<Words>>,
@@ -194,7 +193,7 @@ impl Bits {
         let tree = Maps { store, redirects: image.redirects }.tree(image.root.active_map);
         let unknown: Vec<Lba> =
             regions.iter().filter(|region| !known.contains_key(region)).map(|region| Lba(*region)).collect();
-        // Who asks for single blocks of a map does not look past its end.
+        // A request for single blocks of a map does not look past its end.
         let within = |region: &&u64| **region < image.root.active_map.length;
         let differing = regions.iter().filter(within);
         let mut pointers: Vec<(u64, Result<BlockPointer, VolumeError>)> =

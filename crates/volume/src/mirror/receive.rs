@@ -1,13 +1,13 @@
 //! The destination side of a mirror: blocks at the same vbns, the root last, and never a tear in an
 //! image that is still shown.
 //!
-//! A received block whose vbn is in use here goes to the redirect area (DESIGN: collisions); the
-//! superblock that commits the image names the redirect map, and blocks move home when nothing
-//! shows the old content. What arrives is noted in the have map (a checksum for each vbn, `have`),
-//! and before the commit the new trees are walked and every new pointer compared with it: what the
-//! source read wrongly, or the network changed, is refused. So is what would change anything that
-//! is kept here (`kept`), or lies about what it reaches (`reached`). A cut at any moment leaves the
-//! last committed image, and what had arrived is there for the next transfer.
+//! A received block whose vbn is in use here goes to the redirect area (docs/format.md). The
+//! superblock that commits the image names the redirect map, and blocks move home when no image
+//! shows the old content. Arrivals are noted in the have map (a checksum for each vbn, `have`).
+//! Before the commit the new trees are walked and every new pointer is compared with it: blocks
+//! that the source misread, or the network changed, are refused. So is any image that would change
+//! content kept here (`kept`), or that lies about the blocks it reaches (`reached`). A power cut at
+//! any moment leaves the last committed image, and the arrivals stay for the next transfer.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -56,8 +56,7 @@ pub struct ReceivedImage {
     pub snapshots: Vec<SnapshotEntry>,
 }
 
-/// A transfer into a destination. When it ends without a commit, what has arrived stays for the
-/// next one.
+/// A transfer into a destination. If it ends without a commit, the arrivals stay for the next one.
 pub struct Receiver {
     volume: Arc<Volume>,
     /// Taken out when the image is committed.
@@ -69,23 +68,22 @@ pub struct Receiver {
     blocks: u64,
     /// Those of this transfer.
     own: BlockSet,
-    /// What was written here may be replaced by an image that does not descend from it.
+    /// Content written here may be replaced by an image that does not descend from it.
     gives_up: bool,
-    /// The device failed: what is in memory may not be what is there.
+    /// The device failed: memory and device may differ.
     failed: bool,
 }
 
 impl Volume {
-    /// Starts a transfer into this destination; there is one at a time. What an unfinished one
-    /// brought is there still.
+    /// Starts a transfer into this destination; only one can run. The arrivals of an unfinished one
+    /// are kept.
     pub fn receive(self: &Arc<Self>) -> Result<Receiver, VolumeError> {
         self.receive_with(&mut |_, _| true)
     }
 
-    /// [`Volume::receive`] for a caller that wants to know how far it is (`go_on` gets blocks of
-    /// the have map that were read, and how many there are) or to end it early: after a restart
-    /// everything that the have map lists is read once and compared. What was not looked at is sent
-    /// again.
+    /// [`Volume::receive`] for a caller that shows progress (`go_on` gets the number of have-map
+    /// blocks read, and their total) or cancels it early. After a restart every entry of the have
+    /// map is read once and compared. Entries that were not compared are sent again.
     pub fn receive_with(
         self: &Arc<Self>,
         go_on: &mut dyn FnMut(u64, u64) -> bool,
@@ -138,8 +136,8 @@ impl Volume {
         self.state.lock().arrivals.as_ref().map_or(0, Arrivals::count)
     }
 
-    /// Moves redirected blocks home, as far as nobody reads an image that shows the old content
-    /// there, and no transfer runs. Returns how many.
+    /// Moves redirected blocks home, unless an image that shows the old content there has a reader,
+    /// or a transfer runs. Returns how many.
     pub(crate) fn move_home(self: &Arc<Self>) -> Result<usize, VolumeError> {
         if self.state.lock().receiving {
             return Ok(0);
@@ -147,8 +145,9 @@ impl Volume {
         self.bring_home(&|_| false)
     }
 
-    /// [`Volume::move_home`], also for the transfer that runs itself; what `stays` does not move,
-    /// nor what can't be read where it is: that is as damaged as before, and holds up no other.
+    /// [`Volume::move_home`], also for the transfer itself. A block for which `stays` is true does
+    /// not move, nor does an unreadable one: it is as damaged as before, and does not hold up the
+    /// others.
     fn bring_home(self: &Arc<Self>, stays: &dyn Fn(Vbn) -> bool) -> Result<usize, VolumeError> {
         let mut commit = self.commit_turn()?;
         let commit = &mut *commit;
@@ -157,9 +156,9 @@ impl Volume {
             state.check_open()?;
             state.readers.retain(Reader::is_alive);
             // An image with the present redirect map finds its blocks where they are; one with
-            // another may read the old content at home. Not that of a snapshot that is still here:
-            // what has come since for one of its blocks is the same content, byte for byte, which
-            // was compared before the commit (`kept`).
+            // another map may read the old content at home. The image of a snapshot that still
+            // exists here cannot: a later arrival for one of its blocks has the same content, byte
+            // for byte, which was compared before the commit (`kept`).
             let listed = |id: SnapshotId, root: &Root| {
                 state.snapshots.get(id).is_some_and(|entry| entry.root == *root)
             };
@@ -229,16 +228,16 @@ impl Receiver {
         self.arrivals.as_ref().map_or(0, Arrivals::count)
     }
 
-    /// Gives up what is shown here, if anything is, an own head ([`Volume::own_head`]) or not, and
-    /// the snapshots that the source does not have: the image that arrives need not descend from
-    /// them. Nothing goes before that image is committed.
+    /// Gives up the image shown here, if any, an own head ([`Volume::own_head`]) or not, and the
+    /// snapshots that the source does not have: the arriving image need not descend from them.
+    /// Nothing is removed before that image is committed.
     pub fn give_up_head(&mut self) {
         self.gives_up = self.volume.status().cursor.snapshot != SnapshotId(0);
     }
 
-    /// Lists every block that an image here shows at home as one that has arrived, with the
-    /// checksum in its pointer: for a source that has no base in common. `go_on` hears of blocks so
-    /// far. Only pointers are read.
+    /// Lists every block that an image here shows at home as an arrival, with the checksum in its
+    /// pointer: for a source without a common base. `go_on` gets the number of blocks so far. Only
+    /// pointers are read.
     pub fn claim_shown(&mut self, go_on: &mut dyn FnMut(u64) -> bool) -> Result<(), VolumeError> {
         let volume = self.volume.clone();
         let arrivals = self.arrivals.as_mut().ok_or(VolumeError::Closed)?;
@@ -249,7 +248,7 @@ impl Receiver {
             // In order of vbn each block of the have map is touched once.
             claims.sort_unstable_by_key(|(vbn, _)| *vbn);
             for (vbn, checksum) in claims.drain(..) {
-                // What an unfinished transfer brought for this vbn is newer.
+                // The arrival of an unfinished transfer for this vbn is newer.
                 if !arrivals.has(vbn) {
                     arrivals.note(vbn, checksum, &volume.store)?;
                 }
@@ -308,8 +307,8 @@ impl Receiver {
         &self.volume
     }
 
-    /// What is here of images that are not: blocks from `from` on, at most `most`, with their
-    /// checksums. A source that has a block of the same number and checksum need not send it.
+    /// Blocks here that belong to no image: from `from` on, at most `most`, with their checksums. A
+    /// source that has a block of the same number and checksum need not send it.
     pub fn arrived(&mut self, from: Vbn, most: usize) -> Result<Vec<(Vbn, Checksum)>, VolumeError> {
         let volume = self.volume.clone();
         self.arrivals()?.list(from, most, &volume.store)
@@ -322,7 +321,7 @@ impl Receiver {
     fn recall(&mut self, go_on: &mut dyn FnMut(u64, u64) -> bool) -> Result<bool, VolumeError> {
         let volume = self.volume.clone();
         let arrivals = self.arrivals.as_mut().ok_or(VolumeError::Closed)?;
-        // Only a commit could bring blocks into use, and there is none while this transfer runs.
+        // Only a commit could bring blocks into use, and none happens while this transfer runs.
         let used = |vbn| volume.state.lock().used.get(vbn);
         let places = volume.state.lock().redirects_in_use();
         let mut around =
@@ -336,7 +335,7 @@ impl Receiver {
     }
 
     /// Takes several runs of blocks, best in order of vbn, and writes them as one batch. From time
-    /// to time what has arrived is made durable.
+    /// to time the arrivals are made durable.
     pub fn write_runs(&mut self, runs: Vec<(Vbn, Vec<Block>)>) -> Result<(), VolumeError> {
         let volume = self.volume.clone();
         let limit = volume.store.space().blocks(SegmentKind::Space);
@@ -401,8 +400,8 @@ impl Receiver {
         if arrivals.is_due(now) { arrivals.checkpoint(store, now) } else { Ok(()) }
     }
 
-    /// Makes durable what has arrived, so that a restart finds it. It is done from time to time,
-    /// and when a transfer ends early.
+    /// Makes the arrivals durable, so that a restart finds them. It runs from time to time, and
+    /// when a transfer ends early.
     pub fn checkpoint(&mut self) -> Result<(), VolumeError> {
         let volume = self.volume.clone();
         let outcome = self.arrivals()?.checkpoint(&volume.store, volume.clock.monotonic());
@@ -410,9 +409,9 @@ impl Receiver {
         outcome
     }
 
-    /// Verifies the image. Where its blocks are then: an arrived block is the image's only when the
-    /// image names it with that checksum. What an earlier attempt brought, or was spoiled, must not
-    /// stand in for a block that the present image has under the same vbn.
+    /// Verifies the image. Returns the final places of its blocks. An arrived block is the image's
+    /// only when the image names it with that checksum. A block of an earlier attempt, or a spoiled
+    /// one, must not replace a block that the present image has under the same vbn.
     fn settle(&self, image: &ReceivedImage, arrivals: &mut Arrivals) -> Result<Settled, VolumeError> {
         loop {
             let redirects = self.redirects(arrivals, None);
@@ -430,19 +429,19 @@ impl Receiver {
                 spoiled = spoiled.or(Some(vbn).filter(|vbn| self.own.has(*vbn)));
             }
             if let Some(vbn) = spoiled {
-                tracing::error!(vbn = vbn.0, "a block arrived with another content than its tree says");
+                tracing::error!(vbn = vbn.0, "a block arrived with other content than its tree requires");
                 return Err(VolumeError::Refused(MISSING));
             }
         }
     }
 
-    /// Where the blocks of the images are: those committed, and on top of them what has arrived, or
-    /// those of it that are in `only`.
+    /// The places of the images' blocks: the committed ones, overridden by the arrivals, or by
+    /// those arrivals that are in `only`.
     pub(crate) fn redirects(&self, arrivals: &Arrivals, only: Option<&BlockSet>) -> Redirects {
         let committed = self.volume.state.lock().committed.clone();
         let mut redirects = (*committed.redirects).clone();
         let counts = |vbn: Vbn| arrivals.has(vbn) && only.is_none_or(|only| only.has(vbn));
-        // What the redirect map says of a block that came home is of another content.
+        // The redirect map's entry of a block that came home describes other content.
         let at_home = |vbn: Vbn| counts(vbn) && arrivals.redirected.get(vbn).is_none();
         for (vbn, _) in committed.redirects.each().filter(|(vbn, _)| at_home(*vbn)) {
             redirects.remove(vbn);
@@ -454,13 +453,12 @@ impl Receiver {
         redirects
     }
 
-    /// Verifies what arrived and makes it the volume's content: root, snapshot table, redirect map
-    /// and cursor in one superblock write.
+    /// Verifies the arrivals and makes them the volume's content: root, snapshot table, redirect
+    /// map and cursor in one superblock write.
     ///
     /// # Errors
-    /// [`VolumeError::Refused`] when a block of the image did not arrive or is not what the image
-    /// says, or when its snapshots cannot descend from each other as it says; the volume stays as
-    /// it was.
+    /// [`VolumeError::Refused`] when a block of the image did not arrive or has other content, or
+    /// when its snapshots cannot descend from each other as it claims; the volume is unchanged.
     pub fn commit(mut self, image: ReceivedImage) -> Result<(), VolumeError> {
         let volume = self.volume.clone();
         volume.store.device().flush()?;
@@ -481,15 +479,14 @@ impl Receiver {
             Err(VolumeError::Refused(why)) if why == COLLISIONS => {}
             done => return done,
         }
-        // The table can't name them all. What waited for readers that are gone by now need not be
-        // in it.
+        // The table cannot name them all. Blocks that waited for ended readers need not be in it.
         self.come_home()?;
         let redirects = self.settled(&image)?;
         self.install(&image, &target, redirects)
     }
 
-    /// Where the blocks of an image are that was found to be whole, and to leave all else as it is.
-    /// Refused or not, what has arrived is not lost: only the superblock ends it.
+    /// The places of the blocks of an image that was found to be whole, and to change nothing else.
+    /// Refused or not, the arrivals are not lost: only the superblock ends them.
     fn settled(&mut self, image: &ReceivedImage) -> Result<Redirects, VolumeError> {
         let volume = self.volume.clone();
         let mut arrivals = self.arrivals.take().ok_or(VolumeError::Closed)?;
@@ -509,9 +506,9 @@ impl Receiver {
         Ok(redirects)
     }
 
-    /// Moves home what need not be in the redirect area any more: blocks that have arrived and
-    /// whose place nothing shows now, and those that earlier images brought, in consistency points
-    /// of their own. Nothing that anyone sees changes.
+    /// Moves home blocks that need no redirect any more: arrived blocks whose place no image shows
+    /// now, and those of earlier images, in consistency points of their own. Visible content does
+    /// not change.
     fn come_home(&mut self) -> Result<(), VolumeError> {
         let volume = self.volume.clone();
         let redirected = self.arrivals()?.redirected.clone();
@@ -532,13 +529,13 @@ impl Receiver {
         }
         self.blocks = before;
         let arrivals = self.arrivals()?;
-        // Where a block has arrived the old content is nobody's.
+        // Where a block has arrived, no image needs the old content.
         let stays = |vbn: Vbn| arrivals.has(vbn) && arrivals.redirected.get(vbn).is_none();
         while volume.bring_home(&stays)? > 0 {}
         Ok(())
     }
 
-    /// An own head is replaced by what descends from it, or by anything when it was given up.
+    /// An own head is replaced by its descendants, or by any image when it was given up.
     fn check_descent(&self, image: &ReceivedImage) -> Result<(), VolumeError> {
         let Some(head) = self.volume.own_head().filter(|_| !self.gives_up) else { return Ok(()) };
         let descends = image.snapshots.iter().any(|entry| entry.id == head.id && entry.root == head.root);
@@ -546,8 +543,8 @@ impl Receiver {
     }
 
     /// Every pointer of the new images that their parents do not have must name a block that
-    /// arrived with that checksum, or that the present image has in the same position: the base of
-    /// a mirror may be a snapshot that its source has deleted.
+    /// arrived with that checksum. Or the present image has it in the same position: the base of a
+    /// mirror may be a snapshot that its source has deleted.
     fn verify(
         &self,
         image: &ReceivedImage,
@@ -575,7 +572,7 @@ impl Receiver {
             if let Some(here) = known.get(&entry.id) {
                 if here.root != entry.root {
                     return Err(VolumeError::Refused(
-                        "a snapshot here has another content than at the source",
+                        "a snapshot has different content here and at the source",
                     ));
                 }
                 continue;
@@ -597,17 +594,17 @@ impl Receiver {
         Ok(())
     }
 
-    /// Gives the transfer up; the volume shows what it showed, and what has arrived stays for the
-    /// next one.
+    /// Aborts the transfer. The volume shows the same image as before, and the arrivals stay for
+    /// the next transfer.
     pub fn abort(self) {}
 }
 
-/// What a walk of new images found of the arrived blocks.
+/// The arrived blocks found in a walk of the new images.
 #[derive(Default)]
 struct WalkFindings {
     /// Those that the images name.
     matched: BlockSet,
-    /// Those whose vbn the images name with another checksum.
+    /// Blocks whose vbn the images name with another checksum.
     stale: Vec<Vbn>,
     /// Blocks that arrived and are in the redirect area.
     elsewhere: block_set::BlockSet,
@@ -671,7 +668,7 @@ fn verify_root(
         missing.insert((pointer.vbn, pointer.checksum));
         if missing.len() < MISSING_MAX { Ok(()) } else { settle(&mut missing) }
     });
-    // A block that is missing may be why the walk could not go on.
+    // A missing block may be the reason that the walk stopped.
     if !missing.is_empty() {
         settle(&mut missing)?;
     }
@@ -681,7 +678,7 @@ fn verify_root(
     Ok(added)
 }
 
-/// The images here, and what they are read through.
+/// The images here, and the roots to read them through.
 fn shown_roots(volume: &Volume) -> (Arc<Committed>, Vec<Root>) {
     let state = volume.state.lock();
     let snapshots = state.snapshots.iter().map(|entry| entry.root);
@@ -690,7 +687,13 @@ fn shown_roots(volume: &Volume) -> (Arc<Committed>, Vec<Root>) {
 
 fn missing_block(reached: &Reached) -> VolumeError {
     let Reached { file, level, at, pointer } = *reached;
-    tracing::error!(vbn = pointer.vbn.0, file = file.0, level, at, "a block did not arrive as its tree says");
+    tracing::error!(
+        vbn = pointer.vbn.0,
+        file = file.0,
+        level,
+        at,
+        "a block did not arrive as its tree requires"
+    );
     VolumeError::Refused(MISSING)
 }
 
@@ -701,13 +704,13 @@ impl Drop for Receiver {
             && !self.failed
             && kept.is_unsaved()
         {
-            // For a restart; in memory they are there anyway.
+            // For a restart; they are still in memory anyway.
             self.failed = kept.checkpoint(&self.volume.store, self.volume.clock.monotonic()).is_err();
         }
         let mut state = self.volume.state.lock();
         state.receiving = false;
         if self.failed {
-            // What is on the device is looked at again.
+            // The device's content is compared again.
             state.recalled = false;
         } else if let Some(kept) = arrivals {
             state.arrivals = Some(kept);

@@ -1,12 +1,11 @@
 //! Changes of role: a destination becomes writable ([`Volume::failover`]), and a volume that was
-//! written to gives way to the other side's images ([`Volume::demote`]).
+//! written to becomes a destination for the other side's images ([`Volume::demote`]).
 //!
-//! A volume that was demoted goes on showing its *own head*, the last thing that was written to it:
-//! a snapshot of it is made in the same superblock write that changes the role, and the cursor
-//! names that snapshot with no time of arrival. So nothing outside of the superblock is needed to
-//! tell what it shows:
+//! A demoted volume still shows its *own head*, the last state written to it. The superblock write
+//! that changes the role also makes a snapshot of it, and the cursor names that snapshot with no
+//! time of arrival. So the superblock alone tells which state it shows:
 //!
-//! | role | cursor | what it is |
+//! | role | cursor | state |
 //! |---|---|---|
 //! | normal | any | it takes writes |
 //! | destination | none | it waits for its first image |
@@ -18,9 +17,9 @@
 //!    generation to the new role, and are refused then.
 //! 2. The own head stays, whole, until an image is committed on top of it; that is one superblock
 //!    write. Before it [`Volume::failover`] takes everything back.
-//! 3. An image replaces the own head only when it descends from it, or when the receiver was told
-//!    to give it up ([`crate::Receiver::give_up_head`]). In the second case the snapshots that only
-//!    this side has go with the head.
+//! 3. An image replaces the own head only when it descends from it, or when the caller gave the
+//!    head up ([`crate::Receiver::give_up_head`]). In the second case the snapshots that only this
+//!    side has go with the head.
 
 use std::sync::Arc;
 
@@ -36,7 +35,7 @@ use crate::past::snapshots::join;
 use crate::read::compare::Maps;
 use crate::volume::{Snapshot, Volume};
 
-/// What a volume has that another copy, with which it has some snapshots in common, does not.
+/// The content of a volume that another copy, with which it has snapshots in common, lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Divergence {
     /// The newest snapshot that is common.
@@ -55,18 +54,18 @@ impl Volume {
     ///
     /// # Errors
     /// [`VolumeError::WrongRole`], [`VolumeError::TransferInProgress`]; [`VolumeError::Damaged`] or
-    /// [`VolumeError::Device`] when its inodes can't be read. The volume is then a destination as
-    /// it was.
+    /// [`VolumeError::Device`] when its inodes can't be read. The volume is then still a
+    /// destination.
     pub fn failover(self: &Arc<Self>) -> Result<(), VolumeError> {
         self.without_transfer(|| {
             let mut commit = self.commit_turn()?;
-            // Changes wait until what there is to be known of the image is known.
+            // Changes wait until the required facts of the image are known.
             let _waiting = self.hold_changes();
             self.become_writable(&mut commit)
         })
     }
 
-    /// The same right after a demotion, for who holds `commit` and the changes.
+    /// The same right after a demotion. The caller holds `commit` and the changes.
     pub(crate) fn take_back(
         self: &Arc<Self>,
         commit: &mut MutexGuard<'_, Commit>,
@@ -98,18 +97,17 @@ impl Volume {
         // freed, which are freed here from now on, since maps, and how tall the trees are.
         self.find_special_files()?;
         self.commit_holding(commit, Rider::Failover)?;
-        // What an unfinished transfer brought stands in places that are allocated from now on.
+        // The arrivals of an unfinished transfer are in places that are allocatable from now on.
         self.state.lock().arrivals = None;
         Ok(())
     }
 
-    /// Makes a normal volume a destination that shows its own head, of which a snapshot is made
-    /// (and held, if so wished). The device must have [`Volume::device_bytes_as_destination`] by
-    /// then.
+    /// Makes a normal volume a destination that shows its own head, and makes a snapshot of that
+    /// (held, with `held`). The device must already have [`Volume::device_bytes_as_destination`].
     ///
     /// # Errors
-    /// As [`Volume::create_snapshot`]; [`VolumeError::DeviceTooSmall`]. The volume is then as it
-    /// was.
+    /// As [`Volume::create_snapshot`]; [`VolumeError::DeviceTooSmall`]. The volume is then
+    /// unchanged.
     pub fn demote(self: &Arc<Self>, name: &str, held: bool) -> Result<Snapshot, VolumeError> {
         let mut commit = self.commit_turn()?;
         self.check_room_as_destination(&commit)?;
@@ -133,15 +131,15 @@ impl Volume {
         Ok(())
     }
 
-    /// Bytes of device that this volume needs as a destination: a redirect area and a have map
-    /// besides its block space.
+    /// Bytes of device that this volume needs as a destination: its block space, a redirect area
+    /// and a have map.
     pub fn device_bytes_as_destination(&self) -> u64 {
         let mut layout = self.commit.lock().superblock.layout.clone();
         add_destination_areas(&mut layout);
         device_blocks(&layout) * BLOCK_SIZE as u64
     }
 
-    /// The snapshot of what was written here last, while that is what a destination shows.
+    /// The snapshot of the last state written here, while a destination shows it.
     pub fn own_head(&self) -> Option<Snapshot> {
         let state = self.state.lock();
         let Cursor { snapshot, received } = state.cursor;
@@ -149,7 +147,7 @@ impl Volume {
         state.snapshots.get(snapshot).filter(|_| own).map(Snapshot::from)
     }
 
-    /// What is here and not at a copy that has the snapshots `common`: counted from maps, after a
+    /// The content here that a copy with the snapshots `common` lacks: counted from maps, after a
     /// consistency point.
     pub fn divergence(self: &Arc<Self>, common: &[SnapshotId]) -> Result<Divergence, VolumeError> {
         if self.status_role() == Role::Normal {

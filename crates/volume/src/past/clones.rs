@@ -2,18 +2,18 @@
 //! never touches its parent.
 //!
 //! A [`CloneDevice`] is redirect-on-write over the parent's block space. A volume never overwrites
-//! a block that a snapshot of it shows, so the clone keeps the snapshot that it was made of as a
-//! snapshot of its own, and that alone says where a block is: what the snapshot shows is read from
-//! the parent, all else, and the label area, is on the clone's own device. Nothing has to be kept
-//! about it, so nothing can be torn. (The write-anywhere layer does what the redirect map of
-//! `history` does below a volume that overwrites.)
+//! a block that one of its snapshots shows, so the clone keeps its base snapshot as a snapshot of
+//! its own. That snapshot alone decides where a block is: its blocks are read from the parent, all
+//! others, and the label area, are on the clone's own device. No other record exists, so none can
+//! be torn. (The write-anywhere layer does the work that the redirect map of `history` does below a
+//! volume that overwrites.)
 //!
 //! # Invariants
 //! 1. No block that the snapshot shows is ever written through the clone: such a write is refused,
 //!    it is not redirected.
-//! 2. The snapshot is in the parent for as long as there is the clone, and in the clone for ever:
-//!    [`Kept`] refuses to delete it, whoever asks (a person, a dump, an update of the mirror that
-//!    the parent is).
+//! 2. The snapshot stays in the parent as long as the clone exists, and in the clone for ever.
+//!    [`Kept`] refuses every deletion of it, by a user, a dump, or an update of the mirror that the
+//!    parent is.
 //! 3. A clone is made by writing its label area, the superblock last ([`Volume::adopt`]): a cut
 //!    leaves no volume or a whole one. The parent is only read.
 //!
@@ -36,8 +36,8 @@ use crate::volume::Volume;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
-/// A snapshot that can't be deleted while this lives, held or not. It is forgotten when the program
-/// ends: whoever needs it asks for it again before anybody else can ask for anything.
+/// A snapshot that cannot be deleted while this lives, held or not. It is forgotten when the
+/// program ends: its owner must keep it again at start, before any other request is possible.
 pub struct Kept {
     volume: Arc<Volume>,
     snapshot: SnapshotId,
@@ -70,10 +70,10 @@ impl Volume {
         Ok(Kept { volume: self.clone(), snapshot })
     }
 
-    /// Keeps every snapshot up to `target`: what a dump that is gone on with later is made of.
+    /// Keeps every snapshot up to `target`, as the base of a dump that may be resumed later.
     ///
     /// # Errors
-    /// [`VolumeError::NoSuchSnapshot`] when `target` is none.
+    /// [`VolumeError::NoSuchSnapshot`] when `target` does not exist.
     pub fn keep_snapshots(self: &Arc<Self>, target: SnapshotId) -> Result<Vec<Kept>, VolumeError> {
         let _commit = self.commit.lock();
         let mut state = self.state.lock();
@@ -89,7 +89,7 @@ impl Volume {
 pub struct CloneDevice {
     parent: Image,
     own: Arc<dyn Device>,
-    /// What the clone is made of, as the clone has it in its table.
+    /// The base of the clone, as in the clone's own table.
     entry: SnapshotEntry,
     /// The blocks that the snapshot shows.
     shown: BlockSet,
@@ -113,8 +113,8 @@ impl CloneDevice {
 
     /// The device of a clone of a snapshot of `parent`, whose own part is `own`
     /// ([`CloneDevice::own_bytes`], or more when the clone has grown). The snapshot stays readable
-    /// while the device lives; whoever wants the clone to outlive the program keeps it as well
-    /// ([`Volume::keep_snapshot`]). On the clone itself, opened as any volume, that is kept always.
+    /// while the device lives. A caller whose clone must outlive the program keeps it as well
+    /// ([`Volume::keep_snapshot`]). On the clone itself, opened as any volume, it is always kept.
     ///
     /// # Errors
     /// [`VolumeError::NoSuchSnapshot`]; [`VolumeError::DeviceTooSmall`]; when the snapshot's map
@@ -143,7 +143,7 @@ impl CloneDevice {
     }
 
     /// Makes the clone: its label area, on an own device that holds no volume. The relationships of
-    /// the parent's mirrors are not cloned: they would keep accounts for nobody.
+    /// the parent's mirrors are not cloned: no mirror would use their maps.
     ///
     /// # Errors
     /// Those of [`Volume::adopt`] and of the first opening.

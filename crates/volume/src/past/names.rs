@@ -2,7 +2,7 @@
 
 use crate::error::VolumeError;
 
-/// Refuses what no snapshot can be called.
+/// Refuses an invalid name of a snapshot.
 pub(crate) fn check_name(name: &str) -> Result<(), VolumeError> {
     if is_snapshot_name(name) { Ok(()) } else { Err(VolumeError::InvalidName) }
 }

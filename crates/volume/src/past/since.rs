@@ -3,32 +3,33 @@
 //!
 //! Each mirror relationship has an *accumulating* map, and between a snapshot for the destination
 //! and its acknowledgement an *in-flight* one. They are files of the volume (bits over block space,
-//! like the active map) that every consistency point writes along, so a crash loses none of it.
+//! like the active map). Every consistency point writes them along, so they survive a crash.
 //!
 //! # Invariants
 //! 1. Every block that came into the active state after the consistency point that began an
-//!    accumulating map, newly allocated or brought back by a rollback, has its bit there; blocks of
-//!    the map itself too. So `target & in flight` is all that a destination with the base lacks.
+//!    accumulating map, newly allocated or restored by a rollback, has its bit there; blocks of the
+//!    map itself too. So `target & in flight` is exactly the set of blocks that a destination with
+//!    the base lacks.
 //! 2. In the root that began an accumulating map, and in no root with other content, that map is
-//!    one hole. So the maps themselves tell which snapshot they began at, and the number of a map's
-//!    file (numbers only grow) which snapshots are older.
-//! 3. A root shares blocks with its parent in the tree of descent or with nobody: a rollback copies
-//!    the maps of today over those of the snapshot. Were they shared with the state before,
-//!    deleting that one would free them.
-//! 4. Every consistency point that makes a root writes the inode of each since map of it, whether
-//!    that changes or not. So a block of inodes, or a node above some, that is older than its root
-//!    has none, and need not be readable: whoever goes on without a map that there is makes a
-//!    mirror miss what changes meanwhile.
+//!    one hole. So the maps themselves show the snapshot at which they began, and the number of a
+//!    map's file (numbers only grow) shows which snapshots are older.
+//! 3. A root shares blocks with its parent in the tree of descent, or with no other root: a
+//!    rollback copies today's maps over those of the snapshot. If they were shared with the
+//!    previous state, deleting that one would free them.
+//! 4. Every consistency point that makes a root writes the inode of each of its since maps, changed
+//!    or not. So an older block of inodes, or a node above only older ones, contains no since map
+//!    and need not be readable. Continuing without an existing map would make a mirror miss the
+//!    changes made meanwhile.
 //!
 //! # Damage
-//! A map tells of changes, and nothing depends on it but how much a mirror's next update has to
-//! look at. So where one can't be read, twice in a row, the consistency point that needs it gives
-//! it up, together with the other one of its relationship: of both it is not known any more what
-//! the destination lacks. Then the relationship has no maps, in that root and from then on, and is
-//! begun anew as one that never was. Where a node can't be read what is below is not known, and
-//! can't be freed: the map becomes a removed file, which waits for that, or for being freed by
-//! exclusion ([`crate::health::stranded`]), as any does. Its kind is another one then, so nothing
-//! ever takes it for a map again.
+//! A map records changes, and only the cost of a mirror's next update depends on it. So when one
+//! can't be read, twice in a row, the consistency point that needs it gives it up, together with
+//! the other one of its relationship: from both it is no longer known which blocks the destination
+//! lacks. Then the relationship has no maps, in that root and from then on, and must restart like a
+//! new one. The blocks below an unreadable node are unknown, and can't be freed. So the map becomes
+//! a removed file, which waits until it can be read, or is freed by exclusion
+//! ([`crate::health::stranded`]), like any other. Its kind is then a different one, so it is never
+//! taken for a map again.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -57,30 +58,30 @@ use crate::volume::{Snapshot, Volume};
 /// A mirror relationship that has since maps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SinceRelationship {
-    /// Its number, as its owner gave it.
+    /// Its number, assigned by its owner.
     pub relationship: u64,
     /// A snapshot was made for it that is not acknowledged.
     pub in_flight: bool,
 }
 
-/// The files of a relationship's since maps. Their numbers are never given again, so a destination
-/// whose image has one of them as a map that has just begun has the base of that map
+/// The files of a relationship's since maps. Their numbers are never reused. So if a destination's
+/// image has one of them as a map that has just begun, it has the base of that map
 /// ([`Volume::shows_beginning_of`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SinceFiles {
     /// Changes since the last snapshot for the destination.
     pub accumulating: FileId,
-    /// Changes since the one before, until the destination has the last one.
+    /// Changes since the previous snapshot, until the destination has the last one.
     pub in_flight: Option<FileId>,
 }
 
-/// What a mirror that follows closely needs next.
+/// The next step of a mirror that follows closely.
 #[derive(Debug, Clone, Copy)]
 pub struct Step<'a> {
     /// Of the new snapshot.
     pub name: &'a str,
-    /// Whose since maps go on from it; none to leave them as they are, which is less to write, and
-    /// they tell less.
+    /// The relationship whose since maps restart there; `None` to leave them unchanged, which
+    /// writes less and records less.
     pub relationship: Option<u64>,
     /// The snapshot that the mirror has.
     pub base: SnapshotId,
@@ -88,16 +89,17 @@ pub struct Step<'a> {
     pub over: &'a [SnapshotId],
 }
 
-/// Why a consistency point can't go on with the since maps as it is.
+/// Why a consistency point cannot continue with the since maps.
 pub(crate) enum MapError {
-    /// A map of that relationship can't be read; without its maps the consistency point can go on.
+    /// A map of that relationship cannot be read; without its maps the consistency point can
+    /// continue.
     Lost { relationship: u64, error: VolumeError },
     /// Anything else.
     Other(VolumeError),
 }
 
 impl MapError {
-    /// An error that was met with a map of a relationship.
+    /// An error with a map of a relationship.
     fn of(relationship: u64, error: VolumeError) -> Self {
         if error.is_of_a_block() { Self::Lost { relationship, error } } else { Self::Other(error) }
     }
@@ -109,7 +111,7 @@ impl From<VolumeError> for MapError {
     }
 }
 
-/// A since map that a consistency point writes anew.
+/// A since map that a consistency point rewrites.
 struct Changing<'a> {
     inode: Inode,
     update: TreeUpdate<'a>,
@@ -117,10 +119,10 @@ struct Changing<'a> {
     records: bool,
 }
 
-/// What a consistency point does to the since maps.
+/// The changes that a consistency point makes to the since maps.
 pub(crate) struct SinceUpdate<'a> {
     changing: Vec<Changing<'a>>,
-    /// The maps that there are afterwards.
+    /// The resulting maps.
     maps: Vec<SinceMap>,
 }
 
@@ -172,14 +174,14 @@ impl State {
         self.since_maps.iter().find(|map| map.relationship == relationship && map.kind == kind).copied()
     }
 
-    /// Relationships of which a map could not be read: they have none any more.
+    /// Relationships with an unreadable map: they have no maps any more.
     pub(crate) fn lost_relationships(&self) -> BTreeSet<u64> {
         let lost = self.since_maps.iter().filter(|map| self.lost_since.contains(&map.file));
         lost.map(|map| map.relationship).collect()
     }
 
     /// Refuses a snapshot for a relationship, or a rollback while there are since maps, when the
-    /// volume is so full that their consistency point could fail half-way, or would use up what
+    /// volume is so full that their consistency point could fail half-way, or would use room that
     /// later deletions need.
     pub(crate) fn check_room_for_since(&self, rider: &Rider) -> Result<(), VolumeError> {
         let maps = self.since_maps.len() as u64;
@@ -198,15 +200,16 @@ impl State {
 }
 
 impl Volume {
-    /// Makes a snapshot of everything that was written before the call, for the destination of a
-    /// relationship (a number of the owner's choice, not 0). What was allocated since the base,
-    /// this snapshot's own blocks included, is in flight from now on; later blocks accumulate for
-    /// the next one. What is in flight still, for an earlier snapshot whose acknowledgement was
-    /// lost, stays in flight along with it.
+    /// Makes a snapshot of all data written before the call, for the destination of a relationship
+    /// (a number of the owner's choice, not 0). Blocks allocated since the base, this snapshot's
+    /// own blocks included, are in flight from now on; later blocks accumulate for the next one.
+    /// Blocks still in flight for an earlier snapshot, whose acknowledgement was lost, stay in
+    /// flight as well.
     ///
-    /// The first snapshot of a relationship is its baseline: nothing is in flight, and the
-    /// destination needs all of it ([`Volume::changed_blocks`] without a base). Until it has that,
-    /// the relationship must be begun again ([`Volume::delete_since`]) rather than gone on with.
+    /// The first snapshot of a relationship is its baseline: no block is in flight, and the
+    /// destination needs all of it ([`Volume::changed_blocks`] without a base). Until the
+    /// destination has it, the relationship must be restarted ([`Volume::delete_since`]), not
+    /// resumed.
     ///
     /// # Errors
     /// As [`Volume::create_snapshot`]; [`VolumeError::NoSpace`] when the volume is too full to keep
@@ -250,10 +253,11 @@ impl Volume {
         self.commit_holding(&mut commit, Rider::AcknowledgeSince(relationship)).map(|_| true)
     }
 
-    /// The next snapshot for a mirror that follows closely: one consistency point makes it, holds
-    /// it, deletes those that the mirror needs no longer, and goes on with the since maps, as
-    /// [`Volume::create_snapshot_since`], [`Volume::acknowledge_since`] for the base,
-    /// [`Volume::hold_snapshot`] and [`Volume::delete_snapshots`] would one after the other.
+    /// The next snapshot for a mirror that follows closely, in one consistency point. It makes and
+    /// holds the snapshot, deletes those that the mirror no longer needs, and advances the since
+    /// maps. The result equals calls of [`Volume::create_snapshot_since`],
+    /// [`Volume::acknowledge_since`] for the base, [`Volume::hold_snapshot`] and
+    /// [`Volume::delete_snapshots`] one after the other.
     ///
     /// # Errors
     /// As those. [`VolumeError::NoSpace`] when the volume is too full to keep the map, if
@@ -304,8 +308,8 @@ impl Volume {
     }
 
     /// As [`Volume::acknowledge_since`] for a destination that shows the beginning of the map
-    /// `file`, whose snapshot may be deleted. False when that is not the accumulating map, or
-    /// nothing is in flight.
+    /// `file`, whose snapshot may be deleted. False when that is not the accumulating map, or no
+    /// block is in flight.
     pub fn acknowledge_beginning(
         self: &Arc<Self>,
         relationship: u64,
@@ -321,9 +325,9 @@ impl Volume {
         }
     }
 
-    /// What came into the active state since one of a relationship's maps (`file`) began: blocks
-    /// that are still there, and changes in memory. `base` is the generation of that snapshot and
-    /// the time of the last change in it, when the caller knows them.
+    /// Changes of the active state since one of a relationship's maps (`file`) began: blocks that
+    /// still exist, and changes in memory. `base` is the generation of that snapshot and the time
+    /// of its last change, when the caller knows them.
     ///
     /// # Errors
     /// [`VolumeError::Refused`] without such a relationship.
@@ -337,7 +341,7 @@ impl Volume {
             let state = self.state.lock();
             let map = |kind| state.since_map(relationship, kind).map(|map| map.file);
             let accumulating = map(FileKind::SinceAccumulating).ok_or(NO_RELATIONSHIP)?;
-            // What accumulates began where what is in flight ends.
+            // The accumulating map began where the in-flight one ends.
             let earlier = map(FileKind::SinceInFlight).filter(|earlier| *earlier == file);
             let maps: Vec<FileId> = earlier.into_iter().chain([accumulating]).collect();
             (state.committed.clone(), maps, state.since_began.get(&file).copied())
@@ -383,13 +387,13 @@ impl Volume {
             .collect()
     }
 
-    /// What a destination that has the base of a relationship lacks to get `target` and the
-    /// snapshots between the two, which still exist or not. The base itself is listed among the
-    /// snapshots while it exists, without blocks of its own.
+    /// The blocks that a destination with the base of a relationship lacks for `target` and the
+    /// snapshots between the two, whether these still exist or not. The base itself is listed among
+    /// the snapshots while it exists, without blocks of its own.
     ///
     /// # Errors
-    /// [`VolumeError::Refused`] when nothing is in flight (the baseline, or `target` was
-    /// acknowledged), or when `target` is newer than what is.
+    /// [`VolumeError::Refused`] when no block is in flight (the baseline, or `target` was
+    /// acknowledged), or when `target` is newer than the snapshot in flight.
     pub fn changed_blocks_since(
         self: &Arc<Self>,
         relationship: u64,
@@ -431,8 +435,7 @@ impl Volume {
         Ok(changes)
     }
 
-    /// Blocks that any of `roots` reaches and a since map has. Only the map's regions are looked
-    /// at.
+    /// Blocks that any of `roots` reaches and a since map has. Only the map's regions are read.
     fn reached_and_marked(
         &self,
         committed: &Committed,
@@ -474,15 +477,15 @@ impl Volume {
         Ok(runs)
     }
 
-    /// What is read of a map. Where that is not possible, at a second try either, the map counts as
-    /// lost from here on: who needs it would come again, and fail again.
+    /// Reads from a map. If a second attempt fails too, the map counts as lost from here on: its
+    /// user would retry and fail again.
     fn readable<T>(&self, map: FileId, read: impl Fn() -> Result<T, VolumeError>) -> Result<T, VolumeError> {
         let outcome = read().or_else(|error| if error.is_of_a_block() { read() } else { Err(error) });
         if let Err(error) = &outcome
             && error.is_of_a_block()
             && self.state.lock().lost_since.insert(map)
         {
-            tracing::error!(%error, "a since map can't be read, and is used no more");
+            tracing::error!(%error, "a since map can't be read, and is no longer used");
         }
         outcome
     }
@@ -551,8 +554,8 @@ impl Volume {
             }
             _ => (0, false),
         };
-        // What has arrived is in flight no longer: what accumulated since takes its place, instead
-        // of joining it.
+        // The in-flight blocks have arrived: the accumulated ones replace them instead of joining
+        // them.
         let arrived = matches!(rider, Rider::Step(step) if step.arrived);
         let in_flight =
             current.iter().any(|map| map.relationship == mine && map.kind == FileKind::SinceInFlight);
@@ -582,7 +585,7 @@ impl Volume {
                 }
                 update.changing.push(Changing { inode, update: changed, records: true });
             }
-            // What is in flight, and stays so, is written along too (invariant 4).
+            // Maps that stay in flight are written along too (invariant 4).
             inodes.insert(map.file, Some(inode));
             update.maps.extend(SinceMap::of(&inode));
         }
@@ -611,7 +614,7 @@ impl Volume {
         }
     }
 
-    /// ORs what a relationship has accumulated into its map in flight.
+    /// ORs the accumulated bits of a relationship into its map in flight.
     fn add_accumulated(
         &self,
         before: &Committed,
@@ -638,8 +641,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Frees a map. Returns what is left of it: where a node can't be read, and so what is below is
-    /// not known, a removed file, of a kind that is no map's.
+    /// Frees a map. Returns the rest of it where a node cannot be read, and so the blocks below are
+    /// unknown: a removed file, of a kind that no map has.
     fn end_map(
         &self,
         before: &Committed,
@@ -712,8 +715,8 @@ impl Volume {
         Ok(update)
     }
 
-    /// One of them as a copy: where it differs from what the snapshot has under its number, new
-    /// blocks get its content.
+    /// One of them as a copy: where it differs from the snapshot's version, new blocks get its
+    /// content.
     fn carry_map<'a>(
         &'a self,
         snapshot: &'a Committed,
@@ -750,8 +753,8 @@ impl Volume {
         Ok(Changing { inode, update: copy, records })
     }
 
-    /// Since maps in a snapshot that the active state has no more: a rollback must not bring them
-    /// back, as they know nothing of what was allocated meanwhile.
+    /// Since maps in a snapshot that the active state has no more: a rollback must not restore
+    /// them, as they lack the blocks allocated meanwhile.
     pub(crate) fn stale_since_maps(
         self: &Arc<Self>,
         snapshot: SnapshotId,
@@ -772,8 +775,8 @@ impl Volume {
 const NO_RELATIONSHIP: VolumeError =
     VolumeError::Refused("the volume has no since map for this mirror: begin with a baseline");
 
-/// The blocks that come back with a snapshot. Where the map of `today` has rotted, which a rollback
-/// may be the way out of, that is all that the snapshot has.
+/// The blocks that a rollback restores. If the map of `today` is damaged, which a rollback may be
+/// meant to fix, that is all blocks of the snapshot.
 fn returning_blocks(maps: &Maps<'_>, snapshot: &Root, today: Root) -> Result<Vec<Vbn>, VolumeError> {
     let runs = match maps.only_in(snapshot, &[today]) {
         Err(error) if error.is_of_a_block() => maps.only_in(snapshot, &[]),

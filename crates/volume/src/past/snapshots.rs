@@ -1,5 +1,5 @@
-//! Snapshots: made and deleted in the time of a consistency point, however many there are; and what
-//! changed between them.
+//! Snapshots: made and deleted in the time of a consistency point, however many there are; and the
+//! changes between them.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -29,16 +29,16 @@ pub struct Changes {
     pub snapshots: Vec<SnapshotEntry>,
 }
 
-/// Where the blocks of an image that is held, and of the snapshots before it, are: a destination
-/// has some of them in its redirect area. It stays true while that image is held, and for the
-/// others while they are held too ([`Volume::image`]); what a later image has under the same
-/// numbers is elsewhere.
+/// The places of the blocks of a held image, and of the snapshots before it: a destination has some
+/// of them in its redirect area. They stay valid while that image is held, and for the others while
+/// those are held too ([`Volume::image`]). A later image has its blocks of the same numbers
+/// elsewhere.
 #[derive(Clone)]
 pub struct Whereabouts(Arc<Redirects>);
 
 impl Image {
-    /// Where its blocks are, as it reads them itself. What is current is kept for nobody: the same
-    /// blocks may have come again and stand in another place for now.
+    /// The places of its blocks, as it reads them itself. The image does not keep the current
+    /// places: the same blocks may have come again and be in another place for now.
     pub fn whereabouts(&self) -> Whereabouts {
         Whereabouts(self.redirects().clone())
     }
@@ -80,14 +80,14 @@ impl Volume {
     /// Deletes snapshots and returns how many blocks only they held. An export that is open keeps
     /// its blocks until it is closed.
     ///
-    /// All go with one consistency point; only where the label area is almost full are there
+    /// All are deleted in one consistency point; only if the label area is almost full there are
     /// several, one after the other.
     pub fn delete_snapshots(self: &Arc<Self>, ids: &[SnapshotId]) -> Result<u64, VolumeError> {
         self.delete_in_parts(self.deletable(ids, true)?, Rider::Delete)
     }
 
-    /// The same of snapshots that a mirror has made for itself, whose hold was its own: it goes
-    /// with them, in the same consistency point.
+    /// The same for snapshots that a mirror has made for itself and held: the hold is released in
+    /// the same consistency point.
     ///
     /// # Errors
     /// As [`Volume::delete_snapshots`], but for the hold.
@@ -145,7 +145,7 @@ impl Volume {
         self.commit_with(Rider::Rename(id, name.to_owned())).map(drop)
     }
 
-    /// Holds a snapshot (it can't be deleted) or lets it go.
+    /// Holds a snapshot, so that it can't be deleted, or releases it.
     pub fn hold_snapshot(self: &Arc<Self>, id: SnapshotId, held: bool) -> Result<(), VolumeError> {
         if self.entry(id)?.held == held {
             return Ok(());
@@ -163,12 +163,12 @@ impl Volume {
         self.state.lock().snapshots.get(id).cloned().ok_or(VolumeError::NoSuchSnapshot(id))
     }
 
-    /// Makes a snapshot's content the active one. What was there before is kept in a new snapshot,
-    /// which is returned: rolling back to it undoes the rollback. Later snapshots stay.
+    /// Makes a snapshot's content the active one. A new snapshot, which is returned, keeps the
+    /// previous content: rolling back to it undoes the rollback. Later snapshots stay.
     pub fn rollback(self: &Arc<Self>, id: SnapshotId) -> Result<Snapshot, VolumeError> {
         let target = self.entry(id)?;
-        // Who changes the root directory has read it before, and would write its blocks over those
-        // that come back.
+        // A change of the root directory has read it before, and would overwrite the blocks that
+        // the rollback restores.
         let _turn = self.directory_turn();
         let done = self.commit_rollback(id, |generation| format!("before-rollback-{generation}"))?;
         let before = done.snapshot.as_ref().map(Snapshot::from).ok_or(VolumeError::Closed)?;
@@ -176,16 +176,16 @@ impl Volume {
         Ok(before)
     }
 
-    /// Refuses a snapshot whose map can't be read.
+    /// Refuses a snapshot whose map cannot be read.
     pub(crate) fn check_map_of(&self, id: SnapshotId) -> Result<(), VolumeError> {
         let root = self.entry(id)?.root;
         let redirects = self.state.lock().committed.redirects.clone();
         Maps { store: &self.store, redirects: &redirects }.check_readable(&root)
     }
 
-    /// What a destination that has the snapshots `have` lacks to get all snapshots up to `target`.
-    /// Only snapshots that still exist here count: the blocks of a deleted one may have been
-    /// reused.
+    /// The blocks that a destination with the snapshots `have` lacks for all snapshots up to
+    /// `target`. Only snapshots that still exist here count: the blocks of a deleted one may have
+    /// been reused.
     pub fn changed_blocks(
         self: &Arc<Self>,
         have: &[SnapshotId],
@@ -213,9 +213,9 @@ impl Volume {
         Ok(changes)
     }
 
-    /// Reads runs of blocks as they are on the device, in order, past the cache; those that were
+    /// Reads runs of blocks as they are on the device, in order, past the cache. Those that were
     /// written while [`Volume::keep_fresh`] is in force come from memory. They are not verified
-    /// here: whoever takes them checks them against the tree that they belong to.
+    /// here: the receiver checks them against the tree that they belong to.
     pub fn read_blocks(&self, runs: &[Run]) -> Result<Vec<Block>, VolumeError> {
         let now = Whereabouts(self.state.lock().committed.redirects.clone());
         self.read_blocks_at(&now, runs)
@@ -263,7 +263,7 @@ impl Volume {
     /// Bytes of device that this volume needs with a block space of `blocks`.
     ///
     /// # Errors
-    /// [`VolumeError::Size`] when that is no growth, or more than the format carries.
+    /// [`VolumeError::Size`] when `blocks` is not larger, or is more than the format carries.
     pub fn device_bytes_after_growth(&self, blocks: u64) -> Result<u64, VolumeError> {
         let mut layout = self.commit.lock().superblock.layout.clone();
         let now = self.store.space().blocks(SegmentKind::Space);
@@ -277,8 +277,8 @@ impl Volume {
         Ok(device_blocks(&layout) * BLOCK_SIZE as u64)
     }
 
-    /// Blocks of block space to which this volume can grow on a device of `bytes`; those that it
-    /// has where that has no room for more.
+    /// The size in blocks of block space to which this volume can grow on a device of `bytes`; its
+    /// present size if there is no room for more.
     pub fn blocks_after_growth(&self, bytes: u64) -> u64 {
         let (mut low, mut high) = (self.space_blocks(), (bytes / BLOCK_SIZE as u64).min(SPACE_BLOCKS_MAX));
         while low < high {
@@ -308,7 +308,7 @@ pub(crate) fn join(mut runs: Vec<Run>) -> Vec<Run> {
     joined
 }
 
-/// Refuses the deletion of what must stay, and one for which the label area has no room.
+/// Refuses the deletion of a snapshot that must stay, and one without room in the label area.
 pub(crate) fn check_deletion(state: &State, commit: &Commit, rider: &Rider) -> Result<(), VolumeError> {
     // A mirror's own hold does not keep its snapshots from it.
     let heeds_hold = !matches!(rider, Rider::Step(_) | Rider::LetGo(_));

@@ -27,7 +27,7 @@ impl BlockSet {
         is_new
     }
 
-    /// The regions of which it has any block.
+    /// The regions in which it has blocks.
     pub(crate) fn regions(&self) -> impl Iterator<Item = u64> + '_ {
         self.regions.keys().copied()
     }

@@ -28,8 +28,8 @@ impl<'a> Maps<'a> {
         Tree { store: self.store, redirects: self.redirects, file: ACTIVE_MAP, tree: map }
     }
 
-    /// Blocks that `root` reaches and none of `others` does. The first of `others` is the one that
-    /// shares most: regions whose map block is the same in it are not looked at.
+    /// Blocks that `root` reaches and none of `others` does. Put the one that shares most first in
+    /// `others`: regions whose map block is the same in it are skipped.
     pub(crate) fn only_in(&self, root: &Root, others: &[Root]) -> Result<Vec<Run>, VolumeError> {
         let mine = self.tree(root.active_map);
         let nothing = TreeRef::empty(root.active_map.length);
@@ -119,8 +119,8 @@ impl<'a> Maps<'a> {
         visit: &mut dyn FnMut(u64, &[u8]),
         damaged: &mut dyn FnMut(u64, u64, VolumeError),
     ) {
-        // A block counts in the place where it stands: a source may give the number of a block of
-        // one region to another one, and neither may hide the other.
+        // A block counts at its place: a source may give the number of a block of one region to
+        // another one, and neither may hide the other.
         let mut seen: HashSet<(Vbn, Checksum, u8, u64)> = HashSet::new();
         let key =
             |(pointer, level, at): &(BlockPointer, u8, u64)| (pointer.vbn, pointer.checksum, *level, *at);

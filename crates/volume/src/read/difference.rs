@@ -8,7 +8,7 @@ use crate::read::image::Image;
 use crate::read::inodes::inodes_at;
 use crate::read::tree::{BATCH, difference};
 
-/// An inode as it is in two images; `None` where there is no such file.
+/// An inode in two images; `None` where there is no such file.
 pub type InodePair = (Option<Inode>, Option<Inode>);
 
 /// A block of the inode file: its number, and where each image has it.
@@ -19,12 +19,12 @@ fn unread(inode: Inode) -> Inode {
 }
 
 impl Image {
-    /// The inodes that are not the same in `base` and here: as they are there, and as they are
-    /// here; `None` where there is no such file. In order of number. The time of the last read does
-    /// not count: who reads all files of a large tree has changed nothing, and the result is in
+    /// The inodes that differ between `base` and this image: the old one and the new one; `None`
+    /// where there is no such file. In order of number. The time of the last read does not count: a
+    /// client that reads all files of a large tree has changed nothing, and the result is in
     /// memory.
     ///
-    /// Blocks of the inode file that both share are not read: the cost is what changed.
+    /// Blocks of the inode file that both share are not read: the cost depends on the changes.
     ///
     /// # Errors
     /// [`VolumeError::Damaged`] or [`VolumeError::Device`] of a block that can't be read.

@@ -1,16 +1,16 @@
-//! Blocks that were written lately, kept in memory while a mirror follows the volume from one
-//! consistency point to the next: what a consistency point wrote is shipped from here, and not read
-//! back from the device that clients wait for.
+//! Recently written blocks, kept in memory while a mirror follows the volume from one consistency
+//! point to the next. The mirror ships a consistency point's blocks from here instead of reading
+//! them from the device that clients wait for.
 //!
 //! # Invariants
-//! 1. What is kept for a vbn is what was written there last: an entry is replaced by the next write
-//!    of its vbn, and there is none of a write that was not noted. A block that an image shows is
-//!    not written again, so what is kept for it is its content.
-//! 2. At most `limit` blocks are kept; the oldest go first. Whoever does not find a block reads it
-//!    from the device, so a mirror that falls behind costs reads, and no memory and nobody else's
-//!    time.
-//! 3. Nothing is kept while nobody asks for it, nor of what a destination receives: there a vbn may
-//!    stand in two places.
+//! 1. The entry of a vbn is its last written content: the next write of the vbn replaces it, and a
+//!    write that was not noted has no entry. A block that an image shows is not written again, so
+//!    its entry is its content.
+//! 2. At most `limit` blocks are kept; the oldest are evicted first. A block that is not found is
+//!    read from the device. So a mirror that falls behind costs reads, but no memory and no time of
+//!    other clients.
+//! 3. Nothing is kept without a user, nor for blocks that a destination receives: there a vbn may
+//!    be in two places.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -35,7 +35,7 @@ struct Kept {
 /// The blocks that were written lately.
 pub(crate) struct Fresh {
     limit: usize,
-    /// As in `kept`, for those who only want to know whether it is above 0.
+    /// As in `kept`, for callers that only need to know whether it is above 0.
     keepers: AtomicUsize,
     kept: Mutex<Kept>,
     from_memory: AtomicU64,
@@ -53,7 +53,7 @@ impl Fresh {
         }
     }
 
-    /// Whether anybody keeps blocks here.
+    /// Whether blocks are being kept.
     pub(crate) fn is_wanted(&self) -> bool {
         self.keepers.load(Ordering::Acquire) > 0
     }
@@ -64,8 +64,8 @@ impl Fresh {
             return;
         }
         let mut kept = self.kept.lock();
-        // Looked at again under the lock: what was let go of meanwhile must not come back, as later
-        // writes of it are not noted.
+        // Checked again under the lock: evicted blocks must not return, as later writes of them are
+        // not noted.
         if kept.keepers == 0 {
             return;
         }
@@ -75,7 +75,8 @@ impl Fresh {
             kept.blocks.insert(vbn.0, (number, block.clone()));
             kept.order.push_back((vbn.0, number));
         }
-        // The order has what was written again as well: it is kept as short as twice the blocks.
+        // The order also has blocks that were written again: it is kept at most twice as long as
+        // the blocks.
         while kept.blocks.len() > self.limit || kept.order.len() > 2 * self.limit {
             let Some((vbn, number)) = kept.order.pop_front() else { break };
             if kept.blocks.get(&vbn).is_some_and(|(newest, _)| *newest == number) {
@@ -99,13 +100,13 @@ impl Fresh {
         Some(found)
     }
 
-    /// Who is about to write blocks waits as long as this lives.
+    /// Writers wait before they write blocks, as long as this lives.
     #[cfg(all(test, not(feature = "shuttle")))]
     pub(crate) fn hold(&self) -> impl Drop + '_ {
         self.kept.lock()
     }
 
-    /// Lets go of everything: what stands where is another volume's business from here on.
+    /// Discards everything: from here on the places belong to another volume.
     pub(crate) fn forget(&self) {
         let mut kept = self.kept.lock();
         kept.blocks.clear();

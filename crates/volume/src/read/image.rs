@@ -23,7 +23,7 @@ pub struct BlockRead {
     pub lba: Lba,
     /// How many.
     pub count: u64,
-    /// What comes from the device for it is not kept in memory: whoever asks keeps it, or wants it
+    /// Blocks that come from the device for it are not cached: the caller keeps them, or needs them
     /// once.
     pub passing: bool,
     /// The blocks, once they were read.
@@ -86,8 +86,8 @@ impl Volume {
         Image { volume: self.clone(), committed: self.state.lock().committed.clone(), snapshot: None }
     }
 
-    /// Holds the state of the last consistency point and all snapshots that there are at that
-    /// moment, so that they can be compared with each other whatever is deleted meanwhile.
+    /// Holds the state of the last consistency point and all snapshots of that moment, so that they
+    /// can be compared with each other whatever is deleted meanwhile.
     pub(crate) fn image_of_all(self: &Arc<Self>) -> Result<AllImages, VolumeError> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
@@ -287,8 +287,8 @@ impl Volume {
         blocks
     }
 
-    /// What of a file's `count` blocks from `lba` is allocated, with changes that no consistency
-    /// point has yet; at most `limit` extents, which may end early.
+    /// The allocated parts of a file's `count` blocks from `lba` on, with changes that are in no
+    /// consistency point yet; at most `limit` extents, which may end early.
     pub fn extents(
         self: &Arc<Self>,
         file: FileId,
@@ -342,10 +342,10 @@ impl Volume {
     }
 }
 
-/// Blocks that one query of extents looks at: 4 GiB.
+/// Blocks that one query of extents covers: 4 GiB.
 const EXTENT_WINDOW: u64 = 1 << 20;
 
-/// Lays `start..end` over what is there.
+/// Overrides the map with `start..end`.
 fn mark(map: &mut std::collections::BTreeMap<u64, (u64, bool)>, start: u64, end: u64, hole: bool) {
     let overlapping: Vec<u64> =
         map.range(..end).rev().take_while(|(_, (e, _))| *e > start).map(|(s, _)| *s).collect();
@@ -456,8 +456,8 @@ impl Image {
         self.volume.serve(&self.committed, file, reads, sources, wait);
     }
 
-    /// What of a file's `count` blocks from `lba` is allocated; at most `limit` extents, which may
-    /// end early.
+    /// The allocated parts of a file's `count` blocks from `lba` on; at most `limit` extents, which
+    /// may end early.
     pub fn extents(
         &self,
         file: FileId,
@@ -472,8 +472,8 @@ impl Image {
         Ok(extents.finish())
     }
 
-    /// Runs of blocks (first, count), in order, at which a file differs from what `base` shows. A
-    /// file that is new since is all of its allocated blocks.
+    /// Runs of blocks (first, count), in order, at which a file differs from its content in `base`.
+    /// For a new file these are all of its allocated blocks.
     pub fn changed_since(&self, base: &Image, file: FileId) -> Result<Vec<(Lba, u64)>, VolumeError> {
         let new = self.inode(file)?.tree;
         let old = match base.inode(file) {

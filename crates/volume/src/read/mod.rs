@@ -4,7 +4,7 @@
 //! # Invariants
 //! 1. Every block is verified by the checksum in its pointer before it is used.
 //! 2. A block that does not verify is reported as damaged, and is never served.
-//! 3. Parts of two trees that are the same block are not looked at when the trees are compared.
+//! 3. When trees are compared, parts that are the same block in both are skipped.
 
 pub(crate) mod block_set;
 pub(crate) mod compare;

@@ -1,5 +1,5 @@
-//! What the tree of names asks of a volume besides content: which blocks of a file are there,
-//! inodes by number, and the one lock around the root directory.
+//! Functions for the tree of names besides content: allocated blocks of a file, inodes by number,
+//! and the one lock around the root directory.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::read::store::Wanted;
 use crate::read::tree::{BATCH, Tree, Unreadable};
 use crate::volume::Volume;
 
-/// Keeps the root directory to its holder: nobody else adds or takes away a name of it.
+/// Reserves the root directory for its holder: no other caller adds or removes a name in it.
 pub struct DirectoryTurn<'a>(#[expect(dead_code, reason = "it is held, not used")] MutexGuard<'a, ()>);
 
 impl Volume {
@@ -32,8 +32,8 @@ impl Volume {
         self.clock.coarse()
     }
 
-    /// Keeps everybody else from changing the root directory, which LUNs and the tree of names
-    /// share. Taken before [`Volume::compound`].
+    /// Prevents other changes of the root directory, which LUNs and the tree of names share. Taken
+    /// before [`Volume::compound`].
     pub fn directory_turn(&self) -> DirectoryTurn<'_> {
         DirectoryTurn(self.directory.lock())
     }
@@ -132,30 +132,29 @@ impl LostInodes {
 pub struct ReadableInodes {
     /// In order of number.
     pub inodes: Vec<Inode>,
-    /// Numbers that are not known to be anybody's.
+    /// Ranges of numbers that cannot be read, and may have files.
     pub lost: Vec<(FileId, FileId)>,
-    /// The number to go on from; `None` at the end.
+    /// The number to continue from; `None` at the end.
     pub next: Option<FileId>,
 }
 
 impl Image {
-    /// The inodes from number `from` on, in order, of the next block that has any and those behind
-    /// it: some thousand at most, fewer at the end. Second: the number to go on from; `None` at the
-    /// end.
+    /// The inodes from number `from` on, in order, of the next non-empty block and those after it:
+    /// about a thousand at most, fewer at the end. Second: the number to continue from; `None` at
+    /// the end.
     ///
     /// # Errors
     /// [`VolumeError::Damaged`] or [`VolumeError::Device`] of a node or of a block of inodes.
     pub fn inodes_from(&self, from: FileId) -> Result<(Vec<Inode>, Option<FileId>), VolumeError> {
-        // Numbers are given once: of an old volume most may be those of files that are gone.
+        // Numbers are never reused: in an old volume most may be those of deleted files.
         let Some(first) = self.inode_tree().next_under_leaf(from.0 / INODES_PER_BLOCK)? else {
             return Ok((Vec::new(), None));
         };
         self.inodes_in(from.max(FileId(first * INODES_PER_BLOCK)), BATCH as u64)
     }
 
-    /// The same as far as they can be read. Second: the numbers that are in blocks which can't be,
-    /// each time from the first up to the one behind the last; whether there are such files is not
-    /// known.
+    /// The same as far as they can be read. Second: the numbers in unreadable blocks, as ranges
+    /// from the first up to the one after the last; whether these numbers have files is unknown.
     ///
     /// # Errors
     /// [`VolumeError::Damaged`] or [`VolumeError::Device`] of a node above all of the blocks.
@@ -194,8 +193,8 @@ impl Image {
         Ok((inodes, next))
     }
 
-    /// Of `count` blocks of inodes from the one of number `from` on those that are no holes, and
-    /// the number to go on from.
+    /// The blocks that are not holes, among `count` blocks of inodes from that of number `from` on,
+    /// and the number to continue from.
     fn inode_blocks(&self, from: FileId, count: u64) -> (Vec<InodeBlock>, Option<FileId>) {
         let blocks = self.root().next_file.div_ceil(INODES_PER_BLOCK);
         let first = from.0 / INODES_PER_BLOCK;
@@ -230,8 +229,9 @@ impl Image {
         self.each_inode_past(visit, &mut |lost| Err(lost.error))
     }
 
-    /// The same for who goes on past damage: of each part that can't be read `lost` is told, and
-    /// ends it with an error. A device that does not answer at all is no damage, and ends it.
+    /// The same for a caller that continues past damage: `lost` gets each part that cannot be read,
+    /// and may cancel with an error. A device that does not answer at all is not damage, and
+    /// cancels the walk.
     pub(crate) fn each_inode_past(
         &self,
         visit: &mut dyn FnMut(Inode),
@@ -256,7 +256,7 @@ impl Image {
             let mut past = first;
             for block in blocks {
                 let (lba, pointer) = (block.lba, block.pointer);
-                // What is below the same node was told of.
+                // The blocks below the same node were reported.
                 if lba < past {
                     continue;
                 }
@@ -272,8 +272,7 @@ impl Image {
                         lost(LostInodes::below(unreadable))?;
                     }
                     Err(error) => {
-                        // Of one that stands below a node which can be read by now nothing is
-                        // known.
+                        // The birth of a block below a node that has become readable is unknown.
                         let birth = if pointer.is_hole() { Generation(u64::MAX) } else { pointer.birth };
                         lost(LostInodes::new(lba, 1, birth, error))?;
                     }

@@ -6,9 +6,9 @@
 //! and a position is good over a restart.
 //!
 //! # Order
-//! The active map, the inode file, then the files by number; in each by block of file, nodes before
-//! what is below them. A node belongs to its first block of file. Two roots with the same checksum
-//! have the same pieces, wherever they are.
+//! The order is the active map, the inode file, then the files by number; within each by block of
+//! the file, with nodes before their children. A node belongs to its first block of the file. Two
+//! roots with the same checksum have the same pieces, wherever they are.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -24,7 +24,8 @@ use crate::read::store::Wanted;
 use crate::read::tree::{Tree, pointer_in, span};
 use crate::volume::Volume;
 
-/// Nodes that are loaded together before the walk goes below them: those of some 32 MiB of data.
+/// Nodes that are loaded together before the walk descends below them: those of some 32 MiB of
+/// data.
 const NODES_AHEAD: usize = 32;
 
 /// A place in the order of a root's blocks.
@@ -44,7 +45,7 @@ impl Position {
         (self.tree, self.lba)
     }
 
-    /// From what [`Position::to_numbers`] gave. Any numbers are some position.
+    /// From the result of [`Position::to_numbers`]. Any numbers form a valid position.
     pub fn from_numbers((tree, lba): (u64, u64)) -> Self {
         Self { tree, lba }
     }
@@ -68,7 +69,7 @@ impl Position {
     }
 }
 
-/// What is looked at: everything that one root reaches and another does not.
+/// The blocks to look at: all that one root reaches and another does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
     /// A snapshot; 0 for the active state of the last consistency point.
@@ -80,20 +81,20 @@ pub struct Part {
 /// Where a piece ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Until {
-    /// After so many blocks, or a few more.
+    /// After this many blocks, or a few more.
     Blocks(u64),
     /// Before that position.
     Position(Position),
-    /// Before that position, or after so many blocks.
+    /// Before that position, or after this many blocks.
     First(Position, u64),
 }
 
-/// What is read from the media.
+/// The blocks to read from the media.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
     /// Only the nodes that lead to the end, and those through the cache.
     Nothing,
-    /// Nodes, inodes and maps. Data counts as what its pointers say.
+    /// Nodes, inodes and maps. Data is taken from its pointers.
     Structures,
     /// Every block.
     Everything,
@@ -104,11 +105,11 @@ pub enum Look {
 pub struct Piece {
     /// Where.
     pub vbn: Vbn,
-    /// What its parent names.
+    /// The checksum that its parent names.
     pub checksum: Checksum,
-    /// What it is.
+    /// The place of the block in a tree.
     pub place: Place,
-    /// The media have it with that checksum, or it was not looked at.
+    /// The media have it with that checksum, or it was not checked.
     pub sound: bool,
 }
 
@@ -121,14 +122,14 @@ pub struct Region {
     pub read: u64,
     /// Where the next one begins; none at the end.
     pub next: Option<Position>,
-    /// A node could not be read: what is below it is missing here, or what the base has too is
-    /// here.
+    /// A node could not be read: blocks below it are missing here, or blocks of the base are
+    /// included.
     pub incomplete: bool,
 }
 
 impl Region {
-    /// One number for all of it: equal when the blocks, their numbers and what the media have of
-    /// them are equal.
+    /// One number for all of it: equal when the blocks, their numbers and their content on the
+    /// media are equal.
     pub fn digest(&self) -> Checksum {
         let mut bytes = Vec::with_capacity(self.pieces.len() * 24);
         for piece in &self.pieces {
@@ -140,12 +141,12 @@ impl Region {
 }
 
 impl Volume {
-    /// Reads the blocks of a part from `from` on, past the cache, and verifies them. What is
-    /// damaged is remembered ([`Volume::damaged`]).
+    /// Reads the blocks of a part from `from` on, past the cache, and verifies them. Damage is
+    /// recorded ([`Volume::damaged`]).
     ///
     /// # Errors
-    /// [`VolumeError::NoSuchSnapshot`] when root or base is gone. Damage is no error: it is in the
-    /// result.
+    /// [`VolumeError::NoSuchSnapshot`] when root or base is gone. Damage is not an error: the
+    /// result contains it.
     pub fn region(
         self: &Arc<Self>,
         part: Part,
@@ -290,8 +291,8 @@ impl<'a> Walk<'a> {
 }
 
 /// Calls `visit` with each block of `new`, top down and from left to right, that `old` does not
-/// have at the same place, and that begins at block `from` of the file or after it. `incomplete` is
-/// set when a node of `new` can't be read.
+/// have at the same place, and that begins at block `from` of the file or later. Sets `incomplete`
+/// when a node of `new` cannot be read.
 fn differing(
     old: &Tree<'_>,
     new: &Tree<'_>,
@@ -336,7 +337,7 @@ fn below(
     };
     let old_node = match before.is_hole() {
         true => None,
-        // Without it more is looked at than need be.
+        // Without it more blocks are read than necessary.
         false => old.store.load_node(before, old.address(level, at), old.redirects).ok(),
     };
     *incomplete |= old_node.is_none() && !before.is_hole();
@@ -358,7 +359,7 @@ fn below(
     ControlFlow::Continue(())
 }
 
-/// Brings the next children of a node into memory together. Those that can't be read are met again.
+/// Loads the next children of a node together. Unreadable ones are found again later.
 fn load_ahead(tree: &Tree<'_>, node: &Block, old: Option<&Block>, level: u8, at: u64, first: u64) {
     let mut wanted = Vec::new();
     for slot in first..(first + NODES_AHEAD as u64).min(FANOUT) {

@@ -1,9 +1,9 @@
 //! Small files, many at a time.
 //!
-//! A small file is a node and a block or two. Read one file after the other, each of these is a
-//! request to the device that waits for the one before it. Here the nodes of many files are asked
-//! for together, and then their blocks: two batches, in which neighbours are one request. Files
-//! that were written one after the other are neighbours, mostly.
+//! A small file is a node and a block or two. When files are read one by one, each of these is a
+//! request to the device that waits for the previous one. Here the nodes of many files are
+//! requested together, and then their blocks: two batches, in which neighbours are one request.
+//! Files written one after the other are usually neighbours.
 //!
 //! Nothing is served that a single read would not serve: every block is compared with its checksum,
 //! and one that can't be read costs its own file.
@@ -21,14 +21,14 @@ use crate::read::store::Wanted;
 use crate::read::tree::{BATCH, Tree, pointers_of};
 use crate::volume::Volume;
 
-/// Blocks of a file that is loaded for being beside another one: 32 KiB.
+/// The maximum size in blocks of a file that is loaded with its neighbour: 32 KiB.
 const SMALL_BLOCKS: u64 = 8;
 /// The part of a cache that such files take at most. They are of no use when they push out one
 /// another.
 const CACHE_PART: u64 = 8;
 
 impl Image {
-    /// The first blocks of files, so many of each, which takes as much memory.
+    /// The first blocks of files, with the number for each; they take as much memory.
     ///
     /// # Errors
     /// Those of [`Image::inode`] and of reading, for each file by itself.
@@ -44,7 +44,7 @@ impl Image {
         let mut loaded = load_blocks(&wanted).into_iter();
         let outcome = |(tree, (_, count)): (&Result<Tree<'_>, VolumeError>, &(FileId, u64))| match tree {
             Ok(_) => {
-                // All of them, also behind one that fails: the next file's come after them.
+                // All of them, also after a failed one: the next file's follow.
                 let own: Vec<_> = loaded.by_ref().take(*count as usize).collect();
                 own.into_iter().collect()
             }
@@ -53,10 +53,9 @@ impl Image {
         trees.iter().zip(files).map(outcome).collect()
     }
 
-    /// Brings the small files whose inodes are in the same block as that of `file` into memory: the
-    /// nodes above their blocks, and with `content` the blocks. They were made one after the other,
-    /// and who goes through a directory comes to them next. What can't be read is told to whoever
-    /// asks for it.
+    /// Loads the small files whose inodes are in the same block as that of `file`: the nodes above
+    /// their blocks, and with `content` the blocks. They were made one after the other, and a walk
+    /// of a directory reads them next. A later read of an unreadable one gets the error.
     pub fn load_beside(&self, file: FileId, content: bool) {
         let volume = self.volume();
         let room = volume.memory.data_cache / BLOCK_SIZE as u64 / CACHE_PART;
@@ -87,15 +86,15 @@ impl Volume {
         self.image_for_a_call().load_beside(file, content);
     }
 
-    /// How many files' nodes are loaded together: few enough that they are in the cache when they
-    /// are wanted.
+    /// How many files' nodes are loaded together: few enough that they are still in the cache when
+    /// they are used.
     pub(crate) fn nodes_ahead(&self) -> usize {
         let blocks = self.memory.node_cache as usize / BLOCK_SIZE;
         (blocks / CACHE_PART as usize).clamp(1, BATCH)
     }
 
-    /// Brings the nodes of those files that have one alone into memory. What can't be read is told
-    /// to whoever wants it.
+    /// Loads the nodes of those files that have only one. A later read of an unreadable one gets
+    /// the error.
     pub(crate) fn load_nodes_of(&self, committed: &Committed, files: impl Iterator<Item = FileId>) {
         let tree = |file: FileId| {
             let inode = self.committed_inode(committed, file).ok().flatten()?;
@@ -105,8 +104,8 @@ impl Volume {
         load_nodes(&trees);
     }
 
-    /// True when the nodes above the first block of a file are in memory, or there are none that
-    /// can be read: then taking it away reads nothing.
+    /// True when the nodes above the first block of a file are in memory, or none of them can be
+    /// read: then removing the file reads nothing.
     pub fn has_path(&self, file: FileId) -> bool {
         let committed = self.state.lock().committed.clone();
         match self.committed_inode(&committed, file) {

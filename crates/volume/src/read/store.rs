@@ -19,26 +19,26 @@ use crate::limits::Memory;
 use crate::memory::number_hash::NumberHasher;
 use crate::read::fresh::Fresh;
 
-/// The part of the cache of data for blocks that were wanted more than once. What comes while it is
-/// empty goes there at once, so with a large part the first fill of a volume kept all later blocks
-/// out.
+/// The part of the data cache for blocks that were used more than once. While that part is empty,
+/// new blocks go there at once, so with a large part the first fill of a volume kept all later
+/// blocks out.
 const HOT_DATA: f64 = 0.1;
-/// The same of nodes, most of which are wanted again and again: the library's own.
+/// The same for nodes, most of which are used repeatedly: the library's default.
 const HOT_NODES: f64 = 0.97;
-/// Blocks that are remembered after they were let go of, for each that there is room for: one that
-/// is wanted again soon stays then.
+/// Evicted blocks that are remembered, for each block in the cache: one that is read again soon
+/// stays then.
 const REMEMBERED: f64 = 1.0;
 /// Blocks that one device operation carries at most: 1 MiB.
 const RUN_BLOCKS_MAX: u64 = 256;
 
-/// A block to load: its pointer, and what it must be.
+/// A block to load: its pointer, and its expected kind.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted {
     pub(crate) pointer: BlockPointer,
     pub(crate) place: Place,
 }
 
-/// What of the loaded data stays in memory. Nodes always do.
+/// Which of the loaded data stays in memory. Nodes always stay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keep {
     All,
@@ -46,7 +46,7 @@ pub(crate) enum Keep {
 }
 
 /// A cached block with the checksum that it was verified against. A vbn is reused, so a hit counts
-/// only when the pointer names the same checksum: the cache never needs to be told of a free.
+/// only when the pointer names the same checksum: the cache needs no notice of frees.
 #[derive(Clone)]
 struct Cached {
     checksum: Checksum,
@@ -64,8 +64,8 @@ pub(crate) struct Store {
     fresh: Fresh,
 }
 
-/// Hashes numbers the same way in every run: what is evicted, and so what is read from the device,
-/// must not differ between two runs of the simulator.
+/// Hashes numbers the same way in every run: evictions, and so reads from the device, must not
+/// differ between two runs of the simulator.
 type BlockCache = Cache<u64, Cached, UnitWeighter, BuildHasherDefault<NumberHasher>>;
 
 impl Store {
@@ -97,7 +97,7 @@ impl Store {
         &self.device
     }
 
-    /// Goes on over another device that has the same blocks.
+    /// Continues over another device that has the same blocks.
     pub(crate) fn stand_on(&mut self, device: Arc<dyn Device>) {
         self.device = device;
     }
@@ -156,8 +156,8 @@ impl Store {
         self.nodes.insert(vbn.0, Cached { checksum, block });
     }
 
-    /// Forgets what stood under these numbers: other content comes there, and it may have the same
-    /// checksum, as a source can make it on purpose.
+    /// Drops the blocks cached under these numbers: other content comes there, and it may have the
+    /// same checksum, as a source can make it on purpose.
     pub(crate) fn forget_blocks(&self, vbns: impl Iterator<Item = Vbn>) {
         for vbn in vbns {
             self.data.remove(&vbn.0);
@@ -165,8 +165,8 @@ impl Store {
         }
     }
 
-    /// Lets go of nodes that the active state no longer has, so that the next ones come into their
-    /// room: what is new and finds none is soon pushed out by others that are new.
+    /// Evicts nodes that the active state no longer has, to make room for the next ones: new blocks
+    /// without room are soon evicted by other new ones.
     pub(crate) fn forget_nodes(&self, replaced: &[Vbn]) {
         for vbn in replaced {
             self.nodes.remove(&vbn.0);
@@ -185,7 +185,7 @@ impl Store {
         self.load_and(Keep::All, wanted, redirects)
     }
 
-    /// [`Store::load`] that says what stays in memory.
+    /// [`Store::load`] with a choice of the blocks that stay in memory.
     pub(crate) fn load_and(
         &self,
         keep: Keep,
@@ -213,7 +213,7 @@ impl Store {
                 loaded[*index] = Some(verified);
             }
         }
-        // What is still open is a pointer that is wanted twice.
+        // Pointers that still lack a block are repetitions.
         let first_of =
             |pointer: &BlockPointer| missing.iter().copied().find(|index| wanted[*index].pointer == *pointer);
         (0..wanted.len())
@@ -247,8 +247,8 @@ impl Store {
             .collect()
     }
 
-    /// A block that can't be read is one that a repair may bring back, as one that does not verify.
-    /// A device that is gone as a whole says nothing of it.
+    /// A repair may restore an unreadable block, as it may one that does not verify. A device that
+    /// is gone as a whole is no evidence.
     fn note_damage<T>(&self, want: &Wanted, outcome: &Result<T, VolumeError>) {
         let is_noted = match outcome {
             Err(VolumeError::Damaged { .. }) => true,
@@ -261,7 +261,7 @@ impl Store {
         }
     }
 
-    /// Writes a block where it is read.
+    /// Writes a block at the place where it is read.
     pub(crate) fn overwrite(
         &self,
         vbn: Vbn,
@@ -352,9 +352,8 @@ impl Store {
     }
 
     /// Reads runs of blocks by number, past the cache, unverified, in order, where no block is
-    /// redirected. `None` where one of them can't be read or is nowhere: [`Store::read_numbers`]
-    /// tells which. Most of what is read in bulk can be, and is spared what a list of outcomes
-    /// costs.
+    /// redirected. `None` where a block cannot be read or has no place: [`Store::read_numbers`]
+    /// tells which. Most bulk reads succeed and avoid the cost of a list of outcomes.
     pub(crate) fn read_runs(&self, runs: &[(Vbn, u64)]) -> Option<Vec<Block>> {
         let places: Vec<(u64, u64)> = {
             let space = self.space.read();
@@ -381,8 +380,8 @@ impl Store {
         operations
     }
 
-    /// Reads blocks whose request failed once more, each by itself: a place that can't be read
-    /// costs its own block and none of its neighbours.
+    /// Reads blocks whose request failed again, each by itself: an unreadable place costs its own
+    /// block and none of its neighbours.
     fn read_alone(&self, places: &[(usize, u64)], blocks: &mut [Result<Block, DeviceError>]) {
         if places.is_empty() {
             return;
@@ -443,8 +442,8 @@ impl Store {
         operations
     }
 
-    /// Runs operations and returns the first failure: of a device that lacks room for some only
-    /// where none has another one, as a flush that failed is not made good by more room.
+    /// Runs operations and returns the first failure. A lack of room is returned only if there is
+    /// no other failure, as more room does not repair a failed flush.
     pub(crate) fn run(&self, mut operations: Vec<Operation>) -> Result<(), VolumeError> {
         if !operations.is_empty() {
             self.device.run(&mut operations);
@@ -496,12 +495,10 @@ pub(crate) fn joined(places: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)
     runs
 }
 
-/// The blocks of what was read: `count` of them, whatever the device has answered, as others come
-/// behind.
+/// The `count` blocks of a read, whatever the device has answered, as others follow.
 pub(crate) fn append_blocks(data: Segments, count: usize, blocks: &mut Vec<Result<Block, DeviceError>>) {
     let before = blocks.len();
-    // A device answers an aligned read in whole blocks; where one does not, the bytes are put
-    // together.
+    // A device usually answers an aligned read in whole blocks; otherwise the bytes are assembled.
     match data.into_blocks() {
         Ok(whole) => blocks.extend(whole.map(Ok)),
         Err(data) => blocks.extend((0..count).map(|n| whole_block(&data, n))),
@@ -509,7 +506,7 @@ pub(crate) fn append_blocks(data: Segments, count: usize, blocks: &mut Vec<Resul
     blocks.resize(before + count, Err(DeviceError::OutOfService));
 }
 
-/// The `n`th block of what was read in other pieces.
+/// The `n`th block of data that was read in other pieces.
 fn whole_block(data: &Segments, n: usize) -> Result<Block, DeviceError> {
     if (n + 1) * BLOCK_SIZE > data.len() {
         return Err(DeviceError::OutOfService);

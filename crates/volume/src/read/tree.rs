@@ -35,7 +35,7 @@ impl NodeMemo {
     }
 }
 
-/// A node that can't be read, and with it nothing of what is below.
+/// An unreadable node, which hides all blocks below it.
 #[derive(Debug)]
 pub(crate) struct Unreadable {
     pub(crate) pointer: BlockPointer,
@@ -95,8 +95,8 @@ impl Tree<'_> {
         Ok(self.descend(level, lba)?.0)
     }
 
-    /// Goes down to the pointer at `lowest` over block `lba`, which the tree is tall enough for, or
-    /// to the hole above it, and says at which level that is.
+    /// Descends to the pointer at `lowest` above block `lba`, which the tree is tall enough for, or
+    /// to the hole above it, and returns its level.
     fn descend(&self, lowest: u8, lba: u64) -> Result<(BlockPointer, u8), Unreadable> {
         let (mut pointer, mut level) = (self.tree.pointer, self.tree.height);
         while level > lowest && !pointer.is_hole() {
@@ -116,9 +116,9 @@ impl Tree<'_> {
         self.descend(0, lba).err()
     }
 
-    /// The first block from `lba` on that a lowest node of the tree is over; `None` behind the
-    /// last. What lies before it are holes, and however many these are, they are passed by the
-    /// pointers above them.
+    /// The first block from `lba` on that has a lowest node of the tree above it; `None` after the
+    /// last. All blocks before it are holes, which are skipped by the pointers above them, however
+    /// many there are.
     pub(crate) fn next_under_leaf(&self, mut lba: u64) -> Result<Option<u64>, Unreadable> {
         while lba < self.tree.length {
             let (pointer, level) = self.descend(1, lba)?;
@@ -137,8 +137,9 @@ impl Tree<'_> {
     }
 
     /// Calls `visit` with each block of the tree that is not a hole: its pointer, its level (0 is
-    /// data) and the number of its first block of file, top down. `enter` says whether to go below
-    /// a node; the children of a damaged node are skipped and the damage is handed to `damaged`.
+    /// data) and the number of its first block in the file, top down. `enter` decides whether to
+    /// descend below a node. The children of a damaged node are skipped and the damage is passed to
+    /// `damaged`.
     pub(crate) fn walk(
         &self,
         enter: &mut dyn FnMut(&BlockPointer, u8, u64) -> bool,
@@ -180,8 +181,8 @@ impl Tree<'_> {
     }
 }
 
-/// The pointers of `count` blocks of one root; `block` says of which tree each is, and where in it.
-/// Nodes that are not in memory are read together, whatever file they are of.
+/// The pointers of `count` blocks of one root; `block` gives the tree of each, and the place in it.
+/// Nodes outside of memory are read together, whatever file they are of.
 pub(crate) fn pointers_of<'a>(
     count: usize,
     block: impl Fn(usize) -> (&'a Tree<'a>, Lba),
@@ -221,25 +222,25 @@ pub(crate) fn pointers_of<'a>(
     found
 }
 
-/// Differences between two trees of the same file: calls `differ` with (number of the first block
-/// of file, level, old, new) for every block, node or data, whose pointers are not the same: what
-/// points to a block before it, and the blocks of a level in the order of the file. Where both
-/// point to the same block nothing below is looked at: the cost is what changed. Trees of different
-/// height are compared from the lower one's top. What is in memory at a time are the pointers below
-/// [`BATCH`] nodes of each level, however long the file is.
+/// Differences between two trees of the same file. Calls `differ` with (number of the first block
+/// in the file, level, old, new) for every block, node or data, whose pointers differ. A parent
+/// comes before its children, and the blocks of a level come in the order of the file. Where both
+/// trees point to the same block, nothing below is read: the cost depends on the changes. Trees of
+/// different height are compared from the lower one's top. At any time, memory holds the pointers
+/// below [`BATCH`] nodes of each level, however long the file is.
 ///
 /// # Errors
-/// What `differ` refuses, and blocks that can't be read.
+/// Errors of `differ`, and blocks that cannot be read.
 pub(crate) fn difference(old: &Tree<'_>, new: &Tree<'_>, differ: &mut Differ<'_>) -> Result<(), VolumeError> {
     difference_past(old, new, differ, &mut Err)
 }
 
-/// What is told of a difference: the number of the first block of file, the level, the old and the
-/// new pointer. On an error the comparison ends.
+/// Receives a difference: the number of the first block in the file, the level, the old and the new
+/// pointer. An error ends the comparison.
 pub(crate) type Differ<'a> = dyn FnMut(u64, u8, BlockPointer, BlockPointer) -> Result<(), VolumeError> + 'a;
 
-/// [`difference`] for who goes on past damage: below a node that `damaged` passes nothing is
-/// compared.
+/// [`difference`] for a caller that continues past damage: nothing is compared below a node that
+/// `damaged` accepts.
 pub(crate) fn difference_past(
     old: &Tree<'_>,
     new: &Tree<'_>,
@@ -273,7 +274,7 @@ impl Comparison<'_, '_> {
                 *b = new.tree.pointer;
             }
         }
-        // A tree that is lower than the other stands below its first blocks: keep that path alive.
+        // A lower tree corresponds to the first blocks of the other: keep that path alive.
         let waiting = level > old.tree.height || level > new.tree.height;
         pairs.retain(|(at, a, b)| a != b || (waiting && *at == 0));
         for (at, a, b) in pairs.iter().filter(|(_, a, b)| a != b) {

@@ -44,8 +44,8 @@ pub(crate) fn new_blocks(
 }
 
 /// Calls `visit` with each block that `new` reaches and `base` (nothing without one) does not have
-/// in the same position. Where both have the same block nothing below is looked at; nor are the
-/// trees of the files in `but`. A block is visited before anything that it points to is read.
+/// in the same position. Where both have the same block the blocks below are skipped; so are the
+/// trees of the files in `but`. A block is visited before its children are read.
 pub(crate) fn new_blocks_but(
     but: &BTreeSet<FileId>,
     store: &Store,
@@ -56,7 +56,7 @@ pub(crate) fn new_blocks_but(
     walk(but, store, base, new, &mut Told { visit, parted: None })
 }
 
-/// What a root no longer has in the place where its base has it.
+/// Blocks that a root no longer has in the place where its base has them.
 #[derive(Debug, Default)]
 pub(crate) struct Parted {
     /// Blocks of the base that the new root does not have in the same position.
@@ -67,8 +67,8 @@ pub(crate) struct Parted {
     pub(crate) incomplete: bool,
 }
 
-/// [`new_blocks`], and what `base` has and `new` does not. Trees of files that only the base has
-/// are walked as well.
+/// [`new_blocks`], and the blocks that `base` has and `new` does not. Trees of files that only the
+/// base has are walked as well.
 pub(crate) fn both_sides(
     store: &Store,
     base: Option<Rooted<'_>>,
@@ -79,7 +79,7 @@ pub(crate) fn both_sides(
     walk(&BTreeSet::new(), store, base, new, &mut Told { visit, parted: Some(parted) })
 }
 
-/// To whom a walk tells what it finds.
+/// The receivers of a walk's findings.
 struct Told<'a> {
     visit: &'a mut dyn FnMut(Reached) -> Result<(), VolumeError>,
     parted: Option<&'a mut Parted>,

@@ -24,7 +24,7 @@ fn source() -> (Arc<Volume>, FileId, [Snapshot; 2]) {
     (source, lun, [first, second])
 }
 
-/// Puts every block of an image in its place on a device of so many blocks.
+/// Puts every block of an image in its place on a device of that many blocks.
 fn put(source: &Arc<Volume>, target: SnapshotId, device: &dyn Device, blocks: u64) -> ReceivedImage {
     let changes = source.changed_blocks(&[], target).expect("they are compared");
     for run in &changes.runs {
@@ -109,7 +109,7 @@ fn adoption_that_is_refused_writes_nothing() {
     assert!(matches!(error, VolumeError::DeviceTooSmall { .. }), "a destination needs more: {error}");
     image.target = SnapshotId(77);
     assert!(matches!(refused(&fits, &normal, &image), VolumeError::NoSuchSnapshot(_)));
-    // Also over a volume of which one slot alone is left.
+    // Also over a volume with only one slot left.
     image.target = made[1].id;
     for lost in [None, Some(SUPERBLOCK_A), Some(SUPERBLOCK_B)] {
         let other = MemoryDevice::new(bytes);
@@ -137,8 +137,8 @@ fn adopted_volume_is_whole_or_none_after_a_cut_or_a_failure_at_each_operation() 
         failures += u32::from(failed.is_err());
         for seed in 0..4 {
             let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
-            // What received them leaves it to the adoption to have them on the disk before what
-            // reaches them.
+            // The receiver leaves it to the adoption to make these durable before the blocks that
+            // reach them.
             let image = put(&source, made[1].id, &*device, BLOCKS);
             device.cut_after(at);
             let outcome = Volume::adopt(&*device, &normal, &image, Timestamp(9));

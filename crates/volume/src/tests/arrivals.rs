@@ -1,4 +1,4 @@
-//! What a transfer that did not come to its end has brought, and what of it counts.
+//! The arrivals of an unfinished transfer, and which of them count.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -78,7 +78,7 @@ fn bring(receiver: &mut Receiver, numbers: &[u64], salt: u64) {
     receiver.write_runs(runs.collect()).expect("there is room");
 }
 
-/// What has to be listed of blocks that were brought with that content.
+/// The expected list for blocks that were brought with that content.
 fn brought(numbers: &[u64], salt: u64) -> Vec<(Vbn, Checksum)> {
     numbers.iter().map(|number| (Vbn(*number), Checksum::of(&block(salt + number)[..]))).collect()
 }
@@ -96,7 +96,7 @@ fn what_a_transfer_brought_that_was_cut_counts_after_a_restart_where_it_stands_a
     let mut receiver = there.volume.receive().expect("nothing else is received");
     bring(&mut receiver, &numbers, 5000);
     assert_eq!((receiver.blocks(), receiver.kept_blocks()), (40, 0));
-    // Once more, with another content: in the same places.
+    // Again, with other content: in the same places.
     bring(&mut receiver, &numbers[..10], 6000);
     let places = receiver.arrivals.as_ref().expect("it goes on").redirected.clone();
     assert_eq!(places.each().count(), 20, "those that the image shows are elsewhere");
@@ -121,7 +121,7 @@ fn what_a_transfer_brought_that_was_cut_counts_after_a_restart_where_it_stands_a
     drop(receiver);
     there.shows_its_image();
 
-    // A place that has another content by now, at home or elsewhere.
+    // A place that has other content now, at home or elsewhere.
     let there = there.cut();
     let space = there.volume.store.space();
     let mut rng = Rng::new(2);
@@ -151,8 +151,8 @@ fn what_a_transfer_brought_that_was_cut_counts_after_a_restart_where_it_stands_a
     there.shows_its_image();
 }
 
-/// What a transfer brought keeps its places while the next one brings other blocks, whatever their
-/// numbers are.
+/// The arrivals of a transfer keep their places while the next one brings other blocks, whatever
+/// their numbers are.
 #[test]
 fn blocks_of_an_unfinished_transfer_stay_whole_beside_those_of_the_next_one() {
     for seed in 0..8 {
@@ -255,7 +255,7 @@ fn have_map_that_is_longer_than_what_is_kept_of_it_in_memory_is_whole() {
     let mut receiver = volume.receive().expect("nothing else is received");
     let numbers: Vec<u64> = (0..count).map(|n| n * 255 + 45).collect();
     bring(&mut receiver, &numbers, 1);
-    // Blocks of the map that are no longer in memory come back as they were.
+    // Blocks of the map that are no longer in memory return unchanged.
     bring(&mut receiver, &numbers[..3], 9);
     let beside: Vec<u64> = numbers[..3].iter().map(|number| number + 1).collect();
     bring(&mut receiver, &beside, 5);
@@ -327,7 +327,7 @@ fn restart_finds_each_block_where_it_stands_in_a_place_that_is_no_other_ones() {
     for seed in 0..20 {
         let mut rng = Rng::new(seed);
         let epoch = Checksum::of(&seed.to_le_bytes());
-        // With few contents many places have what is looked for.
+        // With few contents many places have the wanted content.
         let contents = if seed % 2 == 0 { 3 } else { u64::MAX >> 1 };
         let shown: HashSet<u64> = (1..BLOCKS).filter(|_| rng.one_in(2)).collect();
         let held: HashSet<u64> = (0..area).filter(|_| rng.one_in(6)).collect();
@@ -560,7 +560,8 @@ fn each_block_that_is_not_at_home_has_a_slot_of_its_own_until_there_are_none() {
     }
 }
 
-/// What has no room elsewhere is not taken, and what was known to be here stays where it is.
+/// A block without room elsewhere is refused, and the blocks that were known to be here stay in
+/// their places.
 #[test]
 fn block_that_finds_no_slot_leaves_what_counts_as_arrived_in_its_place() {
     let (_source, _image, there) = shows_an_image();
@@ -594,7 +595,7 @@ fn one_transfer_runs_at_a_time_and_takes_blocks_of_the_space_alone() {
     let failover = there.volume.failover();
     assert!(matches!(failover, Err(VolumeError::TransferInProgress)), "{failover:?}");
     for (first, count) in [(0, 1), (0, 3), (BLOCKS, 1), (BLOCKS - 1, 2), (BLOCKS - 3, 9), (u64::MAX, 2)] {
-        // Nothing of a batch is taken of which a part is outside.
+        // None of a batch is accepted if a part is out of range.
         let runs = vec![(Vbn(700), vec![block(1)]), (Vbn(first), vec![block(1); count])];
         let refused = receiver.write_runs(runs);
         assert!(matches!(refused, Err(VolumeError::Refused(_))), "{first}, {count}: {refused:?}");
@@ -657,7 +658,7 @@ fn image_with_another_content_for_a_snapshot_that_is_here_is_refused() {
         match lies {
             true => {
                 let told =
-                    matches!(&outcome, Err(VolumeError::Refused(why)) if why.contains("another content"));
+                    matches!(&outcome, Err(VolumeError::Refused(why)) if why.contains("different content"));
                 assert!(told, "{outcome:?}");
                 there.shows_its_image();
             }
@@ -796,8 +797,7 @@ fn image_whose_commit_fails_at_any_operation_is_not_said_to_be_committed() {
         assert!(matches!(outcome, Err(VolumeError::Device(_))), "operation {at}: {outcome:?}");
         there.device.heal_operations();
         assert_eq!(shown(&there), before, "operation {at}: it shows what it showed");
-        // The first makes durable what has arrived. What the others leave on the device is not
-        // known.
+        // The first makes the arrivals durable. The others may leave anything on the device.
         let again = there.volume.receive();
         assert_eq!(matches!(again, Err(VolumeError::Latched(_))), at > 0, "operation {at}");
         drop(again);

@@ -39,7 +39,7 @@ fn inode(id: FileId, known: &Known, removed: bool) -> Inode {
     }
 }
 
-/// What a volume shows of these files.
+/// The visible state of these files.
 fn observed(volume: &Arc<Volume>, files: impl Iterator<Item = FileId>) -> State {
     let mut state = State::new();
     for id in files {
@@ -108,7 +108,7 @@ impl Life {
                     id
                 }
             };
-            // A change says of a file once what becomes of it.
+            // A change has one final state of a file.
             if taken.contains(&id) {
                 continue;
             }
@@ -181,7 +181,7 @@ fn change_is_there_whole_or_not_at_all_after_a_cut_at_each_operation() {
             assert!(which.is_some(), "seed {seed}, cut {cut}: no state since {durable} of {}", states.len());
             lost += usize::from(which != Some(states.len() - 1 - durable));
             kept += usize::from(which != Some(0));
-            // It goes on from there, and what the log brought back is committed.
+            // Work continues from there, and the changes recovered from the log are committed.
             volume.consistency_point().expect("it commits");
             assert_eq!(observed(&volume, files.iter().copied()), seen, "seed {seed}, cut {cut}");
             let next = volume.next_file().expect("it is writable");
@@ -282,7 +282,7 @@ fn removed_file_waits_for_room_and_the_background_goes_on() {
     write(&volume, long, 0, 1, 1).expect("there is room");
     volume.consistency_point().expect("it commits");
     volume.compound().remove(long).expect("it is removed");
-    // What was free when the background looked is not when its turn comes.
+    // Blocks that were free when the background looked are taken when its turn comes.
     let mut taken = Vec::new();
     {
         let mut state = volume.state.lock();
@@ -403,7 +403,7 @@ fn change_of_any_kind_waits_no_longer_than_the_interval() {
             assert_eq!(volume.status().generation, before, "{what}: it is not time yet");
         }
         clock.advance(Duration::from_nanos(1));
-        // A file that goes may take a round of its own.
+        // A removed file may take a round of its own.
         volume.background(Duration::ZERO).expect("it works");
         assert!(volume.status().generation > before, "{what} waits longer");
         assert_eq!(volume.status().dirty, 0, "{what} is still in memory");
@@ -433,7 +433,7 @@ fn change_of_many_files_is_taken_whole_and_can_be_committed_or_there_is_no_space
             volume.change(change, false).expect("there is room");
             volume.consistency_point().expect("it commits");
         }
-        // What they give up stays in use.
+        // Blocks that they release stay in use.
         volume.create_snapshot("before").expect("it is made");
         let ballast = file(&volume, 4096);
         let mut at = 0;
@@ -443,7 +443,7 @@ fn change_of_many_files_is_taken_whole_and_can_be_committed_or_there_is_no_space
         }
         volume.consistency_point().expect("it commits");
         for stamp in 2..30 {
-            // Between two neighbours: the nodes above both are written anew.
+            // Between two neighbours: the nodes above both are rewritten.
             let cut = (1 + rng.below(4)) * TALL / 5 + 8;
             let known = Known { stamp, length_bytes: cut * 4096, ..Known::default() };
             let mut change = Change::new();
@@ -487,7 +487,7 @@ fn files_of_a_full_volume_can_be_removed_though_nothing_else_has_room() {
     volume.create_snapshot("keeps").expect("it is made");
     let mut at = 0;
     for _ in 0..3 {
-        // Far from one another: nodes take what is left as well.
+        // Far from one another: nodes take the rest as well.
         while write(&volume, ballast, at * 131 % (1 << 20), 1, 1).is_ok() {
             at += 1;
         }
@@ -623,8 +623,7 @@ fn what_was_cut_off_is_not_there_when_a_file_grows_again_in_the_same_generation(
     }
 }
 
-/// What a change is made of, at random: of files that are there and of new ones, of few blocks or
-/// many, and as tall as they come.
+/// A random change: existing and new files, few or many blocks, trees of any height.
 fn any_change(rng: &mut Rng, volume: &Arc<Volume>, files: &mut BTreeMap<FileId, u64>) -> Change {
     let mut change = Change::new();
     let mut taken = Vec::new();
@@ -675,8 +674,8 @@ fn any_change(rng: &mut Rng, volume: &Arc<Volume>, files: &mut BTreeMap<FileId, 
     change
 }
 
-/// The room that is asked for before a change is taken, against what the consistency point then
-/// takes. What is given up stays with a snapshot.
+/// Compares the room requested before a change is accepted with the room that the consistency point
+/// then takes. A snapshot keeps the released blocks.
 #[test]
 fn change_asks_for_the_room_that_it_takes_and_not_for_much_more() {
     let (mut changes, mut asked, mut took) = (0, 0, 0);
@@ -710,7 +709,7 @@ fn change_asks_for_the_room_that_it_takes_and_not_for_much_more() {
     assert!(changes > 200 && asked < took * 2, "{changes} changes asked for {asked} and took {took}");
 }
 
-/// What inodes are allowed for would cover a node of a path too few: so it is counted here, for
+/// The allowance for inodes would hide a missing node of a path: so the nodes are counted here, for
 /// trees of any height.
 #[test]
 fn change_asks_for_every_node_of_every_path_that_it_makes_or_cuts() {
@@ -741,8 +740,8 @@ fn change_asks_for_every_node_of_every_path_that_it_makes_or_cuts() {
     }
 }
 
-/// A file is removed and only partly freed when a snapshot is made: a rollback brings back what was
-/// freed meanwhile, and that has to be freed once more.
+/// A file is removed and only partly freed when a snapshot is made: a rollback restores the blocks
+/// freed meanwhile, which then have to be freed again.
 #[test]
 fn removed_file_that_a_rollback_brings_back_is_freed_again() {
     let (_device, volume) = fresh(8192);
@@ -795,7 +794,7 @@ fn holes_of_many_tall_files_in_one_change_never_overrun_a_full_volume() {
     volume.create_snapshot("before").expect("it is made");
     let ballast = file(&volume, 8192);
     let mut at = 0;
-    // Two blocks for each hole are there, and some.
+    // Two free blocks for each hole, and some more.
     while volume.status().free > 260 {
         write(&volume, ballast, at, 1, 1).expect("there is room");
         at += 1;
@@ -819,8 +818,8 @@ fn holes_of_many_tall_files_in_one_change_never_overrun_a_full_volume() {
     assert_sound(&volume);
 }
 
-/// What is said of a change without a look at the places of its blocks; with that it is mostly let
-/// in.
+/// The estimate for a change without reading the places of its blocks; it usually admits the
+/// change.
 #[test]
 fn change_is_let_in_at_once_with_a_path_for_each_of_its_blocks_in_a_tree_of_any_height() {
     let (_device, volume) = fresh(1024);
@@ -888,7 +887,7 @@ fn removed_file_that_is_put_back_before_it_was_freed_stays_whole_and_others_are_
     let used = volume.status().used;
     [back, brief, gone].into_iter().for_each(|id| put(id, LONG, true));
     put(back, LONG, false);
-    // So short that it goes at once, while it still waits to be freed in rounds.
+    // So short that it is freed at once, while it still waits to be freed in rounds.
     put(brief, 10, false);
     put(brief, 10, true);
     assert!(matches!(volume.inode(brief), Err(VolumeError::NoSuchFile(_))));

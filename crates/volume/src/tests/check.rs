@@ -53,7 +53,7 @@ fn pointer(volume: &Arc<Volume>, root: Root, file: FileId, level: u8, lba: u64) 
     volume.tree(&committed, file, tree).pointer_at_level(level, lba).expect("the way to it is whole")
 }
 
-/// Rots a block; both depths must find just that, or only the deeper one.
+/// Damages a block; both depths must find just that, or only the deeper one.
 fn rot(root_of: SnapshotId, file: impl Fn(FileId) -> FileId, level: u8, lba: u64, shallow: bool) {
     let (device, volume, lun, snapshot) = small();
     let root = if root_of == ACTIVE { active_root(&volume) } else { snapshot.root };
@@ -278,7 +278,7 @@ fn inodes_that_do_not_parse_are_one_finding_and_what_they_led_to_is_none() {
     assert_eq!(found(&volume, CheckDepth::Structures), expected);
 }
 
-/// What can be read of it may be as wrong as what can't: a file is not there and lost at the same
+/// Its readable part may be as wrong as the unreadable one: a file is present and lost at the same
 /// time.
 #[test]
 fn block_of_inodes_of_which_one_makes_no_sense_is_lost_as_a_whole() {
@@ -388,7 +388,7 @@ fn snapshots_deleted_during_a_check_are_no_damage() {
     let mut delete_and_reuse = |_| {
         if !std::mem::replace(&mut done, true) {
             volume.delete_snapshots(&[old.id, middle.id]).expect("they are deleted");
-            // The whole space is written once over, so that what is free is used again.
+            // The whole space is overwritten once, so that freed blocks are reused.
             for round in 0..20 {
                 write(&volume, lun, 100, 60, (10 + round) << 20).expect("there is room");
                 volume.consistency_point().expect("it commits");
@@ -436,7 +436,7 @@ fn check_that_is_ended_within_a_long_file_ends_there() {
     }
     volume.consistency_point().expect("it commits");
     for depth in [CheckDepth::Structures, CheckDepth::Everything] {
-        // Those told by the trees of the map, of the inode file and of other files come before.
+        // Findings in the trees of the map, of the inode file and of other files come before.
         let mut told = 0;
         let whole = volume
             .check_to(depth, &mut |_| {

@@ -1,4 +1,4 @@
-//! What a destination says it has, and what of it a source believes.
+//! Claims of a destination about its blocks, and which of them the source believes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -63,7 +63,7 @@ fn copy_without_a_common_base_gets_what_it_does_not_have_and_no_claim_is_believe
         let there = at_source(&source, &all.runs);
 
         let mut receiver = destination.receive().expect("nothing else is received");
-        // What came before, for a block that the image shows, is newer.
+        // The earlier arrival, for a block that the image shows, is newer.
         let newer = there.keys().copied().find(|vbn| destination.state.lock().used.get(*vbn));
         let newer = newer.expect("some of its blocks are in both");
         let spoiled = block(77);

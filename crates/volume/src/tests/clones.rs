@@ -1,4 +1,4 @@
-//! Clones: what is written to them stays in them, and a cut anywhere leaves both volumes whole.
+//! Clones: their writes stay in them, and a power cut anywhere leaves both volumes whole.
 
 use cairn_base::{Rng, SnapshotId};
 use cairn_device::FaultPart;
@@ -98,7 +98,7 @@ fn snapshot_of_a_clone_is_deleted_neither_in_the_parent_nor_in_the_clone() {
     clone.hold_snapshot(base, false).expect("it is released");
     let refused = clone.delete_snapshots(&[base]);
     assert!(matches!(refused, Err(VolumeError::Cloned(_))), "{refused:?}");
-    // What only the snapshot shows by now is never given to anyone else.
+    // Blocks that only the snapshot still shows are never allocated again.
     for round in 0..20 {
         write(&parent, lun, 0, 100, 2000 * round).expect("there is room");
         parent.consistency_point().expect("it commits");
@@ -203,7 +203,7 @@ impl Pair {
     }
 }
 
-/// What was acknowledged.
+/// The acknowledged writes.
 #[derive(Default)]
 struct Told {
     made: bool,
@@ -327,7 +327,7 @@ fn device_of_a_clone_takes_no_write_to_what_its_snapshot_shows() {
     }
     assert!(whole(&*own, 0, own.geometry().length / 4096) == copy, "nothing came to its own device");
     assert!(whole(&*device, start - 4096, count + 2) == shown);
-    // What the snapshot does not show is its own; and what lies past the end is nobody's.
+    // Blocks that the snapshot does not show are its own; blocks past the end belong to no file.
     device.write_from(mine, &[7; 4096]).expect("it is the clone's own");
     assert!(whole(&*device, mine, 1) == [7; 4096] && whole(&*own, mine, 1) == [7; 4096]);
     assert!(device.read(device.geometry().length, 4096).is_err());

@@ -1,4 +1,4 @@
-//! Damaged nodes: who needs one hears of it, and nobody else.
+//! Damaged nodes: only requests that need one fail.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -34,8 +34,8 @@ fn offset(vbn: u64) -> u64 {
     (cairn_format::layout::space_start(BLOCKS) + vbn) * 4096
 }
 
-/// Two files of ten leaves each, written and committed; then the third leaf of the first rots, and
-/// the volume is opened with nothing in its cache.
+/// Two files of ten leaves each, written and committed; then the third leaf of the first is
+/// damaged, and the volume is opened with an empty cache.
 fn damaged() -> (Arc<MemoryDevice>, Arc<Volume>, [FileId; 2], u64) {
     let (device, volume) = fresh(BLOCKS);
     let files = [file(&volume, 10 * LEAF), file(&volume, 10 * LEAF)];
@@ -110,7 +110,7 @@ fn file_with_a_damaged_node_can_be_shortened_above_it_and_removed_without_stoppi
     open(&device).background(std::time::Duration::ZERO).expect("background work goes on");
 }
 
-/// Its blocks were in use until somebody mended the node, and mirrors got no image meanwhile.
+/// Its blocks used to stay in use until the node was mended, and mirrors got no image meanwhile.
 #[test]
 fn blocks_of_a_removed_file_with_a_rotten_node_are_freed_by_exclusion() {
     let (_device, volume, [hurt, whole], vbn) = damaged();
@@ -118,7 +118,7 @@ fn blocks_of_a_removed_file_with_a_rotten_node_are_freed_by_exclusion() {
     volume.compound().remove(hurt).expect("its name is taken away");
     while volume.free_removed().expect("it goes on") {}
     assert!(volume.inode(hurt).is_ok(), "it can't be freed");
-    // What no consistency point has yet.
+    // Changes that are in no consistency point yet.
     write(&volume, whole, 5, 20, 2000).expect("there is room");
     assert!(volume.free_stranded().expect("all else is whole"));
     assert!(matches!(volume.inode(hurt), Err(VolumeError::NoSuchFile(_))));
@@ -138,7 +138,7 @@ fn blocks_of_a_removed_file_with_a_rotten_node_are_freed_by_exclusion() {
     assert!(known.is_none_or(|block| volume.look_again(&block).is_ok_and(|health| health == Health::Gone)));
 }
 
-/// It is there as before, or gone with all that it had.
+/// It exists as before, or is gone with all its blocks.
 #[test]
 fn removed_file_with_a_rotten_node_is_whole_or_gone_after_a_cut_of_its_exclusion() {
     let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
@@ -234,7 +234,7 @@ fn node_that_rots_after_the_write_was_taken_stops_the_volume_and_loses_nothing()
     volume.flush().expect("it flushes");
     device.write_from(offset(vbn), &[9; 100]).expect("it is there");
     drop(volume);
-    // The log brings the write back, above a node that is damaged by now.
+    // The log replays the write, above a node that is damaged now.
     let volume = open(&device);
     assert_eq!(read(&volume, lun, 0, 1), [7], "what was flushed is served");
     names_the_node(volume.consistency_point(), lun, vbn);
@@ -260,7 +260,7 @@ fn damaged_map_of_a_sibling_does_not_stop_consistency_points() {
         volume.close().expect("it closes");
         let map = child.root.active_map.pointer.vbn.0;
         let volume = open(&device);
-        // It rots while the volume is open: what is free is known.
+        // The damage comes while the volume is open: the free blocks are known.
         match is_unreadable {
             true => device.fail_reads(offset(map)..offset(map) + 4096),
             false => device.write_from(offset(map), &[9; 4096]).expect("it is there"),
@@ -274,7 +274,7 @@ fn damaged_map_of_a_sibling_does_not_stop_consistency_points() {
     }
 }
 
-/// A file with a damaged node, what it has, and what lies below that node.
+/// A file with a damaged node, its content, and the blocks below that node.
 struct Hurt {
     volume: Arc<Volume>,
     file: FileId,
@@ -284,8 +284,8 @@ struct Hurt {
 }
 
 impl Hurt {
-    /// Files of two and of three levels with blocks here and there, committed; then a node rots,
-    /// and some others come into memory.
+    /// Files of two and of three levels with blocks here and there, committed; then a node is
+    /// damaged, and some others are loaded.
     fn new(rng: &mut Rng) -> Self {
         let (device, volume) = fresh(BLOCKS);
         let length = if rng.one_in(3) { 20 * LEAF } else { 2 * LEAF * LEAF };
@@ -331,7 +331,7 @@ impl Hurt {
         (leaves * LEAF + [0, 5, LEAF - 1][rng.below(3) as usize]) % length
     }
 
-    /// Changes blocks or the length. What is below the damaged node is refused, and only that.
+    /// Changes blocks or the length. Only changes below the damaged node are refused.
     fn change(&mut self, rng: &mut Rng, salt: u64) {
         let first = Self::place(rng, self.length);
         let most = [1, 3, LEAF, 1024, 1025, self.length][rng.below(6) as usize];
@@ -353,7 +353,7 @@ impl Hurt {
                 if outcome.is_ok() {
                     self.model.extend(range.clone().map(|lba| (lba, salt + lba)));
                 }
-                // A block of another leaf is none of the node's.
+                // A block of another leaf does not depend on the node.
                 (range, outcome)
             }
             2 | 3 => {
@@ -478,7 +478,7 @@ fn change_that_makes_a_file_taller_needs_the_nodes_that_it_had_and_no_others() {
             device.write_from(offset(vbn), &[9; 100]).expect("it is there");
         }
         volume.store.forget();
-        // What is past the old top comes first, and begins right behind it.
+        // Blocks past the old top come first, and start directly after it.
         let lbas = [LEAF * LEAF, 2 * LEAF * LEAF + 3, 5 * LEAF + 1];
         let mut change = Change::new();
         change.put(node(id, 3 * LEAF * LEAF, false));
@@ -518,7 +518,7 @@ fn long_hole_beside_a_damaged_node_is_taken_and_one_that_reaches_below_it_is_not
     assert_eq!(read(&volume, lun, 11 * LEAF, long), vec![0; long as usize]);
 }
 
-/// A look at each of its leaves would never end.
+/// Reading each of its leaves would never end.
 #[test]
 fn hole_over_most_of_a_huge_file_costs_what_the_file_has_there() {
     const HUGE: u64 = 1 << 44;
@@ -616,7 +616,7 @@ fn number_whose_inode_block_cannot_be_read_is_given_to_no_file() {
     assert!(volume.status().latched.is_none());
 }
 
-/// What a volume shows of a LUN, block by block; none where the read fails.
+/// The visible content of a LUN, block by block; `None` where the read fails.
 fn each_block(reads: impl Fn(&mut [BlockRead]), length: u64) -> Vec<Option<u64>> {
     let one = |lba: u64| {
         let mut reads_one = [BlockRead::new(Lba(lba), 1)];
@@ -628,8 +628,8 @@ fn each_block(reads: impl Fn(&mut [BlockRead]), length: u64) -> Vec<Option<u64>>
     (0..length).map(one).collect()
 }
 
-/// Nothing of `images`, by snapshot (none is the active state), reads as anything else; returns how
-/// many reads failed.
+/// Checks that no block of `images`, by snapshot (`None` is the active state), reads as other
+/// content; returns how many reads failed.
 fn shows(volume: &Arc<Volume>, lun: FileId, images: &[(Option<SnapshotId>, Vec<u64>)], note: &str) -> usize {
     let mut refused = 0;
     for (snapshot, expected) in images {
@@ -651,9 +651,9 @@ fn shows(volume: &Arc<Volume>, lun: FileId, images: &[(Option<SnapshotId>, Vec<u
     refused
 }
 
-/// Any of the blocks in use, or a superblock slot, is damaged before an owner or a client does
-/// something: that is done, also for who opens the volume next, or it is refused and has changed
-/// nothing; and no block ever reads as anything that it was not.
+/// Damages any of the blocks in use, or a superblock slot, before an operation of an owner or a
+/// client. The operation succeeds, also after the next opening, or it is refused without effect. No
+/// block ever reads as content that it never had.
 #[test]
 fn each_operation_on_damaged_media_is_done_or_refused_and_nothing_wrong_is_served() {
     const LENGTH: u64 = 200;
@@ -729,7 +729,7 @@ fn each_operation_on_damaged_media_is_done_or_refused_and_nothing_wrong_is_serve
         assert_eq!(blocks, if kind == 6 && is_done { 2000 } else { 1024 }, "{note}");
         unread += shows(&volume, lun, &images, &note);
         drop(volume);
-        // Whoever opens it next has it as it was said.
+        // The next opening shows it as reported.
         let volume = opened(Arc::new(device.power_cycle(&mut rng)));
         assert_eq!(volume.status().blocks, blocks, "{note}");
         let there: Vec<SnapshotId> = volume.snapshots().iter().map(|snapshot| snapshot.id).collect();

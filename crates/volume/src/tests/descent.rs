@@ -1,4 +1,5 @@
-//! What a source says of the descent of its snapshots is believed only as far as it can be true.
+//! A source's claims about the descent of its snapshots are believed only as far as they can be
+//! true.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,7 +32,7 @@ fn destination(source: &Volume) -> Arc<Volume> {
     open(&device)
 }
 
-/// Sends a snapshot whole, with what `lie` makes of the entries.
+/// Sends a snapshot whole, with entries changed by `lie`.
 fn send(
     source: &Arc<Volume>,
     to: &Arc<Volume>,
@@ -68,22 +69,23 @@ fn invented_descent_of_snapshots_is_refused_and_a_true_one_is_not() {
     let (source, lun, row) = source();
     let ids: Vec<SnapshotId> = row.iter().map(|snapshot| snapshot.id).collect();
     let to = destination(&source);
-    // All new: what the third brought is in the fourth, and nothing between them says so.
+    // All are new: blocks that the third brought are in the fourth, but no descent connects the
+    // two.
     is_refused(send(&source, &to, ids[3], with_parent(ids[3], ids[0])));
     is_refused(send(&source, &to, ids[3], with_parent(ids[3], SnapshotId(77))));
     is_refused(send(&source, &to, ids[3], with_parent(ids[1], ids[1])));
     assert_eq!(to.snapshots().len(), 0, "the volume shows what it showed");
     send(&source, &to, ids[2], |_| {}).expect("the truth");
-    // One is new, and shows what its invented parent's child brought.
+    // One is new, and shows blocks that its invented parent's child brought.
     is_refused(send(&source, &to, ids[3], with_parent(ids[3], ids[0])));
     send(&source, &to, ids[3], |_| {}).expect("the truth");
-    // All are known but the last, and one is said to have another past.
+    // All but the last are known, and one is claimed to have another past.
     let last = source.create_snapshot("last").expect("it is made");
     is_refused(send(&source, &to, last.id, with_parent(ids[3], ids[0])));
     send(&source, &to, last.id, |_| {}).expect("the truth");
     source.delete_snapshots(&[last.id]).expect("it is deleted");
 
-    // A branch; its common ancestor is deleted, and what it brought is shown by siblings then.
+    // A branch; its common ancestor is deleted, and then siblings show the blocks that it brought.
     write(&source, lun, 50, 10, 5000).expect("there is room");
     let kept = source.rollback(ids[3]).expect("it is rolled back");
     send(&source, &to, kept.id, |_| {}).expect("the truth after a rollback");
@@ -109,7 +111,7 @@ fn shown(maps: Maps<'_>, entries: &[SnapshotEntry]) -> Shown {
     entries.iter().map(|entry| (entry.id, blocks(entry))).collect()
 }
 
-/// Whether each block came into the world in one place: all who show it, while their parent does
+/// Whether each block was created in one place: all snapshots that show it, while their parent does
 /// not, have the same parent.
 fn is_possible(shown: &Shown, entries: &[SnapshotEntry]) -> bool {
     let nothing = BTreeSet::new();
@@ -174,7 +176,7 @@ fn descent_is_believed_where_each_block_came_into_the_world_in_one_place_and_now
                 image[at].parent = if above == at { SnapshotId(0) } else { image[above].id };
             }
             // Other snapshots that got the same numbers here: one, or all of them, in the descent
-            // that the source tells of.
+            // that the source claims.
             match rng.below(6) {
                 0 if !here.is_empty() => {
                     let at = rng.below(here.len() as u64) as usize;
@@ -201,7 +203,7 @@ fn descent_is_believed_where_each_block_came_into_the_world_in_one_place_and_now
                 assert!(matches!(outcome, Err(VolumeError::Refused(_))), "{note}");
                 refused += 1;
             }
-            // All is new, and somebody shows a block that nobody has.
+            // All are new, and one shows a block that no root can have.
             let past = descent::check(maps, &[], &image, (end - 1, &|_| Vec::new()));
             assert!(matches!(past, Err(VolumeError::Refused(_))), "{note}");
             outside += 1;
@@ -246,7 +248,7 @@ fn looked_at(
 
 #[test]
 fn damaged_map_of_a_snapshot_here_is_no_reason_to_refuse_what_arrives() {
-    // The first is not what anything new descends from; the fourth is.
+    // The first is not an ancestor of any new one; the fourth is.
     for which in [&[0][..], &[3], &[0, 1, 2, 3]] {
         let (source, entries, shown) = hurt(which);
         let (known, newest) = (&entries[..4], entries[4].id);

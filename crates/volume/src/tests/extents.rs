@@ -1,4 +1,4 @@
-//! What of a file is allocated, and where two of its images differ, against a plain model.
+//! The allocated parts of a file, and the differences of two of its images, against a plain model.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,11 +11,11 @@ use crate::memory::state::Frozen;
 /// Blocks of the file: its tree has three levels.
 const LENGTH: u64 = 126 * 126 * 3;
 
-/// What was last written to each block; no other one is allocated.
+/// The last content written to each block; no other block is allocated.
 type Model = BTreeMap<u64, u64>;
 
-/// Whether what was found of `count` blocks from `first` on is what the model has: stretches of
-/// both kinds by turns, each as long as there is, and all of them unless there are `limit`.
+/// Checks the extents found for `count` blocks from `first` on against the model: alternating
+/// kinds, each as long as possible, and all of them unless there are `limit`.
 fn assert_extents(found: &[FileExtent], model: &Model, (first, count): (u64, u64), limit: usize, note: &str) {
     assert!(found.len() <= limit, "{note}: {found:?}");
     let mut at = first;
@@ -159,7 +159,7 @@ fn newer_generation_hides_the_one_that_is_being_committed() {
                 }
             }
             if generation == 0 {
-                // As a consistency point does while its blocks are on their way.
+                // As a consistency point does while its blocks are in flight.
                 let mut state = volume.state.lock();
                 let next = Overlay::new(Generation(state.open.generation.0 + 1));
                 let frozen = std::mem::replace(&mut state.open, next);

@@ -1,5 +1,5 @@
-//! What a flush covers while others write, commit or fail: it is acknowledged only when all that
-//! was answered before it is durable.
+//! The scope of a flush while others write, commit or fail: it is acknowledged only when all
+//! previously acknowledged writes are durable.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ fn launches(volume: &Volume) -> u64 {
     volume.state.lock().launches
 }
 
-/// The volume as it is after a power cut now that took all that was not flushed.
+/// The volume after a power cut now that lost all unflushed writes.
 fn cut(device: &FaultDevice) -> Arc<Volume> {
     open(&Arc::new(device.power_cycle_as(Fate::Lost, &mut Rng::new(1))))
 }
@@ -68,7 +68,7 @@ fn flush_beside_a_consistency_point_that_waits_for_its_last_block_covers_both_ge
             cut(&device.device)
         });
         let launched = comes_true(SURELY, || launches(&volume) > before);
-        // A record that names the early block is not on its way before that block is there.
+        // A record that names the early block is not written before that block is.
         let reached = launched && comes_true(MOSTLY, || device.waiting() > 1);
         device.open(LATE);
         device.open(EARLY);
@@ -98,7 +98,7 @@ fn flush_beside_a_consistency_point_that_writes_its_superblock_does_not_count_on
     let copies = std::thread::scope(|scope| {
         let point = scope.spawn(|| volume.consistency_point());
         device.wait_for_waiting(1);
-        // First what the generation being committed has, and then what came later.
+        // First the changes of the generation being committed, then later ones.
         let flushed = volume.flush();
         let first = cut(&device.device);
         let later = write(&volume, lun, 3, 1, 1000).and_then(|()| volume.flush());
@@ -128,8 +128,8 @@ fn flush_fails_when_one_that_it_waited_for_has_failed() {
         write(&volume, lun, 2, 1, 1000).expect("there is room");
         let before = launches(&volume);
         let second = scope.spawn(|| volume.flush());
-        // It finds the log taken, and its block is at its place when only the early one is under
-        // way.
+        // It finds the log taken, and its block is at its place when only the early one is in
+        // flight.
         comes_true(SURELY, || {
             let state = volume.state.lock();
             state.launches > before && state.flying == 1

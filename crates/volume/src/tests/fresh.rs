@@ -1,5 +1,5 @@
-//! Blocks that stay in memory for a mirror that follows: never another content than what is on the
-//! device, and no more of them than there is room for.
+//! Blocks that stay in memory for a mirror that follows: their content always equals the device's,
+//! and their number stays within the limit.
 
 use std::collections::BTreeMap;
 

@@ -38,7 +38,7 @@ fn snapshots_of_a_group_show_one_instant_of_clients_that_write_to_all_of_it() {
                 let mut files = 0;
                 while !done.load(Ordering::Acquire) {
                     volume.background(Duration::from_millis(1)).expect("background work goes on");
-                    // Changes of several parts go on beside it.
+                    // Changes of several parts continue beside it.
                     files += 1;
                     if files > 300 {
                         continue;
@@ -199,7 +199,7 @@ fn volumes_give_way_together_or_take_writes_as_before_wherever_a_device_fails() 
 fn snapshots_of_a_group_are_told_in_the_order_of_its_volumes_and_none_is_left_of_one_that_is_refused() {
     let volumes: Vec<Arc<Volume>> = (0..4).map(|_| fresh(1024).1).collect();
     for (at, volume) in volumes.iter().enumerate() {
-        // As many generations as tell them apart.
+        // Enough generations to distinguish them.
         for _ in 0..=at {
             file(volume, 10);
         }

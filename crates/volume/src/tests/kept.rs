@@ -1,5 +1,5 @@
-//! What a source that lies can do to what is kept here: nothing. Each test makes an image that is
-//! true but for one lie, with all checksums right.
+//! A lying source cannot change content kept here. Each test makes an image that is true but for
+//! one lie, with all checksums right.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ struct Sent {
 }
 
 impl Sent {
-    /// What a destination lacks that has the snapshots `have`.
+    /// The blocks that a destination with the snapshots `have` lacks.
     fn of(source: &Arc<Volume>, have: &[SnapshotId], target: &Snapshot) -> Self {
         let changes = source.changed_blocks(have, target.id).expect("they are compared");
         let each = |run: &Run| {
@@ -167,7 +167,7 @@ impl Pair {
         Self { source, lun, kept, device, destination }
     }
 
-    /// The next image, of which the nodes above block 150 of the LUN are its own.
+    /// The next image, which has its own nodes above block 150 of the LUN.
     fn next(&self, name: &str) -> (Snapshot, Sent) {
         write(&self.source, self.lun, 150, 10, 9000).expect("there is room");
         let next = self.source.create_snapshot(name).expect("it is made");
@@ -193,8 +193,8 @@ impl Pair {
         }
     }
 
-    /// The snapshot is as it was: now, after a restart, with the next true image, and after a
-    /// failover and a lot of writes.
+    /// The snapshot is unchanged: now, after a restart, with the next true image, and after a
+    /// failover and many writes.
     fn assert_unharmed(self) {
         self.shows_kept(&self.destination);
         let volume = open(&self.device);
@@ -228,15 +228,15 @@ impl Pair {
     }
 }
 
-/// What XXH3 mixes in by default, in hexadecimal digits.
+/// The default secret of XXH3, in hexadecimal digits.
 const SECRET: &str = "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671fcb79e64eccc0e578825ad07dccff7221b8084674f743\
     248ee03590e6813a264c3c2852bb91c300cb88d0658b1b532ea371644897a20df94e3819ef46a9deacd8a8fa763fe39c343ff9dcbbc7c70b4f1d8a51e0\
     4bcdb45931c89f7ec9d9787364eac5ac8334d3ebc3c581a0fffa1363eb170ddd51b7f0da49d316552629d4689e2b16be587d47a1fc8ff8b8d17ad031ce\
     45cb3a8f95160428afd7fbcabb4b407e";
 
-/// Another block with the same XXH3-128 (default secret). Each lane of a stripe adds up the words,
-/// and the products of the halves of each word after an exclusive or with the secret: of its 16
-/// words 11 are free, three make the products right, and two the words.
+/// Another block with the same XXH3-128 (default secret). Each lane of a stripe sums the words, and
+/// the products of the halves of each word after an exclusive or with the secret. Of its 16 words
+/// 11 are free, three make the products right, and two the words.
 fn forged(block: &[u8; 4096], wanted: u8) -> Block {
     let secret: Vec<u8> = (0..192)
         .map(|at| u8::from_str_radix(&SECRET[2 * at..2 * at + 2], 16).expect("it is hexadecimal"))
@@ -311,8 +311,8 @@ fn forged_block_is_refused_when_only_the_cache_has_the_true_one() {
 
 #[test]
 fn number_of_a_kept_block_that_an_image_gives_to_other_content_is_refused() {
-    // The image has nothing else in the place where the snapshot has the block, and says that it
-    // descends from nothing: then no map contradicts it.
+    // The image has no other block in the place where the snapshot has the block, and claims no
+    // ancestor: then no map contradicts it.
     let pair = Pair::new();
     let at = pair.vbn(7);
     write(&pair.source, pair.lun, 0, 100, 500).expect("there is room");
@@ -327,7 +327,7 @@ fn number_of_a_kept_block_that_an_image_gives_to_other_content_is_refused() {
     sent.set_bit(at.vbn, true);
     let kept = pair.kept.id;
     pair.refuses(sent.clone(), |what| what == Contradiction::Content(kept));
-    // Nor after a restart, which finds what has arrived.
+    // Nor after a restart, which finds the arrivals.
     let destination = open(&pair.device);
     let again = Pair { destination, ..pair };
     again.refuses(sent, |what| what == Contradiction::Content(kept));
@@ -392,7 +392,7 @@ fn first_image_whose_map_leaves_out_a_block_is_refused() {
 fn image_that_reaches_a_block_twice_or_before_it_was_born_is_refused() {
     let pair = Pair::new();
     let (next, sent) = pair.next("next");
-    // Twice of its own, and once more what its parent has elsewhere.
+    // Twice its own, and again a block that its parent has elsewhere.
     let mut twice = sent.clone();
     let own = twice.pointer(pair.lun, 155);
     let other = twice.pointer(pair.lun, 156);
@@ -406,7 +406,7 @@ fn image_that_reaches_a_block_twice_or_before_it_was_born_is_refused() {
     elsewhere.set_pointer(pair.lun, 156, kept);
     elsewhere.set_bit(other.vbn, false);
     pair.refuses(elsewhere, |what| what == Contradiction::Twice);
-    // What an export of the image shows is told from later blocks by their births.
+    // Births distinguish the blocks of an exported image from later ones.
     let mut younger = sent.clone();
     let birth = Generation(next.root.generation.0 + 1);
     younger.set_pointer(pair.lun, 155, BlockPointer { birth, ..own });

@@ -1,4 +1,4 @@
-//! How far behind a snapshot is: what counts as a change, and from when.
+//! The lag since a snapshot: which changes count, and from when.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ fn first_change_after_a_snapshot_is_what_its_age_counts_from() {
 fn snapshot_after_which_nothing_was_written_is_not_behind() {
     let (clock, device, volume, _lun, base) = made();
     clock.advance(SECOND);
-    // What a mirror's own bookkeeping changes nobody sees.
+    // Bookkeeping of a mirror is not a visible change.
     volume.create_snapshot_since("sent", 7).expect("there is room");
     volume.consistency_point().expect("it commits");
     assert_eq!(behind(&volume, &base), (None, 0));
@@ -95,7 +95,7 @@ fn age_of_what_accumulates_for_a_mirror_counts_from_its_first_change_also_when_i
         behind.first_change.map(|first| behind.now.since(first))
     };
     clock.advance(50 * SECOND);
-    // The bookkeeping of another one comes into the map, and nobody sees that.
+    // The bookkeeping of another relationship enters the map, and is not a visible change.
     volume.create_snapshot_since("another", 9).expect("there is room");
     assert_eq!(age(), None);
     clock.advance(50 * SECOND);
@@ -105,7 +105,7 @@ fn age_of_what_accumulates_for_a_mirror_counts_from_its_first_change_also_when_i
     volume.consistency_point().expect("it commits");
     clock.advance(SECOND);
     assert_eq!(age(), Some(8 * SECOND));
-    // What was in flight began where it began, and the next one begins here.
+    // The in-flight changes keep their start, and the next ones start here.
     volume.create_snapshot_since("next", 7).expect("there is room");
     let next = volume.since_files(7).expect("it goes on").accumulating;
     clock.advance(SECOND);
@@ -129,7 +129,7 @@ fn change_from_before_a_restart_counts_from_the_snapshot_or_from_the_restart_if_
         let volume = clocked(&clock, &device);
         let at_opening = clock.now();
         assert_eq!(behind(&volume, &base).0, Some(110 * SECOND), "logged: {logged}");
-        // What is written now comes after it.
+        // Later writes come after it.
         write(&volume, lun, 9, 1, 300).expect("there is room");
         clock.advance(SECOND);
         volume.consistency_point().expect("it commits");
@@ -138,7 +138,7 @@ fn change_from_before_a_restart_counts_from_the_snapshot_or_from_the_restart_if_
         write(&volume, lun, 9, 1, 400).expect("there is room");
         clock.advance(3 * SECOND);
         assert_eq!(behind(&volume, &second).0, Some(3 * SECOND), "of its own time more is known");
-        // A clock that goes back to before the snapshot hides nothing that was there when the
+        // A clock that goes back to before the snapshot hides no change that existed when the
         // volume was opened.
         clock.set(Timestamp(base.root.created.0 - 1_000_000_000));
         assert!(clock.now() < at_opening);
@@ -202,7 +202,7 @@ fn times_of_a_head_that_was_given_up_are_not_those_of_the_image_that_replaced_it
     copy.consistency_point().expect("it commits");
     clock.advance(SECOND);
     assert_eq!(behind(&copy, &own).0, Some(3 * SECOND));
-    // When the source changed what the image has is not known here: it counts from the snapshot.
+    // The time of the source's changes is unknown here: it counts from the snapshot.
     assert_eq!(behind(&copy, &base).0, Some(83 * SECOND));
 }
 
@@ -278,7 +278,7 @@ fn age_of_a_change_among_the_first_that_are_forgotten_is_never_told_as_less() {
     let changed_at = |back: u64| now - SECOND * back as u32;
     for number in 0..MOST + 20 {
         volume.state.lock().changed_at(Generation(first.0 + number), changed_at(8000 - number));
-        // What comes to the same generation later makes it no younger.
+        // Later changes in the same generation do not make it younger.
         volume.state.lock().changed_at(Generation(first.0 + number), now);
     }
     assert!(volume.state.lock().first_changes.len() as u64 <= MOST);
@@ -348,8 +348,7 @@ fn age_of_what_a_relationship_has_not_sent_counts_from_where_each_of_its_maps_be
     assert_eq!(age(7, first), Some(209 * SECOND), "what is in flight is not there yet");
 }
 
-/// A clock that goes on by a second whenever it is asked what time it is: as if something took that
-/// long in between.
+/// A clock that advances by a second on every reading, as if some work took that long in between.
 struct Ticking(Arc<ManualClock>);
 
 impl Clock for Ticking {

@@ -1,4 +1,4 @@
-//! The intent log: what a cut leaves of a flush that takes several records.
+//! The intent log: the remains of a flush with several records after a power cut.
 
 use cairn_base::{Checksum, Generation, Rng};
 use cairn_format::layout::SUPERBLOCK_A;
@@ -22,7 +22,7 @@ fn later_record_of_a_cut_flush_never_follows_another_one() {
     for lba in 0..FULL_RECORD + 100 {
         volume.punch(lun, Lba(lba), 1).expect("it is punched");
     }
-    // Both records are on their way when the power goes at the flush behind them.
+    // Both records are in flight when the power fails at the flush after them.
     device.cut_after(2);
     assert!(volume.flush().is_err());
     drop(volume);
@@ -32,8 +32,8 @@ fn later_record_of_a_cut_flush_never_follows_another_one() {
         let volume = open(&device);
         let before = read(&volume, lun, 0, 3999);
         told_apart += u64::from(before.first() == Some(&1));
-        // As long as the record that was lost, so that what is left of the other one would stand
-        // right behind it.
+        // As long as the lost record, so that the remains of the other one would directly follow
+        // it.
         for _ in 0..FULL_RECORD {
             volume.punch(lun, Lba(3999), 1).expect("it is punched");
         }
@@ -59,8 +59,8 @@ fn atomic_write_is_whole_or_not_there_after_a_cut_at_each_operation() {
         volume.consistency_point().expect("it commits");
         let mut blocks = (0..256).map(|lba| (Lba(lba), block(5000 + lba))).collect::<Vec<_>>().into_iter();
         volume.write_atomic(None, lun, &mut blocks).expect("there is room");
-        // A full record lies between it and a write that takes over some of its blocks: a cut
-        // between the two records would show neither's bytes there.
+        // A full record is between it and a write that replaces some of its blocks: a cut between
+        // the two records would show neither's bytes there.
         for lba in 0..FULL_RECORD {
             volume.punch(lun, Lba(1000 + lba), 1).expect("it is punched");
         }
@@ -99,7 +99,7 @@ fn atomic_write_of_which_a_later_record_is_lost_is_not_there_at_all() {
     for lba in 0..FULL_RECORD {
         volume.punch(lun, Lba(1000 + lba), 1).expect("it is punched");
     }
-    // It takes over some of its blocks, and stands in the second record.
+    // It replaces some of its blocks, and is in the second record.
     write(&volume, lun, 10, 4, 9000).expect("there is room");
     volume.flush().expect("it flushes");
     assert!(volume.status().log_used > 32, "{} blocks of log", volume.status().log_used);
@@ -111,7 +111,7 @@ fn atomic_write_of_which_a_later_record_is_lost_is_not_there_at_all() {
     assert_sound(&volume);
 }
 
-/// Nobody writes anything else: it is torn where its own entries stand in two records.
+/// There is no other writer: the write is torn because its own entries are in two records.
 #[test]
 fn atomic_write_that_stands_in_two_records_is_not_there_at_all_when_the_later_one_is_lost() {
     let (device, volume) = fresh(16384);
@@ -146,7 +146,7 @@ fn longest_atomic_write_has_256_blocks() {
 fn flush_through_a_full_log_commits_instead() {
     let (device, volume) = fresh(4096);
     let lun = file(&volume, 1000);
-    // Nobody runs consistency points: the log of 256 blocks fills.
+    // No consistency points run: the log of 256 blocks fills.
     for round in 0..600 {
         write(&volume, lun, round % 1000, 1, round << 20).expect("there is room");
         volume.flush().expect("it flushes");
@@ -160,8 +160,8 @@ fn flush_through_a_full_log_commits_instead() {
     assert_sound(&volume);
 }
 
-/// A flush that found no room in the log asks for a consistency point. Before that has committed,
-/// the record of somebody else's flush may fit, and it covers what came before it.
+/// A flush that finds no room in the log requests a consistency point. Before that has committed,
+/// the record of another caller's flush may fit, and it covers earlier changes.
 #[test]
 fn what_found_no_room_in_the_log_is_in_the_record_of_the_next_flush() {
     for is_frozen in [false, true] {
@@ -197,7 +197,7 @@ fn what_found_no_room_in_the_log_is_in_the_record_of_the_next_flush() {
 fn log_that_names_a_block_in_use_stops_the_volume_and_not_the_program() {
     let written = |lun, vbn, checksum| LogEntry::Write { file: lun, lba: Lba(50), vbn, checksum };
     let punched = |lun| LogEntry::Hole { file: lun, lba: Lba(50), count: 1 };
-    // What a log gave up again would be freed with the next consistency point.
+    // A block that a log released twice would be freed with the next consistency point.
     for gives_up in [false, true] {
         for beyond in [false, true] {
             let (device, volume) = fresh(1024);
@@ -254,8 +254,7 @@ fn block_that_the_log_names_twice_at_one_place_is_there_once() {
     assert_sound(&volume);
 }
 
-/// A file was written to and then cut off, and the record that says what it lost did not come
-/// through.
+/// A file was written to and then cut off, and the record of the cut was lost.
 #[test]
 fn block_that_the_log_has_past_the_end_of_its_file_is_given_up_again() {
     let (device, volume) = fresh(1024);
@@ -298,8 +297,8 @@ fn put_record(device: &dyn Device, superblock: &Superblock, entries: Vec<LogEntr
     put_nth(device, superblock, (0, 1, superblock.log_tail.sequence), entries);
 }
 
-/// Puts the `nth` record of one block each behind the tail; it is so many generations ahead, and
-/// says how far the log was durable.
+/// Puts the `nth` record of one block each after the tail. It is that many generations ahead, and
+/// states how far the log was durable.
 fn put_nth(
     device: &dyn Device,
     superblock: &Superblock,
@@ -336,7 +335,7 @@ fn records_of_several_blocks_come_back_wherever_in_the_ring_they_stand() {
     let (mut several, mut rounds, mut started_over) = (0, 0, 0);
     let mut last = 0;
     device.take_log();
-    // As often round as it takes to come to the end in many ways.
+    // As often around the ring as needed to reach the end in many ways.
     while started_over < 6 {
         rounds += 1;
         let count = [1, 3, 150, 250, 400][rng.below(5) as usize];
@@ -371,7 +370,7 @@ fn records_of_several_blocks_come_back_wherever_in_the_ring_they_stand() {
 fn log_that_is_more_than_half_full_asks_for_a_consistency_point() {
     let (_device, volume) = fresh(2048);
     let lun = file(&volume, 100);
-    // Each time from where it has come to.
+    // Each time from the place that it has reached.
     for turn in 0..3 {
         let before = volume.status();
         let mut flushes = 0;
@@ -404,7 +403,7 @@ fn full_log_loses_nothing_wherever_in_the_ring_it_begins_and_ends() {
         let mut content = vec![0; 50];
         let mut rounds = 0;
         let mut flush = |volume: &Arc<Volume>, entries: u64| {
-            // Holes where nothing is are entries without data.
+            // Holes in holes are entries without data.
             (0..entries).for_each(|lba| volume.punch(lun, Lba(100 + lba), 1).expect("it is punched"));
             rounds += 1;
             let lba = rounds % 50;
@@ -424,7 +423,7 @@ fn full_log_loses_nothing_wherever_in_the_ring_it_begins_and_ends() {
         drop(volume);
         let volume = open(&device);
         assert_eq!(read(&volume, lun, 0, 50), content, "{note}");
-        // The one that is opened goes on where the other one ended.
+        // The newly opened log continues where the other one ended.
         flush(&volume, entries);
         let content = flush(&volume, 0);
         drop(volume);
@@ -503,7 +502,7 @@ fn place_of_the_log_that_cannot_be_read_costs_nothing_where_no_record_is_or_may_
         let device = Arc::new(whole.fork());
         let at = (superblock.layout.log_start + position) * 4096;
         device.fail_reads(at..at + 4096);
-        // Behind the last record another one may stand that was flushed.
+        // Another flushed record may follow the last record.
         let is_needed = (tail..=tail + RECORDS).contains(&position);
         let clock = Arc::new(ManualClock::new(Timestamp(1)));
         let volume = match Volume::open(device.clone(), OpenOptions { cache_bytes: 1 << 20, clock }) {
@@ -535,7 +534,7 @@ fn what_could_not_be_read_of_the_log_once_never_comes_back() {
     volume.flush().expect("it flushes");
     let superblock = volume.commit.lock().superblock.clone();
     drop(volume);
-    // What is left of a flush that the power cut, where nothing can be read for a while.
+    // The remains of a flush after a power cut, while the device can't be read for a while.
     let hole = LogEntry::Hole { file: lun, lba: Lba(0), count: 1 };
     put_nth(&*device, &superblock, (2, 1, superblock.log_tail.sequence), vec![hole]);
     let at = (superblock.layout.log_start + superblock.log_tail.position + 2) * 4096;
@@ -550,8 +549,8 @@ fn what_could_not_be_read_of_the_log_once_never_comes_back() {
     assert_sound(&volume);
 }
 
-/// A flush that the power cut after its records: all of them are whole, and a block that the first
-/// one names is not there.
+/// A flush interrupted by a power cut after its records: all of them are whole, and a block that
+/// the first one names is missing.
 #[test]
 fn records_of_a_flush_whose_data_is_not_there_never_come_back() {
     let (device, volume) = fresh(8192);
@@ -574,7 +573,7 @@ fn records_of_a_flush_whose_data_is_not_there_never_come_back() {
     let volume = open(&device);
     let before: Vec<u64> = (1..4000).collect();
     assert_eq!(read(&volume, lun, 0, 3999), before, "nothing of it is there");
-    // As long as the first record, so that the second would stand right behind it.
+    // As long as the first record, so that the second would directly follow it.
     for _ in 0..FULL_RECORD {
         volume.punch(lun, Lba(3999), 1).expect("it is punched");
     }
@@ -586,8 +585,8 @@ fn records_of_a_flush_whose_data_is_not_there_never_come_back() {
     assert_sound(&volume);
 }
 
-/// A flush beside a consistency point leaves such records behind the tail. Blocks that they name
-/// may be in use, or hold something else by now.
+/// A flush beside a consistency point leaves such records after the tail. Blocks that they name may
+/// be in use, or hold other content by now.
 #[test]
 fn records_of_what_is_committed_are_passed_and_what_follows_them_is_there() {
     let (device, volume) = fresh(1024);

@@ -1,5 +1,5 @@
-//! The intent log on a device of its own: what two devices promise together, and what is said when
-//! one of them is not there.
+//! The intent log on a device of its own: the joint guarantees of two devices, and the errors when
+//! one is missing.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ struct Pair {
     log: Arc<FaultPart>,
 }
 
-/// Where the log device begins on the one that stands for both.
+/// Where the log device begins on the device that represents both.
 fn border() -> u64 {
     Volume::device_bytes(BLOCKS, Role::Normal)
 }
@@ -140,8 +140,8 @@ fn record_without_its_data_is_never_believed() {
             volume.flush().expect("there is nothing to flush");
         }
         write(&volume, lun, 0, 20, 2000).expect("there is room");
-        // The log is done first, and the power goes when its device has flushed: the record is
-        // there for certain, the data is not.
+        // The log is done first, and the power fails when its device has flushed: the record is
+        // certainly present, the data is not.
         pair.both.cut_after(2);
         assert!(volume.flush().is_err());
         drop(volume);
@@ -152,7 +152,7 @@ fn record_without_its_data_is_never_believed() {
         assert!(now.iter().zip(0..).all(|(read, n)| *read == now[0] + n), "of one flush: {now:?}");
         ended += u64::from(now[0] == 1000);
         assert_sound(&volume);
-        // What was erased from the log does not come back, whatever is written now.
+        // Erased log entries do not return, whatever is written now.
         write(&volume, lun, 50, 1, 5000).expect("there is room");
         volume.flush().expect("it flushes");
         drop(volume);
@@ -221,12 +221,12 @@ fn log_device_that_is_missing_another_small_or_damaged_is_told() {
         matches!(error, VolumeError::LogOther { volume: VolumeId([8, ..]), found, .. } if found == id(9)),
         "{error}"
     );
-    // The right log of another copy of the same volume is not told apart by its id alone, which is
-    // random.
+    // The id alone, which is random, does not distinguish the right log from that of another copy
+    // of the same volume.
     assert!(Volume::open_with_log(pair.main.clone(), &[blank, other.log.clone()], options()).is_ok());
 
-    // One copy of the header serves, and both are whole again afterwards; check says so while they
-    // are not.
+    // One copy of the header serves, and both are whole again afterwards; a check reports it in
+    // between.
     let volume = pair.open().expect("it opens");
     pair.both.corrupt(border() + LOG_HEADER_A * 4096, 512, &mut Rng::new(1));
     let report = volume.check(&mut |_| {}).expect("checking is possible");
@@ -345,8 +345,8 @@ fn log_that_was_thrown_away_never_comes_back() {
     assert_sound(&volume);
     drop(volume);
     let volume = Volume::open(pair.main.clone(), options()).expect("it needs the log device no longer");
-    // The device turns up again: it is cleared at its beginning, and taken. Its ring still has the
-    // sequences that are given out now.
+    // The device reappears: it is cleared at its beginning, and accepted. Its ring still has the
+    // sequences that are assigned now.
     pair.log.write_from(0, &[0; 32 * 4096]).expect("it is cleared");
     volume.move_log(&pair.target(2)).expect("it moves");
     write(&volume, lun, 100, 1, 5000).expect("there is room");
@@ -393,7 +393,7 @@ fn log_device_that_fails_loses_nothing_and_the_volume_goes_on_without_it() {
         volume.flush().expect("a consistency point makes it durable");
         let status = volume.status();
         assert!(status.log_left && status.log_device.is_none() && status.latched.is_none());
-        // Nothing more is asked of the device, so the failure waits for whoever uses it next.
+        // The device gets no further request, so the next user gets the failure.
         assert!(round > 1 || pair.log.flush().is_ok());
     }
     assert!(pair.log.flush().is_err());
@@ -439,8 +439,8 @@ fn remains_of_a_cut_flush_are_erased_on_the_log_device_too() {
     for lba in 0..FULL_RECORD + 100 {
         volume.punch(lun, Lba(lba), 1).expect("it is punched");
     }
-    // The log is begun first, and both of its records are on their way when the power goes at the
-    // flush behind them.
+    // The log's batch starts first, and both of its records are in flight when the power fails at
+    // the flush after them.
     both.cut_after(2);
     assert!(volume.flush().is_err());
     drop(volume);
@@ -461,7 +461,7 @@ fn remains_of_a_cut_flush_are_erased_on_the_log_device_too() {
     assert!(told_apart > 0, "some cut lost the first record");
 }
 
-/// A volume whose log is on a larger device than its place in the label area, and has come past the
+/// A volume whose log is on a larger device than its place in the label area, and has passed the
 /// end of that.
 fn come_far() -> (Arc<MemoryDevice>, Arc<Volume>, FileId) {
     let device = Arc::new(MemoryDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
@@ -518,7 +518,7 @@ pub(super) struct Phase {
 }
 
 impl Phase {
-    /// Goes on to `number`, if it is the next.
+    /// Advances to `number`, if it is the next.
     pub(super) fn reach(&self, number: u32) {
         let mut now = self.number.lock();
         if *now + 1 == number {
@@ -542,7 +542,7 @@ impl Phase {
     }
 }
 
-/// A device that tells of its batches: before the first is run, and after.
+/// A device that reports its batches: before the first is run, and after.
 pub(super) struct Told<F> {
     pub(super) below: Arc<dyn Device>,
     pub(super) tell: F,
@@ -574,7 +574,7 @@ fn flush_waits_for_both_devices_at_the_same_time() {
     let lun = file(&volume, 10);
     drop(volume);
     let (at_main, at_log) = (Arc::new(Phase::default()), Arc::new(Phase::default()));
-    // Neither device goes on before the other one has its batch: one after the other would never
+    // Neither device continues before the other one has its batch: one after the other would never
     // end.
     let meet = |mine: &Arc<Phase>, other: &Arc<Phase>| {
         let (mine, other) = (mine.clone(), other.clone());
@@ -674,8 +674,8 @@ fn damaged_header_of_the_log_device_is_one_finding_and_is_written_anew() {
     }
 }
 
-/// The device of a volume is put back from a backup, and that of its log is not: what the log has
-/// belongs to a state that is not there any more.
+/// The volume's device is restored from a backup, but its log's is not: the log belongs to a state
+/// that no longer exists.
 #[test]
 fn volume_that_is_older_than_its_log_is_refused_and_goes_on_without_it_by_a_word() {
     let (pair, volume) = Pair::fresh();
@@ -701,8 +701,8 @@ fn volume_that_is_older_than_its_log_is_refused_and_goes_on_without_it_by_a_word
     assert_eq!(read(&volume, lun, 0, 1), [1000]);
 }
 
-/// Generations in which nothing is flushed leave no record: then the first one that is there tells
-/// how far the log is ahead.
+/// Generations without a flush leave no record: then the first existing one shows how far the log
+/// is ahead.
 #[test]
 fn log_of_one_record_tells_that_its_volume_is_older_too() {
     for generations in [1, 2, 12] {
@@ -725,7 +725,7 @@ fn log_of_one_record_tells_that_its_volume_is_older_too() {
         assert_eq!(read(&pair.open().expect("the two belong together"), lun, 0, 1), [3000]);
         pair.main.write_from(0, &backup).expect("it is written");
         match pair.open() {
-            // As after the loss of the newest superblocks, which could be what happened.
+            // As after the loss of the newest superblocks, which is possible.
             Ok(_) => assert!(generations < 3, "{generations} generations are missing"),
             Err(error) => assert!(
                 generations == 12 && matches!(error, VolumeError::OlderThanLog { .. }),
@@ -841,7 +841,7 @@ fn log_does_not_go_to_a_device_that_fails_in_any_of_what_prepares_it() {
     assert_eq!(volume.status().log_device, Some(id(6)));
 }
 
-/// A flush of the volume's device that failed may have lost what others had written to it before.
+/// A failed flush of the volume's device may have lost earlier writes of others.
 #[test]
 fn failure_of_the_volumes_device_while_the_log_leaves_a_failed_one_latches_the_volume() {
     let mut failures = 0;

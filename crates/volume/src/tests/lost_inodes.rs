@@ -1,4 +1,4 @@
-//! Blocks of inodes that have rotted: who loses what by it, and who goes on.
+//! Damaged blocks of inodes: which requests fail, and which continue.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn pointer_over(volume: &Arc<Volume>, file: FileId, level: u8) -> BlockPointer {
     inodes.pointer_at_level(level, file.0 / INODES_PER_BLOCK).expect("the way to it is whole")
 }
 
-/// Damages a block; returns what it had.
+/// Damages a block; returns its content.
 fn rot(device: &MemoryDevice, volume: &Arc<Volume>, vbn: Vbn) -> Block {
     let sound = volume.store.read_numbers(&[vbn], &Default::default()).remove(0).expect("it can be read");
     let (offset, _) =
@@ -36,7 +36,7 @@ fn rot(device: &MemoryDevice, volume: &Arc<Volume>, vbn: Vbn) -> Block {
     sound
 }
 
-/// Opens a volume that takes no changes for want of inodes.
+/// Opens a volume that takes no changes because inodes can't be read.
 fn open_without_changes(device: &Arc<MemoryDevice>) -> Arc<Volume> {
     open_without_changes_at(device, Arc::new(ManualClock::new(Timestamp(1))))
 }
@@ -58,8 +58,8 @@ fn open_without_changes_at(device: &Arc<MemoryDevice>, clock: Arc<ManualClock>) 
     volume
 }
 
-/// It was rewritten, or the whole volume given up, for a few files that nobody may have asked for
-/// in years.
+/// Such a volume used to be rewritten or given up, for a few files that may have been unused for
+/// years.
 #[test]
 fn volume_of_which_inodes_have_rotted_opens_and_loses_their_files_alone_until_they_are_mended() {
     for level in [0, 1] {
@@ -92,11 +92,10 @@ fn volume_of_which_inodes_have_rotted_opens_and_loses_their_files_alone_until_th
         volume.flush().expect("it flushes");
         drop(volume);
 
-        // What the log has is of other files.
+        // The log has changes of other files.
         let volume = open(&device);
         assert_eq!((read(&volume, kept, 0, 1), read(&volume, new, 0, 1)), (vec![600], vec![700]));
-        // The same holds for a snapshot that is brought back: the block is as old in it, or it has
-        // another.
+        // The same holds for a restored snapshot: the block is as old in it, or it has another.
         volume.rollback(after.id).expect("it rolls back");
         assert_eq!(read(&volume, kept, 0, 1), [400]);
         assert!(volume.inode(lost).is_err());
@@ -144,7 +143,7 @@ fn destination_takes_over_although_inodes_have_rotted() {
     assert_sound(&copy);
 }
 
-/// A consistency point without a since map that there is would make the mirror miss what changes.
+/// A consistency point without an existing since map would make the mirror miss the changes.
 #[test]
 fn inodes_of_since_maps_are_never_older_than_their_root_and_no_volume_takes_changes_without_one() {
     let (device, volume) = fresh(4096);
@@ -222,8 +221,8 @@ fn inodes_of_since_maps_are_never_older_than_their_root_and_no_volume_takes_chan
     assert_sound(&volume);
 }
 
-/// The root does not have what the log says of them, and without their blocks nothing can be put
-/// together.
+/// The root does not have the log's changes of them, and without their blocks they can't be
+/// reconstructed.
 #[test]
 fn volume_takes_no_changes_until_inodes_can_be_read_that_were_changed_since() {
     let (device, volume) = fresh(4096);
@@ -253,7 +252,7 @@ fn volume_takes_no_changes_until_inodes_can_be_read_that_were_changed_since() {
     assert_eq!(damaged.len(), 1, "{damaged:?}");
     assert_eq!(volume.look_again(&damaged[0]).expect("it is looked at"), Health::Damaged);
     assert!(write(&volume, other, 0, 1, 7).is_err());
-    // The device gives what it had: nobody has to bring it.
+    // The device returns the old content: no repair is needed.
     let (offset, _) = volume.store.space().locate(SegmentKind::Space, pointer.vbn.0).expect("it is there");
     device.write_from(offset, &sound[..]).expect("it is there");
     clock.advance(Duration::from_secs(1));
@@ -322,7 +321,7 @@ impl Device for Leaving {
     }
 }
 
-/// Nothing is known of its inodes then: it is opened when the device is back, as it is, and whole.
+/// Its inodes are unknown then: the volume opens whole once the device is back.
 #[test]
 fn device_that_leaves_in_the_middle_of_an_opening_is_not_one_with_rotten_inodes() {
     let (device, volume) = fresh(4096);

@@ -1,5 +1,5 @@
-//! Active maps of volumes that are larger than one block of map describes, and than one node of a
-//! map is over.
+//! Active maps of volumes that are larger than one block of map, and larger than one node of a map,
+//! describes.
 
 use std::collections::BTreeSet;
 
@@ -16,13 +16,13 @@ use super::*;
 const REGIONS: u64 = FANOUT + 13;
 const BLOCKS: u64 = (REGIONS - 1) * BITS_PER_MAP_BLOCK + 5000;
 
-/// A volume with something in a few regions under either node, and snapshots. It was just opened.
+/// A freshly opened volume with blocks in a few regions under either node, and snapshots.
 fn scattered() -> (Arc<MemoryDevice>, Arc<Volume>) {
     let (device, volume) = fresh(BLOCKS);
     let lun = file(&volume, 400);
     volume.create_snapshot("empty").expect("it is made");
     {
-        // Nowhere else is anything free, so that one region after the other is used up.
+        // No other blocks are free, so that one region after the other is used up.
         let used = &mut volume.state.lock().used;
         used.fill(0, REGIONS);
         for region in FANOUT - 4..FANOUT + 12 {
@@ -39,7 +39,7 @@ fn scattered() -> (Arc<MemoryDevice>, Arc<Volume>) {
     (device, volume)
 }
 
-/// What the tree of a root reaches; no map is asked.
+/// The blocks that the tree of a root reaches; uses no map.
 fn reached(volume: &Arc<Volume>, root: SnapshotId) -> BTreeSet<Vbn> {
     let part = Part { root, base: SnapshotId(0) };
     let region = volume.region(part, Position::START, Until::Blocks(u64::MAX), Look::Nothing);
@@ -114,9 +114,9 @@ fn place_of_map(volume: &Arc<Volume>, root: &cairn_format::Root, level: u8) -> u
     place.expect("it is in the block space").0
 }
 
-/// It was brought back, and the first change after that found what can't be read: the volume was
-/// read-only for good, with nothing that could bring it back. With a mirror's since maps the
-/// rollback itself stopped it.
+/// The rollback used to succeed, and the first change after it met the unreadable map: the volume
+/// became read-only permanently, and no operation could revert that. With a mirror's since maps the
+/// rollback itself failed.
 #[test]
 fn snapshot_whose_map_cannot_be_read_is_not_brought_back_and_the_volume_goes_on() {
     for (level, is_unreadable, mirrored) in
@@ -147,7 +147,7 @@ fn snapshot_whose_map_cannot_be_read_is_not_brought_back_and_the_volume_goes_on(
         assert!(volume.status().latched.is_none(), "{note}");
         assert_eq!((volume.since_relationships(), volume.snapshots()), (before, snapshots), "{note}");
         assert_eq!(read(&volume, lun, 4, 2), [204, 305], "{note}");
-        // What it shows is there all the same.
+        // Its content is readable all the same.
         let image = volume.image(Some(early.id)).expect("it is there");
         assert_eq!(read_image(&image, lun, 4, 2), [104, 105], "{note}");
         drop(image);
@@ -159,7 +159,7 @@ fn snapshot_whose_map_cannot_be_read_is_not_brought_back_and_the_volume_goes_on(
     }
 }
 
-/// A snapshot is what there is to go back to when the present map has rotted.
+/// A snapshot is the way back when the present map is damaged.
 #[test]
 fn rollback_brings_back_a_volume_whose_present_map_has_rotted() {
     for (level, mirrored) in [(0, false), (0, true), (1, false), (1, true)] {
@@ -174,7 +174,7 @@ fn rollback_brings_back_a_volume_whose_present_map_has_rotted() {
         volume.consistency_point().expect("it commits");
         let present = *volume.image(None).expect("it is there").root();
         let offset = place_of_map(&volume, &present, level);
-        // It rots while the volume is open: what is free is known.
+        // The damage comes while the volume is open: the free blocks are known.
         device.write_from(offset, &[9; 4096]).expect("it is there");
         volume.store.forget();
         let note = format!("level {level}, mirrored {mirrored}");
@@ -184,7 +184,7 @@ fn rollback_brings_back_a_volume_whose_present_map_has_rotted() {
         write(&volume, lun, 0, 10, 300).expect("there is room");
         volume.consistency_point().unwrap_or_else(|error| panic!("{note}: {error}"));
         if mirrored {
-            // All that the mirror lacks is marked, what came back with the snapshot as well.
+            // All blocks that the mirror lacks are marked, also those restored with the snapshot.
             let base = volume.snapshot_named("base").expect("it is there");
             let (base, now) = (reached(&volume, base.id), reached(&volume, SnapshotId(0)));
             let maps = volume.since_files(7).expect("it goes on");

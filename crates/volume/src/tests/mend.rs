@@ -1,4 +1,4 @@
-//! Openings on a device that has no room for what they have to mend.
+//! Openings on a device that has no room for their repairs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,8 +11,8 @@ use super::*;
 use crate::commit::superblock::read_slots;
 use crate::log::mend::{Mends, Unmended};
 
-/// What is written is in its memory, and a flush finds no room as long as it is full. What it was
-/// given since the last flush that found some is noted, by offset.
+/// A device that holds writes in memory and whose flush finds no room while it is full. Notes, by
+/// offset, the writes since the last successful flush.
 struct Full {
     device: MemoryDevice,
     is_full: AtomicBool,
@@ -41,8 +41,8 @@ impl Device for Full {
     }
 }
 
-/// A full one, with a volume of which one superblock slot is torn, and a file of `4` that was
-/// flushed, and is in the log alone.
+/// A full one, with a volume whose one superblock slot is torn, and a file of `4` that was flushed,
+/// and is in the log alone.
 fn torn() -> (Arc<Full>, FileId) {
     let device = MemoryDevice::new(Volume::device_bytes(4096, Role::Normal));
     format(&device, 4096);

@@ -1,5 +1,5 @@
-//! What a volume has in memory is what another one finds that is opened on the same device,
-//! whatever was done to it; and how that came there.
+//! The in-memory state of a volume equals that of a second opening of the same device, whatever was
+//! done to it, and however it came there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use crate::commit::superblock::read_slots;
 const LENGTH: u64 = 300;
 const RELATIONSHIP: u64 = 7;
 
-/// All that a superblock and what it leads to tell of a volume.
+/// The facts about a volume in its superblock and the structures below it.
 #[derive(Debug, PartialEq)]
 struct Known {
     superblock: Superblock,
@@ -74,7 +74,7 @@ fn opened(device: FaultDevice) -> (Arc<FaultDevice>, Arc<Volume>) {
     (device, volume)
 }
 
-/// One side of a mirror, and what was last seen of it.
+/// One side of a mirror, and its last seen state.
 struct Side {
     device: Arc<FaultDevice>,
     volume: Arc<Volume>,
@@ -92,8 +92,8 @@ impl Side {
         Self { device, volume, sequence: 0 }
     }
 
-    /// A superblock is written when all else is durable, one slot after the other, and nothing is
-    /// left to the device's cache.
+    /// A superblock is written when everything else is durable, one slot after the other, and
+    /// nothing is left to the device's cache.
     fn assert_order(&self, note: &str) {
         let slots = [SUPERBLOCK_A, SUPERBLOCK_B].map(|address| address * BLOCK_SIZE as u64);
         let mut unflushed = 0;
@@ -113,7 +113,7 @@ impl Side {
         assert_eq!(unflushed, 0, "{note}: all is durable");
     }
 
-    /// Looks at the device after something was committed.
+    /// Checks the device after a commit.
     fn assert_whole(&mut self, note: &str) {
         self.assert_order(note);
         let [first, second] = read_slots(&*self.device).expect("they can be read");
@@ -128,14 +128,14 @@ impl Side {
         drop(device);
     }
 
-    /// Goes on with what is there after a cut.
+    /// Continues with the state after a cut.
     fn cut(&mut self) {
         (self.device, self.volume) = opened(self.device.power_cycle_as(Fate::Lost, &mut Rng::new(1)));
         self.device.take_log();
     }
 }
 
-/// Content by block; what is not in it is zeroes.
+/// Content by block; a missing block has zeroes.
 type Content = BTreeMap<u64, u64>;
 
 fn assert_content(volume: &Arc<Volume>, lun: FileId, content: &Content, note: &str) {
@@ -222,7 +222,7 @@ fn volume_knows_what_its_device_says_after_each_change_and_has_what_was_flushed_
                     volume.failover().expect("it fails over");
                 }
                 _ => {
-                    // What was flushed is there, and nothing is left to a consistency point.
+                    // Flushed data is present, and no consistency point is needed.
                     volume.flush().expect("it flushes");
                     side.assert_order(&note);
                     drop(volume);
@@ -305,8 +305,8 @@ fn destination_knows_what_its_device_says_after_each_image_and_each_move_home() 
                 moved += 1;
             }
             if rng.one_in(4) {
-                // It takes writes for a while, and gives way again; the next image is made of
-                // nothing that it wrote.
+                // It takes writes for a while, and becomes a destination again; the next image uses
+                // none of its writes.
                 there.volume.failover().expect("it fails over");
                 there.assert_whole(&format!("{note}, failed over"));
                 write(&there.volume, lun, 0, 20, 5).expect("there is room");

@@ -1,6 +1,6 @@
-//! What one generation keeps of its changes: its counts are those of what it has, no place is lost
-//! or given up twice, the room that it asks for is enough, and the entries that it has for the log
-//! give what clients saw.
+//! One generation's record of its changes. Its counts match its entries, no place is lost or
+//! released twice, the requested room is enough, and its log entries give the content that clients
+//! saw.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,8 +26,8 @@ fn inode(id: FileId, stamp: u32, blocks: u64, removed: bool) -> Inode {
     Inode { attributes, ..node(id, blocks, removed) }
 }
 
-/// Nodes and blocks of inodes that a commit of these changes writes anew, in trees of `levels`
-/// levels; without the first way down the inode file.
+/// Nodes and blocks of inodes that a commit of these changes rewrites, in trees of `levels` levels;
+/// without the first path down the inode file.
 fn needed(overlay: &Overlay, levels: u8) -> u64 {
     let mut nodes = BTreeSet::new();
     let mut path = |file: FileId, lba: u64| {
@@ -256,7 +256,7 @@ fn neighbours_share_their_nodes_in_the_room_that_is_asked_for() {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Shown {
     blocks: BTreeMap<(FileId, u64), u64>,
-    /// Files that are there, each with a stamp.
+    /// Existing files, each with a stamp.
     files: BTreeMap<FileId, u32>,
 }
 
@@ -265,7 +265,7 @@ impl Shown {
         self.blocks.retain(|(of, lba), _| *of != file || !(first..first + count).contains(lba));
     }
 
-    /// Takes an entry of the log; `written` is what is on the device.
+    /// Takes an entry of the log; `written` is the content of the device.
     fn replay(&mut self, entry: &LogEntry, written: &BTreeMap<u64, u64>) {
         match *entry {
             LogEntry::Write { file, lba, vbn, .. } => {
@@ -301,7 +301,7 @@ struct Logged {
     rng: Rng,
     overlay: Overlay,
     order: u64,
-    /// What clients saw after each order.
+    /// The content that clients saw after each order.
     shown: Vec<Shown>,
     gone: BTreeSet<FileId>,
     /// Blocks that were launched and have not landed.
@@ -323,8 +323,7 @@ impl Logged {
         let is_made = !shown.files.contains_key(&file);
         match self.rng.below(8) {
             0 if !is_made => {
-                // As a change does that takes a file away: what its blocks become is no news of its
-                // own.
+                // As a change that removes a file: its blocks need no log entry of their own.
                 self.overlay.punch(file, 0, 64, order, false);
                 self.overlay.put_inode(inode(file, 0, 64, true), true, order);
                 shown.punch(file, 0, 64);
@@ -366,7 +365,7 @@ impl Logged {
         launched
     }
 
-    /// All that others have launched is there.
+    /// All launches of others have landed.
     fn land(&mut self) {
         for (file, lba, vbn, order) in std::mem::take(&mut self.flying) {
             let pointer = BlockPointer { vbn, ..BlockPointer::HOLE };
@@ -374,7 +373,7 @@ impl Logged {
         }
     }
 
-    /// As `Volume::flush` does. Meanwhile others go on. False when the log had no room.
+    /// As `Volume::flush`. Meanwhile others continue. False when the log had no room.
     fn flush(&mut self) -> bool {
         let cut = self.order;
         let mut due = self.overlay.take_unlogged(cut);
@@ -396,7 +395,7 @@ impl Logged {
         for (file, lba, vbn, order) in own {
             self.overlay.land(file, lba, BlockPointer { vbn, ..BlockPointer::HOLE }, order, None);
         }
-        // The log is written without a lock: others go on here too.
+        // The log is written without a lock: others continue here too.
         for _ in 0..self.rng.below(3) {
             self.change();
         }
@@ -408,7 +407,7 @@ impl Logged {
         let mut replayed = Shown::default();
         self.log.iter().for_each(|entry| replayed.replay(entry, &self.written));
         let replayed = replayed.seen();
-        // Of each block and each file what was there at the cut, or something later.
+        // For each block and each file the content at the cut, or a later one.
         let since = &self.shown[cut as usize..];
         let keys = |shown: &Shown| shown.blocks.keys().copied().collect::<Vec<_>>();
         for key in since.iter().flat_map(keys).chain(keys(&replayed)).collect::<BTreeSet<_>>() {

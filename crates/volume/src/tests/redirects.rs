@@ -1,5 +1,5 @@
-//! A destination's redirected blocks after a failover: none is given to anyone before the redirect
-//! map has forgotten it.
+//! A destination's redirected blocks after a failover: none is allocated before the redirect map
+//! has dropped it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::*;
 
 const BLOCKS: u64 = 1024;
 
-/// Sends a whole snapshot, whatever the destination has: what is in use there is redirected.
+/// Sends a whole snapshot, whatever the destination has: blocks in use there are redirected.
 pub(super) fn send(source: &Arc<Volume>, destination: &Arc<Volume>, target: &Snapshot) {
     let changes = source.changed_blocks(&[], target.id).expect("they are compared");
     let mut receiver = destination.receive().expect("nothing else is received");
@@ -44,7 +44,7 @@ fn blocks_of(source: &Arc<Volume>, bases: &[SnapshotId], target: SnapshotId) -> 
 
 /// A destination that shows its source's second image, most of whose blocks are in the redirect
 /// area, and its LUN of 100 blocks (content 7000 and up in the first image, 100 and up in the
-/// second). The image of the first, where `holds` says so, has been held since then.
+/// second). With `holds`, the image of the first has been held since then.
 fn redirected(holds: bool) -> Collided {
     let (_source_device, source) = fresh(BLOCKS);
     collided(&source, holds)
@@ -66,8 +66,8 @@ fn collided(source: &Arc<Volume>, holds: bool) -> Collided {
     (device, destination, lun, second, held)
 }
 
-/// The source gives the blocks of a snapshot that is not in `bases`, and which the destination
-/// shows, to something else: a LUN is written with `content` and up.
+/// The source reuses the blocks of a snapshot that is not in `bases`, and which the destination
+/// shows, for other data: a LUN is written with `content` and up.
 fn used_again(
     source: &Arc<Volume>,
     lun: FileId,
@@ -88,7 +88,7 @@ fn used_again(
     made.expect("blocks are used again, round and round")
 }
 
-/// Sends what is new since a snapshot that both have; not yet committed.
+/// Sends the changes since a common snapshot; not yet committed.
 fn bring(
     source: &Arc<Volume>,
     destination: &Arc<Volume>,
@@ -105,7 +105,7 @@ fn bring(
     (receiver, ReceivedImage { target: target.id, snapshots })
 }
 
-/// A table of redirects that has room for so many runs.
+/// A table of redirects with room for that many runs.
 fn with_table_of(volume: &Volume, runs: usize) {
     volume.commit.lock().redirect_runs_max = runs;
 }
@@ -254,8 +254,8 @@ fn later_images_are_moved_home_while_a_snapshot_that_all_of_them_have_is_held() 
     let (_device, destination) = destination_of(&source);
     send(&source, &destination, &before);
     let held = destination.image(Some(kept.id)).expect("it is there");
-    // What only the one after it shows is given to something else, and comes while the destination
-    // shows it.
+    // Blocks that only the next snapshot shows are reused, and arrive while the destination shows
+    // it.
     let shown: BTreeSet<u64> =
         blocks_of(&source, &[], before.id).difference(&blocks_of(&source, &[], kept.id)).copied().collect();
     source.delete_snapshots(&[before.id]).expect("it is deleted");
@@ -288,7 +288,7 @@ fn failover_that_can_not_read_the_inodes_leaves_a_destination_that_can_be_mended
     let first = source.create_snapshot("first").expect("it is made");
     let (device, destination) = destination_of(&source);
     send(&source, &destination, &first);
-    // The block of inodes rots.
+    // The block of inodes becomes damaged.
     let committed = destination.state.lock().committed.clone();
     let inodes = destination.tree(&committed, crate::known_files::INODE_FILE, committed.root.inode_file);
     let pointer = inodes.pointers(&[Lba(0)]).remove(0).expect("it is whole");
@@ -317,8 +317,8 @@ fn failover_that_can_not_read_the_inodes_leaves_a_destination_that_can_be_mended
 fn update_whose_collisions_do_not_fit_beside_those_of_earlier_ones_moves_these_home() {
     let (_source_device, source) = fresh(BLOCKS);
     let (device, destination, lun, second, _) = collided(&source, false);
-    // What an image that both have shows is given to something else, beside the LUN that is
-    // redirected already.
+    // Blocks that an image shows on both sides are reused, beside the LUN that is redirected
+    // already.
     let other = file(&source, 100);
     write(&source, other, 0, 100, 3000).expect("there is room");
     let gone = source.create_snapshot("gone").expect("it is made");
@@ -355,7 +355,7 @@ fn blocks_that_waited_for_a_reader_who_is_gone_need_no_table() {
     write(&source, lun, 0, 100, 100).expect("there is room");
     let second = source.create_snapshot("second").expect("it is made");
     send(&source, &destination, &second);
-    // Blocks that are in use for him alone are given to something else, and come while he reads.
+    // Blocks that are in use for this reader alone are reused, and arrive while it reads.
     let shown = blocks_of(&source, &[], second.id);
     let in_use = |vbn: &u64| destination.state.lock().used.get(Vbn(*vbn));
     let his: BTreeSet<u64> = (1..BLOCKS).filter(|vbn| in_use(vbn) && !shown.contains(vbn)).collect();
@@ -384,8 +384,8 @@ fn blocks_that_waited_for_a_reader_who_is_gone_need_no_table() {
     }
 }
 
-/// A destination that was written to, gave blocks up while their content was redirected, and gave
-/// way: an image that has these numbers again.
+/// A destination that was written to, released blocks while their content was redirected, and was
+/// demoted: an image that has these numbers again.
 #[test]
 fn blocks_that_an_own_head_gave_up_are_in_use_when_an_image_has_them_again() {
     let (_source_device, source) = fresh(BLOCKS);
@@ -539,7 +539,7 @@ fn update_with_more_collisions_than_the_table_holds_is_refused_with_what_to_do_a
         assert_eq!(destination.commit.lock().label.free(), free, "nothing of the label area is lost");
         assert_sound(&destination);
     }
-    // With room what has arrived is of use.
+    // With room the arrivals are useful.
     with_table_of(&destination, 1000);
     let receiver = destination.receive().expect("nothing else is received");
     assert!(receiver.kept_blocks() >= 100);
@@ -551,8 +551,8 @@ fn update_with_more_collisions_than_the_table_holds_is_refused_with_what_to_do_a
     assert_sound(&destination);
 }
 
-/// Images come one after the other, each over what the ones before show, while some of those are
-/// held and blocks move home: who holds one reads it as it was.
+/// Images arrive one after the other, each over blocks that the previous ones show, while some of
+/// those are held and blocks move home. The holder of one reads it unchanged.
 #[test]
 fn images_that_are_held_at_random_stay_as_they_are_while_others_come_and_blocks_move_home() {
     const LENGTH: u64 = 60;
@@ -563,7 +563,7 @@ fn images_that_are_held_at_random_stay_as_they_are_while_others_come_and_blocks_
         let lun = file(&source, LENGTH);
         let (device, destination) = destination_of(&source);
         let mut held: Vec<(String, Image, Vec<u64>)> = Vec::new();
-        // What each snapshot shows, by its number.
+        // The content of each snapshot, by its number.
         let mut content: BTreeMap<SnapshotId, Vec<u64>> = BTreeMap::new();
         for round in 1..26u64 {
             for _ in 0..1 + rng.below(3) {
@@ -584,7 +584,7 @@ fn images_that_are_held_at_random_stay_as_they_are_while_others_come_and_blocks_
             }
             let note = format!("seed {seed}, round {round}");
             if !arrives(&source, &destination, &target) {
-                // There is no more room beside what is held.
+                // There is no more room beside the held images.
                 full += 1;
                 held.clear();
                 for _ in 0..20 {
@@ -637,7 +637,7 @@ fn images_that_are_held_at_random_stay_as_they_are_while_others_come_and_blocks_
         assert_eq!(destination.status().redirected, 0, "seed {seed}: nobody reads an older image any more");
         destination.store.forget();
         assert_sound(&destination);
-        // What is in use in memory is what the device says.
+        // The blocks in use in memory match the device.
         let used = destination.status().used;
         drop(destination);
         assert_eq!(open(&device).status().used, used, "seed {seed}");
@@ -683,7 +683,7 @@ fn assert_redirects_are_of_images(volume: &Volume, note: &str) {
     assert!(stale.is_empty(), "{note}: {stale:?}");
 }
 
-/// Sends a whole snapshot; false where there is no room for its collisions.
+/// Sends a whole snapshot; false if there is no room for its collisions.
 fn arrives(source: &Arc<Volume>, destination: &Arc<Volume>, target: &Snapshot) -> bool {
     let changes = source.changed_blocks(&[], target.id).expect("they are compared");
     let mut receiver = destination.receive().expect("nothing else is received");

@@ -1,4 +1,4 @@
-//! What is refused, and that nothing is different afterwards.
+//! Refused requests, which leave no trace.
 
 use cairn_base::{SnapshotId, Vbn};
 use cairn_device::DeviceError;
@@ -27,7 +27,7 @@ fn changes(volume: &Arc<Volume>, id: SnapshotId) -> Vec<(&'static str, Result<()
     ]
 }
 
-/// The volume is as it was, in memory and on its device.
+/// Checks that the volume is unchanged, in memory and on its device.
 fn unchanged<T>(volume: &Arc<Volume>, change: impl FnOnce() -> T) -> T {
     let status = || {
         let status = volume.status();
@@ -110,7 +110,7 @@ fn snapshot_that_is_not_there_or_is_held_is_not_deleted_with_the_others() {
     volume.hold_snapshot(second.id, true).expect("it is there");
     let refused = unchanged(&volume, || volume.delete_snapshots(&[first.id, second.id]));
     assert!(matches!(refused, Err(VolumeError::Held(id)) if id == second.id), "{refused:?}");
-    // Its mirror, which holds it, may let it go.
+    // Its mirror, which holds it, may release it.
     volume.let_go_of_snapshots(&[second.id]).expect("it is deleted");
     volume.delete_snapshots(&[first.id]).expect("it is deleted");
     assert_eq!(volume.snapshots(), []);

@@ -1,5 +1,5 @@
-//! The blocks of a root in pieces, against a model that reads whole trees: what a scrub reads and
-//! two sides of a mirror compare.
+//! The blocks of a root in pieces, against a model that reads whole trees: the pieces that a scrub
+//! reads and that two sides of a mirror compare.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -47,7 +47,7 @@ fn whole(volume: &Arc<Volume>, root: SnapshotId) -> Model {
     model
 }
 
-/// What one has and the other does not, in its place.
+/// The blocks of one that the other lacks in the same place.
 fn only(root: &Model, base: &Model) -> Model {
     root.iter().filter(|(place, pointer)| base.get(place) != Some(pointer)).map(|(a, b)| (*a, *b)).collect()
 }
@@ -119,7 +119,7 @@ fn lived_in(seed: u64) -> (Arc<FaultDevice>, Arc<Volume>, Vec<SnapshotId>) {
     (device, volume, snapshots)
 }
 
-/// A root and a base of all that there are; none is no base.
+/// A random root and base; `None` is no base.
 fn any_part(rng: &mut Rng, snapshots: &[SnapshotId]) -> (Part, SnapshotId) {
     let mut roots = vec![SnapshotId(0)];
     roots.extend(snapshots);
@@ -162,8 +162,8 @@ fn regions_put_together_are_all_that_one_root_has_and_another_has_not_in_one_ord
                 assert_eq!(next, ends_at, "{note}: {until:?} from {from:?}");
                 let is_before =
                     |end: Position| here.iter().all(|piece| (piece.0.0, piece.0.1) < end.to_numbers());
-                // All that begins at one block comes together: a block and the nodes of which it is
-                // the first.
+                // Everything that begins at one block comes together: a block and the nodes of
+                // which it is the first.
                 let is_full = |blocks: u64| here.len() as u64 >= blocks;
                 let is_short = |blocks: u64| (here.len() as u64) < blocks + 4;
                 let ended = |end: Position| next.is_some_and(|next| next >= end.to_numbers());
@@ -235,7 +235,7 @@ fn damaged_node_of_either_root_is_told_and_hides_only_what_is_below_it() {
                 files.incomplete || found(&files) == of_files,
                 "{note}: nobody is told from the files on"
             );
-            // What no way to a difference leads through does not matter.
+            // Blocks on no path to a difference do not matter.
             let both = root.values().any(|own| own.vbn.0 == vbn) && base.values().any(|own| own.vbn.0 == vbn);
             assert!(!(both && region.incomplete), "{note}: both have it");
             device.write_from(offset(vbn), &right).expect("it is there");
@@ -283,11 +283,11 @@ fn damaged_node_of_a_base_that_is_taller_is_told() {
             volume.store.forget();
             let region = all().expect("it is there");
             let note = format!("{part:?}, {place:?} of the base is damaged");
-            // More may be looked at than need be, and that is told; never less.
+            // The result may cover more than necessary, and reports it; never less.
             let got = found(&region);
             assert!(expected.iter().all(|piece| got.contains(piece)), "{note}");
             assert!(region.incomplete || got == expected, "{note}: nobody is told");
-            // What leads to the part that both have is the way to what is compared.
+            // A path to the common part is the path to the compared blocks.
             let leads = place.1 == 0;
             assert_eq!(region.incomplete, leads, "{note}");
             told += u64::from(region.incomplete);
@@ -411,7 +411,7 @@ fn damage_before_the_place_where_a_region_begins_is_not_told() {
         let expected = pieces(&model).into_iter().filter(|piece| (piece.0.0, piece.0.1) >= (tree, from));
         assert!(!is_behind || found(&region) == expected.collect::<Vec<_>>(), "from block {from}");
     }
-    // Behind all that the tree could have.
+    // After all that the tree could have.
     device.corrupt(offset(model[&(tree, 0, Reverse(2))].vbn.0), 4096, &mut Rng::new(1));
     for (from, is_told) in [(FANOUT * FANOUT - 1, true), (FANOUT * FANOUT, false)] {
         volume.store.forget();

@@ -1,5 +1,5 @@
-//! When freed blocks are free: at once where nobody reads them, after short readers, and never for
-//! an image longer than it needs.
+//! When freed blocks become free: at once without readers, after short readers, and never later
+//! than an image needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,8 +25,7 @@ fn taken(taken: u64) -> (Arc<Volume>, FileId) {
 #[test]
 fn writer_waits_for_a_short_reader_instead_of_hearing_no_space() {
     let (volume, lun) = taken(300);
-    // A read that takes its time: it has the root, as every read of the active state has while it
-    // runs.
+    // A slow read: it has the root, as every read of the active state has while it runs.
     let reading = volume.state.lock().committed.clone();
     write(&volume, lun, 0, 300, 1000).expect("there is room");
     volume.consistency_point().expect("it commits");
@@ -110,7 +109,7 @@ fn writer_never_waits_for_an_image() {
     volume.consistency_point().expect("it commits");
     let more = volume.status().free + 100;
     let other = volume.compound().create(FileKind::Lun, more * 4096).expect("there is room for a file");
-    // Nobody will close the image while this thread waits.
+    // The image stays open while this thread waits.
     let refused = write(&volume, other, 0, more, 5);
     assert!(matches!(refused, Err(VolumeError::NoSpace)), "{refused:?}");
     assert!(volume.state.lock().may_take(1), "what was kept for it is not kept any more");
@@ -147,7 +146,7 @@ fn image_stays_whole_when_its_snapshot_is_deleted_after_a_check() {
     let (volume, lun) = taken(200);
     let snapshot = volume.create_snapshot("short-lived").expect("it is made");
     let image = volume.image(Some(snapshot.id)).expect("it exists");
-    // It looks at all images, this one as well.
+    // It checks all images, this one as well.
     assert_sound(&volume);
     volume.delete_snapshots(&[snapshot.id]).expect("it is deleted");
     for round in 1..10 {
@@ -208,7 +207,7 @@ fn image_of_a_snapshot_from_before_a_rollback_stays_whole() {
     assert_sound(&volume);
 }
 
-/// A reader of the model: who it is, the generation of its root, and whether it is an image.
+/// A reader of the model: its identity, the generation of its root, and whether it is an image.
 struct Modelled {
     root: Option<Arc<Committed>>,
     reader: Reader,
@@ -216,8 +215,8 @@ struct Modelled {
     is_image: bool,
 }
 
-/// Blocks are added with births and without, readers come and go: a block is free when nobody is
-/// left who may read it, and no moment before or after.
+/// Blocks are added with births and without, readers come and go: a block becomes free exactly when
+/// its last possible reader ends.
 #[test]
 fn block_waits_for_those_who_may_read_it_and_for_no_others() {
     let (mut freed, mut waited) = (0, 0);
@@ -232,7 +231,7 @@ fn block_waits_for_those_who_may_read_it_and_for_no_others() {
         let mut readers: Vec<Modelled> = Vec::new();
         // Each block with the readers that it waits for, by their places.
         let mut model: BTreeMap<Vbn, Vec<usize>> = BTreeMap::new();
-        // More than have bits of their own, in some lives: those behind share the last one.
+        // More than have bits of their own, in some lives: the rest share the last bit.
         let many = seed % 4 == 0;
         let own_bits = if many { 127 } else { usize::MAX };
         let mut next = 1;
@@ -273,7 +272,7 @@ fn block_waits_for_those_who_may_read_it_and_for_no_others() {
                         })
                         .collect();
                     if rng.one_in(3) && !many {
-                        // Whose birth nobody knows: they wait for all.
+                        // Of unknown birth: they wait for all.
                         let vbns: Vec<Vbn> = blocks.iter().map(|(vbn, _)| *vbn).collect();
                         releases.add_unsorted(&named, vbns.clone());
                         model.extend(vbns.into_iter().map(|vbn| (vbn, alive.clone())));
@@ -302,7 +301,7 @@ fn block_waits_for_those_who_may_read_it_and_for_no_others() {
                     model.retain(|vbn, _| !free.contains(vbn));
                     assert_eq!(releases.blocks(), model.len() as u64, "seed {seed}");
                     waited = waited.max(model.len());
-                    // What waits for the same readers waits together.
+                    // Blocks that wait for the same readers wait together.
                     let mut sets: Vec<Vec<usize>> = model
                         .values()
                         .map(|waits| waits.iter().copied().filter(is_alive).collect())
@@ -319,7 +318,7 @@ fn block_waits_for_those_who_may_read_it_and_for_no_others() {
                 }
             }
         }
-        // When nobody is left nothing waits.
+        // Without readers no block waits.
         readers.clear();
         let left: BTreeSet<Vbn> = releases.take_free().into_iter().collect();
         assert_eq!(left, model.keys().copied().collect(), "seed {seed}");
@@ -373,8 +372,8 @@ const WRITERS: u64 = 3;
 const LUN_BLOCKS: u64 = 160;
 const ROUNDS: u64 = 300;
 
-/// Writers that fit, readers that come and go all the time, and an image that stays: nobody ever
-/// hears that there is no space, and everyone reads what he must.
+/// Writers that fit, readers that come and go all the time, and an image that stays: no writer gets
+/// "no space", and every reader sees the content of its root.
 #[test]
 fn nearly_full_volume_never_refuses_what_fits_while_others_read() {
     let (_device, volume) = fresh(1280);

@@ -24,7 +24,7 @@ fn stored<D: Device>(device: &D, vbn: u64) -> Block {
     bytes.freeze()
 }
 
-/// A file of ten blocks, of which the third rots; nothing is cached.
+/// A file of ten blocks with the third one damaged; nothing is cached.
 fn rotten() -> (Arc<FaultDevice>, Arc<Volume>, FileId, u64) {
     let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
     format(&*device, BLOCKS);
@@ -290,7 +290,7 @@ fn closed_volume_repairs_nothing() {
     read_fails(&volume, lun, 2);
     let damaged = damaged_at(&volume, lun, 2);
     volume.close().expect("it closes");
-    // Who has it open now may have given the block to another file.
+    // The volume that has it open now may have reused the block for another file.
     device.write_from(offset(vbn), &block(777)[..]).expect("it is there");
     let repaired = volume.repair(damaged.vbn, damaged.checksum, &block(102));
     assert!(matches!(repaired, Err(VolumeError::Closed)), "{repaired:?}");

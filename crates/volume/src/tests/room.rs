@@ -1,5 +1,5 @@
-//! A device below that has no room for writes for a while: nothing is lost, nothing else suffers,
-//! and the volume goes on by itself.
+//! A device without room for writes for a while: no data is lost, no other operation fails, and the
+//! volume resumes by itself.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -129,8 +129,8 @@ fn flushed_blocks_survive_a_power_cut_while_the_host_is_full() {
     }
 }
 
-/// At each operation of a consistency point and of a flush, once and for longer: what was taken is
-/// there after it, and after a power cut then or later.
+/// Room runs out at each operation of a consistency point and of a flush, once and for longer. The
+/// accepted changes are present afterwards, and after a power cut then or later.
 #[test]
 fn no_room_at_any_operation_loses_nothing_and_latches_nothing() {
     let mut met = 0;
@@ -199,14 +199,14 @@ fn failed_flush_beside_a_write_without_room_latches() {
     write(&hosted.volume, hosted.lun, 0, 8, 1).unwrap();
     let source = Arc::new(std::io::Error::from_raw_os_error(5));
     let error = DeviceError::Io { action: Action::Flush, offset: 0, length: 0, source };
-    // The data finds no room by itself; the record after it has its place; then comes the flush.
+    // The data finds no room by itself; the record after it has its place; then the flush follows.
     hosted.device.fail_operations(2, 1, error);
     assert!(matches!(hosted.volume.flush(), Err(VolumeError::Device(DeviceError::Io { .. }))));
     assert!(hosted.volume.status().latched.is_some());
 }
 
-/// What rides on a consistency point is refused where there is no room for it, and nothing of it
-/// comes later. Only where its superblock found none nobody knows, and the volume says so.
+/// The rider of a consistency point is refused where there is no room for it, and is never applied
+/// later. Only if its superblock found no room is the outcome unknown, and the volume says so.
 #[test]
 fn snapshot_without_room_is_not_made_or_ends_the_volume() {
     let (mut refused, mut ended) = (0, 0);

@@ -1,8 +1,8 @@
 //! Schedules of threads, explored: `cargo test -p cairn-volume --features shuttle`.
 //!
-//! The scheduler of shuttle decides at each lock, each wait and each device operation who goes on,
-//! at random or by priorities that change at a few places (PCT), which finds bugs that need few
-//! preemptions. It finds deadlocks by itself. A failure prints the schedule that replays it.
+//! Shuttle's scheduler decides at each lock, each wait and each device operation which thread runs
+//! next: at random, or by priorities that change at a few places (PCT), which finds bugs that need
+//! few preemptions. It finds deadlocks by itself. A failure prints the schedule that replays it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use crate::*;
 /// Schedules of each scenario and kind of scheduler.
 const SCHEDULES: usize = 200;
 
-/// Lets others go on before and after each batch, as a device does that takes its time.
+/// Lets others run before and after each batch, as a slow device does.
 struct Slow(FaultDevice);
 
 impl Device for Slow {
@@ -56,7 +56,7 @@ fn fresh(length: u64, free: u64) -> (Arc<Slow>, Arc<Volume>, FileId) {
     let ballast = volume.status().free.saturating_sub(free);
     if ballast > 0 {
         let file = volume.compound().create(FileKind::Lun, ballast * 4096).expect("there is room");
-        // What it takes besides, for nodes, is small.
+        // The additional blocks, for nodes, are few.
         let blocks: Vec<_> = (0..ballast.saturating_sub(16)).map(|lba| (Lba(lba), stamped(lba, 1))).collect();
         volume.write(file, &mut blocks.into_iter()).expect("there is room");
         volume.consistency_point().expect("it commits");
@@ -64,7 +64,7 @@ fn fresh(length: u64, free: u64) -> (Arc<Slow>, Arc<Volume>, FileId) {
     (device, volume, lun)
 }
 
-/// A block that says which it is, and which write made it.
+/// A block that contains its number, and the number of its write.
 fn stamped(lba: u64, version: u64) -> Block {
     let mut bytes = BlockMut::zeroed();
     bytes[..8].copy_from_slice(&lba.to_le_bytes());
@@ -155,8 +155,8 @@ fn flush_covers_what_was_answered_before_it_in_every_schedule() {
     });
 }
 
-/// The same while one operation of the device fails, whichever it is: what was acknowledged is
-/// there, whatever failed before or after, and nobody waits for ever.
+/// The same while any one operation of the device fails: acknowledged writes are present, whatever
+/// failed before or after, and no thread waits for ever.
 #[test]
 fn flush_that_is_acknowledged_covers_what_was_answered_before_it_though_the_device_fails_in_any_schedule() {
     let runs = AtomicU64::new(0);
@@ -202,9 +202,8 @@ fn flush_that_is_acknowledged_covers_what_was_answered_before_it_though_the_devi
     });
 }
 
-/// A file that is larger than the cache is written anew again and again, in a volume so full that
-/// its blocks are reused soon, beside a reader that may be in the middle of reading from the
-/// device.
+/// A file larger than the cache is rewritten repeatedly, in a volume so full that its blocks are
+/// reused soon, beside a reader that may be in the middle of reading from the device.
 #[test]
 fn reader_never_sees_a_reused_block_in_any_schedule() {
     explore(SCHEDULES, || {
@@ -234,8 +233,8 @@ fn reader_never_sees_a_reused_block_in_any_schedule() {
     });
 }
 
-/// Snapshots come and go beside a writer; an image that was taken shows the same until it is
-/// closed, also when its snapshot is gone.
+/// Snapshots come and go beside a writer; an open image stays unchanged until it is closed, also
+/// when its snapshot is gone.
 #[test]
 fn image_does_not_change_in_any_schedule() {
     explore(SCHEDULES, || {
@@ -255,7 +254,7 @@ fn image_does_not_change_in_any_schedule() {
             for round in 0..2 {
                 let made = snapping.create_snapshot(&format!("s{round}")).expect("it is made");
                 let image = snapping.image(Some(made.id)).expect("it exists");
-                // What the active state has got since is in no snapshot.
+                // Later changes of the active state are in no snapshot.
                 snapping.consistency_point().expect("it commits");
                 let active = snapping.image(None).expect("there is an active state");
                 let show = || [&image, &active].map(|image| read_image(image, lun, 0, LENGTH));
@@ -280,8 +279,8 @@ fn image_does_not_change_in_any_schedule() {
     });
 }
 
-/// A mirror follows step by step, another one comes and goes, and clients write: what a step takes
-/// from memory is what the device has, and its image is of one moment.
+/// A mirror follows step by step, another one comes and goes, and clients write: the blocks that a
+/// step takes from memory equal the device's, and its image is of one moment.
 #[test]
 fn step_of_a_mirror_ships_from_memory_what_the_device_has_in_any_schedule() {
     const LENGTH: u64 = 24;
@@ -332,8 +331,8 @@ fn step_of_a_mirror_ships_from_memory_what_the_device_has_in_any_schedule() {
     });
 }
 
-/// A block is written again and again while mirrors that follow come and go: what is found in
-/// memory is never older than what is on the device.
+/// A block is written again and again while mirrors that follow come and go: its content in memory
+/// is never older than the device's.
 #[test]
 fn nothing_that_was_let_go_of_comes_back_to_memory_in_any_schedule() {
     explore(SCHEDULES, || {
@@ -370,8 +369,8 @@ fn nothing_that_was_let_go_of_comes_back_to_memory_in_any_schedule() {
     });
 }
 
-/// Two writers fill a volume by overwriting, with readers in between: nobody hears "no space" while
-/// there is some, and nobody waits for ever.
+/// Two writers fill a volume by overwriting, with readers in between: no writer gets "no space"
+/// while there is some, and none waits for ever.
 #[test]
 fn nearly_full_volume_takes_overwrites_in_every_schedule() {
     explore(SCHEDULES, || {
@@ -405,8 +404,7 @@ fn nearly_full_volume_takes_overwrites_in_every_schedule() {
     });
 }
 
-/// A transfer begins and ends again and again beside a failover: none is under way when the volume
-/// takes writes.
+/// Transfers begin and end repeatedly beside a failover: none runs when the volume takes writes.
 #[test]
 fn nothing_is_received_into_a_volume_that_takes_writes_in_any_schedule() {
     explore(SCHEDULES, || {

@@ -1,5 +1,4 @@
-//! A scrub reads everything once, finds all that rots, and misses nothing while the volume lives
-//! on.
+//! A scrub reads everything once, finds all damage, and misses nothing while the volume is in use.
 
 use std::collections::BTreeSet;
 
@@ -204,7 +203,7 @@ fn scrub_misses_nothing_that_was_there_when_it_began_and_is_still_shown() {
                 live(&volume, &luns, &mut rng);
             }
             if rng.one_in(40) {
-                // What the server keeps over a restart.
+                // The state that the server keeps over a restart.
                 let position = Position::from_numbers(cursor.position.to_numbers());
                 cursor = ScrubCursor { position, ..cursor };
                 volume.close().expect("it closes");
@@ -306,7 +305,7 @@ fn data_shown(volume: &Arc<Volume>) -> BTreeSet<Vbn> {
     roots.flat_map(|root| data_of(volume, Part { root, base: SnapshotId(0) })).collect()
 }
 
-/// What of a part is data, of files and not of maps.
+/// The data blocks of a part, of files and not of maps.
 fn data_of(volume: &Arc<Volume>, part: Part) -> Vec<Vbn> {
     let region = volume.region(part, Position::START, Until::Blocks(u64::MAX), Look::Nothing);
     let pieces = region.expect("it is there").pieces;
@@ -314,7 +313,7 @@ fn data_of(volume: &Arc<Volume>, part: Part) -> Vec<Vbn> {
     pieces.iter().filter(is_data).map(|piece| piece.vbn).collect()
 }
 
-/// Every block of data rots: what a scrub finds is what it has read.
+/// Every block of data is damaged: the findings of a scrub are the blocks that it has read.
 fn all_rotten() -> (Arc<Volume>, BTreeSet<Vbn>) {
     let (device, volume, luns) = lived_in();
     write(&volume, luns[0], 0, 3, 6000).expect("there is room");

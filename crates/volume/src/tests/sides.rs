@@ -1,5 +1,5 @@
-//! What two copies of a volume know of each other: which image may replace what, and what only one
-//! of them has.
+//! Two copies of a volume compared: which image may replace another, and which content only one of
+//! them has.
 
 use std::collections::BTreeSet;
 
@@ -254,7 +254,7 @@ fn divergence_is_what_no_snapshot_in_common_has() {
         assert_eq!(found.snapshots.iter().collect::<Vec<_>>(), own);
         assert_eq!(found.common.as_ref(), common.last().map(|number| &made[*number]));
         assert!(found.head);
-        // What the active state is is what a snapshot of now shows.
+        // A snapshot of now shows the content of the active state.
         let now = volume.create_snapshot("now").expect("it is made");
         // Whatever came into being after its parent, of all that is not in common.
         let entries = volume.snapshot_entries();
@@ -387,8 +387,8 @@ fn rollback_to_a_snapshot_that_can_not_be_read_is_refused_and_stops_nothing() {
     assert_eq!(read(&volume, lun, 0, 5), [300, 301, 302, 303, 304]);
 }
 
-/// Its records stand behind the tail that the demotion set, with the generation of the head: the
-/// image that replaces it may be of an earlier one.
+/// Its records follow the tail that the demotion set, with the generation of the head: the image
+/// that replaces it may be of an earlier one.
 #[test]
 fn flush_beside_a_demotion_leaves_nothing_that_is_taken_for_a_change_of_the_next_image() {
     for rounds in [2, 20] {
@@ -399,7 +399,7 @@ fn flush_beside_a_demotion_leaves_nothing_that_is_taken_for_a_change_of_the_next
         let (there, copy) = destination_of(&source);
         send(&source, &copy, &base);
         drop(copy);
-        // 1: the volume is about to give way; 2: the superblock that says so is about to be
+        // 1: the volume is about to be demoted; 2: the superblock with the new role is about to be
         // written; 3: a flush was made meanwhile.
         let phase = Arc::new(Phase::default());
         let told = phase.clone();
@@ -573,7 +573,7 @@ fn destination_of_which_a_block_of_inodes_has_rotted_shows_the_files_of_the_othe
     let image = copy.image(None).expect("it shows one");
     assert_eq!(read_image(&image, first, 0, 1), [first.0]);
     assert!(image.inode(lost).is_err(), "nothing is known of it");
-    // What belongs to the source alone is not known either: it takes no writes.
+    // Blocks that belong to the source alone are unknown too: it takes no writes.
     assert!(copy.failover().is_err());
     assert_eq!(copy.status_role(), Role::Destination);
 }

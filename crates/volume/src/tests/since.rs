@@ -1,5 +1,5 @@
-//! Since maps against a destination that has nothing but what `changed_blocks_since` names, in long
-//! random lives with power cuts; and each trap by its name.
+//! Since maps against a destination that has only the blocks named by `changed_blocks_since`, in
+//! long random lives with power cuts; and each trap by its name.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -10,7 +10,7 @@ use super::*;
 
 const RELATIONSHIP: u64 = 7;
 
-/// The blocks that a snapshot's map has, by the checksum of what is there now.
+/// The blocks in a snapshot's map, by the checksum of their present content.
 fn content(volume: &Arc<Volume>, id: SnapshotId) -> HashMap<Vbn, Checksum> {
     let root = volume.snapshot(id).expect("it exists").root;
     let redirects = volume.state.lock().committed.redirects.clone();
@@ -24,8 +24,8 @@ fn blocks_of(volume: &Arc<Volume>, runs: &[Run]) -> HashMap<Vbn, Checksum> {
     vbns.zip(blocks.iter().map(|block| Checksum::of(&block[..]))).collect()
 }
 
-/// A destination that shows exactly the images of its last update: what they do not reach is gone
-/// from it.
+/// A destination that shows exactly the images of its last update: blocks that they do not reach
+/// are gone.
 struct Destination {
     blocks: HashMap<Vbn, Checksum>,
     complete: bool,
@@ -79,7 +79,7 @@ fn freed_and_reallocated_block_is_sent_though_the_active_map_looks_unchanged() {
     let (base, mut destination) = baseline(&volume);
     let old = content(&volume, base.id);
     assert!(volume.delete_snapshots(&[base.id]).is_ok());
-    // As many rounds as it takes to come round to what was freed.
+    // As many rounds as it takes to reuse the freed blocks.
     for round in 1..400 {
         write(&volume, lun, round % 8, 1, 1000 * round).expect("there is room");
         volume.consistency_point().expect("it commits");
@@ -130,7 +130,7 @@ fn rollback_keeps_the_maps_of_today_and_revives_none_of_the_snapshot() {
     let relationships = [SinceRelationship { relationship: RELATIONSHIP, in_flight: true }];
     assert_eq!(volume.since_relationships(), relationships);
     assert_sound(&volume);
-    // The state before the rollback must not own what the active state has now.
+    // The state before the rollback must not own blocks that the active state has now.
     volume.delete_snapshots(&[lost.id, before.id]).expect("they are deleted");
     assert_sound(&volume);
     write(&volume, lun, 50, 50, 300).expect("there is room");
@@ -163,7 +163,7 @@ fn block_that_a_rollback_brought_back_is_sent_after_another_rollback_to_the_same
 
 #[test]
 fn what_is_in_flight_is_sent_though_the_volume_was_rolled_back_meanwhile() {
-    // To a snapshot from before the one in flight, or to that itself, which has the map as it is.
+    // To a snapshot from before the one in flight, or to that itself, which has the same map.
     for to_before in [true, false] {
         let (_device, volume) = fresh(4096);
         let lun = file(&volume, 100);
@@ -264,7 +264,7 @@ fn two_mirrors_have_accounts_of_their_own() {
     let (_, mut destination) = baseline(&volume);
     volume.create_snapshot_since("other", OTHER).expect("there is room");
     write(&volume, lun, 0, 10, 100).expect("there is room");
-    // The other one has something in flight and this one not, and then the other way round.
+    // The other one has changes in flight and this one not, and then the other way round.
     volume.create_snapshot_since("others", OTHER).expect("there is room");
     for name in ["first", "second"] {
         write(&volume, lun, 20, 10, 200).expect("there is room");
@@ -378,7 +378,7 @@ fn maps_of_several_regions_grow_with_the_volume() {
     for first in (0..20_000).step_by(step) {
         write(&volume, lun, first, step as u64, 700).expect("there is room");
     }
-    // What was in flight is not acknowledged, so both generations are joined.
+    // The in-flight changes are not acknowledged, so both generations are joined.
     let second = since(&volume, "second");
     let changes = changed(&volume, &second);
     destination.update(&volume, &changes, &second, "grown");
@@ -407,7 +407,7 @@ fn blocks_of_one_region_are_sent_without_any_of_another() {
         assert!(changes.runs.iter().all(|(first, _)| first.0 >= 32_768), "{:?}", changes.runs);
         destination.update(&volume, &changes, &target, "the second region");
     }
-    // And what comes back into the first one is sent, too.
+    // And blocks that return to the first one are sent, too.
     volume.rollback(early.id).expect("it rolls back");
     write(&volume, lun, 0, 10, 1200).expect("there is room");
     volume.consistency_point().expect("it commits");
@@ -430,7 +430,7 @@ fn rollback_right_after_a_growth_notes_blocks_of_the_new_space() {
     write(&volume, lun, 5, 10, 200).expect("there is room");
     volume.consistency_point().expect("it commits");
     volume.grow(before + 40_000).expect("the device has room");
-    // All that was free before is taken, as far as whoever allocates knows.
+    // All blocks that were free before count as taken.
     volume.state.lock().used.fill(0, 126);
     volume.rollback(base.id).expect("it rolls back");
     write(&volume, lun, 0, 10, 300).expect("there is room");
@@ -470,8 +470,7 @@ fn maps_grow_taller_with_the_volume() {
     assert_sound(&volume);
 }
 
-/// A consistency point of which nothing comes or goes but the new top of the map: that one is in
-/// the map too.
+/// A consistency point whose only change is the new top of the map: that one is in the map too.
 #[test]
 fn map_that_grows_taller_has_its_new_top_though_nothing_else_changed() {
     let before = 126 * 32_768;
@@ -543,8 +542,7 @@ fn volume_whose_reserve_is_not_whole_takes_no_further_mirror_and_stays_writable(
 
 #[test]
 fn mirror_begins_only_where_its_map_has_room_beside_that_of_the_volume() {
-    // Each map has 126 blocks, and there are three of them while a consistency point writes them
-    // all anew.
+    // Each map has 126 blocks, and a consistency point that rewrites them all has three of each.
     let blocks = 126 * 32_768;
     let device = Arc::new(MemoryDevice::new(Volume::device_bytes(blocks, Role::Normal)));
     format(&*device, blocks);
@@ -597,7 +595,7 @@ struct Life {
 
 struct Mirror {
     destination: Destination,
-    /// Updates that arrived and whose acknowledgement is on its way.
+    /// Updates that arrived and whose acknowledgement is in flight.
     late: Vec<SnapshotId>,
 }
 
@@ -692,7 +690,7 @@ impl Life {
             self.volume.delete_since(relationship)?;
         }
         let target = self.volume.create_snapshot_since(&name, relationship)?;
-        // The source goes on while it sends.
+        // The source keeps working while it sends.
         if self.rng.one_in(3) {
             write(&self.volume, self.files[0], 0, 10, self.rng.next() >> 8)?;
             self.volume.consistency_point()?;
@@ -795,7 +793,7 @@ fn step_takes_what_was_in_flight_for_arrived_only_when_its_base_is_the_last_one(
         write(&volume, lun, 0, 100, 1000).expect("there is room");
         let first = step("first", &base, &[]);
         write(&volume, lun, 200, 5, 2000).expect("there is room");
-        // The mirror has the first step by now, or it has still to get that too.
+        // The mirror has the first step now, or still has to get it too.
         let have = if follows { &first } else { &base };
         let second = step("second", have, if follows { &[] } else { std::slice::from_ref(&first.id) });
         let changes = changed(&volume, &second);
@@ -826,8 +824,8 @@ enum Hurt {
     Unreadable,
 }
 
-/// A volume on a device that can be hurt, with a mirror that has something in flight (a thousand
-/// blocks), and something accumulated.
+/// A volume on a device that can be damaged, with a mirror that has changes in flight (a thousand
+/// blocks), and some accumulated.
 struct Rotten {
     device: Arc<FaultDevice>,
     volume: Arc<Volume>,
@@ -903,7 +901,7 @@ impl Rotten {
         let note = &self.note;
         assert!(self.volume.status().latched.is_none(), "{note}");
         let report = self.volume.check(&mut |_| {}).expect("checking is possible");
-        // Of a place that can't be read below a top it is not told which it is.
+        // The finding for an unreadable place below a top does not say which block it is.
         let is_it = |finding: &&Finding| match finding {
             Finding::DamagedBlock { place: Place::Unknown, .. } => self.hurt == Hurt::Unreadable,
             Finding::DamagedBlock { vbn, .. } => *vbn == self.vbn,
@@ -922,7 +920,7 @@ impl Rotten {
         assert!(kept.iter().all(|map| map.relationship == 8), "{}: {kept:?}", self.note);
     }
 
-    /// The mirror beside it misses nothing of what came.
+    /// The mirror beside it misses no change.
     fn other_goes_on(&self) {
         let other = self.volume.snapshot_named("other").expect("it is there");
         let target = self.volume.create_snapshot_since("others", 8).expect("there is room");
@@ -934,11 +932,11 @@ impl Rotten {
         }
     }
 
-    /// The block is as it was, and nobody needs any of all that any more.
+    /// The block has its old content, and none of these states is needed any more.
     fn end(mut self) {
         let note = self.note.clone();
         match self.hurt {
-            // Where it was freed something else may be by now.
+            // After it was freed, the place may have other content now.
             Hurt::Wrong
                 if self.device.read(self.offset, 4096).expect("it is there").to_vec() == [9; 4096] =>
             {
@@ -986,7 +984,7 @@ fn each_rotten(mut live: impl FnMut(Rotten)) {
     }
 }
 
-/// It made the volume read-only for good, for the sake of a mirror's bookkeeping.
+/// It used to make the volume read-only permanently, because of a mirror's bookkeeping.
 #[test]
 fn writes_and_snapshots_go_on_where_a_since_map_cannot_be_read() {
     each_rotten(|mut rotten| {
@@ -999,7 +997,7 @@ fn writes_and_snapshots_go_on_where_a_since_map_cannot_be_read() {
             rotten.restart();
             assert_eq!(read(&rotten.volume, rotten.lun, 99, 1), [10_099 + round], "{note}");
         }
-        // What is in flight is not touched before somebody asks.
+        // The in-flight map is not read before a request.
         let asked = rotten.volume.changed_blocks_since(RELATIONSHIP, rotten.in_flight.id);
         assert!(asked.is_err(), "{note}");
         write(&rotten.volume, rotten.lun, 0, 1, 20_000).expect("there is room");
@@ -1075,7 +1073,7 @@ fn step_and_rollback_go_on_where_a_since_map_cannot_be_read() {
     });
     each_rotten(|mut rotten| {
         let note = rotten.note.clone();
-        // With the maps of before, of which one is the damaged one or an earlier one of that
+        // With the maps of the past, one of which is the damaged one or an earlier one of that
         // number; and without any.
         for to in [rotten.in_flight.id, rotten.early.id] {
             rotten.volume.rollback(to).unwrap_or_else(|error| panic!("{note}: {error}"));
@@ -1088,7 +1086,7 @@ fn step_and_rollback_go_on_where_a_since_map_cannot_be_read() {
     });
 }
 
-/// What is stranded is freed once the block is mended, without a restart.
+/// Stranded blocks are freed once the block is mended, without a restart.
 #[test]
 fn blocks_of_a_since_map_that_was_given_up_are_freed_when_its_node_is_repaired() {
     for hurt in [Hurt::Wrong, Hurt::Unreadable] {
@@ -1107,7 +1105,7 @@ fn blocks_of_a_since_map_that_was_given_up_are_freed_when_its_node_is_repaired()
             Hurt::Wrong => {
                 volume.repair(damaged[0].vbn, damaged[0].checksum, &rotten.sound).expect("it is written");
             }
-            // The device gives it by itself.
+            // The device returns it by itself.
             Hurt::Unreadable => {
                 rotten.device.heal_reads();
                 assert_eq!(volume.look_again(&damaged[0]).expect("it is looked at"), Health::Sound);
@@ -1123,8 +1121,8 @@ fn blocks_of_a_since_map_that_was_given_up_are_freed_when_its_node_is_repaired()
     }
 }
 
-/// Mirrors waited until the node was mended, and where it is newer than their images they could not
-/// mend it: for ever. Nobody needs it any more.
+/// Mirrors used to wait until the node was mended, which they could not do for a node newer than
+/// their images: they waited for ever. The node is not needed any more.
 #[test]
 fn blocks_of_a_since_map_that_was_given_up_are_freed_by_exclusion_though_its_node_stays_rotten() {
     for (blocks, in_flight, level, hurt, ends) in [
@@ -1138,7 +1136,7 @@ fn blocks_of_a_since_map_that_was_given_up_are_freed_by_exclusion_though_its_nod
         let note = rotten.note.clone();
         let volume = rotten.volume.clone();
         assert!(!volume.free_stranded().expect("there is nothing to do"), "{note}");
-        // Data that clients have written beside it, some that no consistency point has.
+        // Data that clients have written beside it, some of it in no consistency point.
         write(&volume, rotten.lun, 0, 100, 10_000).expect("there is room");
         match ends {
             true => volume.delete_since(RELATIONSHIP).expect("it ends"),
@@ -1166,8 +1164,8 @@ fn blocks_of_a_since_map_that_was_given_up_are_freed_by_exclusion_though_its_nod
         assert_eq!(read(&rotten.volume, rotten.lun, 49, 2), [10_049, 20_050], "{note}");
         let volume = rotten.volume.clone();
         assert!(!volume.free_removed().expect("nothing is left of it"), "{note}");
-        // What was freed is used again (a disk gives what was written there since), and what a
-        // snapshot shows is not.
+        // Freed blocks are reused (a disk returns the later writes), and blocks that a snapshot
+        // shows are not.
         if hurt == Hurt::Unreadable {
             rotten.device.heal_reads();
         }
@@ -1188,7 +1186,7 @@ fn nothing_is_freed_by_exclusion_while_anything_else_cannot_be_read() {
     volume.delete_since(RELATIONSHIP).expect("it ends");
     assert!(!volume.free_removed().expect("it waits"));
     volume.consistency_point().expect("it commits");
-    // The leaf of a file that somebody needs.
+    // The leaf of a file that is still in use.
     let committed = volume.state.lock().committed.clone();
     let tree = volume.inode(rotten.lun).expect("it is there").tree;
     let leaf = volume.tree(&committed, rotten.lun, tree).pointer_at_level(1, 0).expect("it is whole").vbn;
@@ -1203,8 +1201,7 @@ fn nothing_is_freed_by_exclusion_while_anything_else_cannot_be_read() {
     assert!(volume.status().latched.is_none());
     assert!(volume.inode(rotten.maps.accumulating).is_ok_and(|inode| inode.removed));
     rotten.device.heal_reads();
-    // It is not tried all the time, but is with the next that is stranded, as when something was
-    // repaired.
+    // It is not tried all the time, but again with the next stranded file, or after a repair.
     assert!(!volume.free_stranded().expect("it waits"));
     for block in volume.damaged() {
         let _ = volume.look_again(&block);
@@ -1216,7 +1213,7 @@ fn nothing_is_freed_by_exclusion_while_anything_else_cannot_be_read() {
     rotten.end();
 }
 
-/// A snapshot that has the map in its trees keeps what it shows.
+/// A snapshot that has the map in its trees keeps its content.
 #[test]
 fn blocks_that_a_snapshot_has_too_stay_in_use_when_they_are_freed_by_exclusion() {
     let rotten = Rotten::new(4096, false, 1, Hurt::Wrong);

@@ -24,7 +24,7 @@ fn slots_are_a_map_from_numbers_of_blocks() {
     for seed in 0..300 {
         let mut rng = Rng::new(seed);
         let (mut slots, mut model) = (Slots::default(), BTreeMap::new());
-        // Around the edges of chunks, and far away now and then.
+        // Around the edges of chunks, and sometimes far away.
         let place = |rng: &mut Rng| rng.below(100) + if rng.one_in(8) { rng.below(1 << 40) } else { 0 };
         for value in 1..200 {
             let first = place(&mut rng);

@@ -11,7 +11,7 @@ const BLOCKS: u64 = 8192;
 /// More than two blocks of inodes hold.
 const FILES: u64 = 100;
 
-/// Files of one block each, of which each says its number.
+/// Files of one block each, which contains the file's number.
 fn made() -> (Arc<FaultDevice>, Arc<Volume>, Vec<FileId>) {
     let device = Arc::new(FaultDevice::new(Volume::device_bytes(BLOCKS, Role::Normal)));
     format(&*device, BLOCKS);
@@ -100,8 +100,7 @@ fn place_that_cannot_be_read_or_is_damaged_costs_its_own_file_of_those_read_toge
     let hurt = [3, 4, 5, 40].map(|at: usize| files[at]);
     let places = hurt.map(|file| places(&volume, file));
     volume.store.forget();
-    // A node and a block in the midst of others, of two files beside each other; and bytes of two
-    // more.
+    // A node and a block in the middle of others, of two neighbouring files; and bytes of two more.
     device.fail_reads(offset(places[0][0])..offset(places[0][0]) + 512);
     device.fail_reads(offset(places[1][1])..offset(places[1][1]) + 512);
     device.write_from(offset(places[2][0]), &[9; 4096]).expect("it is there");

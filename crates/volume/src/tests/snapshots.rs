@@ -13,8 +13,8 @@ fn blocks_shared_by_children_of_a_deleted_snapshot_stay_with_those_that_show_the
     let parent = volume.create_snapshot("parent").expect("it is made");
     write(&volume, lun, 50, 1, 0).expect("there is room");
     let child = volume.rollback(parent.id).expect("it rolls back");
-    // The child and the active state share what the parent brought, and now have no common ancestor
-    // that holds it.
+    // The child and the active state share the blocks that the parent brought, and now have no
+    // common ancestor that holds them.
     volume.delete_snapshots(&[parent.id]).expect("it is deleted");
     volume.punch(lun, Lba(0), 5).expect("it is punched");
     volume.consistency_point().expect("it commits");
@@ -76,8 +76,8 @@ fn image_of_a_deleted_snapshot_is_whole_until_it_is_closed() {
     let snapshot = volume.create_snapshot("short-lived").expect("it is made");
     let image = volume.image(Some(snapshot.id)).expect("it exists");
     volume.delete_snapshots(&[snapshot.id]).expect("it is deleted");
-    // The active state gives up the blocks that it shared with the deleted snapshot, and needs room
-    // again and again.
+    // The active state releases the blocks that it shared with the deleted snapshot, and needs room
+    // repeatedly.
     for round in 1..20 {
         match write(&volume, lun, 0, 100, 1000 * round) {
             Ok(()) => {}
@@ -156,8 +156,8 @@ fn damaged_map_of_a_snapshot_harms_nothing_but_its_deletion() {
         .write_from((cairn_format::layout::space_start(blocks) + map) * 4096, &[9; 100])
         .expect("it is there");
 
-    // What only the lost map knew to be in use must not be given to anyone: all that it described
-    // counts as in use.
+    // Blocks that only the lost map marked as in use must not be allocated: all blocks that it
+    // described count as in use.
     let volume = open(&device);
     assert_eq!(volume.status().free, 0);
     assert_eq!(read(&volume, lun, 0, 10), (200..210).collect::<Vec<_>>());
@@ -194,7 +194,8 @@ fn deletion_that_meets_a_damaged_map_is_refused_before_it_freezes_changes() {
         .write_from((cairn_format::layout::space_start(blocks) + region) * 4096, &[9; 100])
         .expect("it is there");
 
-    // The second region is whole, so writes go on; they are what a consistency point would freeze.
+    // The second region is whole, so writes continue; they are the changes that a consistency point
+    // would freeze.
     let volume = open(&device);
     write(&volume, lun, 0, 10, 300).expect("there is room");
     let refused = volume.delete_snapshots(&[snapshot.id]);
@@ -245,7 +246,7 @@ fn block_that_a_sibling_shows_stays_in_use_wherever_in_the_volume_it_stands() {
     let (device, volume) = fresh(40_000);
     let lun = file(&volume, 100);
     volume.create_snapshot("first").expect("it is made");
-    // From here on blocks come from behind those of the first map block.
+    // From here on allocation continues after the blocks of the first map block.
     volume.state.lock().used.fill(0, 1);
     write(&volume, lun, 0, 10, 100).expect("there is room");
     let parent = volume.create_snapshot("parent").expect("it is made");

@@ -1,4 +1,4 @@
-//! Full volumes: what must still work there.
+//! Full volumes: operations that must still work there.
 
 use std::time::Duration;
 
@@ -53,8 +53,8 @@ fn files_whose_inodes_lie_far_apart_never_overrun_the_space_for_nodes() {
         let (_device, volume) = fresh(8192);
         let make = |_| {
             let file = volume.compound().create(FileKind::Lun, 4096).expect("there is room for a file");
-            // Each has a node of the inode file of its own, as if there were so many others between
-            // them.
+            // Each has a node of the inode file of its own, as if there were that many others
+            // between them.
             volume.state.lock().next_file += FANOUT * INODES_PER_BLOCK;
             file
         };
@@ -151,7 +151,7 @@ fn files_come_and_go_in_a_full_volume_with_snapshots() {
     let small: Vec<FileId> = (0..40).map(|_| file(&volume, 10)).collect();
     fill(&volume, lun, 0);
     volume.consistency_point().expect("it commits");
-    // A snapshot after each removal keeps all that it gave up.
+    // A snapshot after each removal keeps all the released blocks.
     for (number, id) in small.iter().enumerate() {
         match volume.compound().remove(*id) {
             Ok(()) | Err(VolumeError::NoSpace) => {}
@@ -258,8 +258,8 @@ fn nodes_that_every_generation_changes_stay_in_memory() {
 /// Parts of the space that a block of the active map describes each.
 const REGIONS: u64 = 300;
 
-/// A volume with a block of a LUN in each of its regions, and before that a snapshot without them;
-/// nothing is free. It has since maps of so many relationships.
+/// A volume with a block of a LUN in each of its regions, and an earlier snapshot without them; no
+/// block is free. It has the since maps of that many relationships.
 fn wide(relationships: u64) -> (Arc<Volume>, FileId, SnapshotId) {
     let (_device, volume) = fresh((REGIONS + 1) * BITS_PER_MAP_BLOCK);
     let lun = file(&volume, REGIONS);
@@ -283,8 +283,8 @@ fn wide(relationships: u64) -> (Arc<Volume>, FileId, SnapshotId) {
     (volume, lun, before)
 }
 
-/// Leaves so many blocks free, as many in each region as in any other; of those from `first` on in
-/// each, where nothing is.
+/// Leaves that many blocks free, as many in each region as in any other; of those from `first` on
+/// in each, which are unused.
 fn leave_free(volume: &Arc<Volume>, first: u64, blocks: u64) {
     let mut state = volume.state.lock();
     let mut more =
@@ -313,8 +313,8 @@ fn full_volume_has_room_for_a_consistency_point_that_changes_every_block_of_its_
         let took = edge - volume.state.lock().used.free();
         assert!(took >= REGIONS && volume.status().latched.is_none(), "{took} blocks were taken");
         assert_eq!(read(&volume, lun, 0, REGIONS), vec![0; REGIONS as usize]);
-        // What is kept back is not much more than what that can take: once the map, and each since
-        // map twice.
+        // The reserve is not much more than the largest need: once the map, and each since map
+        // twice.
         let most = (1 + 2 * relationships) * (REGIONS + REGIONS / 16) + 256;
         assert!(volume.status().reserve < most, "{} of {most}", volume.status().reserve);
         leave_free(&volume, 25_000, 8 * edge);
@@ -322,7 +322,7 @@ fn full_volume_has_room_for_a_consistency_point_that_changes_every_block_of_its_
     }
 }
 
-/// Leaves so many blocks free, wherever they are.
+/// Leaves that many blocks free, wherever they are.
 fn leave(state: &mut crate::memory::state::State, blocks: u64) {
     let regions = state.used.blocks() / BITS_PER_MAP_BLOCK;
     state.used.fill(0, regions);
@@ -354,7 +354,7 @@ fn reserve_is_what_the_maps_of_a_volume_of_any_size_take_and_little_more() {
             state.since_maps.push(map(FileKind::SinceAccumulating, 200 + relationships));
         }
         state.since_maps.clear();
-        // Without since maps, what is above the least is for one map.
+        // Without since maps, the part above the minimum is for one map.
         let map = state.reserve() - RESERVE_MIN;
         let promised = state.promised(0);
         for more in 0..4 {
@@ -371,7 +371,7 @@ fn reserve_is_what_the_maps_of_a_volume_of_any_size_take_and_little_more() {
     }
 }
 
-/// What writes whole maps is done, or there is no space for it: never half of it.
+/// An operation that writes whole maps succeeds, or fails for lack of space: it is never half done.
 #[test]
 fn rollback_and_snapshots_for_mirrors_find_room_for_all_of_their_maps_or_are_refused() {
     let (mut done, mut refused) = (0, 0);
@@ -398,7 +398,7 @@ fn rollback_and_snapshots_for_mirrors_find_room_for_all_of_their_maps_or_are_ref
         assert!(volume.status().latched.is_none(), "{note}");
         let shown: Vec<u64> = (0..REGIONS).map(|lba| if is_back { 0 } else { lba + 1 }).collect();
         assert_eq!(read(&volume, lun, 0, REGIONS), shown, "{note}");
-        // It goes on once there is room.
+        // It resumes once there is room.
         leave_free(&volume, 25_000, 6000);
         write(&volume, lun, 0, 1, 7).expect("there is room");
         volume.consistency_point().expect("it commits");
@@ -420,7 +420,7 @@ fn block_of_a_directory_is_taken_from_the_reserve_or_there_is_no_space_for_it() 
     while write(&volume, lun, at, 1, 1).is_ok() {
         at += 1;
     }
-    // What is overwritten from here on stays.
+    // Overwritten blocks stay in use from here on.
     volume.create_snapshot("full").expect("a snapshot takes no block");
     assert!(matches!(write(&volume, lun, 0, 1, 7), Err(VolumeError::NoSpace)), "it is full");
     let mut taken = Vec::new();
@@ -439,7 +439,7 @@ fn block_of_a_directory_is_taken_from_the_reserve_or_there_is_no_space_for_it() 
     volume.consistency_point().expect("what was taken can be committed");
     assert!(taken.len() >= 4, "the reserve has room for {}", taken.len());
     assert!(volume.status().latched.is_none());
-    // It is used up, and half a block of it is not there either.
+    // It is used up, and not even half a block of it is free.
     let free = volume.state.lock().used.free();
     assert!(free < volume.status().reserve, "{free} are free");
     assert!(!taken.contains(&refused));
@@ -557,7 +557,7 @@ fn blocks_kept_back_and_blocks_promised_are_none_that_a_volume_calls_free() {
 
 #[test]
 fn consistency_point_is_due_with_many_changes_in_memory_or_when_half_of_what_is_free_is_spoken_for() {
-    // So many changes, and so much more free than twice what is promised and kept back.
+    // That many changes, and that much more free than twice the promised and reserved blocks.
     let is_due = |changes: u64, more: Option<i64>| {
         let (_device, volume) = fresh(8192);
         let lun = file(&volume, 4000);

@@ -1,5 +1,5 @@
-//! Blocks between memory and the device: what is asked of the device, what it may answer, and what
-//! stays in memory.
+//! Blocks between memory and the device: requests to the device, its possible answers, and the
+//! blocks that stay in memory.
 
 use cairn_base::{BLOCK_SIZE, Rng, Vbn};
 use cairn_device::{DeviceError, Geometry, Operation, Request, Segment, Segments};
@@ -10,7 +10,7 @@ use super::*;
 use crate::commit::space::Redirects;
 use crate::read::store::{append_blocks, joined};
 
-/// Tells of what it is asked, and answers reads in pieces of any lengths if it is to.
+/// Records its requests, and on demand answers reads in pieces of any lengths.
 struct Asked {
     device: FaultDevice,
     /// Of each batch: is it a write, where, and how long.
@@ -57,7 +57,7 @@ impl Device for Asked {
     }
 }
 
-/// The same bytes in pieces, some of which are as long as a block and are none.
+/// The same bytes in pieces, some of which have the length of a block but are not blocks.
 fn in_pieces(mut bytes: &[u8], rng: &mut Rng) -> Segments {
     let mut pieces = Segments::default();
     while !bytes.is_empty() {

@@ -84,7 +84,7 @@ fn used_map_allocates_every_free_block_once() {
     }
 }
 
-/// Of a space of which little is written, a sparse file say, or as a forged image dump has it.
+/// A space with few written blocks, such as a sparse file, or a forged image dump.
 #[test]
 fn used_map_takes_memory_for_what_is_used_in_parts_alone() {
     const BLOCKS: u64 = 1 << 36;
@@ -116,7 +116,7 @@ fn block_that_is_marked_again_is_counted_once() {
     assert_eq!(map.free(), 0);
 }
 
-/// A thin device grows by what is written where nothing was before.
+/// A thin device grows by writes to places that were never written before.
 #[test]
 fn regions_that_were_written_before_are_used_again_while_half_of_one_is_free() {
     const REGION: u64 = BITS_PER_MAP_BLOCK;
@@ -240,8 +240,8 @@ fn each_block_of_an_area_has_one_place_on_the_device_and_keeps_it() {
         for _ in 0..5 {
             let space = Space::new(&layout);
             let kinds = [SegmentKind::Space, SegmentKind::Have, SegmentKind::Redirect];
-            // A have map grows to twice its size where it is too short, so it is less than twice as
-            // long as it has to be.
+            // A have map that is too short grows to twice its size, so it is less than twice as
+            // long as necessary.
             let (need, have) = (blocks.div_ceil(255), space.blocks(SegmentKind::Have));
             assert!(!is_destination || (need..2 * need).contains(&have), "seed {seed}: {have} for {need}");
             let wanted = if is_destination { [blocks, have, blocks] } else { [blocks, 0, 0] };
@@ -252,7 +252,7 @@ fn each_block_of_an_area_has_one_place_on_the_device_and_keeps_it() {
                     let (offset, follow) = space.locate(kind, number).expect("it has a place");
                     assert_eq!(offset % 4096, 0);
                     places.insert((index as u8, number), offset / 4096);
-                    // The last of those that follow without a break, and what comes behind it.
+                    // The last of those that follow without a gap, and the next one.
                     assert!(
                         follow >= 1 && number + follow <= count,
                         "seed {seed}: {follow} from {number} on"
@@ -316,7 +316,7 @@ fn parts_of_the_memory_of_a_volume_are_most_of_it_and_never_more() {
         let all = memory.data_cache + memory.node_cache + in_blocks + changes;
         assert!(all <= bytes, "{memory:?} are more than {bytes} bytes");
         assert!(all >= bytes / 4 * 3, "{memory:?} are little of {bytes} bytes");
-        // Beside it, while a mirror follows.
+        // In addition, while a mirror follows.
         let fresh = memory.fresh_blocks * BLOCK;
         assert!((bytes / 8..=bytes / 4).contains(&fresh), "{fresh} of {bytes} bytes");
         assert!(memory.changes_hard >= 2 * memory.changes_soft, "writers wait while another is asked for");

@@ -1,4 +1,4 @@
-//! The table of snapshots in the label area, against a plain model, and where it has no room.
+//! The table of snapshots in the label area, against a plain model, and its behaviour without room.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -23,8 +23,8 @@ fn label(blocks: u64) -> LabelSpace {
     LabelSpace::new(&layout(blocks))
 }
 
-/// What a table of the device is, how much of the label space is free beside it, and what had to be
-/// written for all of it to be there twice: that is written.
+/// The table on the device, the free label space beside it, and the number of blocks that had to be
+/// written (and were) so that each is there twice.
 fn loaded(
     device: &MemoryDevice,
     blocks: u64,
@@ -151,7 +151,7 @@ fn table_takes_as_many_snapshots_as_its_index_reaches_and_no_more() {
     assert_eq!(prepared.table.indexes.len(), TableRef::INDEXES_MAX);
 }
 
-/// There was one of each: a single block that rotted kept the volume from opening.
+/// There used to be one of each: a single damaged block kept the volume from opening.
 #[test]
 fn table_of_which_a_block_has_rotted_is_read_from_the_copy_and_there_twice_again() {
     let root = some_root();
@@ -159,7 +159,7 @@ fn table_of_which_a_block_has_rotted_is_read_from_the_copy_and_there_twice_again
         let device = MemoryDevice::new(4 << 20);
         let (mut table, mut label) = (SnapshotTable::default(), label(blocks));
         let mut twice = 0;
-        // Time and again, so that places of copies are needed by others and become free.
+        // Repeatedly, so that places of copies are needed by others and become free.
         for step in 0..60_u64 {
             let count = 1 + step % (5 * blocks / 2).min(100);
             let gone = table.all().into_iter().map(|entry| TableChange::Remove(entry.id));
@@ -180,7 +180,7 @@ fn table_of_which_a_block_has_rotted_is_read_from_the_copy_and_there_twice_again
             label.release(&freed);
             let all = table.all();
             let (_, _, missing) = loaded(&device, blocks, &on_device).expect("it can be read");
-            // What was needed by others before is written now.
+            // Blocks that others needed before are written now.
             let (_, _, none) = loaded(&device, blocks, &on_device).expect("it can be read");
             assert_eq!(none, [], "step {step}: all that there is room for is there");
             twice += usize::from(missing.is_empty() && places.len() == 2 * own.len());

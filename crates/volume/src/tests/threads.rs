@@ -34,12 +34,12 @@ fn threads_do_not_lose_each_others_writes() {
     // More than all writers write in all rounds: however the threads are scheduled, and whatever a
     // reader that waits for its turn keeps from being reused, the volume is not full.
     let blocks = WRITERS * ROUNDS * 24 + 8192;
-    // The device's power goes at the end: what a flush covered is in the log or committed.
+    // The device's power fails at the end: flushed writes are in the log or committed.
     let device = Arc::new(FaultDevice::new(Volume::device_bytes(blocks, Role::Normal)));
     format(&*device, blocks);
     let volume = open(&device);
     let luns: Vec<FileId> = (0..WRITERS).map(|_| file(&volume, LUN_BLOCKS)).collect();
-    // What each block held when the last flush that covers it began.
+    // The content of each block when the last flush that covers it began.
     let durable: Vec<Vec<AtomicU64>> =
         luns.iter().map(|_| (0..LUN_BLOCKS).map(|_| AtomicU64::new(0)).collect()).collect();
     let done = AtomicBool::new(false);
@@ -120,13 +120,13 @@ fn threads_do_not_lose_each_others_writes() {
     assert_sound(&volume);
 }
 
-/// What a superblock begins with.
+/// The first bytes of a superblock.
 const SUPERBLOCK: u64 = u64::from_le_bytes(*b"CAIRNSB\x01");
 
 /// A device that keeps back every batch that writes a block whose first number is shut out.
 pub(super) struct Gate {
     pub(super) device: FaultDevice,
-    /// What is shut out, and how many batches are waiting.
+    /// The blocked block numbers, and the number of waiting batches.
     shut: Mutex<(Vec<u64>, usize)>,
     moved: Condvar,
 }
@@ -205,8 +205,8 @@ fn inode_that_is_put_again_while_its_blocks_are_merged_keeps_them() {
     std::thread::scope(|scope| {
         let point = scope.spawn(|| volume.consistency_point());
         device.wait_for_waiting(1);
-        // The same once more (a kernel that writes times back does that): nobody knows yet where
-        // its block is.
+        // The same again (a kernel that writes times back does that): the place of its block is not
+        // known yet.
         let mut again = Change::new();
         again.put(inode);
         volume.change(again, false).expect("there is room");
@@ -233,7 +233,7 @@ fn snapshot_is_as_old_as_what_it_shows() {
     std::thread::scope(|scope| {
         let made = scope.spawn(|| volume.create_snapshot("noon"));
         device.wait_for_waiting(1);
-        // What is written from here on is not in it, and was not written before it.
+        // Later writes are not in it, and were not made before it.
         clock.advance(Duration::from_secs(7));
         device.open(number);
         let made = made.join().expect("it ends").expect("it is made");
@@ -257,7 +257,7 @@ fn long_file_whose_inode_was_put_while_it_was_merged_is_freed_in_rounds() {
     std::thread::scope(|scope| {
         let point = scope.spawn(|| volume.consistency_point());
         device.wait_for_waiting(1);
-        // Its tree is not known yet, and this one goes on not knowing it.
+        // Its tree is not known yet, and stays unknown here.
         let mut again = Change::new();
         again.put(Inode { attributes: Attributes { modified_ns: 9, ..inode.attributes }, ..inode });
         volume.change(again, false).expect("there is room");
@@ -314,7 +314,7 @@ fn flush_waits_for_what_was_under_way_and_not_for_what_came_later() {
         write(&volume, lun, 3, 1, 0).expect("there is room");
         let launches = volume.state.lock().launches;
         let flush = scope.spawn(|| volume.flush());
-        // With the launch of its own block it has decided what it covers.
+        // With the launch of its own block it has decided its scope.
         while volume.state.lock().launches == launches {
             std::thread::yield_now();
         }
@@ -386,7 +386,7 @@ fn writer_that_waits_for_a_consistency_point_hears_that_it_failed() {
         }
         let volume = &volume;
         scope.spawn(move || done.send(write(volume, lun, 1, 1, 7)).expect("somebody waits for it"));
-        // Until it waits. If it comes too late for that it hears of the failure at once.
+        // Until it waits. If it comes too late for that it gets the failure at once.
         std::thread::sleep(Duration::from_millis(100));
         let waits = outcomes.try_recv().is_err();
         device.device.fail_next_operation(DeviceError::OutOfService);
@@ -423,7 +423,7 @@ fn change_that_waits_for_a_rollback_is_not_taken_for_a_file_that_it_takes_away()
             change.write(id, Lba(0), block(8));
             volume.change(change, false)
         });
-        // It has looked at the file, which is there until the rollback.
+        // It has looked up the file, which exists until the rollback.
         while !volume.state.lock().committed.inodes.lock().contains_key(&id) {
             std::thread::yield_now();
         }
@@ -492,7 +492,7 @@ fn rollback_comes_once_the_last_change_of_several_parts_is_complete() {
         assert!(!volume.state.lock().rolling_back, "the rest of it would wait, and the rollback for it");
         compound.resize(lun, 1 << 20).expect("there is room");
         assert!(!rollback.is_finished());
-        // The next one comes behind the rollback.
+        // The next one follows the rollback.
         let next = scope.spawn(|| volume.compound().create(FileKind::Lun, 8192).map(drop));
         drop(compound);
         let kept = rollback.join().expect("it ends").expect("it rolls back");

@@ -1,4 +1,4 @@
-//! Trees of several heights, and what differs between two.
+//! Trees of several heights, and the differences between two.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use cairn_format::{FANOUT, TreeRef};
 use super::*;
 use crate::read::tree::{BATCH, Tree, difference};
 
-/// The last one is so long that the square of its reach is no number of 64 bits.
+/// The last one is so long that the square of its reach overflows 64 bits.
 const LENGTHS: [u64; 6] = [1, 126, 127, 126 * 126 + 1, 126 * 126 * 126 + 5, FANOUT.pow(5)];
 
 #[test]
@@ -90,7 +90,7 @@ fn what_a_shorter_length_cut_off_never_comes_back() {
 
 #[test]
 fn length_that_no_consistency_point_saw_leaves_no_trace() {
-    // Trees that are full: what comes past them is under no node of theirs.
+    // Full trees: blocks past them are under none of their nodes.
     for length in [126, 126 * 126] {
         let (_device, volume) = fresh(4096);
         let lun = file(&volume, length);
@@ -243,8 +243,8 @@ fn long_file_is_compared_piece_by_piece() {
     };
     difference(&old, &new, &mut differ).expect("they are compared");
     assert!((0..LEAVES).map(|leaf| leaf * FANOUT).eq(found));
-    // Two nodes above the lowest ones, then those of a batch; of the others nothing is known before
-    // these are told of.
+    // Two nodes above the lowest ones, then those of a batch; the others are unknown before these
+    // are reported.
     let pieces: Vec<u64> = read.iter().copied().filter(|batches| *batches > 0).collect();
     assert_eq!(pieces.len(), LEAVES.div_ceil(BATCH as u64) as usize, "{pieces:?}");
 }
@@ -352,7 +352,7 @@ fn number_of_a_lost_file_is_not_given_to_another() {
 fn listing_files_passes_the_numbers_of_those_that_are_gone() {
     let (_device, volume) = fresh(1024);
     let first = volume.compound().create(FileKind::Lun, 40_960).expect("there is room");
-    // As many as a volume gives in the longest of lives: to look at each of them would not end.
+    // As many as a volume assigns in the longest life: reading each of them would not end.
     volume.state.lock().next_file = 1 << 44;
     let late = volume.compound().create(FileKind::Lun, 40_960).expect("there is room");
     assert_eq!(late, FileId(1 << 44));

@@ -1,9 +1,9 @@
-//! Logs that are put together entry by entry, so that what each instant shows is known: the store
-//! is opened, every instant is looked at, and the device is used.
+//! Logs that are assembled entry by entry, so that the content at each instant is known: the store
+//! is opened, every instant is checked, and the device is used.
 //!
-//! What is said of a block is chosen among all that the rule of a history allows (`cairn-history`,
-//! "What the log says"), also where no placement writes it so: the history must show what was
-//! meant.
+//! The entries of a block are chosen among all that the rule of a history allows (`cairn-history`,
+//! "What the log says"), also where no placement writes them so: the history must show the intended
+//! content.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ const SPOILED_MAX: usize = 8;
 /// Bytes of one choice.
 const CHOICE: usize = 11;
 
-/// What an input chooses first.
+/// The first choices of an input.
 #[derive(Debug, Arbitrary)]
 struct Head {
     placement: u8,
@@ -41,12 +41,12 @@ struct Head {
     short: bool,
     blocks: u8,
     reduction: u8,
-    /// The window has moved: entries of before lie in the log, and do not count.
+    /// The window has moved: earlier entries are in the log, and do not count.
     was_cut: bool,
-    /// How entries come to lie in records and segments.
+    /// How entries are distributed over records and segments.
     order: u64,
     records: [u8; 4],
-    /// Of the records so many parts of 256 were durable at the last superblock.
+    /// The part of the records, in 256ths, that was durable at the last superblock.
     durable: u8,
     /// Segments that the superblock names as ahead.
     ahead: u8,
@@ -56,8 +56,8 @@ struct Head {
     spoiled: u8,
 }
 
-/// All of it: what comes behind the head are choices of one length, so that a change of one of them
-/// leaves the others.
+/// All of it: the choices after the head have one length, so that a change of one of them leaves
+/// the others.
 struct Log {
     head: Head,
     changes: Vec<Change>,
@@ -115,10 +115,10 @@ struct Said {
     data: Option<Vec<u8>>,
 }
 
-/// A device as it was meant to be at each instant, and what is said of it.
+/// The intended content of a device at each instant, and its entries.
 struct Meant {
     lengths: Vec<usize>,
-    /// What each change made of the device.
+    /// The device's content after each change.
     images: BTreeMap<u64, Vec<Content>>,
     said: Vec<Said>,
     /// The last entry of a block is a redo.
@@ -183,7 +183,7 @@ impl Meant {
         self.images.range(..=time).next_back().expect("it begins with one").1
     }
 
-    /// A block becomes another at `time`, and the log is told in one of the ways that say so.
+    /// A block changes at `time`, and the log gets one of the possible sets of entries.
     fn change(&mut self, lba: usize, time: u64, new: &Content, how: u8) {
         let mut image = self.now().clone();
         let old = std::mem::replace(&mut image[lba], new.clone());
@@ -250,7 +250,7 @@ pub(crate) fn log(data: &[u8]) {
     let mut store = Assembler::new(&log, block_bytes, &meant);
     let mut said = std::mem::take(&mut meant.said);
     if log.head.was_cut {
-        // Nothing of this counts: its contents are of nobody.
+        // None of these counts: their contents belong to no block.
         let wrong = |lba: usize| redo(lba, BEGAN - lba as u64, &Some(content(255, meant.lengths[lba])));
         said.extend((0..meant.lengths.len()).map(wrong));
     }
@@ -261,7 +261,7 @@ pub(crate) fn log(data: &[u8]) {
     let is_spoiled = spoil(&mut blocks, &log);
     let origin = MemoryDevice::new(meant.lengths.iter().sum::<usize>() as u64);
     for (lba, content) in meant.origin.iter().enumerate() {
-        // What was not durable on the origin yet is written there again.
+        // Content that was not durable on the origin yet is written there again.
         let is_stale = stale.contains(&(lba as u64)) && !meant.logging;
         let bytes = content.as_ref().filter(|_| !is_stale);
         let bytes = bytes.cloned().unwrap_or_else(|| vec![0xbb; meant.lengths[lba]]);
@@ -277,7 +277,7 @@ pub(crate) fn log(data: &[u8]) {
     life.live(dirty, is_spoiled, &log.work);
 }
 
-/// What happened to the device: the time of the last of it, and the revert whose copy is not over.
+/// The device's past: the time of its last event, and the revert whose copy is unfinished.
 fn lived(log: &Log, meant: &mut Meant) -> (u64, Option<RevertState>) {
     let mut time = BEGAN;
     let mut revert = None;
@@ -314,7 +314,7 @@ fn lived(log: &Log, meant: &mut Meant) -> (u64, Option<RevertState>) {
     (time, revert)
 }
 
-/// Changes bytes of the store behind all checksums; true when there are any.
+/// Changes bytes of the store that no checksum protects; true when there are any.
 fn spoil(blocks: &mut Blocks, log: &Log) -> bool {
     for (block, at, byte) in &log.spoiled {
         let number = u64::from(*block) % (SEGMENTS_START + 6 * SEGMENT_BLOCKS as u64);
@@ -328,7 +328,7 @@ fn spoil(blocks: &mut Blocks, log: &Log) -> bool {
     !log.spoiled.is_empty()
 }
 
-/// What a segment has stored already.
+/// The contents that a segment has stored already.
 struct Stored {
     lba: u64,
     content: Vec<u8>,
@@ -349,7 +349,7 @@ struct Segment {
     closed: bool,
 }
 
-/// Writes the log as `docs/format.md` says it is written.
+/// Writes the log in the form of `docs/format.md`.
 struct Assembler {
     superblock: HistorySuperblock,
     segments: Vec<Segment>,
@@ -576,8 +576,7 @@ fn is_undo(kind: EntryKind) -> bool {
 }
 
 impl Segment {
-    /// What is written of a content, and how its entry names it: place, checksum, bytes, units of a
-    /// delta.
+    /// The stored bytes of a content, and its entry: place, checksum, bytes, units of a delta.
     fn store(
         &mut self,
         reduction: Reduction,

@@ -28,12 +28,12 @@ const SUMMARY: usize = 6;
 const PREVIOUS: std::ops::Range<usize> = 60..64;
 const HEADER: usize = 64;
 const ENTRY: usize = 32;
-/// Of an entry: the checksum of what is stored.
+/// In an entry: the checksum of the stored bytes.
 const ENTRY_SUM: std::ops::Range<usize> = 20..24;
 /// Blocks of a head that are sealed at most: more do not fit into a segment here.
 const HEAD_MAX: u64 = 64;
 
-/// A store, and what belongs to it.
+/// A store, and the facts about it.
 pub(super) struct Golden {
     pub(super) origin: Vec<u8>,
     pub(super) store: Arc<Blocks>,
@@ -42,7 +42,7 @@ pub(super) struct Golden {
     /// When it was left.
     pub(super) last: u64,
     segments: Vec<Written>,
-    /// Blocks that can be edited, each with the bytes of it that say something.
+    /// Editable blocks, each with the number of its used bytes.
     places: Vec<(u64, usize)>,
 }
 
@@ -61,7 +61,7 @@ struct Lived {
     granularity: Granularity,
     block_bytes: usize,
     window: Window,
-    /// Contents of the log were damaged, and what needs them found out.
+    /// Contents of the log were damaged, and a read that needs them noticed it.
     damaged: bool,
 }
 
@@ -145,7 +145,7 @@ fn golden(lived: &Lived) -> Golden {
     Golden { origin, store, store_bytes, block_bytes, last, segments, places }
 }
 
-/// Writes of a part of a block, of what another block holds and of zeroes; marks.
+/// Writes of a part of a block, of another block's content and of zeroes; marks.
 fn live(history: &History, clock: &ManualClock, block: usize, seed: u64, rounds: usize) {
     let mut rng = Rng::new(seed);
     for round in 0..rounds {
@@ -153,7 +153,7 @@ fn live(history: &History, clock: &ManualClock, block: usize, seed: u64, rounds:
         let mut content = vec![0; block];
         match rng.below(4) {
             0 => rng.fill(&mut content),
-            // Where that is lost, zeroes.
+            // Zeroes if that is lost.
             1 => drop(history.read_into(at(&mut rng), &mut content)),
             _ => {}
         }
@@ -165,7 +165,7 @@ fn live(history: &History, clock: &ManualClock, block: usize, seed: u64, rounds:
             rng.fill(&mut content[..part]);
             put(history, clock, to, &content).expect("a write");
         } else {
-            // Of what is lost a part can't be written.
+            // A part of a lost block can't be written.
             rng.fill(&mut content[..part]);
             drop(put(history, clock, to + rng.below(block as u64 - 200), &content[..part]));
         }
@@ -181,7 +181,7 @@ fn idle(history: &History) {
     while history.step().expect("a step") {}
 }
 
-/// Some contents of the log are damaged while nobody looks.
+/// Some contents of the log are damaged while the history is closed.
 fn damage(
     history: Arc<History>,
     origin: &Arc<dyn Device>,
@@ -200,7 +200,7 @@ fn damage(
     open(origin, store, clock, 32 << 10).expect("its summaries are whole")
 }
 
-/// The segments of a store as the superblock and the heads say themselves.
+/// The segments of a store according to the superblock and the heads.
 fn written(blocks: &Blocks) -> Vec<Written> {
     let superblock = superblock_of(blocks).expect("a golden store is whole");
     let live = (0..superblock.segments).filter(|segment| superblock.live[*segment as usize]);
@@ -253,7 +253,7 @@ fn places(blocks: &Blocks, segments: &[Written]) -> Vec<(u64, usize)> {
             let bytes = HEADER + entries.len() * ENTRY;
             let starts = (0..HistoryRecord::head_blocks(entries.len())).zip((0..bytes).step_by(BLOCK));
             places.extend(starts.map(|(block, start)| (at + block, (bytes - start).min(BLOCK))));
-            // A delta begins with what it builds on.
+            // A delta begins with the reference to its base.
             let reduced = entries.iter().filter(|entry| entry.reduced);
             places.extend(reduced.map(|entry| (place_of(segment, entry) / BLOCK as u64, BLOCK)));
         }
@@ -263,7 +263,7 @@ fn places(blocks: &Blocks, segments: &[Written]) -> Vec<(u64, usize)> {
     places
 }
 
-/// Where a content lies, in bytes from the start of the store.
+/// The place of a content, in bytes from the start of the store.
 fn place_of(segment: &Written, entry: &HistoryEntry) -> u64 {
     segment.start * BLOCK as u64 + u64::from(entry.place) * PLACE_UNIT
 }
@@ -273,12 +273,12 @@ impl Golden {
     pub(super) fn edited(&self, edits: &[Edit]) -> Blocks {
         let mut blocks = (*self.store).clone();
         for edit in edits {
-            // The superblock says the most.
+            // The superblock has the most fields.
             let (number, used) = match edit.block % 4 {
                 0 => (SLOT_A, BLOCK),
                 _ => self.places[usize::from(edit.block / 4) % self.places.len()],
             };
-            // Its maps and what is reserved are most of it.
+            // Its maps and its reserved bytes are most of it.
             let used = if number == SLOT_A && edit.at % 8 > 0 { 400 } else { used };
             let mut bytes = bytes_of(&blocks, number);
             Edit { at: edit.at / 8 % used as u16, ..*edit }.apply(&mut bytes);
@@ -307,8 +307,8 @@ fn seal_segment(blocks: &mut Blocks, segment: &Written) {
     for (at, entries) in &segment.heads {
         let used = HistoryRecord::head_blocks(entries.len());
         let mut head = head_at(blocks, *at, used);
-        // Sums of contents stay where these are what they were: an edit of the sum itself is
-        // damage, which is found.
+        // Sums of contents stay if these are unchanged: an edit of the sum itself is damage, which
+        // is detected.
         for (index, entry) in entries.iter().enumerate().filter(|(_, entry)| entry.kind.has_data()) {
             let (from, length) = (place_of(segment, entry), entry.length as usize);
             let content = head_at(blocks, from / BLOCK as u64, (length as u64).div_ceil(BLOCK as u64) + 1);
@@ -333,7 +333,7 @@ fn seal_segment(blocks: &mut Blocks, segment: &Written) {
     }
 }
 
-/// What is stored of an entry at a place of the store, in bytes.
+/// The stored bytes of an entry at a place of the store.
 pub(super) fn stored(blocks: &Blocks, from: u64, length: usize) -> Vec<u8> {
     let first = from / BLOCK as u64;
     let bytes = head_at(blocks, first, (length as u64).div_ceil(BLOCK as u64) + 1);

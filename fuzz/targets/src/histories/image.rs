@@ -1,10 +1,10 @@
 //! Whole stores with edits: opened, read at several instants, written to, trimmed, marked, viewed,
 //! reverted, closed and opened again.
 //!
-//! What such a store means nobody can say, so not all of what is served can be compared. But all of
+//! The meaning of such a store is undefined, so not all served content can be compared. But all of
 //! it has to come from somewhere: from an entry of that block in the store, with the checksum that
-//! the entry names, from the origin, or from a write. And what is written from then on is there, at
-//! every instant.
+//! the entry names, from the origin, or from a write. And later writes are present, at every
+//! instant.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ const STEPS_MAX: usize = 60;
 struct Head {
     which: u8,
     dirty: bool,
-    /// One in four has bytes changed behind all checksums.
+    /// One in four has changed bytes that no checksum protects.
     spoiled: u8,
 }
 
@@ -75,19 +75,19 @@ pub(crate) fn image_seeds() -> Vec<Vec<u8>> {
     let whole = (0..goldens().len() as u8).map(|which| vec![which, 0, 1]);
     // The window begins in the far future, and the store goes out of service between two flushes.
     let cut_short = b"\x03\xed\xad\x00\xaa\xbe\xcb\x86\xff\xff\xff\xff\xff\xff\xff\xff\x7a\x00\xc0".to_vec();
-    // The segment that was ahead says that its number is far beyond those that were given.
+    // The segment ahead claims a number far beyond the assigned ones.
     let far_ahead = b"\x26\x00\x00EEEE#EEEEEE\x05\x05\x05\x05F\x01\xa7r\xe3f\x05\x05\x05\x05\x05\x05\x05\x05\x05\x05[\x05EEEEEEE\xff\xff\xff~\x01\x00\x01\x00\x01".to_vec();
     whole.chain([cut_short, far_ahead]).chain(noise(8, 90)).collect()
 }
 
-/// A device that is used, and what its blocks may show.
+/// A device in use, and the possible contents of its blocks.
 struct Used {
     origin: Arc<dyn Device>,
     store: Arc<dyn Device>,
     clock: Arc<ManualClock>,
     block_bytes: usize,
     explained: Vec<HashSet<Vec<u8>>>,
-    /// What blocks were made since the store was opened first; others are not known.
+    /// Blocks written since the store was opened first; the content of others is unknown.
     written: BTreeMap<usize, Vec<u8>>,
     /// The same at the last flush.
     flushed: BTreeMap<usize, Vec<u8>>,
@@ -194,8 +194,8 @@ impl Used {
         is_durable
     }
 
-    /// What was written since the last flush may be gone, as where the store turned out to be
-    /// damaged meanwhile.
+    /// Writes since the last flush may be lost, for example when the store turned out to be damaged
+    /// meanwhile.
     fn lose_unflushed(&mut self) {
         let flushed = &self.flushed;
         self.written.retain(|lba, bytes| flushed.get(lba) == Some(bytes));
@@ -241,12 +241,12 @@ impl Used {
             self.written = self.marked.get(&reverted.instant.0).cloned().unwrap_or_default();
             self.flushed.clone_from(&self.written);
         }
-        // It may be that there is no room, or that the window has left it.
+        // There may be no room, or the window may have passed it.
         true
     }
 }
 
-/// What entries of a store say that blocks hold, as far as it is there.
+/// The contents of blocks according to the entries of a store, as far as they exist.
 fn contents(blocks: &Blocks, golden: &Golden) -> HashMap<u64, Vec<Vec<u8>>> {
     let mut all: HashMap<u64, Vec<Vec<u8>>> = HashMap::new();
     let Some(superblock) = superblock_of(blocks) else { return all };
@@ -265,7 +265,7 @@ fn contents(blocks: &Blocks, golden: &Golden) -> HashMap<u64, Vec<Vec<u8>>> {
     all
 }
 
-/// What is stored for an entry of a segment that begins at byte `base`.
+/// The stored bytes of an entry in a segment that begins at byte `base`.
 fn content_of(blocks: &Blocks, base: u64, entry: &HistoryEntry, block_bytes: usize) -> Option<Vec<u8>> {
     let mut from = base + u64::from(entry.place) * PLACE_UNIT;
     let (mut sum, mut units) = (entry.crc, if entry.reduced { entry.length as u64 / PLACE_UNIT } else { 0 });

@@ -1,5 +1,5 @@
-//! A device that remembers, whose every instant is known: it is opened, used, closed and opened
-//! again, and shows nothing else.
+//! A device with a history, whose every instant is known: it is opened, used, closed and opened
+//! again, and shows exactly these.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::sparse::{Blocks, SparseDevice};
 /// Slices of background work at most, at a time.
 const STEPS_MAX: u8 = 40;
 
-/// What is done with the device.
+/// An operation on the device.
 #[derive(Debug, Clone, Copy, Arbitrary)]
 pub(super) enum Work {
     Write { lba: u8, content: u8 },
@@ -38,7 +38,7 @@ pub(super) struct Life {
     clock: Arc<ManualClock>,
     block_bytes: usize,
     lengths: Vec<usize>,
-    /// What each change made of the device.
+    /// The device's content after each change.
     images: BTreeMap<u64, Vec<Content>>,
     /// Bytes of the store were changed: contents may be missing, or all of it.
     is_spoiled: bool,
@@ -67,7 +67,7 @@ impl Life {
         }
     }
 
-    /// Lives it, with so many bytes of writes that may wait in memory.
+    /// Runs it, with that many bytes of writes that may wait in memory.
     pub(super) fn live(mut self, dirty_bytes: u64, is_spoiled: bool, work: &[Work]) {
         self.is_spoiled = is_spoiled;
         let Some(mut history) = self.open(dirty_bytes) else { return };
@@ -98,8 +98,8 @@ impl Life {
         }
     }
 
-    /// Refusals that a device may give: there is no room, or, where bytes were changed, something
-    /// is damaged.
+    /// Allowed refusals of a device: there is no room, or, if bytes were changed, a block is
+    /// damaged.
     fn is_fine(&self, outcome: Result<(), DeviceError>) -> bool {
         match outcome {
             Ok(()) => true,
@@ -230,7 +230,7 @@ impl Life {
         self.check(&**history, u64::MAX);
     }
 
-    /// All instants of the window are as they were.
+    /// All instants of the window are unchanged.
     fn check_instants(&self, history: &Arc<History>) {
         for time in self.images.keys() {
             match history.view(Timestamp(*time)) {

@@ -40,12 +40,12 @@ fn open(
         at_least: cairn_history::LogPosition::default(),
     };
     let history = History::open(origin.clone(), store.clone(), options)?;
-    // The clock stands still: who waits for time to pass would wait for ever.
+    // The clock stands still: a thread that waits for time to pass would wait for ever.
     history.let_wait(false);
     Ok(history)
 }
 
-/// Time passes, and something is written.
+/// Time passes, and a block is written.
 fn put(history: &History, clock: &ManualClock, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
     clock.advance(Duration::from_millis(10));
     history.write(offset, Segments::copy_of(bytes))

@@ -14,7 +14,7 @@ use crate::streams::start;
 
 /// Where the segments' blocks were read.
 const ADDRESS: u64 = 1055;
-/// Of a record's head: where its checksum stands.
+/// In a record's head: the place of its checksum.
 const RECORD_SUM: std::ops::Range<usize> = 56..60;
 
 pub(crate) fn structs(data: &[u8]) {
@@ -58,7 +58,7 @@ fn blocks(data: &[u8], sealed: bool) {
 /// Heads of records and summaries, of several blocks perhaps.
 fn records(data: &[u8], sealed: bool) {
     let Ok(blocks) = HistoryRecord::peek(&block(data), STORE) else { return };
-    // No memory for what is only promised.
+    // No memory for merely announced bytes.
     let Ok(length) = usize::try_from(blocks * BLOCK_SIZE as u64) else { return };
     if length > data.len().next_multiple_of(BLOCK_SIZE) {
         return assert!(
@@ -81,7 +81,7 @@ pub(super) fn seal_record(head: &mut [u8]) {
     head[RECORD_SUM].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// What is stored of a content and its base gives the content again.
+/// The stored form of a content and its base give the content again.
 fn of_two_contents(data: &[u8]) {
     let (before, after) = data.split_at(data.len() / 2);
     let after = &after[..before.len()];
@@ -129,7 +129,7 @@ fn superblock(reduction: Reduction) -> HistorySuperblock {
     }
 }
 
-/// An entry of each kind, a reduced one, and so many more.
+/// An entry of each kind, a reduced one, and `more` further ones.
 fn record(summary: bool, more: u64) -> Vec<u8> {
     let entry = |lba, kind: EntryKind, reduced| HistoryEntry {
         time: BEGAN + lba,

@@ -1,5 +1,5 @@
-//! A destination that lies to its source: the source's volume and its snapshots stay as their model
-//! says, whatever it is asked, told or given.
+//! A destination that lies to its source: the source's volume and its snapshots match their model,
+//! whatever it requests, claims or sends.
 
 use std::io::{self, Cursor, Read, Write};
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use crate::tally::Tally;
 use crate::timeline::Timeline;
 use crate::world::{Config, VOLUME, World};
 
-/// Mirrors that it says it has.
+/// Mirrors that it claims to have.
 const RELATIONSHIPS: u64 = 3;
-/// Snapshots of a mirror at its source: its base, and the one on its way.
+/// Snapshots of a mirror at its source: its base, and the one being transferred.
 const HELD_MAX: usize = 2;
-/// How the names of snapshots begin that are kept for what a mirror gave up.
+/// The prefix of snapshots that are kept for content which a mirror gave up.
 const SPLIT_PREFIX: &str = "split-";
 
-/// A source one of whose peers lies.
+/// A source with a lying peer.
 pub fn run(seed: u64, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> {
     let mut rng = Rng::new(seed ^ 0x6465_7374);
     let blocks = 1024 + rng.below(256);
@@ -81,7 +81,7 @@ pub fn run(seed: u64, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> 
     }
     source.device.cut_after(u64::MAX);
     source.count(tally);
-    // What was made for mirrors goes with them.
+    // The snapshots made for mirrors go with them.
     let volume = source.volume();
     for relationship in (0..RELATIONSHIPS).map(Relationship) {
         sessions.forget(&volume, &format!("{PEER}-{relationship}"))?;
@@ -95,13 +95,13 @@ pub fn run(seed: u64, timeline: &mut Timeline, tally: &mut Tally) -> Result<()> 
     source.finish(timeline)
 }
 
-/// What the source did for the mirror: its snapshots came and went, and where it said that it gives
-/// something up, a base is kept.
+/// The source's work for the mirror: its snapshots came and went, and where it reported that it
+/// gives something up, a base is kept.
 pub fn settle(source: &mut World, spills: bool, timeline: &mut Timeline) -> Result<()> {
     let was_cut = source.device.is_off();
     source.device.cut_after(u64::MAX);
     if was_cut {
-        // The model learns what was kept before it compares.
+        // The model learns which snapshots were kept before it compares.
         source.power_cycle();
         source.volume = Some(source.open().context("opening after a cut")?);
     }
@@ -131,12 +131,12 @@ pub fn settle(source: &mut World, spills: bool, timeline: &mut Timeline) -> Resu
     }
 }
 
-/// What it remembers of earlier conversations.
+/// Its memory of earlier conversations.
 #[derive(Default)]
 struct Memory {
-    /// It never asks the source to keep what mirrors of its own have.
+    /// It never asks the source to keep its own mirrors' snapshots.
     keeps_nothing: bool,
-    /// Images that it was sent, or said so.
+    /// Images that it was sent, or claimed to have.
     targets: Vec<SnapshotId>,
 }
 
@@ -150,9 +150,9 @@ struct Liar<'a> {
     /// Requests until it hangs up.
     left: u64,
     requests: u64,
-    /// It has said that what it shows is given up and spilled.
+    /// It has claimed that its image is given up and spilled.
     spills: bool,
-    /// What it asked for last.
+    /// Its last request.
     relationship: Relationship,
     mapped: Option<FileId>,
 }
@@ -245,7 +245,7 @@ impl<'a> Liar<'a> {
         self.spills |= stance == 3;
         let keep = self.keep();
         let have = self.have();
-        // The newest that it says it has, or any.
+        // The newest that it claims to have, or any.
         let newest = have.last().map(|have| have.id).filter(|_| !self.rng.one_in(3));
         let shown = newest.unwrap_or_else(|| self.id());
         Ask::Update(Wish {
@@ -284,7 +284,7 @@ impl<'a> Liar<'a> {
         some.map(|(number, block)| (Vbn(*number), Checksum::of(&block[..]))).take(100).collect()
     }
 
-    /// "Repairs": other blocks with the checksums of those that are there.
+    /// "Repairs": other blocks with the checksums of the real ones.
     fn gifts(&mut self) -> Vec<(Vbn, Checksum, Vec<u8>)> {
         let wanted = self.blocks();
         wanted
@@ -342,7 +342,7 @@ impl<'a> Liar<'a> {
         }
     }
 
-    /// What it says next, to what it has heard.
+    /// Its next message, after the last answer.
     fn next(&mut self) -> Ask {
         if self.requests == 0 {
             return Ask::Hello(PROTOCOL_VERSION);
@@ -375,7 +375,7 @@ impl<'a> Liar<'a> {
         }
     }
 
-    /// The last thing that it was told. A stream is read and thrown away.
+    /// The last answer. A stream is read and discarded.
     fn hear(&mut self) -> Option<Answered> {
         let mut last = None;
         while let Some((answered, length)) = forging::answered(&self.inbox) {

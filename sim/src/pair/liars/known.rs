@@ -1,4 +1,4 @@
-//! What a liar knows of a volume: every block that its snapshots show, by number, and its snapshot
+//! A liar's knowledge of a volume: every block that its snapshots show, by number, and its snapshot
 //! table.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use crate::world::VOLUME;
 /// The files that have no inode (docs/format.md, "Files").
 pub const INODE_FILE: FileId = FileId(u64::MAX - 1);
 pub const ACTIVE_MAP: FileId = FileId(u64::MAX);
-/// Blocks of one image that are looked at; an image that was made up may claim to have any number.
+/// The maximum number of examined blocks of one image; an invented image may claim any number.
 const REACHED_MAX: usize = 4096;
 
 /// A block of an image, and its place in it.
@@ -26,7 +26,7 @@ pub struct Reached {
 }
 
 impl Reached {
-    /// It is what clients wrote.
+    /// It is written by clients.
     pub fn is_data(&self) -> bool {
         self.at.level == 0 && self.at.file > ROOT_DIRECTORY && self.at.file < INODE_FILE
     }

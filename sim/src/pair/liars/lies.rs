@@ -1,5 +1,5 @@
-//! The catalogue: what a source that has all keys may send instead of the next image, drawn from a
-//! seed. Lies come alone and together.
+//! The catalogue of lies that a source with all keys may send instead of the next image, drawn from
+//! a seed. Lies come alone and together.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,21 +17,21 @@ use super::twin::twin;
 use crate::content::Tag;
 use crate::world::VOLUME;
 
-/// Blocks of which a liar makes another one with the same checksum, at most.
+/// The maximum number of blocks for which a liar makes another one with the same checksum.
 const TWINS_MAX: u64 = 30;
 
 /// Makes lies.
 pub struct Lies<'a> {
     pub rng: &'a mut Rng,
-    /// What the destination has.
+    /// The destination's content.
     pub known: &'a Known,
-    /// What volumes have that have gone another way since, and what the true source has.
+    /// The content of diverged volumes, and of the true source.
     pub others: &'a [Known],
     /// How the names of the mirror's snapshots begin.
     pub prefix: &'a str,
-    /// Numbers what is written.
+    /// Numbers the written blocks.
     pub tag: &'a mut u64,
-    /// An image of which only a part was sent.
+    /// An image that was only sent in part.
     pub unfinished: &'a mut Option<Draft>,
     /// Numbers that images have which it sent, and that their maps leave out.
     pub left_out: &'a mut Vec<u64>,
@@ -42,7 +42,7 @@ pub struct Lies<'a> {
 struct Image {
     table: BTreeMap<SnapshotId, SnapshotEntry>,
     blocks: Vec<(u64, Block)>,
-    /// What is told of it.
+    /// Its description.
     told: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ impl Lies<'_> {
         }
     }
 
-    /// What it answers to a request for an image, and what that is.
+    /// The answer to a request for an image, and its description.
     pub fn next(&mut self) -> (Answering, String) {
         match self.rng.below(24) {
             0 => (Answering::UpToDate, "calls it up to date".to_owned()),
@@ -109,7 +109,7 @@ impl Lies<'_> {
         (Answering::Sends(Box::new(sent)), told.join(", "))
     }
 
-    /// Goes on with an image of which a part was sent, with other blocks than were meant.
+    /// Continues an image that was sent in part, with other blocks than intended.
     fn again(&mut self, mut draft: Draft) -> (Draft, Vec<String>) {
         draft.flaw = Flaw::None;
         let told = match self.rng.below(3) {
@@ -234,7 +234,7 @@ impl Lies<'_> {
         image.told.push(format!("{} images of another volume", ids.len()));
     }
 
-    /// A snapshot here once more, as a new one.
+    /// Repeats a snapshot here, as a new one.
     fn replay(&mut self, image: &mut Image) {
         let entries = &self.known.table;
         let Some(entry) = entries.get(self.rng.below(entries.len().max(1) as u64) as usize).cloned() else {
@@ -305,7 +305,7 @@ impl Lies<'_> {
     fn send_twins(&mut self, image: &mut Image) {
         let mut numbers: Vec<u64> = self.known.blocks.keys().copied().collect();
         if !self.rng.one_in(4) {
-            // Of data alone: what shows is not that something can't be read, but other bytes.
+            // Of data alone: the effect is other bytes, not an unreadable block.
             let data = self.known.table.iter().flat_map(|entry| self.known.reached(&entry.root));
             numbers = data
                 .filter(Reached::is_data)
@@ -325,7 +325,7 @@ impl Lies<'_> {
         image.told.push(format!("{count} twins"));
     }
 
-    /// Blocks that nobody names.
+    /// Blocks that no tree names.
     fn send_rubbish(&mut self, image: &mut Image) {
         for _ in 0..1 + self.rng.below(20) {
             let number = match self.left_out.is_empty() || self.rng.one_in(2) {
@@ -338,7 +338,7 @@ impl Lies<'_> {
         image.told.push("rubbish".to_owned());
     }
 
-    /// Blocks as they are here.
+    /// Unchanged blocks.
     fn send_again(&mut self, image: &mut Image) {
         let some = self.known.blocks.iter().filter(|_| self.rng.one_in(4));
         image.blocks.extend(some.map(|(number, block)| (*number, block.clone())));

@@ -1,5 +1,5 @@
-//! Images that a liar makes: from an image that it knows, with other content, under numbers of its
-//! choice, with every checksum above it right and a map of blocks in use that may lie.
+//! Images that a liar makes: from a known image, with other content, under numbers of its choice,
+//! with every checksum above it right and a map of blocks in use that may lie.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +27,7 @@ pub enum Numbers {
     Any,
 }
 
-/// What the map of an image says.
+/// The content of an image's map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Map {
     /// The truth.
@@ -59,7 +59,7 @@ pub struct Maker<'a> {
 }
 
 impl<'a> Maker<'a> {
-    /// Of an image that begins as `from`. `tag` numbers what is written.
+    /// For an image that begins as `from`. `tag` numbers the written blocks.
     pub fn new(known: &'a Known, from: &Root, numbers: Numbers, rng: &'a mut Rng, tag: &'a mut u64) -> Self {
         let kept: BTreeSet<u64> = known.blocks.keys().copied().collect();
         let free = (1..known.space).filter(|number| !kept.contains(number)).collect();
@@ -91,7 +91,7 @@ impl<'a> Maker<'a> {
             _ => None,
         };
         let found = found.or_else(|| draw(&mut self.free, &self.taken, self.rng));
-        // All are in use: one that another place of this image has, which is a lie of its own.
+        // All are in use: a number that another place of this image has, which is a lie of its own.
         let found = found.or_else(|| draw(&mut self.kept, &self.taken, self.rng)).unwrap_or(1);
         self.taken.insert(found);
         found
@@ -105,7 +105,7 @@ impl<'a> Maker<'a> {
 
     fn content(&mut self) -> Block {
         *self.tag += 1;
-        // No side of a mirror writes the like.
+        // No side of a mirror writes such a block.
         Tag(*self.tag << 8 | u64::from(b'L')).block()
     }
 

@@ -1,5 +1,5 @@
-//! What a destination has shown at some moment and keeps: every byte of every image, which must
-//! read the same for as long as it is kept, whatever a source sends.
+//! The images that a destination has shown at some moment and keeps: every byte must read the same
+//! for as long as an image is kept, whatever a source sends.
 //!
 //! An image leaves the memory when an update was accepted that does not list it any more; never one
 //! that is locked, that a clone is made of, or that is open.
@@ -13,7 +13,8 @@ use cairn_format::{BlockBytes, Root, SnapshotEntry};
 use cairn_stream::MIRROR_PREFIX;
 use cairn_volume::{BlockRead, Image, Kept, Volume};
 
-/// Blocks of a file that are looked at; a file of an image that was made up may claim any length.
+/// The maximum number of checked blocks of a file; a file of an invented image may claim any
+/// length.
 const LENGTH_MAX: u64 = 512;
 /// Blocks that are read at once.
 const READ: u64 = 32;
@@ -35,8 +36,8 @@ impl Content {
         Self(files.collect())
     }
 
-    /// The image shows what it showed. What could not be read then may be anything, and so may what
-    /// has rotted since.
+    /// The image has the same content as before. Blocks that were unreadable then may have any
+    /// content, and so may those damaged since.
     fn compare(&self, image: &Image, lost: &[BlockBytes]) -> Result<()> {
         let inodes = image.inodes();
         let lengths: BTreeMap<FileId, u64> = match &inodes {
@@ -69,7 +70,7 @@ fn blocks(image: &Image, file: FileId, length: u64) -> Blocks {
         let count = READ.min(length - first);
         match read(image, file, first, count) {
             Some(read) => blocks.extend(read.into_iter().map(Some)),
-            // Which of them can't be read is not told.
+            // It is unknown which of them can't be read.
             None => blocks.extend((first..first + count).map(|lba| read(image, file, lba, 1)?.pop())),
         }
     }
@@ -90,11 +91,11 @@ fn read(image: &Image, file: FileId, first: u64, count: u64) -> Option<Vec<Arc<B
 struct Remembered {
     entry: SnapshotEntry,
     content: Arc<Content>,
-    /// No update may take it away, or rename it.
+    /// No update may delete it, or rename it.
     locked: bool,
 }
 
-/// What a destination keeps.
+/// The content that a destination keeps.
 #[derive(Default)]
 pub struct Memory {
     listed: BTreeMap<SnapshotId, Remembered>,
@@ -102,16 +103,16 @@ pub struct Memory {
     active: Arc<Content>,
     open: Vec<(Image, Arc<Content>)>,
     cloned: BTreeMap<SnapshotId, Kept>,
-    /// What has rotted.
+    /// The damaged blocks.
     lost: Vec<BlockBytes>,
 }
 
-/// Who may have changed what a destination lists since the last look.
+/// The parties that may have changed a destination's list since the last look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment {
     /// An update may have been accepted.
     pub may_change: bool,
-    /// What comes now is locked.
+    /// New snapshots are locked.
     pub locks: bool,
 }
 
@@ -130,7 +131,7 @@ impl Memory {
         Ok(news)
     }
 
-    /// What is open reads as it did.
+    /// Open images read as before.
     pub fn compare_open(&self) -> Result<()> {
         self.open.iter().try_for_each(|(image, content)| {
             content
@@ -139,7 +140,7 @@ impl Memory {
         })
     }
 
-    /// What is listed and shown now.
+    /// Records the present list and image.
     fn take(&mut self, volume: &Arc<Volume>, moment: Moment) -> Result<bool> {
         let now = self.now(volume)?;
         let listed: BTreeMap<SnapshotId, SnapshotEntry> =
@@ -192,8 +193,8 @@ impl Memory {
         Ok((volume.status().cursor.snapshot, *volume.image(None)?.root()))
     }
 
-    /// What is listed and shown reads as it did; for a volume that was opened on a copy of the
-    /// device, too.
+    /// The listed and shown images read as before; also for a volume that was opened on a copy of
+    /// the device.
     pub fn compare(&self, volume: &Arc<Volume>) -> Result<()> {
         for (id, listed) in &self.listed {
             let kind = if listed.locked { ", which is locked" } else { "" };
@@ -224,7 +225,7 @@ impl Memory {
         self.listed.values().filter(|listed| listed.locked).count()
     }
 
-    /// Opens an image for good, or what is shown.
+    /// Opens an image permanently, or the one shown.
     pub fn open(&mut self, volume: &Arc<Volume>, id: Option<SnapshotId>) -> Result<()> {
         let content = match id {
             Some(id) => self.listed.get(&id).map(|listed| listed.content.clone()),
@@ -236,7 +237,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Closes what is open.
+    /// Closes the open images.
     pub fn close(&mut self) {
         self.open.clear();
     }
@@ -252,7 +253,7 @@ impl Memory {
         self.cloned.clear();
     }
 
-    /// Lets go of the volume, which is closed or lost. Clones stay.
+    /// Releases the volume, which is closed or lost. Clones stay.
     pub fn leave(&mut self) -> Vec<SnapshotId> {
         self.open.clear();
         std::mem::take(&mut self.cloned).into_keys().collect()
@@ -266,13 +267,12 @@ impl Memory {
         Ok(())
     }
 
-    /// A block with these bytes has rotted: where they stood anything may be read from here on, or
-    /// nothing.
+    /// A block with these bytes is damaged: its places may return anything from here on, or fail.
     pub fn lose(&mut self, bytes: &BlockBytes) {
         self.lost.push(*bytes);
     }
 
-    /// The volume takes writes: what it shows is not a mirror's any more.
+    /// The volume takes writes: its content is not a mirror's any more.
     pub fn forget_active(&mut self) {
         self.active = Arc::default();
     }

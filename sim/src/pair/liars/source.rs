@@ -1,4 +1,4 @@
-//! A source that lies: it answers every question as it likes, and sends what it likes.
+//! A source that lies: its answers and images are arbitrary.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -15,11 +15,11 @@ use super::twin::twin;
 use crate::content::Tag;
 use crate::world::VOLUME;
 
-/// What it does when it is asked for an image.
+/// Its answer to a request for an image.
 pub enum Answering {
     /// It sends one.
     Sends(Box<Sent>),
-    /// It says that there is nothing.
+    /// It reports that there is no change.
     UpToDate,
     /// It refuses.
     Refuses(Refusal),
@@ -28,11 +28,11 @@ pub enum Answering {
 /// An image that it sends.
 pub struct Sent {
     pub draft: Draft,
-    /// What it announces.
+    /// The announced image.
     pub target: SnapshotId,
     pub name: String,
-    /// It asks what the destination has, so often, and leaves that out, whether or not it is the
-    /// same.
+    /// How often it asks for the destination's claims, and omits those blocks, whether or not they
+    /// are the same.
     pub asks_claims: u64,
     pub confirms_all: bool,
     /// It asks about since maps first.
@@ -44,13 +44,13 @@ pub struct Liar<'a> {
     pub rng: Rng,
     pub answering: Answering,
     pub status: SourceStatus,
-    /// What the destination has.
+    /// The destination's content.
     pub known: &'a Known,
-    /// One answer of so many is to another question; 0 for none.
+    /// One in this many answers is to another question; 0 for none.
     pub absurd_every: u64,
     inbox: Vec<u8>,
     outbox: VecDeque<u8>,
-    /// What it has asked so far.
+    /// The number of its requests so far.
     asked: u64,
     claimed: Vec<(Vbn, Checksum)>,
     /// Calls at each moment at which the destination waits for it.
@@ -162,8 +162,7 @@ impl<'a> Liar<'a> {
         self.asked = 0;
     }
 
-    /// A block that is asked for: as it is, with another content of the same checksum, or something
-    /// else.
+    /// A requested block: as it is, with other content of the same checksum, or another block.
     fn block(&mut self, vbn: Vbn) -> Option<Vec<u8>> {
         let known = self.known.blocks.get(&vbn.0)?;
         let other = Tag(self.rng.next() << 8 | u64::from(b'L')).block();
@@ -222,7 +221,7 @@ impl Read for Liar<'_> {
             self.inbox.drain(..length);
             self.answer(asked);
         }
-        // Nothing to say is a connection that ends.
+        // An empty outbox is a connection that ends.
         self.outbox.read(buffer)
     }
 }

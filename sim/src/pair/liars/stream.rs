@@ -1,5 +1,5 @@
-//! Streams that a liar writes: any blocks, snapshots and numbers, sealed so that nothing but their
-//! content gives them away; or with a flaw.
+//! Streams that a liar writes: any blocks, snapshots and numbers, sealed so that only their content
+//! reveals the lie; or with a flaw.
 
 use cairn_base::{BLOCK_SIZE, Checksum, Rng, SnapshotId, Vbn};
 use cairn_device::Block;
@@ -8,14 +8,14 @@ use cairn_format::stream::{
     Encoding, RecordHeader, RecordKind, StreamHeader, StreamRun, StreamTrailer, chain_digest, table_digest,
 };
 
-/// What is wrong with a stream as such.
+/// A fault of the stream itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
     /// Nothing.
     None,
-    /// It ends somewhere.
+    /// It ends early.
     EndsEarly,
-    /// It is given up somewhere.
+    /// It is aborted.
     Aborts,
     /// A record comes twice, each time as itself.
     Repeats,
@@ -114,7 +114,7 @@ impl Draft {
                 bytes.truncate(length);
             }
             Flaw::Aborts => {
-                // Between two records, so that what came before counts.
+                // Between two records, so that the earlier ones count.
                 let kept = rng.below(records_in_all + 1);
                 bytes.truncate(end_of_record(&bytes, kept));
                 bytes.extend_from_slice(&abort());

@@ -1,17 +1,17 @@
-//! Another block with the same checksum: XXH3-128 finds accidents, and keeps nobody from making
-//! one.
+//! Another block with the same checksum: XXH3-128 finds accidents, and does not prevent anyone from
+//! making one.
 //!
 //! The hash takes 1,024 bytes at a time as 16 stripes of 8 words, and mixes its state only after
-//! that. Until then each of the 8 lanes of the state is a sum of two things, whatever their order:
-//! of the words of the neighbouring lane, and of the products of the two halves of each own word
-//! after an exclusive or with a word of a known secret. So 12 of the 16 words of a lane are free.
-//! Two more make the sum of the products what it was; the last two have products of zero, and with
-//! what is left of them they make the sum of the words what it was.
+//! that. Until then each of the 8 lanes of the state is a sum of two things, whatever their order.
+//! One is the sum of the words of the neighbouring lane. The other is the sum of the products of
+//! the two halves of each own word after an exclusive or with a word of a known secret. So 12 of
+//! the 16 words of a lane are free. Two more restore the sum of the products. The last two have
+//! products of zero, and their remaining freedom restores the sum of the words.
 
 use cairn_base::BLOCK_SIZE;
 use cairn_device::{Block, BlockMut};
 
-/// The hash's own secret, as far as it is used for the words of a block.
+/// The hash's own secret, the part used for the words of a block.
 const SECRET: [u8; 184] = [
     0xb8, 0xfe, 0x6c, 0x39, 0x23, 0xa4, 0x4b, 0xbe, 0x7c, 0x01, 0x81, 0x2c, 0xf7, 0x21, 0xad, 0x1c, 0xde,
     0xd4, 0x6d, 0xe9, 0x83, 0x90, 0x97, 0xdb, 0x72, 0x40, 0xa4, 0xa4, 0xb7, 0xb3, 0x67, 0x1f, 0xcb, 0x79,
@@ -28,14 +28,13 @@ const SECRET: [u8; 184] = [
 
 const STRIPES: usize = 16;
 const LANES: usize = 8;
-/// Words of a lane that are taken as they are wanted.
+/// Freely chosen words of a lane.
 const FREE: usize = 12;
-/// Stretches of a block that can be changed: after the last one the hash looks at the end once
-/// more.
+/// Changeable stretches of a block: after the last one the hash reads the end once more.
 const STRETCHES: usize = 3;
 const LOW: u64 = u32::MAX as u64;
 
-/// The word of the secret that a word of the input meets.
+/// The word of the secret for a word of the input.
 fn key(stripe: usize, lane: usize) -> u64 {
     word(&SECRET, stripe + lane)
 }
@@ -75,7 +74,7 @@ pub fn twin(original: &[u8], wanted: &[u8]) -> Block {
     bytes.freeze()
 }
 
-/// The words of a lane that begin as wanted and have the sums of those before.
+/// The words of a lane that begin with the wanted ones and have the sums of the old ones.
 fn lane_with_the_sums_of(before: &[u64], mut words: Vec<u64>, lane: usize) -> Vec<u64> {
     let products =
         |words: &[u64]| sum(words.iter().enumerate().map(|(stripe, word)| product(*word, key(stripe, lane))));
@@ -91,7 +90,7 @@ fn lane_with_the_sums_of(before: &[u64], mut words: Vec<u64>, lane: usize) -> Ve
     };
     words.push((LOW << 32 | most) ^ key(12, lane));
     words.push((1 << 32 | rest) ^ key(13, lane));
-    // One half of each is the secret's, so that its product is none; the other half is free.
+    // One half of each equals the secret's, so that its product is zero; the other half is free.
     let (low, high) = (key(14, lane) & LOW, key(15, lane) >> 32 << 32);
     let missing = sum(before.iter().copied()).wrapping_sub(sum(words.iter().copied()));
     let free = missing.wrapping_sub(low).wrapping_sub(high);

@@ -1,9 +1,9 @@
-//! Files that come into memory before they are asked for.
+//! Files that are loaded before they are requested.
 
 use super::*;
 
 const FILES: u64 = 1024;
-/// Inodes in a block: so many files come along with one.
+/// Inodes in a block: the number of files loaded with one.
 const BESIDE: u64 = cairn_format::INODES_PER_BLOCK;
 
 fn name(number: u64) -> Vec<u8> {
@@ -108,7 +108,8 @@ fn files_of_an_image_are_read_together_and_damage_costs_one() {
     assert_eq!(bytes(&old.read_together(&[long], 10_000)[0]), Some(Some(vec![7; 10_000])));
     assert!(tree.read_together(&[long], 10_000)[0].is_none(), "a live tree is read file by file");
 
-    // All that is not in memory can't be read: what was read before is there, the others say so.
+    // Blocks outside of memory can't be read: files that were read before are present, the others
+    // fail.
     device.fail_reads(0..u64::MAX);
     let read = old.read_together(&[files[1], files[700], files[2]], 9_999);
     assert_eq!((bytes(&read[0]), bytes(&read[2])), (Some(Some(content(1))), Some(Some(content(2)))));

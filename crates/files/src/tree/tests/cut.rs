@@ -7,7 +7,7 @@ fn open_or_tell(device: &Arc<FaultDevice>) -> Tree {
     Tree::open(open_volume(device, Arc::new(ManualClock::new(Timestamp(5))))).expect("the tree opens")
 }
 
-/// One life until the power goes. Returns the states that there were since the last sync.
+/// One life until the power fails. Returns the states since the last sync.
 pub(super) fn live(tree: &Tree, player: &mut Player, steps: u32, rng: &mut Rng) -> Vec<Model> {
     let mut states = vec![player.model.clone()];
     for _ in 0..steps {
@@ -143,20 +143,20 @@ fn file_that_was_made_without_a_name_gets_one_or_is_gone() {
         tree.write(stat.file, 0, content).expect("there is room");
         stat.file
     };
-    // Nobody has given it a name.
+    // It has no name.
     let given_back = unnamed(&[5; 100_000]);
     assert_whole(&tree);
     tree.release(given_back);
     assert!(matches!(tree.stat(given_back), Err(TreeError::NotFound)));
     assert!(matches!(tree.link(given_back, folder, b"late"), Err(TreeError::NotFound)));
     assert_eq!(used(&tree), before, "nothing of it is left");
-    // One that has a name is a file as any other, also when who made it lets go of it.
+    // A file with a name is as any other, also after its maker's hold ends.
     let named = unnamed(b"content");
     assert_eq!(tree.link(named, folder, b"named").expect("there is room").links, 1);
     assert!(matches!(tree.link(named, folder, b"named"), Err(TreeError::Exists)));
     tree.release(named);
     assert_whole(&tree);
-    // The last name that goes is the last.
+    // After its last name it is lost.
     let lost = unnamed(b"lost");
     tree.link(lost, folder, b"lost").expect("there is room");
     tree.unlink(folder, b"lost").expect("it is there");
@@ -186,7 +186,7 @@ fn synced_names_and_bytes_are_there_without_a_consistency_point() {
     }
     tree.sync(folder).expect("it flushes");
     assert_eq!(tree.volume().status().consistency_points, points, "the log has it all");
-    // Without a sync behind it: may be there or not.
+    // Without a later sync: may be present or not.
     tree.make(folder, b"late", &FILE).expect("there is room");
     drop(tree);
     let tree = Tree::open(open_volume(&device, Arc::default())).expect("the tree opens");

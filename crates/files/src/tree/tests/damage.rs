@@ -1,4 +1,4 @@
-//! What rots of the tree's own files costs what is in it, and no tree.
+//! Damage of the tree's own files affects their content, and not the tree.
 
 use cairn_base::BLOCK_SIZE;
 
@@ -89,7 +89,7 @@ fn record_of_a_quota_that_cannot_be_read_costs_what_counts_in_it_and_no_tree() {
             tree.write(file, 4096, b"more").expect("it may");
         }
         assert_eq!(tree.quota(good).expect("it is whole").map(|quota| quota.used_bytes), Some(3 * 4096));
-        // What counts nothing is done.
+        // Changes that do not count are allowed.
         tree.write(inside, 0, b"after!").expect("it takes no block more");
         tree.rename(hurt, b"file", below, b"file", Rename::Replace).expect("it stays inside");
         tree.rename(hurt, b"below", hurt, b"again", Rename::Replace).expect("it stays inside");
@@ -101,7 +101,7 @@ fn record_of_a_quota_that_cannot_be_read_costs_what_counts_in_it_and_no_tree() {
         assert_damaged(tree.set_quota(hurt, QuotaLimits::default()));
         assert_damaged(tree.set_quota(hurt, limits));
         assert_damaged(tree.quotas());
-        // Whether that is the top only its record says.
+        // Only its record tells whether that is the top.
         assert_damaged(tree.rename(root, b"hurt", root, b"moved", Rename::Replace));
         let third = make_top(&tree, b"third").expect("there are numbers");
         let number = tree.source.inode(third).expect("it is there").attributes.quota;
@@ -122,7 +122,7 @@ fn record_of_a_quota_that_cannot_be_read_costs_what_counts_in_it_and_no_tree() {
     }
 }
 
-/// Where it is not known either which numbers have records.
+/// It is also unknown which numbers have records.
 #[test]
 fn node_above_the_records_of_quotas_that_has_rotted_costs_no_tree() {
     let (device, tree) = faulty();

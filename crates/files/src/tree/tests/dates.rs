@@ -1,11 +1,11 @@
-//! What a dump goes by that asks for what changed since a moment: the moment of a snapshot.
+//! The times that a dump uses to find changes since the moment of a snapshot.
 
 use cairn_device::{Geometry, Operation};
 use parking_lot::Mutex;
 
 use super::*;
 
-/// A device that does something before it reads, once.
+/// A device that calls a function before it reads, once.
 struct Interrupting {
     device: MemoryDevice,
     before: Mutex<Option<Box<dyn FnOnce() + Send>>>,

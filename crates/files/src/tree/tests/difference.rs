@@ -1,11 +1,10 @@
-//! Differences between images, against what walking both trees says.
+//! Differences between images, against the result of walking both trees.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 
-/// What walking a tree finds: by file, its names and everything that can be said of it but times
-/// and links.
+/// The result of walking a tree: by file, its names and all its attributes but times and links.
 #[derive(Default)]
 struct Walked {
     names: BTreeMap<FileId, BTreeSet<(FileId, Vec<u8>)>>,
@@ -65,7 +64,7 @@ fn differences_are_those_of_the_model() {
         }
         assert_eq!(before.changes_since(&before).expect("it can be compared"), []);
     }
-    // All kinds came up, so that what was compared means something.
+    // All kinds occurred, so that the comparison means something.
     assert_eq!(seen.len(), 6, "{seen:?}");
 }
 

@@ -102,7 +102,7 @@ fn cookies_stay_good_while_names_come_and_go() {
         present.insert(name(number), file);
     }
     for round in 0..6 {
-        // Those that are there from the beginning to the end of the reading.
+        // Names that exist during the whole reading.
         let mut constant: BTreeSet<Vec<u8>> = present.keys().cloned().collect();
         let (mut seen, mut at) = (BTreeMap::<Vec<u8>, u32>::new(), 0);
         loop {

@@ -1,5 +1,4 @@
-//! What is wrong with a tree is one finding each: one thing is put wrong, with every checksum
-//! right.
+//! Each fault of a tree is one finding: one object is changed wrongly, with every checksum right.
 
 use cairn_base::{BLOCK_SIZE, Lba};
 use cairn_device::BlockMut;
@@ -238,7 +237,7 @@ fn quota_tree_that_counts_wrong_or_has_no_top_is_one_finding() {
     }
 }
 
-/// A check of all snapshots goes on behind one of which the tree is damaged.
+/// A check of all snapshots continues after one with a damaged tree.
 #[test]
 fn tree_of_a_snapshot_that_cannot_be_read_is_as_one_that_is_damaged() {
     const BLOCKS: u64 = 4096;

@@ -1,5 +1,4 @@
-//! Trees that no operation makes, with every checksum right: of somebody who means harm, or of a
-//! bug.
+//! Trees that no operation makes, with every checksum right: hostile, or from a bug.
 
 use std::collections::HashSet;
 
@@ -7,7 +6,7 @@ use super::*;
 use crate::tree::edit::Edit;
 use crate::tree::trie;
 
-/// Adds a name without a look at what it names.
+/// Adds a name without checking its file.
 fn forge(tree: &Tree, directory: FileId, name: &[u8], file: FileId, kind: NodeKind) {
     let mut edit = Edit::new(tree.live().expect("it is live"), &tree.quotas);
     trie::insert(&mut edit, directory, name, file, kind).expect("there is room");
@@ -55,7 +54,7 @@ fn what_is_among_the_files_without_names_and_has_one_stays_when_a_tree_is_opened
     let open = tree.make(folder, b"open", &FILE).expect("there is room").file;
     tree.hold(open).expect("it is there");
     tree.unlink(folder, b"open").expect("it is there");
-    // Under a name that is not its own, under its own, and what is no file of anybody.
+    // Under a name that is not its own, under its own, and a number without a file.
     forge(&tree, tree.orphans, b"strange", open, NodeKind::File);
     forge(&tree, tree.orphans, b"other", file, NodeKind::File);
     forge(&tree, tree.orphans, format!("{:016x}", folder.0).as_bytes(), folder, NodeKind::Directory);
@@ -63,7 +62,7 @@ fn what_is_among_the_files_without_names_and_has_one_stays_when_a_tree_is_opened
     forge(&tree, tree.orphans, b"itself", tree.orphans, NodeKind::Directory);
     forge(&tree, tree.orphans, b"quotas", tree.quotas.file(), NodeKind::File);
     forge(&tree, tree.orphans, b"nothing", FileId(4711), NodeKind::File);
-    // Of which it is said that nothing has their names.
+    // The files of the tree that have no name.
     let own = [tree.orphans, tree.quotas.file()];
     let mut edit = Edit::new(tree.live().expect("it is live"), &tree.quotas);
     own.iter().for_each(|file| edit.inode_mut(*file).expect("it is there").attributes.links = 0);

@@ -1,4 +1,4 @@
-//! Quota trees: what they count, what they refuse, and that both are exact after any crash.
+//! Quota trees: their counts, their refusals, and that both are exact after any crash.
 
 use super::*;
 
@@ -45,8 +45,8 @@ fn quota_tree_takes_no_more_than_it_may() {
     assert_whole(&tree);
 }
 
-/// A program that asks whether there is room for what it is going to write is told so before it
-/// begins, as on other file systems.
+/// A program that checks for room before it writes gets the true answer first, as on other file
+/// systems.
 #[test]
 fn room_is_looked_for_in_the_quota_as_well_as_in_the_volume() {
     let (_device, tree) = fresh(8192);
@@ -162,8 +162,8 @@ fn bytes_that_a_kernel_writes_back_are_all_taken_or_the_error_is_told() {
     assert_whole(&tree);
 }
 
-/// A file that is open counts where it was made. When that is no quota tree any more, its blocks
-/// are nobody's: not those of the next quota tree.
+/// An open file counts where it was made. When that is not a quota tree any more, its blocks count
+/// nowhere: not in the next quota tree.
 #[test]
 fn files_that_are_open_beyond_the_end_of_their_quota_tree_count_in_no_other() {
     for is_lifted in [false, true] {
@@ -209,8 +209,8 @@ fn files_that_are_open_beyond_the_end_of_their_quota_tree_count_in_no_other() {
     }
 }
 
-/// Limits are raised while programs write, as an owner does whose users have no more room: what
-/// came between the look at the record and its change counts.
+/// Limits are raised while programs write, as an owner does whose users have no more room: writes
+/// between the read of the record and its change count.
 #[test]
 fn what_is_written_while_limits_are_changed_counts() {
     const BLOCKS: u64 = 3000;

@@ -32,7 +32,7 @@ fn tree_of_before_a_rollback_changes_nothing_and_the_next_one_has_what_was() {
     ] {
         assert!(matches!(outcome, Err(TreeError::Stale)), "{outcome:?}");
     }
-    // What it holds it may still let go of.
+    // Its holds can still be released.
     tree.release(open);
 
     let now = Tree::open(volume.clone()).expect("the volume has a tree");

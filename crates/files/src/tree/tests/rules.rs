@@ -29,7 +29,7 @@ fn access_lists_and_modes_follow_each_other() {
     let changed = acl(&[(1, 6, NOBODY), (2, 7, 1000), (4, 4, NOBODY), (16, 3, NOBODY), (32, 0, NOBODY)]);
     assert_eq!(tree.xattr(file, ACCESS).expect("it is there"), changed);
     assert_eq!(tree.stat(file).expect("it is there").mode, 0o104_630);
-    // One that says no more than a mode is kept as a mode.
+    // A list with no more information than a mode is stored as a mode.
     let plain = acl(&[(1, 7, NOBODY), (4, 5, NOBODY), (32, 4, NOBODY)]);
     tree.set_xattr(file, ACCESS, &plain, SetXattr::Any).expect("it is a list");
     assert_eq!(tree.stat(file).expect("it is there").mode, 0o104_754);
@@ -59,7 +59,7 @@ fn default_access_lists_are_inherited_and_the_umask_is_not_used_then() {
     assert_whole(&tree);
 }
 
-/// Without a mask the group's own rule is what the mode's bits for the group stand for.
+/// Without a mask the mode's bits for the group represent the group's own rule.
 #[test]
 fn default_access_list_without_a_mask_narrows_the_group_itself() {
     let (_device, tree) = fresh(4096);
@@ -116,7 +116,7 @@ fn list_that_the_kernel_would_not_take_is_none() {
     assert_eq!(tree.stat(folder).expect("it is there").mode, 0o040_671);
 }
 
-/// Who makes room on a full volume may do so: with what is removed, cut off or punched, and with
+/// Operations that free room work on a full volume: removing, truncating, punching, and with
 /// attributes as well.
 #[test]
 fn what_gives_room_back_works_on_a_full_volume() {
@@ -152,11 +152,11 @@ fn what_gives_room_back_works_on_a_full_volume() {
     assert_whole(&tree);
 }
 
-/// What gives room back may use the reserve, and none of it can be had without room for what it
-/// writes itself: all attributes that are left.
+/// An operation that frees room may use the reserve, and needs room for its own writes: all
+/// remaining attributes.
 #[test]
 fn attribute_that_is_removed_from_a_full_volume_takes_no_more_than_there_is() {
-    // How much of the reserve is gone before.
+    // How much of the reserve is used before.
     for before in (0..16).map(|blocks| blocks * 4096) {
         let (_device, tree) = fresh(2048);
         let root = tree.root();
@@ -191,7 +191,7 @@ fn attribute_that_is_removed_from_a_full_volume_takes_no_more_than_there_is() {
             matches!(removed, Ok(()) | Err(TreeError::NoSpace)).then_some(removed.is_ok())
         });
         assert!(removed[0] == Some(true) && removed[2] == Some(false), "{removed:?} after {before}");
-        // What gives more back than it takes still finds some.
+        // An operation that frees more than it takes still finds room.
         tree.unlink(root, names[1]).expect("it gives room back");
         tree.volume().delete_snapshots(&[keeps.id]).expect("it is deleted");
         tree.remove_xattr(files[0], b"user.d").expect("it gives room back");
@@ -244,8 +244,8 @@ fn times_are_those_of_what_happened() {
     let stat = tree.resolve(b"b").expect("it was synced");
     let seen = (stat.accessed_ns, stat.modified_ns, stat.changed_ns, stat.created_ns);
     assert_eq!(seen, (-5_000_000_001, i64::MAX, 2000, 77));
-    // What was kept back is modified when its writer says, and changed when it came: told before it
-    // or after.
+    // A cached write has the modification time that its writer sets, before or after it, and the
+    // change time of its arrival.
     tree.set(
         made.file,
         &SetStat { modified: Some(SetTime::At(1)), changed_ns: Some(1), ..SetStat::default() },
@@ -481,8 +481,8 @@ fn copy_within_a_file_is_refused_where_its_ranges_overlap() {
     assert_eq!(tree.read(file, 0, 50_000).expect("it reads"), wanted);
 }
 
-/// A thread closes a file without a name while another one gives it a name by way of `/proc`: who
-/// closes it has seen that it has none, and comes to free it when it has one.
+/// A thread closes a file without a name while another one gives it a name by way of `/proc`: the
+/// closing thread has seen no name, and comes to free the file when it has one.
 #[test]
 fn file_without_a_name_that_gets_one_while_it_is_closed_stays() {
     let (_device, tree) = fresh(4096);

@@ -7,7 +7,7 @@ use cairn_volume::{FormatOptions, OpenOptions, Role};
 
 use super::*;
 
-/// A mirror that shows one image and then the other, again and again.
+/// A mirror that alternates between two images.
 struct Alternating {
     images: Mutex<Vec<Image>>,
     volume: Arc<Volume>,

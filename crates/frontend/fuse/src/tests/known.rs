@@ -1,4 +1,4 @@
-//! What the kernel knows of files, and how long these are there; and what it may keep back.
+//! The kernel's references to files, how long the files exist, and what the kernel may cache.
 
 use super::*;
 
@@ -62,7 +62,7 @@ fn file_without_a_name_is_there_until_the_kernel_has_forgotten_all_that_it_was_t
     let all = [number, other, over, folder];
     assert!(all.iter().all(|node| mount.is_there(*node)), "the kernel knows them");
     assert_eq!(mount.attributes(number).attr.nlink, 0);
-    // Opened and closed: by way of /proc it is opened anew.
+    // Opened and closed: by way of /proc it is opened again.
     for _ in 0..2 {
         mount.ask((number, 0), opcode::OPEN, &[fuse_open_in::default().as_bytes()]).unwrap();
         let read = fuse_read_in { size: 4096, ..Default::default() };
@@ -111,7 +111,7 @@ fn file_that_could_not_be_opened_after_all_is_not_known_to_the_kernel() {
     assert!(!mount.is_there(node) && tree.nameless().0 == 0);
 }
 
-/// Overlayfs asks with rights of its own, of which the kernel leaves nothing over but the request.
+/// Overlayfs asks with rights of its own, and the kernel strips the contents of the request.
 #[test]
 fn request_of_a_file_system_above_that_asks_for_nothing_takes_rights_away() {
     let tree = live_tree();
@@ -129,7 +129,7 @@ fn request_of_a_file_system_above_that_asks_for_nothing_takes_rights_away() {
             change(node, own, fattr::MODE, before);
             assert_eq!(change(node, own, valid, 0), after, "{before:o}");
         }
-        // Of a new length the kernel says nothing, and the thread that asks is looked at.
+        // For a new length the kernel passes no rights, and the calling thread is examined.
         change(node, own, fattr::MODE, before);
         assert_eq!(change(node, 0, fattr::SIZE, 0), after, "{before:o}");
     }
@@ -204,11 +204,11 @@ fn kept_back_write_that_fails_is_no_input_output_error_and_is_shown_no_longer() 
     assert!(matches!(close(), Step::BeforeForgetting { answer: Ok(_), .. }));
     open();
     assert!(matches!(close(), Step::Answer { answer: Ok(_), .. }));
-    // What was written through memory that is mapped may come after the last close.
+    // Writes through mapped memory may come after the last close.
     assert!(matches!(write(FUSE_WRITE_CACHE), Step::BeforeForgetting { .. }));
 }
 
-/// A program removes one file and makes another one, and the kernel forgets the first beside that.
+/// A program removes one file and makes another one, and the kernel forgets the first concurrently.
 #[test]
 fn room_of_a_file_that_is_being_forgotten_is_waited_for() {
     let tree = live_tree();

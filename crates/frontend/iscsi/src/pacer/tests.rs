@@ -10,7 +10,7 @@ fn address(number: u32) -> IpAddr {
     IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + number))
 }
 
-/// An initiator that tries again and again.
+/// An initiator that tries repeatedly.
 struct Trier {
     address: u32,
     name: &'static str,
@@ -26,7 +26,7 @@ impl Trier {
     }
 }
 
-/// Runs for a minute, and a login takes 5 ms: how many wrong proofs were looked at, how many right
+/// Runs for a minute, with 5 ms a login. Returns how many wrong proofs were checked, how many right
 /// ones, and how long the slowest right one waited.
 fn minute(triers: &mut [Trier]) -> (u32, u32, Duration) {
     let (pacer, begin) = (Pacer::default(), Instant::now());

@@ -1,8 +1,8 @@
-//! Sessions at one logical unit: who ends the tasks of others, who reserves, and what is one step
-//! among all writes.
+//! Sessions at one logical unit: aborts of others' tasks, reservations, and operations that are one
+//! step among all writes.
 //!
-//! Initiators have said all that they say before their session begins, so that no session waits for
-//! a socket. What they are answered is read when it is over.
+//! Initiators have sent all their commands before their session begins, so that no session waits
+//! for a socket. Their answers are read when it is over.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -32,8 +32,7 @@ const GOOD: u8 = 0;
 const CHECK_CONDITION: u8 = 2;
 const CONFLICT: u8 = 0x18;
 
-/// A device that takes its time and remembers what was written to it, in order: the first byte of
-/// each.
+/// A slow device that records its writes, in order: the first byte of each.
 struct Recorded {
     inner: MemoryDevice,
     written: Mutex<Vec<u8>>,
@@ -76,7 +75,7 @@ impl Device for Recorded {
 struct OneTarget {
     device: Arc<Recorded>,
     reservations: ReservationState,
-    /// Each that was written down, in order.
+    /// Each saved state, in order.
     kept: Mutex<Vec<ReservationState>>,
 }
 
@@ -148,7 +147,7 @@ fn registered(reserved: Option<(u8, String)>, persists: bool) -> ReservationStat
     ReservationState { generation: 0, persists, registrations, reserved }
 }
 
-/// What an initiator says: commands with the tags 0, 1, 2 and so on.
+/// An initiator's script: commands with the tags 0, 1, 2 and so on.
 struct Script {
     bytes: Vec<u8>,
     commands: u32,
@@ -256,7 +255,7 @@ fn answers(mut from: UnixStream, commands: u32) -> Vec<Option<u8>> {
 enum Fence {
     Reset,
     Clear,
-    /// PREEMPT AND ABORT that takes the reservation over, which is written down or not.
+    /// PREEMPT AND ABORT that takes the reservation over, with or without saving it.
     Preempt {
         persists: bool,
     },
@@ -264,9 +263,9 @@ enum Fence {
     Unregister,
 }
 
-/// One writes; another ends its tasks and then writes itself. Until the first one hears of it
-/// nothing of what it had sent is written behind that, whether it was answered or not; from then on
-/// it is served as if it had just come, or refused.
+/// One writes; another aborts its tasks and then writes itself. Until the first one learns of it,
+/// none of its earlier commands is written after that, answered or not. From then on it is served
+/// like a new one, or refused.
 fn fence_is_the_last_word(fence: Fence) {
     const LAST: u8 = 9;
     explore(SCHEDULES, move || {
@@ -291,7 +290,7 @@ fn fence_is_the_last_word(fence: Fence) {
         let last = written.iter().position(|content| *content == LAST).expect("it is written");
         let place = |content: u8| written.iter().position(|written| *written == content);
         let what = || format!("{fence:?}: {fenced:?} {other:?} {written:?}");
-        // Its own unit attention of a reset is all that the other one hears.
+        // The other one gets nothing but its own unit attention of a reset.
         assert!(other.iter().all(|status| *status == Some(GOOD) || fence == Fence::Reset), "{}", what());
         assert_eq!(other.last(), Some(&Some(GOOD)), "{}", what());
         let heard = fenced.iter().position(|status| matches!(status, Some(CHECK_CONDITION | CONFLICT)));
@@ -325,7 +324,7 @@ fn nothing_of_a_session_is_written_behind_the_preempt_and_abort_that_ended_it_in
     fence_is_the_last_word(Fence::Unregister);
 }
 
-/// What a copy writes to another unit is a write of its own session: whoever ends that session's
+/// A copy's writes to another unit belong to its own session: a session that aborts that session's
 /// tasks, and writes there once that is answered, is the last.
 #[test]
 fn nothing_is_copied_behind_the_end_of_the_tasks_in_any_schedule() {
@@ -383,8 +382,8 @@ fn nothing_is_copied_behind_the_end_of_the_tasks_in_any_schedule() {
     });
 }
 
-/// Two compare and write, a third one writes: who finds what it compares with is the first to
-/// change it.
+/// Two compare and write, a third one writes: the one that finds the expected content is the first
+/// to change it.
 #[test]
 fn compare_and_write_is_one_step_among_all_writes_in_any_schedule() {
     explore(SCHEDULES, || {
@@ -407,7 +406,7 @@ fn compare_and_write_is_one_step_among_all_writes_in_any_schedule() {
     });
 }
 
-/// Two register at once: what was written down last is what holds.
+/// Two register at once: the last saved state is the valid one.
 #[test]
 fn reservations_that_are_kept_are_those_that_hold_in_any_schedule() {
     explore(SCHEDULES, || {
@@ -424,8 +423,8 @@ fn reservations_that_are_kept_are_those_that_hold_in_any_schedule() {
     });
 }
 
-/// Others come, end all tasks and go: one disk is one unit for all of them, each waits for what is
-/// being written, and nobody waits for ever.
+/// Others come, abort all tasks and leave: one disk is one unit for all of them, each waits for the
+/// write in progress, and none waits for ever.
 #[test]
 fn sessions_that_end_tasks_come_and_go_and_wait_for_the_write_under_way_in_any_schedule() {
     explore(SCHEDULES, || {

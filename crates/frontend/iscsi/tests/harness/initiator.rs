@@ -1,4 +1,4 @@
-//! An initiator that says what it is told to, right or wrong.
+//! An initiator that sends what the test tells it to, right or wrong.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -13,12 +13,12 @@ pub struct Initiator {
     digests: bool,
 }
 
-/// What a target said: header and data.
+/// A target's answer: header and data.
 pub type Said = (Header, Vec<u8>);
 
 impl Initiator {
-    /// Logs in without a proof. `isid` tells ports of the initiator apart. The error is the status
-    /// of the login response.
+    /// Logs in without a proof. `isid` distinguishes ports of the initiator. The error is the
+    /// status of the login response.
     pub fn login(portal: &str, target: &str, isid: u8, digests: bool) -> Result<Self, u16> {
         let digest = if digests { "CRC32C" } else { "None" };
         let keys = format!("HeaderDigest={digest}\0DataDigest={digest}\0InitialR2T=Yes\0");
@@ -56,7 +56,7 @@ impl Initiator {
         }
     }
 
-    /// Sends a SCSI command; `flags` beside F.
+    /// Sends a SCSI command; `flags` in addition to F.
     pub fn command(&mut self, tag: u32, cdb: &[u8; 16], flags: u8, expected: u32, data: &[u8]) {
         let mut header = Header::new(opcode::SCSI_COMMAND, tag).with_word(0, expected).with_cdb(cdb);
         header.flags = 0x80 | flags;
@@ -90,10 +90,10 @@ impl Initiator {
         self.receive().is_some_and(|(header, _)| header.opcode() == opcode::SCSI_RESPONSE)
     }
 
-    /// True when the target has closed the connection, after whatever else it said.
+    /// True when the target has closed the connection, after any other data.
     pub fn is_closed(&mut self) -> bool {
         while self.receive().is_some() {}
-        // A timeout is no end.
+        // A timeout is not the end.
         matches!(self.stream.read(&mut [0; 1]), Ok(0))
             || matches!(self.stream.read(&mut [0; 1]), Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset)
     }

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 
 /// Bytes of every LUN.
 pub const SIZE: u64 = 64 << 20;
-/// What all targets' names begin with.
+/// The prefix of all targets' names.
 pub const PREFIX: &str = "iqn.2026-11.io.cairn:";
 
 /// A target of the tests.
@@ -36,7 +36,7 @@ pub struct Target {
 pub struct TestTargets {
     pub targets: Mutex<Vec<(String, Target)>>,
     pub kept: Mutex<HashMap<String, ReservationState>>,
-    /// Nothing can be written down.
+    /// Nothing can be saved.
     pub forgetful: AtomicBool,
 }
 

@@ -15,8 +15,8 @@ use crate::registry::Registry;
 /// Schedules of each scenario and kind of scheduler.
 const SCHEDULES: usize = 500;
 
-/// A client's session from its beginning to its end: it counts a few requests, or ends when its
-/// socket does; without an export if it was not let in.
+/// A client's session from beginning to end: it counts a few requests, or ends with its socket;
+/// without an export if it was not admitted.
 fn session(registry: &Registry, export: &str, sessions_max: usize, using: &AtomicU64) -> u64 {
     let (ours, _client) = UnixStream::pair().expect("a pair");
     let ours = Socket::from_unix(ours).expect("a socket");
@@ -39,7 +39,7 @@ fn session(registry: &Registry, export: &str, sessions_max: usize, using: &Atomi
     requests
 }
 
-/// Three clients of one export, each on a thread that tells how much it has counted.
+/// Three clients of one export, each on a thread that returns its count.
 fn three(
     registry: &Arc<Registry>,
     sessions_max: usize,
@@ -52,8 +52,8 @@ fn three(
     (0..3).map(begin).collect()
 }
 
-/// One export is closed while its sessions, and others, come and go: when that is answered those
-/// that it found are gone, and what all did is counted once.
+/// One export is closed while its sessions, and others, come and go: when that is answered the
+/// sessions that it found are gone, and each request is counted once.
 #[test]
 fn closing_waits_for_all_sessions_and_no_request_is_lost_in_any_schedule() {
     explore(SCHEDULES, || {

@@ -69,7 +69,7 @@ impl Picky {
     }
 }
 
-/// Memory of which one block can be neither read nor written.
+/// Memory with one block that can be neither read nor written.
 pub struct Spoiled(pub MemoryDevice);
 
 /// Where that block is.
@@ -99,7 +99,7 @@ impl Device for Spoiled {
     }
 }
 
-/// Says that the first MiB changed since "s1", and nothing since "s2".
+/// Reports that the first MiB changed since "s1", and nothing since "s2".
 struct FirstMebibyte;
 
 impl ChangedBlocks for FirstMebibyte {
@@ -203,7 +203,7 @@ impl TestServer {
         format!("nbd+unix:///{export}?socket={}", self.socket.display())
     }
 
-    /// A connection that has not said anything yet.
+    /// A connection that has not sent any data yet.
     pub fn raw(&self) -> UnixStream {
         let stream = UnixStream::connect(&self.socket).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use cairn_device::{Device, DeviceError, Extent, Geometry, MemoryDevice, Operation, Request, park};
 use parking_lot::{Condvar, Mutex};
 
-/// What a write that waits begins with.
+/// The first byte of a write that waits.
 pub const STALE: u8 = b'S';
 
 /// Memory in which writes that begin with [`STALE`] wait until it is opened, as in a device without
@@ -25,7 +25,7 @@ impl Waiting {
         Arc::new(Self { inner, begun, state, changed })
     }
 
-    /// Until so many writes wait.
+    /// Waits until `count` writes wait.
     pub fn until_waiting(&self, count: usize) {
         let mut state = self.state.lock();
         while state.0 != count {
@@ -33,7 +33,7 @@ impl Waiting {
         }
     }
 
-    /// Lets all go on, and returns when they have.
+    /// Releases all of them, and returns when they have continued.
     pub fn open(&self) {
         self.state.lock().1 = true;
         self.changed.notify_all();

@@ -1,5 +1,5 @@
-//! Big-endian fields of CDBs and parameter lists. What lies past the end reads as zero, so that no
-//! length can panic.
+//! Big-endian fields of CDBs and parameter lists. Bytes past the end read as zero, so that no
+//! length can cause a panic.
 
 /// Fields of bytes.
 #[derive(Clone, Copy)]

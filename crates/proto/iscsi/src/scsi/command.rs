@@ -16,7 +16,7 @@ pub enum Access {
     Reserving,
 }
 
-/// What a VERIFY compares.
+/// The data that a VERIFY compares with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compare {
     /// Nothing: the medium must be readable.
@@ -45,7 +45,7 @@ pub enum Medium {
         blocks: u32,
         /// Durable when answered.
         fua: bool,
-        /// Read back and compared with what was sent.
+        /// Read back and compared with the sent data.
         verify: bool,
     },
     /// WRITE ATOMIC (16): all of it or nothing, whenever a cut comes; whole physical blocks.
@@ -63,7 +63,7 @@ pub enum Medium {
         lba: u64,
         /// How much.
         blocks: u32,
-        /// With what.
+        /// The comparison.
         compare: Compare,
     },
     /// ORWRITE (16)
@@ -137,7 +137,7 @@ impl Medium {
     }
 }
 
-/// A command as its CDB says; what it says of the medium is not yet checked against a unit.
+/// A command as in its CDB; its range on the medium is not yet checked against a unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the specifications' own names and fields")]
 pub enum Command {
@@ -231,7 +231,7 @@ pub(crate) struct Row {
     pub(crate) opcode: u8,
     pub(crate) action: Option<u16>,
     pub(crate) access: Access,
-    /// CDB usage data (SPC-4, section 6.35): the bits that mean something.
+    /// CDB usage data (SPC-4, section 6.35): the bits with a meaning.
     pub(crate) usage: &'static [u8],
 }
 

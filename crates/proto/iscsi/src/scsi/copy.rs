@@ -17,7 +17,7 @@ const DESCRIPTOR_BYTES_MAX: usize =
 /// A logical unit that takes part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopyTarget {
-    /// Its designator, as the Device Identification page gives it.
+    /// Its designator, as in the Device Identification page.
     pub designator: Vec<u8>,
     /// The length of its blocks, as the initiator believes.
     pub block_bytes: u32,
@@ -30,7 +30,7 @@ pub struct CopySegment {
     pub source: usize,
     /// Index of the target to write to.
     pub destination: usize,
-    /// Blocks: of the destination if it says so (DC), else of the source.
+    /// Blocks: of the destination with the DC bit, otherwise of the source.
     pub blocks: u32,
     /// `blocks` counts blocks of the destination.
     pub counts_destination: bool,
@@ -40,12 +40,13 @@ pub struct CopySegment {
     pub destination_lba: u64,
 }
 
-/// What is to be copied.
+/// The parameters of a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopyList {
-    /// Under which RECEIVE COPY RESULTS finds the outcome; none when nobody will ask.
+    /// The identifier under which RECEIVE COPY RESULTS finds the outcome; `None` when it will not
+    /// be requested.
     pub list: Option<u8>,
-    /// Who takes part.
+    /// The participants.
     pub targets: Vec<CopyTarget>,
     /// In order.
     pub segments: Vec<CopySegment>,
@@ -120,13 +121,13 @@ fn segment(bytes: &[u8]) -> Result<CopySegment, Sense> {
 pub(crate) fn status(failed: bool, segments: u16) -> Vec<u8> {
     let mut bytes = vec![0; 12];
     bytes[3] = 8;
-    // Held until it is asked for; then this nexus may use the number again.
+    // Held until it is requested; then this nexus may reuse the number.
     bytes[4] = if failed { 2 } else { 1 };
     bytes[5..7].copy_from_slice(&segments.to_be_bytes());
     bytes
 }
 
-/// The answer about what is supported (SPC-4, section 6.24.4).
+/// The answer about supported features (SPC-4, section 6.24.4).
 pub(crate) fn operating_parameters() -> Vec<u8> {
     let mut bytes = vec![0; 44];
     let available = bytes.len() as u32 + 2 - 4;

@@ -1,4 +1,4 @@
-//! INQUIRY: what a logical unit is (SPC-4, sections 6.6 and 7.8; SBC-3, section 6.6).
+//! INQUIRY: the description of a logical unit (SPC-4, sections 6.6 and 7.8; SBC-3, section 6.6).
 
 use super::Sense;
 use crate::limits::{COMPARE_BLOCKS_MAX, TRANSFER_BYTES_MAX, UNMAP_BLOCKS_MAX, UNMAP_DESCRIPTORS_MAX};
@@ -14,9 +14,9 @@ pub struct Geometry {
     pub physical_bytes: u32,
     /// It takes no writes.
     pub read_only: bool,
-    /// UNMAP frees space, and what was freed reads as zeroes.
+    /// UNMAP frees space, and freed blocks read as zeroes.
     pub thin: bool,
-    /// The longest WRITE ATOMIC, in bytes, of whole physical blocks; 0: there is none.
+    /// The longest WRITE ATOMIC, in bytes, of whole physical blocks; 0 if there is none.
     pub atomic_bytes: u32,
 }
 
@@ -36,10 +36,10 @@ impl Geometry {
     }
 }
 
-/// What a unit is called.
+/// The names of a unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
-    /// For people: the name of what is exported; the product in INQUIRY is "Cairn LUN".
+    /// For people: the name of the export; the product in INQUIRY is "Cairn LUN".
     pub name: String,
     /// The same for ever, on this server; in the serial number and the NAA designator (its lower 60
     /// bits).
@@ -49,7 +49,7 @@ pub struct Description {
     /// It can be ejected.
     pub removable: bool,
     /// Writes may be answered before they are durable (WCE of the caching mode page), until an
-    /// initiator asks for something else.
+    /// initiator changes that.
     pub write_cache: bool,
 }
 
@@ -102,7 +102,7 @@ impl Description {
         bytes
     }
 
-    /// A page of vital product data, for who came through that port.
+    /// A page of vital product data, for a nexus through that port.
     pub(crate) fn vital(&self, page: u8, geometry: Geometry, port: &TargetPort) -> Result<Vec<u8>, Sense> {
         let body = match page {
             0x00 => PAGES.to_vec(),
@@ -118,7 +118,7 @@ impl Description {
             0xb0 => limits(geometry),
             0xb1 => {
                 let mut body = vec![0; 60];
-                // Nothing rotates.
+                // Non-rotating medium.
                 body[1] = 1;
                 body
             }

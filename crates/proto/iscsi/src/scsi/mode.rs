@@ -1,9 +1,9 @@
-//! Mode pages: what an initiator can read of a unit's behaviour, and change (SPC-4, section 7.5;
-//! SBC-3, section 6.5).
+//! Mode pages: the readable and changeable behaviour of a unit (SPC-4, section 7.5; SBC-3, section
+//! 6.5).
 
 use super::{Description, Fields, Geometry, Sense};
 
-/// What can be changed. All nexuses share it; nothing is saved over a restart.
+/// The changeable values. All nexuses share them; they are not saved over a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Modes {
     /// Writes may be answered before they are durable (WCE).
@@ -21,7 +21,7 @@ const EXCEPTIONS: u8 = 0x1c;
 const PAGES: [u8; 4] = [ERROR_RECOVERY, CACHING, CONTROL, EXCEPTIONS];
 const ALL_PAGES: u8 = 0x3f;
 
-/// Which values MODE SENSE wants.
+/// The kind of values that MODE SENSE requests.
 const CHANGEABLE: u8 = 1;
 const DEFAULT: u8 = 2;
 const SAVED: u8 = 3;
@@ -35,7 +35,7 @@ fn when(condition: bool, bits: u8) -> u8 {
 }
 
 impl Modes {
-    /// What a unit has when nobody has changed anything.
+    /// The values of a unit before any change.
     pub(crate) fn of(description: &Description) -> Self {
         Self { write_cache: description.write_cache, descriptors: false, write_protect: false }
     }
@@ -73,8 +73,8 @@ impl Modes {
         bytes
     }
 
-    /// The answer to MODE SENSE of a unit that has these modes, and `default` when nobody has
-    /// changed anything.
+    /// The answer to MODE SENSE of a unit with these modes, and `default` as the values before any
+    /// change.
     pub(crate) fn sense(
         self,
         default: Self,
@@ -123,8 +123,8 @@ impl Modes {
         Ok(bytes)
     }
 
-    /// What becomes of the modes by the parameter list of a MODE SELECT: all of it or, with an
-    /// error, nothing.
+    /// The modes after the parameter list of a MODE SELECT: all of it applies or, with an error,
+    /// none.
     pub(crate) fn select(self, list: &[u8], geometry: Geometry, long: bool) -> Result<Self, Sense> {
         let fields = Fields(list);
         let (header, descriptor) =

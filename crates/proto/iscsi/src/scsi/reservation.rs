@@ -1,9 +1,9 @@
-//! Reservations: who may use a unit while others hold it (SPC-4, section 5.13; RESERVE and RELEASE
-//! of SPC-2).
+//! Reservations: access to a unit while others hold it (SPC-4, section 5.13; RESERVE and RELEASE of
+//! SPC-2).
 //!
-//! A registration belongs to an initiator port (name and ISID) and the target port that it comes
-//! through, not to a session, so that it outlives sessions, and with APTPL a restart of the server:
-//! [`ReservationState`] is all that is to be kept then.
+//! A registration belongs to an initiator port (name and ISID) and the target port that it uses,
+//! not to a session. So it outlives sessions, and with APTPL a restart of the server:
+//! [`ReservationState`] is the whole state to save then.
 
 use super::{Access, Fields, Sense};
 use crate::limits::REGISTRATIONS_MAX;
@@ -17,11 +17,11 @@ pub struct Registration {
     pub key: u64,
 }
 
-/// What stands before the number of a target port in the name of a nexus.
+/// The separator before the number of a target port in the name of a nexus.
 const TARGET_PORT: &str = ",t,0x";
 
-/// The name of a nexus: that of the initiator port, `INITIATOR,i,0xISID`, and behind it the number
-/// of the target port, when it is not the first one of the unit. No initiator can say that it is
+/// The name of a nexus: that of the initiator port, `INITIATOR,i,0xISID`, followed by the number of
+/// the target port, when it is not the first one of the unit. No initiator can pretend to be
 /// another nexus, as its own name ends with its ISID.
 pub fn nexus_name(port: &str, target_port: u8) -> String {
     if target_port == 1 { port.to_owned() } else { format!("{port}{TARGET_PORT}{target_port:04x}") }
@@ -37,18 +37,18 @@ fn ports_of(nexus: &str) -> (&str, u8) {
 /// Persistent reservations of a unit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReservationState {
-    /// Counts changes (PRGENERATION); starts anew with the server.
+    /// Counts changes (PRGENERATION); restarts with the server.
     pub generation: u32,
     /// Registrations are kept over a restart.
     pub persists: bool,
-    /// Who is registered.
+    /// The registered ports.
     pub registrations: Vec<Registration>,
-    /// The type of the reservation, and the port that holds it (of types for all registrants:
-    /// anyone).
+    /// The type of the reservation, and the port that holds it (of types for all registrants: any
+    /// of them).
     pub reserved: Option<(u8, String)>,
 }
 
-/// What a PERSISTENT RESERVE OUT did to others.
+/// The effects of a PERSISTENT RESERVE OUT on others.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Effects {
     /// Ports that get a unit attention, and which.
@@ -99,7 +99,7 @@ impl ReservationState {
         }
     }
 
-    /// True when a command of `access` from `port` meets a reservation of others.
+    /// True when a command of `access` from `port` conflicts with a reservation of others.
     pub(crate) fn conflicts(&self, port: &str, access: Access) -> bool {
         let Some((kind, _)) = &self.reserved else { return false };
         let exclusive =
@@ -171,7 +171,7 @@ impl ReservationState {
         let fields = Fields(parameters);
         let (key, action_key) = (fields.u64(0), fields.u64(8));
         let flags = fields.u8(20);
-        // SPEC_I_PT and ALL_TG_PT are not supported, as REPORT CAPABILITIES says.
+        // SPEC_I_PT and ALL_TG_PT are not supported, as REPORT CAPABILITIES reports.
         if flags & 0x0c != 0 {
             return Err(Sense::INVALID_FIELD_IN_PARAMETERS.into());
         }
@@ -202,7 +202,7 @@ impl ReservationState {
         let position = self.registrations.iter().position(|known| known.port == port);
         let mut effects = Effects::default();
         match (position, key) {
-            // It asks for nothing, and must not decide whether what others have persists.
+            // It changes nothing, and must not decide whether others' registrations persist.
             (None, 0) => return Ok(effects),
             (Some(at), 0) => {
                 let held = self.holds(port);
@@ -222,7 +222,7 @@ impl ReservationState {
         Ok(effects)
     }
 
-    /// A holder unregistered: its reservation goes, unless others hold it as well.
+    /// A holder unregistered: its reservation is released, unless others hold it as well.
     fn released_by_leaving(&mut self, held: bool) -> Effects {
         let Some((kind, _)) = self.reserved.clone().filter(|_| held) else { return Effects::default() };
         if is_for_all(kind) && !self.registrations.is_empty() {
@@ -232,7 +232,7 @@ impl ReservationState {
         self.told_of_release(kind, "")
     }
 
-    /// Registrants learn of the end of a reservation of a type that lets them in.
+    /// Registrants learn of the end of a reservation of a type that admits them.
     fn told_of_release(&self, kind: u8, but: &str) -> Effects {
         let mut effects = Effects::default();
         if kind >= WRITE_EXCLUSIVE_REGISTRANTS {

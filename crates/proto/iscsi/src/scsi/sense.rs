@@ -1,6 +1,6 @@
 //! Sense data (SPC-4, section 4.5), and the one table from failures of a device to it.
 
-/// What went wrong, as SCSI says it.
+/// An error in SCSI's terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sense {
     /// Sense key.
@@ -15,7 +15,7 @@ pub struct Sense {
     pub field: Option<u16>,
 }
 
-/// What can go wrong with a device, by kind; a front end knows which error is which.
+/// Errors of a device, by kind; a front end maps its own errors to them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
     /// Reading failed.
@@ -41,14 +41,14 @@ impl Sense {
         Self { key, code, qualifier, information: None, field: None }
     }
 
-    /// The table: what an initiator gets for a failure of the device.
+    /// The table of errors: the sense data for a failure of the device.
     pub fn of_failure(failure: Failure) -> Self {
         match failure {
             Failure::Read => Self::UNRECOVERED_READ,
-            // "Data integrity": the medium gave bytes that are not those that were written.
+            // "Data integrity": the medium returned other bytes than the written ones.
             Failure::Damaged => Self::new(0x03, 0x11, 0x14),
             Failure::Write => Self::WRITE_ERROR,
-            // SPACE ALLOCATION FAILED WRITE PROTECT: what thin provisioning has for it; initiators
+            // SPACE ALLOCATION FAILED WRITE PROTECT: thin provisioning's code for it; initiators
             // know not to retry.
             Failure::NoSpace => Self::new(0x07, 0x27, 0x07),
             Failure::OutOfRange => Self::LBA_OUT_OF_RANGE,
@@ -86,13 +86,13 @@ impl Sense {
     pub(crate) const COMMANDS_CLEARED: Self = Self::new(0x06, 0x2f, 0x00);
     pub(crate) const WRITE_PROTECTED: Self = Self::new(0x07, 0x27, 0x00);
     pub(crate) const SOFTWARE_WRITE_PROTECTED: Self = Self::new(0x07, 0x27, 0x02);
-    /// A copy manager could not reach what a descriptor names.
+    /// A copy manager could not reach the target of a descriptor.
     pub const COPY_TARGET_UNREACHABLE: Self = Self::new(0x0a, 0x0d, 0x02);
     /// A copy was ended: a segment failed.
     pub const COPY_ABORTED: Self = Self::new(0x0a, 0x00, 0x00);
     /// Data of a command came in a wrong order or amount.
     pub const DATA_PHASE: Self = Self::new(0x0b, 0x4b, 0x00);
-    /// The data that was sent is not the data that is there.
+    /// The sent data differs from the content.
     pub const MISCOMPARE: Self = Self::new(0x0e, 0x1d, 0x00);
 
     /// The same with an INFORMATION field.

@@ -1,9 +1,9 @@
-//! A logical unit: what it remembers of its nexuses, and how it answers.
+//! A logical unit: its state of nexuses, and its answers.
 //!
 //! A nexus is an initiator port that is logged in through one of the unit's target ports. Commands
-//! are checked in the order that SAM-5 wants: does the unit exist, is there a unit attention, is it
-//! reserved, is the CDB right, is the medium there, is the place on it. What concerns the medium is
-//! left to the caller as a [`Medium`] that is within the unit and allowed.
+//! are checked in the order of SAM-5: existing unit, unit attention, reservation, valid CDB,
+//! present medium, range on it. An operation on the medium is returned to the caller as a
+//! [`Medium`] that is within the unit and allowed.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -40,38 +40,37 @@ pub struct Nexus(pub u64);
 pub struct Answer {
     /// The status.
     pub status: Status,
-    /// Data for the initiator, cut to what it allocated.
+    /// Data for the initiator, cut to its allocation length.
     pub data: Vec<u8>,
-    /// Sense data, as it stands on the wire; empty unless the status is CHECK CONDITION.
+    /// Sense data, as sent on the wire; empty unless the status is CHECK CONDITION.
     pub sense: Vec<u8>,
 }
 
-/// What is to be done about a command.
+/// The next step for a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Plan {
     /// It is answered.
     Answer(Answer),
     /// The medium is concerned.
     Medium(Medium),
-    /// So many bytes of parameters are wanted first; then [`LogicalUnit::parameters`].
+    /// This many bytes of parameters are needed first; then [`LogicalUnit::parameters`].
     Parameters(u32, Command),
 }
 
-/// What came of parameters.
+/// The outcome of parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// An answer, or a command for the medium.
     pub plan: Plan,
-    /// Reservations that persist are to change: [what they will be](Change::state) is to be kept,
-    /// then [applied](LogicalUnit::apply), before the answer goes out. When it can't be kept,
-    /// nothing has changed.
+    /// Persistent reservations are about to change: [the new state](Change::state) must be saved,
+    /// then [applied](LogicalUnit::apply), before the answer is sent. If it can't be saved, nothing
+    /// has changed.
     pub change: Option<Change>,
     /// Nexuses whose tasks are to be ended, by their names.
     pub abort: Vec<String>,
 }
 
-/// Persistent reservations as they will be. It holds for as long as no other change of the unit is
-/// asked for.
+/// The new persistent reservations. Valid as long as no other change of the unit is requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     state: ReservationState,
@@ -79,7 +78,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// What is to be kept.
+    /// The state to save.
     pub fn state(&self) -> &ReservationState {
         &self.state
     }
@@ -103,7 +102,7 @@ pub struct LogicalUnit {
     modes: Modes,
     loaded: bool,
     nexuses: BTreeMap<Nexus, NexusState>,
-    /// RESERVE (6): who.
+    /// RESERVE (6): the holder.
     reserved: Option<Nexus>,
     persistent: ReservationState,
 }
@@ -124,7 +123,7 @@ impl LogicalUnit {
         }
     }
 
-    /// What it is called.
+    /// The description of the unit.
     pub fn description(&self) -> &Description {
         &self.description
     }
@@ -139,8 +138,8 @@ impl LogicalUnit {
         &self.persistent
     }
 
-    /// True when somebody has registered with it for persistent reservations, or has reserved it
-    /// for a session.
+    /// True when a port has registered with it for persistent reservations, or has reserved it for
+    /// a session.
     pub fn is_reserved(&self) -> bool {
         self.reserved.is_some() || !self.persistent.registrations.is_empty()
     }
@@ -171,9 +170,9 @@ impl LogicalUnit {
         self.description.ports = ports;
     }
 
-    /// Changes whether writes may be answered before they are durable, when nobody asks for
-    /// anything else. Turning it on waits until nobody is here: who has read that there is no write
-    /// cache flushes nothing, and few look again when they are told.
+    /// Sets whether writes may be answered before they are durable, unless the initiator requests
+    /// durability. Turning it on waits until no nexus is attached: an initiator that has read that
+    /// there is no write cache does not flush, and few look again after a notice.
     pub fn set_write_cache(&mut self, write_cache: bool) {
         if self.description.write_cache == write_cache || (write_cache && !self.nexuses.is_empty()) {
             return;
@@ -185,7 +184,7 @@ impl LogicalUnit {
         }
     }
 
-    /// Takes over the size as of now; true when it changed, and all nexuses were told.
+    /// Sets the present size; true when it changed, and all nexuses got a unit attention.
     pub fn set_geometry(&mut self, geometry: Geometry) -> bool {
         let resized = geometry.blocks != self.geometry.blocks;
         self.geometry = geometry;
@@ -195,8 +194,8 @@ impl LogicalUnit {
         resized
     }
 
-    /// An initiator port logs in through a target port; `name` is what
-    /// [`nexus_name`](super::nexus_name) makes of both.
+    /// An initiator port logs in through a target port; `name` is the
+    /// [`nexus_name`](super::nexus_name) of both.
     pub fn attach(&mut self, nexus: Nexus, name: String, through: TargetPort) {
         let state = NexusState {
             port: name,
@@ -208,7 +207,7 @@ impl LogicalUnit {
         self.nexuses.insert(nexus, state);
     }
 
-    /// A port is gone, by logout or by loss: what it held for its session only goes too.
+    /// A port is gone, by logout or by loss: its reservations for the session go too.
     pub fn detach(&mut self, nexus: Nexus) {
         self.nexuses.remove(&nexus);
         if self.reserved == Some(nexus) {
@@ -227,8 +226,8 @@ impl LogicalUnit {
         self.tell_all(None, Sense::BUS_DEVICE_RESET);
     }
 
-    /// A nexus has ended the commands of all (CLEAR TASK SET; SAM-5, section 7.5): the others are
-    /// told, as theirs have no answer.
+    /// A nexus has aborted the commands of all (CLEAR TASK SET; SAM-5, section 7.5): the others get
+    /// a unit attention, as theirs have no answer.
     pub fn clear(&mut self, by: Nexus) {
         self.tell_all(Some(by), Sense::COMMANDS_CLEARED);
     }
@@ -407,7 +406,7 @@ impl LogicalUnit {
         }
     }
 
-    /// Reserves the unit for a nexus in the way of SCSI-2, or releases it.
+    /// Reserves the unit for a nexus as in SCSI-2, or releases it.
     fn reserve(&mut self, nexus: Nexus, takes: bool) -> Answer {
         if !self.persistent.registrations.is_empty() {
             return Self::conflict();
@@ -426,7 +425,7 @@ impl LogicalUnit {
             Command::ModeSelect { page_format, save, .. } if !page_format || save => {
                 Err(Sense::INVALID_FIELD_IN_CDB)
             }
-            // Its parameters have one length, and none is no list.
+            // Its parameters have one length, and no bytes are not a list.
             Command::ReserveOut { length, .. } if length != 24 => Err(Sense::PARAMETER_LIST_LENGTH),
             Command::ExtendedCopy { .. } => self.writable(),
             Command::Unmap { anchor: true, .. } => Err(Sense::INVALID_FIELD_IN_CDB),
@@ -438,7 +437,7 @@ impl LogicalUnit {
         }
     }
 
-    /// Asks for parameters; a list of no bytes is nothing to do.
+    /// Asks for parameters; a list of no bytes needs no work.
     fn want(length: u32, command: Command) -> Result<Plan, Sense> {
         match length {
             0 => Ok(Plan::Answer(Self::good(Vec::new(), 0))),
@@ -448,7 +447,8 @@ impl LogicalUnit {
     }
 
     fn need_medium(&self) -> Result<(), Sense> {
-        // What is shorter than a block has none, and no capacity says so: the least is one block.
+        // A unit shorter than a block has none, which no capacity can express: the least is one
+        // block.
         if self.loaded && self.geometry.blocks > 0 { Ok(()) } else { Err(Sense::NO_MEDIUM) }
     }
 
@@ -478,7 +478,7 @@ impl LogicalUnit {
             Medium::Read { lba, blocks } | Medium::Verify { lba, blocks, .. } => {
                 self.within(lba, blocks.into())?;
                 short(blocks)?;
-                // What is compared with a part of the data is not verified.
+                // A comparison with only a part of the data verifies nothing.
                 if u64::from(expected) < wanted {
                     return Err(Sense::INVALID_FIELD_IN_CDB);
                 }
@@ -582,7 +582,7 @@ impl LogicalUnit {
         state.copies.push((number, failed, list.segments.len() as u16));
     }
 
-    /// Goes on with a command whose parameters are here: as many as were wanted, or fewer if the
+    /// Continues a command whose parameters are here: as many as were requested, or fewer if the
     /// initiator sends no more.
     pub fn parameters(&mut self, nexus: Nexus, command: &Command, parameters: &[u8]) -> Outcome {
         let good = || Plan::Answer(Self::good(Vec::new(), 0));
@@ -635,8 +635,8 @@ impl LogicalUnit {
         Ok(Medium::Unmap(stretches))
     }
 
-    /// Makes a change of persistent reservations, and tells whom it concerns. Returns the ports
-    /// whose tasks are to be ended.
+    /// Makes a change of persistent reservations, and notifies the nexuses concerned. Returns the
+    /// ports whose tasks must be aborted.
     pub fn apply(&mut self, change: Change) -> Vec<String> {
         self.persistent = change.state;
         for (port, sense) in change.effects.attentions {
@@ -658,7 +658,7 @@ impl LogicalUnit {
         let mut state = self.persistent.clone();
         match state.change(&port, action, kind, parameters) {
             Ok(effects) => {
-                // Also when it persists no longer: what was kept must go.
+                // Also when it persists no longer: the saved state must go.
                 let keep = self.persistent.persists || state.persists;
                 let change = Change { state, effects };
                 if keep {
@@ -673,14 +673,14 @@ impl LogicalUnit {
         }
     }
 
-    /// The answer to GET LBA STATUS: stretches from `lba` on, each so many blocks, mapped or not
-    /// (SBC-3, section 5.4).
+    /// The answer to GET LBA STATUS: stretches from `lba` on, each with its number of blocks,
+    /// mapped or not (SBC-3, section 5.4).
     pub fn lba_status(lba: u64, stretches: &[(u64, bool)], allocation: u32) -> Vec<u8> {
         let mut data = vec![0; 8];
         let mut at = lba;
         for (blocks, mapped) in stretches {
             let mut left = *blocks;
-            // A descriptor has 32 bits for a length, and each begins where the one before it ends.
+            // A descriptor has 32 bits for a length, and each begins where the previous one ends.
             while left > 0 {
                 let count = u32::try_from(left).unwrap_or(u32::MAX);
                 data.extend_from_slice(&at.to_be_bytes());

@@ -1,12 +1,12 @@
-//! Any of the parts, in any order: they are put in the order in which they build on each other, or
-//! what is missing is named.
+//! Any of the parts, in any order: they are put in the order of their bases, or the missing ones
+//! are named.
 
 use super::*;
 
 const PARTS: u32 = 2;
 const DUMPS: usize = 4;
 
-/// Dumps that are each made against the one before, with ids that are not in that order.
+/// A chain of incremental dumps, with ids in another order.
 fn chain() -> Vec<Vec<Vec<u8>>> {
     let (volume, luns) = source(1);
     let mut rng = Rng::new(51);
@@ -45,7 +45,7 @@ fn any_set_of_parts_in_any_order_is_put_in_order_or_what_is_missing_is_named() {
             let note = format!("{parts:?}, {without_base}");
             let there: Vec<usize> =
                 (0..DUMPS).filter(|dump| (0..PARTS).any(|part| has(*dump, part))).collect();
-            // By their ids, the first of which a part is missing.
+            // By their ids, the first of which lacks a part.
             let mut by_id = there.clone();
             by_id.sort_by_key(|dump| ids[*dump]);
             let short = by_id.iter().find_map(|dump| {
@@ -115,12 +115,12 @@ fn of_dumps_against_the_same_one_the_later_comes_later() {
     assert_eq!(files, ["f2", "f0"], "nothing stands on the earlier one");
 }
 
-/// A volume and a copy of it, restored from its dump: each goes on by itself, and gives the numbers
-/// of blocks and of snapshots that the other one gives as well.
+/// A volume and a copy of it, restored from its dump: each continues by itself, and assigns the
+/// same numbers of blocks and of snapshots.
 struct TwoCopies {
     here: (Arc<Volume>, Luns),
     there: (Arc<Volume>, Luns),
-    /// What both come from, and its dump.
+    /// Their common origin, and its dump.
     zero: SnapshotId,
     full: Vec<u8>,
 }

@@ -1,6 +1,5 @@
-//! Damage at any place of a part: what is left of it is right, and what is named as lost is what is
-//! missing, no less and no more. The same of a reader that gives little at a time and is
-//! interrupted.
+//! Damage at any place of a part: the remaining blocks are right, and exactly the missing ones are
+//! reported as lost. The same with a reader that returns few bytes at a time and is interrupted.
 
 use std::io::{Error, ErrorKind, Read};
 use std::ops::Range;
@@ -18,11 +17,11 @@ use crate::dump::read::HEAD_BYTES;
 /// Blocks by their numbers.
 pub(super) type Blocks = BTreeMap<u64, Vec<u8>>;
 
-/// A record of a part, with what it has of the block space.
+/// A record of a part, with its blocks of the block space.
 pub(super) struct Spot {
     pub(super) kind: RecordKind,
     pub(super) bytes: Range<usize>,
-    /// Behind the runs; where there are none, behind the head.
+    /// After the runs; without runs, after the head.
     pub(super) data_at: usize,
     pub(super) blocks: Blocks,
 }
@@ -70,7 +69,7 @@ fn take(blocks: &mut Blocks, first: Vbn, run: Vec<Block>) {
     blocks.extend((first.0..).zip(run.iter().map(|block| block.to_vec())));
 }
 
-/// What a reader got.
+/// The result of a reader.
 #[derive(Debug, PartialEq, Eq)]
 struct Got {
     blocks: Blocks,
@@ -149,7 +148,7 @@ fn bytes_in(ranges: impl Iterator<Item = Range<usize>>, length: usize) -> Vec<bo
     bytes
 }
 
-/// What is missing is named, by blocks, and nothing else is.
+/// Checks that exactly the missing blocks are reported.
 fn assert_named(got: &Got, whole: &Blocks, note: &str) {
     assert!(got.blocks.iter().all(|(vbn, block)| whole.get(vbn) == Some(block)), "{note}: a wrong block");
     let missing: Vec<u64> = whole.keys().copied().filter(|vbn| !got.blocks.contains_key(vbn)).collect();
@@ -174,7 +173,7 @@ fn assert_named(got: &Got, whole: &Blocks, note: &str) {
     assert!(counted <= missing.len() as u64 && (!all || counted == missing.len() as u64), "{note}: {told:?}");
 }
 
-/// A part of which `whole` is right, as a device: it has at least what a reader gets of it.
+/// A part as a device, compared with `whole`: it has at least the blocks that a reader gets of it.
 fn assert_mounted(bytes: &[u8], got: &Got, note: &str) {
     let index = PartIndex::open("f", bytes_of(bytes)).expect("a head");
     assert_eq!(index.is_cut(), got.cut, "{note}");
@@ -193,7 +192,7 @@ fn assert_served(index: PartIndex, got: &Got, note: &str) {
     }
 }
 
-/// A restore that takes what there is has that, and zeroes elsewhere.
+/// A restore that accepts damage has the readable blocks, and zeroes elsewhere.
 fn assert_restored(bytes: &[u8], got: &Got, note: &str) {
     let device = MemoryDevice::new(Volume::device_bytes(BLOCKS, Role::Normal));
     let dumps = arrange(readers(&[bytes.to_vec()]).expect("heads"), false).expect("arranged");
@@ -243,20 +242,20 @@ fn what_is_named_as_lost_of_a_damaged_part_is_what_is_missing_and_where_it_was_d
             };
             assert!(!(is_altered(&front) && is_altered(&back)), "{note}: no head is whole");
             assert_named(&got, &whole, &note);
-            // Every record that is as it was comes, and no other one.
+            // Every unchanged record is read, and no other one.
             let damaged: Vec<&Spot> = spots.iter().filter(|spot| is_altered(&spot.bytes)).collect();
             let missing: usize = damaged.iter().map(|spot| spot.blocks.len()).sum();
             assert_eq!(got.blocks.len() + missing, whole.len(), "{note}");
             let of_table = |spot: &&&Spot| spot.kind == RecordKind::Entries;
             assert_eq!(got.table, damaged.iter().filter(of_table).count() < 2, "{note}");
-            // The bytes that are named are those of what was damaged.
+            // The reported bytes are those of the damaged record.
             let heads = [&front, &back].into_iter().filter(|head| is_altered(head)).cloned();
             let expected = bytes_in(damaged.iter().map(|spot| spot.bytes.clone()).chain(heads), file.len());
             let range = |lost: &Lost| lost.offset as usize..(lost.offset + lost.length) as usize;
             let named = bytes_in(got.lost.iter().map(range), file.len());
             let differ = (0..file.len()).find(|at| expected[*at] != named[*at]);
             assert_eq!(differ, None, "{note}: {:?}", got.lost);
-            // Without a trailer and what follows it, it is as good as cut off.
+            // Without a trailer and the end after it, it is as good as cut off.
             let ends = damaged.last().is_some_and(|spot| {
                 spot.kind == RecordKind::Trailer && is_altered(&(spot.bytes.start..spot.data_at))
             });
@@ -297,7 +296,7 @@ fn what_was_cut_out_of_a_part_or_put_into_it_is_named() {
                     drop(bytes.splice(from..from, more));
                 }
                 2 => {
-                    // Records of its own once more.
+                    // Records of its own, repeated.
                     let again = file[from..to].to_vec();
                     drop(bytes.splice(to..to, again));
                 }
@@ -314,8 +313,8 @@ fn what_was_cut_out_of_a_part_or_put_into_it_is_named() {
                 assert!(got.blocks.len() == whole.len(), "{note}: what comes again costs nothing");
             }
             if got.cut {
-                // What is missing at the end is said to reach to it, and of a part that was only
-                // cut to begin behind the last whole record.
+                // A loss at the end is reported to reach to it, and a part that was only cut short
+                // to begin after the last whole record.
                 let last = got.lost.last().expect("it is named");
                 assert_eq!(last.offset + last.length, bytes.len() as u64, "{note}: {last}");
                 let record = spots.iter().find(|spot| spot.bytes.end > to).map(|spot| spot.bytes.start);
@@ -324,8 +323,8 @@ fn what_was_cut_out_of_a_part_or_put_into_it_is_named() {
             }
             hurt += u64::from(got.blocks.len() < whole.len());
             cut += u64::from(got.cut);
-            // A record whose length reaches past the end is a cut to who reads in order; here the
-            // copy of the head at the end says that it is none.
+            // A reader in order takes a record whose length reaches past the end for a cut; here
+            // the copy of the head at the end disproves that.
             let index = PartIndex::open("f", bytes_of(&bytes)).expect("a head");
             assert!(got.cut || !index.is_cut(), "{note}");
             assert_served(index, &got, &note);
@@ -505,8 +504,8 @@ fn part_whose_file_cannot_be_read_is_told_and_not_taken_for_damaged() {
     }
 }
 
-/// What is read at once ends anywhere in what is searched: in the middle of the head of the record
-/// that is looked for, too.
+/// A read may end anywhere in the searched stretch: also in the middle of the head of the next
+/// record.
 #[test]
 fn next_record_is_found_wherever_it_begins_behind_damage() {
     let file = long(49, Compression::None);

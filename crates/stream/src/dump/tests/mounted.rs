@@ -1,4 +1,4 @@
-//! A dump as a device, against a plain copy of what the dumps have.
+//! A dump as a device, against a plain copy of its content.
 
 use cairn_base::BLOCK_SIZE;
 use cairn_device::{DeviceError, Request};
@@ -70,7 +70,7 @@ fn any_request(rng: &mut Rng, length: u64) -> Request {
     }
 }
 
-/// What a plain device that takes writes to the label alone answers.
+/// The answers of a plain device that takes writes to the label alone.
 fn expected(request: &Request, copy: &mut [u8]) -> Result<Vec<u8>, &'static str> {
     let Some((_, offset, length)) = request.range() else { return Ok(Vec::new()) };
     if !offset.is_multiple_of(BLOCK) || !length.is_multiple_of(BLOCK) {
@@ -162,9 +162,8 @@ fn mounted_dump_answers_any_request_as_a_plain_copy_would() {
     assert!(reads > 500 && crossing > 60 && refused > 100, "{reads} {crossing} {refused}");
 }
 
-/// Dumps that are each made against the one before, of a volume that gives the blocks of deleted
-/// snapshots to others: the newer dumps have other content for numbers that the older ones have
-/// too.
+/// A chain of incremental dumps, of a volume that reuses the blocks of deleted snapshots: the newer
+/// dumps have other content for numbers that the older ones have too.
 #[test]
 fn block_that_several_dumps_have_is_the_one_of_the_newest() {
     let (volume, luns) = source(1);
@@ -175,7 +174,7 @@ fn block_that_several_dumps_have_is_the_one_of_the_newest() {
         let target = volume.create_snapshot(&format!("t{number}")).expect("a snapshot").id;
         dumps.push(dump(&volume, number, base, target, 1 + u32::from(number) % 2, Compression::Zstd));
         let before = base.replace(target);
-        // The last dump has the one before it, too.
+        // The last dump has the previous snapshot, too.
         if let Some(gone) = before.filter(|_| number < 11) {
             volume.delete_snapshots(&[gone]).expect("deleted");
         }

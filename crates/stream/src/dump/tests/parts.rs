@@ -1,5 +1,5 @@
-//! What is said of parts, and parts that come in many pieces: in a file, of many snapshots, with
-//! gaps, of what can't be packed, record by record.
+//! Reports about parts, and parts that arrive in many pieces: in a file, of many snapshots, with
+//! gaps, with data that can't be packed, record by record.
 
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -282,7 +282,7 @@ fn restore_of_more_batches_than_are_under_way_at_a_time_has_every_block() {
             (spot.bytes.end, blocks)
         })
         .collect();
-    // More than what may wait before and behind each of them.
+    // More than may wait before and after each of them.
     assert!(ends.len() > 8, "{} records", ends.len());
     let memory = || MemoryDevice::new(Volume::device_bytes(BLOCKS, Role::Normal));
     let device = Arc::new(Counting { device: memory(), written: AtomicU64::new(0) });
@@ -421,7 +421,7 @@ fn pipe_that_is_passed_over_is_the_same_by_its_sums_and_damage_in_what_is_restor
     for (again, note) in [(&file, "as it was"), (&payload, "a payload is damaged by now")] {
         let mut reader = pipe(again);
         reader.go_on(reached.clone()).expect("read from there");
-        // Of what does not verify now there is nothing to pass over.
+        // A part that no longer verifies has nothing to skip.
         for _ in 0..if again == &file { 2 } else { 1 } {
             assert!(reader.extents().expect(note).expect(note).is_empty(), "{note}: it is passed over");
         }
@@ -429,7 +429,7 @@ fn pipe_that_is_passed_over_is_the_same_by_its_sums_and_damage_in_what_is_restor
         assert_eq!(rest(&mut reader).expect(note), expected, "{note}");
         assert!(reader.lost().is_empty(), "{note}");
     }
-    // Damage that was accepted then, of a file that is whole by now.
+    // Damage that was accepted then, of a file that is whole now.
     let mut damaged = pipe(&head);
     let runs = damaged.extents().expect("the next one is found").expect("a record");
     let with_damage = damaged.reached().expect("it passes over nothing");
@@ -447,7 +447,7 @@ fn pipe_that_is_passed_over_is_the_same_by_its_sums_and_damage_in_what_is_restor
     assert!(matches!(refused, DumpError::Changed { .. }), "{refused}");
 }
 
-/// Notes what it is told.
+/// Notes the progress reports.
 #[derive(Default)]
 struct Told(Vec<u64>);
 

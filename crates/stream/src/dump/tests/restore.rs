@@ -1,12 +1,12 @@
-//! Restores that are cut: they go on where the device was durable, and in the end it holds what it
-//! would hold if nothing had cut them.
+//! Interrupted restores resume where the device was durable, and in the end it holds the same as
+//! after an uninterrupted one.
 
 use cairn_base::Vbn;
 use cairn_device::Block;
 
 use super::*;
 
-/// Notes how far a restore is every so many writes, and ends it after some.
+/// Notes the progress of a restore after every few writes, and cancels it after some.
 struct Notes<'a> {
     device: &'a dyn Device,
     every: u64,
@@ -53,7 +53,7 @@ fn sources(files: &[Vec<u8>], pipes: bool) -> Vec<Vec<PartReader>> {
     arrange(opened.expect("heads"), false).expect("arranged")
 }
 
-/// Goes on where the notes say.
+/// Resumes where the notes say.
 fn go_on(
     files: &[Vec<u8>],
     pipes: bool,
@@ -139,7 +139,7 @@ fn damage_that_was_accepted_is_named_over_interruptions_whatever_the_file_is_by_
     let mut notes = Notes::from(&uncut, &Standing::default(), 10_000);
     let whole = go_on(&files, false, (true, false), &mut notes).expect("restored as far as it goes");
     assert!(whole.lost.iter().any(|(_, lost)| !lost.spare));
-    // The last write of the first dump, and those of the dumps behind it, which write in its place.
+    // The last write of the first dump, and those of the later dumps, which overwrite it.
     let writes = 10_000 - notes.left;
     assert!(writes >= 4, "{writes}");
     for left in 0..writes - 1 {
@@ -149,8 +149,8 @@ fn damage_that_was_accepted_is_named_over_interruptions_whatever_the_file_is_by_
             let cut = go_on(&files, pipes, (true, false), &mut notes).expect_err("cut");
             assert!(matches!(cut, DumpError::Stream(StreamError::Cancelled)), "{cut}");
             let noted = notes.noted;
-            // Once a dump behind it has begun nothing of it is written any more, also what could be
-            // read now.
+            // Once a later dump has begun, none of its blocks is written any more, even those that
+            // could be read now.
             let again = if noted.dump > 0 { &sound } else { &files };
             let mut notes = Notes::from(&device, &noted, 10_000);
             let restored = go_on(again, pipes, (true, false), &mut notes).expect("restored");
@@ -173,7 +173,7 @@ fn damage_ends_a_restore_that_goes_on_with_another_copy_of_the_file() {
         assert!(matches!(refused, DumpError::Damaged { .. }), "{refused}");
         let noted = notes.noted;
         assert!(noted.blocks > 0 && noted.lost.is_empty());
-        // Of a pipe, what is damaged before that place was written already: it costs nothing.
+        // For a pipe, damaged records before that place were written already: they lose nothing.
         let mut again = sound.clone();
         if pipes {
             again[0][9000] ^= 1;
@@ -199,7 +199,8 @@ fn pipe_that_does_not_go_on_as_it_did_is_refused() {
         let mut notes = Notes::from(&device, &noted, 10_000);
         let refused = go_on(&packed.concat(), true, (accept, false), &mut notes).expect_err("refused");
         assert!(matches!(refused, DumpError::Changed { .. }), "{refused}");
-        // One that ends before is cut again, and nothing of what is there is given up for lost.
+        // One that ends earlier is a cut again, and none of the restored blocks is reported as
+        // lost.
         let mut short = dumps.concat();
         short[0].truncate(5000);
         let mut notes = Notes::from(&device, &noted, 10_000);

@@ -1,5 +1,5 @@
-//! Parts whose writing was cut: they go on behind what is there, whatever has happened to the file
-//! meanwhile, and become the file that they would have been.
+//! Parts whose writing was interrupted: they resume after the existing content, whatever has
+//! happened to the file meanwhile, and become identical to uninterrupted ones.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +25,7 @@ fn label() -> DumpLabel {
     DumpLabel { id: ID, level: DumpLevel::Level(0), name: "vol0".to_owned(), created: Timestamp(3) }
 }
 
-/// The part as it is when nothing cuts it, and where its records with blocks end.
+/// The part without an interruption, and the ends of its records with blocks.
 fn uncut(dump: &Dump<'_>, part: u32, compression: Compression) -> (Vec<u8>, Vec<Reached>) {
     let (mut bytes, mut ends) = (Vec::new(), Vec::new());
     let reached = &mut |at: &Reached| {
@@ -42,7 +42,7 @@ fn begun(dump: &Dump<'_>, part: u32, file: &Vec<u8>, marks: &[Reached]) -> Resul
     dump.begun(part, ("f", file), marks, &|| false)
 }
 
-/// Goes on with a part; how many bytes were there already.
+/// Resumes a part; returns how many bytes were there already.
 fn go_on(dump: &Dump<'_>, part: u32, file: &mut Vec<u8>, compression: Compression, threads: bool) -> u64 {
     let begun = begun(dump, part, file, &[]).expect("it is that part");
     let there = begun.at().bytes;
@@ -73,7 +73,7 @@ fn part_that_was_cut_at_any_byte_goes_on_there_and_is_the_same_file() {
         for (has_tail, is_noise) in [(false, false), (true, false), (true, true)] {
             let mut file = whole[..length].to_vec();
             if has_tail {
-                // What a file system left behind it, or room that was taken for what comes next.
+                // Left by a file system after it, or room reserved for the next records.
                 let mut tail = vec![0; rng.below(2000) as usize];
                 if is_noise {
                     rng.fill(&mut tail);
@@ -85,7 +85,7 @@ fn part_that_was_cut_at_any_byte_goes_on_there_and_is_the_same_file() {
             }
             let there = go_on(&dump, 0, &mut file, Compression::Zstd, false);
             assert!(file == whole, "cut at {length}");
-            // Zeroes behind it may be what comes next.
+            // The zeroes after it may equal the next record.
             let next = if has_tail && !is_noise { &whole[length..] } else { &[] };
             let zeroes = next.iter().take_while(|byte| **byte == 0).count();
             assert!(there <= (length + zeroes) as u64, "cut at {length}: {there}");
@@ -134,7 +134,7 @@ fn parts_that_were_cut_in_the_middle_of_a_batch_go_on_and_are_restored() {
     }
 }
 
-/// Takes so many bytes and is full then.
+/// Takes a number of bytes and is full then.
 struct Full<'a>(&'a mut Vec<u8>, usize);
 
 impl Out for Full<'_> {}
@@ -181,7 +181,7 @@ fn disk_that_is_full_again_and_again_costs_a_record_each_time() {
     }
 }
 
-/// Counts what is read.
+/// Counts its reads.
 struct Counting<'a>(&'a Vec<u8>, AtomicU64);
 
 impl DumpBytes for Counting<'_> {
@@ -212,16 +212,16 @@ fn what_was_made_durable_is_not_read_again_unless_the_file_is_another_one() {
     let due = tail.bytes - before.bytes;
     assert!(read >= due && read <= due + 8192, "{read} bytes for {due}");
 
-    // Changed between the marks: all is read, and it goes on before the change.
+    // Changed between the marks: all is read, and writing resumes before the change.
     let mut changed = cut.clone();
     changed[before.bytes as usize + 4000] ^= 1;
     let found = begun(&dump, 0, &changed, &marks).expect("it is that part");
     assert!(!found.is_as_marked());
     assert_eq!(found.at(), &before);
-    // Cut off before the marks by somebody.
+    // Cut off before the marks.
     let short = cut[..ends[0].bytes as usize + 77].to_vec();
     assert_eq!(begun(&dump, 0, &short, &marks).expect("it is that part").at(), &ends[0]);
-    // Marks of something else.
+    // Marks of another file.
     let wrong = [Reached { blocks: before.blocks + 1, ..before }, last];
     assert_eq!(begun(&dump, 0, &cut, &wrong).expect("it is that part").at(), &tail);
     let wrong = [before, Reached { digest: before.digest, ..last }];
@@ -251,8 +251,8 @@ fn file_of_anything_else_is_not_gone_on_with() {
     let renamed = Dump::new(&plan, DumpLabel { name: "vol1".to_owned(), ..label() }, 2);
     let (renamed, _) = uncut(&renamed, 0, Compression::None);
     assert!(matches!(refused(&renamed, &[]), DumpError::OtherBegin { .. }));
-    // What a power cut left of a beginning is none; where something was durable, zeros are not what
-    // it left.
+    // The remains of a beginning after a power cut do not count as one; after a durable record,
+    // zeroes cannot be such remains.
     for torn in [Vec::new(), vec![0; 9000], own[..300].to_vec(), [&own[..300], &[0; 9000]].concat()] {
         assert_eq!(begun(&dump, 0, &torn, &[]).expect("nothing"), Begun::default());
     }
@@ -271,7 +271,7 @@ fn what_happens_to_the_volume_meanwhile_does_not_change_what_is_dumped() {
         let (whole, ends) = uncut(&dump, 0, Compression::None);
         (whole[..ends[0].bytes as usize].to_vec(), whole)
     };
-    // As after a restart: nothing is pinned, and owners do what they do.
+    // As after a restart: nothing is pinned, and owners change what they like.
     drop(plan);
     let one = volume.snapshot_named("one").expect("the snapshot").id;
     assert!(volume.delete_snapshots(&[one]).is_err(), "it is kept for the dump");
@@ -299,7 +299,7 @@ fn what_happens_to_the_volume_meanwhile_does_not_change_what_is_dumped() {
     assert!(file == uninterrupted, "as if nothing had happened");
     let (restored, _) = restored(&[file], false, false).expect("restored");
     assert_eq!(shown(&restored), expected);
-    // Once they may go, it can't be gone on with.
+    // Once they may be deleted, it can't be resumed.
     drop(dump);
     drop(plan);
     drop(kept);

@@ -1,5 +1,5 @@
-//! Dumps whose sums are all right and that are wrong, and devices and writers that fail: none is
-//! taken for whole.
+//! Wrong dumps whose sums are all right, and devices and writers that fail: none is accepted as
+//! whole.
 
 use cairn_base::{Checksum, Vbn};
 use cairn_device::{Block, DeviceError};
@@ -80,7 +80,7 @@ impl Pieces {
         self.records.iter_mut().filter(|(head, _)| head.kind == RecordKind::Extents).collect()
     }
 
-    /// The records are numbered as they stand.
+    /// The records are numbered in their order.
     pub(super) fn number(&mut self) {
         (0..).zip(&mut self.records).for_each(|(number, (head, _))| head.sequence = number);
     }
@@ -95,7 +95,7 @@ fn scattered() -> Vec<u8> {
     let (volume, luns) = source(1);
     scribble(&luns, &mut Rng::new(3), 900);
     volume.create_snapshot("zero").expect("a snapshot");
-    // Every other block is written again, so that what is left between them is in runs of its own.
+    // Every other block is rewritten, so that the blocks between them are in runs of their own.
     let device = luns.open("a").expect("the LUN");
     for number in (0..LUN_BLOCKS).step_by(2) {
         device.write_from(number * 4096, &[7; 4096]).expect("written");
@@ -221,7 +221,7 @@ fn record_with_a_block_that_no_space_has_is_lost_to_whoever_reads_the_part() {
 fn block_outside_of_the_space_that_a_dump_says_is_never_written() {
     let file = scattered();
     for blocks in [BLOCKS - 1, 700] {
-        // Its head says that it is of a smaller volume than it is.
+        // Its head claims a smaller volume than the real one.
         let mut pieces = Pieces::of(&file);
         pieces.head.stream.space_blocks = 1;
         pieces.tail = pieces.head.to_bytes();
@@ -263,7 +263,7 @@ fn restore_of_which_one_write_or_flush_fails_is_no_restore() {
             }
             failed += 1;
             let again = Volume::open(device, OpenOptions { cache_bytes: 1 << 20, clock: clock() });
-            // From the flush behind the first slot on it is there, and whole.
+            // From the flush after the first slot on it exists, and is whole.
             assert!(again.is_err() || at + 4 > whole.operations(), "operation {at}: a volume is left");
         }
         assert!(failed + 8 >= whole.operations() && failed > 8, "{failed} of {}", whole.operations());
@@ -309,7 +309,7 @@ fn restore_ends_when_it_is_told_to_and_tells_how_far_it_is() {
     }
 }
 
-/// A writer that keeps what it gets until it is flushed.
+/// A writer that keeps its data until it is flushed.
 #[derive(Default)]
 struct Holding {
     held: Vec<u8>,
@@ -342,7 +342,7 @@ fn what_is_said_to_be_written_was_handed_on_by_its_writer() {
     assert_eq!(produced.expect("written").bytes, out.written.len() as u64);
     assert!(out.held.is_empty());
     let whole = out.written;
-    // One that goes on from its beginning.
+    // A dump resumed from its beginning.
     let mut out = Holding::default();
     let resumed = on_threads(false, |work| {
         let onto = Onto { out: &mut out, reached: &mut |_| Ok(()) };

@@ -1,4 +1,4 @@
-//! Which images show blocks of unknown birth, as their maps say.
+//! Which images show blocks of unknown birth, according to their maps.
 
 use std::collections::BTreeMap;
 
@@ -40,8 +40,8 @@ impl Volume {
                 groups.entry(mask).or_default().push(vbn);
             }
             let mut state = self.state.lock();
-            // All of its readers may have ended meanwhile, and the blocks be someone else's by now;
-            // or its images, and others have joined it.
+            // Meanwhile all of its readers may have ended and the blocks may have a new owner. Or
+            // its images have ended and others have joined it.
             let still = |release: &Release| release.id == id && !release.sorted;
             let Some(at) = state.releases.list.iter().position(still) else { continue };
             state.releases.list.remove(at);

@@ -1,5 +1,5 @@
-//! The commit of an image that has arrived: its tables, its superblock, and what the volume knows
-//! of it in memory.
+//! The commit of an image that has arrived: its tables, its superblock, and the volume's in-memory
+//! state of it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::memory::state::State;
 use crate::volume::Volume;
 
 impl Receiver {
-    /// Makes an image whose blocks are where `redirects` says the content of the volume.
+    /// Makes an image, whose blocks are at the places in `redirects`, the content of the volume.
     ///
     /// # Errors
     /// [`VolumeError::Refused`] with [`COLLISIONS`] when the table of redirects has no room;
@@ -85,8 +85,8 @@ impl Receiver {
     }
 }
 
-/// An image that lacks a snapshot of which there is a clone is refused: its blocks would be used
-/// again. What has arrived stays, for when the clone is gone.
+/// Refuses an image without a snapshot that a clone is based on: its blocks would be reused. The
+/// arrivals stay until the clone is gone.
 fn keeps_what_is_cloned(state: &State, image: &ReceivedImage) -> Result<(), VolumeError> {
     let lacks = |id: &SnapshotId| {
         let here = state.snapshots.get(*id).map(|entry| entry.root);
@@ -95,9 +95,9 @@ fn keeps_what_is_cloned(state: &State, image: &ReceivedImage) -> Result<(), Volu
     state.kept.keys().find(|id| lacks(id)).map_or(Ok(()), |id| Err(VolumeError::Cloned(*id)))
 }
 
-/// The map of blocks in use with an image. What the redirect map says of other blocks is of a
-/// content that only older images show, and they have a redirect map of their own: it is taken out
-/// of this one.
+/// The map of blocks in use with an image. Redirects of other blocks describe content that only
+/// older images show, and those have a redirect map of their own: such redirects are removed from
+/// this one.
 fn used_by_image(
     volume: &Volume,
     image: &ReceivedImage,
@@ -173,7 +173,7 @@ impl NewTables {
     }
 }
 
-/// Shows an image whose superblock is committed and whose snapshots the state has.
+/// Shows an image whose superblock is committed and whose snapshots are in the state.
 fn show_image(
     state: &mut State,
     superblock: &Superblock,
@@ -188,7 +188,7 @@ fn show_image(
     state.cursor = superblock.cursor;
     state.next_file = superblock.root.next_file;
     state.open.generation = cairn_base::Generation(superblock.root.generation.0 + 1);
-    // What was known of a head that was written here is not true of this one.
+    // The records about a head that was written here do not apply to this one.
     state.forget_head(now);
     let same = |id: SnapshotId, pin: &Arc<Committed>| {
         state.snapshots.get(id).is_some_and(|entry| entry.root == pin.root)
@@ -197,12 +197,12 @@ fn show_image(
         state.pins.iter().filter_map(|(id, pin)| Some((*id, pin.upgrade()?))).collect();
     let renumbered: Vec<SnapshotId> =
         pins.iter().filter(|(id, pin)| !same(**id, pin)).map(|(id, _)| *id).collect();
-    // What only older images show stays in use while they are read; what waited for a reader
-    // already is part of it, less what the new image took up again.
+    // Blocks that only older images show stay in use while they have readers. Blocks that already
+    // waited for a reader are part of these, except those that the new image uses again.
     let gone = state.used.replace(used);
     state.pins.retain(|id, _| pins.contains_key(id) && !renumbered.contains(id));
-    // Who holds an image whose snapshot has gone is a reader from here on, for every later image
-    // and whatever is moved home.
+    // The holder of an image whose snapshot is gone is a reader from here on, for every later image
+    // and every block moved home.
     state.readers.extend(renumbered.iter().map(|id| Reader::of(&pins[id])));
     let mut readers = state.readers.clone();
     readers.extend(pins.values().map(Reader::of));
