@@ -1,5 +1,5 @@
-//! `cairn-suite [--jobs N] [--target NAME]... [--beside NAME=COMMAND]... [-- ARGUMENTS]`: builds the
-//! tests of the workspace and runs the test programs side by side. ARGUMENTS go to every test
+//! `cairn-suite [--jobs N] [--target NAME]... [--beside NAME=COMMAND]... [-- ARGUMENTS]`: builds
+//! the tests of the workspace and runs the test programs side by side. ARGUMENTS go to every test
 //! program. Each COMMAND is a line for the shell that runs after the build, beside the tests.
 
 use std::io::{BufRead, BufReader};

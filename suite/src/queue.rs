@@ -46,8 +46,8 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// The slowest program that waits. Blocks while there is none and the queue is open; `None` when
-    /// it is closed and empty.
+    /// The slowest program that waits. Blocks while there is none and the queue is open; `None`
+    /// when it is closed and empty.
     pub fn next(&self) -> Option<Program> {
         let mut waiting = self.lock();
         loop {
