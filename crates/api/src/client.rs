@@ -86,6 +86,17 @@ impl Client {
         self.request(Method::GET, path, None::<&()>)
     }
 
+    /// GET of bytes that are no JSON.
+    pub fn get_bytes(&self, path: &str) -> Result<Bytes, ErrorBody> {
+        let request = self.prepare(Method::GET, path, None::<&()>)?;
+        let (status, version, bytes) = self.runtime.block_on(self.answer(request))?;
+        self.compare_version(version.as_deref());
+        match status.is_success() {
+            true => Ok(bytes),
+            false => Err(serde_json::from_slice(&bytes).unwrap_or_else(|_| broken(&status))),
+        }
+    }
+
     /// GET, unless a signal comes meanwhile or somebody wants to leave, which is asked once in
     /// `every`: then there is no answer.
     pub fn get_unless<T: DeserializeOwned>(

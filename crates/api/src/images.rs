@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
-use crate::{ErrorBody, ErrorKind};
+use crate::{ErrorBody, ErrorKind, Keep};
 
 /// What is to be dumped.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
@@ -41,9 +41,16 @@ pub struct DumpRequest {
     /// An unfinished dump is given up first.
     #[serde(default)]
     pub anew: bool,
+    /// The dump goes into this bucket, as `BUCKET:` or `BUCKET:PATH/`; no files are handed over.
+    #[serde(default)]
+    pub bucket: Option<String>,
+    /// The objects of the dump in the bucket are locked for so long once it is whole, and so are
+    /// those of all dumps that it needs.
+    #[serde(default)]
+    pub lock_ms: Option<u64>,
 }
 
-/// An image dump into files that is written, or was cut.
+/// An image dump into files or a bucket that is written, or was cut.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct UnfinishedDump {
     /// Names the dump.
@@ -56,9 +63,11 @@ pub struct UnfinishedDump {
     pub base: Option<String>,
     /// When it was begun.
     pub begun_ms: u64,
-    /// What its files are called, in the order of the parts.
+    /// What its files are called, in the order of the parts; none of one in a bucket.
     pub files: Vec<String>,
-    /// Bytes of them that are known to be on the disk; there may be more.
+    /// The bucket that it goes into, as `BUCKET:` or `BUCKET:PATH/`.
+    pub bucket: Option<String>,
+    /// Bytes of them that are known to be on the disk or in the bucket; there may be more.
     pub durable_bytes: u64,
     /// Every part is whole: the files get their names, and it is confirmed.
     pub whole: bool,
@@ -89,6 +98,146 @@ pub struct DumpPlan {
     pub bytes: u64,
     /// Bytes of blocks of a dump of everything.
     pub full_data_bytes: u64,
+    /// What it takes of the bucket that it goes into.
+    pub cost: Option<BucketCost>,
+}
+
+/// What a dump takes of a bucket, at most. The prices are list prices of one vendor: a measure, not
+/// an offer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct BucketCost {
+    /// Objects that stay.
+    pub objects: u64,
+    /// Requests that put or list.
+    pub puts: u64,
+    /// Requests that get or look.
+    pub gets: u64,
+    /// Bytes that stay.
+    pub bytes: u64,
+    /// Dollars for the requests.
+    pub dollars_once: f64,
+    /// Dollars a month for the bytes.
+    pub dollars_monthly: f64,
+}
+
+/// Which dumps of a bucket are wanted.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct BucketDumpsQuery {
+    /// `PATH/`, `VOLUME`, `VOLUME@DUMP` or `PATH/VOLUME@DUMP`, where DUMP is the beginning of an id
+    /// or the name of a snapshot. Everything when not given.
+    pub of: Option<String>,
+    /// Only the newest of them, after all that it needs, the lowest first.
+    pub chain: Option<bool>,
+}
+
+/// What is in a bucket.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+pub struct BucketDumps {
+    /// Whole dumps, in order of their times.
+    pub dumps: Vec<BucketDump>,
+    /// Dumps that are on their way, or were given up.
+    pub unfinished: Vec<BucketUnfinished>,
+    /// Objects that cannot be read as what they should be, a line each.
+    pub unreadable: Vec<String>,
+}
+
+/// An image dump in a bucket.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct BucketDump {
+    /// The name of the volume.
+    pub volume: String,
+    /// Which volume.
+    pub volume_id: String,
+    /// Which dump.
+    pub id: String,
+    /// `0` to `9`, or `base`.
+    pub level: String,
+    /// The dump that it was made against, which a restore needs too.
+    pub on: Option<String>,
+    /// The snapshot that was dumped, without the volume.
+    pub snapshot: String,
+    /// When that was made.
+    pub created_ms: u64,
+    /// Bytes of blocks.
+    pub data_bytes: u64,
+    /// Bytes of all parts.
+    pub bytes: u64,
+    /// No one can delete it before, if the store has locks.
+    pub locked_until_ms: Option<u64>,
+    /// Its parts, in order.
+    pub parts: Vec<BucketPart>,
+}
+
+/// A part of a dump in a bucket.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct BucketPart {
+    /// The name of its object.
+    pub object: String,
+    /// Bytes.
+    pub bytes: u64,
+    /// The name of the object with its bytes but for those of blocks.
+    pub skeleton: Option<String>,
+    /// Bytes of that.
+    pub skeleton_bytes: u64,
+}
+
+/// A dump in a bucket that is not whole.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct BucketUnfinished {
+    /// Which volume.
+    pub volume_id: String,
+    /// Which dump.
+    pub id: String,
+    /// Its newest object, by the clock of the store.
+    pub newest_ms: u64,
+    /// Bytes of its objects; pieces of uploads do not count.
+    pub bytes: u64,
+}
+
+/// A range of an object of a dump.
+#[derive(Debug, Clone, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct BucketObjectQuery {
+    /// Its name.
+    pub name: String,
+    /// The first byte.
+    pub offset: u64,
+    /// Bytes, at most; fewer come only at the end of the object.
+    pub length: u64,
+}
+
+/// Deletes dumps of a bucket that no rule keeps, and that none of those that stay needs. It also
+/// removes what dumps that were given up left there more than a week ago.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PruneBucket {
+    /// `PATH/`, or empty.
+    #[serde(default)]
+    pub path: String,
+    /// Only dumps of this volume, by its name or id.
+    pub volume: Option<String>,
+    /// Which dumps stay; without any number all do.
+    #[serde(default)]
+    pub keep: Keep,
+    /// Nothing is deleted.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What was deleted of a bucket, or would be.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+pub struct BucketPruned {
+    /// Dumps that went.
+    pub deleted: Vec<BucketDump>,
+    /// Dumps that no rule keeps, and that a lock holds.
+    pub locked: Vec<BucketDump>,
+    /// How many dumps stay.
+    pub kept: u64,
+    /// How many unfinished dumps were removed.
+    pub swept: u64,
 }
 
 /// A dump that was written.
@@ -116,11 +265,17 @@ pub struct DumpResult {
     pub there_bytes: u64,
     /// It counts once it is confirmed; until then it is unfinished.
     pub to_confirm: bool,
+    /// The bucket that it is in, as `BUCKET:` or `BUCKET:PATH/`.
+    pub bucket: Option<String>,
+    /// No one can delete it from the bucket before.
+    pub locked_until_ms: Option<u64>,
 }
 
-/// The last dump of a level.
+/// The last dump of a level, into files or into one place in a bucket.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct DumpRecord {
+    /// The bucket that it is in, as `BUCKET:` or `BUCKET:PATH/`; none for files.
+    pub bucket: Option<String>,
     /// 0 to 9.
     pub level: u8,
     /// Names the dump.
@@ -148,9 +303,15 @@ pub struct RestoreRequest {
     #[serde(default)]
     pub devices: Vec<String>,
     /// What the hand-over socket answered to the files.
+    #[serde(default)]
     pub ticket: String,
     /// What the files are called: absolute, or `standard input`.
+    #[serde(default)]
     pub files: Vec<String>,
+    /// The dump is in a bucket, as `BUCKET:VOLUME` or as far as [`BucketDumpsQuery::of`] has it; no
+    /// files are handed over.
+    #[serde(default)]
+    pub bucket: Option<String>,
     /// What can't be read is left out; without this the first damaged record ends the restore.
     #[serde(default)]
     pub accept_damage: bool,

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{
-    BucketCheck, CheckResult, DrillResult, DumpResult, ErrorBody, FileDumpResult, GroupReverse, Mirror,
-    MirrorVerify, RestoreResult,
+    BucketCheck, BucketPruned, CheckResult, DrillResult, DumpResult, ErrorBody, FileDumpResult, GroupReverse,
+    Mirror, MirrorVerify, RestoreResult,
 };
 
 /// How a job is.
@@ -84,4 +84,6 @@ pub enum JobOutcome {
     Drill(Box<DrillResult>),
     /// Of `bucket add` and `bucket check`.
     Bucket(Box<BucketCheck>),
+    /// Of `image prune`.
+    Pruned(BucketPruned),
 }

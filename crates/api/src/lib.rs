@@ -68,8 +68,9 @@ pub use groups::{
 };
 pub use hooks::{Hooks, SetHooks};
 pub use images::{
-    ConfirmDump, DumpPlan, DumpRecord, DumpRequest, DumpResult, RestoreRequest, RestoreResult, ResumeError,
-    UnfinishedDump, UnfinishedRestore,
+    BucketCost, BucketDump, BucketDumps, BucketDumpsQuery, BucketObjectQuery, BucketPart, BucketPruned,
+    BucketUnfinished, ConfirmDump, DumpPlan, DumpRecord, DumpRequest, DumpResult, PruneBucket,
+    RestoreRequest, RestoreResult, ResumeError, UnfinishedDump, UnfinishedRestore,
 };
 pub use jobs::{Job, JobOutcome, JobQuery, JobState};
 pub use luns::{CreateLun, Export, ExportTotals, Lun, ResizeLun, Session};

@@ -173,6 +173,10 @@ pub fn dump_kind(error: &DumpError) -> ErrorKind {
         | DumpError::GivenUp { .. }
         | DumpError::Damaged { .. }
         | DumpError::TableLost { .. } => ErrorKind::Damaged,
+        // An object of a bucket is shorter than the list of it says.
+        DumpError::Read { source, .. } if source.kind() == std::io::ErrorKind::UnexpectedEof => {
+            ErrorKind::Damaged
+        }
         DumpError::Read { source, .. } => io_kind(source),
         DumpError::MissingPart { .. } | DumpError::MissingBase { .. } => ErrorKind::NotFound,
         DumpError::OtherBegin { .. } => ErrorKind::Diverged,

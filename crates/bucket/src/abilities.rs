@@ -117,7 +117,8 @@ impl Use {
         }
     }
 
-    fn noun(self) -> &'static str {
+    /// What it is, in words: `image dumps`.
+    pub fn noun(self) -> &'static str {
         match self {
             Use::Dump => "image dumps",
             Use::Lock => "locks",

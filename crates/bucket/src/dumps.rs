@@ -39,8 +39,10 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cairn_base::{Mutex, Rng, Timestamp, VolumeId};
-use cairn_format::dump::DumpId;
+use cairn_base::{Checksum, Mutex, Rng, Timestamp, VolumeId};
+use cairn_format::dump::{DumpHeader, DumpId};
+use cairn_format::stream::StreamHeader;
+use cairn_stream::PartHead;
 
 pub use self::cost::{Cost, Prices};
 pub use self::index::{DumpIndex, INDEX_VERSION, PartEntry};
@@ -51,7 +53,7 @@ pub use self::upload::{PIECE_BYTES, PIECES_IN_FLIGHT, PartStanding, PartUpload, 
 use self::index::{INDEX_BYTES_MAX, NoIndex, parse_dump_id};
 use crate::error::{StoreError, Trouble, Verb};
 use crate::limits::PUT_BYTES_MAX;
-use crate::name::{Name, Prefix};
+use crate::name::{InvalidName, Name, Prefix};
 use crate::store::{Nonce, Put, Store, extend_lock, list_all};
 use crate::workers::Workers;
 
@@ -59,6 +61,8 @@ const DUMPS: &str = "dumps/";
 const INDEX: &str = "index";
 const BEGUN: &str = "begun";
 const DELETING: &str = "deleting";
+/// Bytes of the head that a part begins and ends with.
+const HEAD_BYTES: usize = DumpHeader::SIZE + StreamHeader::SIZE;
 
 /// Why something was not done with the dumps of a bucket.
 #[derive(Debug, thiserror::Error)]
@@ -179,25 +183,48 @@ pub struct BucketDumps {
     store: Arc<dyn Store>,
     workers: Arc<dyn Workers>,
     rng: Mutex<Rng>,
-}
-
-fn folder(volume: VolumeId, dump: DumpId) -> String {
-    format!("{DUMPS}{volume}/{dump}/")
-}
-
-/// The dump that an object below `dumps/` belongs to, and the name of the object in it.
-fn parse(name: &Name) -> Option<(VolumeId, DumpId, &str)> {
-    let mut parts = name.as_str().strip_prefix(DUMPS)?.split('/');
-    let (volume, dump, file) = (parts.next()?, parts.next()?, parts.next()?);
-    parts.next().is_none().then_some(())?;
-    Some((volume.parse().ok()?, parse_dump_id(dump)?, file))
+    /// The beginning of all names: `dumps/`, or `PATH/dumps/`.
+    root: String,
 }
 
 impl BucketDumps {
     /// The dumps in `store`, which should be one that retries. `rng` is seeded by the operating
     /// system.
     pub fn new(store: Arc<dyn Store>, workers: Arc<dyn Workers>, rng: Rng) -> Self {
-        Self { store, workers, rng: Mutex::new(rng) }
+        Self { store, workers, rng: Mutex::new(rng), root: DUMPS.to_owned() }
+    }
+
+    /// The same below a path in the store: `servers/a`, or empty. Dumps of two paths know nothing
+    /// of each other.
+    ///
+    /// # Errors
+    /// The path breaks a rule of [`Name`].
+    pub fn below(mut self, path: &str) -> Result<Self, InvalidName> {
+        if !path.is_empty() {
+            Name::new(path)?;
+            self.root = format!("{path}/{DUMPS}");
+        }
+        Ok(self)
+    }
+
+    /// The dump that an object below the root belongs to, and the name of the object in it.
+    fn parse<'a>(&self, name: &'a Name) -> Option<(VolumeId, DumpId, &'a str)> {
+        let mut parts = name.as_str().strip_prefix(&self.root)?.split('/');
+        let (volume, dump, file) = (parts.next()?, parts.next()?, parts.next()?);
+        parts.next().is_none().then_some(())?;
+        Some((volume.parse().ok()?, parse_dump_id(dump)?, file))
+    }
+
+    /// The volume of an index that cannot be read.
+    pub fn volume_of(&self, error: &DumpsError) -> Option<VolumeId> {
+        match error {
+            DumpsError::Damaged(name) | DumpsError::Newer { name, .. } => Some(self.parse(name)?.0),
+            _ => None,
+        }
+    }
+
+    fn folder(&self, volume: VolumeId, dump: DumpId) -> String {
+        format!("{}{volume}/{dump}/", self.root)
     }
 
     fn nonce(&self) -> Nonce {
@@ -214,12 +241,15 @@ impl BucketDumps {
     }
 
     fn name(&self, volume: VolumeId, dump: DumpId, file: &str) -> Result<Name, StoreError> {
-        Name::new(format!("{}{file}", folder(volume, dump)))
+        Name::new(format!("{}{file}", self.folder(volume, dump)))
             .map_err(|_| self.blamed("a name of a dump is wrong"))
     }
 
     fn prefix(&self, volume: Option<VolumeId>) -> Result<Prefix, StoreError> {
-        let text = volume.map_or_else(|| DUMPS.to_owned(), |volume| format!("{DUMPS}{volume}/"));
+        let text = match volume {
+            None => self.root.clone(),
+            Some(volume) => format!("{}{volume}/", self.root),
+        };
         Prefix::new(text).map_err(|_| self.blamed("a prefix of dumps is wrong"))
     }
 
@@ -234,7 +264,7 @@ impl BucketDumps {
 
     fn index(&self, name: &Name, cancel: &AtomicBool) -> Result<Option<DumpIndex>, DumpsError> {
         let Some(bytes) = self.small(name, cancel)? else { return Ok(None) };
-        let own = parse(name);
+        let own = self.parse(name);
         match DumpIndex::parse(&bytes) {
             // An index under the name of another dump was copied there.
             Ok(index) if own.is_some_and(|own| (own.0, own.1) == (index.volume, index.dump)) => {
@@ -254,7 +284,7 @@ impl BucketDumps {
         let mut folders: BTreeMap<(VolumeId, DumpId), Unfinished> = BTreeMap::new();
         let (mut indexes, mut begun) = (Vec::new(), Vec::new());
         for listed in list_all(&*self.store, &self.prefix(volume)?, cancel)? {
-            let Some((volume, dump, file)) = parse(&listed.name) else { continue };
+            let Some((volume, dump, file)) = self.parse(&listed.name) else { continue };
             match file {
                 INDEX => indexes.push((volume, dump, listed.name.clone())),
                 BEGUN => begun.push((volume, dump, listed.name.clone())),
@@ -403,19 +433,125 @@ impl BucketDumps {
         Ok(entry)
     }
 
+    /// A part that is whole already: its writer made it an object, and was cut before it noted
+    /// that. `head` is the checksum of the head that a part ends with.
+    ///
+    /// # Errors
+    /// [`DumpsError::Damaged`] if the object is something else.
+    pub fn whole_part(
+        &self,
+        (volume, dump, part): (VolumeId, DumpId, u32),
+        head: Checksum,
+        cancel: &AtomicBool,
+    ) -> Result<Option<PartEntry>, DumpsError> {
+        let name = self.name(volume, dump, &part_file(part))?;
+        let length = match self.store.head(&name, cancel) {
+            Ok(head) => head.length,
+            Err(error) if error.is_missing() => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let end = match length.checked_sub(HEAD_BYTES as u64) {
+            Some(at) => self.store.get(&name, at, HEAD_BYTES, cancel)?,
+            None => Bytes::new(),
+        };
+        if Checksum::of(&end) != head {
+            return Err(DumpsError::Damaged(name));
+        }
+        let skeleton = match self.store.head(&self.name(volume, dump, &skeleton_file(part))?, cancel) {
+            Ok(head) => head.length,
+            Err(error) if error.is_missing() => 0,
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Some(PartEntry { length, skeleton }))
+    }
+
+    /// Removes what there is of a dump that is not whole. `begun` goes last. False if the dump is
+    /// whole: nothing of it goes then.
+    ///
+    /// # Errors
+    /// The store failed. A sweep removes the rest later.
+    pub fn abandon(&self, volume: VolumeId, dump: DumpId, cancel: &AtomicBool) -> Result<bool, DumpsError> {
+        if self.is_there(&self.name(volume, dump, INDEX)?, cancel)? {
+            return Ok(false);
+        }
+        let folder = Prefix::new(self.folder(volume, dump));
+        let folder = folder.map_err(|_| self.blamed("a prefix of a dump is wrong"))?;
+        let uploads = match self.store.uploads(&folder, cancel) {
+            Err(StoreError { trouble: Trouble::Unsupported(_), .. }) => Vec::new(),
+            uploads => uploads?,
+        };
+        for upload in &uploads {
+            self.store.abort(upload, cancel)?;
+        }
+        let mut listed = list_all(&*self.store, &folder, cancel)?;
+        listed.sort_by_key(|listed| listed.name.as_str().ends_with(BEGUN));
+        for listed in &listed {
+            self.store.delete(&listed.name, cancel)?;
+        }
+        Ok(true)
+    }
+
+    /// Until when a dump is locked; none if it is not.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub fn locked_until(
+        &self,
+        index: &DumpIndex,
+        cancel: &AtomicBool,
+    ) -> Result<Option<Timestamp>, DumpsError> {
+        Ok(self.store.head(&self.name(index.volume, index.dump, INDEX)?, cancel)?.locked_until)
+    }
+
+    /// The first bytes of a dump: which dump it is, and from which snapshot to which.
+    ///
+    /// # Errors
+    /// [`DumpsError::Damaged`] if the object is not the first part of this dump.
+    pub fn part_head(&self, index: &DumpIndex, cancel: &AtomicBool) -> Result<PartHead, DumpsError> {
+        let name = self.name(index.volume, index.dump, &part_file(0))?;
+        let bytes = self.store.get(&name, 0, HEAD_BYTES, cancel)?;
+        let head = bytes.first_chunk().and_then(|bytes| PartHead::parse(bytes).ok());
+        match head.filter(|head| index.has(head, 0)) {
+            Some(head) => Ok(head),
+            None => Err(DumpsError::Damaged(name)),
+        }
+    }
+
+    /// The names of the objects of a part: its bytes, and its skeleton if it has one.
+    ///
+    /// # Errors
+    /// There is no such part.
+    pub fn part_names(&self, index: &DumpIndex, part: u32) -> Result<(Name, Option<Name>), DumpsError> {
+        let entry = index.parts.get(part as usize).ok_or(DumpsError::Missing(index.dump))?;
+        let skeleton = match entry.skeleton {
+            0 => None,
+            _ => Some(self.name(index.volume, index.dump, &skeleton_file(part))?),
+        };
+        Ok((self.name(index.volume, index.dump, &part_file(part))?, skeleton))
+    }
+
+    /// Looks whether every part is there, in its length. Its bytes are not read.
+    ///
+    /// # Errors
+    /// [`DumpsError::Damaged`] for one of another length; [`Trouble::Missing`] for one that is
+    /// gone.
+    pub fn check_parts(&self, index: &DumpIndex, cancel: &AtomicBool) -> Result<(), DumpsError> {
+        for (part, entry) in (0..).zip(&index.parts) {
+            let name = self.name(index.volume, index.dump, &part_file(part))?;
+            if self.store.head(&name, cancel)?.length != entry.length {
+                return Err(DumpsError::Damaged(name));
+            }
+        }
+        Ok(())
+    }
+
     /// Makes the dump whole: writes its index, once every part is there.
     ///
     /// # Errors
     /// [`DumpsError::MissingBase`] if what it stands on went; nothing else can have taken it, see
     /// the module.
     pub fn seal(&self, index: &DumpIndex, cancel: &AtomicBool) -> Result<(), DumpsError> {
-        for (part, entry) in (0..).zip(&index.parts) {
-            let name = self.name(index.volume, index.dump, &part_file(part))?;
-            let head = self.store.head(&name, cancel)?;
-            if head.length != entry.length {
-                return Err(DumpsError::Damaged(name));
-            }
-        }
+        self.check_parts(index, cancel)?;
         if let Some(base) = index.on
             && self.index(&self.name(index.volume, base, INDEX)?, cancel)?.is_none()
         {
@@ -445,12 +581,9 @@ impl BucketDumps {
         part: u32,
         cancel: &Arc<AtomicBool>,
     ) -> Result<Arc<BucketPart>, DumpsError> {
+        let (name, skeleton) = self.part_names(index, part)?;
         let entry = index.parts.get(part as usize).ok_or(DumpsError::Missing(index.dump))?;
-        let name = self.name(index.volume, index.dump, &part_file(part))?;
-        let skeleton = match entry.skeleton {
-            0 => None,
-            length => Some((self.name(index.volume, index.dump, &skeleton_file(part))?, length)),
-        };
+        let skeleton = skeleton.map(|name| (name, entry.skeleton));
         let opened = BucketPart::open((&self.store, &self.workers), (name, entry.length), skeleton, cancel)?;
         Ok(Arc::new(opened))
     }
@@ -625,7 +758,7 @@ impl BucketDumps {
         for upload in uploads {
             // A writer says that it has begun before it begins an upload, and until its dump is
             // whole.
-            let Some((volume, dump, _)) = parse(&upload.name) else { continue };
+            let Some((volume, dump, _)) = self.parse(&upload.name) else { continue };
             let begun = self.name(volume, dump, BEGUN)?;
             if !ours.contains(&dump) && self.small(&begun, cancel)?.is_none() {
                 self.store.abort(&upload, cancel)?;

@@ -35,7 +35,7 @@ pub use pause::{Pause, Sleep};
 pub use place::{InvalidPlace, Place, Service};
 pub use probe::{ProbeWork, probe};
 pub use remote::{Credentials, Key, Net, Options, Remote, Secret, Variables};
-pub use retrying::{Patience, Retrying};
+pub use retrying::{Patience, Retrying, Waiting};
 pub use store::{
     Cursor, Head, ListFrom, Listed, Nonce, Page, Piece, Put, Store, Upload, extend_lock, list_all,
 };

@@ -49,6 +49,10 @@ impl Default for Patience {
     }
 }
 
+/// Hears of a failure that is waited out, and of the pause before the next try; none once a call
+/// has come to its end.
+pub type Waiting = dyn Fn(Option<(&StoreError, Duration)>) + Send + Sync;
+
 /// See the module.
 pub struct Retrying<S> {
     store: S,
@@ -57,12 +61,27 @@ pub struct Retrying<S> {
     rng: Mutex<Rng>,
     patience: Patience,
     retries: AtomicU64,
+    waiting: Option<Arc<Waiting>>,
 }
 
 impl<S: Store> Retrying<S> {
     /// Waits out failures of `store`.
     pub fn new(store: S, clock: Arc<dyn Clock>, pause: Arc<dyn Pause>, rng: Rng, patience: Patience) -> Self {
-        Self { store, clock, pause, rng: Mutex::new(rng), patience, retries: AtomicU64::new(0) }
+        Self {
+            store,
+            clock,
+            pause,
+            rng: Mutex::new(rng),
+            patience,
+            retries: AtomicU64::new(0),
+            waiting: None,
+        }
+    }
+
+    /// Tells `waiting` of every failure that is waited out, on the thread of the call.
+    pub fn telling(mut self, waiting: Arc<Waiting>) -> Self {
+        self.waiting = Some(waiting);
+        self
     }
 
     /// The store below.
@@ -85,19 +104,30 @@ impl<S: Store> Retrying<S> {
         loop {
             let error = match call() {
                 Err(error) if error.is_transient() => error,
-                outcome => return outcome,
+                outcome => {
+                    self.tell(tries > 0, None);
+                    return outcome;
+                }
             };
             tries += 1;
             let wait = self.wait(tries, &error);
             let passed = self.clock.monotonic().saturating_sub(begun);
             if tries >= self.patience.tries || passed + wait > self.patience.time {
+                self.tell(tries > 1, None);
                 return Err(error);
             }
+            self.tell(true, Some((&error, wait)));
             self.retries.fetch_add(1, Ordering::Relaxed);
             tracing::debug!(%error, wait_ms = wait.as_millis() as u64, tries, "the call is tried again");
             if !pause_for(&*self.pause, wait, cancel) {
                 return Err(StoreError { trouble: Trouble::Cancelled, ..error });
             }
+        }
+    }
+
+    fn tell(&self, has_waited: bool, what: Option<(&StoreError, Duration)>) {
+        if let (true, Some(waiting)) = (has_waited, &self.waiting) {
+            waiting(what);
         }
     }
 

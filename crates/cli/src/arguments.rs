@@ -22,7 +22,9 @@ pub use bucket::{AddBucket, Bucket};
 pub use device::{Beneath, Device, Enable, History, InstantArgument, WindowArguments};
 pub use files::{DiffSnapshots, Dump, Mount, Quota, SetQuota, Unmount};
 pub use group::{Group, SetGroup};
-pub use image::{DumpImage, ExtractImage, Image, MountImage, RestoreImage, split_path};
+pub use image::{
+    DumpImage, ExtractImage, Image, MountImage, PruneImages, RestoreImage, is_in_bucket, split_path,
+};
 pub use mirror::{Compress, Decision, DrillMirror, Link, Mirror};
 pub use restore::Restore;
 pub use service::{ConfigFile, InstallService, Serve, Service};

@@ -179,6 +179,7 @@ fn interrupted(
             | "disable"
             | "bucket add"
             | "bucket check"
+            | "image prune"
     ) {
         let next = match kind.as_str() {
             // All of it or nothing, and of several mirrors.

@@ -1,14 +1,15 @@
-//! Buckets: added, checked and deleted, and what is wrong with them said with the next step.
+//! Buckets: added, checked and deleted, and what is wrong with them said with the next step; image
+//! dumps in them.
 
 mod running;
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use running::{PATIENCE, Running, path, refused};
+use running::{PATIENCE, Running, content, fill, path, refused};
 use serde_json::Value;
 
 /// Within this time a store that cannot be reached is reported.
@@ -313,4 +314,294 @@ fn secret_of_a_bucket_is_in_no_file_list_log_or_error() {
         let bytes = std::fs::read(&found).unwrap_or_default();
         assert!(!String::from_utf8_lossy(&bytes).contains("secret-that-is-nowhere"), "{found}");
     }
+}
+
+/// A server with the disk `v/db` of 24 MiB, and the bucket `b` in the directory `store`.
+fn server_with_bucket(dir: &Path) -> Running {
+    let server = running::server_with_disk(dir);
+    server.good(&["bucket", "add", "b", &directory(dir, "store")]);
+    server
+}
+
+/// Another server that has the bucket of `dir` as `other`.
+fn fresh_server(dir: &Path) -> Running {
+    let server = Running::start(dir, "fresh");
+    server.good(&["bucket", "add", "other", &format!("file://{}", path(dir, "store"))]);
+    server
+}
+
+/// The parts of dumps in the bucket of `dir`, in order of their names.
+fn parts(dir: &Path) -> Vec<PathBuf> {
+    let all = files(&dir.join("store")).into_iter().map(PathBuf::from);
+    let is_part = |file: &PathBuf| file.file_name().unwrap().to_str().unwrap().starts_with("part-");
+    let mut parts: Vec<PathBuf> = all.filter(is_part).collect();
+    parts.sort();
+    parts
+}
+
+#[test]
+fn dumps_in_a_bucket_come_back_on_a_server_that_has_never_seen_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server_with_bucket(dir.path());
+    server.bad(10, "not-found", &["image", "dump", "-1", "v", "b:"]);
+    let cost = server.json(&["image", "dump", "-0", "v", "b:", "-n"])["cost"].clone();
+    assert!(
+        cost["objects"].as_u64().unwrap() >= 3 && cost["dollars_monthly"].as_f64().unwrap() > 0.0,
+        "{cost}"
+    );
+    let mut contents = vec![content(server.disk("v/db"))];
+    let dumped = server.json(&["image", "dump", "-0", "v", "b:"]);
+    assert_eq!((&dumped["bucket"], &dumped["level"]), (&"b:".into(), &"0".into()), "{dumped}");
+    for (level, blocks) in [("-1", 700), ("-2", 40)] {
+        fill(&server, 100, blocks, blocks);
+        contents.push(content(server.disk("v/db")));
+        server.good(&["image", "dump", level, "v", "b:", "--compress", "--streams", "2"]);
+    }
+    let levels = server.good(&["image", "levels", "v"]);
+    assert_eq!(levels.matches("b:").count(), 3, "{levels}");
+    let listed = server.good(&["image", "ls", "b:"]);
+    assert!(listed.contains("image.2.") && !listed.contains("MISSING"), "{listed}");
+    assert!(server.good(&["bucket", "show", "b"]).contains("3 image dumps"));
+    // A path is a place of its own.
+    server.bad(10, "not-found", &["image", "dump", "-1", "v", "b:host/a/"]);
+    server.good(&["image", "dump", "-0", "v", "b:host/a/"]);
+    assert_eq!(server.json(&["image", "list", "b:host/a/"])["dumps"].as_array().unwrap().len(), 1);
+
+    let fresh = fresh_server(dir.path());
+    let dumps = fresh.json(&["image", "list", "other:"])["dumps"].clone();
+    for (number, expected) in contents.iter().enumerate() {
+        let (name, id) = (format!("w{number}"), dumps[number]["id"].as_str().unwrap());
+        fresh.good(&["image", "restore", &name, &format!("other:v@{}", &id[..8])]);
+        assert!(content(fresh.disk(&format!("{name}/db"))) == *expected, "level {number}");
+    }
+    fresh.good(&["image", "verify", "other:v", "--deep"]);
+    fresh.bad(10, "not-found", &["image", "restore", "x", "other:nothing"]);
+    fresh.bad(2, "usage", &["image", "restore", "x", "other:v", "other:w"]);
+    // A dump of a level above goes on from what the bucket has, without a record of this server.
+    fresh.good(&["volume", "delete", "w0", "--yes"]);
+    fresh.good(&["volume", "delete", "w1", "--yes"]);
+    fill_in(&fresh, "w2/db", 5);
+    let next = fresh.json(&["image", "dump", "-3", "w2", "other:"]);
+    assert!(next["data_bytes"].as_u64().unwrap() < 4 << 20, "{next}");
+    let now = content(fresh.disk("w2/db"));
+    fresh.good(&["image", "restore", "again", &format!("other:w2@{}", next["id"].as_str().unwrap())]);
+    assert!(content(fresh.disk("again/db")) == now);
+}
+
+/// Fills some blocks of another disk.
+fn fill_in(server: &Running, disk: &str, byte: u8) {
+    let mut disk = server.disk(disk);
+    disk.write(8 << 20, &[byte; 65536]).unwrap();
+    disk.flush().unwrap();
+}
+
+#[test]
+fn files_and_disks_are_read_from_a_dump_in_a_bucket() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server_with_bucket(dir.path());
+    let expected = content(server.disk("v/db"));
+    server.good(&["image", "dump", "v", "b:"]);
+    let socket = path(dir.path(), "mounted.sock");
+    let mut mounting = running::cairn();
+    let mounting =
+        mounting.args(["image", "mount", "b:v", "--socket", &socket]).arg("--data").arg(&server.data);
+    let mut mounted = mounting.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    running::wait_until("it is served", || Path::new(&socket).exists());
+    let address = cairn_frontend_nbd::Address::Unix(socket.into());
+    let options = cairn_frontend_nbd::ClientOptions::new("v/db");
+    let disk = cairn_frontend_nbd::Client::connect(&address, &options).unwrap();
+    assert!(content(disk) == expected);
+    assert!(Command::new("kill").arg(mounted.id().to_string()).status().unwrap().success());
+    assert!(mounted.wait().unwrap().success());
+
+    if !running::can_mount() {
+        return;
+    }
+    let at = path(dir.path(), "tree");
+    std::fs::create_dir(&at).unwrap();
+    server.good(&["volume", "create", "f", "--size", "64M"]);
+    server.good(&["mount", "f", &at]);
+    std::fs::create_dir_all(format!("{at}/a/b")).unwrap();
+    std::fs::write(format!("{at}/a/b/note"), "kept in a bucket").unwrap();
+    server.good(&["unmount", &at]);
+    server.good(&["image", "dump", "f", "b:"]);
+    assert!(server.good(&["image", "ls", "b:f", "/a/b"]).contains("note"));
+    assert_eq!(server.good(&["image", "cat", "b:f", "/a/b/note"]), "kept in a bucket");
+    let to = path(dir.path(), "out");
+    std::fs::create_dir(&to).unwrap();
+    server.good(&["image", "extract", "b:f", "/a", "--to", &to]);
+    assert_eq!(std::fs::read_to_string(format!("{to}/a/b/note")).unwrap(), "kept in a bucket");
+    server.bad(2, "usage", &["image", "ls", "b:", "/a"]);
+}
+
+#[test]
+fn prune_keeps_what_rules_name_and_what_that_needs() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server_with_bucket(dir.path());
+    let mut ids = Vec::new();
+    for level in ["-0", "-1", "-0", "-1", "-2"] {
+        fill(&server, 0, 10, ids.len() as u64);
+        ids.push(server.json(&["image", "dump", level, "v", "b:"])["id"].clone());
+    }
+    let left = || {
+        let found = server.json(&["image", "list", "b:"])["dumps"].clone();
+        found.as_array().unwrap().iter().map(|dump| dump["id"].clone()).collect::<Vec<_>>()
+    };
+    server.bad(2, "usage", &["image", "prune", "b:"]);
+    server.bad(2, "usage", &["image", "prune", "b:", "--keep-last", "1"]);
+    let would = server.good(&["image", "prune", "b:", "--keep-last", "1", "-n"]);
+    assert!(would.contains("would delete 2") && left().len() == 5, "{would}");
+    let done = server.json(&["image", "prune", "b:", "--keep-last", "1", "--yes"]);
+    assert_eq!((done["deleted"].as_array().unwrap().len(), left()), (2, ids[2..].to_vec()), "{done}");
+    // Those of a lock stay, and so does what they stand on.
+    fill(&server, 0, 10, 9);
+    let locked = server.json(&["image", "dump", "-3", "v", "b:", "--lock", "1h"]);
+    assert!(locked["locked_until_ms"].as_u64().is_some(), "{locked}");
+    let listed = server.good(&["image", "list", "b:"]);
+    assert_eq!(listed.matches("ends in").count(), 4, "every level below is locked: {listed}");
+    fill(&server, 0, 10, 10);
+    server.good(&["image", "dump", "-0", "v", "b:"]);
+    let done = server.json(&["image", "prune", "b:", "--keep-last", "1", "--yes"]);
+    assert_eq!((done["deleted"].as_array().unwrap().len(), left().len()), (0, 5), "{done}");
+    server.bad(10, "not-found", &["image", "prune", "b:", "--volume", "w", "--keep-last", "1", "--yes"]);
+}
+
+#[test]
+fn lock_is_refused_where_the_probe_found_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = server_with_bucket(dir.path());
+    server.terminate();
+    let document = server.data.join("buckets.json");
+    let mut known: Value = serde_json::from_slice(&std::fs::read(&document).unwrap()).unwrap();
+    let found = known["buckets"][0]["abilities"]["found"].as_array_mut().unwrap();
+    found.iter_mut().find(|found| found["ability"] == "locks").unwrap()["verdict"] = "no".into();
+    std::fs::write(&document, known.to_string()).unwrap();
+    server.restart();
+    for dry_run in [&["-n"][..], &[]] {
+        let said =
+            server.bad(1, "failed", &[&["image", "dump", "v", "b:", "--lock", "30d"], dry_run].concat());
+        assert!(said.contains("locks"), "{said}");
+    }
+    assert!(parts(dir.path()).is_empty());
+    let file = path(dir.path(), "file");
+    server.bad(2, "usage", &["image", "dump", "v", "--to", &file, "--lock", "30d"]);
+}
+
+/// A dump that takes its time, as its volume is slow, and has sent so many pieces.
+fn begun(server: &Running, arguments: &[&str], pieces: usize) -> Child {
+    server.good(&["volume", "rehearse", "v", "--delay", "250ms", "--yes"]);
+    let mut command = running::cairn();
+    command.args(["image", "dump", "v", "--json"]).args(arguments).arg("--data").arg(&server.data);
+    let dump = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    running::wait_until("it is under way", || noted(server) >= pieces);
+    dump
+}
+
+/// How many pieces of an unfinished dump are noted.
+fn noted(server: &Running) -> usize {
+    let text = std::fs::read(server.data.join("volumes/v/dumps.json")).unwrap_or_default();
+    let document: Value = serde_json::from_slice(&text).unwrap_or_default();
+    let pieces = &document["unfinished"]["bucket"]["parts"][0]["standing"]["pieces"];
+    pieces.as_array().map_or(0, Vec::len)
+}
+
+#[test]
+fn dump_into_a_bucket_resumes_after_a_kill_of_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = server_with_bucket(dir.path());
+    let expected = content(server.disk("v/db"));
+    let dump = begun(&server, &["b:"], 1);
+    server.kill();
+    assert!(!dump.wait_with_output().unwrap().status.success());
+    server.restart();
+    assert!(server.json(&["status"])["problems"].to_string().contains("--resume"));
+    assert!(server.good(&["image", "levels", "v"]).contains("unfinished"));
+    server.bad(11, "busy", &["image", "dump", "v", "b:"]);
+    server.bad(11, "busy", &["bucket", "delete", "b"]);
+    assert_eq!(server.json(&["image", "list", "b:"])["dumps"], serde_json::json!([]), "no reader sees it");
+    // What changes meanwhile is not in it.
+    fill(&server, 0, 100, 77);
+    let dumped = server.json(&["image", "dump", "v", "--resume"]);
+    assert!(dumped["there_bytes"].as_u64().unwrap() >= 8 << 20, "{dumped}");
+    server.bad(10, "not-found", &["image", "dump", "v", "--resume"]);
+    server.good(&["image", "verify", "b:v", "--deep"]);
+    server.good(&["image", "restore", "w", "b:v"]);
+    assert!(content(server.disk("w/db")) == expected);
+    server.good(&["image", "dump", "-1", "v", "b:"]);
+    server.good(&["bucket", "delete", "b"]);
+}
+
+#[test]
+fn dump_that_is_cancelled_resumes_or_leaves_nothing_in_the_bucket() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server_with_bucket(dir.path());
+    let interrupt = |dump: Child| {
+        assert!(Command::new("kill").args(["-INT", &dump.id().to_string()]).status().unwrap().success());
+        dump.wait_with_output().unwrap()
+    };
+    let cut = interrupt(begun(&server, &["b:"], 1));
+    refused(&cut, 130, "interrupted", &["image", "dump"]);
+    assert!(String::from_utf8_lossy(&cut.stdout).contains("--resume"), "{cut:?}");
+    server.good(&["volume", "rehearse", "v", "--off"]);
+    server.good(&["image", "levels", "v", "--give-up", "--yes"]);
+    let objects = || files(&dir.path().join("store")).into_iter().filter(|name| !name.contains("/probe/"));
+    assert_eq!(objects().collect::<Vec<_>>(), Vec::<String>::new());
+    let cut = interrupt(begun(&server, &["b:"], 1));
+    refused(&cut, 130, "interrupted", &["image", "dump"]);
+    server.good(&["image", "dump", "v", "--resume", "b:"]);
+    server.good(&["image", "verify", "b:v"]);
+}
+
+#[test]
+fn damage_in_a_bucket_is_named_and_never_restored() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server_with_bucket(dir.path());
+    server.good(&["image", "dump", "-0", "v", "b:"]);
+    fill(&server, 50, 600, 3);
+    server.good(&["image", "dump", "-1", "v", "b:"]);
+    let parts = parts(dir.path());
+    assert_eq!(parts.len(), 2, "{parts:?}");
+    let whole: Vec<Vec<u8>> = parts.iter().map(|part| std::fs::read(part).unwrap()).collect();
+    let flipped = |bytes: &[u8], at: usize| {
+        let mut bytes = bytes.to_vec();
+        bytes[at] ^= 1;
+        bytes
+    };
+    type Damage<'a> = (&'a str, i32, &'a str, [Option<Vec<u8>>; 2]);
+    let damages: [Damage<'_>; 5] = [
+        ("flipped", 27, "damaged", [Some(flipped(&whole[0], whole[0].len() / 2)), None]),
+        ("flipped", 27, "damaged", [None, Some(flipped(&whole[1], whole[1].len() / 2))]),
+        ("truncated", 27, "damaged", [Some(whole[0][..whole[0].len() / 2].to_vec()), None]),
+        ("swapped", 27, "damaged", [Some(whole[1].clone()), Some(whole[0].clone())]),
+        ("deleted", 10, "not-found", [Some(Vec::new()), None]),
+    ];
+    for (what, code, kind, changed) in damages {
+        for (part, bytes) in parts.iter().zip(&changed) {
+            match bytes {
+                Some(bytes) if bytes.is_empty() => std::fs::remove_file(part).unwrap(),
+                Some(bytes) => std::fs::write(part, bytes).unwrap(),
+                None => {}
+            }
+        }
+        let said = server.bad(code, kind, &["image", "restore", "w", "b:v"]);
+        assert!(said.contains("part-00000") && said.contains("dumps/"), "{what}: {said}");
+        assert!(!server.has_export("w/db"), "{what}");
+        let _ = server.run(&["image", "restore", "w", "--give-up", "--yes"]);
+        let verified = server.run(&["image", "verify", "b:v", "--json"]);
+        assert_eq!(verified.status.code(), Some(code), "{what}: {verified:?}");
+        for (part, bytes) in parts.iter().zip(&whole) {
+            std::fs::write(part, bytes).unwrap();
+        }
+    }
+    // An index that was changed, or was copied from another dump, is reported.
+    let index = parts[0].with_file_name("index");
+    let bytes = std::fs::read(&index).unwrap();
+    std::fs::write(&index, flipped(&bytes, 40)).unwrap();
+    let listed = server.run(&["image", "list", "b:", "--json"]);
+    assert_eq!(listed.status.code(), Some(3), "{listed:?}");
+    let said = server.bad(27, "damaged", &["image", "restore", "w", "b:v"]);
+    assert!(said.contains("/index"), "{said}");
+    std::fs::write(&index, bytes).unwrap();
+    server.good(&["image", "restore", "w", "b:v"]);
+    assert!(content(server.disk("w/db")) == content(server.disk("v/db")));
 }

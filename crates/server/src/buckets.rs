@@ -15,8 +15,8 @@ use std::{fs, io, thread};
 use cairn_base::{Clock, Rng};
 use cairn_bucket::limits::SECRETS_BYTES_MAX;
 use cairn_bucket::{
-    Abilities, Credentials, Directory, ListFrom, Net, Options, Patience, Place, Prefix, ProbeWork, Remote,
-    Retrying, Service, Sleep, Store, StoreError, Trouble, Verb, Workers, probe,
+    Abilities, Allowed, Credentials, Directory, ListFrom, Net, Options, Patience, Place, Prefix, ProbeWork,
+    Remote, Retrying, Service, Sleep, Store, StoreError, Trouble, Use, Verb, Waiting, Workers, probe,
 };
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -44,6 +44,14 @@ const PROBE_PATIENCE: Patience = Patience {
     time: Duration::from_secs(20),
     first: Duration::from_millis(200),
     longest: Duration::from_secs(5),
+};
+
+/// How long a read for a client of the API waits failures out: the client waits no longer.
+const READ_PATIENCE: Patience = Patience {
+    tries: 6,
+    time: Duration::from_secs(40),
+    first: Duration::from_millis(200),
+    longest: Duration::from_secs(10),
 };
 
 /// Where the credentials of a bucket come from.
@@ -137,6 +145,34 @@ pub(crate) struct Buckets {
     uses: Mutex<BTreeMap<String, Vec<&'static str>>>,
     /// The runtime of remote stores, from the first use of one on.
     net: Mutex<Option<Arc<Net>>>,
+    /// Open stores that clients of the API read through, by name.
+    readers: Mutex<BTreeMap<String, Arc<dyn Store>>>,
+}
+
+/// A bucket that is open for a job, which uses it for as long as this lives.
+pub(crate) struct OpenBucket {
+    pub(crate) name: String,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) workers: Arc<dyn Workers>,
+    abilities: Abilities,
+    _in_use: InUse,
+}
+
+impl OpenBucket {
+    /// Refuses a use that the probe found to be unsafe.
+    pub(crate) fn refuse_unsafe_for(&self, what: Use) -> Result<(), ServerError> {
+        match self.abilities.allows(what) {
+            Allowed::No(reasons) => {
+                Err(BucketsError::NotSafeFor { name: self.name.clone(), what: what.noun(), reasons }.into())
+            }
+            Allowed::Yes | Allowed::WithWarnings(_) => Ok(()),
+        }
+    }
+
+    /// Whether the store has a lock for objects.
+    pub(crate) fn locks(&self) -> bool {
+        !matches!(self.abilities.allows(Use::Lock), Allowed::No(_))
+    }
 }
 
 /// A job uses the bucket of this name for as long as this lives.
@@ -170,7 +206,7 @@ impl Workers for OwnThreads {
 }
 
 /// A generator that the operating system seeded.
-fn rng() -> Rng {
+pub(crate) fn rng() -> Rng {
     Rng::new(u64::from_le_bytes(random_bytes()))
 }
 
@@ -203,6 +239,7 @@ impl Buckets {
             unread: Mutex::default(),
             uses: Mutex::default(),
             net: Mutex::default(),
+            readers: Mutex::default(),
         };
         buckets.read();
         buckets
@@ -282,7 +319,12 @@ impl Buckets {
     }
 
     /// Opens a client of a bucket that waits failures out.
-    fn client(&self, bucket: &Bucket, patience: Patience) -> Result<Arc<dyn Store>, ServerError> {
+    fn client(
+        &self,
+        bucket: &Bucket,
+        patience: Patience,
+        waiting: Option<Arc<Waiting>>,
+    ) -> Result<Arc<dyn Store>, ServerError> {
         let place: Place = bucket
             .place
             .parse()
@@ -309,20 +351,61 @@ impl Buckets {
                 Arc::new(Remote::open(&place, &options, &variable, &self.net()?).map_err(failed)?)
             }
         };
-        Ok(Arc::new(Retrying::new(store, self.clock.clone(), Arc::new(Sleep::default()), rng(), patience)))
+        let retrying = Retrying::new(store, self.clock.clone(), Arc::new(Sleep::default()), rng(), patience);
+        Ok(match waiting {
+            Some(waiting) => Arc::new(retrying.telling(waiting)),
+            None => Arc::new(retrying),
+        })
+    }
+
+    /// Opens a bucket for a job. `waiting` shows the failure that the job waits out.
+    pub(crate) fn open_for(
+        self: &Arc<Self>,
+        name: &str,
+        by: &'static str,
+        waiting: &Arc<Mutex<Option<String>>>,
+    ) -> Result<OpenBucket, ServerError> {
+        let in_use = self.use_by(name, by)?;
+        let bucket = self.get(name)?;
+        let shown = waiting.clone();
+        let waiting: Arc<Waiting> = Arc::new(move |failure| {
+            *shown.lock() = failure.map(|(error, wait)| {
+                format!("waiting {} s to try again: {error}", wait.as_secs_f32().ceil())
+            });
+        });
+        let store = self.client(&bucket, Patience::default(), Some(waiting))?;
+        let (workers, abilities) = (Arc::new(OwnThreads), bucket.abilities);
+        Ok(OpenBucket { name: bucket.name, store, workers, abilities, _in_use: in_use })
+    }
+
+    /// Opens a bucket to answer a request.
+    pub(crate) fn open_to_read(self: &Arc<Self>, name: &str) -> Result<OpenBucket, ServerError> {
+        let in_use = self.use_by(name, "objects in it are read")?;
+        let bucket = self.get(name)?;
+        let known = self.readers.lock().get(name).cloned();
+        let store = match known {
+            Some(store) => store,
+            None => {
+                let store = self.client(&bucket, READ_PATIENCE, None)?;
+                self.readers.lock().insert(name.to_owned(), store.clone());
+                store
+            }
+        };
+        let (workers, abilities) = (Arc::new(OwnThreads), bucket.abilities);
+        Ok(OpenBucket { name: bucket.name, store, workers, abilities, _in_use: in_use })
     }
 
     /// Finds out what a bucket really does.
     fn probe(&self, bucket: &Bucket, cancel: &Arc<AtomicBool>) -> Result<Abilities, ServerError> {
         let failed = |source: StoreError| store_error(&bucket.name, source);
-        let store = self.client(bucket, PROBE_PATIENCE)?;
+        let store = self.client(bucket, PROBE_PATIENCE, None)?;
         // A store that cannot be used at all is known after one request; a probe would also try to
         // clean up.
         let anything = Prefix::new("probe/").map_err(|_| ServerError::Bug)?;
         store.list(&anything, &ListFrom::Start, 1, cancel).map_err(failed)?;
         let workers: Arc<dyn Workers> = Arc::new(OwnThreads);
         let work = ProbeWork {
-            other: self.client(bucket, PROBE_PATIENCE)?,
+            other: self.client(bucket, PROBE_PATIENCE, None)?,
             workers: &workers,
             clock: &*self.clock,
             rng: &mut rng(),
@@ -333,7 +416,7 @@ impl Buckets {
 }
 
 /// An error of a store, of the bucket of that name.
-fn store_error(name: &str, source: StoreError) -> ServerError {
+pub(crate) fn store_error(name: &str, source: StoreError) -> ServerError {
     match source.trouble {
         Trouble::Cancelled => ServerError::Cancelled,
         // The rule that an endpoint or a certificate breaks; there is no object to name.

@@ -5,6 +5,7 @@
 
 use cairn_base::{Checksum, SnapshotId, Timestamp, VolumeId};
 use cairn_format::dump::{DumpId, DumpLevel, PARTS_MAX};
+use cairn_stream::PartHead;
 use serde::{Deserialize, Serialize};
 
 /// The version that this program writes, and the newest that it reads.
@@ -146,6 +147,13 @@ impl DumpIndex {
             blocks: text.blocks,
             parts: text.parts,
         })
+    }
+
+    /// Whether a part that begins so is the part of that number of this dump.
+    pub fn has(&self, head: &PartHead, part: u32) -> bool {
+        let own = &head.dump;
+        (own.volume, own.dump, own.part) == (self.volume, self.dump, part)
+            && own.parts as usize == self.parts.len()
     }
 
     /// Bytes of all parts.

@@ -236,6 +236,11 @@ impl PartUpload {
         if self.filling.len() >= self.piece_bytes { self.send(Some(*at)) } else { Ok(()) }
     }
 
+    /// Pieces that were sent so far, though they may be under way.
+    pub fn sent(&self) -> u32 {
+        self.number
+    }
+
     /// Up to where the part is in the store for certain; none before the first piece is.
     pub fn standing(&self) -> Option<PartStanding> {
         let mut pieces = {
@@ -324,6 +329,12 @@ impl PartUpload {
         }
         Shared::check(&sent)?;
         Ok(sent.done.clone())
+    }
+
+    /// Waits until nothing is under way, whatever became of it. What is in the store by then is in
+    /// [`PartUpload::standing`], and nothing follows it.
+    pub fn stop(&self) {
+        let _ = self.settle();
     }
 
     /// Gives the part up and removes what the store has of it.

@@ -1,31 +1,33 @@
 //! The flags of `cairn image`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use cairn_base::ByteSize;
+use cairn_base::{ByteSize, Interval};
 use clap::{Args, Subcommand};
 
-use super::{InvalidName, SnapshotName};
+use super::{InvalidName, Keeping, SnapshotName};
 
 /// `cairn image`.
 #[derive(Debug, Subcommand)]
 pub enum Image {
-    /// Dump a volume with all of its snapshots into files or a pipe
+    /// Dump a volume with all of its snapshots into files, a pipe or a bucket
     Dump(DumpImage),
     /// Restore a volume from a full dump and its incremental dumps
     Restore(RestoreImage),
     /// List the contents of dumps, or of a directory in them
     ///
     /// Shows volume, level, snapshots and LUNs. With a PATH at the end, lists that directory.
+    /// BUCKET: lists the dumps in a bucket, with their locks.
+    #[command(alias = "list")]
     Ls {
-        /// Files of the dumps, and /PATH or @SNAPSHOT:/PATH
+        /// Files or BUCKET:VOLUME[@DUMP], and /PATH or @SNAPSHOT:/PATH
         #[arg(required = true, value_name = "DUMP... [PATH]")]
         files: Vec<PathBuf>,
     },
     /// Print one file from dumps to standard output
     Cat {
-        /// Full dump, incremental dumps, and /PATH or @SNAPSHOT:/PATH
+        /// Dump files or BUCKET:VOLUME[@DUMP], then /PATH or @SNAPSHOT:/PATH
         #[arg(required = true, num_args = 2.., value_name = "DUMP... PATH")]
         files: Vec<PathBuf>,
     },
@@ -33,7 +35,7 @@ pub enum Image {
     Extract(ExtractImage),
     /// Verify dumps, and list damage
     Verify {
-        /// Files of the dumps; `-` is standard input
+        /// Files of the dumps, or BUCKET:VOLUME[@DUMP]; `-` is stdin
         #[arg(required = true)]
         files: Vec<PathBuf>,
         /// Also verify every block against its tree
@@ -44,8 +46,13 @@ pub enum Image {
     },
     /// Serve LUNs in dumps read-only over NBD, until Ctrl-C
     ///
-    /// Works without a server.
+    /// Works without a server, unless the dumps are in a bucket.
     Mount(MountImage),
+    /// Delete dumps in a bucket that no --keep rule names
+    ///
+    /// A dump stays as long as one that stays was made against it. Also removes what abandoned
+    /// dumps left in the bucket more than a week ago.
+    Prune(PruneImages),
     /// Show the last dump of each level
     Levels {
         /// Name of the volume
@@ -62,11 +69,47 @@ pub enum Image {
 impl Image {
     /// True for what needs no server.
     pub fn is_local(&self) -> bool {
-        matches!(
-            self,
-            Image::Ls { .. } | Image::Cat { .. } | Image::Extract(_) | Image::Verify { .. } | Image::Mount(_)
-        )
+        self.reads().is_some_and(|files| !files.first().is_some_and(|first| is_in_bucket(first)))
     }
+
+    /// The dumps that it looks into.
+    fn reads(&self) -> Option<&[PathBuf]> {
+        match self {
+            Image::Ls { files } | Image::Cat { files } | Image::Verify { files, .. } => Some(files),
+            Image::Extract(ExtractImage { files, .. }) | Image::Mount(MountImage { files, .. }) => {
+                Some(files)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// True for `BUCKET:...`, unless there is a file of that name.
+pub fn is_in_bucket(path: &Path) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let bucket = path.to_str().and_then(|text| text.split_once(':')).map(|(bucket, _)| bucket);
+    let named = bucket.is_some_and(|bucket| {
+        bucket.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric())
+            && bucket.bytes().all(allowed)
+    });
+    named && !path.exists()
+}
+
+/// `cairn image prune`.
+#[derive(Debug, Args)]
+pub struct PruneImages {
+    /// BUCKET: or BUCKET:PATH/
+    #[arg(value_name = "BUCKET:[PATH/]")]
+    pub place: String,
+    /// Only dumps of this volume; default: of each volume
+    #[arg(long)]
+    pub volume: Option<String>,
+    /// Which dumps stay
+    #[command(flatten)]
+    pub keep: Keeping,
+    /// Only show which dumps would be deleted
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
 }
 
 /// `cairn image extract`.
@@ -85,16 +128,16 @@ pub struct ExtractImage {
 
 impl ExtractImage {
     /// The dumps, and the path in them.
-    pub fn split(&self) -> (&[PathBuf], &std::path::Path) {
+    pub fn split(&self) -> (&[PathBuf], &Path) {
         split_path(&self.files)
     }
 }
 
 /// The dumps, and the path in them that comes last.
-pub fn split_path(files: &[PathBuf]) -> (&[PathBuf], &std::path::Path) {
+pub fn split_path(files: &[PathBuf]) -> (&[PathBuf], &Path) {
     match files.split_last() {
         Some((path, dumps)) => (dumps, path),
-        None => (&[], std::path::Path::new("/")),
+        None => (&[], Path::new("/")),
     }
 }
 
@@ -103,6 +146,14 @@ pub fn split_path(files: &[PathBuf]) -> (&[PathBuf], &std::path::Path) {
 pub struct DumpImage {
     /// VOLUME or VOLUME@SNAPSHOT; VOLUME dumps a new snapshot
     pub name: DumpName,
+    /// Write into this bucket: BUCKET: or BUCKET:PATH/
+    #[arg(value_name = "BUCKET:[PATH/]", conflicts_with = "to")]
+    pub bucket: Option<String>,
+    /// Lock the dump and all that it needs for this time, such as 30d
+    ///
+    /// Until then no one can delete them. Needs a bucket whose store has object lock.
+    #[arg(long, value_name = "TIME", requires = "bucket")]
+    pub lock: Option<Interval>,
     /// Everything, or what changed since the last dump of a lower level.
     #[command(flatten)]
     pub level: DumpLevel,
@@ -116,7 +167,9 @@ pub struct DumpImage {
     /// Several files are written in parallel, each with a part of the dump.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub to: Vec<PathBuf>,
-    /// With one file: write FILE.1 to FILE.N in parallel
+    /// With one file or a bucket: write N parts in parallel
+    ///
+    /// Files are FILE.1 to FILE.N.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub streams: Option<u32>,
     /// Compress with zstd
@@ -125,7 +178,7 @@ pub struct DumpImage {
     /// Overwrite existing files and unfinished dumps
     #[arg(long)]
     pub overwrite: bool,
-    /// Only show the exact size of the dump
+    /// Only show the exact size of the dump, and the cost of a bucket
     #[arg(short = 'n', long)]
     pub dry_run: bool,
     /// Resume the unfinished dump of this volume
@@ -193,9 +246,10 @@ impl DumpLevel {
 pub struct RestoreImage {
     /// Name of the new volume
     pub name: String,
-    /// Files of a full dump and its incremental dumps; `-` is stdin
+    /// Files of a full dump and its incremental ones; or BUCKET:VOLUME
     ///
-    /// Not needed with --resume if the files are still in their place.
+    /// `-` is stdin. BUCKET:VOLUME@DUMP restores an older dump. Not needed with --resume if the
+    /// files are still in their place.
     #[arg(required_unless_present_any = ["resume", "give_up"])]
     pub files: Vec<PathBuf>,
     /// Size of the volume, at least that of the dumped volume
@@ -223,7 +277,7 @@ pub struct RestoreImage {
 /// `cairn image mount`.
 #[derive(Debug, Args)]
 pub struct MountImage {
-    /// Files of a full dump and its incremental dumps
+    /// Files of a full dump and its incremental ones; or BUCKET:VOLUME
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
     /// Serve on this unix socket

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use cairn_api::client::Client;
 use cairn_api::{self as api, ErrorKind};
 
+use super::image::bucket::contents;
 use super::volume::segment;
 use super::{follow, summary};
 use crate::arguments::{AddBucket, Bucket};
@@ -21,7 +22,18 @@ pub fn run(command: Bucket, client: &Client, output: Output) -> Result<(), Failu
         }
         Bucket::Show { name } => {
             let bucket: api::Bucket = client.get(&path(&name)?)?;
-            output.show(&bucket, show);
+            let contents = match output.json || output.quiet {
+                true => None,
+                false => Some(contents(&name, client)),
+            };
+            output.show(&bucket, |bucket| match &contents {
+                // A store that does not answer hides nothing of the rest.
+                Some(Ok(contents)) => format!("{}\n\ncontent      {contents}", show(bucket)),
+                Some(Err(failure)) => {
+                    format!("{}\n\ncontent      not known: {}", show(bucket), failure.body.message)
+                }
+                None => show(bucket),
+            });
         }
         Bucket::Check { name } => {
             let job: api::Job = client.post(&format!("{}/check", path(&name)?), &())?;

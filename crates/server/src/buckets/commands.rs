@@ -255,6 +255,7 @@ impl Server {
     /// Deletes a bucket from the list. Its objects stay.
     pub(crate) fn delete_bucket(&self, name: &str, query: api::DeleteBucketQuery) -> Result<(), ServerError> {
         self.buckets.get(name)?;
+        self.refuse_dumped_into(name)?;
         if query.dry_run == Some(true) {
             return self.buckets.refuse_used(name);
         }
@@ -264,6 +265,7 @@ impl Server {
             document.buckets.retain(|bucket| bucket.name != name);
             Ok(())
         })?;
+        self.buckets.readers.lock().remove(name);
         tracing::info!(bucket = name, "a bucket was deleted from the list; its objects stay");
         Ok(())
     }

@@ -50,6 +50,16 @@ pub enum BucketsError {
         /// What it lacks.
         reasons: Vec<String>,
     },
+    /// The last probe found that a use is unsafe.
+    #[error("bucket `{name}` is unsafe for {what}: {}", reasons.join("; "))]
+    NotSafeFor {
+        /// The bucket.
+        name: String,
+        /// The use.
+        what: &'static str,
+        /// What the store lacks.
+        reasons: Vec<String>,
+    },
     /// Another bucket has that place.
     #[error("bucket `{other}` has the place {place} already")]
     PlaceTaken {
@@ -75,7 +85,7 @@ impl BucketsError {
             BucketsError::Place { .. } => ErrorKind::Usage,
             BucketsError::File { source, .. } => io_kind(source),
             BucketsError::Store { source, .. } => store_kind(source),
-            BucketsError::Unsafe { .. } => ErrorKind::Failed,
+            BucketsError::Unsafe { .. } | BucketsError::NotSafeFor { .. } => ErrorKind::Failed,
             BucketsError::PlaceTaken { .. } => ErrorKind::Taken,
             BucketsError::InUse { .. } => ErrorKind::Busy,
         }
@@ -93,6 +103,9 @@ impl BucketsError {
             }
             BucketsError::Store { source, .. } => source.next(),
             BucketsError::Unsafe { .. } => "use another store, or a version of it that does this".into(),
+            BucketsError::NotSafeFor { name, .. } => format!(
+                "use another store for this; after a change of the store `cairn bucket check {name}` probes it again"
+            ),
             BucketsError::PlaceTaken { other, .. } => {
                 format!("use bucket `{other}`, or choose another prefix")
             }

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 
 use cairn_api::remedy::{dump_kind, dump_next, io_kind};
 use cairn_api::{ErrorKind, ResumeError};
+use cairn_bucket::StoreError;
 
+use crate::buckets::error::store_kind;
 use crate::error::ServerError;
 
 /// An error of dumps and restores.
@@ -65,6 +67,74 @@ pub enum DumpsError {
     DumpSource {
         /// The cause.
         source: io::Error,
+    },
+    /// Dumps in a bucket.
+    #[error("bucket `{bucket}`: {source}")]
+    InBucket {
+        /// The bucket.
+        bucket: String,
+        /// The cause.
+        source: Box<cairn_bucket::dumps::DumpsError>,
+    },
+    /// The index of a dump cannot be read that may be the wanted one, or be needed by it.
+    #[error("{place}: {source}; its dump may be the one that is wanted")]
+    Unreadable {
+        /// Where.
+        place: String,
+        /// Why.
+        source: Box<cairn_bucket::dumps::DumpsError>,
+    },
+    /// An object has a dump, but not the part that its index names.
+    #[error("{object} is damaged: it is not the part of the dump that it should be")]
+    OtherObject {
+        /// The object.
+        object: String,
+    },
+    /// A bucket cannot go from the list: a dump into it is unfinished.
+    #[error("bucket `{bucket}` is needed: the image dump of `{volume}` into it is unfinished")]
+    BucketNeeded {
+        /// The bucket.
+        bucket: String,
+        /// The volume.
+        volume: String,
+    },
+    /// No dump of that name is there.
+    #[error("there is no image dump {wanted}")]
+    NoDumpInBucket {
+        /// As asked for.
+        wanted: String,
+        /// Where.
+        place: String,
+    },
+    /// Dumps of several volumes are meant.
+    #[error("{place} has image dumps of {} volumes: {}", volumes.len(), volumes.join(", "))]
+    SeveralVolumes {
+        /// Where.
+        place: String,
+        /// Their names, or their ids.
+        volumes: Vec<String>,
+    },
+    /// There is nothing in the bucket that a dump of this level could be made against.
+    #[error("{place} has no image dump of `{volume}` of a level below {level}")]
+    NoLowerInBucket {
+        /// The volume.
+        volume: String,
+        /// The level asked for.
+        level: u8,
+        /// Where.
+        place: String,
+    },
+    /// The snapshots of all dumps of lower levels are gone, or objects of these dumps are.
+    #[error("no image dump of `{volume}` in {place} can be the base of one of level {level}: {why}")]
+    NoBaseInBucket {
+        /// The volume.
+        volume: String,
+        /// The level asked for.
+        level: u8,
+        /// Where.
+        place: String,
+        /// Of the newest one.
+        why: String,
     },
     /// An image dump or a restore can't begin, or can't be resumed.
     #[error(transparent)]
@@ -144,6 +214,37 @@ pub enum DumpsError {
     },
 }
 
+/// The kind of an error of dumps in a bucket.
+fn bucket_dumps_kind(error: &cairn_bucket::dumps::DumpsError) -> ErrorKind {
+    use cairn_bucket::dumps::DumpsError as Trouble;
+    match error {
+        Trouble::Store(error) => store_kind(error),
+        Trouble::Part(error) => match store_error_in(error) {
+            Some(error) => store_kind(error),
+            None => io_kind(error),
+        },
+        Trouble::Missing(_) | Trouble::MissingBase { .. } => ErrorKind::NotFound,
+        Trouble::BaseGoes { .. } | Trouble::Needed { .. } => ErrorKind::Busy,
+        Trouble::Damaged(_) => ErrorKind::Damaged,
+        Trouble::Newer { .. } => ErrorKind::VersionMismatch,
+        Trouble::Exists(_) => ErrorKind::Taken,
+    }
+}
+
+/// The error of a store that a read or a write failed with.
+pub(crate) fn store_error_in(error: &io::Error) -> Option<&StoreError> {
+    error.get_ref()?.downcast_ref()
+}
+
+/// The error of a store that a dump or a restore failed with.
+fn store_error_of(error: &cairn_stream::DumpError) -> Option<&StoreError> {
+    match error {
+        cairn_stream::DumpError::Read { source, .. }
+        | cairn_stream::DumpError::Stream(cairn_stream::StreamError::Io(source)) => store_error_in(source),
+        _ => None,
+    }
+}
+
 impl DumpsError {
     /// The kind, for programs.
     pub(crate) fn kind(&self) -> ErrorKind {
@@ -151,7 +252,15 @@ impl DumpsError {
             DumpsError::DumpIsOlder { .. } | DumpsError::RestoreOfOthers { .. } => ErrorKind::Usage,
             DumpsError::DumpNotWhole { .. } => ErrorKind::Busy,
             DumpsError::Resume(error) => error.kind(),
-            DumpsError::Dump { source } => dump_kind(source),
+            DumpsError::InBucket { source, .. } | DumpsError::Unreadable { source, .. } => {
+                bucket_dumps_kind(source)
+            }
+            DumpsError::OtherObject { .. } => ErrorKind::Damaged,
+            DumpsError::NoDumpInBucket { .. } | DumpsError::NoLowerInBucket { .. } => ErrorKind::NotFound,
+            DumpsError::SeveralVolumes { .. } => ErrorKind::Usage,
+            DumpsError::BucketNeeded { .. } => ErrorKind::Busy,
+            DumpsError::NoBaseInBucket { .. } => ErrorKind::Diverged,
+            DumpsError::Dump { source } => store_error_of(source).map_or(dump_kind(source), store_kind),
             DumpsError::NoLowerDump { .. } | DumpsError::NoEarlierDump { .. } => ErrorKind::NotFound,
             DumpsError::DumpCut { source, .. } | DumpsError::RestoreCut { source, .. } => source.kind(),
             DumpsError::DumpOutput { source } => io_kind(source),
@@ -176,7 +285,31 @@ impl DumpsError {
             }
             DumpsError::DumpSource { .. } => "list the damage with `cairn volume check`".into(),
             DumpsError::Resume(error) => error.next(),
-            DumpsError::Dump { source } => dump_next(source).into(),
+            DumpsError::InBucket { source, .. } => source.next(),
+            DumpsError::Unreadable { place, source } => format!(
+                "{}; or name another dump as {place}VOLUME@DUMP, as `cairn image ls {place}` lists them",
+                source.next()
+            ),
+            DumpsError::BucketNeeded { volume, .. } => format!(
+                "resume it with `cairn image dump {volume} --resume`, or abandon it with `cairn image levels {volume} --give-up`"
+            ),
+            DumpsError::OtherObject { .. } => {
+                "restore the object from a version that the store keeps, or restore an older dump".into()
+            }
+            DumpsError::NoDumpInBucket { place, .. } => {
+                format!("list the dumps with `cairn image ls {place}`")
+            }
+            DumpsError::SeveralVolumes { place, volumes } => {
+                let first = volumes.first().map_or("VOLUME", String::as_str);
+                format!("name one of them, such as {place}{first}")
+            }
+            DumpsError::NoLowerInBucket { volume, place, .. }
+            | DumpsError::NoBaseInBucket { volume, place, .. } => {
+                format!("make a full dump: `cairn image dump -0 {volume} {place}`")
+            }
+            DumpsError::Dump { source } => {
+                store_error_of(source).map_or_else(|| dump_next(source).into(), StoreError::next)
+            }
             DumpsError::NoLowerDump { volume, .. } => {
                 format!("make a full dump first: `cairn image dump {volume} -0`")
             }

@@ -40,6 +40,11 @@ pub(crate) struct Handed {
 }
 
 impl Handed {
+    /// No files.
+    pub(crate) fn nothing() -> Self {
+        Self { files: Vec::new(), gone: Arc::default(), kept: Arc::default() }
+    }
+
     /// Some of what is written to them is kept nowhere: a dump that nothing can be made against, as
     /// it is not there to be restored.
     pub(crate) fn keep_nothing(&self) -> bool {

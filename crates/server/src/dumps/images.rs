@@ -1,5 +1,5 @@
-//! Image dumps: made of a volume into files that a client handed over, and restored from such files
-//! into a new volume.
+//! Image dumps: made of a volume into files that a client handed over or into a bucket
+//! (`images/bucket.rs`), and restored from there into a new volume.
 //!
 //! The last dump of each level stands in `VOLUME/dumps.json`. The snapshot that a dump made for
 //! itself is held as long as a dump of a higher level may be made against it: until the next dump
@@ -37,6 +37,7 @@ use crate::volumes::snapshots::find_snapshot;
 use crate::work::jobs::Progress;
 use crate::work::threads::Scoped;
 
+mod bucket;
 mod commands;
 pub(crate) mod document;
 pub(crate) mod keep;
@@ -161,7 +162,7 @@ impl Making<'_> {
             }),
             (Some(level), None) => {
                 let records = self.records()?;
-                let lower = records.iter().filter(|record| record.level < level);
+                let lower = records.iter().filter(|record| record.level < level && record.bucket.is_none());
                 // Of the newest snapshot by its number: its time is by a clock that may have been
                 // put back.
                 let Some(record) = lower.max_by_key(|record| (record.snapshot, record.level)) else {
@@ -249,9 +250,9 @@ fn is_of_a_dump(name: &str) -> bool {
 }
 
 impl ImageDumpsDocument {
-    /// A dump is whole: it is the last one of its level now.
+    /// A dump is whole: it is the last one of its level now, at its place.
     fn note(&mut self, dump: Record) {
-        self.dumps.retain(|record| record.level < dump.level);
+        self.dumps.retain(|record| record.bucket != dump.bucket || record.level < dump.level);
         self.dumps.push(dump);
     }
 }
@@ -262,7 +263,9 @@ fn goes_on_in(
     request: &api::DumpRequest,
     handed: &Handed,
 ) -> Result<(), ServerError> {
-    let (fault, next) = if !lasts(request, handed) {
+    let (fault, next) = if unfinished.bucket.is_some() {
+        ("the unfinished dump goes into a bucket", "leave out --to, or start a new dump with --anew")
+    } else if !lasts(request, handed) {
         (
             "a dump into a pipe or a device cannot be resumed, because its data cannot be read back",
             "name the files of the dump with --to, or start a new dump with --anew",
@@ -371,6 +374,7 @@ impl Task<'_> {
                 created_ms: target.created.0 / 1_000_000,
                 bytes: result.bytes,
                 own,
+                bucket: None,
             });
             self.making.save(&document)?;
             self.making.let_go_after_all(&document);
@@ -521,6 +525,8 @@ impl Job<'_> {
             bytes: written.iter().sum(),
             there_bytes,
             to_confirm: self.ledger.is_some(),
+            bucket: None,
+            locked_until_ms: None,
         })
     }
 
@@ -550,12 +556,12 @@ impl Drop for EndsOthers<'_> {
 
 /// Does something with each part on a thread of its own. When one fails, or has no thread, `gone`
 /// ends the others.
-fn side_by_side<T: Send>(
-    files: &[File],
+fn side_by_side<S: Sync, T: Send>(
+    files: &[S],
     gone: &AtomicBool,
-    run: impl Fn(usize, &File) -> Result<T, ServerError> + Sync,
+    run: impl Fn(usize, &S) -> Result<T, ServerError> + Sync,
 ) -> Result<Vec<T>, ServerError> {
-    let run = |part: usize, file: &File| {
+    let run = |part: usize, file: &S| {
         let ends_others = EndsOthers(gone);
         let outcome = run(part, file);
         if outcome.is_ok() {

@@ -2,19 +2,23 @@
 
 use std::sync::Arc;
 
+use axum::Json;
 use axum::extract::{Path, Query, State};
 use cairn_api::{self as api, ErrorBody};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::daemon::server::Server;
-use crate::http::answer::{Answer, Body, blocking};
+use crate::http::answer::{Answer, Body, Refusal, blocking};
 
 pub(super) fn routes() -> OpenApiRouter<Arc<Server>> {
     OpenApiRouter::new()
         .routes(routes!(list_buckets, add_bucket))
         .routes(routes!(show_bucket, delete_bucket))
         .routes(routes!(check_bucket))
+        .routes(routes!(bucket_dumps))
+        .routes(routes!(bucket_object))
+        .routes(routes!(prune_bucket))
 }
 
 /// The buckets of this server.
@@ -60,4 +64,42 @@ async fn delete_bucket(
     Query(query): Query<api::DeleteBucketQuery>,
 ) -> Answer<()> {
     blocking(server, move |server| server.delete_bucket(&bucket, query)).await
+}
+
+/// The image dumps in a bucket.
+#[utoipa::path(get, path = "/v1/buckets/{bucket}/dumps", tag = "buckets",
+    params(("bucket" = String, Path,), api::BucketDumpsQuery),
+    responses((status = 200, body = api::BucketDumps), (status = "default", body = ErrorBody)))]
+async fn bucket_dumps(
+    State(server): State<Arc<Server>>,
+    Path(bucket): Path<String>,
+    Query(query): Query<api::BucketDumpsQuery>,
+) -> Answer<api::BucketDumps> {
+    blocking(server, move |server| server.bucket_dumps(&bucket, &query)).await
+}
+
+/// Bytes of an object of a dump, as they are in the bucket.
+#[utoipa::path(get, path = "/v1/buckets/{bucket}/object", tag = "buckets",
+    params(("bucket" = String, Path,), api::BucketObjectQuery),
+    responses((status = 200, content_type = "application/octet-stream", body = [u8]),
+        (status = "default", body = ErrorBody)))]
+async fn bucket_object(
+    State(server): State<Arc<Server>>,
+    Path(bucket): Path<String>,
+    Query(query): Query<api::BucketObjectQuery>,
+) -> Result<Vec<u8>, Refusal> {
+    let Json(bytes) = blocking(server, move |server| server.bucket_object(&bucket, &query)).await?;
+    Ok(bytes)
+}
+
+/// Deletes image dumps that no rule keeps. The answer is a job.
+#[utoipa::path(post, path = "/v1/buckets/{bucket}/prune", tag = "buckets", params(("bucket" = String, Path,)),
+    request_body = api::PruneBucket,
+    responses((status = 200, body = api::Job), (status = "default", body = ErrorBody)))]
+async fn prune_bucket(
+    State(server): State<Arc<Server>>,
+    Path(bucket): Path<String>,
+    Body(request): Body<api::PruneBucket>,
+) -> Answer<api::Job> {
+    blocking(server, move |server| server.prune_bucket(&bucket, request)).await
 }

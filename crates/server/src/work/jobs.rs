@@ -26,6 +26,8 @@ pub(crate) struct Progress {
     done_bytes: AtomicU64,
     total_bytes: AtomicU64,
     notes: Mutex<Vec<String>>,
+    /// The failure that is waited out, in place of the phase.
+    waiting: Arc<Mutex<Option<String>>>,
     cancelled: Arc<AtomicBool>,
 }
 
@@ -38,6 +40,7 @@ impl Progress {
             done_bytes: AtomicU64::new(0),
             total_bytes: AtomicU64::new(0),
             notes: Mutex::default(),
+            waiting: Arc::default(),
             cancelled: Arc::default(),
         }
     }
@@ -61,6 +64,11 @@ impl Progress {
     /// Something that the owner should know now, not when it is over.
     pub(crate) fn note(&self, what: String) {
         self.notes.lock().push(what);
+    }
+
+    /// What the work waits for, if anything; threads beside it may write it.
+    pub(crate) fn waiting(&self) -> &Arc<Mutex<Option<String>>> {
+        &self.waiting
     }
 
     /// The work is to end as soon as it can.
@@ -212,6 +220,8 @@ impl Record {
     fn show(&self, now: Duration) -> api::Job {
         let state = self.state.lock();
         let (phase, phase_started) = *self.progress.phase.lock();
+        let waiting = self.progress.waiting.lock().clone();
+        let waiting = waiting.filter(|_| matches!(state.0, Outcome::Running));
         let done_bytes = self.progress.done_bytes.load(Ordering::Relaxed);
         let total_bytes = self.progress.total_bytes.load(Ordering::Relaxed);
         let end = if matches!(state.0, Outcome::Running) { now } else { state.1 };
@@ -228,7 +238,7 @@ impl Record {
             kind: self.kind.to_owned(),
             subject: self.subject.clone(),
             state: job_state,
-            phase: phase.to_owned(),
+            phase: waiting.unwrap_or_else(|| phase.to_owned()),
             done_bytes,
             total_bytes,
             rate,

@@ -68,6 +68,27 @@ pub fn begun_table(
 }
 
 impl Dump<'_> {
+    /// The checksum of the head that a part begins and ends with. It differs when the volume, its
+    /// snapshots or the blocks to dump are no longer what they were.
+    pub fn head_checksum(&self, part: u32) -> Checksum {
+        Checksum::of(&self.head(part, &self.shape(part)).to_bytes())
+    }
+
+    /// A part whose bytes up to `at` are durable in a place where they cannot be read back. `head`
+    /// is its [`Dump::head_checksum`] from when it was begun. None if it cannot be resumed there.
+    pub fn resumable(&self, part: u32, head: Checksum, at: &Reached) -> Option<Begun> {
+        let shape = self.shape(part);
+        let records = at.records.saturating_sub(shape.table).min(shape.extents) as usize;
+        let fits = self.head_checksum(part) == head && self.blocks_in(part, records) == at.blocks;
+        fits.then_some(Begun { at: *at, whole: false, trusted: true })
+    }
+
+    /// Blocks in the first `extents` records with blocks of a part.
+    fn blocks_in(&self, part: u32, extents: usize) -> u64 {
+        let records = self.batches(part).flatten().take(extents);
+        records.flatten().map(|(_, count)| count).sum()
+    }
+
     /// The existing content of a part in `bytes`. `marks` are the last two positions at which it
     /// was made durable, oldest first; `None` when they are unknown for this very file.
     ///
@@ -153,9 +174,7 @@ impl Walk<'_> {
 
     /// Whether the plan has that many blocks in that many records.
     fn fits(&self, at: &Reached) -> bool {
-        let records = self.dump.batches(self.part).flatten().take(self.extents_in(at.records));
-        let blocks: u64 = records.flatten().map(|(_, count)| count).sum();
-        blocks == at.blocks
+        self.dump.blocks_in(self.part, self.extents_in(at.records)) == at.blocks
     }
 
     /// Advances from record to record while they match the plan. With a `mark`, returns whether it

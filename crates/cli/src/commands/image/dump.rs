@@ -17,12 +17,13 @@ use crate::arguments::DumpImage;
 use crate::commands::volume::{absolute, segment};
 use crate::commands::{follow, summary};
 use crate::exit::Failure;
-use crate::output::{Output, note_line, print_line, size};
+use crate::output::{Output, coming, note_line, print_line, size};
 
 /// Runs the command.
 pub fn run(asked: &DumpImage, client: &Client, output: Output) -> Result<(), Failure> {
     match (asked.dry_run, asked.resume) {
         (true, _) => plan(asked, client, output),
+        (false, false) if asked.bucket.is_some() => into_bucket(asked, client, output),
         (false, true) => resume(asked, client, output),
         (false, false) => begin(asked, client, output),
     }
@@ -61,6 +62,8 @@ fn request(asked: &DumpImage) -> api::DumpRequest {
         compress: asked.compress,
         parts: Some(asked.streams.unwrap_or(asked.to.len().max(1) as u32)),
         anew: asked.anew,
+        bucket: asked.bucket.clone(),
+        lock_ms: asked.lock.map(|lock| lock.0.as_millis() as u64),
         ..api::DumpRequest::default()
     }
 }
@@ -79,8 +82,36 @@ fn plan(asked: &DumpImage, client: &Client, output: Output) -> Result<(), Failur
             size(plan.data_bytes),
             size(plan.full_data_bytes),
             plan.bytes,
-        )
+        ) + &plan.cost.as_ref().map(cost).unwrap_or_default()
     });
+    Ok(())
+}
+
+/// What a dump takes of a bucket.
+fn cost(cost: &api::BucketCost) -> String {
+    format!(
+        "\nin the bucket, at most: {} objects, {} requests that write and {} that read, {}; by list prices of one vendor ${:.2} once and ${:.2} a month",
+        cost.objects,
+        cost.puts,
+        cost.gets,
+        size(cost.bytes),
+        cost.dollars_once,
+        cost.dollars_monthly,
+    )
+}
+
+/// Has the server write into a bucket, or go on with that.
+fn into_bucket(asked: &DumpImage, client: &Client, output: Output) -> Result<(), Failure> {
+    let volume = segment(&asked.name.volume)?;
+    let request = api::DumpRequest { resume: asked.resume, ..request(asked) };
+    let job = client.post(&format!("/v1/volumes/{volume}/image/dump"), &request)?;
+    if let Some(api::JobOutcome::Dump(result)) = follow(job, client, output)? {
+        let mut place = result.bucket.clone().unwrap_or_default();
+        if let Some(until) = result.locked_until_ms {
+            place += &format!(", locked; the lock ends {}", coming(until));
+        }
+        tell(&result, &[place], false, output);
+    }
     Ok(())
 }
 
@@ -148,6 +179,9 @@ fn resume(asked: &DumpImage, client: &Client, output: Output) -> Result<(), Fail
             format!("the unfinished dump is of {}", before.snapshot),
             next,
         ));
+    }
+    if before.bucket.is_some() && asked.to.is_empty() {
+        return into_bucket(asked, client, output);
     }
     let paths: Vec<PathBuf> = match asked.to.is_empty() {
         true => before.files.iter().map(PathBuf::from).collect(),

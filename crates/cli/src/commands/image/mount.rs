@@ -13,13 +13,32 @@ use cairn_frontend_nbd::{
 use cairn_stream::{DumpError, OpenDump, PartIndex};
 use cairn_volume::{Image, VolumeError};
 
-use super::files;
+use super::bucket::Chain;
+use super::{bucket, files};
 use crate::arguments::MountImage;
 use crate::exit::Failure;
 use crate::output::{Output, note_line, print_line, size, table};
 
 /// Memory for blocks that were read.
 const CACHE_BYTES: u64 = 64 << 20;
+
+/// Where dumps are read.
+pub enum Dumps<'a> {
+    /// In files.
+    Files(&'a [PathBuf]),
+    /// In a bucket.
+    Bucket(Chain),
+}
+
+impl Dumps<'_> {
+    /// The index of each part.
+    pub fn index(&self) -> Result<Vec<PartIndex>, Failure> {
+        match self {
+            Dumps::Files(paths) => open_files(paths),
+            Dumps::Bucket(chain) => chain.index(),
+        }
+    }
+}
 
 /// The index of each file.
 pub fn open_files(paths: &[PathBuf]) -> Result<Vec<PartIndex>, Failure> {
@@ -45,6 +64,11 @@ pub fn is_dump(path: &Path) -> bool {
 
 /// An error of a dump as the API would tell it.
 pub fn dump_failure(error: DumpError) -> Failure {
+    if let DumpError::Read { file, source } = &error
+        && let Some(said) = bucket::said(source)
+    {
+        return Failure::new(said.error, format!("{file}: {}", said.message), &said.next);
+    }
     ErrorBody::from(error).into()
 }
 
@@ -159,8 +183,8 @@ impl Exports for DumpExports {
 }
 
 /// Serves until the program is interrupted.
-pub fn run(asked: &MountImage, output: Output) -> Result<(), Failure> {
-    let parts = open_files(&asked.files)?;
+pub fn run(asked: &MountImage, dumps: &Dumps<'_>, output: Output) -> Result<(), Failure> {
+    let parts = dumps.index()?;
     for part in parts.iter().filter(|part| !part.is_whole()) {
         note_line(&format!(
             "note: {} is incomplete; reads of missing blocks will fail. `cairn image verify` lists them",

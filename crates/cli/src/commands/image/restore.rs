@@ -6,7 +6,7 @@ use cairn_api::client::Client;
 use cairn_api::{self as api, ErrorKind, HANDOVER_FILES_MAX, ResumeError};
 
 use super::files::{self, Handed};
-use crate::arguments::RestoreImage;
+use crate::arguments::{RestoreImage, is_in_bucket};
 use crate::commands::export::open_to_all;
 use crate::commands::volume::{absolute, segment};
 use crate::commands::{follow, print_findings, summary};
@@ -23,6 +23,9 @@ pub fn run(asked: &RestoreImage, client: &Client, output: Output) -> Result<(), 
         true => begun_with(&asked.name, client)?,
         false => asked.files.clone(),
     };
+    if let Some(first) = paths.first().filter(|first| is_in_bucket(first)) {
+        return from_bucket(asked, first, paths.len(), client, output);
+    }
     if paths.len() > HANDOVER_FILES_MAX {
         return Err(Failure::new(
             ErrorKind::Usage,
@@ -38,6 +41,7 @@ pub fn run(asked: &RestoreImage, client: &Client, output: Output) -> Result<(), 
         devices: absolute(&asked.device)?,
         ticket: handed.ticket.clone(),
         files: paths.iter().map(|path| name(path)).collect::<Result<_, _>>()?,
+        bucket: None,
         accept_damage: asked.accept_damage,
         resume: asked.resume,
         anew: asked.anew,
@@ -45,6 +49,38 @@ pub fn run(asked: &RestoreImage, client: &Client, output: Output) -> Result<(), 
     let job = client.post("/v1/images/restore", &request)?;
     let outcome = follow(job, client, output).map_err(|failure| cut(failure, &asked.name, client))?;
     drop(handed);
+    let Some(api::JobOutcome::Restore(result)) = outcome else { return Ok(()) };
+    tell(&result, client, output)
+}
+
+/// Has the server restore a dump in a bucket and all that it needs.
+fn from_bucket(
+    asked: &RestoreImage,
+    reference: &Path,
+    count: usize,
+    client: &Client,
+    output: Output,
+) -> Result<(), Failure> {
+    if count > 1 {
+        return Err(Failure::new(
+            ErrorKind::Usage,
+            "one dump in a bucket is restored at a time",
+            "name one, as BUCKET:VOLUME or BUCKET:VOLUME@DUMP; the dumps that it needs are found in the bucket",
+        ));
+    }
+    let request = api::RestoreRequest {
+        name: asked.name.clone(),
+        size_bytes: asked.size.map(|size| size.0),
+        devices: absolute(&asked.device)?,
+        ticket: String::new(),
+        files: Vec::new(),
+        bucket: Some(reference.display().to_string()),
+        accept_damage: asked.accept_damage,
+        resume: asked.resume,
+        anew: asked.anew,
+    };
+    let job = client.post("/v1/images/restore", &request)?;
+    let outcome = follow(job, client, output).map_err(|failure| cut(failure, &asked.name, client))?;
     let Some(api::JobOutcome::Restore(result)) = outcome else { return Ok(()) };
     tell(&result, client, output)
 }

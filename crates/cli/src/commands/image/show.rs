@@ -11,10 +11,12 @@ use cairn_api::name_findings;
 use cairn_format::stream::StreamKind;
 use cairn_stream::{DumpBytes, DumpError, PartIndex, PartReader};
 use cairn_volume::{CheckDepth, CheckProgress, Snapshot};
+use indicatif::ProgressBar;
 use tracing::subscriber::{NoSubscriber, with_default};
 
+use super::bucket::Chain;
 use super::files;
-use super::mount::{DumpExports, DumpLun, dump_failure, open_dump, open_files};
+use super::mount::{DumpExports, DumpLun, Dumps, dump_failure, open_dump};
 use crate::commands::print_findings;
 use crate::exit::Failure;
 use crate::output::{Output, ago, print_besides, print_line, size, table};
@@ -65,8 +67,7 @@ fn show_part(part: &PartIndex) -> Result<ShownPart, Failure> {
 }
 
 /// What is in dumps.
-pub fn ls(paths: &[PathBuf], output: Output) -> Result<(), Failure> {
-    let parts = open_files(paths)?;
+pub fn ls(parts: Vec<PartIndex>, output: Output) -> Result<(), Failure> {
     let shown = parts.iter().map(show_part).collect::<Result<Vec<_>, _>>()?;
     let Contents { snapshots, luns, note } = contents(parts);
     let listed: Vec<_> = snapshots
@@ -179,6 +180,16 @@ impl Verified {
             true => PartReader::open_file(&name, &(Arc::new(file) as Arc<dyn DumpBytes>)),
             false => PartReader::open(&name, Box::new(file)),
         };
+        self.read_part(name, reader, &bar)
+    }
+
+    /// Reads one part to its end.
+    fn read_part(
+        &mut self,
+        name: String,
+        reader: Result<PartReader, DumpError>,
+        bar: &ProgressBar,
+    ) -> Result<(), Failure> {
         let mut reader = match reader {
             Ok(reader) => reader,
             Err(error @ DumpError::Head { .. }) => {
@@ -216,6 +227,22 @@ impl Verified {
     }
 }
 
+/// Reads the parts of a dump in a bucket and of all that it needs, as [`verify`] reads files.
+pub fn verify_chain(dumps: &Dumps<'_>, chain: &Chain, deep: bool, output: Output) -> Result<(), Failure> {
+    let (mut verified, mut unread) = (Verified::default(), Vec::new());
+    let mut count = 0;
+    for (number, (name, length)) in chain.parts().enumerate() {
+        count += 1;
+        let bar = output.bar(length);
+        bar.set_message(name.to_owned());
+        let read =
+            chain.reader(number).and_then(|reader| verified.read_part(name.to_owned(), Ok(reader), &bar));
+        bar.finish_and_clear();
+        unread.extend(read.err());
+    }
+    report(verified, unread, (count, deep, true), || name_what_is_missing(dumps, output), output)
+}
+
 /// Reads dumps record by record and as a whole; with `deep`, compares every block with the tree
 /// above it as well. A file that can't be read keeps nothing that is known of the others from being
 /// told.
@@ -232,10 +259,23 @@ pub fn verify(paths: &[PathBuf], deep: bool, output: Output) -> Result<(), Failu
         });
         unread.extend(read.err());
     }
+    let findings = || name_what_is_missing(&Dumps::Files(paths), output);
+    report(verified, unread, (paths.len(), deep, anywhere), findings, output)
+}
+
+/// Tells what was found in so many files. `findings` are looked for where that is wanted (`deep`),
+/// or blocks were lost of parts that can be read `anywhere`.
+fn report(
+    verified: Verified,
+    mut unread: Vec<Failure>,
+    (files, deep, anywhere): (usize, bool, bool),
+    find: impl FnOnce() -> Result<Vec<String>, Failure>,
+    output: Output,
+) -> Result<(), Failure> {
     let Verified { blocks, bytes, mut wrong, lost_blocks, next } = verified;
     let mut findings = Vec::new();
     if unread.is_empty() && (deep || (lost_blocks && anywhere)) {
-        match name_what_is_missing(paths, output) {
+        match find() {
             Ok(found) => findings = found,
             // Of a few files out of many it can't be said which LUNs they held.
             Err(failure) if deep => unread.push(failure),
@@ -245,7 +285,7 @@ pub fn verify(paths: &[PathBuf], deep: bool, output: Output) -> Result<(), Failu
     let is_whole = wrong.is_empty() && findings.is_empty();
     let messages: Vec<String> = unread.iter().map(|failure| failure.body.message.clone()).collect();
     let result = serde_json::json!({
-        "files": paths.len(), "data_bytes": blocks * BLOCK, "bytes": bytes, "damage": wrong, "findings": findings,
+        "files": files, "data_bytes": blocks * BLOCK, "bytes": bytes, "damage": wrong, "findings": findings,
         "unread": messages,
     });
     if output.json {
@@ -258,7 +298,7 @@ pub fn verify(paths: &[PathBuf], deep: bool, output: Output) -> Result<(), Failu
         return match unread.into_iter().next() {
             None if output.json || output.quiet => Ok(()),
             None => {
-                print_line(&format!("{} file(s) are whole: {} of blocks", paths.len(), size(blocks * BLOCK)));
+                print_line(&format!("{files} file(s) are whole: {} of blocks", size(blocks * BLOCK)));
                 Ok(())
             }
             Some(mut failure) => {
@@ -285,8 +325,8 @@ pub fn verify(paths: &[PathBuf], deep: bool, output: Output) -> Result<(), Failu
 }
 
 /// The blocks of LUNs and snapshots that a check of the volume in the dumps finds damaged.
-fn name_what_is_missing(paths: &[PathBuf], output: Output) -> Result<Vec<String>, Failure> {
-    let dump = open_dump(open_files(paths)?, false, true)?;
+fn name_what_is_missing(dumps: &Dumps<'_>, output: Output) -> Result<Vec<String>, Failure> {
+    let dump = open_dump(dumps.index()?, false, true)?;
     let bar = output.bar(0);
     bar.set_message("listing the damage");
     let mut on = |at: CheckProgress| {

@@ -7,14 +7,14 @@ use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use cairn_api::ErrorKind;
 use cairn_base::FileId;
 use cairn_bsddump::{Attribute, Inode, Kind, Time};
 use cairn_files::{NodeKind, Stat, Tree, TreeError};
 
-use super::mount::{dump_failure, open_dump, open_files};
+use super::mount::{Dumps, dump_failure, open_dump};
 use crate::arguments::ExtractImage;
 use crate::commands::restore::host::{Place, Target};
 use crate::exit::{Failure, PARTLY_DONE};
@@ -70,9 +70,9 @@ struct Found {
     path: Vec<u8>,
 }
 
-fn find(files: &[PathBuf], path: &Path, damaged: bool) -> Result<Found, Failure> {
+fn find(dumps: &Dumps<'_>, path: &Path, damaged: bool) -> Result<Found, Failure> {
     let wanted = DumpPath::of(path)?;
-    let dump = open_dump(open_files(files)?, false, damaged)?;
+    let dump = open_dump(dumps.index()?, false, damaged)?;
     let snapshot = match wanted.snapshot {
         Some(name) => {
             let found = dump.volume.snapshot_named(name).ok_or_else(|| {
@@ -137,8 +137,8 @@ fn mode_text(stat: &Stat) -> String {
 }
 
 /// Lists a directory of a dump, or one file. What can't be read costs itself, and is told.
-pub fn ls(files: &[PathBuf], path: &Path, output: Output) -> Result<(), Failure> {
-    let found = find(files, path, false)?;
+pub fn ls(dumps: &Dumps<'_>, path: &Path, output: Output) -> Result<(), Failure> {
+    let found = find(dumps, path, false)?;
     let mut list: Vec<(Vec<u8>, Stat)> = Vec::new();
     let mut troubles = Vec::new();
     if found.stat.kind == NodeKind::Directory {
@@ -230,8 +230,8 @@ fn each_entry(
 }
 
 /// Writes a file of a dump to standard output.
-pub fn cat(files: &[PathBuf], path: &Path) -> Result<(), Failure> {
-    let found = find(files, path, false)?;
+pub fn cat(dumps: &Dumps<'_>, path: &Path) -> Result<(), Failure> {
+    let found = find(dumps, path, false)?;
     if found.stat.kind != NodeKind::File {
         let next = "take it out with its directory: cairn image extract";
         return Err(Failure::new(
@@ -257,9 +257,9 @@ pub fn cat(files: &[PathBuf], path: &Path) -> Result<(), Failure> {
 }
 
 /// Takes a file, or a directory with all below, out of a dump.
-pub fn extract(asked: &ExtractImage, output: Output) -> Result<(), Failure> {
-    let (files, path) = asked.split();
-    let found = find(files, path, asked.accept_damage)?;
+pub fn extract(asked: &ExtractImage, dumps: &Dumps<'_>, output: Output) -> Result<(), Failure> {
+    let (_, path) = asked.split();
+    let found = find(dumps, path, asked.accept_damage)?;
     let target = Target::open(&asked.to).map_err(|error| {
         let next = "name a directory that exists with --to";
         Failure::new(ErrorKind::Usage, format!("{}: {error}", asked.to.display()), next)

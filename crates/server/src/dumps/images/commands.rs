@@ -8,6 +8,9 @@ use cairn_stream::{Dump, DumpError, DumpLabel, Plan};
 
 use crate::daemon::server::Server;
 use crate::dumps::error::DumpsError;
+use crate::dumps::handover::Handed;
+use crate::dumps::images::bucket::commands::cost_of;
+use crate::dumps::images::bucket::{Chain, Wanted};
 use crate::dumps::images::document::Record;
 use crate::dumps::images::restoring::Restoring;
 use crate::dumps::images::{BLOCK, Making, Task, goes_on_in};
@@ -29,6 +32,7 @@ impl Server {
         let making = self.making(&open);
         let show = |record: Record| api::DumpRecord {
             level: record.level,
+            bucket: record.bucket.clone(),
             lost: making.snapshot_of(&record).is_none(),
             snapshot: format!("{volume}@{}", record.name),
             id: record.id,
@@ -64,7 +68,10 @@ impl Server {
         let open = self.volumes.get(volume)?;
         let _turn = self.dumping.take(volume)?;
         let making = self.making(&open);
-        let against = making.against(request)?;
+        let against = match &request.bucket {
+            Some(bucket) => self.plan_in_bucket(&making, request, bucket)?,
+            None => making.against(request)?,
+        };
         let id = DumpId(random_bytes());
         let (target, own) = making.target(request, &against, &id.to_string())?;
         let failed = ServerError::volume(volume);
@@ -90,6 +97,10 @@ impl Server {
                 data_bytes: dump.blocks() * BLOCK,
                 bytes: dump.bytes(),
                 full_data_bytes: full * BLOCK,
+                cost: request
+                    .bucket
+                    .as_ref()
+                    .map(|_| cost_of(dump.bytes(), dump.parts(), base.is_some(), request.lock_ms.is_some())),
             })
         })();
         if own {
@@ -101,6 +112,16 @@ impl Server {
     /// Begins to write a dump into the files of the ticket, a part into each, or goes on with the
     /// unfinished one.
     pub(crate) fn dump(&self, volume: &str, request: &api::DumpRequest) -> Result<api::Job, ServerError> {
+        let resumes = request.ticket.is_none() && request.resume && self.resumes_in_bucket(volume)?;
+        if request.bucket.is_some() || resumes {
+            return self.dump_into_bucket(volume, request);
+        }
+        if request.lock_ms.is_some() {
+            return Err(ServerError::Invalid {
+                fault: "only a dump in a bucket can be locked",
+                next: "leave out --lock, or name a bucket: `cairn image dump VOLUME BUCKET:`",
+            });
+        }
         let ticket = request.ticket.as_deref().unwrap_or_default();
         let handed = self.handover.take(ticket)?;
         let open = self.volumes.get(volume)?;
@@ -154,7 +175,11 @@ impl Server {
     /// restore of it.
     pub(crate) fn restore(&self, request: &api::RestoreRequest) -> Result<api::Job, ServerError> {
         names::check("volume", &request.name)?;
-        let handed = self.handover.take(&request.ticket)?;
+        let wanted = request.bucket.as_deref().map(Wanted::parse).transpose()?;
+        let handed = match &wanted {
+            Some(_) => Handed::nothing(),
+            None => self.handover.take(&request.ticket)?,
+        };
         let size = request.size_bytes.map(blocks_of).transpose()?;
         if request.resume && (request.anew || size.is_some() || !request.devices.is_empty()) {
             let fault = "a resumed restore has its size and its devices already, and does not start anew";
@@ -165,7 +190,28 @@ impl Server {
             self.volumes.refuse_if_restored(&request.name)?;
         }
         let (volumes, request, clock) = (self.volumes.clone(), request.clone(), self.clock.clone());
+        let from = match wanted {
+            Some(wanted) => {
+                let open =
+                    self.buckets.open_for(&wanted.place.bucket, "image restore", &Default::default())?;
+                Some((wanted, open, self.buckets.clone()))
+            }
+            None => None,
+        };
         self.jobs.start("image restore", &request.name.clone(), move |progress| {
+            let mut request = request;
+            if let Some((wanted, ready, buckets)) = from {
+                let open = buckets.open_for(&wanted.place.bucket, "image restore", progress.waiting())?;
+                drop(ready);
+                progress.phase("listing the bucket");
+                let chain = Chain::find(&wanted, &open, progress.cancel_flag())?;
+                request.files = vec![chain.name()];
+                progress.phase("reading heads");
+                let readers = chain.readers(progress.cancel_flag())?;
+                let restoring = Restoring { volumes: &volumes, request: &request, clock, progress };
+                let outcome = restoring.run_on(readers, progress.cancel_flag(), size)?;
+                return Ok(Some(api::JobOutcome::Restore(outcome)));
+            }
             let restoring = Restoring { volumes: &volumes, request: &request, clock, progress };
             Ok(Some(api::JobOutcome::Restore(restoring.run(handed, size)?)))
         })

@@ -2,6 +2,7 @@
 
 use cairn_api as api;
 use cairn_base::Checksum;
+use cairn_bucket::dumps::{PartEntry, PartStanding};
 use cairn_format::dump::{DumpId, DumpLevel};
 use cairn_stream::{Compression, Reached};
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,7 @@ use crate::error::ServerError;
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct ImageDumpsDocument {
     pub(super) dumps: Vec<Record>,
-    /// A dump into files that is written, or was cut.
+    /// A dump that is written, or was cut.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) unfinished: Option<Unfinished>,
 }
@@ -30,9 +31,12 @@ pub(super) struct Record {
     pub(super) bytes: u64,
     /// The dump made the snapshot itself.
     pub(super) own: bool,
+    /// The bucket that it is in, as `BUCKET:PATH/`; none for files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) bucket: Option<String>,
 }
 
-/// A dump into files that was begun and is not confirmed.
+/// A dump that was begun and is not whole, or not confirmed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Unfinished {
     pub(super) id: String,
@@ -47,6 +51,37 @@ pub(super) struct Unfinished {
     pub(super) parts: Vec<Part>,
     /// Bytes of all parts, once every one is whole and durable: what is left is their names.
     pub(super) written: Option<u64>,
+    /// It goes into a bucket, and has no files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) bucket: Option<InBucket>,
+}
+
+/// Of a dump that goes into a bucket.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct InBucket {
+    /// `BUCKET:PATH/`.
+    pub(super) to: String,
+    /// The dump in the bucket that it is made against.
+    pub(super) on: Option<String>,
+    pub(super) lock_ms: Option<u64>,
+    pub(super) parts: Vec<PartInBucket>,
+}
+
+/// Up to where a part is in the bucket.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct PartInBucket {
+    /// The checksum of its head, once that is known.
+    pub(super) head: Option<String>,
+    pub(super) standing: Option<PartStanding>,
+    /// It is an object.
+    pub(super) whole: Option<PartEntry>,
+}
+
+impl PartInBucket {
+    fn bytes(&self) -> u64 {
+        let standing = self.standing.as_ref().map_or(0, |standing| standing.bytes);
+        self.whole.as_ref().map_or(standing, |whole| whole.length)
+    }
 }
 
 /// A snapshot that must still be the same.
@@ -114,11 +149,14 @@ impl Unfinished {
     pub(super) fn record(&self, level: u8, bytes: u64) -> Record {
         let KnownSnapshot { snapshot, name, root } = self.target.clone();
         let (id, created_ms, own) = (self.id.clone(), self.begun_ms, self.own);
-        Record { level, id, snapshot, name, root, created_ms, bytes, own }
+        let bucket = self.bucket.as_ref().map(|bucket| bucket.to.clone());
+        Record { level, id, snapshot, name, root, created_ms, bytes, own, bucket }
     }
 
     pub(super) fn show(&self, volume: &str) -> api::UnfinishedDump {
         let durable = |part: &Part| part.marks.last().map_or(0, |mark| mark.bytes);
+        let in_bucket = self.bucket.iter().flat_map(|bucket| &bucket.parts).map(PartInBucket::bytes);
+        let in_files = self.parts.iter().map(durable);
         api::UnfinishedDump {
             id: self.id.clone(),
             snapshot: format!("{volume}@{}", self.target.name),
@@ -126,7 +164,8 @@ impl Unfinished {
             base: self.base.as_ref().map(|base| format!("{volume}@{}", base.name)),
             begun_ms: self.begun_ms,
             files: self.parts.iter().map(|part| part.file.clone()).collect(),
-            durable_bytes: self.written.unwrap_or(self.parts.iter().map(durable).sum()),
+            bucket: self.bucket.as_ref().map(|bucket| bucket.to.clone()),
+            durable_bytes: self.written.unwrap_or(in_files.chain(in_bucket).sum()),
             whole: self.written.is_some(),
         }
     }

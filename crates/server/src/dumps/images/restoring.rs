@@ -28,7 +28,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::Seek;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cairn_api::{self as api, ResumeError};
@@ -234,13 +234,24 @@ impl<'a> Restoring<'a> {
         size: Option<u64>,
     ) -> Result<api::RestoreResult, ServerError> {
         self.progress.phase("reading heads");
-        let dumps = self.read_heads(&mut handed)?;
+        let readers = self.read_heads(&mut handed)?;
+        self.run_on(readers, &handed.gone, size)
+    }
+
+    /// The same from parts that are open. `gone` ends it.
+    pub(super) fn run_on(
+        &self,
+        readers: Vec<PartReader>,
+        gone: &Arc<AtomicBool>,
+        size: Option<u64>,
+    ) -> Result<api::RestoreResult, ServerError> {
+        let dumps = cairn_stream::arrange(readers, false)?;
         let (unfinished, notes) = match self.request.resume {
             true => self.again(&dumps)?,
             false => self.begin(&dumps, size)?,
         };
         let mut keeper = Keeper::new(&unfinished, notes, self.request.resume, self.clock.clone());
-        match self.fill(&unfinished, &mut keeper, dumps, &handed) {
+        match self.fill(&unfinished, &mut keeper, dumps, gone) {
             Ok(restored) => self.finish(unfinished, restored),
             Err(error) if keeper.stays() => Err(ServerError::Dumps(DumpsError::RestoreCut {
                 volume: self.request.name.clone(),
@@ -250,7 +261,7 @@ impl<'a> Restoring<'a> {
         }
     }
 
-    fn read_heads(&self, handed: &mut Handed) -> Result<Vec<Vec<PartReader>>, ServerError> {
+    fn read_heads(&self, handed: &mut Handed) -> Result<Vec<PartReader>, ServerError> {
         let mut readers = Vec::new();
         for (number, mut file) in handed.files.drain(..).enumerate() {
             let name = self.request.files.get(number).map_or("a file", String::as_str);
@@ -263,7 +274,7 @@ impl<'a> Restoring<'a> {
                 false => PartReader::open(name, Box::new(file))?,
             });
         }
-        Ok(cairn_stream::arrange(readers, false)?)
+        Ok(readers)
     }
 
     /// Takes devices for a new volume. What there is of another restore under its name is given up
@@ -323,7 +334,7 @@ impl<'a> Restoring<'a> {
         unfinished: &UnfinishedRestore<'_>,
         keeper: &mut Keeper,
         dumps: Vec<Vec<PartReader>>,
-        handed: &Handed,
+        gone: &AtomicBool,
     ) -> Result<Filled, ServerError> {
         let there = keeper.notes.blocks;
         let mut tell = |at: cairn_stream::Progress| {
@@ -332,11 +343,11 @@ impl<'a> Restoring<'a> {
             let total = at.blocks_total.saturating_sub(there) * BLOCK;
             self.progress.bytes(at.blocks.saturating_sub(there) * BLOCK, total);
             if self.progress.cancelled().load(Ordering::Relaxed) {
-                handed.gone.store(true, Ordering::Relaxed);
+                gone.store(true, Ordering::Relaxed);
             }
         };
         let threads = Some(&Scoped as &dyn Threads);
-        let mut work = Work { cancel: &handed.gone, progress: &mut tell, threads };
+        let mut work = Work { cancel: gone, progress: &mut tell, threads };
         let device = unfinished.device();
         let RestoreNotes { accept_damage: accept, space_blocks: blocks, .. } = keeper.notes;
         let last = dumps.len().saturating_sub(1);

@@ -129,6 +129,7 @@ impl Making<'_> {
             begun_ms: target.created.0 / 1_000_000,
             parts: parts(request, handed),
             written: None,
+            bucket: None,
         });
         self.save(&document)?;
         Ok(document)
@@ -171,7 +172,7 @@ impl Making<'_> {
     }
 
     /// Keeps what a dump of `target` needs; from here on it is written.
-    fn keep(&self, target: SnapshotId) -> Result<(), ServerError> {
+    pub(super) fn keep(&self, target: SnapshotId) -> Result<(), ServerError> {
         let kept = kept(&self.open.volume, target).map_err(ServerError::volume(&self.open.name))?;
         let mut keep = self.open.dump_keep.lock();
         keep.kept = kept;

@@ -20,12 +20,16 @@ impl Server {
         let _turn = self.dumping.take(volume)?;
         let making = self.making(&open);
         let document = making.document()?;
-        if document.unfinished.is_none() {
+        let Some(unfinished) = document.unfinished.clone() else {
             return Err(ServerError::Dumps(DumpsError::Resume(ResumeError::NoUnfinishedDump {
                 volume: volume.to_owned(),
             })));
+        };
+        making.give_up(document)?;
+        if let Err(error) = self.abandon_in_bucket(open.volume.id(), &unfinished) {
+            tracing::warn!(volume, %error, "objects of an abandoned image dump stay in the bucket until a sweep");
         }
-        making.give_up(document)
+        Ok(())
     }
 
     /// The files of a dump have their names.

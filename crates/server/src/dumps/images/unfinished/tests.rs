@@ -48,6 +48,7 @@ fn unfinished() -> Unfinished {
         begun_ms: 0,
         parts: vec![part],
         written: None,
+        bucket: None,
     }
 }
 
