@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use bytes::Bytes;
 use cairn_base::{BLOCK_SIZE, Checksum, Mutex, Vbn};
+use zstd::bulk::Decompressor;
 
 use super::Inner;
 use super::error::ImagesError;
@@ -143,6 +144,7 @@ impl Shared {
             None => self.get(&name, begin, (end - begin) as usize, cancel)?,
         };
         let mut rest = &stored[..];
+        let mut unpacker = None;
         let mut out = Vec::with_capacity(count * BLOCK_SIZE);
         for (number, frame) in header.frames.iter().enumerate().take(last + 1).skip(first) {
             let damaged = |how| ImagesError::Damaged { name: name.clone(), how };
@@ -151,7 +153,7 @@ impl Shared {
             rest = later;
             let wanted = (0..FRAME_BLOCKS)
                 .filter(|block| (place..place + count).contains(&(number * FRAME_BLOCKS + block)));
-            take(frame, bytes, wanted, &mut out)
+            take((frame, bytes, &mut unpacker), wanted, &mut out)
                 .map_err(|bad| bad.of(&name))?
                 .map_or(Ok(()), |missing| Err(ImagesError::NoBlock(vbn(number * FRAME_BLOCKS + missing))))?;
         }
@@ -205,15 +207,14 @@ impl Shared {
 
 /// Adds the wanted blocks of a frame; returns the first one that is not there.
 fn take(
-    frame: &Frame,
-    stored: &[u8],
+    (frame, stored, unpacker): (&Frame, &[u8], &mut Option<Decompressor<'static>>),
     wanted: impl Iterator<Item = usize>,
     out: &mut Vec<u8>,
 ) -> Result<Option<usize>, super::codec::Bad> {
     if frame.blocks == 0 {
         return Ok(wanted.into_iter().next());
     }
-    let plain = frame.unpack(stored)?;
+    let plain = frame.unpack(stored, unpacker)?;
     for place in wanted {
         let block = frame.offset(place).and_then(|at| plain.get(at..at + BLOCK_SIZE));
         match block {

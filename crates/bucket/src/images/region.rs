@@ -4,7 +4,10 @@
 //! shorter. A reader fetches the header, checks it against the table, and fetches only the frames
 //! that it needs. Frames without a live block are left out.
 
+use std::borrow::Cow;
+
 use cairn_base::{BLOCK_SIZE, Checksum, VolumeId};
+use zstd::bulk::{Compressor, Decompressor};
 
 use super::codec::{Bad, FIELDS, HEAD, Kind, Read, SUM, Version, Write};
 
@@ -91,16 +94,25 @@ impl Frame {
         self.blocks.count_ones() as usize * BLOCK_SIZE
     }
 
-    /// Its blocks, from its bytes as stored.
-    pub(super) fn unpack(&self, stored: &[u8]) -> Result<Vec<u8>, Bad> {
+    /// Its blocks, from its bytes as stored. `unpacker` is made when the first frame needs it: that
+    /// costs more than a frame does.
+    pub(super) fn unpack<'a>(
+        &self,
+        stored: &'a [u8],
+        unpacker: &mut Option<Decompressor<'static>>,
+    ) -> Result<Cow<'a, [u8]>, Bad> {
         if stored.len() != self.length as usize || Checksum::of(stored) != self.digest {
             return Err(Bad::Damaged("the digest of a frame is wrong"));
         }
         if stored.len() == self.plain() {
-            return Ok(stored.to_vec());
+            return Ok(Cow::Borrowed(stored));
         }
-        let plain = zstd::bulk::decompress(stored, self.plain()).ok();
-        plain.filter(|plain| plain.len() == self.plain()).ok_or(Bad::Damaged("a frame is compressed wrongly"))
+        if unpacker.is_none() {
+            *unpacker = Decompressor::new().ok();
+        }
+        let plain = unpacker.as_mut().and_then(|unpacker| unpacker.decompress(stored, self.plain()).ok());
+        let plain = plain.filter(|plain| plain.len() == self.plain());
+        plain.map(Cow::Owned).ok_or(Bad::Damaged("a frame is compressed wrongly"))
     }
 
     /// Where the block at a place of the frame begins in its bytes; none if it is not there.
@@ -185,6 +197,8 @@ pub(super) fn pack(volume: VolumeId, region: u32, at: Version, blocks: &RegionBl
     let mut header = RegionHeader { region, at, frames: [Frame::default(); FRAMES] };
     let mut stored = Vec::with_capacity(blocks.bytes.len());
     let mut rest = &blocks.bytes[..];
+    // Without one, frames are stored as they are.
+    let mut packer = Compressor::new(ZSTD_LEVEL).ok();
     for (frame, present) in header.frames.iter_mut().zip(blocks.bitmap) {
         if present == 0 {
             continue;
@@ -192,7 +206,8 @@ pub(super) fn pack(volume: VolumeId, region: u32, at: Version, blocks: &RegionBl
         frame.blocks = present;
         let (plain, later) = rest.split_at(frame.plain());
         rest = later;
-        let packed = zstd::bulk::compress(plain, ZSTD_LEVEL).ok().filter(|packed| packed.len() < plain.len());
+        let packed = packer.as_mut().and_then(|packer| packer.compress(plain).ok());
+        let packed = packed.filter(|packed| packed.len() < plain.len());
         let bytes = packed.as_deref().unwrap_or(plain);
         frame.length = bytes.len() as u32;
         frame.digest = Checksum::of(bytes);

@@ -119,7 +119,7 @@ fn flipped_cut_and_lengthened_objects_are_detected_and_named() {
     let mut rng = Rng::new(1);
     for name in needed(&scene) {
         let bytes = scene.memory.raw(&name).expect("an object");
-        for round in 0..12 {
+        for round in 0..6 {
             let mut flipped = bytes.to_vec();
             // Blocks that no image shows any more may be in frames that are not read.
             let head = if name.as_str().contains("/region/") { 200 } else { bytes.len() };
@@ -139,7 +139,7 @@ fn every_flip_in_a_region_is_detected_or_of_no_effect() {
     let scene = scene();
     for name in scene.memory.names().iter().filter(|name| name.as_str().contains("/region/")) {
         let bytes = scene.memory.raw(name).expect("an object");
-        for at in (0..bytes.len()).step_by(97) {
+        for at in (0..bytes.len()).step_by(211) {
             let mut flipped = bytes.to_vec();
             flipped[at] ^= 0x40;
             let errors = with(&scene, name, Some(flipped.into()));
@@ -153,7 +153,11 @@ fn objects_in_the_place_of_others_are_detected_and_named() {
     let scene = scene();
     let names = needed(&scene);
     for name in &names {
-        for other in names.iter().filter(|other| *other != name) {
+        // All of its own kind, and some of the others.
+        let folder = |name: &Name| name.as_str().split('/').nth(2).map(str::to_owned);
+        let others =
+            names.iter().enumerate().filter(|(at, other)| folder(other) == folder(name) || at % 9 == 0);
+        for (_, other) in others.filter(|(_, other)| *other != name) {
             let bytes = scene.memory.raw(other);
             assert_detected(&with(&scene, name, bytes), name, "replaced by another object");
         }
