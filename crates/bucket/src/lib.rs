@@ -12,6 +12,7 @@ mod date;
 mod directory;
 pub mod dumps;
 mod error;
+pub mod images;
 pub mod limits;
 mod memory;
 mod name;

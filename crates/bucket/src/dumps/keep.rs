@@ -35,6 +35,33 @@ impl KeepDumps {
     fn keeps_everything(&self) -> bool {
         *self == Self::default()
     }
+
+    /// Which of these a rule keeps; the newest comes first.
+    pub(crate) fn chosen(&self, newest: &[Timestamp]) -> Vec<bool> {
+        if self.keeps_everything() {
+            return vec![true; newest.len()];
+        }
+        let mut stays: Vec<bool> = (0..newest.len()).map(|at| at < self.last as usize).collect();
+        let rules: [(u32, Period); 5] = [
+            (self.hourly, hour),
+            (self.daily, day),
+            (self.weekly, week),
+            (self.monthly, month),
+            (self.yearly, year),
+        ];
+        for (count, period) in rules {
+            let mut periods = HashSet::new();
+            for (time, stays) in newest.iter().zip(&mut stays) {
+                if periods.len() == count as usize {
+                    break;
+                }
+                if periods.insert(period(*time)) {
+                    *stays = true;
+                }
+            }
+        }
+        stays
+    }
 }
 
 /// The dumps that go, in an order in which each goes before what it stands on.
@@ -48,25 +75,9 @@ pub(super) fn expendable(dumps: &[DumpIndex], begun: &HashSet<DumpId>, keep: &Ke
     let mut newest: Vec<&DumpIndex> = dumps.iter().collect();
     newest.sort_by_key(|dump| std::cmp::Reverse((dump.created, dump.dump)));
     let mut stays: HashSet<DumpId> = begun.clone();
-    stays.extend(newest.iter().take(keep.last as usize).map(|dump| dump.dump));
-    let rules: [(u32, Period); 5] = [
-        (keep.hourly, hour),
-        (keep.daily, day),
-        (keep.weekly, week),
-        (keep.monthly, month),
-        (keep.yearly, year),
-    ];
-    for (count, period) in rules {
-        let mut periods = HashSet::new();
-        for dump in &newest {
-            if periods.len() == count as usize {
-                break;
-            }
-            if periods.insert(period(dump.created)) {
-                stays.insert(dump.dump);
-            }
-        }
-    }
+    let times: Vec<Timestamp> = newest.iter().map(|dump| dump.created).collect();
+    let named = newest.iter().zip(keep.chosen(&times)).filter(|(_, stays)| *stays);
+    stays.extend(named.map(|(dump, _)| dump.dump));
     let on: HashMap<DumpId, Option<DumpId>> = dumps.iter().map(|dump| (dump.dump, dump.on)).collect();
     for dump in stays.clone() {
         let mut next = on.get(&dump).copied().flatten();

@@ -1,0 +1,500 @@
+//! The owner of a volume in a bucket: claims it, and commits roots.
+//!
+//! An owner is of one process and is never stored: after a restart the volume is claimed again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use bytes::Bytes;
+use cairn_base::{Checksum, Mutex, Timestamp};
+
+use super::codec::{Kind, Version};
+use super::error::ImagesError;
+use super::load::Tables;
+use super::names::{self, Folder};
+use super::root::{
+    Base, CONTENT_BYTES_MAX, Checkpoint, Claim, IMAGES_MAX, ImageId, ImageLabel, Kept, List, PartRef, Root,
+    RootRef, Since,
+};
+use super::table::{Entry, Table};
+use super::update::{Done, Update};
+use super::{Inner, Seen};
+use crate::name::Name;
+use crate::store::{Nonce, Put, list_all};
+
+/// Bytes of a list or of the progress of an update that is read. A longer one is damaged.
+const LIST_BYTES_MAX: usize = 16 << 20;
+
+/// See the module.
+pub struct Owner {
+    pub(super) inner: Arc<Inner>,
+    pub(super) epoch: u32,
+    nonce: Nonce,
+    /// The last number that was used in a name.
+    number: u32,
+    pub(super) state: State,
+    /// A root that may have been written.
+    pending: Option<Pending>,
+    fenced: Option<(u32, String)>,
+    /// The bucket may have regions of an update of an earlier owner.
+    looks: bool,
+    /// The update that is under way.
+    open: Option<Open>,
+}
+
+/// What the newest committed root says.
+#[derive(Clone, Default)]
+pub(super) struct State {
+    pub(super) newest: Option<(RootRef, Root)>,
+    pub(super) table: Table,
+    totals: (u32, u64),
+    checkpoint: Option<PartRef>,
+    major: Vec<PartRef>,
+    minor: Vec<PartRef>,
+    minor_bytes: u64,
+    /// Regions that changed since the major lists.
+    changed: BTreeSet<u32>,
+    since: Vec<Since>,
+    /// Every image but the newest one, in order.
+    pub(super) older: Vec<Kept>,
+}
+
+struct Pending {
+    name: Name,
+    bytes: Bytes,
+    nonce: Nonce,
+    /// Once it is committed.
+    state: State,
+}
+
+struct Open {
+    number: u32,
+    target: ImageId,
+    done: Arc<Mutex<Done>>,
+}
+
+impl std::fmt::Debug for Owner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Owner").field("epoch", &self.epoch).finish_non_exhaustive()
+    }
+}
+
+impl Owner {
+    pub(super) fn claim(
+        inner: &Arc<Inner>,
+        label: &str,
+        now: Timestamp,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<Self, ImagesError> {
+        let (volume, nonce) = (inner.volume, inner.nonce());
+        let epoch = inner.newest_epoch(cancel)?;
+        let epoch = epoch.checked_add(1).filter(|epoch| *epoch < u32::MAX);
+        let epoch = epoch.ok_or(ImagesError::Rule("no epoch is left"))?;
+        let claim = Claim { epoch, nonce, at: now, label: label.to_owned() };
+        let name = names::epoch(volume, epoch)?;
+        if inner.store.put_new(&name, claim.write(volume).into(), nonce, cancel)? == Put::Exists {
+            let by =
+                inner.claim_of(epoch, cancel)?.map_or_else(|| "another server".to_owned(), |it| it.label);
+            return Err(ImagesError::Taken { epoch, by });
+        }
+        // Only now: what an owner before has committed is there, see invariant 1.
+        let newest = inner.newest_below(epoch - 1, cancel)?;
+        inner.note_seen(newest.as_ref().map(|(place, _)| place))?;
+        let state = State::load(inner, newest, cancel)?;
+        let base = Base {
+            epoch,
+            window: inner.tuning.window.max(1),
+            root: state.newest.as_ref().map(|(place, _)| *place),
+        };
+        let name = names::base(volume, epoch)?;
+        if inner.store.put_new(&name, base.write(volume).into(), nonce, cancel)? == Put::Exists {
+            return Err(ImagesError::Damaged { name, how: "another writer made it" });
+        }
+        let mut owner = Self {
+            inner: inner.clone(),
+            epoch,
+            nonce,
+            number: 0,
+            state,
+            pending: None,
+            fenced: None,
+            looks: true,
+            open: None,
+        };
+        owner.check(cancel)?;
+        Ok(owner)
+    }
+
+    /// The epoch of this owner.
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// The newest committed image.
+    pub fn newest(&self) -> Option<ImageLabel> {
+        self.state.newest.as_ref().map(|(_, root)| root.label)
+    }
+
+    /// The images that are kept, in order.
+    pub fn images(&self) -> Vec<ImageLabel> {
+        let older = self.state.older.iter().filter(|kept| kept.expired.is_none()).map(|kept| kept.label);
+        older.chain(self.newest()).collect()
+    }
+
+    /// Bytes of memory that the table takes, about.
+    pub fn memory(&self) -> u64 {
+        self.state.table.memory() + self.state.changed.len() as u64 * 8
+    }
+
+    /// Bytes of the objects of the newest image.
+    pub fn stored(&self) -> u64 {
+        self.state.totals.1
+    }
+
+    /// Fails if another server has claimed the volume, and from then on always.
+    pub(super) fn check(&mut self, cancel: &AtomicBool) -> Result<(), ImagesError> {
+        if self.fenced.is_none()
+            && let Some(next) = self.inner.claim_of(self.epoch + 1, cancel)?
+        {
+            self.fenced = Some((next.epoch, next.label));
+        }
+        match &self.fenced {
+            Some((epoch, by)) => Err(ImagesError::Fenced { epoch: *epoch, by: by.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// A nonce for an object that this owner may put again, after an answer that was lost.
+    fn nonce_of(&self, name: &Name, bytes: &[u8]) -> Nonce {
+        nonce_of(self.nonce, name, bytes)
+    }
+
+    fn next_number(&mut self) -> Result<u32, ImagesError> {
+        self.number = self.number.checked_add(1).ok_or(ImagesError::Rule("claim the volume again"))?;
+        Ok(self.number)
+    }
+
+    /// Finds out what became of a root whose commit failed, and commits it.
+    ///
+    /// # Errors
+    /// It is still not known; call it again.
+    pub fn settle(&mut self, cancel: &AtomicBool) -> Result<(), ImagesError> {
+        if self.fenced.is_some() {
+            self.pending = None;
+            return self.check(cancel);
+        }
+        let Some(pending) = &self.pending else { return Ok(()) };
+        let put = self.inner.store.put_new(&pending.name, pending.bytes.clone(), pending.nonce, cancel)?;
+        if put == Put::Exists {
+            // Nobody else has this epoch, so the names are taken by a writer that breaks the rules.
+            let name = pending.name.clone();
+            self.fenced = Some((self.epoch, "a writer of the same epoch".to_owned()));
+            return Err(ImagesError::Damaged { name, how: "another writer made it" });
+        }
+        self.check(cancel)?;
+        if let Some(pending) = self.pending.take() {
+            self.state = pending.state;
+            self.inner.note_seen(self.state.newest.as_ref().map(|(place, _)| place))?;
+        }
+        Ok(())
+    }
+
+    /// Begins an update from the newest image, which must be `base`, to `target`. An update that is
+    /// under way is given up; what it wrote is used again if it had the same target.
+    ///
+    /// # Errors
+    /// [`ImagesError::Fenced`]; [`ImagesError::Base`] if `base` is not the newest.
+    pub fn begin(
+        &mut self,
+        base: Option<ImageId>,
+        target: ImageId,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<Update, ImagesError> {
+        self.settle(cancel)?;
+        self.check(cancel)?;
+        let newest = self.newest().map(|label| label.id);
+        if newest != base {
+            return Err(ImagesError::Base { newest });
+        }
+        if newest == Some(target) || self.state.older.iter().any(|kept| kept.label.id == target) {
+            return Err(ImagesError::Rule("the image is in the bucket already"));
+        }
+        if self.state.older.len() >= IMAGES_MAX {
+            return Err(ImagesError::Rule("the bucket has too many images; keep fewer of them"));
+        }
+        let mut left = BTreeMap::new();
+        if self.looks {
+            left = self.left_by_others(target, cancel)?;
+        }
+        if let Some(open) = self.open.take().filter(|open| open.target == target) {
+            left.extend(open.done.lock().entries.iter().map(|(region, entry)| (*region, *entry)));
+        }
+        let at = Version { epoch: self.epoch, number: self.next_number()? };
+        let update = Update::new(&self.inner, at, (self.nonce, target), left);
+        self.looks = false;
+        self.open = Some(Open { number: at.number, target, done: update.done.clone() });
+        Ok(update)
+    }
+
+    /// Regions of `target` that an update before wrote: past the mark, so that no sweep ever takes
+    /// them.
+    fn left_by_others(
+        &self,
+        target: ImageId,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<BTreeMap<u32, Entry>, ImagesError> {
+        let inner = &self.inner;
+        let mark = self.state.newest.as_ref().map_or(Version::default(), |(_, root)| root.mark);
+        let mut left = BTreeMap::new();
+        let prefix = names::prefix(inner.volume, Folder::Progress)?;
+        for listed in list_all(&*inner.store, &prefix, cancel)? {
+            let at = names::parse_version(&listed.name, Folder::Progress);
+            let Some(at) = at.filter(|at| *at > mark) else { continue };
+            let Some(bytes) = inner.small(&listed.name, LIST_BYTES_MAX, cancel)? else { continue };
+            // What cannot be read is sent again.
+            let Ok(list) = List::parse(&bytes, Kind::Progress, inner.volume) else { continue };
+            if list.at == at && list.image == target {
+                left.extend(list.entries.into_iter().filter(|(_, entry)| entry.at == at));
+            }
+        }
+        Ok(left)
+    }
+
+    /// Commits an update: the image is in the bucket, durable and readable.
+    ///
+    /// # Errors
+    /// [`ImagesError::Fenced`]: it is not committed. After an error of the store it may be; call
+    /// this again, or [`Owner::settle`].
+    pub fn commit(
+        &mut self,
+        update: &Update,
+        label: ImageLabel,
+        content: &[u8],
+        now: Timestamp,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<Seen, ImagesError> {
+        self.settle(cancel)?;
+        if self.newest().is_none_or(|newest| newest.id != label.id) {
+            let is_open = self.open.as_ref().is_some_and(|open| open.number == update.at.number);
+            if !is_open || label.id != update.target {
+                return Err(ImagesError::Rule("the update is not the one that is under way"));
+            }
+            if content.len() > CONTENT_BYTES_MAX {
+                return Err(ImagesError::Rule("the snapshot table is too long for a bucket"));
+            }
+            let delta = update.delta();
+            self.write((label, content), delta, false, now, cancel)?;
+            self.settle(cancel)?;
+        }
+        self.open = None;
+        let seen = *self.inner.seen.lock();
+        seen.ok_or(ImagesError::Rule("a committed root was not seen"))
+    }
+
+    /// Shows the newest image by a new root with another catalog.
+    pub(super) fn rewrite(
+        &mut self,
+        older: Vec<Kept>,
+        now: Timestamp,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<(), ImagesError> {
+        let Some((_, root)) = &self.state.newest else { return Ok(()) };
+        let (label, content) = (root.label, root.content.clone());
+        let before = std::mem::replace(&mut self.state.older, older);
+        let written = self.write((label, &content), BTreeMap::new(), true, now, cancel);
+        // It counts once it is committed.
+        self.state.older = before;
+        written?;
+        self.settle(cancel)
+    }
+
+    /// Writes everything of a root but itself, and makes it pending. With `again` it shows the
+    /// newest image once more.
+    fn write(
+        &mut self,
+        (label, content): (ImageLabel, &[u8]),
+        delta: BTreeMap<u32, Entry>,
+        again: bool,
+        now: Timestamp,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<(), ImagesError> {
+        let inner = self.inner.clone();
+        let mut state = self.state.clone();
+        if let Some((place, root)) = state.newest.take().filter(|_| !again) {
+            state.older.push(Kept { root: place, label: root.label, expired: None });
+            let changes = !root.delta.is_empty();
+            state.since.push(Since { root: place, label: root.label, changes });
+        }
+        for (region, entry) in &delta {
+            let before = state.table.set(*region, *entry);
+            state.count(before, *entry);
+            state.changed.insert(*region);
+        }
+        let tuning = &inner.tuning;
+        let checkpoints =
+            again || state.since.len() > tuning.since_max as usize || delta.len() > tuning.delta_max;
+        if checkpoints {
+            self.checkpoint(&mut state, cancel)?;
+        }
+        let previous = self.state.newest.as_ref();
+        let seq = match previous {
+            Some((place, _)) if place.epoch == self.epoch => {
+                place.seq.checked_add(1).filter(|seq| *seq < u32::MAX)
+            }
+            _ => Some(1),
+        };
+        let seq = seq.ok_or(ImagesError::Rule("claim the volume again"))?;
+        // While an update is under way, or may be resumed, what it wrote stays past the mark.
+        let is_under_way = self.open.is_some() || self.looks;
+        let mark = match previous.filter(|_| again && is_under_way) {
+            Some((_, root)) => root.mark,
+            None => Version { epoch: self.epoch, number: self.number },
+        };
+        let root = Root {
+            epoch: self.epoch,
+            seq,
+            mark,
+            written: now,
+            previous: previous.map(|(place, _)| *place),
+            label,
+            content: content.to_vec(),
+            regions: state.totals.0,
+            stored: state.totals.1,
+            checkpoint: state.checkpoint,
+            since: state.since.clone(),
+            delta: if checkpoints { Vec::new() } else { delta.into_iter().collect() },
+        };
+        let name = names::root(inner.volume, self.epoch, seq)?;
+        let bytes = root.write(inner.volume);
+        let length = u32::try_from(bytes.len()).map_err(|_| ImagesError::Rule("a root is too long"))?;
+        let place = RootRef { epoch: self.epoch, seq, length, digest: Checksum::of(&bytes) };
+        state.newest = Some((place, root));
+        let nonce = self.nonce_of(&name, &bytes);
+        self.pending = Some(Pending { name, bytes: bytes.into(), nonce, state });
+        Ok(())
+    }
+
+    /// Writes a checkpoint of `state`, with new lists.
+    fn checkpoint(&mut self, state: &mut State, cancel: &Arc<AtomicBool>) -> Result<(), ImagesError> {
+        let at = Version { epoch: self.epoch, number: self.next_number()? };
+        let minor: Vec<(u32, Entry)> = state
+            .changed
+            .iter()
+            .map(|region| (*region, state.table.get(*region).unwrap_or(Entry::NONE)))
+            .collect();
+        let entry = 32;
+        let (minor_bytes, whole_bytes) = (minor.len() as u64 * entry, u64::from(state.totals.0) * entry);
+        // Minor lists grow, so all of them cost as much as a major one at some time. To write one
+        // then costs at most twice what the best choice of times would.
+        if state.major.is_empty() || state.minor_bytes + minor_bytes > whole_bytes {
+            let whole: Vec<(u32, Entry)> = state.table.iter().collect();
+            state.major = self.lists(at, &whole, cancel)?;
+            (state.minor, state.minor_bytes) = (Vec::new(), 0);
+            state.changed.clear();
+        } else if !minor.is_empty() {
+            state.minor = self.lists(at, &minor, cancel)?;
+            state.minor_bytes += minor_bytes;
+        }
+        let checkpoint = Checkpoint {
+            at,
+            major: state.major.clone(),
+            minor: state.minor.clone(),
+            minor_bytes: state.minor_bytes,
+            catalog: state.older.clone(),
+        };
+        let bytes = checkpoint.write(self.inner.volume);
+        let name = names::checkpoint(self.inner.volume, at)?;
+        state.checkpoint = Some(self.put(&name, bytes, (at, 0), cancel)?);
+        state.since.clear();
+        Ok(())
+    }
+
+    fn lists(
+        &self,
+        at: Version,
+        entries: &[(u32, Entry)],
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<Vec<PartRef>, ImagesError> {
+        let volume = self.inner.volume;
+        let chunks = entries.chunks(self.inner.tuning.list_entries.max(1));
+        (0..)
+            .zip(chunks)
+            .map(|(part, entries)| {
+                let list = List { at, part, image: ImageId::default(), entries: entries.to_vec() };
+                let name = names::list(volume, at, part)?;
+                self.put(&name, list.write(Kind::List, volume), (at, part), cancel)
+            })
+            .collect()
+    }
+
+    /// Puts an object whose name is new.
+    fn put(
+        &self,
+        name: &Name,
+        bytes: Vec<u8>,
+        (at, part): (Version, u32),
+        cancel: &AtomicBool,
+    ) -> Result<PartRef, ImagesError> {
+        let length = u32::try_from(bytes.len()).map_err(|_| ImagesError::Rule("a list is too long"))?;
+        let (digest, nonce) = (Checksum::of(&bytes), self.nonce_of(name, &bytes));
+        match self.inner.store.put_new(name, bytes.into(), nonce, cancel)? {
+            Put::Created => Ok(PartRef { at, part, length, digest }),
+            Put::Exists => Err(ImagesError::Damaged { name: name.clone(), how: "another writer made it" }),
+        }
+    }
+}
+
+/// The nonce of an object with these bytes. A second put of the same bytes finds its own object.
+pub(super) fn nonce_of(owner: Nonce, name: &Name, bytes: &[u8]) -> Nonce {
+    Nonce(Checksum::of_pieces([&owner.0[..], name.as_str().as_bytes(), bytes].into_iter()).0)
+}
+
+impl State {
+    fn load(
+        inner: &Inner,
+        newest: Option<(RootRef, Root)>,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<Self, ImagesError> {
+        let Some((place, root)) = newest else { return Ok(Self::default()) };
+        let checkpoint = inner.checkpoint_of(&root, cancel)?;
+        let mut tables = Tables::new(inner);
+        let table = tables.of(&root, checkpoint.as_ref(), cancel)?;
+        let totals = table.totals();
+        if totals != (root.regions, root.stored) {
+            let name = names::root(inner.volume, place.epoch, place.seq)?;
+            return Err(ImagesError::Damaged { name, how: "its table is not the one that it counts" });
+        }
+        let changed = tables.changed_since_major(&root, checkpoint.as_ref(), cancel)?;
+        let since = root.since.clone();
+        let mut older = checkpoint.as_ref().map_or_else(Vec::new, |checkpoint| checkpoint.catalog.clone());
+        older.extend(since.iter().map(|since| Kept { root: since.root, label: since.label, expired: None }));
+        let (major, minor, minor_bytes) = checkpoint.map_or_else(Default::default, |checkpoint| {
+            (checkpoint.major, checkpoint.minor, checkpoint.minor_bytes)
+        });
+        Ok(Self {
+            table,
+            totals,
+            checkpoint: root.checkpoint,
+            major,
+            minor,
+            minor_bytes,
+            changed,
+            since,
+            older,
+            newest: Some((place, root)),
+        })
+    }
+
+    fn count(&mut self, before: Option<Entry>, now: Entry) {
+        let (regions, stored) = &mut self.totals;
+        if let Some(before) = before {
+            *regions -= 1;
+            *stored -= u64::from(before.length);
+        }
+        if now.is_there() {
+            *regions += 1;
+            *stored += u64::from(now.length);
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Reads blocks of an image by ranged gets, and checks each against the table.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use bytes::Bytes;
+use cairn_base::{BLOCK_SIZE, Checksum, Mutex, Vbn};
+use zstd::bulk::Decompressor;
+
+use super::Inner;
+use super::error::ImagesError;
+use super::load::Tables;
+use super::names;
+use super::region::{FRAME_BLOCKS, Frame, HEADER_BYTES_MAX, OBJECT_BYTES_MAX, REGION_BLOCKS, RegionHeader};
+use super::root::{ImageId, ImageLabel};
+use super::table::{Entry, Table};
+use crate::name::Name;
+use crate::workers::beside;
+
+/// Headers that are kept in memory: 2 MiB.
+const HEADERS_MAX: usize = 1024;
+/// Regions that are read at the same time.
+const REGIONS_AT_ONCE: usize = 8;
+/// Blocks from which on a region is fetched as a whole.
+const WHOLE_BLOCKS: usize = 256;
+/// An object that is not longer is fetched as a whole: a request costs more than the bytes.
+const WHOLE_BYTES: u32 = 128 << 10;
+/// Blocks of one read. A longer one is refused.
+const READ_BLOCKS_MAX: usize = 16 * REGION_BLOCKS;
+
+/// An image that is open. Blocks that the image does not have are refused, except those that
+/// an older image had in the same object.
+pub struct ImageReader {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    inner: Arc<Inner>,
+    label: ImageLabel,
+    content: Vec<u8>,
+    table: Table,
+    headers: Mutex<HashMap<u32, Arc<RegionHeader>>>,
+}
+
+impl std::fmt::Debug for ImageReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ImageReader").field("label", &self.shared.label).finish_non_exhaustive()
+    }
+}
+
+impl ImageReader {
+    pub(super) fn open(
+        inner: &Arc<Inner>,
+        image: Option<ImageId>,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<Self, ImagesError> {
+        let (root, checkpoint) = inner.find(image, cancel)?;
+        let table = Tables::new(inner).of(&root, checkpoint.as_ref(), cancel)?;
+        let shared = Shared {
+            inner: inner.clone(),
+            label: root.label,
+            content: root.content,
+            table,
+            headers: Mutex::new(HashMap::new()),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Which image it is.
+    pub fn label(&self) -> ImageLabel {
+        self.shared.label
+    }
+
+    /// Superblock and snapshot table, as the volume wrote them.
+    pub fn content(&self) -> &[u8] {
+        &self.shared.content
+    }
+
+    /// Bytes of memory that the table takes, about.
+    pub fn memory(&self) -> u64 {
+        self.shared.table.memory()
+    }
+
+    /// Reads blocks; several regions at the same time.
+    ///
+    /// # Errors
+    /// [`ImagesError::NoBlock`] if one is not there. [`ImagesError::Gone`] if the image has expired
+    /// and its objects were deleted. No byte is returned that was not checked.
+    pub fn read(&self, first: Vbn, count: usize, cancel: &Arc<AtomicBool>) -> Result<Vec<u8>, ImagesError> {
+        if count > READ_BLOCKS_MAX {
+            return Err(ImagesError::Rule("a read is longer than 64 MiB"));
+        }
+        let mut parts = Vec::new();
+        let (mut at, mut left) = (first.0, count);
+        while left > 0 {
+            let place = (at % REGION_BLOCKS as u64) as usize;
+            let region =
+                u32::try_from(at / REGION_BLOCKS as u64).map_err(|_| ImagesError::NoBlock(Vbn(at)))?;
+            let some = left.min(REGION_BLOCKS - place);
+            parts.push((region, place, some));
+            (at, left) = (at + some as u64, left - some);
+        }
+        let mut bytes = Vec::with_capacity(count * BLOCK_SIZE);
+        for some in parts.chunks(REGIONS_AT_ONCE) {
+            let Some((own, others)) = some.split_last() else { break };
+            let started: Vec<_> = others
+                .iter()
+                .map(|part| {
+                    let (shared, cancel, part) = (self.shared.clone(), cancel.clone(), *part);
+                    beside(&self.shared.inner.workers, move || shared.read(part, &cancel)).ok()
+                })
+                .collect();
+            let last = self.shared.read(*own, cancel);
+            for (part, receiver) in others.iter().zip(started) {
+                let read = receiver.and_then(|receiver| receiver.recv().ok());
+                bytes.extend(read.unwrap_or_else(|| self.shared.read(*part, cancel))?);
+            }
+            bytes.extend(last?);
+        }
+        Ok(bytes)
+    }
+}
+
+impl Shared {
+    /// Reads blocks of one region.
+    fn read(
+        &self,
+        (region, place, count): (u32, usize, usize),
+        cancel: &AtomicBool,
+    ) -> Result<Vec<u8>, ImagesError> {
+        let vbn = |place: usize| Vbn(u64::from(region) * REGION_BLOCKS as u64 + place as u64);
+        let entry = self.table.get(region).ok_or_else(|| ImagesError::NoBlock(vbn(place)))?;
+        let name = names::region(self.inner.volume, region, entry.at)?;
+        let (header, fetched) = self.header((region, entry), &name, count, cancel)?;
+        let (first, last) = (place / FRAME_BLOCKS, (place + count - 1) / FRAME_BLOCKS);
+        let (begin, end) = (header.frame_at(first), header.frame_at(last + 1));
+        let range = |bytes: &Bytes| {
+            let range = usize::try_from(begin).ok()?..usize::try_from(end).ok()?;
+            (bytes.len() >= range.end).then(|| bytes.slice(range))
+        };
+        let stored = match fetched.as_ref().and_then(range) {
+            Some(bytes) => bytes,
+            None => self.get(&name, begin, (end - begin) as usize, cancel)?,
+        };
+        let mut rest = &stored[..];
+        let mut unpacker = None;
+        let mut out = Vec::with_capacity(count * BLOCK_SIZE);
+        for (number, frame) in header.frames.iter().enumerate().take(last + 1).skip(first) {
+            let damaged = |how| ImagesError::Damaged { name: name.clone(), how };
+            let (bytes, later) =
+                rest.split_at_checked(frame.length as usize).ok_or_else(|| damaged("it is cut"))?;
+            rest = later;
+            let wanted = (0..FRAME_BLOCKS)
+                .filter(|block| (place..place + count).contains(&(number * FRAME_BLOCKS + block)));
+            take((frame, bytes, &mut unpacker), wanted, &mut out)
+                .map_err(|bad| bad.of(&name))?
+                .map_or(Ok(()), |missing| Err(ImagesError::NoBlock(vbn(number * FRAME_BLOCKS + missing))))?;
+        }
+        Ok(out)
+    }
+
+    fn get(&self, name: &Name, at: u64, length: usize, cancel: &AtomicBool) -> Result<Bytes, ImagesError> {
+        match self.inner.store.get(name, at, length, cancel) {
+            Err(error) if error.is_missing() => Err(ImagesError::Gone(name.clone())),
+            got => Ok(got?),
+        }
+    }
+
+    /// The header of a region, checked, and the bytes from the beginning of the object if some were
+    /// fetched for it.
+    fn header(
+        &self,
+        (region, entry): (u32, Entry),
+        name: &Name,
+        count: usize,
+        cancel: &AtomicBool,
+    ) -> Result<(Arc<RegionHeader>, Option<Bytes>), ImagesError> {
+        if let Some(header) = self.headers.lock().get(&region) {
+            return Ok((header.clone(), None));
+        }
+        let damaged = |how| ImagesError::Damaged { name: name.clone(), how };
+        let whole = count >= WHOLE_BLOCKS || entry.length <= WHOLE_BYTES;
+        // One byte more shows an object that is too long.
+        let length = if whole { (entry.length as usize).min(OBJECT_BYTES_MAX) + 1 } else { HEADER_BYTES_MAX };
+        let bytes = self.get(name, 0, length, cancel)?;
+        if whole && bytes.len() != entry.length as usize {
+            return Err(damaged("its length is wrong"));
+        }
+        let head = RegionHeader::of_object(&bytes).map_err(|bad| bad.of(name))?;
+        if Checksum::of(head) != entry.digest {
+            return Err(damaged("its digest is wrong"));
+        }
+        let header = RegionHeader::parse(head, self.inner.volume).map_err(|bad| bad.of(name))?;
+        if (header.region, header.at) != (region, entry.at) || header.total() != u64::from(entry.length) {
+            return Err(damaged("it is another region"));
+        }
+        let header = Arc::new(header);
+        let mut headers = self.headers.lock();
+        if headers.len() >= HEADERS_MAX {
+            headers.clear();
+        }
+        headers.insert(region, header.clone());
+        Ok((header, Some(bytes)))
+    }
+}
+
+/// Adds the wanted blocks of a frame; returns the first one that is not there.
+fn take(
+    (frame, stored, unpacker): (&Frame, &[u8], &mut Option<Decompressor<'static>>),
+    wanted: impl Iterator<Item = usize>,
+    out: &mut Vec<u8>,
+) -> Result<Option<usize>, super::codec::Bad> {
+    if frame.blocks == 0 {
+        return Ok(wanted.into_iter().next());
+    }
+    let plain = frame.unpack(stored, unpacker)?;
+    for place in wanted {
+        let block = frame.offset(place).and_then(|at| plain.get(at..at + BLOCK_SIZE));
+        match block {
+            Some(block) => out.extend_from_slice(block),
+            None => return Ok(Some(place)),
+        }
+    }
+    Ok(None)
+}
