@@ -13,7 +13,7 @@ pub fn run(command: Peer, client: &Client, output: Output) -> Result<(), Failure
     match command {
         Peer::Invite { volume, expires, advertise } => {
             let expires_ms = expires.map(|expires| expires.0.as_millis().try_into().unwrap_or(u64::MAX));
-            let request = api::Invite { volume, expires_ms, advertise };
+            let request = api::Invite { volume, expires_ms, advertise, name: None };
             let invitation: api::Invitation = client.post("/v1/peers/invite", &request)?;
             if !output.json && !output.quiet {
                 let volume = invitation.volume.as_deref().unwrap_or("VOLUME");
