@@ -18,6 +18,7 @@ pub enum Image {
     /// List the contents of dumps, or of a directory in them
     ///
     /// Shows volume, level, snapshots and LUNs. With a PATH at the end, lists that directory.
+    #[command(name = "list", alias = "show")]
     Ls {
         /// Files of the dumps, and /PATH or @SNAPSHOT:/PATH
         #[arg(required = true, value_name = "DUMP... [PATH]")]
